@@ -196,7 +196,8 @@ def memory_table(comparison: Comparison, *, changed: bool = False) -> Tables:
         )
         if rows:
             columns = (*_axis_columns(axes), Column("quantity", "memory"), *_MEMORY_COLUMNS)
-            tables.append(Table("memory", f"{kind}: memory", columns, rows, len(axes) + 1))
+            title = kind if kind == "memory" else f"{kind}: memory"
+            tables.append(Table("memory", title, columns, rows, len(axes) + 1))
     return tables
 
 
@@ -347,7 +348,7 @@ def _describe_mean(mean: GeometricMean) -> str:
     ratio = units.ratio(mean.ratio)
     counts = ", ".join(f"{count} {verdict}" if several else verdict for verdict, count in mean.verdicts.items())
     if set(mean.verdicts) == {"AMBIGUOUS"}:
-        where = f" in any of {mean.cells} cells" if several else ""
+        where = (" in either cell" if mean.cells == 2 else f" in any of {mean.cells} cells") if several else ""
         unresolved = f"no difference in {mean.quantity} time was resolved{where} ({counts})"
         average = "the geometric mean of B / A" if several else "B / A"
         return f"{mean.kind}: {unresolved}; {average} is {ratio}"
@@ -378,10 +379,14 @@ def _memory_finding(comparison: Comparison) -> str:
     if not exact:
         return ""
     if not changes:
-        peaks = "the peak is" if len(exact) == 1 else f"all {len(exact)} peaks are"
-        return f"memory: {peaks} identical to the byte"
-    change_range = " to ".join(dict.fromkeys(f"{change * 100:+.1f} %" for change in (min(changes), max(changes))))
-    return f"memory: {len(changes)} of {len(exact)} peaks differ, by {change_range}"
+        return f"memory: {_all_peaks(len(exact))} {'is' if len(exact) == 1 else 'are'} identical to the byte"
+    change_range = " to ".join(dict.fromkeys(f"{change * 100:+,.1f} %" for change in (min(changes), max(changes))))
+    peaks = _all_peaks(len(exact)) if len(changes) == len(exact) else f"{len(changes)} of {len(exact)} peaks"
+    return f"memory: {peaks} {'differs' if len(changes) == 1 else 'differ'}, by {change_range}"
+
+
+def _all_peaks(count: int) -> str:
+    return {1: "the peak", 2: "both peaks"}.get(count, f"all {count} peaks")
 
 
 def summary_line(comparison: Comparison) -> str:
@@ -448,20 +453,20 @@ def _gate_remarks(comparison: Comparison) -> Iterator[Remark]:
 def _gate_verdict(comparison: Comparison, gate: GateRecord) -> str:
     """Describe the result of the gate, including the times that are undecided.
 
-    For example: `gate passed: no regression of more than 3 % was found in 2 times and 1 peak, but 1 of them has too few
-    samples to rule one out`.
+    For example: `gate passed: no regression of more than 3 % was found among 2 times and 1 peak, but 1 of them has too
+    few samples to rule one out`.
     """
     checked = _checked_by_gate(comparison)
     regression = f"more than {_percent(gate.share)}"
     if gate.failed:
         more = f"; {len(gate.undecided)} more cannot be ruled out" if gate.undecided else ""
-        return f"gate failed: {_counted(len(gate.failed), 'regression')} of {regression} in {checked}{more}"
+        return f"gate failed: {_counted(len(gate.failed), 'regression')} of {regression} {checked}{more}"
     result = "passed" if gate.holds else "failed (--strict)"
     undecided = ""
     if gate.undecided:
         which = "it has" if gate.passed == 1 else f"{len(gate.undecided)} of them {_have(len(gate.undecided))}"
         undecided = f", but {which} too few samples to rule one out"
-    return f"gate {result}: no regression of {regression} was found in {checked}{undecided}"
+    return f"gate {result}: no regression of {regression} was found {checked}{undecided}"
 
 
 def _counted(count: int, noun: str) -> str:
@@ -473,13 +478,18 @@ def _have(count: int) -> str:
 
 
 def _checked_by_gate(comparison: Comparison) -> str:
-    """Name what the gate checked: `2 times, 1 peak and 1 cell without a result in B`."""
+    """Say where the gate looked: `among 2 times, 1 peak and 1 cell without a result in B`, `in the one time compared`.
+
+    Never `in 1 time`, which reads as on one occasion.
+    """
     times = sum(time.headline for cell in comparison.cells for time in cell.times)
     peaks = sum(memory.exact for cell in comparison.cells for memory in cell.memory)
     failed = sum(has_failed_in_b(cell) for cell in comparison.cells)
+    if times + peaks + failed == 1:
+        return "in the one cell compared" if failed else f"in the one {'time' if times else 'peak'} compared"
     parts = [_counted(times, "time")] * bool(times) + [_counted(peaks, "peak")] * bool(peaks)
     parts += [f"{_counted(failed, 'cell')} without a result in B"] * bool(failed)
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+    return f"among {' and '.join(filter(None, [', '.join(parts[:-1]), parts[-1]]))}"
 
 
 def _first_sentences(sentences: Sequence[str], max_count: int) -> list[str]:

@@ -29,7 +29,14 @@ from sysbench.commands.compare.cells import (
     match,
     refuse_unknown_axes,
 )
-from sysbench.commands.compare.comparison import Comparison, Rules, apply_gate, compare, refuse_unmeasured
+from sysbench.commands.compare.comparison import (
+    Comparison,
+    MemoryComparison,
+    Rules,
+    apply_gate,
+    compare,
+    refuse_unmeasured,
+)
 from sysbench.commands.compare.export import export_text
 from sysbench.commands.compare.sides import exit_code, show
 from sysbench.commands.compare.spec import CompareOptions
@@ -596,7 +603,8 @@ def test_a_strict_gate_does_not_pass_what_cannot_be_told() -> None:
         found = noisy().model_copy(update={"gate": apply_gate(noisy(), 0.03, strict=strict)})
         assert exit_code(found) == code
         assert (
-            "Gate failed (--strict): no regression of more than 3 % was found in 1 time, but" in text_of(found)
+            "Gate failed (--strict): no regression of more than 3 % was found in the one time compared, but"
+            in text_of(found)
         ) == strict
 
 
@@ -658,7 +666,7 @@ def test_a_mean_without_a_resolved_difference_is_no_headline(regressed: Comparis
     (mean,) = regressed.geometric_means
     unresolved = mean.model_copy(update={"verdicts": {"AMBIGUOUS": 2}, "ratio": 0.5})
     assert compare_tables.summary_line(regressed.model_copy(update={"geometric_means": [unresolved]})).startswith(
-        "Time: no difference in step time was resolved in any of 2 cells (2 AMBIGUOUS); the geometric mean of B / A "
+        "Time: no difference in step time was resolved in either cell (2 AMBIGUOUS); the geometric mean of B / A "
         "is 0.50×"
     )
 
@@ -667,7 +675,7 @@ def test_quiet_is_one_line(regressed: Comparison) -> None:
     line = compare_tables.summary_line(regressed)
     assert "\n" not in line
     assert line.startswith("Time: the step takes 1.02× as long")
-    assert line.endswith("gate failed: 1 regression of more than 3 % in 2 times and 4 peaks.")
+    assert line.endswith("gate failed: 1 regression of more than 3 % among 2 times and 4 peaks.")
 
 
 def test_quiet_says_what_the_gate_could_not_decide() -> None:
@@ -678,8 +686,14 @@ def test_quiet_says_what_the_gate_could_not_decide() -> None:
         compare_tables.summary_line(found.model_copy(update={"gate": apply_gate(found, 0.03, strict=strict)}))
         for strict in (False, True)
     )
-    assert "gate passed: no regression of more than 3 % was found in 1 time, but it has too few samples" in lenient
-    assert "gate failed (--strict): no regression of more than 3 % was found in 1 time, but it has too few" in strict
+    assert (
+        "gate passed: no regression of more than 3 % was found in the one time compared, but it has too few samples"
+        in lenient
+    )
+    assert (
+        "gate failed (--strict): no regression of more than 3 % was found in the one time compared, but it has too few"
+        in strict
+    )
 
 
 def test_quiet_says_what_became_of_memory_and_of_cells() -> None:
@@ -690,6 +704,27 @@ def test_quiet_says_what_became_of_memory_and_of_cells() -> None:
     changed["cells"][1].update(outcome="oom", phases={})
     line = compare_tables.summary_line(compared(measured(1), TimeRecord.model_validate(changed)))
     assert "1 cell with different outcomes in A and B" in line
+
+
+@pytest.mark.parametrize(
+    ("peaks_bytes", "sentence"),
+    [
+        ([(10, 4160)], "Memory: the peak differs, by +41,500.0 %."),
+        ([(10, 10)], "Memory: the peak is identical to the byte."),
+        ([(10, 10), (20, 20)], "Memory: both peaks are identical to the byte."),
+        ([(10, 11), (20, 20)], "Memory: 1 of 2 peaks differs, by +10.0 %."),
+        ([(10, 11), (20, 22), (30, 33)], "Memory: all 3 peaks differ, by +10.0 %."),
+    ],
+)
+def test_memory_is_summarized_in_plain_words(peaks_bytes: list[tuple[int, int]], sentence: str) -> None:
+    found = compared(fixtures_runs.record("memory"), fixtures_runs.record("memory"))
+    memory = [
+        MemoryComparison(quantity="allocated_peak", exact=True, a_bytes=a_bytes, b_bytes=b_bytes)
+        for a_bytes, b_bytes in peaks_bytes
+    ]
+    found = found.model_copy(update={"cells": [found.cells[0].model_copy(update={"memory": memory})]})
+    assert compare_tables.summary_line(found) == sentence
+    assert {table.title for table in compare_tables.memory_table(found)} == {"memory"}
 
 
 def test_a_summary_is_appended_for_github(
