@@ -58,6 +58,13 @@ class TablesArtefact:
 Artefact = TraceArtefact | TablesArtefact
 
 
+def is_simulated(artefact: Artefact) -> bool:
+    """Whether this is the snapshot of a simulated run, which its subject says: `simulated for a GPU with 24GiB`."""
+    if isinstance(artefact, TraceArtefact):
+        return False
+    return any(phrase.startswith("simulated for ") for phrase in artefact.sheet.subject[1:])
+
+
 def read(path: Path) -> Artefact | None:
     """Return the trace, snapshot or tables in a file; None for a directory, a log, a record or a missing file.
 

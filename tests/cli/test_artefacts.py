@@ -102,6 +102,22 @@ def test_two_snapshots_differ_by_category_and_the_sums_are_their_peaks(snapshots
         assert parameters[f"{side}_bytes"] == own["parameters"]
 
 
+def test_a_simulated_snapshot_is_marked_in_every_format(snapshots: tuple[Path, Path], tmp_path: Path) -> None:
+    a, b = map(str, snapshots)
+    written = str(tmp_path / "written.json")
+    assert command_line("memory", "--from", b, "--json", written).code == 0
+    for simulated in (b, written):
+        for form in ("terminal", "markdown", "latex"):
+            shown = command_line("compare", a, simulated, "--format", form).out
+            assert f"B {Path(simulated).name} (simulated)" in shown, form
+        assert "simulated B (MiB)" in command_line("compare", a, simulated, "--format", "markdown").out
+        for rows in compared(a, simulated).values():
+            assert {(row["a_source"], row["b_source"]) for row in rows} == {("measured", "simulated")}
+        lines = command_line("compare", a, simulated, "--format", "csv").out.splitlines()
+        assert all("measured,simulated" in line for line in lines[1:])
+    assert "simulated" not in command_line("compare", a, a, "--json", "-").out
+
+
 @pytest.mark.parametrize("name", ["written.json", "written"])
 def test_what_from_json_wrote_of_a_snapshot_stands_for_the_snapshot(
     snapshots: tuple[Path, Path], tmp_path: Path, name: str

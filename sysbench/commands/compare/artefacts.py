@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sysbench.commands.artefacts import Artefact, TraceArtefact
+from sysbench.commands.artefacts import Artefact, TraceArtefact, is_simulated
+from sysbench.commands.compare.sources import memory_source, title_with_source, with_source_marks
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.render.csv import tidy
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table
@@ -79,13 +80,15 @@ def sheet(a: Artefact, b: Artefact, names: Iterable[str] = ()) -> Sheet:
         basis = "at the peak of each side"
     else:
         raise LogError(f"{a.name} is a {a.kind} and {b.name} is a {b.kind}: compare two traces or two memory snapshots")
+    source_a, source_b = (memory_source([is_simulated(side)]) for side in (a, b))
     tables = {amounts.table: amounts for amounts in all_amounts}
     for name in (table_names := tuple(names) or tuple(tables)):
         if name not in tables:
             raise UsageError(f"--tables {unknown(name, f'a table of two {a.kind}s', tables)}")
     remarks = (Remark("note", "one sample per side, so there are no intervals: a difference may be noise"),)
-    subject = ("compare", f"A {a.name}", f"B {b.name}", basis)
-    return Sheet(subject, tuple(tables[name].to_table() for name in table_names), remarks if a.kind == "trace" else ())
+    titles = title_with_source(f"A {a.name}", source_a), title_with_source(f"B {b.name}", source_b)
+    shown = tuple(with_source_marks(tables[name].to_table(), source_a, source_b) for name in table_names)
+    return Sheet(("compare", *titles, basis), shown, remarks if a.kind == "trace" else ())
 
 
 def _describe_steps(trace: TraceArtefact) -> str:

@@ -102,6 +102,9 @@ class CellComparison(Frozen):
     b_outcome: Outcome
     a_detail: str | None
     b_detail: str | None
+    a_simulated: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether A was simulated: its memory was computed, and its times, if any, are predictions."""
+    b_simulated: bool = Field(default=False, exclude_if=lambda value: not value)
     times: list[TimeComparison]
     predictions: list[PredictionComparison] = Field(default=[], exclude_if=lambda value: not value)
     memory: list[MemoryComparison]
@@ -276,6 +279,8 @@ def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
         b_outcome=b.latest_record.outcome,
         a_detail=a.latest_record.detail,
         b_detail=b.latest_record.detail,
+        a_simulated=bool(a.axes.get("simulate")),
+        b_simulated=bool(b.axes.get("simulate")),
         times=list(_compare_times(a, b, rules)),
         predictions=list(_compare_predictions(a.latest_record, b.latest_record)),
         memory=[

@@ -30,7 +30,7 @@ def export_text(comparison: Comparison, export_format: Export) -> str:
 def _named_cells(comparison: Comparison) -> Iterator[tuple[str, CellComparison]]:
     names = labels([(cell.kind, cell.axes) for cell in comparison.cells])
     for name, cell in zip(names, comparison.cells, strict=True):
-        yield f"{cell.kind} {name}".strip(), cell
+        yield f"{cell.kind} {name}".strip() + ", simulated" * cell.b_simulated, cell
 
 
 def _bmf(comparison: Comparison) -> str:
@@ -62,7 +62,8 @@ def _pytorch(comparison: Comparison) -> str:
             "name": f"sysbench {cell.kind}",
             "mode": MODES.get(str(cell.axes.get("mode")), "training"),
             "dtype": str(cell.axes.get("precision", "")),
-            "extra_info": {axis: str(value) for axis, value in cell.axes.items()},
+            "extra_info": {axis: str(value) for axis, value in cell.axes.items()}
+            | ({"source": "simulated"} if cell.b_simulated else {}),
         }
         measured = [(time.quantity, "ms", time.b_s * 1e3) for time in cell.times]
         measured += [(memory.quantity, "bytes", memory.b_bytes) for memory in cell.memory]
@@ -86,7 +87,8 @@ def _junit(comparison: Comparison) -> str:
     counts = {"failure": 0, "skipped": 0}
     for name, cell in zip(names, comparison.cells, strict=True):
         step_s = next((time.b_s for time in cell.times if time.headline), 0.0)
-        case = ElementTree.SubElement(suite, "testcase", classname=cell.kind, name=name or "all", time=f"{step_s:.9f}")
+        class_name = cell.kind + ", simulated" * cell.b_simulated
+        case = ElementTree.SubElement(suite, "testcase", classname=class_name, name=name or "all", time=f"{step_s:.9f}")
         failures = [text for text in failed if text.startswith(f"{name}: ")]
         unresolved = [text for text in undecided if text.startswith(f"{name}: ")]
         kind = "failure" if failures or (unresolved and gate and gate.strict) else "skipped" if unresolved else ""

@@ -17,6 +17,13 @@ from sysbench.commands.compare.comparison import (
     TimeComparison,
     has_failed_in_b,
 )
+from sysbench.commands.compare.sources import (
+    SOURCE_COLUMNS,
+    MemorySource,
+    memory_source,
+    title_with_source,
+    with_source_marks,
+)
 from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import INTERVAL, MARK, PredictedTime
 from sysbench.render.declared import build_tables
@@ -47,11 +54,19 @@ def sheet(comparison: Comparison, names: Iterable[str] = ()) -> Sheet:
 
 def subject(comparison: Comparison) -> tuple[str, ...]:
     """Return the title: `compare` and the names of both sides."""
-    return ("compare", f"A {_side_title(comparison.a)}", f"B {_side_title(comparison.b)}")
+    sides = zip((comparison.a, comparison.b), _sources(comparison.cells), strict=True)
+    titles = (title_with_source(_side_title(side), source) for side, source in sides)
+    return ("compare", *(f"{arm} {title}" for arm, title in zip("AB", titles, strict=True)))
 
 
 def _side_title(side: SideRecord) -> str:
     return side.name if side.runs == 1 else f"{side.name} ({side.runs} runs)"
+
+
+def _sources(cells: Iterable[CellComparison]) -> tuple[MemorySource, MemorySource]:
+    """Return the sources of the memory of A and of B."""
+    simulated = [(cell.a_simulated, cell.b_simulated) for cell in cells]
+    return memory_source([a for a, _ in simulated]), memory_source([b for _, b in simulated])
 
 
 def refuse_unknown_tables(names: Iterable[str]) -> None:
@@ -197,7 +212,8 @@ def memory_table(comparison: Comparison, *, changed: bool = False) -> Tables:
         if rows:
             columns = (*_axis_columns(axes), Column("quantity", "memory"), *_MEMORY_COLUMNS)
             title = kind if kind == "memory" else f"{kind}: memory"
-            tables.append(Table("memory", title, columns, rows, len(axes) + 1))
+            table = Table("memory", title, columns, rows, len(axes) + 1)
+            tables.append(with_source_marks(table, *_sources(cells)))
     return tables
 
 
@@ -263,9 +279,11 @@ def _left_over_axes(comparison: Comparison) -> tuple[str, ...]:
 def cells_table(comparison: Comparison) -> Tables:
     """Return one table with a row for every number of every cell: times in seconds, memory in bytes."""
     axes = varying_axes([{**cell.axes, "kind": cell.kind} for cell in comparison.cells])
+    marked = any(cell.a_simulated or cell.b_simulated for cell in comparison.cells)
     columns = (
         Column("kind", "command"),
         *_axis_columns(axes),
+        *(SOURCE_COLUMNS if marked else ()),
         Column("quantity", "quantity"),
         Column("a_outcome", "outcome of A"),
         Column("b_outcome", "outcome of B"),
@@ -273,11 +291,19 @@ def cells_table(comparison: Comparison) -> Tables:
         *_MEMORY_COLUMNS[:2],
     )
     rows = [
-        (cell.kind, *_axis_values(cell.axes, axes), row[0], cell.a_outcome, cell.b_outcome, *row[1:])
+        (
+            cell.kind,
+            *_axis_values(cell.axes, axes),
+            *(_sources([cell]) if marked else ()),
+            row[0],
+            cell.a_outcome,
+            cell.b_outcome,
+            *row[1:],
+        )
         for cell in comparison.cells
         for row in _long_rows(cell)
     ]
-    return [Table("cells", "cells", columns, tuple(rows), len(axes) + 2)] if rows else []
+    return [Table("cells", "cells", columns, tuple(rows), len(axes) + 2 + 2 * marked)] if rows else []
 
 
 def _long_rows(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
@@ -374,15 +400,19 @@ def _prediction_findings(comparison: Comparison) -> Iterator[str]:
 
 def _memory_finding(comparison: Comparison) -> str:
     """Describe the changes of exact memory peaks; empty if there are no such peaks."""
-    exact = [memory for cell in comparison.cells for memory in cell.memory if memory.exact and memory.a_bytes]
+    counted = [(cell, memory) for cell in comparison.cells for memory in cell.memory if memory.exact and memory.a_bytes]
+    exact = [memory for _, memory in counted]
     changes = [memory.b_bytes / memory.a_bytes - 1 for memory in exact if memory.b_bytes != memory.a_bytes]
     if not exact:
         return ""
+    a, b = _sources(cell for cell, _ in counted)
+    source = f", {a}" if a == b else f", {a} in A and {b} in B"
+    memory = "memory" if a == b == "measured" else f"memory{source}"
     if not changes:
-        return f"memory: {_all_peaks(len(exact))} {'is' if len(exact) == 1 else 'are'} identical to the byte"
+        return f"{memory}: {_all_peaks(len(exact))} {'is' if len(exact) == 1 else 'are'} identical to the byte"
     change_range = " to ".join(dict.fromkeys(f"{change * 100:+,.1f} %" for change in (min(changes), max(changes))))
     peaks = _all_peaks(len(exact)) if len(changes) == len(exact) else f"{len(changes)} of {len(exact)} peaks"
-    return f"memory: {peaks} {'differs' if len(changes) == 1 else 'differ'}, by {change_range}"
+    return f"{memory}: {peaks} {'differs' if len(changes) == 1 else 'differ'}, by {change_range}"
 
 
 def _all_peaks(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -699,7 +700,7 @@ def test_quiet_says_what_the_gate_could_not_decide() -> None:
 def test_quiet_says_what_became_of_memory_and_of_cells() -> None:
     a = fixtures_runs.record("memory")
     line = compare_tables.summary_line(compared(a, grown(a, 1.05)))
-    assert re.match(r"Memory: \d+ of \d+ peaks differ, by \+5\.0 %", line)
+    assert re.match(r"Memory, simulated: \d+ of \d+ peaks differ, by \+5\.0 %", line)
     changed = measured(2).model_dump(mode="json")
     changed["cells"][1].update(outcome="oom", phases={})
     line = compare_tables.summary_line(compared(measured(1), TimeRecord.model_validate(changed)))
@@ -709,11 +710,11 @@ def test_quiet_says_what_became_of_memory_and_of_cells() -> None:
 @pytest.mark.parametrize(
     ("peaks_bytes", "sentence"),
     [
-        ([(10, 4160)], "Memory: the peak differs, by +41,500.0 %."),
-        ([(10, 10)], "Memory: the peak is identical to the byte."),
-        ([(10, 10), (20, 20)], "Memory: both peaks are identical to the byte."),
-        ([(10, 11), (20, 20)], "Memory: 1 of 2 peaks differs, by +10.0 %."),
-        ([(10, 11), (20, 22), (30, 33)], "Memory: all 3 peaks differ, by +10.0 %."),
+        ([(10, 4160)], "Memory, simulated: the peak differs, by +41,500.0 %."),
+        ([(10, 10)], "Memory, simulated: the peak is identical to the byte."),
+        ([(10, 10), (20, 20)], "Memory, simulated: both peaks are identical to the byte."),
+        ([(10, 11), (20, 20)], "Memory, simulated: 1 of 2 peaks differs, by +10.0 %."),
+        ([(10, 11), (20, 22), (30, 33)], "Memory, simulated: all 3 peaks differ, by +10.0 %."),
     ],
 )
 def test_memory_is_summarized_in_plain_words(peaks_bytes: list[tuple[int, int]], sentence: str) -> None:
@@ -725,6 +726,33 @@ def test_memory_is_summarized_in_plain_words(peaks_bytes: list[tuple[int, int]],
     found = found.model_copy(update={"cells": [found.cells[0].model_copy(update={"memory": memory})]})
     assert compare_tables.summary_line(found) == sentence
     assert {table.title for table in compare_tables.memory_table(found)} == {"memory"}
+
+
+def test_simulated_memory_beside_measured_memory_is_marked_everywhere() -> None:
+    simulated = fixtures_runs.record("memory")
+    found = compared(simulated, simulated)
+    cells = [cell.model_copy(update={"a_simulated": False}) for cell in found.cells]
+    found = found.model_copy(update={"cells": cells})
+    for form in ("terminal", "markdown", "latex"):
+        text = text_of(found, form, ["memory"])
+        assert "B after (simulated)" in text, form
+        assert "A before (" not in text, form
+    assert "simulated B (GiB)" in text_of(found, "markdown", ["memory"])
+    for table in ("memory", "cells"):
+        rows = list(csv.DictReader(io.StringIO(text_of(found, "csv", [table]))))
+        assert {(row["a_source"], row["b_source"]) for row in rows} == {("measured", "simulated")}
+    assert compare_tables.summary_line(found).startswith("Memory, measured in A and simulated in B: all")
+    assert all(cell["b_simulated"] for cell in json.loads(found.model_dump_json())["cells"])
+    assert all(", simulated" in name for name in json.loads(export_text(found, "bmf")))
+    assert all(", simulated" in each["name"] for each in json.loads(export_text(found, "gha")))
+    database = json.loads(export_text(found, "pytorch"))
+    assert {each["benchmark"]["extra_info"]["source"] for each in database} == {"simulated"}
+
+
+def test_measured_memory_has_no_mark() -> None:
+    found = compared(measured(1), measured(2))
+    assert "simulated" not in text_of(found) + found.model_dump_json() + export_text(found, "bmf")
+    assert "source" not in text_of(found, "csv", ["cells", "memory"])
 
 
 def test_a_summary_is_appended_for_github(
