@@ -255,8 +255,13 @@ def show_plan(spec: RunSpec, options: RunOptions) -> None:
     show_sheet(command_of(spec.kind).part("plan")(cells), options, options.columns)
 
 
-def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()) -> None:
-    """Print a sheet to stdout as tables, or as JSON with `--json -`; with `--json FILE`, also write the file."""
+def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = (), line: str = "") -> None:
+    """Print a sheet to stdout as tables, or as JSON with `--json -`; with `--json FILE`, also write the file.
+
+    `line` is printed in place of the tables if it is not empty.
+    """
+    from rich.text import Text
+
     from sysbench.render import output
     from sysbench.render.csv import sheet_json
 
@@ -265,6 +270,8 @@ def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()
     with output.results() as console:
         if options.json_path == "-":
             sys.stdout.write(sheet_json(content) + "\n")
+        elif line:
+            console.print(Text(line), soft_wrap=True)
         else:
             output.show_sheet(content, console, options.format, columns)
 

@@ -72,6 +72,31 @@ def test_two_traces_differ_by_class_and_by_kernel_per_step(traces: tuple[Path, P
     assert "one sample per side, so there are no intervals" in shown
 
 
+def test_quiet_is_one_line_for_traces_and_snapshots(
+    traces: tuple[Path, Path], snapshots: tuple[Path, Path], tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved.json"
+    shown = command_line("compare", *map(str, traces), "-q", "--json", str(saved)).out
+    ratio = "Kernels take 0.47× as long per step in B as in A"
+    assert shown == f"{ratio} (230.0 µs in A, 108.0 µs in B); one sample per side.\n"
+    assert {table["name"] for table in json.loads(saved.read_text())["tables"]} == {"classes", "kernels"}
+    shown = command_line("compare", *map(str, snapshots), "-q").out
+    assert shown.startswith("Memory, measured in A and simulated in B: the peak is 416.07× as large in B as in A")
+    assert len(shown.splitlines()) == 1
+    assert len(command_line("compare", *map(str, traces), "-q", "--tables", "classes").out.splitlines()) > 1
+
+
+def test_traces_of_a_cpu_have_operators(traces: tuple[Path, Path]) -> None:
+    cpu = str(FIXTURES / "trace-cpu.json.gz")
+    shown = command_line("compare", cpu, cpu).out
+    assert "time by class of operator" in shown
+    assert "time by operator" in shown
+    assert "kernel" not in shown
+    assert "Operators take 1.000× as long" in command_line("compare", cpu, cpu, "-q").out
+    assert "operator" not in command_line("compare", *map(str, traces)).out
+    assert "time by kernel or operator" in command_line("compare", cpu, str(traces[0])).out
+
+
 @pytest.mark.parametrize("name", ["written.json", "written"])
 def test_what_from_json_wrote_of_a_trace_stands_for_the_trace(
     traces: tuple[Path, Path], tmp_path: Path, name: str
@@ -165,6 +190,8 @@ def test_a_report_has_a_section_for_each(
         (("trace", "run"), "compare it with another trace, not with a run"),
         (("run", "snapshot"), "compare it with another snapshot, not with a run"),
         (("trace", "trace", "--gate", "3%"), "--gate applies to runs; a trace is a single sample and has no verdict"),
+        (("trace", "trace", "--export", "bmf"), "--export applies to runs"),
+        (("snapshot", "snapshot", "--summary", "github"), "--summary applies to runs"),
         (("trace", "trace", "--tables", "clases"), "Did you mean classes?"),
         (("trace", "damaged"), "is not in sysbench's format: summaries"),
     ],

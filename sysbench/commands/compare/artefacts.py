@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from sysbench import units
 from sysbench.commands.artefacts import Artefact, TraceArtefact, is_simulated
-from sysbench.commands.compare.sources import memory_source, title_with_source, with_source_marks
+from sysbench.commands.compare.sources import memory_label, memory_source, title_with_source, with_source_marks
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.render.csv import tidy
-from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table
+from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, sentence
 from sysbench.units import Unit
 
 Key = tuple[str, ...]
@@ -25,7 +26,8 @@ class _Amounts:
 
     table: str
     title: str
-    columns: tuple[str, ...]
+    columns: Mapping[str, str]
+    """Headings of the columns that name an amount, by their keys."""
     unit: Unit
     a: dict[Key, float]
     b: dict[Key, float]
@@ -42,11 +44,11 @@ class _Amounts:
             (*self._row(key, self.a.get(key), self.b.get(key)), *self._calls_of(key)) for key in keys[:MAX_ROWS]
         ]
         if self.total_label:
-            total_key = (self.total_label, *("" for _ in self.columns[1:]))
+            total_key = (self.total_label, *[""] * (len(self.columns) - 1))
             totals = tuple(sum(side.values()) for side in self.calls) if self.calls else ()
             rows.append((*self._row(total_key, sum(self.a.values()), sum(self.b.values())), *map(Measure, totals)))
         columns = (
-            *(Column(name, name, elastic=True) for name in self.columns),
+            *(Column(name, title, elastic=True) for name, title in self.columns.items()),
             Column("a", "A", self.unit),
             Column("b", "B", self.unit),
             Column("difference", "B - A", self.unit, signed=True),
@@ -70,18 +72,38 @@ class _Amounts:
         return (*key, *(None if side is None else Measure(side) for side in (a, b)), difference, ratio)
 
 
+def summary_line(a: Artefact, b: Artefact) -> str:
+    """Summarize the comparison on one line: the total time per step, or the peak. Raises LogError like `sheet`."""
+    totals = next(amounts for amounts in _all_amounts(a, b) if amounts.total_label)
+    total_a, total_b = sum(totals.a.values()), sum(totals.b.values())
+    values = f"{units.quantity(totals.unit, total_a)} in A, {units.quantity(totals.unit, total_b)} in B"
+    what = memory_label(*(memory_source([is_simulated(side)]) for side in (a, b)))
+    if not total_a:
+        return sentence(f"{what if totals.unit == 'bytes' else 'time per step'}: {values}")
+    ratio = units.ratio(total_b / total_a)
+    if isinstance(a, TraceArtefact) and isinstance(b, TraceArtefact):
+        work = _work_noun(a, b).replace(" or ", "s and ")
+        return sentence(f"{work}s take {ratio} as long per step in B as in A ({values}); one sample per side")
+    return sentence(f"{what}: the peak is {ratio} as large in B as in A ({values})")
+
+
+def _all_amounts(a: Artefact, b: Artefact) -> tuple[_Amounts, ...]:
+    """Return everything that is compared; raises LogError if the two are not of the same kind."""
+    if isinstance(a, TraceArtefact) and isinstance(b, TraceArtefact):
+        return tuple(_trace_amounts(a, b))
+    if a.kind == b.kind == "snapshot":
+        return tuple(_snapshot_amounts(a, b))
+    raise LogError(f"{a.name} is a {a.kind} and {b.name} is a {b.kind}: compare two traces or two memory snapshots")
+
+
 def sheet(a: Artefact, b: Artefact, names: Iterable[str] = ()) -> Sheet:
     """Return tables of the differences between A and B; raises LogError if the two are not of the same kind."""
+    tables = {amounts.table: amounts for amounts in _all_amounts(a, b)}
     if isinstance(a, TraceArtefact) and isinstance(b, TraceArtefact):
-        all_amounts = tuple(_trace_amounts(a, b))
         basis = "per step: A {}, B {}".format(*(_describe_steps(side) for side in (a, b)))
-    elif a.kind == b.kind == "snapshot":
-        all_amounts = tuple(_snapshot_amounts(a, b))
-        basis = "at the peak of each side"
     else:
-        raise LogError(f"{a.name} is a {a.kind} and {b.name} is a {b.kind}: compare two traces or two memory snapshots")
+        basis = "at the peak of each side"
     source_a, source_b = (memory_source([is_simulated(side)]) for side in (a, b))
-    tables = {amounts.table: amounts for amounts in all_amounts}
     for name in (table_names := tuple(names) or tuple(tables)):
         if name not in tables:
             raise UsageError(f"--tables {unknown(name, f'a table of two {a.kind}s', tables)}")
@@ -96,12 +118,19 @@ def _describe_steps(trace: TraceArtefact) -> str:
     return f"{steps} step{'' if steps == 1 else 's'}"
 
 
+def _work_noun(a: TraceArtefact, b: TraceArtefact) -> str:
+    """Return the noun for what the traces recorded, as `profile` says it: `operator` if all are of a CPU."""
+    sources = {summary.source for side in (a, b) for summary in side.summaries}
+    return "operator" if sources == {"cpu"} else "kernel" if "cpu" not in sources else "kernel or operator"
+
+
 def _trace_amounts(a: TraceArtefact, b: TraceArtefact) -> Iterator[_Amounts]:
+    work = _work_noun(a, b)
     (a_seconds, a_calls), (b_seconds, b_calls) = _kernels_per_step(a), _kernels_per_step(b)
     yield _Amounts(
         "classes",
-        "time by class of kernel",
-        ("class",),
+        f"time by class of {work}",
+        {"class": "class"},
         "s",
         _by_class(a_seconds),
         _by_class(b_seconds),
@@ -109,7 +138,14 @@ def _trace_amounts(a: TraceArtefact, b: TraceArtefact) -> Iterator[_Amounts]:
         (_by_class(a_calls), _by_class(b_calls)),
     )
     yield _Amounts(
-        "kernels", "time by kernel", ("class", "kernel"), "s", a_seconds, b_seconds, "all", (a_calls, b_calls)
+        "kernels",
+        f"time by {work}",
+        {"class": "class", "kernel": work},
+        "s",
+        a_seconds,
+        b_seconds,
+        "all",
+        (a_calls, b_calls),
     )
 
 
@@ -146,6 +182,10 @@ def _snapshot_amounts(a: Artefact, b: Artefact) -> Iterator[_Amounts]:
         return sides[0], sides[1]
 
     categories = bytes_of("categories", "size_bytes", "category")
-    yield _Amounts("categories", "memory at the peak by category", ("category",), "bytes", *categories, "all")
+    yield _Amounts(
+        "categories", "memory at the peak by category", {"category": "category"}, "bytes", *categories, "all"
+    )
     largest = bytes_of("largest", "total_bytes", "category", "line")
-    yield _Amounts("largest", "the largest allocations at the peak", ("category", "line"), "bytes", *largest)
+    yield _Amounts(
+        "largest", "the largest allocations at the peak", {"category": "category", "line": "line"}, "bytes", *largest
+    )

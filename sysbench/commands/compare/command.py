@@ -25,15 +25,16 @@ def compare(given: Given) -> None:
     options = validated(CompareOptions, given)
     artefacts = _read_artefacts(options)
     if artefacts is not None:
-        from sysbench.commands.compare.artefacts import sheet
+        from sysbench.commands.compare.artefacts import sheet, summary_line
         from sysbench.commands.running import show_sheet
 
-        for name in ("gate", "across"):
+        for name in ("gate", "across", "export", "summary"):
             if getattr(options, name):
                 raise UsageError(
                     f"--{name} applies to runs; a {artefacts[0].kind} is a single sample and has no verdict"
                 )
-        show_sheet(sheet(*artefacts, options.tables), options)
+        one_line = options.quiet and not options.tables and options.format == "terminal"
+        show_sheet(sheet(*artefacts, options.tables), options, line=summary_line(*artefacts) if one_line else "")
         return
     from sysbench.commands.compare.cells import refuse_unknown_axes
 

@@ -21,6 +21,13 @@ def memory_source(simulated: Collection[bool]) -> MemorySource:
     return "simulated" if all(simulated) else "partly simulated"
 
 
+def memory_label(a: MemorySource, b: MemorySource) -> str:
+    """Return `memory`, with the sources unless both sides were measured: `memory, measured in A and simulated in B`."""
+    if a == b:
+        return "memory" if a == "measured" else f"memory, {a}"
+    return f"memory, {a} in A and {b} in B"
+
+
 def with_source_marks(table: Table, a: MemorySource, b: MemorySource) -> Table:
     """Return the table with marked columns of bytes, and with the sources as columns for programs.
 

@@ -20,6 +20,7 @@ from sysbench.commands.compare.comparison import (
 from sysbench.commands.compare.sources import (
     SOURCE_COLUMNS,
     MemorySource,
+    memory_label,
     memory_source,
     title_with_source,
     with_source_marks,
@@ -405,9 +406,7 @@ def _memory_finding(comparison: Comparison) -> str:
     changes = [memory.b_bytes / memory.a_bytes - 1 for memory in exact if memory.b_bytes != memory.a_bytes]
     if not exact:
         return ""
-    a, b = _sources(cell for cell, _ in counted)
-    source = f", {a}" if a == b else f", {a} in A and {b} in B"
-    memory = "memory" if a == b == "measured" else f"memory{source}"
+    memory = memory_label(*_sources(cell for cell, _ in counted))
     if not changes:
         return f"{memory}: {_all_peaks(len(exact))} {'is' if len(exact) == 1 else 'are'} identical to the byte"
     change_range = " to ".join(dict.fromkeys(f"{change * 100:+,.1f} %" for change in (min(changes), max(changes))))
