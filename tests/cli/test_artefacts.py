@@ -127,6 +127,14 @@ def test_two_snapshots_differ_by_category_and_the_sums_are_their_peaks(snapshots
         assert parameters[f"{side}_bytes"] == own["parameters"]
 
 
+def test_an_allocation_that_only_one_side_lists_is_explained(snapshots: tuple[Path, Path]) -> None:
+    note = "—: not among the largest of that side"
+    a, b = map(str, snapshots)
+    assert command_line("compare", a, b, "--tables", "largest").out.count(note) == 1
+    assert note not in command_line("compare", a, b, "--tables", "categories").out
+    assert note not in command_line("compare", a, a).out
+
+
 def test_a_simulated_snapshot_is_marked_in_every_format(snapshots: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = map(str, snapshots)
     written = str(tmp_path / "written.json")

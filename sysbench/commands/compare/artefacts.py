@@ -55,9 +55,12 @@ class _Amounts:
             Column("ratio", "B / A", "ratio", note="B / A: above 1, B is larger"),
             *(Column(f"{side.lower()}_calls", side, "count", "calls per step") for side in "AB" if self.calls),
         )
-        omitted = len(keys) - MAX_ROWS
-        notes = (f"{omitted} more with smaller differences",) if omitted > 0 else ()
-        return Table(self.table, self.title, columns, tuple(rows), len(self.columns), notes)
+        notes = []
+        if not self.total_label and any(key not in self.a or key not in self.b for key in keys[:MAX_ROWS]):
+            notes.append("—: not among the largest of that side")
+        if len(keys) > MAX_ROWS:
+            notes.append(f"{len(keys) - MAX_ROWS} more with smaller differences")
+        return Table(self.table, self.title, columns, tuple(rows), len(self.columns), tuple(notes))
 
     def _calls_of(self, key: Key) -> tuple[Measure, ...]:
         return tuple(Measure(side.get(key, 0.0)) for side in self.calls or ())
