@@ -95,8 +95,8 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
     from sysbench.engine.plan import refuse_impossible
 
     a, b = ([flatten_axes(cell.model_dump(mode="json")) for cell in spec.cells()] for spec in specs.values())
-    cells.refuse_obstacles(cells.find_obstacles(a, b, options.across), options.across)
     cells.match(a, b)
+    cells.refuse_obstacles(cells.find_obstacles(a, b, options.across), options.across)
     for spec in specs.values():
         refuse_impossible(list(spec.cells()))
     if options.plan:

@@ -186,9 +186,13 @@ def match(a: Sequence[Axes], b: Sequence[Axes]) -> Matching:
     keys_a, keys_b = _index_by_key(a, ignored), _index_by_key(b, ignored)
     pairs = tuple((index, keys_b[key]) for key, index in keys_a.items() if key in keys_b)
     if not pairs:
-        reason = "; ".join(_describe_difference(axis, a, b) for axis in disjoint if axis not in EFFORT_AXES)
+        reasons = [_describe_difference(axis, a, b) for axis in disjoint if axis not in EFFORT_AXES]
+        several_valued = [axis for axis in disjoint if axis not in ignored]
+        if not several_valued:
+            reasons.append(f"their {'other ' if reasons else ''}axes have no combination in common")
+        advice = f". --across needs a single value of {' and of '.join(several_valued)} on each side"
         raise NoMatchingCellsError(
-            f"no cell of A matches a cell of B: {reason or 'their axes have no combination in common'}"
+            f"no cell of A matches a cell of B: {'; '.join(reasons)}{advice if several_valued else ''}"
         )
     matched_a, matched_b = {index_a for index_a, _ in pairs}, {index_b for _, index_b in pairs}
     return Matching(
@@ -260,6 +264,9 @@ def _index_by_key(cells: Sequence[Axes], ignored: set[str]) -> dict[Key, int]:
 
 
 Axes = Mapping[str, Any]
+
+COMPARED_RECORDS = (TimeCellRecord, LoopCellRecord, AttentionCellRecord, ProfileCellRecord, MemoryCellRecord)
+"""Records with times or memory; those of other commands, such as `accum`, have nothing to compare."""
 
 SAMPLED_MEMORY = ("host_rss_peak", "device_used_peak")
 """Memory figures that are sampled from outside the process: inexact, so the gate ignores them."""

@@ -210,14 +210,15 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     axes_by_kind = {
         kind: ([cell.axes for cell in a.of_kind(kind)], [cell.axes for cell in b.of_kind(kind)]) for kind in kinds
     }
-    cells.refuse_obstacles(
-        [
-            *(obstacle for sides in axes_by_kind.values() for obstacle in cells.find_obstacles(*sides, rules.across)),
-            *machine_obstacles(a, b, rules.across),
-        ],
-        rules.across,
-    )
+    obstacles = [
+        *(obstacle for sides in axes_by_kind.values() for obstacle in cells.find_obstacles(*sides, rules.across)),
+        *machine_obstacles(a, b, rules.across),
+    ]
+    if obstacles and not any(isinstance(cell.latest_record, cells.COMPARED_RECORDS) for cell in a.cells):
+        raise LogError(f"nothing to compare: {_list_commands(a)} measures neither times nor memory peaks")
+    # First, because `--across` is no remedy if no cells match with it.
     matchings = _match_cells(axes_by_kind)
+    cells.refuse_obstacles(obstacles, rules.across)
     compared = [
         _compare_cells(a_cells[index_a], b_cells[index_b], rules)
         for kind in kinds

@@ -23,6 +23,7 @@ from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.compare import tables as compare_tables
 from sysbench.commands.compare.cells import (
     EFFORT_AXES,
+    NoMatchingCellsError,
     Side,
     build_side,
     find_obstacles,
@@ -49,6 +50,7 @@ from sysbench.log.collect import samples_of
 from sysbench.log.events import CellStarted, CodeFile, Event, StepMeasured
 from sysbench.log.outcomes import Outcome
 from sysbench.log.records import RunRecord
+from sysbench.log.runs import load
 from sysbench.render.latex import latex
 from sysbench.render.output import show_sheet
 from tests import fixtures_attention, fixtures_runs, fixtures_timing
@@ -57,6 +59,8 @@ from tests.fixtures_timing import TWO_CORES
 from tests.golden.compare import assert_golden
 
 Record = RunRecord[Any]
+
+RUNS = Path(__file__).parents[2] / "fixtures" / "runs"
 
 
 def measured(seed: int = 0, **fields: Any) -> TimeRecord:
@@ -753,6 +757,42 @@ def test_measured_memory_has_no_mark() -> None:
     found = compared(measured(1), measured(2))
     assert "simulated" not in text_of(found) + found.model_dump_json() + export_text(found, "bmf")
     assert "source" not in text_of(found, "csv", ["cells", "memory"])
+
+
+def saved_side(name: str) -> Side:
+    return build_side(name, {0: load(RUNS / name)})
+
+
+def test_across_is_not_suggested_where_no_cell_would_match_with_it() -> None:
+    sides = saved_side("memory-modes.jsonl"), saved_side("memory-sweep.jsonl")
+    for across in ((), ("simulate",), ("simulate", "size", "ctx")):
+        with pytest.raises(NoMatchingCellsError) as refusal:
+            compare(*sides, Rules(across=across))
+        assert "ctx is 128 in A and 256, 2048 in B" in str(refusal.value)
+        assert str(refusal.value).endswith("--across needs a single value of ctx on each side")
+
+
+def test_the_suggested_across_is_enough() -> None:
+    sides = saved_side("memory-cpu.json"), saved_side("memory-simulated.jsonl")
+    with pytest.raises(UsageError, match="--across ") as refusal:
+        compare(*sides, Rules())
+    suggested = re.search(r"--across (\S+) compares them anyway", str(refusal.value))
+    assert suggested
+    assert compare(*sides, Rules(across=tuple(suggested[1].split(",")))).cells
+
+
+def test_combinations_that_do_not_overlap_are_not_blamed_on_a_single_value() -> None:
+    a = [{"ctx": 1, "size": "a", "batch": 1}, {"ctx": 2, "size": "b", "batch": 1}]
+    b = [{"ctx": 2, "size": "a", "batch": 2}, {"ctx": 1, "size": "b", "batch": 2}]
+    with pytest.raises(NoMatchingCellsError) as refusal:
+        match(a, b)
+    assert str(refusal.value).endswith("batch is 1 in A and 2 in B; their other axes have no combination in common")
+
+
+def test_accum_has_nothing_to_compare_and_says_so() -> None:
+    with pytest.raises(LogError) as refusal:
+        compare(saved_side("accum-a100.json"), saved_side("accum-sums.json"), Rules())
+    assert str(refusal.value) == "nothing to compare: `sysbench accum` measures neither times nor memory peaks"
 
 
 def test_a_summary_is_appended_for_github(
