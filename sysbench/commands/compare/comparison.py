@@ -445,7 +445,7 @@ def _check_cell(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]
             continue
         text = f"{time.quantity} takes {units.ratio(time.ratio)} as long in B"
         if time.low is None or time.high is None:
-            yield False, f"{text}, without an interval" if time.ratio > 1 + share else ""
+            yield False, f"{text}, without an interval: too few steps to decide"
         else:
             interval = f"{text} (99 % CI {time.low:.3f}–{time.high:.3f})"
             yield time.low > 1 + share, interval if time.high > 1 + share else ""

@@ -25,6 +25,7 @@ from sysbench.render.findings import (
     name_cells_by_context,
     namer,
     share_range,
+    with_setting,
 )
 from sysbench.render.table import sentence
 
@@ -75,7 +76,7 @@ def _by_source(
         where = f"simulated for {gpu}" if gpu else "measured"
         prefix = f"{where}: " if len(groups) > 1 else ""
         for kind in kinds:
-            for each in kind(group):
+            for each in with_setting(kind(group), group):
                 yield Statement(f"{prefix}{each.text}", each.cells)
 
 

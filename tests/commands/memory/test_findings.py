@@ -51,8 +51,8 @@ def test_of_the_third_report_memory_ends_between_256_and_512() -> None:
 
 def test_of_the_third_report_a_residual_stream_is_5_10_and_20_mebibytes() -> None:
     assert about(third_report(), "residual stream") == (
-        "the residual stream of 2.7b takes 5.00 MiB at ctx 128, 10.0 MiB at ctx 256 and 20.0 MiB at ctx 512: batch 4 × "
-        "ctx × d_model 2560 × 4 bytes."
+        "fp32: the residual stream of 2.7b takes 5.00 MiB at ctx 128, 10.0 MiB at ctx 256 and 20.0 MiB at ctx 512: "
+        "batch 4 × ctx × d_model 2560 × 4 bytes."
     )
 
 
