@@ -95,6 +95,10 @@ def test_a_peak_that_does_not_grow_is_said_with_its_phase() -> None:
     assert about(cells, "does not depend") == (
         "the peak does not depend on the context: 2.7b needs 64.0 GiB from ctx 128 to 512, in optimizer."
     )
+    nearly = [memory_cell(64 * GIB + n * MIB, ctx=n, mode="train", peak_phase="optimizer") for n in (128, 256, 512)]
+    assert about(nearly, "depends") == (
+        "the peak hardly depends on the context: 2.7b needs 64.1 GiB to 64.5 GiB from ctx 128 to 512, in optimizer."
+    )
 
 
 # --- precision
