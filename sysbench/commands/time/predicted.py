@@ -400,12 +400,12 @@ class _ScaledCell(NamedTuple):
 
     @property
     def gains_from_sharded_optimizer(self) -> bool:
-        """Whether the efficiency is above 1, and the optimizer takes less time than in the baseline."""
+        """Whether the efficiency shown is above 100 %, and the optimizer takes less time than in the baseline."""
         taken_s, base_s = (
             prediction.phase("optimizer") if (prediction := _prediction(each)) else None
             for each in (self.cell, self.base)
         )
-        return (self.efficiency or 0.0) > 1 and bool(taken_s and base_s and taken_s.point_s < base_s.point_s)
+        return round(self.efficiency or 0.0, 2) > 1 and bool(taken_s and base_s and taken_s.point_s < base_s.point_s)
 
 
 def _scaling_groups(record: TimeRecord) -> Iterator[list[_ScaledCell]]:
