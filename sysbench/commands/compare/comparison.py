@@ -198,7 +198,7 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     kinds = [kind for kind in a.kinds if kind in b.kinds]
     if not kinds:
         problem = f"nothing to compare: A has {_list_commands(a)}, and B has {_list_commands(b)}"
-        hint = f"; {b.kinds[0]}:latest~1 is the last but one run of `sysbench {b.kinds[0]}`" if b.kinds else ""
+        hint = f"; to select runs of one command, put it before the name, as in {b.kinds[0]}:NAME" if b.kinds else ""
         raise LogError(problem + hint)
     for side in (a, b):
         # A run can end before its device is known.
