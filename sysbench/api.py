@@ -231,8 +231,16 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
     """
     from sysbench.commands import running
     from sysbench.engine.interrupts import catch_interrupts
+    from sysbench.spec.cell import RunSpec
     from sysbench.spec.validation import validated
 
+    if not isinstance(what, str | RunSpec):
+        raise UsageError(
+            f"run needs a spec, such as TimeSpec(size='tiny'), or a command line, such as 'time --size tiny', "
+            f"not {what!r}"
+        )
+    if progress is not None and not callable(progress):
+        raise UsageError(f"progress={progress!r} is not a function that takes an event")
     command, given, words = _parse_command_line(what) if isinstance(what, str) else (command_of(what.kind), None, {})
     model = command.options_class
     for name in options:

@@ -177,6 +177,17 @@ def test_an_invalid_spec_is_refused_in_one_line(spec: type, fields: dict[str, An
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("what", [None, 3, ["time", "--size", "tiny"], sysbench.TimeSpec])
+def test_what_is_neither_a_spec_nor_a_command_line_is_refused(what: Any) -> None:
+    with pytest.raises(sysbench.SysbenchError, match="run needs a spec, such as TimeSpec"):
+        sysbench.run(what)
+
+
+def test_progress_must_be_a_function() -> None:
+    with pytest.raises(sysbench.SysbenchError, match="progress=5 is not a function"):
+        sysbench.run("time --size tiny", progress=5)  # type: ignore[arg-type]
+
+
 def test_importing_sysbench_imports_nothing_else() -> None:
     code = "import sys; before = set(sys.modules); import sysbench; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

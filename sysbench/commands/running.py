@@ -104,7 +104,7 @@ def find_run_file(kind: Kind, path: Path, directory: Path) -> Path:
     from sysbench.log import runs
 
     name = str(path)
-    found = runs.find(name if name.startswith(f"{kind}:") else f"{kind}:{name}", directory)
+    found = runs.find(name, directory, kind)
     if len(found) > 1:
         raise LogError(f"{name} matches {len(found)} runs, name one of them: {', '.join(map(str, found))}")
     return found[0]

@@ -25,7 +25,13 @@ def record(path: Path, kind: Kind) -> RunRecord[Any]:
 
 
 def spec(path: Path, kind: Kind) -> RunSpec:
-    """Return the spec in a log; raises LogError if the log cannot be read or belongs to another command."""
+    """Return the spec in a log.
+
+    Raises LogError if the log cannot be read or belongs to another command, or if the file is a record.
+    """
+    if runs.begins_as_record(path):
+        _refuse_other(path, runs.load(path).kind, kind)
+        raise LogError(f"{path} is a record; only the log of a run, a .jsonl file, can be continued")
     for event in log.read(path):
         if isinstance(event, RunStarted):
             _refuse_other(path, event.kind, kind)

@@ -152,9 +152,9 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
     if outliers := statistics.outliers(wall):
         yield Caution(
             code="outliers",
-            message=f"{len(outliers.indices)} of {len(wall)} steps "
-            f"{'is an outlier and moves' if len(outliers.indices) == 1 else 'are outliers and move'} the mean "
-            f"by {units.share(abs(outliers.mean_shift_share))}",
+            # One wording for any number, so that cautions of several cells combine into one sentence.
+            message=f"outliers among the steps ({len(outliers.indices)} of {len(wall)}) move the mean by "
+            f"{units.share(abs(outliers.mean_shift_share))}",
             remedy="quote the median; close other programs; use more --steps",
         )
     if correlation := statistics.autocorrelation(wall):

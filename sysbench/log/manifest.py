@@ -7,6 +7,7 @@ out"), or failed before its log was created (`failure`).
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -94,6 +95,11 @@ class Manifest(Frozen):
     """Seconds since 1970."""
     runs: tuple[RunEntry, ...]
     """Runs in the order of execution, which is also the order in a report."""
+
+    def runs_without(self, file_names: Iterable[str]) -> list[RunEntry]:
+        """Return the runs that have neither their log nor their record among these files of the directory."""
+        present = set(file_names)
+        return [entry for entry in self.runs if not present & {entry.log, entry.record}]
 
 
 def is_manifest(directory: Path) -> bool:

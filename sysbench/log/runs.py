@@ -70,13 +70,17 @@ def is_log_or_record(path: Path) -> bool:
     """
     if path.suffix == ".jsonl":
         return True
-    beginning = _beginning(path)
-    return _RECORD.match(beginning) is not None or (path.suffix != ".json" and _LOG.match(beginning) is not None)
+    return begins_as_record(path) or (path.suffix != ".json" and _LOG.match(_beginning(path)) is not None)
 
 
 def is_record(path: Path) -> bool:
     """Whether a file that is a log or a record is a record; decided by its content if the ending does not tell."""
-    return path.suffix == ".json" or (path.suffix != ".jsonl" and _RECORD.match(_beginning(path)) is not None)
+    return path.suffix == ".json" or (path.suffix != ".jsonl" and begins_as_record(path))
+
+
+def begins_as_record(path: Path) -> bool:
+    """Whether the content of a file begins as a record's does, whatever its ending."""
+    return _RECORD.match(_beginning(path)) is not None
 
 
 def _beginning(path: Path) -> bytes:
@@ -88,21 +92,23 @@ def _beginning(path: Path) -> bytes:
         return b""
 
 
-def find(name: str, directory: Path = RUNS) -> list[Path]:
+def find(name: str, directory: Path = RUNS, command: Kind | None = None) -> list[Path]:
     """Return the files of the runs that match `name`, in the order in which the runs started; never empty.
 
     `name` is the path of a log or record; the path of a directory, for every run in it and its subdirectories; or the
     name of an earlier run in `directory`. A name is `latest`, `latest~1` for the run before the latest, or the unique
-    beginning of a file name. A prefix such as `time:` limits the search to runs of that command. If a run has both a
-    log and a record, the record is used unless the log is newer. Raises LogError if no run matches, or if a name is
-    ambiguous.
+    beginning of a file name. A prefix such as `time:` limits the search to runs of that command, as `command` does
+    without a prefix. If a run has both a log and a record, the record is used unless the log is newer. Raises LogError
+    if no run matches, if a name is ambiguous, or if the prefix is another command than `command`.
     """
     if exists(Path(name)):
-        return _runs_at(Path(name), None)
+        return _runs_at(Path(name), command)
     kind, separator, rest = name.partition(":")
     if separator and kind in kinds():
+        if command not in (None, kind):
+            raise LogError(f"{name} selects runs of `sysbench {kind}`, not of `sysbench {command}`")
         return _runs_at(Path(rest), kind) if rest and exists(Path(rest)) else _find_named(name, rest, kind, directory)
-    return _find_named(name, name, None, directory)
+    return _find_named(name, name, command, directory)
 
 
 def find_experiment(name: str, directory: Path = RUNS) -> Path:
@@ -117,7 +123,7 @@ def find_experiment(name: str, directory: Path = RUNS) -> Path:
     if not entries:
         raise LogError(f"{name} is not an experiment directory, and {directory} has no experiment")
     dated_runs = [entry for entry in entries if (dated := _DATED.fullmatch(entry.name)) and dated["what"] == name]
-    return (dated_runs[-1] if dated_runs else _match_entry(name, name, entries, directory)).paths[0]
+    return (dated_runs[-1] if dated_runs else _match_entry(name, name, entries, directory, "run")).paths[0]
 
 
 def names(directory: Path = RUNS, kind: Kind | None = None) -> list[str]:
@@ -177,17 +183,19 @@ def _find_named(name: str, rest: str, kind: str | None, directory: Path) -> list
     if not entries:
         runs = f"runs of `sysbench {kind}`" if kind else "runs"
         raise LogError(f"{rest or name} is neither a file nor a directory, and there are no {runs} in {directory}")
-    return list(_match_entry(name, rest, entries, directory).paths)
+    return list(_match_entry(name, rest, entries, directory, kind).paths)
 
 
-def _match_entry(name: str, rest: str, entries: Sequence[_Entry], directory: Path) -> _Entry:
+def _match_entry(name: str, rest: str, entries: Sequence[_Entry], directory: Path, command: str | None) -> _Entry:
     """Return the entry for a full name, a unique beginning of a name, or `latest~N`.
 
-    Raises LogError if there is no such entry, or if the beginning is not unique.
+    `name` is what the user typed, `rest` the same without a prefix; `entries` has all runs of `command`, or of all
+    commands. Raises LogError if there is no such entry, or if the beginning is not unique.
     """
+    run = f"run of `sysbench {command}`" if command else "run"
     latest = _LATEST.fullmatch(rest)
     if latest or not rest:
-        return _nth_latest(name, entries, int(latest[1] or 0) if latest else 0, directory)
+        return _nth_latest(name, entries, int(latest[1] or 0) if latest else 0, run, directory)
     matches = [entry for entry in entries if entry.name == rest] or [
         entry for entry in entries if entry.name.startswith(rest)
     ]
@@ -195,18 +203,20 @@ def _match_entry(name: str, rest: str, entries: Sequence[_Entry], directory: Pat
         return matches[0]
     if matches:
         raise LogError(f"{name} is ambiguous in {directory}: {_list_names(matches)}")
-    hint = nearest(rest, ["latest", *(entry.name for entry in entries)])
+    relative_names = ("latest", "latest~1")[: sum(entry.dated for entry in entries)]
+    hint = nearest(rest, [*relative_names[:1], *(entry.name for entry in entries)])
     question = f" Did you mean {hint}?" if hint else ""
-    problem = f"{name} is neither a file nor a directory, nor a run in {directory}"
-    raise LogError(f"{problem}.{question} ({_list_names(entries)})")
+    problem = f"{name} is neither a file nor a directory, nor a {run} in {directory}"
+    raise LogError(f"{problem}.{question} ({', '.join([_list_names(entries), *relative_names])})")
 
 
-def _nth_latest(name: str, entries: Sequence[_Entry], back: int, directory: Path) -> _Entry:
+def _nth_latest(name: str, entries: Sequence[_Entry], back: int, run: str, directory: Path) -> _Entry:
+    """Return the entry `back` places before the latest; raises LogError if there are too few with a date."""
     dated = [entry for entry in entries if entry.dated]
     if back < len(dated):
         return dated[-1 - back]
     if not dated:
-        raise LogError(f"there is no {name}: no run in {directory} has a date in its name")
+        raise LogError(f"there is no {name}: no {run} in {directory} has a date in its name ({_list_names(entries)})")
     oldest = name.removesuffix(f"~{back}") + (f"~{len(dated) - 1}" if len(dated) > 1 else "")
     raise LogError(f"there is no {name}: the oldest matching run in {directory} is {oldest}")
 
@@ -214,7 +224,7 @@ def _nth_latest(name: str, entries: Sequence[_Entry], back: int, directory: Path
 def _list_names(entries: Sequence[_Entry]) -> str:
     names = [entry.name for entry in entries[::-1][:_MAX_LISTED]]
     more = len(entries) - len(names)
-    return ", ".join(names) + (f", and {more} more" if more else "") + ", latest, latest~1"
+    return ", ".join(names) + (f", and {more} more" if more else "")
 
 
 def _entries(directory: Path) -> list[_Entry]:

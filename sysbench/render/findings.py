@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from sysbench import cells as axes
@@ -77,6 +77,20 @@ def namer(cells: Sequence[CellRecord], ignored: Iterable[str] = ()) -> Namer:
     left_out = frozenset(ignored)
     named = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in left_out]
     return lambda cell: axes.label(cell.axes, named)
+
+
+def with_setting(found: Iterable[Statement], cells: Sequence[CellRecord]) -> Iterator[Statement]:
+    """Put before each sentence what its cells have in common and other finished cells lack, unless it says so.
+
+    Without `fp32: `, a sentence about the only cell without serious cautions would read as if it were about all.
+    """
+    differing = axes.varying(axes.axes_of([cell for cell in cells if cell.outcome == "ok"]))
+    for each in found:
+        shared = set(differing) - set(axes.varying(axes.axes_of(each.cells))) - {"mode"}  # phases tell the mode
+        text = each.text.casefold()
+        phrases = [axes.phrase(axis, each.cells[0].axes.get(axis)) for axis in differing if axis in shared]
+        unsaid = " ".join(phrase for phrase in phrases if phrase.casefold() not in text)
+        yield replace(each, text=f"{unsaid}: {each.text}") if unsaid else each
 
 
 def join_words(words: Sequence[str]) -> str:

@@ -77,6 +77,11 @@ def test_two_runs_are_compared_without_torch(runs: Path) -> None:
         ([], 'name what to compare: two runs, or --ab "SPEC" "SPEC"'),
         (["latest"], "compare needs two runs, but only latest is given: sysbench compare A B"),
         (["latest", "lastet"], "lastet is neither a file nor a directory, nor a run in runs. Did you mean latest?"),
+        (
+            ["latest", str(Path(__file__).parents[1] / "fixtures/runs/memory-a100.json")],
+            "nothing to compare: A has `sysbench time`, and B has `sysbench memory`; to select runs of one command, "
+            "put it before the name, as in memory:NAME",
+        ),
         (["latest", "latest~1", "--across", "precison"], "--across precison is not an axis. Did you mean precision?"),
         (["latest", "latest~1", "--gate", "three"], "--gate three is not a share: write 1% or 0.01"),
         (["latest", "latest~1", "--tables", "verdict"], "--tables verdict is not a table. Did you mean verdicts?"),

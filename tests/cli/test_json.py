@@ -133,9 +133,12 @@ def test_earlier_runs_go_by_their_names(place: Path, line: str, file: str) -> No
     ("line", "complaint"),
     [
         ("memory --from latest", "there are no runs of `sysbench memory` in runs"),
-        ("time --from latest~9", "there is no time:latest~9"),
-        ("time --from 2026", "time:2026 is ambiguous in runs"),
-        ("time --resume latest~9", "there is no time:latest~9"),
+        ("time --from latest~9", "there is no latest~9"),
+        ("time --from 2026", "sysbench time: 2026 is ambiguous in runs: 2026-11-21T10-00-00-time"),
+        ("time --resume latest~9", "there is no latest~9"),
+        ("time --from accum:latest", "accum:latest selects runs of `sysbench accum`, not of `sysbench time`"),
+        ("time --from 2026-11-18", "2026-11-18 is neither a file nor a directory, nor a run of `sysbench time`"),
+        ("loop 2026-11-18", "there are no runs of `sysbench loop` in runs"),
         ("time --from missing.json", "cannot read missing.json: no such file"),
         ("time --resume runs/2026-11-21T10-00-00-time.json", "2026-11-21T10-00-00-time.json"),
     ],
@@ -153,4 +156,7 @@ def test_a_run_is_continued_by_its_name_and_by_its_record(tmp_path: Path) -> Non
         ran = answered("time", "--resume", name, cwd=tmp_path)
         assert ran.code == 0, ran.err
     copy(record, tmp_path / "alone.json")
-    assert answered("time", "--resume", "alone.json", cwd=tmp_path).code == 2
+    alone = answered("time", "--resume", "alone.json", cwd=tmp_path)
+    assert (alone.code, "alone.json is a record; only the log of a run" in alone.complaint) == (2, True)
+    other = answered("memory", "--resume", "alone.json", cwd=tmp_path)
+    assert "alone.json is a record of `sysbench time`, not of `sysbench memory`" in other.complaint

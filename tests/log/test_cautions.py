@@ -98,7 +98,7 @@ def test_one_shift_of_the_level_is_told_from_switching() -> None:
 
 def test_outliers_say_how_much_they_move_the_mean() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s * (3 if index == 20 else 1)))["outliers"]
-    assert caution.message.startswith("1 of 40 steps is an outlier and moves the mean by 5")
+    assert caution.message.startswith("outliers among the steps (1 of 40) move the mean by 5")
 
 
 def test_a_slow_start_asks_for_a_longer_warmup() -> None:

@@ -71,7 +71,7 @@ def test_an_experiment_goes_by_its_path_its_name_or_as_the_latest(runs: Path) ->
     for name, directory in wanted.items():
         assert find_experiment(name, runs) == runs / directory
     assert find_experiment(str(runs), runs) == runs
-    with pytest.raises(LogError, match=r"quack is neither a file nor a directory, nor a run in .*sizes"):
+    with pytest.raises(LogError, match=r"quack is neither a file .*, nor a run of `sysbench run` in .*sizes"):
         find_experiment("quack", runs)
     with pytest.raises(LogError, match="has no experiment"):
         find_experiment("latest", runs / "2026-11-22T09-00-00-mine")
@@ -141,7 +141,24 @@ def test_the_beginning_of_a_name_is_enough_where_there_is_only_one(runs: Path) -
     assert names("2026-11-19", runs) == ["2026-11-19T10-00-00-time.jsonl"]
     several = complaint("2026-11-20", runs)
     assert "is ambiguous" in several
-    assert "2026-11-20T10-00-00-time, 2026-11-20T10-00-00-attention" in several
+    assert several.endswith(": 2026-11-20T10-00-00-time, 2026-11-20T10-00-00-attention")
+
+
+def test_of_runs_without_a_date_none_is_the_latest_and_all_are_named(runs: Path) -> None:
+    for name in ("mine", "other"):
+        write_attention(runs / f"{name}.json")
+    (runs / "2026-11-20T10-00-00-attention.json").unlink()
+    expected = f"no run of `sysbench attention` in {runs} has a date in its name (other, mine)"
+    assert complaint("attention:latest", runs) == f"there is no attention:latest: {expected}"
+    with pytest.raises(LogError, match="there is no latest: no run of `sysbench attention`"):
+        find("latest", runs, "attention")
+    assert complaint("attention:lates", runs).endswith("(other, mine)")
+
+
+def test_a_command_that_is_asked_for_limits_a_name_as_its_prefix_does(runs: Path) -> None:
+    assert find("latest", runs, "time") == find("time:latest", runs, "time") == find("time:latest", runs)
+    with pytest.raises(LogError, match="attention:latest selects runs of `sysbench attention`, not of `sysbench time`"):
+        find("attention:latest", runs, "time")
 
 
 def test_a_whole_name_that_another_begins_with_means_itself(runs: Path) -> None:

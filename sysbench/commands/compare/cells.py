@@ -402,8 +402,10 @@ def times_of(cell: CellRecord) -> dict[str, Samples]:
 
 
 def predictions_of(cell: CellRecord) -> dict[str, PredictedTime]:
-    """Return the predicted times of a cell by quantity, the whole step first; empty if there are none."""
+    """Return the predicted times of a cell by quantity, the whole step first; empty if it has none or does not fit."""
     if not isinstance(cell, TimeCellRecord | ProfileCellRecord | AttentionCellRecord) or cell.prediction is None:
+        return {}
+    if cell.outcome != "ok":
         return {}
     prediction = cell.prediction
     step_time = prediction.step if isinstance(prediction, PredictedStep) else None

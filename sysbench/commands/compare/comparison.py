@@ -201,7 +201,7 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     kinds = [kind for kind in a.kinds if kind in b.kinds]
     if not kinds:
         problem = f"nothing to compare: A has {_list_commands(a)}, and B has {_list_commands(b)}"
-        hint = f"; {b.kinds[0]}:latest~1 is the last but one run of `sysbench {b.kinds[0]}`" if b.kinds else ""
+        hint = f"; to select runs of one command, put it before the name, as in {b.kinds[0]}:NAME" if b.kinds else ""
         raise LogError(problem + hint)
     for side in (a, b):
         # A run can end before its device is known.
@@ -451,7 +451,7 @@ def _check_cell(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]
             continue
         text = f"{time.quantity} takes {units.ratio(time.ratio)} as long in B"
         if time.low is None or time.high is None:
-            yield False, f"{text}, without an interval" if time.ratio > 1 + share else ""
+            yield False, f"{text}, without an interval: too few steps to decide"
         else:
             interval = f"{text} (99 % CI {time.low:.3f}–{time.high:.3f})"
             yield time.low > 1 + share, interval if time.high > 1 + share else ""

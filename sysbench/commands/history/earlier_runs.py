@@ -130,18 +130,20 @@ def _read_run(directory: Path, name: str, paths: Sequence[Path]) -> EarlierRun:
         return EarlierRun(name, paths[0], log_and_record, summary.kind, summary.what, summary.began_s, summary.outcome)
     summaries = [_read_summary(path) for path in paths]
     files = tuple(sorted(path for path in run_directory.rglob("*") if path.is_file()))
-    kind, what = "", f"{len(paths)} run{'' if len(paths) == 1 else 's'}"
+    kind, what, missing = "", f"{len(paths)} run{'' if len(paths) == 1 else 's'}", 0
     if manifest.is_manifest(run_directory):
         kind, what = "run", ""
         with suppress(LogError):
-            what = Path(manifest.read(run_directory).experiment).stem
+            experiment = manifest.read(run_directory)
+            what = Path(experiment.experiment).stem
+            missing = sum(entry.here != "left out" for entry in experiment.runs_without(path.name for path in paths))
     elif runs.find_arms(paths) and all(path.absolute().parent.parent == run_directory.absolute() for path in paths):
         kind, what = "compare", f"two arms, {what}"
-    status = "complete" if all(each.status == "complete" for each in summaries) else "incomplete"
-    cells = sum((each.cells for each in summaries), Counter[str]())
-    return EarlierRun(
-        name, run_directory, files, kind, what, min(each.began_s for each in summaries), _outcome_text(status, cells)
-    )
+    status = "complete" if not missing and all(each.status == "complete" for each in summaries) else "incomplete"
+    outcome = _outcome_text(status, sum((each.cells for each in summaries), Counter[str]()))
+    if missing:
+        outcome += f", {missing} run{'' if missing == 1 else 's'} missing"
+    return EarlierRun(name, run_directory, files, kind, what, min(each.began_s for each in summaries), outcome)
 
 
 @dataclass(frozen=True)

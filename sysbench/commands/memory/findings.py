@@ -25,6 +25,7 @@ from sysbench.render.findings import (
     name_cells_by_context,
     namer,
     share_range,
+    with_setting,
 )
 from sysbench.render.table import sentence
 
@@ -75,7 +76,7 @@ def _by_source(
         where = f"simulated for {gpu}" if gpu else "measured"
         prefix = f"{where}: " if len(groups) > 1 else ""
         for kind in kinds:
-            for each in kind(group):
+            for each in with_setting(kind(group), group):
                 yield Statement(f"{prefix}{each.text}", each.cells)
 
 
@@ -310,8 +311,10 @@ def _growth(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
             phases = {cell.peak_phase for cell in row}
             where = f", in {row[0].peak_phase}" if len(phases) == 1 and row[0].peak_phase is not None else ""
             span = f"ctx {_ctx(row[0])} to {_ctx(row[-1])}"
-            words.append(f"{name(row[0])} needs {units.size(peak_bytes(row[0]))} from {span}{where}")
-        text = f"the peak does not depend on the context: {'; '.join(words)}."
+            ends = dict.fromkeys(units.size(end(map(peak_bytes, row))) for end in (min, max))
+            words.append(f"{name(row[0])} needs {' to '.join(ends)} from {span}{where}")
+        is_equal = all(len(set(map(peak_bytes, row))) == 1 for row in flat)
+        text = f"the peak {'does not depend' if is_equal else 'hardly depends'} on the context: {'; '.join(words)}."
         yield Statement(text, tuple(cell for row in flat for cell in row))
 
 
@@ -367,7 +370,7 @@ def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Statemen
     if cell is None or not groups:
         return
     largest = max(groups, key=lambda group: (group.size_bytes, group.total_bytes))
-    largest_total = max(cell.largest, key=lambda group: group.total_bytes)
+    largest_total = max(groups, key=lambda group: group.total_bytes)
     one = "allocation at the peak is" if largest.count == 1 else "allocations at the peak are"
     text = f"{namer(cells)(cell)}: the largest {one} {_group_description(cell, largest)}"
     if largest_total.total_bytes > largest.total_bytes:

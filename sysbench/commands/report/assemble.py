@@ -145,8 +145,8 @@ def assemble_document(
         run_lines=(
             *(_describe_run(run) for run in runs),
             *(f"{each.kind}: {each.name}" for each in artefacts),
-            *missing_runs,
         ),
+        missing_runs=tuple(missing_runs),
         environment=environment.tables(runs),
         findings=tuple(finding for across in agreement.CROSS_RUN_FINDINGS for finding in across(runs)),
         pictures=(),

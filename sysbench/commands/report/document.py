@@ -127,6 +127,8 @@ class Document:
     cautions: tuple[GroupedCaution, ...]
     method: tuple[Term, ...]
     """Definitions of the terms in this document."""
+    missing_runs: tuple[str, ...] = ()
+    """A line for each run that an experiment in the report lacks, with the reason and the command."""
 
     def cautions_of(self, run: str) -> list[tuple[int, str, str]]:
         """Return the cautions about a run, each with its number, its message for this run, and its remedy."""

@@ -98,7 +98,7 @@ def _precision_terms(cells: Sequence[Any]) -> Iterator[Term]:
 
 def time_terms(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
     """Yield definitions of the terms in the tables of `sysbench time`."""
-    if not all(cell.prediction for cell in cells):
+    if not all(cell.cell.simulate for cell in cells):
         yield Term(
             "time",
             "after the warm-up steps, every phase is timed with the host's clock between two device "
@@ -144,7 +144,7 @@ def _rate_terms(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
 
 def profile_terms(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
     """Yield definitions of the terms in the tables of `sysbench profile`."""
-    if all(cell.prediction for cell in cells):
+    if all(cell.cell.simulate for cell in cells):
         yield from _mode_terms(cells)
         yield from _precision_terms(cells)
         return

@@ -29,6 +29,8 @@ def sheets(document: Document) -> Iterator[Sheet]:
         subject = (section.title, *([section.question] if section.question else ()), *section_phrases(section))
         yield Sheet(subject, (), tuple(_finding(each) for each in section.findings))
         yield Sheet((), section.tables, section.remarks)
+    if document.missing_runs:
+        yield Sheet(("Missing runs",), (), tuple(Remark("outcome", line) for line in document.missing_runs))
     if document.cautions:
         cautions = (
             Remark(

@@ -127,12 +127,18 @@ def _reported_run(loaded: _LoadedRun, name: str) -> ReportedRun[Any]:
 
 
 def _missing_runs(experiments: dict[Path, Manifest], loaded_runs: Sequence[_LoadedRun]) -> Iterator[str]:
-    """Yield a line for each run that an experiment in the report lacks, with the reason."""
-    for experiment in experiments.values():
-        present = {each.entry.name for each in loaded_runs if each.entry and each.experiment is experiment}
-        for entry in experiment.runs if present else ():
-            if entry.name in present:
-                continue
+    """Yield a line for each run that an experiment in the report lacks, with the reason.
+
+    Nothing is missing from an experiment of which the user named single runs: some of its runs are on disk, but not in
+    the report.
+    """
+    for directory, experiment in experiments.items():
+        reported = [each.entry for each in loaded_runs if each.entry and each.experiment is experiment]
+        file_names = (name for entry in experiment.runs for name in (entry.log, entry.record))
+        absent = experiment.runs_without(name for name in file_names if runs.kind_at(directory / name))
+        if not reported or len(reported) + len(absent) < len(experiment.runs):
+            continue
+        for entry in absent:
             reason = "missing"
             if entry.failure:
                 reason = f"failed: {entry.failure}"

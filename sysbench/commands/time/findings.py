@@ -43,6 +43,7 @@ from sysbench.render.findings import (
     share_range,
     share_with_interval,
     with_interval,
+    with_setting,
 )
 from sysbench.render.table import sentence
 from sysbench.statistics import Effect, Pooled, PowerLaw, Ratio, effect, pooled, power_law, ratio
@@ -62,14 +63,11 @@ def all_findings(cells: Cells) -> Iterator[Statement]:
     if any(cell.cell.simulate for cell in cells):
         return
     name = namer(cells)
-    yield from _flat_times(cells)
-    yield from _growth(cells)
-    yield from _optimizer(cells)
-    yield from _rates(cells)
-    yield from _first_steps(cells, name)
-    yield from _relative_stds(cells, name)
-    yield from _peak_memory(cells, name)
-    yield from _memory_limits(cells)
+    details = (
+        _flat_times(cells), _growth(cells), _optimizer(cells), _rates(cells), _first_steps(cells, name),
+        _relative_stds(cells, name), _peak_memory(cells, name), _memory_limits(cells),
+    )  # fmt: skip
+    yield from with_setting(itertools.chain.from_iterable(details), cells)
     yield from excluded_cells(
         cells, lambda cell: excluding_cautions(cell, self_comparison=False), "comparisons or from all findings"
     )
@@ -80,9 +78,7 @@ def headlines(cells: Cells) -> Iterator[Statement]:
     if any(cell.cell.simulate for cell in cells):
         yield from predicted.prediction_findings(cells)
         return
-    yield from _comparisons(cells)
-    yield from _backward(cells)
-    yield from _warmup_study(cells)
+    yield from with_setting(itertools.chain(_comparisons(cells), _backward(cells), _warmup_study(cells)), cells)
 
 
 def reliable_cells(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:
@@ -177,7 +173,8 @@ def _comparisons(cells: Cells) -> Iterator[Statement]:
                 found = _comparison(cells, axis, arm, values[0], phase)
             if found is not None:
                 yield Statement(_comparison_sentence(found, cells), found.cells)
-                yield from _compile_payback(found, cells)
+                if axis == "execution":
+                    yield from _compile_payback(found, cells)
 
 
 def _comparison(cells: Cells, axis: str, base: object, arm: object, phase: str) -> _Comparison | None:
@@ -291,11 +288,13 @@ def _exceptions(found: _Comparison) -> str:
 def _compile_payback(found: _Comparison, cells: Cells) -> Iterator[Statement]:
     """Yield how long compilation takes, and after how many steps it pays off."""
     paybacks: list[tuple[float, float, TimeCellRecord]] = []
+    compared: list[TimeCellRecord] = []
     for each in found.pairs:
         before, after = each.base.samples(found.phase), each.other.samples(found.phase)
         compile_s = each.other.compile_s
         if compile_s is not None and each.effect.direction == 1 and before is not None and after is not None:
             paybacks.append((compile_s / (before.median_s - after.median_s), compile_s, each.other))
+            compared += (each.base, each.other)
     if not paybacks:
         return
     paybacks.sort(key=lambda each: each[0])
@@ -309,7 +308,7 @@ def _compile_payback(found: _Comparison, cells: Cells) -> Iterator[Statement]:
             f"compiling takes {units.seconds(ends[0])} to {units.seconds(ends[-1])} and pays off after "
             f"{fewest:.0f} steps ({name(first)}) to {most:.0f} steps ({name(last)})"
         )
-    yield Statement(f"{text}.", tuple(cell for *_, cell in paybacks))
+    yield Statement(f"{text}.", compared)
 
 
 # --- parts of a step

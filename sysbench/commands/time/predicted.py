@@ -37,6 +37,9 @@ EXPOSED_NOTE = "exposed: time that collectives add to the step on the device, ex
 
 COMPILED_NOTE = "compiled cells are less certain: fusion is a guess; memory is that of the eager step, which needs more"
 
+TYPICAL_HOST = "a typical host"
+"""Title of the host in profiles/hosts/typical.toml, whose speed may differ from the user's by a factor of three."""
+
 MAX_CANDIDATES = 3
 """Largest number of GPUs that a finding names."""
 
@@ -192,9 +195,9 @@ PREDICTED = DeclaredTable(
 
 
 def _cells_by_setting(record: TimeRecord) -> Iterator[list[TimeCellRecord]]:
-    """Yield the cells of each setting with several GPUs, the best GPU first."""
+    """Yield the cells of each setting with several GPUs and a predicted time, the best GPU first."""
     for group in axes.group_ignoring(record.cells, "simulate"):
-        if len(group) > 1:
+        if len(group) > 1 and _timed(group):
             yield _best_first(group)
 
 
@@ -257,6 +260,8 @@ def _gpus_notes(gpus: Sequence[_ComparedCell]) -> Iterator[str]:
         return
     by_cost = _are_compared_by_cost(cells)
     yield f"ratio: {'cost' if by_cost else 'step time'} relative to the first row, {_with_which_host(cells)}"
+    if any(cell.cell.ranks > 1 and prediction.price_per_hour for cell, prediction in _timed(cells)):
+        yield "per hour: of one GPU; per million tokens: of all ranks"
     if by_cost:
         return
     if any(prediction.price_per_hour for _, prediction in _timed(cells)):
@@ -324,7 +329,7 @@ def _choice_groups(cells: Sequence[TimeCellRecord]) -> list[list[TimeCellRecord]
 
 def _choices_notes(rows: Sequence[_ComparedCell]) -> Iterator[str]:
     cells = [row.cell for row in rows]
-    yield ", ".join(axes.subject(axes.axes_of(cells)))
+    yield ", ".join((*gpu_title(cells), *axes.subject(axes.axes_of(cells))))
     yield from _interval_note(cells)
     if len(_timed(cells)) > 1:
         yield "ratio: step time relative to the first row"
@@ -395,12 +400,12 @@ class _ScaledCell(NamedTuple):
 
     @property
     def gains_from_sharded_optimizer(self) -> bool:
-        """Whether the efficiency is above 1, and the optimizer takes less time than in the baseline."""
+        """Whether the efficiency shown is above 100 %, and the optimizer takes less time than in the baseline."""
         taken_s, base_s = (
             prediction.phase("optimizer") if (prediction := _prediction(each)) else None
             for each in (self.cell, self.base)
         )
-        return (self.efficiency or 0.0) > 1 and bool(taken_s and base_s and taken_s.point_s < base_s.point_s)
+        return round(self.efficiency or 0.0, 2) > 1 and bool(taken_s and base_s and taken_s.point_s < base_s.point_s)
 
 
 def _scaling_groups(record: TimeRecord) -> Iterator[list[_ScaledCell]]:
@@ -421,7 +426,8 @@ def _scaling_title(row: Sequence[_ScaledCell]) -> str:
 
 
 def _scaling_notes(rows: Sequence[_ScaledCell]) -> Iterator[str]:
-    yield ", ".join(axes.subject(axes.axes_of([rows[0].cell])))
+    cells = [row.cell for row in rows]
+    yield ", ".join((*gpu_title(cells), *axes.subject(axes.axes_of(cells))))
     if any(row.speedup for row in rows):
         yield "speed-up: throughput relative to the fewest ranks; efficiency: speed-up per rank"
     if any(row.gains_from_sharded_optimizer for row in rows):
@@ -577,12 +583,14 @@ def _host_limits(cells: Sequence[TimeCellRecord]) -> Iterator[Statement]:
     many = f"{len(limited)} of {len(timed)} cells{with_time}" if len(timed) > 1 else sole_cell
     saved = units.share(max(1 - prediction.limited_share for _, prediction in limited))
     steps, intervals = ("the step", "The interval is") if len(limited) == 1 else ("these steps", "Their intervals are")
-    yield Statement(
+    text = (
         f"the host is predicted to limit {many}; with the same host, a faster GPU would shorten {steps} by at most "
-        f"{saved}. {intervals} wide because host speeds differ; to reduce this uncertainty, calibrate the host "
-        "(--host FILE).",
-        tuple(cell for cell, _ in limited),
+        f"{saved}."
     )
+    if any(cell.cell.host is None and prediction.host == TYPICAL_HOST for cell, prediction in limited):
+        text += f" {intervals} wide because host speeds differ; to reduce this uncertainty, calibrate the host "
+        text += "(--host FILE)."
+    yield Statement(text, tuple(cell for cell, _ in limited))
 
 
 # --- figures

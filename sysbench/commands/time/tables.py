@@ -784,6 +784,8 @@ WARMUP = DeclaredTable(
     _EXTREMES,
     rows=_warmup_rows,
     leading=(leading_axes(lambda record: [*_other_axes(record), "warmup"], cells_of=lambda row: row[:1]), _PHASE),
+    when=lambda record: not predicted.is_predicted(record),
+    needs="measured times",
     outcome_of=_outcome_if_unmeasured,
     keep_empty=True,
     below=(FIRST_STEPS,),

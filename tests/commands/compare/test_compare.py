@@ -570,6 +570,25 @@ def test_a_gate_passes_noise_and_says_what_it_could_not_tell() -> None:
     )
 
 
+@pytest.mark.parametrize("b_share", [0.9, 1.0, 1.1])
+def test_a_time_without_an_interval_is_undecided_whatever_its_ratio(b_share: float) -> None:
+    few = fixtures_timing.record(TimeSpec(size="tiny", ctx="128", steps="5", device="cpu"), TWO_CORES, seed=1)
+    found = compared(few, slowed(few, b_share))
+    failed, undecided = gated(found, 0.03)
+    assert failed == []
+    assert len(undecided) == 1
+    assert "too few steps to decide" in undecided[0]
+    assert not apply_gate(found, 0.03, strict=True).holds
+
+
+def test_a_step_that_does_not_fit_has_no_predicted_time_to_compare() -> None:
+    spec = TimeSpec(size=("tiny",), ctx=(128,), simulate=("h100",))
+    fits, oom = test_predicted.record(spec, (1.0, "ok")), test_predicted.record(spec, (1.0, "oom"))
+    (cell,) = compared(fits, oom).cells
+    assert cell.predictions == []
+    assert "is predicted to take" not in text_of(compared(fits, oom))
+
+
 def test_a_phase_alone_does_not_fail_a_gate() -> None:
     changed = measured(2).model_dump(mode="json")
     for cell in changed["cells"]:

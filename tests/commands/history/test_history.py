@@ -116,6 +116,27 @@ def test_a_log_is_listed_with_the_outcomes_of_its_record(name: str, tmp_path: Pa
     assert (status, sorted(counts)) == (record.status, sorted(f"{count} {each}" for each, count in outcomes.items()))
 
 
+def test_an_experiment_that_ended_between_two_runs_is_incomplete_and_its_runs_are_counted(tmp_path: Path) -> None:
+    small = "2026-11-22T02-25-47-small"
+    directory = tmp_path / "runs" / small
+    shutil.copytree(FIXTURES / "experiments" / small, directory)
+    whole = str(rows(tmp_path)[0]["outcome"])
+    assert whole.startswith("complete")
+    assert "Missing runs" not in answered("report", f"runs/{small}", cwd=tmp_path).out
+    for run in ("rounding", "times"):
+        for path in directory.glob(f"{run}.json*"):
+            path.unlink()
+        missing = 3 - len(list(directory.glob("*.jsonl")))
+        outcome = str(rows(tmp_path)[0]["outcome"])
+        assert outcome.startswith("incomplete, ")
+        assert outcome.endswith(f", {missing} run{'s' if missing > 1 else ''} missing")
+        reported = answered("report", f"runs/{small}", "--summary", cwd=tmp_path).out
+        assert f"{run}: missing" in reported.partition("Missing runs")[2]
+    manifest = directory / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"as written"', '"left out"'))
+    assert str(rows(tmp_path)[0]["outcome"]).startswith("complete")
+
+
 def test_what_is_older_is_removed_and_nothing_that_is_not_ours(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_795_400_000.0 + 10 * DAY_S)
     young = place / "runs" / "2026-11-20T10-00-00-time.json"

@@ -311,12 +311,15 @@ def test_a_prediction_is_marked_once_in_each_heading() -> None:
 
 
 def test_every_run_is_named_with_how_it_ended_and_the_command_that_repeats_it() -> None:
-    run_lines = assemble_document([run("time")], missing_runs=["later: not there — sysbench accum"]).run_lines
+    document = assemble_document([run("time")], missing_runs=["later: not there — sysbench accum"])
+    run_lines = document.run_lines
     assert run_lines[0].startswith("time: 2026-11-20 13:50 UTC, complete, 8 cells (2 oom) — ")
     assert run_lines[0].endswith(
         "sysbench time --size small,xl --ctx 128,1024 --precision fp32,bf16 --warmup 2 --steps 8"
     )
-    assert run_lines[1] == "later: not there — sysbench accum"
+    assert "later: not there" in markdown.text(document, "")
+    assert "later: not there" in latex.text(document, "")
+    assert "Made of 1 run on bench, 1 missing<" in page.render(document)
 
 
 def test_titles_are_those_of_the_experiment_where_there_is_one() -> None:

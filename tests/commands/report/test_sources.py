@@ -112,6 +112,14 @@ def test_runs_of_an_experiment_that_are_not_there_are_named_with_the_reason(tmp_
     )
 
 
+def test_of_an_experiment_whose_runs_are_named_one_by_one_nothing_is_missing(tmp_path: Path) -> None:
+    directory = experiment(tmp_path / "quick", entry("sizes"), entry("sums", "accum"), entry("later"))
+    sizes = write_record(directory / "sizes.json", record("time"))
+    write_record(directory / "sums.json", record("accum"))
+    assert read_sources([str(sizes)]).missing_runs == ()
+    assert read_sources([str(directory)]).missing_runs == ("later: missing — sysbench time",)
+
+
 def test_runs_from_elsewhere_come_after_the_experiment_and_leave_it_without_its_title(tmp_path: Path) -> None:
     directory = experiment(tmp_path / "quick", entry("sums", "accum"))
     write_record(directory / "sums.json", record("accum"))

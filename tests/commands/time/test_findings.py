@@ -161,6 +161,13 @@ def test_compiling_is_paid_back_by_faster_steps_and_never_by_slower_ones() -> No
     assert about(run(0.08), "compiling").text == ("compiling takes 20.0 s and pays off after 1000 steps.")
     assert withheld(run(0.12), "compiling takes")
     assert withheld(run(0.1), "compiling takes")
+    compiled = {"execution": "compiled", "compile_s": 20.0}
+    attentions = [
+        time_cell({"forward": spread_about(seconds, 1e-4)}, attention=attention, **compiled)
+        for attention, seconds in (("naive", 0.1), ("flash", 0.08))
+    ]
+    assert withheld(attentions, "compiling takes")  # what flash attention saves does not pay for compiling
+    assert not withheld(attentions, "as fast as")
 
 
 def test_growth_is_a_power_of_the_context_where_it_is_one() -> None:
@@ -217,6 +224,16 @@ def test_other_clocks_spoil_comparisons_but_not_what_is_within_a_cell() -> None:
     ]
     assert withheld(cells, "as fast as")
     assert len(about(cells, "backward takes").cells) == 2
+
+
+def test_a_sentence_about_the_only_cell_without_such_a_caution_names_it() -> None:
+    phases = {"forward": spread_about(0.1, 1e-4), "backward": spread_about(0.2, 2e-4)}
+    cells = [
+        time_cell(phases, precision="fp32", cautions=["drift"]),
+        time_cell(phases, precision="bf16"),
+    ]
+    assert about(cells, "backward takes").text.startswith("bf16: backward takes 2.00")
+    assert about(cells[1:], "backward takes").text.startswith("backward takes 2.00")
 
 
 def test_three_steps_carry_no_ratio() -> None:
