@@ -53,6 +53,8 @@ class TablesArtefact:
     name: str
     sheet: Sheet
     kind: Literal["snapshot", "plan"]
+    peak_bytes_by_line: dict[tuple[str, ...], float] | None = None
+    """Bytes at the peak by category and line of code; None if only tables are known, which have the largest groups."""
 
 
 Artefact = TraceArtefact | TablesArtefact
@@ -75,11 +77,12 @@ def read(path: Path) -> Artefact | None:
         if not path.is_file():
             return None
     if name.endswith(SNAPSHOT_SUFFIXES):
-        from sysbench.commands.memory.snapshot_tables import sheet
+        from sysbench.commands.memory.snapshot_tables import peak_bytes_by_line, sheet
         from sysbench.snapshot import snapshot
         from sysbench.snapshot.categories import from_snapshot
 
-        return TablesArtefact(path.name, sheet(from_snapshot(snapshot.read(path)), path.name), "snapshot")
+        timeline = from_snapshot(snapshot.read(path))
+        return TablesArtefact(path.name, sheet(timeline, path.name), "snapshot", peak_bytes_by_line(timeline))
     with _as_log_errors(path), path.open("rb") as file:
         beginning = file.read(_BEGINNING_BYTES)
     if not name.endswith(BINARY_TRACE_SUFFIXES) and not _TRACE_START.search(beginning):

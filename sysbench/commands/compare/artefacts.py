@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sysbench import units
-from sysbench.commands.artefacts import Artefact, TraceArtefact, is_simulated
+from sysbench.commands.artefacts import Artefact, TablesArtefact, TraceArtefact, is_simulated
 from sysbench.commands.compare.sources import memory_label, memory_source, title_with_source, with_source_marks
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.render.csv import tidy
@@ -174,7 +174,7 @@ def _by_class(amounts: Mapping[Key, float]) -> dict[Key, float]:
     return by_class
 
 
-def _snapshot_amounts(a: Artefact, b: Artefact) -> Iterator[_Amounts]:
+def _snapshot_amounts(a: TablesArtefact, b: TablesArtefact) -> Iterator[_Amounts]:
     def bytes_of(table: str, column_name: str, *columns: str) -> tuple[dict[Key, float], dict[Key, float]]:
         sides: list[dict[Key, float]] = []
         for side in (a, b):
@@ -188,7 +188,10 @@ def _snapshot_amounts(a: Artefact, b: Artefact) -> Iterator[_Amounts]:
     yield _Amounts(
         "categories", "memory at the peak by category", {"category": "category"}, "bytes", *categories, "all"
     )
-    largest = bytes_of("largest", "total_bytes", "category", "line")
-    yield _Amounts(
-        "largest", "the largest allocations at the peak", {"category": "category", "line": "line"}, "bytes", *largest
-    )
+    columns = {"category": "category", "line": "line"}
+    lines_a, lines_b = (side.peak_bytes_by_line for side in (a, b))
+    if lines_a is not None and lines_b is not None:
+        yield _Amounts("largest", "allocations at the peak by line", columns, "bytes", lines_a, lines_b, "all")
+    else:
+        largest = bytes_of("largest", "total_bytes", *columns)
+        yield _Amounts("largest", "the largest allocations at the peak", columns, "bytes", *largest)

@@ -100,6 +100,15 @@ class _GroupRow(NamedTuple):
         return " … ".join(dict.fromkeys(separator.join(module) for module in (*modules[:1], *modules[-1:])))
 
 
+def peak_bytes_by_line(timeline: Timeline) -> dict[tuple[str, ...], float]:
+    """Return the bytes of all allocations at the peak, by category and line of code (empty without stacks)."""
+    found: dict[tuple[str, ...], float] = {}
+    for group in timeline.groups(timeline.peak.state):
+        key = (group.category, _GroupRow(timeline, group).line())
+        found[key] = found.get(key, 0) + group.total_bytes
+    return found
+
+
 LARGEST_ALLOCATIONS = DeclaredTable(
     "largest",
     lambda timeline: _title("largest allocations at the peak", timeline, "categories"),
