@@ -49,7 +49,7 @@ class Browser:
     def open(self, page: Path) -> None:
         """Load a file and wait until the page says that it is ready, or has a problem to tell."""
         self._post("url", {"url": page.resolve().as_uri()})
-        self.wait_for("document.documentElement.dataset.ready || !document.getElementById('problem').hidden")
+        self.wait_for("document.documentElement.dataset.ready || document.getElementById('problem')?.hidden === false")
 
     def run(self, script: str, *arguments: Any) -> Any:
         """The value of some JavaScript, which must `return` it."""
