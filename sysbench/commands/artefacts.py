@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
 
@@ -21,6 +21,9 @@ from sysbench.render.table import Sheet
 from sysbench.spec.validation import first_error
 from sysbench.trace.ranks.summary import RanksSummary
 from sysbench.trace.summary import ProfileSummary
+
+if TYPE_CHECKING:
+    from sysbench.snapshot.timeline import Timeline
 
 BINARY_TRACE_SUFFIXES = (".json.gz", ".sqlite", ".nsys-rep")
 """Suffixes of traces that are not text."""
@@ -53,8 +56,8 @@ class TablesArtefact:
     name: str
     sheet: Sheet
     kind: Literal["snapshot", "plan"]
-    peak_bytes_by_line: dict[tuple[str, ...], float] | None = None
-    """Bytes at the peak by category and line of code; None if only tables are known, which have the largest groups."""
+    timeline: Timeline | None = None
+    """All allocations of a snapshot; None if only its tables are known, which have the largest groups."""
 
 
 Artefact = TraceArtefact | TablesArtefact
@@ -77,12 +80,12 @@ def read(path: Path) -> Artefact | None:
         if not path.is_file():
             return None
     if name.endswith(SNAPSHOT_SUFFIXES):
-        from sysbench.commands.memory.snapshot_tables import peak_bytes_by_line, sheet
+        from sysbench.commands.memory.snapshot_tables import sheet
         from sysbench.snapshot import snapshot
         from sysbench.snapshot.categories import from_snapshot
 
         timeline = from_snapshot(snapshot.read(path))
-        return TablesArtefact(path.name, sheet(timeline, path.name), "snapshot", peak_bytes_by_line(timeline))
+        return TablesArtefact(path.name, sheet(timeline, path.name), "snapshot", timeline)
     with _as_log_errors(path), path.open("rb") as file:
         beginning = file.read(_BEGINNING_BYTES)
     if not name.endswith(BINARY_TRACE_SUFFIXES) and not _TRACE_START.search(beginning):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from statistics import NormalDist
 from typing import Literal, get_args
@@ -189,7 +189,7 @@ def _group(name: str) -> str:
     return _GROUPS.get(name, name)
 
 
-@cache
+@lru_cache(maxsize=1024)  # each step on each GPU has draws of its own, and a run may predict thousands
 def normal(count: int, seed: int, name: str) -> Draws:
     """Return stratified standard normal draws in random order, of shape (count,); the first is 0.
 

@@ -175,6 +175,8 @@ def _by_class(amounts: Mapping[Key, float]) -> dict[Key, float]:
 
 
 def _snapshot_amounts(a: TablesArtefact, b: TablesArtefact) -> Iterator[_Amounts]:
+    from sysbench.commands.memory.snapshot_tables import peak_bytes_by_line
+
     def bytes_of(table: str, column_name: str, *columns: str) -> tuple[dict[Key, float], dict[Key, float]]:
         sides: list[dict[Key, float]] = []
         for side in (a, b):
@@ -189,8 +191,8 @@ def _snapshot_amounts(a: TablesArtefact, b: TablesArtefact) -> Iterator[_Amounts
         "categories", "memory at the peak by category", {"category": "category"}, "bytes", *categories, "all"
     )
     columns = {"category": "category", "line": "line"}
-    lines_a, lines_b = (side.peak_bytes_by_line for side in (a, b))
-    if lines_a is not None and lines_b is not None:
+    if a.timeline is not None and b.timeline is not None:
+        lines_a, lines_b = (peak_bytes_by_line(timeline) for timeline in (a.timeline, b.timeline))
         yield _Amounts("largest", "allocations at the peak by line", columns, "bytes", lines_a, lines_b, "all")
     else:
         largest = bytes_of("largest", "total_bytes", *columns)

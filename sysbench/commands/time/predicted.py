@@ -562,8 +562,9 @@ def prediction_findings(cells: Sequence[TimeCellRecord]) -> Iterator[Statement]:
         where = namer(cells, ("simulate",))(group[0])
         if text := _comparison_sentence(group):
             yield Statement(f"{f'{where}: ' if where else ''}{text}", group)
-    for group in _choice_groups(cells)[:MAX_SETTINGS]:
-        where = namer(cells, axes.CHOICES)(group[0]) if len(_choice_groups(cells)) > 1 else ""
+    choice_groups = _choice_groups(cells)
+    for group in choice_groups[:MAX_SETTINGS]:
+        where = namer(cells, axes.CHOICES)(group[0]) if len(choice_groups) > 1 else ""
         if text := _choice_sentence(group):
             yield Statement(f"{f'{where}: ' if where else ''}{text}", group)
     yield from _host_limits(cells)

@@ -16,7 +16,15 @@ from sysbench import formulas
 from sysbench.commands.report.assemble import tables_of
 from sysbench.commands.time.figures import of_run
 from sysbench.commands.time.fold import fold
-from sysbench.commands.time.predicted import CHOICES, GPUS, LOWER_BOUND_NOTE, PREDICTED, SCALING, prediction_findings
+from sysbench.commands.time.predicted import (
+    CHOICES,
+    GPUS,
+    LOWER_BOUND_NOTE,
+    PREDICTED,
+    SCALING,
+    TYPICAL_HOST,
+    prediction_findings,
+)
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeOptions, TimeSpec
 from sysbench.commands.time.tables import sheet, usual
@@ -26,6 +34,7 @@ from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, R
 from sysbench.log.outcomes import Outcome
 from sysbench.log.predictions import INTERVAL, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.predict import simulated_step
+from sysbench.predict.rates import typical_host
 from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.render.plots import content
 from sysbench.render.table import Measure, Word, notes
@@ -137,6 +146,10 @@ def test_gpus_that_were_calibrated_each_with_its_own_host_are_not_said_to_share_
     own = [predicted(cell, 1.0, host=f"the host of {cell.simulate}") for cell in spec.cells()]
     found = record(spec, (1.0, "ok"), (1.0, "ok"), predictions=own)
     assert "Each with its own host, a step takes" in texts(found)[0]
+
+
+def test_the_typical_host_is_known_by_its_title() -> None:
+    assert typical_host().title == TYPICAL_HOST
 
 
 def test_a_single_gpu_is_named_above_the_tables_and_in_figures() -> None:
