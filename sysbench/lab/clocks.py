@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from sysbench.commands.time.spec import Sync
 
 Call = Callable[[], object]
+T = TypeVar("T")
+
+BUSY_S = 0.001
+"""How long a device is kept busy at first: several times the host's time to launch one call and its backward."""
+
+MAX_BUSY_S = 0.1
+"""How long a device is kept busy at most. Longer launches fill CUDA's queue of 1,024, so they cannot be hidden."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,18 @@ class CudaMarks:
         return elapsed_ms / 1e3
 
 
-@dataclass(frozen=True)
+class DeviceIdledError(Exception):
+    """A device that was to be kept busy had nothing to do before the host had launched the timed calls."""
+
+
+def until_hidden(measure: Callable[[], T]) -> T:
+    """Repeat a measurement until the device is busy for as long as the host launches; `measure` prepares its calls."""
+    while True:
+        with suppress(DeviceIdledError):
+            return measure()
+
+
+@dataclass
 class SynchronizedClock:
     """Measures with the host's clock between two synchronizations, and with the device's marks placed in between.
 
@@ -100,12 +118,18 @@ class SynchronizedClock:
     marks: Marks
     launches_ahead: bool
     now_ns: Callable[[], int] = time.perf_counter_ns
-    keep_busy: Call | None = None
-    """Keeps the device busy while the host launches the timed calls, so that device time includes no waiting for the
-    host. Host time is then meaningless, and is not reported."""
+    keep_busy: Callable[[float], object] | None = None
+    """Keeps the device busy for about so many seconds while the host launches the timed calls, so that device time
+    includes no waiting for the host. Host time is then meaningless, and is not reported."""
+    busy_s: float = BUSY_S
+    """How long the device is kept busy; grows with what launching takes."""
 
     def measure(self, phases: Iterable[tuple[str, Call]], sync: Sync) -> StepTimes:
-        """Measure the phases; see `Clock.measure`."""
+        """Measure the phases; see `Clock.measure`.
+
+        Raises DeviceIdledError if launching took longer than `keep_busy` lasted; the next measurement keeps the device
+        busy for longer.
+        """
         names, calls = zip(*phases, strict=True)
         if sync == "step":
             step, device_s = self._time_window(calls)
@@ -124,8 +148,10 @@ class SynchronizedClock:
         The marks are placed between the two readings of the host's clock, so device time cannot exceed wall time.
         """
         self.synchronize()
+        began_ns = self.now_ns()
         if self.keep_busy is not None:
-            self.keep_busy()
+            self.marks.place(len(calls) + 1)
+            self.keep_busy(self.busy_s)
         started_ns = self.now_ns()
         self.marks.place(0)
         for number, call in enumerate(calls, start=1):
@@ -134,6 +160,8 @@ class SynchronizedClock:
         launched_ns = self.now_ns()
         self.synchronize()
         finished_ns = self.now_ns()
+        if self.keep_busy is not None:
+            self._check_busy((launched_ns - began_ns) / 1e9, self.marks.between_s(len(calls) + 1, 0) or 0.0)
 
         total = PhaseSample(
             wall_s=(finished_ns - started_ns) / 1e9 if self.keep_busy is None else None,
@@ -142,9 +170,14 @@ class SynchronizedClock:
         )
         return total, [self.marks.between_s(number, number + 1) for number in range(len(calls))]
 
+    def _check_busy(self, launching_s: float, busy_s: float) -> None:
+        if launching_s > busy_s and self.busy_s < MAX_BUSY_S:
+            self.busy_s = min(2 * max(launching_s, self.busy_s), MAX_BUSY_S)
+            raise DeviceIdledError
 
-BUSY_CYCLES = 2_000_000
-"""About 1 ms at a GPU clock of 1 to 2 GHz: several times the host's time to launch one call and its backward."""
+
+SLEEP_HZ = 2e9
+"""Cycles per second of `torch.cuda._sleep`, about the highest clock rate of GPUs: at a lower one it sleeps longer."""
 
 
 def clock_for(device: torch.device, *, without_launches: bool = False) -> SynchronizedClock:
@@ -157,11 +190,15 @@ def clock_for(device: torch.device, *, without_launches: bool = False) -> Synchr
     MPS also has events, but they can hang or return negative times; host times between synchronizations are reliable.
     """
     return SynchronizedClock(
-        keep_busy=partial(torch.cuda._sleep, BUSY_CYCLES) if without_launches and device.type == "cuda" else None,
+        keep_busy=_sleep if without_launches and device.type == "cuda" else None,
         synchronize=lambda: synchronize(device),
         marks=CudaMarks(device) if device.type == "cuda" else NoMarks(),
         launches_ahead=device.type != "cpu",
     )
+
+
+def _sleep(seconds: float) -> None:
+    torch.cuda._sleep(int(seconds * SLEEP_HZ))
 
 
 def sum_of(samples: Iterable[PhaseSample]) -> PhaseSample:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from sysbench.lab.precision import fp32_settings
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.transformer import Transformer
 from sysbench.log.events import Compiled, ModelBuilt, Stage, StageEntered
@@ -84,6 +85,8 @@ def model_built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
         parameters=parameters,
         parameters_without_lm_head=parameters - head,
         build_s=build_s,
+        fp32_precision=fp32_settings(),
+        precision_overridden=step.precision_overridden,
     )
 
 

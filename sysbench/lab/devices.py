@@ -82,6 +82,12 @@ def torch_device(device: DeviceInfo) -> torch.device:
     return torch.device(device.torch_name)
 
 
+def make_current(device: DeviceInfo) -> None:
+    """Make a GPU the one that `.cuda()`, Triton kernels and `torch.cuda._sleep` run on; otherwise they use GPU 0."""
+    if device.type == "cuda":
+        torch.cuda.set_device(torch_device(device))
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until the device has finished all launched work; does nothing on a CPU, where calls are synchronous."""
     if device.type == "cuda":

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from sysbench.spec.model import Precision
 if TYPE_CHECKING:
     from sysbench.commands.accum.record import ArithmeticSource
 
+T = TypeVar("T")
+
 AUTOCAST_DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Precisions that use autocast over fp32 parameters; the others compute in the dtype of the parameters."""
 
@@ -25,19 +27,57 @@ def compute_dtype(precision: Precision) -> torch.dtype:
     return AUTOCAST_DTYPES.get(precision, torch.float32)
 
 
+_FP32_KERNELS = {
+    "matmul": torch.backends.cuda.matmul,
+    "convolution": torch.backends.cudnn.conv,
+    "recurrent": torch.backends.cudnn.rnn,
+}
+"""Settings of kernels that can round fp32 inputs to TF32. cuDNN's convolutions and recurrent layers do by default."""
+
+
+def fp32_settings() -> dict[str, str]:
+    """Return the precision in force for each kind of fp32 kernel: `ieee`, `tf32`, or `none` for torch's default."""
+    return {name: kernels.fp32_precision for name, kernels in _FP32_KERNELS.items()}
+
+
+def set_precision(precision: Precision) -> list[str]:
+    """Let fp32 kernels use TF32 for `tf32`, otherwise full fp32; return the kinds of kernels for which this changed.
+
+    `torch.set_float32_matmul_precision` is the one setting that cuBLAS, oneDNN, Inductor and FlexAttention all read.
+    Like `allow_tf32`, it also sets the newer `fp32_precision`, so that neither contradicts the other: reading the older
+    settings fails after a program has used the newer one.
+    """
+    uses_tf32 = precision == "tf32"
+    before = {name: found == "tf32" for name, found in fp32_settings().items()}
+    torch.set_float32_matmul_precision("high" if uses_tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = uses_tf32
+    if not uses_tf32:
+        for kernels in (torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+            kernels.fp32_precision = "ieee"  # torch.backends.fp32_precision decides otherwise, which may be TF32
+    return [name for name, was_tf32 in before.items() if was_tf32 != uses_tf32]
+
+
 @contextmanager
 def matmul_precision(precision: Precision) -> Iterator[None]:
-    """Set the precision of fp32 matrix products in this context: TF32 for `tf32`, otherwise full fp32.
-
-    `torch.set_float32_matmul_precision` is the one setting that cuBLAS, oneDNN, Inductor and FlexAttention all read;
-    settings of single backends could contradict it. The previous setting is restored at the end.
-    """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    """Set the precision of fp32 kernels in this context, as `set_precision` does, and restore what was there before."""
+    matmul = _older_setting(torch.get_float32_matmul_precision)
+    cudnn = _older_setting(lambda: torch.backends.cudnn.allow_tf32)
+    before = fp32_settings()
+    set_precision(precision)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(matmul or "highest")
+        torch.backends.cudnn.allow_tf32 = bool(cudnn)
+        for name, kernels in _FP32_KERNELS.items():
+            kernels.fp32_precision = before[name]
+
+
+def _older_setting(read: Callable[[], T]) -> T | None:
+    """Return the value of a setting; None if torch refuses to, because `fp32_precision` contradicts it."""
+    with suppress(RuntimeError):
+        return read()
+    return None
 
 
 TORCH_DTYPES: dict[FormatName, torch.dtype] = {

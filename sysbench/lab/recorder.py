@@ -28,6 +28,9 @@ class Recorder(Protocol):
     ranges: ranges.Profiler
     """The kind of range that this profiler records."""
 
+    def prepare(self) -> None:
+        """Set the profiler up, if that is possible before recording; the next step pays for it and is not recorded."""
+
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record everything that runs inside this context."""
@@ -48,14 +51,18 @@ class TorchRecorder:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         # No stacks and no memory: they cause most of a profiler's overhead, and no result here uses them.
         self._profile: Any = torch.profiler.profile(activities=activities, record_shapes=shapes)
+        self._is_prepared = False
+
+    def prepare(self) -> None:
+        """Set up CUPTI, which instruments each kernel when it is first launched: the next step is a slow one."""
+        self._profile.prepare_trace()
+        self._is_prepared = True
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record everything inside this context.
-
-        CUPTI is set up before the recording, and its buffers are read afterwards.
-        """
-        self._profile.prepare_trace()
+        """Record everything inside this context; CUPTI's buffers are read afterwards."""
+        if not self._is_prepared:
+            self.prepare()
         self._profile.start_trace()
         try:
             yield
@@ -102,6 +109,9 @@ class NsysRecorder:
     def __init__(self, device: torch.device, *, shapes: bool) -> None:
         self._device = device
         self._shapes = shapes
+
+    def prepare(self) -> None:
+        """Do nothing: Nsight Systems starts with the range, so the first recorded step pays for its start."""
 
     @contextmanager
     def recording(self) -> Iterator[None]:

@@ -37,8 +37,6 @@ def process_group(rank: int, ranks: int, store: str, device: torch.device, timeo
     NCCL, all others through gloo. A collective operation fails after `timeout_s`.
     """
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     timeout = timedelta(seconds=timeout_s)
     url = urlsplit(store)
     if url.scheme == "tcp":

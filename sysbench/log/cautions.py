@@ -55,6 +55,7 @@ def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequ
         *precision_of_the_median(wall, cell.until, cell.max_steps),
         *launch_bound(seen),
         *emulation(cell.compute_precision, seen),
+        *precision_overridden(cell.precision, seen),
         *environment_cautions(seen, lost),
         *compilation(seen),
         *phases_not_measured(cell.sync, seen),
@@ -198,8 +199,13 @@ def launch_bound(seen: CellEvents) -> Iterator[Caution]:
             code="launch-bound",
             message=f"{' and '.join(phases)} {'is' if len(phases) == 1 else 'are'} launch-bound: the device "
             "finishes as soon as the host has launched its kernels",
-            remedy="use --compile, a larger --batch, or a longer --ctx",
+            remedy=more_work_a_launch(compiled=seen.compiled is not None),
         )
+
+
+def more_work_a_launch(*, compiled: bool) -> str:
+    """Return the remedy for a step that waits for its host."""
+    return f"use {'' if compiled else '--compile, '}a larger --batch{'' if compiled else ','} or a longer --ctx"
 
 
 def _is_launch_bound(seen: CellEvents, phase: str) -> bool:
@@ -255,6 +261,19 @@ def emulation(precision: str, seen: CellEvents) -> Iterator[Caution]:
             message="this CPU has no bf16 instructions (AMX, AVX512-BF16) and emulates bf16, many times slower than "
             "fp32: the time says nothing about bf16 on other hardware",
             remedy="use --precision fp32 for times on this machine; dtypes and memory are correct",
+        )
+
+
+def precision_overridden(precision: str, seen: CellEvents) -> Iterator[Caution]:
+    """Warn if the model's own code had switched TF32 on or off; the worker switches it back."""
+    kernels = seen.built.precision_overridden if seen.built is not None else ()
+    if kernels:
+        was, other = ("off", "fp32") if precision == "tf32" else ("on", "tf32")
+        yield Caution(
+            code="precision-overridden",
+            message=f"the model's code had switched TF32 {was} for {' and '.join(kernels)} kernels; this was undone, "
+            f"because the cell is {precision}",
+            remedy=f"use --precision {other} to measure what the model's code asks for",
         )
 
 

@@ -246,6 +246,10 @@ class ModelBuilt(Event):
     parameters: Count
     parameters_without_lm_head: Count
     build_s: Seconds
+    fp32_precision: dict[str, str] = Field(default_factory=dict)
+    """Precision in force for each kind of fp32 kernel: `{"matmul": "ieee", "convolution": "tf32", …}`."""
+    precision_overridden: list[str] = Field(default_factory=list)
+    """Kinds of kernels that the user's code had set to another precision than the cell's, before this was undone."""
 
 
 class CodeFile(Frozen):

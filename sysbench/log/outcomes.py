@@ -84,6 +84,8 @@ CautionCode = Literal[
     "kernels-unlinked",
     "kernels-slower",
     "precision-differs",
+    "precision-overridden",
+    "not-checked",
     "profiler-costly",
     "trace-damaged",
     "calibration-differs",

@@ -65,6 +65,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     outcome: Outcome = "ok"
     detail = trace = None
     try:
+        device.make_current(request.device)
         with device.using_threads(_threads(request)), _process_group(request):
             for event in load_command(request.package).measure_function(request.cell, request.device, request.artifact):
                 channel.send(event)
@@ -101,6 +102,7 @@ def _freeze_modules() -> None:
 
 def _measure_ceiling(request: protocol.MeasureCeiling) -> Event:
     try:
+        device.make_current(request.device)
         return ceiling.measure(request.device, request.precision, request.threads)
     except Exception as error:  # noqa: BLE001  Cells run without a ceiling too.
         return CeilingFailed(

@@ -11,16 +11,21 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from sysbench.commands.time.spec import Sync
+from sysbench.commands.time import measure
+from sysbench.commands.time.spec import Sync, TimeSpec
 from sysbench.lab import allocator, ceiling
 from sysbench.lab import devices as device_facts
-from sysbench.lab.clocks import Call, NoMarks, StepTimes, SynchronizedClock, clock_for, sum_of
+from sysbench.lab.clocks import Call, NoMarks, StepTimes, SynchronizedClock, clock_for, sum_of, until_hidden
 from sysbench.lab.compilation import compilation, fresh_compiler, reset_counters
 from sysbench.lab.devices import available_devices, synchronize, torch_device, torch_info
-from sysbench.lab.precision import matmul_precision
+from sysbench.lab.precision import fp32_settings, matmul_precision
 from sysbench.lab.ranges import named, visible_to
-from sysbench.log.events import DeviceInfo, PhaseSample
+from sysbench.log import cautions
+from sysbench.log.collect import CellEvents
+from sysbench.log.events import DeviceInfo, ModelBuilt, PhaseSample
 from tests.lab.fake_clock import FakeClock
 
 CPU = torch.device("cpu")
@@ -28,6 +33,15 @@ CPU_DEVICE = DeviceInfo(name="a processor", type="cpu")
 
 
 # --- clocks --------------------------------------------------------------------------------------------------------
+
+
+class FakeTime(SynchronizedClock):
+    """A clock whose time passes only where a test says so."""
+
+    now_s = 0.0
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None, NoMarks(), launches_ahead=False, now_ns=lambda: round(self.now_s * 1e9))
 
 
 class Machine:
@@ -64,7 +78,8 @@ class Machine:
             marks=self if marks else NoMarks(),
             launches_ahead=launches_ahead,
             now_ns=lambda: round(self.host_s * 1e9),
-            keep_busy=None if occupied_s is None else self.launch(occupied_s),
+            keep_busy=None if occupied_s is None else lambda seconds: self.launch(seconds)(),
+            busy_s=occupied_s or 0.0,
         )
 
 
@@ -83,6 +98,34 @@ def test_on_a_device_that_is_occupied_meanwhile_launching_takes_none_of_its_time
     machine = Machine()
     times = machine.clock(occupied_s=20.0).measure({"forward": machine.launch(5.0)}.items(), "phase")
     assert times.phases["forward"] == PhaseSample(wall_s=None, enqueue_s=1.0, device_s=5.0)
+
+
+def test_a_device_that_idles_before_everything_is_launched_is_kept_busy_for_longer() -> None:
+    # 500 kernels of 1 µs: the host needs 6 µs for each, and the device 2 µs from one to the next.
+    machine = Machine()
+
+    def kernels() -> None:
+        for _ in range(500):
+            machine.host_s += 6e-6
+            machine.device_free_s = max(machine.device_free_s, machine.host_s) + 3e-6
+
+    clock = SynchronizedClock(
+        synchronize=machine.synchronize,
+        marks=machine,
+        launches_ahead=True,
+        now_ns=lambda: round(machine.host_s * 1e9),
+        keep_busy=lambda seconds: setattr(machine, "device_free_s", machine.host_s + seconds),
+        busy_s=0.001,
+    )
+    step = until_hidden(lambda: clock.measure([("kernels", kernels)], "phase").step)
+    assert step.device_s == pytest.approx(500 * 3e-6)  # at the pace of the host, these are 500 × 6 µs
+
+
+def test_launches_that_nothing_can_hide_are_still_timed() -> None:
+    machine = Machine()
+    clock = machine.clock(occupied_s=0.05)  # launching takes 1 s, more than a device is ever kept busy
+    step = until_hidden(lambda: clock.measure([("forward", machine.launch(5.0))], "phase").step)
+    assert step.enqueue_s == 1.0
 
 
 def test_an_unperturbed_step_is_synchronized_at_its_ends_only() -> None:
@@ -233,6 +276,58 @@ def test_precision_is_put_back_after_an_error() -> None:
     assert torch.get_float32_matmul_precision() == before
 
 
+@pytest.fixture
+def default_precision() -> Iterator[None]:
+    """Settings of fp32 kernels that a test may change in any way."""
+    kernels = (torch.backends, torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+    before = [each.fp32_precision for each in kernels]
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = True
+    for each, setting in zip(kernels, before, strict=True):
+        each.fp32_precision = setting
+
+
+@pytest.mark.usefixtures("default_precision")
+def test_fp32_is_fp32_in_convolutions_and_recurrent_layers_too() -> None:
+    torch.backends.fp32_precision = "tf32"  # type: ignore[attr-defined]
+    with matmul_precision("fp32"):
+        assert set(fp32_settings().values()) == {"ieee"}
+    with matmul_precision("tf32"):
+        assert set(fp32_settings().values()) == {"tf32"}
+
+
+@pytest.mark.usefixtures("default_precision")
+def test_precision_can_be_set_after_a_program_has_used_torchs_newer_settings() -> None:
+    torch.backends.cuda.matmul.fp32_precision = "tf32"  # the older setting can no longer be read
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    before = fp32_settings()
+    with matmul_precision("fp32"):
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert not torch.backends.cudnn.allow_tf32
+    assert fp32_settings() == before
+
+
+@pytest.mark.usefixtures("default_precision")
+def test_what_a_models_code_sets_is_undone_and_named(tmp_path: Path) -> None:
+    source = tmp_path / "fast.py"
+    source.write_text(
+        "import torch\n"
+        "torch.backends.cuda.matmul.allow_tf32 = True\n"
+        "torch.backends.cudnn.conv.fp32_precision = 'tf32'\n"
+        "class Fast(torch.nn.Sequential):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(torch.nn.Embedding(50, 8), torch.nn.Linear(8, 50))\n"
+    )
+    (cell,) = TimeSpec(model=f"{source}:Fast", ctx="8", batch="1", device="cpu", warmup="0", steps=1).cells()  # type: ignore[arg-type]
+    built = next(event for event in measure.run(cell, CPU_DEVICE) if isinstance(event, ModelBuilt))
+    assert set(built.fp32_precision.values()) == {"ieee"}
+    assert sorted(built.precision_overridden) == ["convolution", "matmul"]
+    (caution,) = cautions.precision_overridden(cell.precision, CellEvents(built=built))
+    assert "matmul and convolution" in caution.message
+    assert caution.remedy.startswith("use --precision tf32")
+
+
 def test_a_range_is_one_shared_nothing_until_a_profiler_is_on() -> None:
     nothing = named("scores")
     assert named("phase") is nothing
@@ -324,6 +419,27 @@ def test_a_slow_machine_gets_one_product_beside_its_warm_up() -> None:
     best = ceiling.measure(CPU_DEVICE, "bf16", budget_s=0.25, clock=FakeClock(seconds))
     assert (best.matmul_size, best.precision) == (256, "bf16")
     assert best.matmul_flops_per_s == pytest.approx(2 * 256**3 / 60)
+
+
+def test_connecting_the_ranks_does_not_count_towards_the_ceiling_of_their_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NCCL connects ranks in the first call: 1 s here, after which a call takes 20 µs and 475 GB/s pass the link."""
+    clock, connected = FakeTime(), [False]
+
+    def all_reduce(message: torch.Tensor, *_: object) -> None:
+        clock.now_s += 20e-6 + message.numel() * 4 / 475e9 + (0.0 if connected[0] else 1.0)
+        connected[0] = True
+
+    store = FakeStore()
+    dist.init_process_group("fake", store=store, rank=0, world_size=2)
+    try:
+        monkeypatch.setattr(dist, "all_reduce", all_reduce)
+        size_bytes, rate = ceiling.fastest_all_reduce(CPU, clock=clock)
+    finally:
+        dist.destroy_process_group()
+    assert size_bytes == ceiling.LARGEST_MESSAGE_BYTES
+    assert rate == pytest.approx(475e9, rel=0.01)
 
 
 def test_a_real_ceiling_is_a_rate_that_a_processor_can_have() -> None:

@@ -151,6 +151,12 @@ def _cautions(
                 f"{units.size(each.bytes_moved)}",
                 remedy="check that the implementation computes correct results",
             )
+    if (checked := seen.last(AttentionChecked)) and not checked.errors:
+        yield Caution(
+            code="not-checked",
+            message="the results were not compared with fp64, because memory ran out",
+            remedy="check the implementation with a shorter --seq or a smaller --batch",
+        )
     for phase, found in times.items():
         if found is None or seen.finished is None or seen.finished.outcome != "ok":
             continue

@@ -45,7 +45,7 @@ from sysbench.lab.attention_functions import (
     naive,
     user_file,
 )
-from sysbench.lab.clocks import Clock, clock_for
+from sysbench.lab.clocks import Clock, clock_for, until_hidden
 from sysbench.lab.compilation import compiled_event, fresh_compiler, reset_counters, stage_entered
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
@@ -229,7 +229,7 @@ def _measured(cell: AttentionCell, device_info: DeviceInfo, device: torch.device
         if not allocator.is_out_of_memory(error):
             raise
     else:
-        yield _compare_with_fp64(cell, calls)
+        yield _check(cell, calls)
         return
     # This is outside the except block because the traceback would keep tensors alive.
     calls.forget()
@@ -286,6 +286,9 @@ class _Calls(AttentionCall):
             self._cold = torch.empty(COLD_BYTES, dtype=torch.uint8, device=self.gradient.device)
 
     def time(self, phase: Literal["forward", "backward"]) -> PhaseSample:
+        return until_hidden(lambda: self._time_once(phase))
+
+    def _time_once(self, phase: Literal["forward", "backward"]) -> PhaseSample:
         self.forget()
         self.inputs = next(self._rotation)
         if phase == "backward":
@@ -408,6 +411,17 @@ def _time_calls(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
                     )
 
 
+def _check(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
+    """Compare with fp64 if there is memory for it; a cell that has been timed does not fail for lack of a check."""
+    try:
+        return _compare_with_fp64(cell, calls)
+    except (RuntimeError, MemoryError) as error:
+        if not allocator.is_out_of_memory(error):
+            raise
+    calls.forget()
+    return AttentionChecked(at_s=time.time(), cell=cell.key, errors={}, sample="nothing, because memory ran out")
+
+
 def _compare_with_fp64(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
     """Compare the first sequence with fp64; if it is long, only its last queries, without gradients of k and v."""
     calls.forget()
@@ -438,7 +452,8 @@ def _last_queries(cell: AttentionCell, n: int) -> Attention:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
         if cell.causal:
-            is_masked = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(diagonal=1)[-q.shape[-2] :]
+            positions = torch.arange(n, device=q.device)
+            is_masked = positions > positions[-q.shape[-2] :, None]
             scores = scores.masked_fill(is_masked, float("-inf"))
         return torch.softmax(scores, dim=-1) @ v
 

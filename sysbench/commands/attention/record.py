@@ -84,7 +84,7 @@ class AttentionChecked(Event):
     event: Literal["attention_checked"] = "attention_checked"
     cell: str
     errors: dict[str, AttentionError]
-    """Errors of `output`, and of the gradients of `q`, `k` and `v`."""
+    """Errors of `output`, and of the gradients of `q`, `k` and `v`; empty if memory ran out in the comparison."""
     sample: str
     """The checked part of the input: `the first sequence`."""
 

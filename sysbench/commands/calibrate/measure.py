@@ -26,7 +26,7 @@ from sysbench.commands.calibrate.spec import CalibrateCell, Part
 from sysbench.errors import UnavailableError, UsageError
 from sysbench.garbage import gc_paused
 from sysbench.lab import allocator
-from sysbench.lab.clocks import clock_for
+from sysbench.lab.clocks import clock_for, until_hidden
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import compute_dtype, matmul_precision
 from sysbench.lab.step import TrainingStep
@@ -85,7 +85,7 @@ class Bench:
                 for _ in range(calls):
                     call()
 
-            step = clock.measure([("work", run_calls)], "phase").step
+            step = until_hidden(lambda: clock.measure([("work", run_calls)], "phase").step)
             return float(step.device_s if step.device_s is not None else step.wall_s or 0.0) / calls
 
         until_s = time.perf_counter() + share * self.budget_s

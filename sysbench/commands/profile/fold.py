@@ -19,7 +19,15 @@ from sysbench.commands.profile.record import (
 )
 from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
 from sysbench.log import collect as run_record
-from sysbench.log.cautions import compilation, emulation, environment_cautions, shared_cores, thread_contention
+from sysbench.log.cautions import (
+    compilation,
+    emulation,
+    environment_cautions,
+    more_work_a_launch,
+    precision_overridden,
+    shared_cores,
+    thread_contention,
+)
 from sysbench.log.collect import CellEvents, Run, collect, samples_of
 from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution
@@ -52,6 +60,7 @@ def cell_cautions(
         _precision_cautions(cell, summary),
         _overhead_cautions(record, summary),
         () if cell.simulate else emulation(cell.compute_precision, seen),
+        precision_overridden(cell.precision, seen),
         environment_cautions(timed, run.lost),
         thread_contention(timed),
         shared_cores(cell, seen, run),
@@ -126,7 +135,7 @@ def _overhead_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> It
             code="launch-bound",
             message=f"the device waited for the host in {units.share(use.waiting_ns / use.window_ns)} of the "
             f"{'predicted' if summary.predicted else 'profiled'} step: the host limits the speed",
-            remedy="use --compile, a larger --batch, or a longer --ctx"
+            remedy=more_work_a_launch(compiled=record.cell.execution == "compiled")
             + ("" if summary.predicted else "; the profiler adds to the waiting"),
         )
 

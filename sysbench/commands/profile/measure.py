@@ -114,10 +114,13 @@ def _write_predicted_trace(cell: ProfileCell, slug: str, artifact: Path) -> Iter
 def _profile_steps(cell: ProfileCell, step: TrainingStep, device: torch.device, recorder: Recorder) -> list[float]:
     """Record all steps, and return the duration of each in seconds. No event is sent until all steps are finished.
 
-    The ranks are synchronized only before the first step; later steps follow one another as in training.
+    One step runs before them, which pays for setting up the profiler. The ranks are synchronized only before the first
+    recorded step; later steps follow one another as in training.
     """
     # Compiled models have no module ranges: the ranges would be compiled with the model or cause graph breaks.
     model = step.work.model if cell.execution == "eager" else None
+    recorder.prepare()
+    _time_step(step, device)
     with gc_paused(collect_first=True), recorder.recording(), visible_to(recorder.ranges, model):
         max_over_ranks()
         return [_time_step(step, device) for _ in range(cell.active)]

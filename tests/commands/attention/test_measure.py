@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench import formulas as attention_costs
+from sysbench.commands.attention import fold
 from sysbench.commands.attention import measure as experiment
 from sysbench.commands.attention.measure import run
 from sysbench.commands.attention.measure_memory import count_memory
@@ -28,6 +30,7 @@ from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError,
 from sysbench.lab.attention_functions import function_for, inputs_for, naive
 from sysbench.lab.clocks import Call, StepTimes
 from sysbench.lab.compilation import Compilation
+from sysbench.log.collect import CellEvents
 from sysbench.log.events import DeviceInfo, Event, PhaseSample
 
 CPU = DeviceInfo(name="a processor", type="cpu")
@@ -105,6 +108,42 @@ def test_of_a_long_sequence_some_queries_are_checked(monkeypatch: pytest.MonkeyP
         assert isinstance(checked, AttentionChecked)
         assert set(checked.errors) == {"output", "q"}
         assert all(error.relative < 1e-5 for error in checked.errors.values())
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the most elements that an operator has returned."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.elements = max(self.elements, result.untyped_storage().nbytes() // result.element_size())
+        return result
+
+
+def test_checking_a_long_causal_sequence_needs_no_square_of_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "MAX_CHECKED_LENGTH", 64)
+    with LargestTensor() as largest:
+        (checked,) = said(list(run(cell(impl="sdpa-flash", seq=512, causal=True), CPU)), AttentionChecked)
+    assert isinstance(checked, AttentionChecked)
+    assert checked.errors["output"].relative < 1e-5
+    assert largest.elements < 512 * 512
+
+
+def test_a_check_that_runs_out_of_memory_leaves_the_cell_its_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(causal: bool) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 16.00 GiB.")
+
+    monkeypatch.setattr(experiment, "naive", out_of_memory)  # the reference in fp64, not what is measured
+    one = cell(impl="sdpa-flash")
+    events = list(run(one, CPU))
+    assert len(said(events, AttentionTimed)) == 2 * 4
+    (checked,) = said(events, AttentionChecked)
+    assert isinstance(checked, AttentionChecked)
+    assert checked.errors == {}
+    seen = CellEvents(said={AttentionChecked: [checked]})
+    assert "not-checked" in {each.code for each in fold._cautions(seen, {}, {})}
 
 
 def test_all_forwards_come_before_all_backwards_after_their_warm_up() -> None:
