@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -219,6 +220,30 @@ def test_what_goes_wrong_in_one_step_of_a_part_leaves_the_others(tmp_path: Path)
     assert found["promises"][0]["verdict"] == "kept"
 
 
+def test_a_part_that_the_deadline_cuts_short_is_run_again(tmp_path: Path) -> None:
+    def steps(work: Work) -> None:
+        work.command(sys.executable, "-c", "import time; time.sleep(600)")
+
+    outcome = carry_out(replace(part("one"), run=steps), tmp_path, 1.0, rehearsal=False)
+    found = json.loads(result_path(tmp_path, "one").read_text())
+    assert outcome == "incomplete"
+    assert "stopped after" in found["left_out"][0]
+    book = book_in(tmp_path)
+    book.add(found, "10:00")
+    assert book.finished() == set()
+
+
+def test_configurations_that_were_measured_before_a_deadline_are_not_measured_again(tmp_path: Path) -> None:
+    cells = [{"outcome": "ok", "peak_allocated_bytes": 7}]
+    for name, content in (("0", json.dumps({"status": "complete", "cells": cells}).encode()), ("1", None)):
+        (tmp_path / name).mkdir()
+        if content is not None:
+            (tmp_path / name / "memory.json.gz").write_bytes(gzip.compress(content))
+    assert memory_accuracy.run(tmp_path / "0", "--no-such-option") == cells
+    with pytest.raises(RuntimeError, match="no-such-option"):
+        memory_accuracy.run(tmp_path / "1", "--no-such-option")
+
+
 def test_what_there_is_no_time_for_within_a_part_is_said(tmp_path: Path) -> None:
     work = Work(part(), tmp_path, rehearsal=False, ends_at_s=time.monotonic() + 10)
     assert work.cells("time", "--size=2.7b", takes_s=1000) == []
@@ -260,7 +285,7 @@ def test_evidence_is_written_after_each_part_and_gone_on_with(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"machine": {**MACHINE, "driver": "590.2"}}, "driver"),
+        ({"machine": {**MACHINE, "torch": "2.12.0"}}, "torch"),
         ({"machine": {**MACHINE, "gpu": None}}, "gpu"),
         ({"rehearsal": True}, "rehearsal"),
     ],
@@ -271,6 +296,20 @@ def test_evidence_of_one_machine_is_not_mixed_with_that_of_another(
     book_in(tmp_path).write("10:00")
     with pytest.raises(AnotherMachineError, match=f"another {what}"):
         book_in(tmp_path, **changes).take_up()
+
+
+def test_another_patch_of_the_driver_and_a_mended_commit_stand_beside_the_parts_they_were_seen_with(
+    tmp_path: Path,
+) -> None:
+    book_in(tmp_path).add(result("one"), "10:00")
+    second = book_in(tmp_path, machine={**MACHINE, "driver": "580.2", "commit": "ba9876543210"})
+    second.take_up()
+    second.add(result("two"), "10:01")
+    written = json.loads(second.path.read_text())
+    assert [(each["driver"], each["commit"]) for each in written["parts"]] == [
+        ("580.1", "0123456789ab"),
+        ("580.2", "ba9876543210"),
+    ]
 
 
 # --- what is kept
@@ -335,12 +374,13 @@ def test_the_archive_holds_what_is_worth_most_and_no_more_than_can_be_carried(
     for number in range(8):
         (place / f"{number}.out").write_bytes(os.urandom(30_000))
     book.add(result("one"), "10:00")
+    write_whole(result_path(tmp_path, "one"), "{}")
     keeping.keep(book)
     archive = tmp_path / "evidence.tar.gz"
     assert archive.stat().st_size < 110_000
     with tarfile.open(archive) as packed:
         names = packed.getnames()
-    assert "evidence/evidence.json" in names
+    assert {"evidence/evidence.json", "evidence/parts/one.json"} <= set(names)
     assert 1 <= sum(name.endswith(".out") for name in names) < 8
 
 

@@ -12,6 +12,9 @@ from tests.gpu.evidence.work import write_whole
 
 SCHEMA = 1
 FILE = "evidence.json"
+SAME = ("gpu", "torch", "python")
+"""Facts about the machine that all parts share. Its driver and the commit stand beside each part: a patch level may
+differ from one lent machine to the next, and what one call shows is mended before the next."""
 FINISHED = ("done", "failed")
 """Outcomes after which a part is not run again unless it is asked for: it came to its end."""
 
@@ -42,11 +45,7 @@ class Book:
         if not self.path.exists():
             return
         earlier = json.loads(self.path.read_text())
-        differing = [
-            name
-            for name in ("gpu", "driver", "torch", "python", "commit")
-            if earlier["machine"].get(name) != self.machine.get(name)
-        ]
+        differing = [name for name in SAME if earlier["machine"].get(name) != self.machine.get(name)]
         if earlier["rehearsal"] != self.rehearsal:
             differing.append("rehearsal")
         if earlier["schema"] != SCHEMA:
@@ -64,7 +63,8 @@ class Book:
 
     def add(self, part: dict[str, Any], at: str) -> None:
         """Take in what a part found, in place of what it found before, and write everything."""
-        self.parts[part["name"]] = {**part, "at": at}
+        seen_with = {name: self.machine.get(name) for name in ("driver", "commit")}
+        self.parts[part["name"]] = {**part, "at": at, **seen_with}
         self.write(at)
 
     @property

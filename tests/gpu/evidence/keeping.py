@@ -143,7 +143,8 @@ def pack_records(directory: Path) -> None:
 def archive(directory: Path, parts: Iterable[str]) -> None:
     """One file with everything that is small, as long as there is room: what is worth most comes first."""
     first = [directory / name for name in (books.FILE, "summary.txt", "tables.md")]
-    others = [*sorted((directory / "hardware").glob("*")), *fixtures.kept(directory)]
+    results = sorted((directory / "parts").glob("*.json"))
+    others = [*results, *sorted((directory / "hardware").glob("*")), *fixtures.kept(directory)]
     found = [path for name in parts for path in (directory / "records" / name).rglob("*") if path.is_file()]
     records = sorted(found, key=_bytes)
     target = directory / "evidence.tar.gz"

@@ -19,15 +19,15 @@ from tests.gpu.evidence.parts import (
 from tests.gpu.evidence.work import Part
 
 PARTS: tuple[Part, ...] = (
-    suite.TOGETHER,
     memory.PART,
     fit.PART,
     fixtures.PART,
     ceilings.PART,
-    timing.PRECISIONS,
-    profile.PART,
-    suite.ALONE,
     speed.LARGEST,
+    profile.PART,
+    suite.TOGETHER,
+    timing.PRECISIONS,
+    suite.ALONE,
     attention.PART,
     oom.PART,
     speed.XL,

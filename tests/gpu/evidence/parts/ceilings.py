@@ -39,6 +39,8 @@ def _run(work: Work) -> None:
                 times_s = times(partial(torch.mm, left, right, out=result), device)
                 found = {"precision": precision, "size": size, **rates(times_s, 2 * size**3, "flops_per_s")}
                 products.append({**found, "peak_flops_per_s": card and card.peak_flops_per_s.get(precision)})
+                work.numbers["products"] = products
+                work.save()
                 del left, right, result
     count = (COPIED_BYTES if not work.rehearsal else 2**20) // 4
     source = torch.ones(count, device=device)

@@ -36,6 +36,12 @@ def _run(work: Work) -> None:
             arms = {"bare": _bare, "sysbench": _sysbench}
             order = list(arms) if number % 2 == 0 else list(reversed(arms))
             rounds.append({name: arms[name](work, cell) for name in order})
+            _tell(work, rounds)
+    with work.attempt("what a run costs"):
+        _cost(work)
+
+
+def _tell(work: Work, rounds: list[dict[str, Step]]) -> None:
     work.numbers["rounds"] = rounds
     ratios = {
         WALL: [_ratio(each["sysbench"]["wall_s"], each["bare"]["wall_s"]) for each in rounds],
@@ -46,8 +52,6 @@ def _run(work: Work) -> None:
         known = [ratio for ratio in found if ratio is not None]
         if known:
             work.see(name, median(known), f"rounds: {', '.join(f'{ratio:.4f}' for ratio in known)}")
-    with work.attempt("what a run costs"):
-        _cost(work)
 
 
 def _ratio(one: float | None, other: float | None) -> float | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from tests.gpu.evidence import cells as read
-from tests.gpu.evidence.promises import Promise, none_of
+from tests.gpu.evidence.promises import Promise, at_most, none_of
 from tests.gpu.evidence.work import TINY, Part, Work
 
 ENDS = "cells of the sweep that end as anything but ok, oom or skipped"
 SEEN = "cells that ran out of memory"
+SEGMENT_BYTES = 2 * 2**20
+"""A segment of the allocator: libraries may keep one more or less of them after an error."""
 AFTER = "bytes by which the next cell's peak differs from a clean run's"
 
 
@@ -40,6 +42,6 @@ PART = Part(
     "out of memory in a sweep",
     85,
     _run,
-    (none_of(ENDS), Promise(SEEN, "count", 1, 1), Promise(AFTER, "bytes", 0, 0)),
+    (none_of(ENDS), Promise(SEEN, "count", 1, 1), at_most(AFTER, SEGMENT_BYTES, "bytes")),
     limit_s=150,
 )

@@ -29,6 +29,7 @@ def timed(work: Work, grids: Sequence[Grid]) -> list[Cell]:
 
 
 OTHER = "cells that are neither measured nor out of memory"
+# Events have a resolution of 0.5 µs, and the two clocks drift apart by some 100 ppm.
 BEYOND = "the device's time as a share of the host's, at the most"
 
 
@@ -43,7 +44,7 @@ def _part(
         work.see(BEYOND, read.device_over_wall(cells))
 
     return Part(
-        name, title, estimate_s, run, (none_of(OTHER), at_most(BEYOND, 1.0)), limit_s=2 * estimate_s, rehearsed_by=by
+        name, title, estimate_s, run, (none_of(OTHER), at_most(BEYOND, 1.001)), limit_s=2 * estimate_s, rehearsed_by=by
     )
 
 
