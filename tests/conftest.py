@@ -18,6 +18,8 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.fake_gpu.fixture import fake_gpu  # noqa: F401
+
 # One thread for every worker that the tests start: on a shared machine, threads that wait for each other make a step
 # of a millisecond last for seconds, and no test asserts how fast a step is.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

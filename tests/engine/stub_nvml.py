@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.fake_gpu.build import NotAvailableError, build_nvml
 
 FIRST = "GPU-11111111-aaaa-bbbb-cccc-000000000001"
 SECOND = "GPU-22222222-aaaa-bbbb-cccc-000000000002"
@@ -80,11 +81,8 @@ class Driver:
 
 def compile_driver(directory: Path, *defines: str) -> Driver:
     """Build the library into `directory`; skips the test where there is no C compiler for it."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if sys.platform != "linux" or compiler is None:
-        pytest.skip("needs Linux and a C compiler to build the stand-in for libnvidia-ml")
-    source = Path(__file__).with_name("libnvidia-ml.c")
-    library = directory / "libnvidia-ml.so.1"
-    options = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *(f"-D{name}" for name in defines)]
-    subprocess.run([compiler, *options, "-o", str(library), str(source)], check=True)
+    try:
+        assert build_nvml(directory, *defines).wait() == 0
+    except NotAvailableError as reason:
+        pytest.skip(str(reason))
     return Driver(directory)

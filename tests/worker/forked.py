@@ -31,6 +31,10 @@ _REQUEST_BYTES = 2**18
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 _OURS = PlainLauncher().environment()
+_PRELOADS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
+"""With each other value of these, another process forks: workers see a GPU that is not there (tests/fake_gpu)."""
+_READ_WHEN_USED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_CUBLAS_WORKSPACE_CACHE")
+"""Settings of CUDA, which are read by the first that uses a GPU: that is the worker."""
 _START = subprocess.Popen.__init__
 _launch = WorkerProcess._launch
 
@@ -53,13 +57,14 @@ class Forked:
 def launch(worker: WorkerProcess, environment: dict[str, str], address: Path) -> Forked | subprocess.Popen[bytes]:
     """In place of `WorkerProcess._launch`: fork what would be `python -m sysbench.worker` in this environment."""
     plain = worker.command == PlainLauncher().command()
-    as_here = _read_by_imports(environment) == _read_by_imports(_OURS)
+    read = _read_by_imports(environment)
+    as_here = read == {**_read_by_imports(_OURS), **{name: read[name] for name in _PRELOADS if name in read}}
     replaced = subprocess.Popen.__init__ is not _START  # by a test that lets nobody start a process
     if not plain or not as_here or replaced:
         return _launch(worker, environment, address)
     meeting_point = {bootstrap.ADDRESS_VARIABLE: str(address), bootstrap.KEY_VARIABLE: worker._key.hex()}
     request = json.dumps({"directory": str(Path.cwd()), "environment": {**environment, **meeting_point}}).encode()
-    server = _server()
+    server = _server(*(read.get(name, "") for name in _PRELOADS))
     with _Reaper():
         socket.send_fds(server, [request], [worker._output.fileno()])
         return Forked(int(server.recv(100)))
@@ -68,7 +73,9 @@ def launch(worker: WorkerProcess, environment: dict[str, str], address: Path) ->
 def _read_by_imports(environment: dict[str, str]) -> dict[str, str]:
     """What Python, torch and the libraries below read when they are imported, which a fork does not do again."""
     families = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "PYTORCH", "CUDA")
-    return {name: value for name, value in environment.items() if name.startswith(families)}
+    return {
+        name: value for name, value in environment.items() if name.startswith(families) and name not in _READ_WHEN_USED
+    }
 
 
 def children() -> list[psutil.Process]:
@@ -80,11 +87,12 @@ _servers: list[int] = []
 
 
 @cache
-def _server() -> socket.socket:
+def _server(*preloads: str) -> socket.socket:
     """The process that forks for this one: started once, ends when this one does."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {**_OURS, **{name: value for name, value in zip(_PRELOADS, preloads, strict=True) if value}}
     with its:
-        process = subprocess.Popen([sys.executable, "-m", __name__], env=_OURS, stdin=its, start_new_session=True)
+        process = subprocess.Popen([sys.executable, "-m", __name__], env=environment, stdin=its, start_new_session=True)
     _servers.append(process.pid)
     atexit.register(lambda: (ours.close(), process.wait(10)))
     return ours

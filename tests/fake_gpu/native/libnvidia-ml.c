@@ -10,6 +10,9 @@
  * There is no function that finds a GPU by index: whoever tries gets "function not found". Only with LISTED defined are
  * there those that list GPUs and their settings. With OLD_DRIVER defined, functions that drivers before 550 do not have
  * are missing. See nvml.h for the interface.
+ *
+ * PyTorch's allocator opens the library too; what it asks for is there with LISTED. The fake GPU of number 0 is
+ * GPU-11111111, and that of number 1 GPU-22222222.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -315,5 +318,27 @@ int nvmlDeviceGetComputeMode(Gpu *gpu, unsigned *mode) {
     *mode = setting("compute_mode", 0);
     return SUCCESS;
 }
+
+/* What PyTorch's allocator asks for, with `expandable_segments` and when memory runs out. */
+
+int nvmlInit_v2(void) { ENTER return SUCCESS; }
+
+int nvmlDeviceGetHandleByPciBusId_v2(const char *id, Gpu **gpu) {
+    ENTER
+    *gpu = &gpus[strstr(id, ":1C:") ? 0 : 1];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(void) { ENTER return NOT_SUPPORTED; }
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void) { ENTER return NOT_SUPPORTED; }
+
+int nvmlDeviceGetComputeRunningProcesses(Gpu *gpu, unsigned *count, Process *list) {
+    (void)gpu;
+    ENTER
+    return processes(count, list);
+}
+
+int nvmlDeviceGetGpuFabricInfoV(void) { ENTER return SUCCESS; } /* leaves the state at "no fabric" */
 
 #endif
