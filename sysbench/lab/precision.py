@@ -27,10 +27,11 @@ def compute_dtype(precision: Precision) -> torch.dtype:
     return AUTOCAST_DTYPES.get(precision, torch.float32)
 
 
-_FP32_KERNELS = {
+_CUDNN: Any = torch.backends.cudnn  # typed in part only
+_FP32_KERNELS: dict[str, Any] = {
     "matmul": torch.backends.cuda.matmul,
-    "convolution": torch.backends.cudnn.conv,
-    "recurrent": torch.backends.cudnn.rnn,
+    "convolution": _CUDNN.conv,
+    "recurrent": _CUDNN.rnn,
 }
 """Settings of kernels that can round fp32 inputs to TF32. cuDNN's convolutions and recurrent layers do by default."""
 
@@ -52,7 +53,7 @@ def set_precision(precision: Precision) -> list[str]:
     torch.set_float32_matmul_precision("high" if uses_tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = uses_tf32
     if not uses_tf32:
-        for kernels in (torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+        for kernels in (_CUDNN.conv, _CUDNN.rnn):
             kernels.fp32_precision = "ieee"  # torch.backends.fp32_precision decides otherwise, which may be TF32
     return [name for name, was_tf32 in before.items() if was_tf32 != uses_tf32]
 
