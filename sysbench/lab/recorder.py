@@ -7,7 +7,7 @@ import gzip
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -28,12 +28,12 @@ class Recorder(Protocol):
     ranges: ranges.Profiler
     """The kind of range that this profiler records."""
 
-    def prepare(self) -> None:
-        """Set the profiler up, if that is possible before recording; the next step pays for it and is not recorded."""
-
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Record everything that runs inside this context."""
+    def recording(self, first: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """Record everything that runs inside this context.
+
+        `first` runs before, without ranges: it pays for the start of the profiler, which makes a first step slow.
+        """
         yield
 
     def write(self, path: Path) -> None:
@@ -51,18 +51,15 @@ class TorchRecorder:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         # No stacks and no memory: they cause most of a profiler's overhead, and no result here uses them.
         self._profile: Any = torch.profiler.profile(activities=activities, record_shapes=shapes)
-        self._is_prepared = False
-
-    def prepare(self) -> None:
-        """Set up CUPTI, which instruments each kernel when it is first launched: the next step is a slow one."""
-        self._profile.prepare_trace()
-        self._is_prepared = True
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Record everything inside this context; CUPTI's buffers are read afterwards."""
-        if not self._is_prepared:
-            self.prepare()
+    def recording(self, first: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """Record everything inside this context; CUPTI's buffers are read afterwards.
+
+        `first` runs when CUPTI is set up, but is not recorded.
+        """
+        self._profile.prepare_trace()
+        first()
         self._profile.start_trace()
         try:
             yield
@@ -110,19 +107,18 @@ class NsysRecorder:
         self._device = device
         self._shapes = shapes
 
-    def prepare(self) -> None:
-        """Do nothing: Nsight Systems starts with the range, so the first recorded step pays for its start."""
-
     @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self, first: Callable[[], object] = lambda: None) -> Iterator[None]:
         """Record everything inside this context.
 
-        On CUDA, operators also become ranges, with sequence numbers that link backward operators to forward operators.
+        Nsight Systems starts with the range, so it records `first` too, but outside all steps. On CUDA, operators also
+        become ranges, with sequence numbers that link backward operators to forward operators.
         """
         import nvtx
 
         with ExitStack() as open_ranges:
             open_ranges.enter_context(nvtx.annotate(CAPTURE_RANGE))
+            first()
             if self._device.type == "cuda":  # without CUDA, torch emits no ranges for operators
                 open_ranges.enter_context(torch.autograd.profiler.emit_nvtx(record_shapes=self._shapes))
             yield

@@ -17,6 +17,7 @@ from sysbench.commands.profile.measure import run
 from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
 from sysbench.errors import OutputError, SysbenchError
 from sysbench.lab.ranges import named
+from sysbench.lab.recorder import recorder_for
 from sysbench.log.events import DeviceInfo, Event, StageEntered, StepMeasured
 
 CPU = DeviceInfo(name="a processor", type="cpu")
@@ -109,6 +110,17 @@ def test_warm_up_is_outside_the_trace_and_shapes_are_there_on_demand(tmp_path: P
         "profiling",
         "writing",
     ]
+
+
+def test_what_pays_for_the_start_of_the_profiler_is_not_recorded(tmp_path: Path) -> None:
+    recorder, numbers = recorder_for("torch", torch.device("cpu"), shapes=False), torch.ones(3)
+    ran = []
+    with recorder.recording(lambda: ran.append(numbers.sin())):
+        numbers.cos()
+    recorder.write(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert len(ran) == 1
+    assert (count(events, "aten::sin"), count(events, "aten::cos")) == (0, 1)
 
 
 def test_nothing_is_named_once_the_profile_is_over(tmp_path: Path) -> None:

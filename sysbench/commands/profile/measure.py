@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -119,9 +120,8 @@ def _profile_steps(cell: ProfileCell, step: TrainingStep, device: torch.device, 
     """
     # Compiled models have no module ranges: the ranges would be compiled with the model or cause graph breaks.
     model = step.work.model if cell.execution == "eager" else None
-    recorder.prepare()
-    _time_step(step, device)
-    with gc_paused(collect_first=True), recorder.recording(), visible_to(recorder.ranges, model):
+    warm_up = partial(_time_step, step, device)
+    with gc_paused(collect_first=True), recorder.recording(warm_up), visible_to(recorder.ranges, model):
         max_over_ranks()
         return [_time_step(step, device) for _ in range(cell.active)]
 
