@@ -71,8 +71,8 @@ class Result(ABC):
         """Return the rows of a table; by default, of the table that `--format csv` writes.
 
         The keys are the CSV headings, which include units (`median_s`, `allocated_peak_bytes`), and all rows have the
-        same keys. Numbers are in base units and not rounded; missing values are None. Raises SysbenchError if the table
-        does not exist or this result lacks it.
+        same keys. Numbers are in base units, with nine significant digits; missing values are None. Raises
+        SysbenchError if the table does not exist or this result lacks it.
         """
         from sysbench.render.csv import tidy
 

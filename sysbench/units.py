@@ -190,6 +190,14 @@ def share(value: float | None) -> str:
     return f"{value * 100:.{0 if abs(value) >= 0.0995 else 1}f} %"
 
 
+def significant(value: float) -> float:
+    """Round a number for programs to nine significant digits, more than any clock, counter or fit resolves.
+
+    Whole numbers, such as bytes, stay exact. Processors differ in the last digits of a fit: 2.0 or 1.9999999999999998.
+    """
+    return value if not math.isfinite(value) or value == int(value) else float(f"{value:.9g}")
+
+
 def quantity(unit: Unit, value: float | None) -> str:
     """Format one value with its unit and at most two decimals; `—` for None and for non-finite values."""
     if value is None or not math.isfinite(value):

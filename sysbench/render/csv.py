@@ -1,4 +1,4 @@
-"""Tables for programs, as CSV and JSON: base units, full precision, and units in the column names."""
+"""Tables for programs, as CSV and JSON: base units, nine significant digits, and units in the column names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sysbench import __version__
 from sysbench.log.events import SCHEMA_VERSION
 from sysbench.render.table import Cell, Column, Measure, Remark, RemarkKind, Sheet, Table, Word, notes
 from sysbench.spec.frozen import Frozen
-from sysbench.units import Unit
+from sysbench.units import Unit, significant
 
 _SUFFIXES: dict[Unit, str] = {
     "s": "_s",
@@ -108,7 +108,8 @@ def _headings(column: Column, parts: Sequence[str]) -> Iterator[str]:
 def _fields(cell: Cell, column: Column, parts: Sequence[str]) -> Iterator[Value]:
     for part in parts:
         if isinstance(cell, Measure):
-            yield getattr(cell, part)
+            value = getattr(cell, part)
+            yield value if value is None else significant(value)
         elif column.numeric or cell is None:
             yield None
         else:
@@ -137,7 +138,7 @@ class _RemarkRecord(Frozen):
 
 
 class SheetRecord(Frozen):
-    """JSON form of tables that have no record. Rows are as in CSV: units in the keys, base units, not rounded."""
+    """JSON form of tables that have no record. Rows are as in CSV: units in the keys, base units, nine digits."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["tables"] = "tables"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
 import sys
 import time
@@ -13,6 +14,7 @@ from urllib.parse import quote
 from tests.compatibility import answers
 from tests.compatibility.answering import answering
 from tests.compatibility.lines import Line, lines
+from tests.compatibility.shortening import FRACTION
 
 
 def main() -> int:
@@ -53,6 +55,20 @@ def answered(chosen: list[Line], *, whole: bool = False) -> dict[Line, str]:
         return {line: place.answer(line, whole=whole) for line in chosen}
 
 
+TOLERANCE = 2e-8
+"""Relative difference up to which two decimal fractions are the same number: processors differ in the last digits."""
+
+
+def same(then: str, now: str) -> bool:
+    """Whether two answers have the same words and whole numbers to the letter, and the same fractions as numbers."""
+    if then == now:
+        return True
+    fractions = zip(FRACTION.findall(then), FRACTION.findall(now), strict=False)
+    return FRACTION.split(then) == FRACTION.split(now) and all(
+        math.isclose(float(one), float(other), rel_tol=TOLERANCE) for one, other in fractions
+    )
+
+
 def compared(line: Line, now: str) -> str:
     """A unified diff of what was recorded and of what is answered now; empty where nothing differs.
 
@@ -61,7 +77,7 @@ def compared(line: Line, now: str) -> str:
     then = answers.recorded(line.group).get(line.text, "")
     if "matplotlib" in answers.other_libraries():
         then, now = (re.sub(r"(?m)^picture \w+$", "picture", text) for text in (then, now))
-    if then == now:
+    if same(then, now):
         return ""
     diff = difflib.unified_diff(then.split("\n"), now.split("\n"), "recorded", "now", n=2, lineterm="")
     return "\n".join([f"$ {line.text}", *diff, ""])

@@ -20,6 +20,9 @@ DIGESTED_LINES = 20
 
 LONGEST_JSON_CHARACTERS = 3_000
 
+FRACTION = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e[+-]?\d+)?(?!\w)")
+"""A decimal fraction."""
+
 _PICTURE = re.compile(r"<svg\b.*?</svg>|<style\b.*?</style>|data:image/[^\"')]+", re.DOTALL)
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
@@ -40,7 +43,7 @@ def shortened(text: str) -> str:
     if text.startswith("<!doctype html>"):
         text = _page(text)
     elif text.startswith(("{", "[{", "[\n")) and len(text) > LONGEST_JSON_CHARACTERS:
-        text = "\n".join([f"digest {_digest(text.encode())}", *_outline("", json.loads(text), 1)]) + "\n"
+        text = "\n".join([f"digest {_text_digest(text)}", *_outline("", json.loads(text), 1)]) + "\n"
     if len(text) <= LONGEST_CHARACTERS:
         return text
     lines = text.splitlines(keepends=True)
@@ -50,7 +53,7 @@ def shortened(text: str) -> str:
 def _digests(lines: list[str]) -> Iterator[str]:
     for start in range(SHOWN_LINES, len(lines), DIGESTED_LINES):
         block = lines[start : start + DIGESTED_LINES]
-        digest = _digest("".join(block).encode())
+        digest = _text_digest("".join(block))
         yield f"lines {start + 1} to {start + len(block)}, digest {digest}: {block[0].strip()[:60]}\n"
 
 
@@ -64,7 +67,7 @@ def _outline(place: str, value: Any, depth: int) -> Iterator[str]:
         for name, part in parts:
             yield from _outline(f"{place}.{name}", part, depth + 1)
     else:
-        yield f"{place}: {len(written)} characters, digest {_digest(written.encode())}"
+        yield f"{place}: {len(written)} characters, digest {_text_digest(written)}"
 
 
 def _page(text: str) -> str:
@@ -73,7 +76,12 @@ def _page(text: str) -> str:
     seen = _TAG.sub("\n", _SCRIPT.sub("", markup))
     lines = (" ".join(html.unescape(line).split()) for line in seen.splitlines())
     pictures = (f"picture {_digest(picture.encode())}" for picture in _PICTURE.findall(text))
-    return "\n".join([f"digest {_digest(markup.encode())}", *pictures, *(line for line in lines if line)]) + "\n"
+    return "\n".join([f"digest {_text_digest(markup)}", *pictures, *(line for line in lines if line)]) + "\n"
+
+
+def _text_digest(text: str) -> str:
+    """A digest of the text with six digits of each fraction, as processors differ in the last of sixteen."""
+    return _digest(FRACTION.sub(lambda found: f"{float(found[0]):.6g}", text).encode())
 
 
 def _digest(content: bytes) -> str:

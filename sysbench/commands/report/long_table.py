@@ -10,6 +10,7 @@ from typing import Final
 from sysbench.commands.report.document import Document, Section
 from sysbench.commands.report.wording import WrittenFile, text_file
 from sysbench.render.table import Cell, Column, Measure, Table, Word
+from sysbench.units import significant
 
 _COLUMNS_BEFORE_AXES: Final = ("run", "machine", "section", "table", "row")
 _COLUMNS_AFTER_AXES: Final = ("column", "value", "unit", "std", "low", "high", "text", "origin")
@@ -21,7 +22,7 @@ def files(document: Document, name: str) -> Iterator[WrittenFile]:
 
 
 def text(document: Document) -> str:
-    """Return the report as CSV in base units and full precision, with a column for each axis (size, ctx, phase, …).
+    """Return the report as CSV in base units and nine digits, with a column for each axis (size, ctx, phase, …).
 
     Texts, including words in place of numbers (`oom`), are in the column `text`. The column `origin` says whether a row
     was measured, simulated or predicted.
@@ -63,7 +64,7 @@ def _csv_fields(column: Column, cell: Cell) -> Mapping[str, str] | None:
     """Return the CSV fields of a cell; None if the cell is empty."""
     if isinstance(cell, Measure):
         parts = {"value": cell.value, "std": cell.deviation, "low": cell.low, "high": cell.high}
-        numbers = {name: repr(part) for name, part in parts.items() if part is not None}
+        numbers = {name: repr(significant(part)) for name, part in parts.items() if part is not None}
         return {**numbers, "unit": column.unit or "", "text": "aside" if cell.excluded else ""}
     text = _cell_text(cell)
     return {"text": text} if text else None
@@ -71,7 +72,7 @@ def _csv_fields(column: Column, cell: Cell) -> Mapping[str, str] | None:
 
 def _cell_text(cell: Cell) -> str:
     if isinstance(cell, Measure):
-        return repr(cell.value)
+        return repr(significant(cell.value))
     return "" if cell is None else cell.text if isinstance(cell, Word) else str(cell)
 
 
