@@ -64,6 +64,8 @@ class Command:
     """Class of the records; importing the module of this class registers the command's own events."""
     perform: str = "sysbench.commands.running:perform"
     """Function that runs the cells in this process and writes all files: `(spec, options) -> RunResult`."""
+    suited: str | None = None
+    """Function that returns the spec that suits this machine, if it can be another: `(spec, options) -> spec`."""
     files: str | None = None
     """Function that writes the files requested by the options, besides log and record: `(record, options) -> paths`."""
     refuse_files: str | None = None

@@ -140,6 +140,8 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
     if options.plan:
         show_plan(spec, options)
         return
+    if command.suited and options.resume is None:
+        spec = command.part("suited")(spec, options)
     with _join_launched_ranks(spec, options) as options:
         raise typer.Exit(exit_code(command.part("perform")(spec, options).record))
 

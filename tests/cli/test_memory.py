@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.events import encode
@@ -52,6 +53,21 @@ def test_what_was_simulated_says_so_in_log_record_and_every_table(simulated: Pat
     titles = [line for line in shown.out.splitlines() if "simulated" in line]
     assert "peak memory, simulated" in shown.out
     assert len(titles) >= 10  # the title and the heading of columns of each of five tables
+
+
+@pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="for machines without a GPU")
+def test_without_a_gpu_a_named_one_is_simulated_and_the_host_is_measured_only_on_demand(tmp_path: Path) -> None:
+    words = [word for word in (*CELL, "--mode=forward") if not word.startswith("--device")]
+    ran = answered("memory", *words, "--snapshot=s.pickle", cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    assert ran.err.splitlines()[0].startswith("no GPU here: simulating NVIDIA H100 80GB")
+    assert "simulated for NVIDIA H100 80GB" in ran.out
+    record = record_in(tmp_path / "runs")
+    assert (record["spec"]["simulate"], [cell["source"] for cell in record["cells"]]) == (["h100"], ["simulated"])
+    assert (tmp_path / "s.pickle").is_file()
+    ran = answered("memory", *words, "--device=cpu", "--json=-", f"--out={tmp_path / 'measured'}")
+    assert "simulat" not in ran.err
+    assert [cell["source"] for cell in json.loads(ran.out)["cells"]] == ["measured"]
 
 
 def test_what_will_run_although_nobody_chose_it_is_said_before_the_first_cell(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ COMMAND = Command(
         picture_caption="Memory over time by category",
     ),
     perform="command:perform",
+    suited="command:suited",
     show="command:show",
     refuse_files="command:validate_output_formats",
     headlines="findings:headlines",

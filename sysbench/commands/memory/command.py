@@ -15,12 +15,17 @@ from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.file_names import labels_of, path_of_rank, paths_of, paths_of_ranks
 from sysbench.log.records import RunRecord
+from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
 from sysbench.spec.ranks import KNOBS
 
 if TYPE_CHECKING:
     from sysbench.commands.memory.record import MemoryCellRecord
     from sysbench.snapshot.timeline import Timeline
+
+
+DEFAULT_GPU = "h100"
+"""The GPU that is simulated where there is none and none was named: the one that training runs on most often."""
 
 
 @command_options(MemorySpec, MemoryOptions)
@@ -31,6 +36,25 @@ def memory(spec_given: Given, options_given: Given) -> None:
     --from also accepts a memory snapshot of any program.
     """
     running.execute_command("memory", spec_given, options_given)
+
+
+def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
+    """Return the spec; without a GPU, and unless a device was named, it simulates DEFAULT_GPU.
+
+    What a step needs of a host's memory answers no question about GPUs, and filling that memory takes minutes. Own
+    models, compiled steps and several ranks are measured, because not all of them can be simulated.
+    """
+    if spec.simulate or spec.device != ("auto",) or spec.is_distributed:
+        return spec
+    if any(cell.own or cell.execution == "compiled" for cell in spec.cells()):
+        return spec
+    from sysbench.engine.devices import list_devices
+
+    if list_devices()[0].type != "cpu":
+        return spec
+    title = hardware.by_name(DEFAULT_GPU).title
+    running.say(f"no GPU here: simulating {title} (--simulate names another, --device cpu measures this host)", options)
+    return MemorySpec(**{**spec.model_dump(exclude_unset=True), "simulate": DEFAULT_GPU})
 
 
 def perform(spec: MemorySpec, options: MemoryOptions) -> running.RunResult:
