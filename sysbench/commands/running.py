@@ -134,7 +134,12 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
         if command.files:
             command.part("files")(record, options)
         return
+    from sysbench.log.journal import damaged_lines
+
     spec = validated(command.spec_class, {**resumed_spec_fields(kind, options.resume), **spec_given})
+    if options.resume is not None:
+        for line in damaged_lines(options.resume):
+            say(f"{options.resume}: line {line} is damaged; a cell that it belongs to runs again", options)
     if unused := [option_name(type(spec), name) for name in spec.unused if name in spec_given]:
         say(f"no effect with --simulate, which measures nothing: {', '.join(unused)}", options)
     if options.plan:

@@ -17,6 +17,7 @@ from sysbench.log.events import (
     CellStarted,
     Compiled,
     Event,
+    LineDamaged,
     MemoryMeasured,
     ModelBuilt,
     OfRank,
@@ -118,6 +119,7 @@ class Run:
     cells: dict[str, CellEvents] = field(default_factory=dict)
     ceilings: dict[tuple[str, str, int | None], CeilingMeasured] = field(default_factory=dict)
     lost: list[ReadingsLost] = field(default_factory=list)
+    damaged_lines: list[int] = field(default_factory=list)
     current: CellEvents | None = None
     """The cell being measured, to which readings belong."""
     reading_between_cells: Reading | None = None
@@ -155,6 +157,8 @@ class Run:
                 self.ceilings[event.device, event.precision, event.threads] = event
             case ReadingsLost():
                 self.lost.append(event)
+            case LineDamaged():
+                self.damaged_lines.append(event.line)
             case _:
                 pass
 
@@ -215,6 +219,7 @@ def run_fields(run: Run) -> dict[str, Any]:
         "finished_at": _iso(finished_at) if finished_at else None,
         "status": run.finished.status if run.finished else "unfinished",
         "spec": run.started.spec,
+        "damaged_lines": run.damaged_lines,
         "environment": EnvironmentRecord(
             host=run.started.host,
             torch=run.worker.torch if run.worker else None,

@@ -470,6 +470,14 @@ class ReadingsLost(Event):
     detail: str
 
 
+class LineDamaged(Event):
+    """Stands for a line of a log that is not an event; readers make it, no log has it."""
+
+    event: Literal["line_damaged"] = "line_damaged"
+    line: Size
+    detail: str
+
+
 class RunFinished(Event):
     """Last event of a run that ended normally."""
 

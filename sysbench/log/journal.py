@@ -1,18 +1,21 @@
 """The log of a run: an append-only file in which each line is one event as JSON.
 
 A line is complete once its newline is written. A process that is killed while writing leaves a partial last line;
-readers ignore this line, and a resumed run removes it.
+readers ignore this line, and a resumed run removes it. Of any other damaged line, readers say its number, and count its
+cell as unfinished; the other cells are whole.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -27,13 +30,17 @@ from sysbench.log import upgrades
 from sysbench.log.events import (
     SCHEMA_VERSION,
     CellFinished,
+    CellStarted,
     Event,
+    LineDamaged,
+    MemoryForeseen,
     RunFinished,
     RunResumed,
     RunStarted,
     decode,
     decode_all,
     encode,
+    name_of,
     other_events_pattern,
 )
 from sysbench.log.storage import cannot_read, cannot_write, make_directory, sync_directory, write_all
@@ -149,8 +156,9 @@ class Log:
 def read(path: Path, only: Collection[type[Event]] = ()) -> Iterator[Event]:
     """Yield the events of a log, ignoring a partial last line; `only` limits the result to events of these classes.
 
-    Lines with other events are only checked to be JSON objects. Raises LogError if the file cannot be read, is not a
-    log, has a newer schema, or is damaged.
+    Lines with other events are only checked to be JSON objects. A damaged line is replaced by LineDamaged and, if it
+    belongs to a cell, by the end of that cell as `unfinished`; the cell's later events are left out. Raises LogError if
+    the file cannot be read, is not a log, or has a newer schema.
     """
     try:
         with path.open("rb") as file:
@@ -169,24 +177,27 @@ def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event
     schema = _schema(path, first)
     skipped = other_events_pattern(only) if only and schema == SCHEMA_VERSION else None
     # The first event is decoded alone, because it names the command, whose own events must be registered for the rest.
-    batch, number = [first], 1
-    while batch:
-        is_partial = not batch[-1].endswith(b"\n") and len(batch[-1]) < LINE_LIMIT_BYTES
-        batch = batch[:-1] if is_partial else batch
-        wanted = [line for line in batch if not skipped.match(line)] if skipped else batch
+    beginning = _decode_first(path, first, schema)
+    if not only or beginning.event in only:
+        yield beginning
+    number = 2
+    while batch := list(islice(lines, _BATCH_LINES)):
+        whole = batch[:-1] if _is_partial(batch[-1]) else batch
+        wanted = [line for line in whole if not skipped.match(line)] if skipped else whole
         try:
             if skipped:
-                _check_objects(batch)
-            if schema != SCHEMA_VERSION:
-                wanted = [_upgrade(line, schema) for line in wanted]
-            events: Iterable[Event] = (
-                decode_all(wanted) if number > 1 else _decode_one_by_one(path, batch, number, schema)
-            )
+                _check_objects(whole)
+            events: Iterable[Event] = decode_all([_upgrade(line, schema) for line in wanted])
         except (ValueError, RecursionError):
-            events = _decode_one_by_one(path, batch, number, schema)
+            repair = _Repair(schema, _cell_in_progress(path, number))
+            events = chain.from_iterable(map(repair.events, chain(batch, lines), count(number)))
         yield from (event for event in events if event.event in only) if only else events
         number += len(batch)
-        batch = [] if is_partial else list(islice(lines, _BATCH_LINES))
+
+
+def _is_partial(line: bytes) -> bool:
+    """Whether a line has no end, because the process that wrote it was killed."""
+    return not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES
 
 
 class _Object(msgspec.Struct):
@@ -206,18 +217,82 @@ def _check_objects(lines: Sequence[bytes]) -> None:
         raise ValueError("a line is not a single JSON object")
 
 
-def _decode_one_by_one(path: Path, batch: Sequence[bytes], first: int, schema: int) -> Iterator[Event]:
-    """Decode lines one by one, so that an error can name the damaged line; `first` is the first line's number."""
-    for number, line in enumerate(batch, first):
+def _decode_first(path: Path, line: bytes, schema: int) -> RunStarted:
+    """Decode the first line, and register the events of its command; raises LogError if it is damaged."""
+    try:
+        event = decode(_upgrade(line, schema))
+        assert isinstance(event, RunStarted)  # `_schema` has read its name
+        command_of(event.kind).part("record")
+    except ValidationError as error:
+        raise LogError(f"{path} is damaged: line 1 is not an event: {first_error(error)}") from None
+    except ValueError as error:
+        raise LogError(f"{path} is damaged: line 1 is not an event") from error
+    return event
+
+
+_CELL_KEY = re.compile(rb'"cell":\s*"(\w+)"')
+
+
+@dataclass
+class _Repair:
+    """Decodes lines from a damaged one on, one by one: cells with a damaged line are unfinished, others are whole."""
+
+    schema: int
+    cell: str | None
+    """Key of the cell in progress."""
+    start_lost: bool = False
+    """Whether the start of a cell may have been on a damaged line whose cell is not known."""
+    left_out: set[str] = field(default_factory=set)
+    """Cells with a damaged line, until they begin again."""
+    at_s: float = 0.0
+    """Time of the last event."""
+
+    def events(self, line: bytes, number: int) -> Iterator[Event]:
+        """Yield the event on a line, unless its cell is damaged; or what stands for a damaged line."""
+        if _is_partial(line):
+            return
         try:
-            event = decode(_upgrade(line, schema))
-            if isinstance(event, RunStarted):
-                command_of(event.kind).part("record")  # registers the command's own events
-        except ValidationError as error:
-            raise LogError(f"{path} is damaged: line {number} is not an event: {first_error(error)}") from None
-        except ValueError as error:
-            raise LogError(f"{path} is damaged: line {number} is not an event") from error
-        yield event
+            event = decode(_upgrade(line, self.schema))
+        except (ValueError, RecursionError) as error:
+            detail = f"line {number} of the log is damaged"
+            if isinstance(error, ValidationError):
+                detail += f": {first_error(error)}"
+            yield LineDamaged(at_s=self.at_s, line=number, detail=detail)
+            named = _CELL_KEY.search(line)
+            yield from self._leave_out(named[1].decode() if named else self.cell, detail)
+            self.start_lost = self.cell is None
+            return
+        self.at_s, key = event.at_s, getattr(event, "cell", None)
+        if isinstance(event, CellStarted):
+            self.left_out.discard(event.cell)
+            self.cell, self.start_lost = event.cell, False
+        elif self.start_lost and key is not None and not isinstance(event, CellFinished | MemoryForeseen):
+            yield from self._leave_out(key, "the line of the log on which this cell began is damaged")
+        if isinstance(event, CellFinished):
+            self.cell = None
+        if key not in self.left_out:
+            yield event
+
+    def _leave_out(self, cell: str | None, detail: str) -> Iterator[Event]:
+        if cell is not None and cell not in self.left_out:
+            self.left_out.add(cell)
+            yield CellFinished(at_s=self.at_s, cell=cell, outcome="unfinished", detail=detail)
+
+
+def _cell_in_progress(path: Path, number: int) -> str | None:
+    """Return the key of the cell that has begun, but not ended, before line `number`; None if there is none."""
+    cell: str | None = None
+    with path.open("rb") as file:
+        for line in islice(file, number - 1):
+            if (name := name_of(line)) in ("cell_started", "cell_finished"):
+                found = _CELL_KEY.search(line)
+                cell = found[1].decode() if found and name == "cell_started" else None
+    return cell
+
+
+def damaged_lines(path: Path) -> list[int]:
+    """Return the numbers of the damaged lines of a log; raises LogError as `read` does."""
+    return [event.line for event in read(path) if isinstance(event, LineDamaged)]
 
 
 def _upgrade(line: bytes, schema: int) -> bytes:

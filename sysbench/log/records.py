@@ -170,6 +170,8 @@ class RunRecord(Frozen, Generic[AnyCell]):
     status: RunStatus
     spec: WrittenSpec
     environment: EnvironmentRecord
+    damaged_lines: list[int] = Field(default_factory=list, exclude_if=lambda value: not value)
+    """Numbers of the log's lines that are no events; cells to which they belong are unfinished."""
     cells: list[AnyCell]
 
     @model_validator(mode="after")

@@ -21,6 +21,7 @@ from sysbench.render.column_selection import ColumnName, select_columns
 from sysbench.render.csv import csv_text
 from sysbench.render.latex import latex
 from sysbench.render.markdown import markdown
+from sysbench.render.remarks import damaged_lines
 from sysbench.render.table import Remark, Sheet, Table
 from sysbench.render.terminal import SheetView
 from sysbench.spec.run import Format, Selection
@@ -48,7 +49,7 @@ def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selectio
 def without_headlines(record: RunRecord[Any], names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return a record's sheet without findings, for reports, which show them elsewhere."""
     made: Sheet = command_of(record.kind).part("sheet")(record, names, selection)
-    return made
+    return replace(made, remarks=(damaged_lines(record), *made.remarks)) if record.damaged_lines else made
 
 
 def nonempty_tables(record: RunRecord[Any], names: Iterable[str], selection: Selection | None = None) -> list[Table]:

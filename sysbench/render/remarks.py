@@ -34,6 +34,14 @@ def outcomes(record: RunRecord[AnyCell], cells: Sequence[CellRecord] | None = No
     return [Remark("outcome", _combine(group, record.cells)) for group in grouped.values()]
 
 
+def damaged_lines(record: RunRecord[AnyCell]) -> Remark:
+    """Return a remark that names the damaged lines of the log."""
+    numbers = record.damaged_lines
+    lines = f"line {numbers[0]}" if len(numbers) == 1 else f"lines {', '.join(map(str, numbers))}"
+    cells = "a cell that it belongs to is" if len(numbers) == 1 else "cells that they belong to are"
+    return Remark("outcome", f"damaged log: {lines}; {cells} unfinished, all others are whole")
+
+
 def outcome_word(outcome: Outcome) -> Word:
     """Return an outcome as the text of a table cell."""
     return Word(outcome, "quiet" if outcome in EXPECTED else "bad")

@@ -16,8 +16,11 @@ from sysbench import __version__
 from sysbench.command import command_of, kinds
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError, OutputError, UsageError
-from sysbench.log.events import EVENTS, CellFinished, Event, Reading, RunFinished, RunStarted, encode
-from sysbench.log.journal import Log, read
+from sysbench.log import runs
+from sysbench.log.events import EVENTS, CellFinished, Event, LineDamaged, Reading, RunFinished, RunStarted, encode
+from sysbench.log.journal import Log, damaged_lines, read
+from sysbench.log.outcomes import LASTING
+from sysbench.log.resume import read_earlier_run
 from tests.engine.fakes import HOST
 
 
@@ -58,10 +61,10 @@ def test_damage_far_into_a_log_is_named_by_its_line_after_all_events_before_it(t
     path = written(tmp_path, beginning(), *(reading(at_s) for at_s in range(1_000)))
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:700], lines[700].replace(b'"at_s":699.0', b'"at_s":-1.0'), *lines[701:]]))
-    events = read(path)
-    assert list(islice(events, 700)) == [beginning(), *(reading(at_s) for at_s in range(699))]
-    with pytest.raises(LogError, match=r"line 701 is not an event: at_s"):
-        next(events)
+    *before, damaged = islice(read(path), 701)
+    assert before == [beginning(), *(reading(at_s) for at_s in range(699))]
+    assert isinstance(damaged, LineDamaged)
+    assert damaged.detail.startswith("line 701 of the log is damaged: at_s")
 
 
 @pytest.mark.parametrize("only", [(), (CellFinished,)])
@@ -77,8 +80,8 @@ def test_lines_that_are_events_only_together_are_damaged(tmp_path: Path, only: t
     ):
         damaged = path.with_name("damaged.jsonl")
         damaged.write_bytes(path.read_bytes() + b"\n".join(lines) + b"\n")
-        with pytest.raises(LogError, match=f"line {number} is not an event"):
-            list(read(damaged, only))
+        told = next(event for event in read(damaged, only and (*only, LineDamaged)) if isinstance(event, LineDamaged))
+        assert told.line == number
 
 
 def test_a_log_is_named_by_the_time_in_utc(tmp_path: Path) -> None:
@@ -158,16 +161,6 @@ def test_a_torn_line_is_cut_before_a_log_is_continued(tmp_path: Path) -> None:
             "{path} was written by sysbench 7.1 with schema 99; this version reads up to 1",
         ),
         (encode(beginning()) + b'\n{"event": "read', None),
-        (encode(beginning()) + b'\n{"event": "read\n', "{path} is damaged: line 2 is not an event"),
-        (
-            encode(beginning()) + b"\n" + encode(reading()) + b'\n{"event": "dance", "at_s": 1}\n' + encode(reading()),
-            "{path} is damaged: line 3 is not an event",
-        ),
-        (
-            encode(beginning()) + b"\n" + encode(reading()) + b"," + encode(reading()) + b"\n",
-            "{path} is damaged: line 2 is not an event: "
-            "at top level: Invalid JSON: trailing characters at line 1 column 281",
-        ),
     ],
 )
 def test_a_file_that_is_not_a_whole_log_is_told_in_one_line(
@@ -183,14 +176,50 @@ def test_a_file_that_is_not_a_whole_log_is_told_in_one_line(
     assert str(caught.value) == message.format(path=path)
 
 
-def test_what_comes_before_the_damage_can_be_had(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damaged", "detail"),
+    [
+        (b"garbage", ""),
+        (b'{"event": "read', ""),
+        (b'{"event": "dance", "at_s": 1}', ""),
+        (encode(reading()) + b"," + encode(reading()), ": at top level: Invalid JSON: trailing characters"),
+    ],
+)
+def test_of_a_damaged_log_everything_else_can_be_had_and_the_line_is_named(
+    tmp_path: Path, damaged: bytes, detail: str
+) -> None:
     path = written(tmp_path, beginning(), reading())
     with path.open("ab") as file:
-        file.write(b"garbage\n")
-    events = read(path)
-    assert [next(events), next(events)] == [beginning(), reading()]
-    with pytest.raises(LogError):
-        next(events)
+        file.write(damaged + b"\n" + encode(reading()) + b"\n" + encode(finished())[:20])
+    *before, told, after = read(path)
+    assert [*before, after] == [beginning(), reading(), reading()]
+    assert isinstance(told, LineDamaged)
+    assert told.line == 3
+    assert told.detail.startswith(f"line 3 of the log is damaged{detail}")
+    assert damaged_lines(path) == [3]
+
+
+WHOLE = Path(__file__).parents[1] / "fixtures" / "runs" / "time-precisions.jsonl"
+
+
+@pytest.mark.parametrize("damage", [b"\xff", b"{}\n"], ids=["a byte", "another object"])
+def test_one_damaged_line_costs_one_cell_at_the_most(tmp_path: Path, damage: bytes) -> None:
+    whole = runs.load(WHOLE)
+    lines = WHOLE.read_bytes().splitlines(keepends=True)
+    path = tmp_path / "damaged.jsonl"
+    for number in range(2, len(lines) + 1):
+        line = lines[number - 1]
+        changed = damage if damage.endswith(b"\n") else line[: len(line) // 2] + damage + line[len(line) // 2 + 1 :]
+        path.write_bytes(b"".join([*lines[: number - 1], changed, *lines[number:]]))
+        record = runs.load(path)
+        assert record.damaged_lines == [number]
+        pairs = zip(record.cells, whole.cells, strict=True)  # a ceiling that is lost takes shares, but no sample
+        differing = [one for one, other in pairs if (one.outcome, one.phases) != (other.outcome, other.phases)]
+        assert len(differing) <= 1, number
+        assert all(cell.outcome in ("unfinished", "not run") for cell in differing), number
+        earlier = read_earlier_run(path)
+        kept = {key for key, outcome in earlier.outcomes.items() if outcome in LASTING}
+        assert kept == {cell.key for cell in whole.cells} - {cell.key for cell in differing}, number
 
 
 @pytest.mark.parametrize(
