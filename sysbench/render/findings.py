@@ -12,6 +12,7 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.log.outcomes import MEASURED, CautionCode, Subject
 from sysbench.log.records import CellRecord
+from sysbench.render.table import EXCLUDED_MARK
 from sysbench.statistics import Pooled, PowerLaw, Ratio
 from sysbench.statistics.pooling import MIN_EFFECT_SHARE
 
@@ -55,6 +56,11 @@ def namer(cells: Sequence[CellRecord], ignored: Iterable[str] = ()) -> Namer:
     left_out = frozenset(ignored)
     named = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in left_out]
     return lambda cell: axes.label(cell.axes, named)
+
+
+def marked(name: Namer) -> Namer:
+    """Return a function that names a cell as `name` does, with a mark if cautions exclude its times from findings."""
+    return lambda cell: f"{name(cell)} {EXCLUDED_MARK}" if cell.excluding_cautions() else name(cell)
 
 
 def with_setting(found: Iterable[Statement], cells: Sequence[CellRecord]) -> Iterator[Statement]:

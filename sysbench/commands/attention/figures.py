@@ -26,6 +26,7 @@ from sysbench.commands.attention.findings import (
     predicted,
     samples,
     settings,
+    subject_of,
     usual_dim,
     value,
 )
@@ -34,6 +35,7 @@ from sysbench.commands.attention.tables import status, subject
 from sysbench.render import plots
 from sysbench.render.findings import exponent, join_words
 from sysbench.render.plots import (
+    EXCLUDED_NOTE,
     INK,
     LIMIT,
     QUIET,
@@ -44,6 +46,7 @@ from sysbench.render.plots import (
     Point,
     draw_crosses,
     draw_error_bars,
+    draw_excluded,
     printable,
     style_axes,
 )
@@ -109,6 +112,8 @@ class Curve:
     """Fitted power law: `N^1.97 ± 0.03`; empty if there is none."""
     modelled: str = ""
     """`simulated` or `predicted`; empty for measured values."""
+    excluded: tuple[tuple[float, float], ...] = ()
+    """The points that cautions exclude from findings, and from the growth."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +244,7 @@ def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
         zorder=4,
     )
     draw_error_bars(axes, curve.points, style.colour, cap=2, zorder=3)
+    draw_excluded(axes, curve.excluded, style, 4.5 + 2.5 * emphasis)
 
 
 def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
@@ -473,6 +479,8 @@ def _curves(record: AttentionRecord) -> LazyFigure | None:
     caption = _caption(record, f"d {dim}", "medians, bars: 95 % CI")
     shown = join_words([each.title for each in panels])
     text = f"Attention over the sequence length: {shown}. {_caption_text(caption)}."
+    if any(curve.excluded for each in panels for curve in each.curves):
+        text += f" {EXCLUDED_NOTE}"
     return LazyFigure("curves", text, lambda: draw_curves(panels, caption), tuple(cells))
 
 
@@ -556,6 +564,11 @@ def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) 
         beyond=beyond[0].cell.seq if beyond else None,
         growth=next((exponent(law, "N") for law in laws if isinstance(law, PowerLaw)), ""),
         modelled=_modelled(own_cells, quantity),
+        excluded=tuple(
+            (cell.cell.seq, found)
+            for cell in own_cells
+            if cell.excluding_cautions(subject_of(quantity)) and (found := value(cell, quantity))
+        ),
     )
 
 

@@ -103,6 +103,11 @@ def value(cell: AttentionCellRecord, quantity: Quantity) -> float | None:
     return found.median_s if found else instead.point_s if instead else None
 
 
+def subject_of(quantity: Quantity) -> Subject:
+    """Return what a quantity is about: times or memory."""
+    return "memory" if quantity == "saved" else "times"
+
+
 def over_memory(cell: AttentionCellRecord) -> bool:
     """Whether the cell ran out of memory, or was skipped because it would have."""
     return cell.outcome == "oom" or (cell.outcome == "skipped" and _MEMORY.search(cell.detail or "") is not None)
@@ -153,11 +158,12 @@ class Growth:
 def growth(
     cells: Iterable[AttentionCellRecord], axis: str, quantities: Sequence[Quantity] = QUANTITIES
 ) -> list[Growth]:
-    """Return the growth of each quantity along `axis`, for each row in which at least two cells have a value."""
+    """Return the growth of each quantity along `axis`, for each row with two or more reliable values."""
     found = []
     for row in rows_along(cells, axis):
         for quantity in quantities:
-            points = {int(cell.axes[axis]): (cell, y) for cell in row if (y := value(cell, quantity))}
+            known = reliable(row, subject_of(quantity))
+            points = {int(cell.axes[axis]): (cell, y) for cell in known if (y := value(cell, quantity))}
             if len(points) > 1:
                 law = power_law(list(points), [y for _, y in points.values()])
                 found.append(Growth(axis, quantity, law, [cell for cell, _ in points.values()]))
@@ -215,9 +221,9 @@ class Compared:
 
 
 def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity) -> list[Compared]:
-    """Return a comparison for each input on which both implementations have a value, by ascending sequence length."""
+    """Return a comparison for each input on which both implementations have a reliable value, by ascending length."""
     found = []
-    for row in group_ignoring(cells, "implementation"):
+    for row in group_ignoring(reliable(cells), "implementation"):
         by_name = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
         if first in by_name and second in by_name:
             one, other = by_name[first], by_name[second]

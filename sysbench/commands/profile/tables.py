@@ -238,7 +238,9 @@ def _mark_predicted(profiles: Profiles, tables: Iterable[Table]) -> list[Table]:
 def _profiles_of_run(record: ProfileRecord, selection: Selection) -> Profiles:
     differing = axes.varying(axes.axes_of(record.cells))
     each = (
-        Profile(axes.values(cell.axes, differing), cell.summary) for cell in record.cells if cell.summary is not None
+        Profile(axes.values(cell.axes, differing), cell.summary, bool(cell.excluding_cautions()))
+        for cell in record.cells
+        if cell.summary is not None
     )
     several = len(record.cells) > 1
     ranks = (

@@ -166,7 +166,8 @@ def table_content(content: Table) -> dict[str, object]:
     columns = format_columns(content)
     # Numbers are right-aligned, as are whole numbers in columns without a unit.
     right_aligned = [
-        each.column.numeric or (bool(each.texts) and all(text.isdigit() for text in each.texts)) for each in columns
+        each.column.numeric or (bool(content.rows) and all(isinstance(row[number], int) for row in content.rows))
+        for number, each in enumerate(columns)
     ]
     return {
         "columns": columns,

@@ -62,10 +62,10 @@ def all_findings(cells: Cells) -> Iterator[Statement]:
     yield from headlines(cells)
     if any(cell.cell.simulate for cell in cells):
         return
-    name, timed = namer(cells), reliable_cells(cells)
+    name, timed, known = namer(cells), reliable_cells(cells), reliable(cells, "memory")
     details = (
         _flat_times(timed), _growth(timed), _optimizer(timed), _rates(timed), _first_steps(timed, name),
-        _relative_stds(timed, name), _peak_memory(reliable(cells, "memory"), name), _memory_limits(cells),
+        _relative_stds(timed, name), _peak_memory(known, name), _memory_limits(known),
     )  # fmt: skip
     yield from with_setting(itertools.chain.from_iterable(details), cells)
     yield from exclusions(cells)
