@@ -122,6 +122,9 @@ class StepPrediction:
     time: Estimate
     phases: tuple[PhasePrediction, ...]
     bottleneck: Bottleneck
+    limits_s: Mapping[StepLimit, float]
+    """Seconds that the host takes to issue the step, and seconds of the device by what limits its kernels. The
+    bottleneck's share is that of the step with a synchronization after each phase."""
     lower_bound_s: float
     unknown: Mapping[str, int]
     """Number of launches of each operator that is unknown to the model."""
@@ -219,6 +222,7 @@ def predict(
         )
         device = {each: device[each] + seconds_by_limit[each] for each in device}
         total_s += walked.total_s
+    phased_s = float(total_s[0])
     if sync_per_step:
         total_s = walk(walking.Issued(trace.phases, host.drawn(draws, seed)), unique_s).total_s
     host_s, device_s = math.fsum(each.host_s for each in phases), math.fsum(each.device_s for each in phases)
@@ -231,7 +235,8 @@ def predict(
         host=host,
         time=Estimate.of(draws_s),
         phases=tuple(phases),
-        bottleneck=_bottleneck(host_s, device_s, total_s[0], device),
+        bottleneck=_bottleneck(host_s, device_s, phased_s, device),
+        limits_s={"host": host_s, **device},
         lower_bound_s=bound_s,
         unknown=unknown,
         unknown_share=unknown_s / max(sum(device.values()), 1e-12),
