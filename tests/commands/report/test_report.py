@@ -19,9 +19,10 @@ from markdown_it.token import Token
 from rich.console import Console
 
 from sysbench.command import Kind, command_of, kinds
-from sysbench.commands.report import agreement, latex, long_table, markdown, page, screen
+from sysbench.commands.report import agreement, long_table, page, screen
 from sysbench.commands.report.assemble import TITLE, assemble_document, filter_document
 from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun, reported_commands
+from sysbench.commands.report.text_formats import latex_files, latex_text, markdown_files, markdown_text
 from sysbench.commands.report.wording import ORIGIN_MARKS, select_headlines
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
@@ -108,13 +109,13 @@ def test_names_of_pictures_and_anchors_are_unique_and_fit_for_files() -> None:
 
 def test_the_same_records_make_the_same_report() -> None:
     first, second = (assemble_document([run(kind) for kind in ORDER]) for _ in range(2))
-    for writer in (markdown.text, latex.text):
+    for writer in (markdown_text, latex_text):
         assert writer(first, "files") == writer(second, "files")
     assert long_table.text(first) == long_table.text(second)
     # Pictures take their time: those of one command stand for all.
     first, second = (assemble_document([run("accum")]) for _ in range(2))
     assert page.render(first) == page.render(second)
-    for files in (markdown.files, latex.files):
+    for files in (markdown_files, latex_files):
         assert list(files(first, "r")) == list(files(second, "r"))
 
 
@@ -127,8 +128,8 @@ def test_a_run_that_was_killed_at_any_point_can_be_reported(kind: Kind) -> None:
         (section,) = found.sections
         assert any("not complete" in remark.text for remark in section.remarks), cut
         assert "unfinished" in found.run_lines[0]
-        assert markdown.text(found, "files")
-        assert latex.text(found, "files")
+        assert markdown_text(found, "files")
+        assert latex_text(found, "files")
         assert long_table.text(found)
 
 
@@ -181,7 +182,7 @@ def test_cells_of_messages_in_other_words_are_named_once() -> None:
         remark.text for sheet in screen.sheets(document) for remark in sheet.remarks if "by 2 to 3" in remark.text
     )
     assert shown == caution.message
-    assert markdown.text(document, "files").count(f"one: {labels[0]}") == 1
+    assert markdown_text(document, "files").count(f"one: {labels[0]}") == 1
 
 
 def test_a_summary_has_findings_and_cautions_and_no_tables_of_runs(whole: Document) -> None:
@@ -217,8 +218,8 @@ def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> Non
 
     found = assemble_document([busy("one", 109, 109), busy("two", 17, 29)])
     for text, begin, end in (
-        (markdown.text(found, "files"), "\n## ", "\n## Cautions"),
-        (latex.text(found, "files"), "\\section{", "\\section*{Cautions}"),
+        (markdown_text(found, "files"), "\n## ", "\n## Cautions"),
+        (latex_text(found, "files"), "\\section{", "\\section*{Cautions}"),
         (page.render(found), '<section id="two"', '<section id="_cautions"'),
     ):
         second = text[: text.index(end)].rpartition(begin)[2]
@@ -234,7 +235,7 @@ def test_two_machines_are_both_listed_and_every_section_says_its_own() -> None:
     machines = found.environment[0]
     assert [row[0] for row in machines.rows] == ["bench", "bench (2)"]
     assert [section.machine for section in found.sections] == ["bench", "bench (2)"]
-    for text in (markdown.text(found, "files"), latex.text(found, "files")):
+    for text in (markdown_text(found, "files"), latex_text(found, "files")):
         assert "on bench (2)" in text
     software = next(table for table in found.environment if table.name == "software")
     assert [row[-1] for row in software.rows] == ["here", "there"]
@@ -297,7 +298,7 @@ def test_a_prediction_is_marked_once_in_each_heading() -> None:
     spec = TimeSpec(size=("tiny",), ctx=(128, 256), simulate=("h100",))
     predicted = test_predicted.record(spec, (0.01, "ok"), (0.02, "ok"))
     document = assemble_document([ReportedRun("time", predicted), run("accum")])
-    for content in (markdown.text(document, "files"), latex.text(document, "files"), page.render(document)):
+    for content in (markdown_text(document, "files"), latex_text(document, "files"), page.render(document)):
         lines = [line for line in content.splitlines() if "PREDICTED" in line and not line.startswith("<figure")]
         assert any("step time and phases" in line for line in lines)
         assert all(line.count("PREDICTED") == 1 for line in lines)
@@ -317,8 +318,8 @@ def test_every_run_is_named_with_how_it_ended_and_the_command_that_repeats_it() 
     assert run_lines[0].endswith(
         "sysbench time --size small,xl --ctx 128,1024 --precision fp32,bf16 --warmup 2 --steps 8"
     )
-    assert "later: not there" in markdown.text(document, "")
-    assert "later: not there" in latex.text(document, "")
+    assert "later: not there" in markdown_text(document, "")
+    assert "later: not there" in latex_text(document, "")
     assert "Made of 1 run on bench, 1 missing<" in page.render(document)
 
 
@@ -364,7 +365,7 @@ def test_which_cells_are_kept_out_of_the_findings_is_said_among_the_cautions_and
     assert page_text.count("Cautions keep all of them out.") == 2, (
         "in their own part, and where the section points to it"
     )
-    assert "Cautions keep all of them out." in markdown.text(found, "files").partition("## Cautions")[2]
+    assert "Cautions keep all of them out." in markdown_text(found, "files").partition("## Cautions")[2]
 
 
 # --- nothing of what others name is markup
@@ -372,7 +373,7 @@ def test_which_cells_are_kept_out_of_the_findings_is_said_among_the_cautions_and
 
 def test_in_markdown_no_name_is_markup(hostile: tuple[str, Document]) -> None:
     _, found = hostile
-    text = markdown.text(found, "files")
+    text = markdown_text(found, "files")
     for line in text.splitlines():
         # What is escaped is taken out; what is left is what this writer put there.
         bare = re.sub(r"\\[^\w\s]", "", line)
@@ -388,7 +389,7 @@ def test_in_markdown_no_name_is_markup(hostile: tuple[str, Document]) -> None:
 
 def test_a_markdown_parser_sees_what_was_meant_and_nothing_else(hostile: tuple[str, Document]) -> None:
     name, found = hostile
-    tokens = list(_tokens(markdown.text(found, "files")))
+    tokens = list(_tokens(markdown_text(found, "files")))
     kinds = Counter(token.type for token in tokens)
     tables = [table for section in found.sections for table in section.tables] + list(found.environment)
     assert kinds["table_open"] == len(tables)
@@ -410,7 +411,7 @@ def _tokens(text: str) -> Iterator[Token]:
 
 def test_every_row_of_a_markdown_table_has_as_many_cells(hostile: tuple[str, Document]) -> None:
     _, found = hostile
-    for block in re.findall(r"(?:^\|.*\n)+", markdown.text(found, "files"), re.MULTILINE):
+    for block in re.findall(r"(?:^\|.*\n)+", markdown_text(found, "files"), re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 
 
@@ -449,12 +450,12 @@ def latex_problems(text: str) -> list[str]:
 
 def test_in_latex_no_name_is_a_command(hostile: tuple[str, Document]) -> None:
     _, found = hostile
-    assert latex_problems(latex.text(found, "files")) == []
+    assert latex_problems(latex_text(found, "files")) == []
 
 
 def test_every_row_of_a_latex_table_has_as_many_cells(hostile: tuple[str, Document]) -> None:
     _, found = hostile
-    text = latex.text(found, "files")
+    text = latex_text(found, "files")
     for columns, body in re.findall(r"\\begin\{tabular\}\{@\{\}([lr]+)@\{\}\}(.*?)\\end\{tabular\}", text, re.DOTALL):
         for line in (each for each in body.splitlines() if each.endswith(r"\\")):
             spanned = sum(int(span) - 1 for span in re.findall(r"\\multicolumn\{(\d+)\}", line))
@@ -462,7 +463,7 @@ def test_every_row_of_a_latex_table_has_as_many_cells(hostile: tuple[str, Docume
 
 
 def test_what_latex_has_no_letter_for_is_named_by_its_number() -> None:
-    found = latex.text(assemble_document([run("time", title="模型 né")]), "files")
+    found = latex_text(assemble_document([run("time", title="模型 né")]), "files")
     assert r"\section{[U+6A21][U+578B] né}" in found
 
 
@@ -473,7 +474,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
     found = assemble_document(
         [*(run(kind) for kind in KINDS), *(run(kind, name, title=name) for kind in KINDS)], title=name
     )
-    for file in latex.files(found, "my report.tex"):
+    for file in latex_files(found, "my report.tex"):
         path = tmp_path / file.name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(file.content)
@@ -506,7 +507,7 @@ def test_in_the_terminal_no_name_is_markup_and_none_moves_the_cursor(hostile: tu
 def test_no_file_of_a_report_commands_a_terminal_and_all_can_be_written(hostile: tuple[str, Document]) -> None:
     _, found = hostile
     bare = replace(found, pictures=(), sections=tuple(replace(section, pictures=()) for section in found.sections))
-    for files in (markdown.files, latex.files, long_table.files):
+    for files in (markdown_files, latex_files, long_table.files):
         (file,) = files(bare, "r")
         text = file.content.decode("utf-8")
         assert not [letter for letter in text if ord(letter) < 32 and letter not in "\n\t"]
@@ -517,7 +518,7 @@ def test_no_file_of_a_report_commands_a_terminal_and_all_can_be_written(hostile:
 
 
 def test_pictures_of_markdown_lie_beside_it_under_the_names_that_it_shows() -> None:
-    *drawn, report = markdown.files(assemble_document([run("memory"), run("accum")]), "my report.md")
+    *drawn, report = markdown_files(assemble_document([run("memory"), run("accum")]), "my report.md")
     assert report.name == "my report.md"
     shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", report.content.decode())
     assert len(drawn) > 1
@@ -526,19 +527,19 @@ def test_pictures_of_markdown_lie_beside_it_under_the_names_that_it_shows() -> N
 
 
 def test_pictures_of_latex_lie_beside_it_under_the_names_that_it_includes() -> None:
-    *drawn, report = latex.files(assemble_document([run("memory"), run("accum")]), "report.tex")
+    *drawn, report = latex_files(assemble_document([run("memory"), run("accum")]), "report.tex")
     assert re.findall(r"\\detokenize\{([^}]+)\}", report.content.decode()) == [file.name for file in drawn]
     assert all(file.content[:5] == b"%PDF-" for file in drawn)
 
 
 def test_what_is_simulated_is_marked_where_it_stands(whole: Document) -> None:
-    text = markdown.text(whole, "files")
+    text = markdown_text(whole, "files")
     section = text[text.index("## Memory of a training step") : text.index("## Attention")]
     assert len(re.findall(r"^\*\*.*\*\* \*\*SIMULATED\*\*$", section, re.MULTILINE)) == 6, "each of its tables"
     before = text[text.index("## Time of a training step") : text.index("## Memory of a training step")]
     assert "SIMULATED" not in before
     assert "were computed with a model of the GPU" in text[:400]
-    assert r"\textbf{SIMULATED}" in latex.text(whole, "files")
+    assert r"\textbf{SIMULATED}" in latex_text(whole, "files")
 
 
 def test_the_long_table_has_every_number_of_every_table_in_full(whole: Document) -> None:
@@ -585,6 +586,6 @@ def test_a_wide_table_keeps_what_matters_on_a_page_of_latex_and_says_what_it_lea
     found: RunRecord[Any] = fixtures_timing.record(
         TimeSpec(size=("small",), ctx=(128, 256), precision=precisions, steps=(8,))
     )
-    text = latex.text(assemble_document([ReportedRun("time", found)]), "files")
+    text = latex_text(assemble_document([ReportedRun("time", found)]), "files")
     assert "hidden columns: " in text
     assert r"speed-up" in text
