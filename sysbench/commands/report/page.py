@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from sysbench import __version__
 from sysbench.commands.report.document import Document, Picture
-from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of, select_headlines, simulated_notice
+from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of, simulated_notice
 from sysbench.render import pages
 from sysbench.render import plots as picture_file
 from sysbench.render.csv import csv_text
@@ -227,9 +227,8 @@ def render(document: Document) -> str:
         document=document,
         version=__version__,
         machines=_join_names([str(row[0]) for table in document.environment[:1] for row in table.rows]),
-        found=document.findings or document.pictures or select_headlines(document.sections),
+        found=document.findings or document.pictures or document.overview or document.headlines,
         notice=simulated_notice(document),
-        headlines=select_headlines(document.sections),
         marks=ORIGIN_MARKS,
         anchors={section.run: section.anchor for section in reversed(document.sections)},
         cautions_by_run={section.run: document.cautions_of(section.run) for section in document.sections},

@@ -17,6 +17,7 @@ import pytest
 from sysbench.commands.report import page
 from sysbench.commands.report import page as page_pictures
 from sysbench.commands.report.document import Basis, Document, Finding, GroupedCaution, Picture, Section, Term
+from sysbench.commands.report.first_page import headlines
 from sysbench.render.csv import csv_text
 from sysbench.render.pages import asset
 from sysbench.render.table import Column, Measure, Remark, Table, Word
@@ -263,7 +264,7 @@ def test_the_summary_has_the_first_findings_of_every_section() -> None:
     def before_the_sections(count: int) -> str:
         names = [f"part-{number}" for number in range(count)]
         sections = tuple(section(anchor=name, run=name, findings=findings, pictures=()) for name in names)
-        text = page.render(replace(DOCUMENT, sections=sections, pictures=()))
+        text = page.render(replace(DOCUMENT, sections=sections, pictures=(), headlines=headlines(sections)))
         return text[: text.index('<section id="part-0"')]
 
     summary = before_the_sections(4).partition('<section id="_findings"')[2]

@@ -23,7 +23,7 @@ from sysbench.commands.report import agreement, long_table, page, screen
 from sysbench.commands.report.assemble import TITLE, assemble_document, filter_document
 from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun, reported_commands
 from sysbench.commands.report.text_formats import latex_files, latex_text, markdown_files, markdown_text
-from sysbench.commands.report.wording import ORIGIN_MARKS, select_headlines
+from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError
@@ -82,7 +82,8 @@ def test_every_command_has_findings_tables_and_pictures(whole: Document) -> None
         if section.run != "calibrate":  # rates, which are a table and no answer
             assert section.findings, section.run
         if section.run not in ("calibrate", "loop"):  # whose phases are one short table
-            assert section.pictures, section.run
+            on_first_page = [each for each in whole.pictures if each.name.startswith(f"{section.anchor}-")]
+            assert section.pictures or on_first_page, section.run
 
 
 def test_what_a_finding_rests_on_is_among_the_cells_of_its_run(whole: Document) -> None:
@@ -187,9 +188,44 @@ def test_cells_of_messages_in_other_words_are_named_once() -> None:
 
 def test_a_summary_has_findings_and_cautions_and_no_tables_of_runs(whole: Document) -> None:
     short = filter_document(whole, summary=True)
-    assert [section.findings for section in short.sections] == [section.findings for section in whole.sections]
-    assert (short.cautions, short.environment) == (whole.cautions, whole.environment)
-    assert not any(section.tables or section.pictures for section in short.sections)
+    assert {each.anchor for each in short.headlines} == {each.anchor for each in whole.sections if each.findings}
+    assert (short.cautions, short.environment, short.overview) == (whole.cautions, whole.environment, whole.overview)
+    assert (short.sections, short.pictures) == ((), ())
+    remarks = [remark.text for sheet in screen.sheets(short) for remark in sheet.remarks if remark.kind == "finding"]
+    assert len(remarks) == len(set(remarks)) == len(short.headlines) + len(short.findings)
+    only = filter_document(assemble_document([run("time")]), summary=True)
+    assert [each.finding for each in only.headlines] == list(assemble_document([run("time")]).sections[0].findings)
+
+
+def test_the_first_page_has_all_headline_numbers_and_at_most_four_figures(whole: Document) -> None:
+    (table,) = whole.overview
+    titles = {section.title for section in whole.sections if section.run in ("time", "memory", "attention")}
+    assert {row[0] for row in table.rows} >= titles
+    cells = [cell for cell in run("memory").record.cells if cell.outcome == "ok"]
+    (row,) = (row for row in table.rows if row[1] == "peak" and row[2] == "simulated")
+    peaks = [cell.peak_allocated_bytes for cell in cells]
+    assert [each.value for each in row if isinstance(each, Measure)] == [min(peaks), max(peaks)]
+    assert 1 <= len(whole.pictures) <= 4
+    names = [picture.name for picture in pictures_of(whole)]
+    assert len(names) == len(set(names))
+
+
+def test_an_excluded_cell_is_in_no_range_of_the_first_page() -> None:
+    def slow(name: str, doubted: bool) -> ReportedRun[TimeRecord]:
+        found = record("time", machine=TWO_CORES)
+        caution = Caution(code="threads-wait", message="", remedy="")
+        slowest = max(found.cells, key=lambda cell: samples.median_s if (samples := cell.samples("step")) else 0.0)
+        cells = [
+            cell.model_copy(update={"cautions": [caution] if doubted and cell is slowest else []})
+            for cell in found.cells
+        ]
+        return ReportedRun(name, found.model_copy(update={"cells": cells}))
+
+    (table,) = assemble_document([slow("sound", doubted=False), slow("doubted", doubted=True)]).overview
+    sound, doubted = (row for row in table.rows if row[1] == "step")
+    longest, without = (max(each.value for each in row if isinstance(each, Measure)) for row in (sound, doubted))
+    assert without < longest
+    assert table.excluded == {table.rows.index(doubted)}
 
 
 def test_only_the_tables_that_are_named_are_left_and_a_wrong_name_lists_all(whole: Document) -> None:
@@ -359,8 +395,8 @@ def test_which_cells_are_kept_out_of_the_findings_is_said_among_the_cautions_and
     (section,) = found.sections
     assert [each.text for each in section.findings] == ["It is fast."]
     assert [each.message for each in found.cautions][-1] == "Cautions keep all of them out."
-    _, second = select_headlines(assemble_document([run("memory"), run("time")]).sections)
-    assert [each.text for each in second[1]] == ["It is fast."]
+    headlines = assemble_document([run("memory"), run("time")]).headlines
+    assert [each.finding.text for each in headlines if each.anchor == "time"] == ["It is fast."]
     page_text = page.render(found)
     assert page_text.count("Cautions keep all of them out.") == 2, (
         "in their own part, and where the section points to it"
@@ -383,7 +419,8 @@ def test_in_markdown_no_name_is_markup(hostile: tuple[str, Document]) -> None:
             assert "|" not in bare, line
     headings = re.findall(r"^(#+) ", text, re.MULTILINE)
     assert Counter(headings) == {"#": 1, "##": len(KINDS) + 4 + bool(found.cautions)}
-    tables = [table for section in found.sections for table in section.tables] + list(found.environment)
+    tables = [table for section in found.sections for table in section.tables]
+    tables += [*found.overview, *found.environment]
     assert len(re.findall(r"^\| -{3,}:? \|", text, re.MULTILINE)) == len(tables)
 
 
@@ -391,10 +428,11 @@ def test_a_markdown_parser_sees_what_was_meant_and_nothing_else(hostile: tuple[s
     name, found = hostile
     tokens = list(_tokens(markdown_text(found, "files")))
     kinds = Counter(token.type for token in tokens)
-    tables = [table for section in found.sections for table in section.tables] + list(found.environment)
+    tables = [table for section in found.sections for table in section.tables]
+    tables += [*found.overview, *found.environment]
     assert kinds["table_open"] == len(tables)
     assert kinds["heading_open"] == 1 + len(KINDS) + 4 + bool(found.cautions)
-    assert kinds["image"] == sum(len(section.pictures) for section in found.sections)
+    assert kinds["image"] == len(list(pictures_of(found)))
     assert {token.content for token in tokens if token.type.startswith("html")} == {"<sub>", "</sub>"}
     assert not {"link_open", "code_inline", "fence", "code_block", "hr", "ordered_list_open", "lheading"} & set(kinds)
     shown = {token.content for token in tokens if token.type == "inline"}
