@@ -88,6 +88,8 @@ def look(implementation: str, everything: Sequence[str]) -> LineStyle:
 
 
 _MISSING: Final = "#f2f2f2"
+DARK_TEXT: Final = "#1b1f24"
+"""Colour of text on light fields of a map, which are light in a dark theme too."""
 _MAP: Final = "cividis"
 """A colour map that is perceptually uniform, even for colour-blind readers."""
 _MAX_COLUMNS: Final = 4
@@ -398,7 +400,7 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
                 cell_value = each.values[dim, n]
                 red, green, blue, _ = image.cmap(norm(cell_value))
                 dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-                colour, text = "white" if dark else INK, units.short(each.unit, cell_value)
+                colour, text = "white" if dark else DARK_TEXT, units.short(each.unit, cell_value)
             else:
                 colour, text = QUIET, each.words.get((dim, n), "")
                 corner = (column - 0.5, row - 0.5)

@@ -23,6 +23,7 @@ from sysbench.render.csv import csv_text
 from sysbench.render.markdown import markdown
 from sysbench.render.numbers import FormattedColumn, format_columns, groups, repeated_axes
 from sysbench.render.pages import line, printable
+from sysbench.render.plots import GRID, INK, QUIET, SIMULATED
 from sysbench.render.table import Cell, Measure, Sheet, Table, Word, notes
 from sysbench.render.theme import elided
 
@@ -39,6 +40,34 @@ _DROPPED_TAGS: Final = frozenset({"metadata", "style"})
 """`style` would apply to the whole page; pictures.css contains the same rules for figures only."""
 
 
+_PAINT: Final = re.compile(r"\b(fill|stroke): (#[0-9a-f]{6})")
+_THEME_COLOURS: Final = {
+    "#ffffff": "page",
+    "#000000": "ink",
+    INK: "ink",
+    QUIET: "quiet",
+    GRID: "grid",
+    "#f6f6f6": "stripe",
+    "#f2f2f2": "stripe",
+    SIMULATED: "mark",
+}
+"""Colours of figures that follow the theme of the page, as names of variables in light.css and dark.css."""
+
+
+def themed(style: str) -> str:
+    """Return a style whose neutral colours follow the theme of the page.
+
+    White text stays white: it stands on a coloured surface, which does not change.
+    """
+
+    def paint(found: re.Match[str]) -> str:
+        name = _THEME_COLOURS.get(found[2])
+        is_white_text = found[2] == "#ffffff" and "font:" in style
+        return f"{found[1]}: var(--picture-{name})" if name and not is_white_text else found[0]
+
+    return _PAINT.sub(paint, style)
+
+
 @dataclass
 class StyleClasses:
     """CSS classes for the styles of the figures on a page."""
@@ -53,7 +82,7 @@ class StyleClasses:
         """Return the CSS rules of all classes."""
         from markupsafe import Markup
 
-        return Markup("\n".join(f".{name}{{{printable(style)}}}" for style, name in self.classes.items()))
+        return Markup("\n".join(f".{name}{{{printable(themed(style))}}}" for style, name in self.classes.items()))
 
 
 def picture_html(content: Picture, number: int, style_classes: StyleClasses) -> Markup:

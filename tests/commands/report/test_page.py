@@ -533,10 +533,12 @@ def test_the_page_is_as_dark_as_the_system_until_the_switch_says_otherwise(shown
     assert ground(shown) == "rgb(255, 255, 255)"
     shown.prefer(dark=True)
     assert ground(shown) == "rgb(16, 20, 24)"
-    assert (
-        shown.run("return getComputedStyle(document.querySelector('.picture')).backgroundColor") == "rgb(255, 255, 255)"
-    )
+    # Figures follow: their ground, and the colour of their text, which can be read on it.
+    assert shown.run("return getComputedStyle(document.querySelector('.picture')).backgroundColor") == "rgb(24, 29, 35)"
+    labels = "return [...document.querySelectorAll('.picture svg text')].map((text) => getComputedStyle(text).fill)"
+    assert set(shown.run(labels)) == {"rgb(232, 235, 239)"}
     shown.press("#theme")
+    assert set(shown.run(labels)) == {"rgb(34, 34, 34)"}
     assert ground(shown) == "rgb(255, 255, 255)"
     shown.press("#theme")
     assert ground(shown) == "rgb(16, 20, 24)"
@@ -593,7 +595,7 @@ def test_on_paper_nothing_is_cut_folded_away_or_there_to_be_pressed(shown: Brows
     shown.resize(700)
     shown.settle()
     assert not shown_of(shown, "button:not(th button), dialog")
-    assert shown.run("return document.querySelector('#sizes details .cells').checkVisibility()"), "what it rests on"
+    assert not shown_of(shown, "nav, #sizes details:not(.more)"), "no lists that only a screen needs"
     assert shown.box("#sizes_1 table")[2] <= 700
     # A button would not be painted where headings are repeated on the next sheet.
     assert shown.run("return getComputedStyle(document.querySelector('th button')).display") == "contents"
@@ -605,6 +607,25 @@ def test_on_paper_nothing_is_cut_folded_away_or_there_to_be_pressed(shown: Brows
 
 
 @needs_browser
+@pytest.mark.parametrize("width", [700, 1400])
+def test_a_table_shows_all_its_columns_or_says_that_there_are_more(shown: Browser, width: int) -> None:
+    shown.resize(width)
+    shown.settle()
+    cut, told = (
+        shown.run(
+            "return [...document.querySelectorAll('.table')].filter((table) => "
+            f"{{ const box = table.querySelector('.box'); return {condition}; }}).map((table) => table.id)"
+        )
+        for condition in (
+            "box.scrollWidth > box.clientWidth + 1",
+            "getComputedStyle(table.querySelector('.table-title'), '::after').content.includes('scroll')",
+        )
+    )
+    assert told == cut
+    assert width > 700 or cut, "a narrow window cuts the widest table"
+
+
+@needs_browser
 def test_everything_can_be_read_without_scripts(window: Browser, text: str, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text(
@@ -612,6 +633,7 @@ def test_everything_can_be_read_without_scripts(window: Browser, text: str, tmp_
             "<html", '<html data-ready="yes"'
         )
     )
+    window.prefer()
     window.resize(1280)
     window.open(path)
     said = window.text("body")
