@@ -44,7 +44,7 @@ from sysbench.log.outcomes import Subject
 from sysbench.log.records import CellRecord
 from sysbench.render import column_selection
 from sysbench.render.column_selection import ColumnName, is_known
-from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, OnRequestColumn, Table, Word
+from sysbench.render.table import EMPTY_CELL, EXCLUDED_NOTE, Cell, Column, Measure, OnRequestColumn, Table, Word
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import Format
 from sysbench.units import Unit
@@ -231,6 +231,7 @@ class DeclaredTable:
         outcomes = [self.outcome_of(row) for row in rows]
         first = self.leading if isinstance(self.leading, tuple) else (self.leading,)
         axes = [column for each in first for column in each.columns(part)]
+        named = [each for each in first if each.columns(part)]
         values = [each.values(part) for each in first]
         shown, offered = self._columns(part, rows)
         if all(outcome is not None for outcome in outcomes):
@@ -266,13 +267,17 @@ class DeclaredTable:
                 for number, row in enumerate(rows)
             ),
             len(axes),
-            tuple(self.notes(part) if callable(self.notes) else self.notes),
+            (*(self.notes(part) if callable(self.notes) else self.notes), *self._exclusion_note(part, rows, first)),
             tuple(offers),
             tuple(one for each in first for one in each.constants(rows, {column.key for column in axes})),
-            frozenset(
-                number for number, row in enumerate(rows) if any(each.excludes(row, self.about) for each in first)
-            ),
+            frozenset(n for n, row in enumerate(rows) if any(each.excludes(row, self.about) for each in named)),
         )
+
+    def _exclusion_note(self, part: Any, rows: Sequence[Any], leading: Sequence[Leading]) -> Iterator[str]:
+        """Yield that cautions exclude the only cell, if no column names it, so that no row needs a mark."""
+        unnamed = [each for each in leading if not each.columns(part)]
+        if any(each.excludes(row, self.about) for each in unnamed for row in rows[:1]):
+            yield EXCLUDED_NOTE
 
     def _columns(
         self, part: Any, rows: Sequence[Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from sysbench.command import command_of
@@ -41,7 +42,8 @@ def overview(runs: Sequence[ReportedRun[Any]], titles: Sequence[str]) -> tuple[T
     Cells that cautions exclude from findings are left out of the ranges, and their runs are marked. A report of one run
     has no such table, because the tables of the run show the same numbers.
     """
-    rows, excluded = [], set()
+    rows: list[tuple[Cell, ...]] = []
+    excluded: set[int] = set()
     for run, title in zip(runs, titles, strict=True):
         for row, is_excluded in _rows(run, title):
             excluded |= {len(rows)} if is_excluded else set()
@@ -56,9 +58,9 @@ def _rows(run: ReportedRun[Any], title: str) -> Iterator[tuple[tuple[Cell, ...],
     """Yield the row of each quantity of a run, and whether cautions exclude a cell from it."""
     finished = [cell for cell in run.record.cells if cell.outcome == "ok"]
     for name in command_of(run.record.kind).compared:
-        yield from _row(run, title, name, _ends(finished, lambda cell, name=name: _seconds(cell, name), "times"), False)
+        yield from _row(run, title, name, _ends(finished, partial(_seconds, name=name), "times"), False)
     for name, what in MEMORY.items():
-        ends = _ends(finished, lambda cell, name=name: memory_of(cell).get(name), "memory")
+        ends = _ends(finished, partial(_bytes, name=name), "memory")
         yield from _row(run, title, what, ends, True)
 
 
@@ -66,6 +68,10 @@ def _seconds(cell: CellRecord, name: str) -> float | None:
     """Return the median or predicted time of a cell, in seconds."""
     samples, predicted = times_of(cell).get(name), predictions_of(cell).get(name)
     return samples.median_s if samples else predicted.point_s if predicted else None
+
+
+def _bytes(cell: CellRecord, name: str) -> int | None:
+    return memory_of(cell).get(name)
 
 
 _Ends = tuple[list[float], int]
