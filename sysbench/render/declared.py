@@ -40,7 +40,7 @@ from typing import Any
 from sysbench import cells
 from sysbench.command import Kind, command_of
 from sysbench.errors import UsageError, unknown
-from sysbench.log.outcomes import Subject
+from sysbench.log.outcomes import MEASURED, Subject
 from sysbench.log.records import CellRecord
 from sysbench.render import column_selection
 from sysbench.render.column_selection import ColumnName, is_known
@@ -131,7 +131,7 @@ class Leading:
         if self.is_excluded is not None:
             return self.is_excluded(row)
         recorded = (cell for cell in (self.cells_of(row) if self.cells_of else ()) if isinstance(cell, CellRecord))
-        return any(cell.excluding_cautions(subject) for cell in recorded)
+        return any(cell.outcome in MEASURED and cell.excluding_cautions(subject) for cell in recorded)
 
     def constants(self, rows: Sequence[Any], there: Collection[str]) -> Iterator[tuple[Column, Cell]]:
         """Yield each axis that has one value in all rows, with this value, except the axes in `there`."""
