@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -110,6 +111,9 @@ class PredictedStep(GpuPrediction):
     Predictions with the same host share the draws of its rates, so the i-th draws of two GPUs belong together."""
     limited_by: str
     limited_share: Amount
+    """Share of the step, with a wait for the device after each phase, that `limited_by` takes."""
+    limits_s: dict[str, Seconds] = Field(default={}, exclude_if=lambda value: not value)
+    """Seconds of the step by what can limit it: `host`, and the parts of the device's time that `limited_by` names."""
     lower_bound_s: Seconds
     peak_flops_per_s: PerSecond | None
     """The data sheet's dense rate at this precision."""
@@ -125,6 +129,11 @@ class PredictedStep(GpuPrediction):
     """Whether the prediction includes a guess, such as which operators torch.compile fuses."""
     host_time_without: str = Field(default="", exclude_if=lambda value: not value)
     """Libraries whose own Python code takes host time that the prediction leaves out: `FSDP2 and DTensor`."""
+
+    @property
+    def phased_step_s(self) -> float | None:
+        """Seconds of the step with a wait for the device after each phase, as `sysbench time` measures it."""
+        return math.fsum(each.point_s for each in self.phases) if self.step else None
 
     def cautions(self) -> Iterator[Caution]:
         """Yield reasons to doubt the prediction, and whether the step barely fits in memory.

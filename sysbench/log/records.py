@@ -19,7 +19,7 @@ from sysbench.log.events import (
     WrittenSpec,
     refuse_foreign_spec,
 )
-from sysbench.log.outcomes import Caution, Outcome, RunStatus
+from sysbench.log.outcomes import EXCLUDING, Caution, CautionCode, Outcome, RunStatus, Subject
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Bytes, Count, Finite, Flops, Moment, PositiveSeconds, Seconds
@@ -104,6 +104,13 @@ class CellRecord(Frozen):
     def code_files(self) -> Sequence[CodeFile]:
         """Files of the user's code that the cell ran; empty if there are none, or if they are unknown."""
         return self.own_model.files if self.own_model else ()
+
+    def excluding_cautions(self, subject: Subject = "times") -> list[CautionCode]:
+        """Return the cautions that exclude this cell from findings about `subject`; empty if it can be relied on.
+
+        This is the only rule: findings, agreements, comparisons and the marks in tables and figures all follow it.
+        """
+        return sorted({caution.code for caution in self.cautions} & EXCLUDING[subject])
 
     @cached_property
     def axes(self) -> dict[str, Any]:

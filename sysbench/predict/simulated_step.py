@@ -131,6 +131,7 @@ class SimulatedStep:
             phases=[predicted_phase(phase) for phase in prediction.phases],
             limited_by=prediction.bottleneck.name,
             limited_share=prediction.bottleneck.share,
+            limits_s={name: each_s for name, each_s in prediction.limits_s.items() if each_s},
             lower_bound_s=prediction.lower_bound_s,
             peak_flops_per_s=peak.flops_per_s if peak else None,
             allocated_peak_bytes=max(each.allocated_bytes for each in peaks),

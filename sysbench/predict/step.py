@@ -122,6 +122,9 @@ class StepPrediction:
     time: Estimate
     phases: tuple[PhasePrediction, ...]
     bottleneck: Bottleneck
+    limits_s: Mapping[str, float]
+    """Seconds that the host takes to issue the step, and seconds of the device by what limits its kernels. The
+    bottleneck's share is that of the step with a synchronization after each phase."""
     lower_bound_s: float
     unknown: Mapping[str, int]
     """Number of launches of each operator that is unknown to the model."""
@@ -219,11 +222,10 @@ def predict(
         )
         device = {each: device[each] + seconds_by_limit[each] for each in device}
         total_s += walked.total_s
-    if sync_per_step:
-        total_s = walk(walking.Issued(trace.phases, host.drawn(draws, seed)), unique_s).total_s
+    step_s = walk(walking.Issued(trace.phases, host.drawn(draws, seed)), unique_s).total_s if sync_per_step else total_s
     host_s, device_s = math.fsum(each.host_s for each in phases), math.fsum(each.device_s for each in phases)
     bound_s = math.fsum(each.lower_bound_s for each in phases)
-    draws_s = np.maximum(total_s * factor, bounded * bound_s)
+    draws_s = np.maximum(step_s * factor, bounded * bound_s)
     unknown, unknown_s = _unknown(trace, unique_s[:, 0])
     return StepPrediction(
         trace=trace,
@@ -232,6 +234,7 @@ def predict(
         time=Estimate.of(draws_s),
         phases=tuple(phases),
         bottleneck=_bottleneck(host_s, device_s, total_s[0], device),
+        limits_s={"host": host_s} | {str(name): each_s for name, each_s in device.items()},
         lower_bound_s=bound_s,
         unknown=unknown,
         unknown_share=unknown_s / max(sum(device.values()), 1e-12),

@@ -40,9 +40,11 @@ from typing import Any
 from sysbench import cells
 from sysbench.command import Kind, command_of
 from sysbench.errors import UsageError, unknown
+from sysbench.log.outcomes import MEASURED, Subject
+from sysbench.log.records import CellRecord
 from sysbench.render import column_selection
 from sysbench.render.column_selection import ColumnName, is_known
-from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, OnRequestColumn, Table, Word
+from sysbench.render.table import EMPTY_CELL, EXCLUDED_NOTE, Cell, Column, Measure, OnRequestColumn, Table, Word
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import Format
 from sysbench.units import Unit
@@ -116,11 +118,20 @@ class Leading:
     """The columns that identify a row: `columns(part)`, with the cells `values(part)(row)`.
 
     `cells_of(row)` returns the cells of the run that a row describes; axes on which they all agree become constants.
+    `is_excluded(row)` tells whether a row is about a cell that cautions exclude from findings, if its cells do not.
     """
 
     columns: Callable[[Any], Sequence[Column]]
     values: Callable[[Any], Callable[[Any], Sequence[Cell]]]
     cells_of: Callable[[Any], Iterable[Any]] | None = None
+    is_excluded: Callable[[Any], bool] | None = None
+
+    def excludes(self, row: Any, subject: Subject) -> bool:
+        """Whether cautions exclude a cell of this row from findings about a subject."""
+        if self.is_excluded is not None:
+            return self.is_excluded(row)
+        recorded = (cell for cell in (self.cells_of(row) if self.cells_of else ()) if isinstance(cell, CellRecord))
+        return any(cell.outcome in MEASURED and cell.excluding_cautions(subject) for cell in recorded)
 
     def constants(self, rows: Sequence[Any], there: Collection[str]) -> Iterator[tuple[Column, Cell]]:
         """Yield each axis that has one value in all rows, with this value, except the axes in `there`."""
@@ -149,12 +160,13 @@ def leading_axes(
     return Leading(columns=lambda part: cells.columns(axes(part)), values=values, cells_of=cells_of)
 
 
-def leading_fields(*fields: Field) -> Leading:
+def leading_fields(*fields: Field, is_excluded: Callable[[Any], bool] | None = None) -> Leading:
     """Return leading columns that are declared like other columns."""
     columns = tuple(_column(_BoundField(each, (), {}, {}), {}, int(each.importance), "") for each in fields)  # type: ignore[arg-type]
     return Leading(
         columns=lambda part: columns,
         values=lambda part: lambda row: [_cell(each, each.get(row)) for each in fields],
+        is_excluded=is_excluded,
     )
 
 
@@ -175,7 +187,8 @@ class DeclaredTable:
     `outcome_of` returns the outcome (`oom`) of a row without numbers: the most important column shows the outcome, and
     the other columns are empty. A table without rows is omitted, unless `keep_empty` is set. `name_of` names the tables
     of different parts (`grid-forward`). The tables in `below` follow this one. `needs` names what a record without rows
-    lacks, as the object of "it needs …"; empty if every record has rows.
+    lacks, as the object of "it needs …"; empty if every record has rows. Rows about a cell that cautions exclude from
+    findings about `about` are marked.
     """
 
     name: str
@@ -190,6 +203,7 @@ class DeclaredTable:
     words: Mapping[str, Fill] = field(default_factory=dict)
     name_of: Callable[[Any], str] | None = None
     keep_empty: bool = False
+    about: Subject = "times"
     below: tuple[DeclaredTable, ...] = ()
     needs: str = ""
 
@@ -217,6 +231,7 @@ class DeclaredTable:
         outcomes = [self.outcome_of(row) for row in rows]
         first = self.leading if isinstance(self.leading, tuple) else (self.leading,)
         axes = [column for each in first for column in each.columns(part)]
+        named = [each for each in first if each.columns(part)]
         values = [each.values(part) for each in first]
         shown, offered = self._columns(part, rows)
         if all(outcome is not None for outcome in outcomes):
@@ -252,10 +267,17 @@ class DeclaredTable:
                 for number, row in enumerate(rows)
             ),
             len(axes),
-            tuple(self.notes(part) if callable(self.notes) else self.notes),
+            (*(self.notes(part) if callable(self.notes) else self.notes), *self._exclusion_note(part, rows, first)),
             tuple(offers),
             tuple(one for each in first for one in each.constants(rows, {column.key for column in axes})),
+            frozenset(n for n, row in enumerate(rows) if any(each.excludes(row, self.about) for each in named)),
         )
+
+    def _exclusion_note(self, part: Any, rows: Sequence[Any], leading: Sequence[Leading]) -> Iterator[str]:
+        """Yield that cautions exclude the only cell, if no column names it, so that no row needs a mark."""
+        unnamed = [each for each in leading if not each.columns(part)]
+        if any(each.excludes(row, self.about) for each in unnamed for row in rows[:1]):
+            yield EXCLUDED_NOTE
 
     def _columns(
         self, part: Any, rows: Sequence[Any]

@@ -10,8 +10,9 @@ from typing import Final, TypeVar
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.log.outcomes import CautionCode
+from sysbench.log.outcomes import MEASURED, CautionCode, Subject
 from sysbench.log.records import CellRecord
+from sysbench.render.table import EXCLUDED_MARK
 from sysbench.statistics import Pooled, PowerLaw, Ratio
 from sysbench.statistics.pooling import MIN_EFFECT_SHARE
 
@@ -28,45 +29,23 @@ MAX_OMITTED_HALF_WIDTH: Final = 0.02
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence and the cells that it is about."""
+    """A sentence and the cells that it rests on: none if it says that something cannot be decided."""
 
     text: str
     cells: Sequence[CellRecord]
     is_exclusion: bool = False
     """Whether the sentence explains why these cells have no findings."""
-
-
-EXCLUDING_CAUTIONS: Final[frozenset[CautionCode]] = frozenset(
-    {
-        "warmup-unfinished",
-        "two-modes",
-        "drift",
-        "autocorrelated",
-        "too-few-steps",
-        "gradients-missing",
-        "parameters-unchanged",
-        "below-lower-bound",
-        "not-measured",
-    }
-)
-"""Cautions that make a cell unusable for findings: its median is meaningless, or its interval too narrow."""
-
-SELF_COMPARISON_CAUTIONS: Final[frozenset[CautionCode]] = frozenset(
-    {"throttled", "gpu-shared", "host-busy", "threads-wait", "cores-shared", "compile-fell-back"}
-)
-"""Cautions under which a cell may only be compared with itself, because others ran under different conditions."""
-
-
-def excluding_cautions(cell: CellRecord, *, self_comparison: bool) -> frozenset[CautionCode]:
-    """Return the cautions that exclude a cell from findings.
-
-    If the cell is compared only with itself (`self_comparison`), fewer cautions exclude it.
-    """
-    excluding = EXCLUDING_CAUTIONS if self_comparison else EXCLUDING_CAUTIONS | SELF_COMPARISON_CAUTIONS
-    return frozenset(caution.code for caution in cell.cautions) & excluding
+    about: Subject = "times"
+    """What the cells must be reliable for."""
 
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
+
+
+def reliable(cells: Iterable[AnyCell], subject: Subject = "times") -> list[AnyCell]:
+    """Return the cells on which findings about a subject may rest."""
+    return [cell for cell in cells if not cell.excluding_cautions(subject)]
+
 
 Namer = Callable[[CellRecord], str]
 """Function that returns the name of a cell among others."""
@@ -79,6 +58,11 @@ def namer(cells: Sequence[CellRecord], ignored: Iterable[str] = ()) -> Namer:
     return lambda cell: axes.label(cell.axes, named)
 
 
+def marked(name: Namer) -> Namer:
+    """Return a function that names a cell as `name` does, with a mark if cautions exclude its times from findings."""
+    return lambda cell: f"{name(cell)} {EXCLUDED_MARK}" if cell.excluding_cautions() else name(cell)
+
+
 def with_setting(found: Iterable[Statement], cells: Sequence[CellRecord]) -> Iterator[Statement]:
     """Put before each sentence what its cells have in common and other finished cells lack, unless it says so.
 
@@ -86,6 +70,9 @@ def with_setting(found: Iterable[Statement], cells: Sequence[CellRecord]) -> Ite
     """
     differing = axes.varying(axes.axes_of([cell for cell in cells if cell.outcome == "ok"]))
     for each in found:
+        if not each.cells:
+            yield each
+            continue
         shared = set(differing) - set(axes.varying(axes.axes_of(each.cells))) - {"mode"}  # phases tell the mode
         text = each.text.casefold()
         phrases = [axes.phrase(axis, each.cells[0].axes.get(axis)) for axis in differing if axis in shared]
@@ -291,21 +278,25 @@ def _value(number: str) -> float:
     return float(number.replace(",", "").replace("−", "-"))
 
 
-def excluded_cells(
-    cells: Sequence[AnyCell], cautions_of: Callable[[AnyCell], Iterable[CautionCode]], result: str
-) -> Iterator[Statement]:
-    """Yield a sentence that names the cells excluded from the result that `result` names, and their cautions.
-
-    Yields nothing if no cell is excluded.
-    """
+def exclusions(cells: Sequence[AnyCell], subject: Subject = "times") -> Iterator[Statement]:
+    """Yield a sentence that names the measured cells excluded from findings about a subject, and their cautions."""
     by_code: dict[CautionCode, list[AnyCell]] = {}
     for cell in cells:
-        for code in sorted(cautions_of(cell)):
+        for code in cell.excluding_cautions(subject) if cell.outcome in MEASURED else ():
             by_code.setdefault(code, []).append(cell)
     codes_by_cells: dict[str, list[CautionCode]] = {}
     for code, excluded in by_code.items():
         codes_by_cells.setdefault(name_cells(excluded, namer(cells)), []).append(code)
     if by_code:
         words = [f"{names} ({', '.join(codes)})" for names, codes in codes_by_cells.items()]
-        text = f"Excluded from {result} because of cautions: {'; '.join(words)}."
-        yield Statement(text, tuple({cell.key: cell for found in by_code.values() for cell in found}.values()), True)
+        text = f"Excluded from all findings about {subject} because of cautions: {'; '.join(words)}."
+        every = {cell.key: cell for found in by_code.values() for cell in found}
+        yield Statement(text, tuple(every.values()), True, subject)
+
+
+def undecided(question: str, cells: Sequence[AnyCell], subject: Subject = "times") -> Statement:
+    """Return the answer to a question whose cells are excluded: `… cannot be decided: cautions exclude both cells`."""
+    excluded = [cell for cell in cells if cell.excluding_cautions(subject)]
+    codes = sorted({code for cell in excluded for code in cell.excluding_cautions(subject)})
+    many = count_phrase(len(cells)) if len(excluded) == len(cells) else f"{len(excluded)} of {len(cells)} cells"
+    return Statement(f"{question} cannot be decided: cautions exclude {many} ({', '.join(codes)}).", (), about=subject)

@@ -7,11 +7,11 @@ whose numbers are far larger or smaller than the others get a scale of their own
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, takewhile
 
-from sysbench.render.table import Cell, Column, Measure, Table, Word
+from sysbench.render.table import EXCLUDED_MARK, Cell, Column, Measure, Table, Word
 from sysbench.units import UNKNOWN, Scale, Unit, quantity, ratio_decimals, shared_decimals, shared_scale
 
 _READABLE = (0.005, 10_000)
@@ -37,7 +37,7 @@ def format_columns(table: Table, *, deviations: bool = True) -> tuple[FormattedC
         group_measures.setdefault(_decimals_group(column), []).extend(
             cell for cell in cells if isinstance(cell, Measure)
         )
-    return tuple(
+    formatted = [
         _format_column(
             column,
             cells,
@@ -48,7 +48,18 @@ def format_columns(table: Table, *, deviations: bool = True) -> tuple[FormattedC
         if column.unit
         else FormattedColumn(column, "", tuple(_format_unmeasured(cell) for cell in cells))
         for column, cells in by_column
-    )
+    ]
+    if table.excluded and formatted:
+        marked = max(table.axes - 1, 0)
+        formatted[marked] = _with_marks(formatted[marked], table.excluded)
+    return tuple(formatted)
+
+
+def _with_marks(column: FormattedColumn, excluded: Collection[int]) -> FormattedColumn:
+    """Return the column with a mark after the text of each excluded row; the other texts stay in line with them."""
+    blank = " " * len(EXCLUDED_MARK)
+    texts = (f"{text} {EXCLUDED_MARK if row in excluded else blank}" for row, text in enumerate(column.texts))
+    return replace(column, texts=tuple(texts))
 
 
 def _decimals_group(column: Column) -> object:

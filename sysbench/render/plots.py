@@ -314,6 +314,8 @@ class Bar:
     """Name of the bar's series, which also determines the position of the bar at the tick."""
     parts: Mapping[str, float]
     absent: Mark | None = None
+    excluded: bool = False
+    """Whether cautions exclude the bar's cell from findings: it has a mark above it."""
 
     @property
     def height(self) -> float:
@@ -379,10 +381,10 @@ def draw_stacked(
                 if height:
                     boxes.append(Box(where - 0.46 * width, below, 0.92 * width, height, colour))
                 below += height
-            if bar.absent is not None:
-                mark = bar.absent
+            mark = Mark("!", size=8, rise=5, weight="bold") if bar.excluded and bar.parts else bar.absent
+            if mark is not None:
                 axes.annotate(
-                    mark.text, (where, 0), (0, mark.rise), textcoords="offset points", fontsize=mark.size,
+                    mark.text, (where, below), (0, mark.rise), textcoords="offset points", fontsize=mark.size,
                     fontweight=mark.weight, color=mark.colour, ha="center", va="center",
                 )  # fmt: skip
         draw_boxes(axes, boxes, HATCHES[number])
@@ -430,6 +432,17 @@ def draw_error_bars(axes: Axes, points: Sequence[Point], colour: str, cap: float
             capsize=cap,
             zorder=zorder,
         )
+
+
+EXCLUDED_NOTE: Final = "Open markers and !: excluded from findings because of cautions."
+
+
+def draw_excluded(axes: Axes, points: Sequence[tuple[float, float]], style: LineStyle, size: float) -> None:
+    """Draw open markers over those of excluded cells, so that no trend is read from them."""
+    axes.plot(
+        [x for x, _ in points], [y for _, y in points], linestyle="none", marker=style.marker, markersize=size,
+        markerfacecolor="white", markeredgecolor=style.colour, zorder=5,
+    )  # fmt: skip
 
 
 def draw_crosses(axes: Axes, at: float, colours: Sequence[str], size: float, spacing: float, zorder: float) -> None:

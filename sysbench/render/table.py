@@ -124,11 +124,19 @@ class Table:
     on_request: tuple[OnRequestColumn, ...] = ()
     constants: tuple[tuple[Column, Cell], ...] = ()
     """Axes on which all rows agree: shown above the table for people, kept as columns for programs."""
+    excluded: frozenset[int] = frozenset()
+    """Numbers of the rows about cells that cautions exclude from findings: marked for people."""
+
+
+EXCLUDED_MARK: Final = "!"
+EXCLUDED_NOTE: Final = "! excluded from findings because of cautions"
 
 
 def notes(table: Table) -> tuple[str, ...]:
     """Return all notes below a table: first the notes on its columns, then the notes on the table."""
-    return tuple(dict.fromkeys([*(column.note for column in table.columns if column.note), *table.notes]))
+    of_columns = (column.note for column in table.columns if column.note)
+    of_rows = (EXCLUDED_NOTE,) if table.excluded else ()
+    return tuple(dict.fromkeys([*of_columns, *table.notes, *of_rows]))
 
 
 RemarkKind = Literal["caution", "outcome", "finding", "note"]

@@ -19,9 +19,8 @@ from sysbench.commands.attention.findings import findings as attention_findings
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.time.findings import all_findings
 from sysbench.commands.time.record import TimeCellRecord
-from sysbench.log.outcomes import CautionCode
-from sysbench.log.records import CellRecord
-from sysbench.render.findings import EXCLUDING_CAUTIONS, SELF_COMPARISON_CAUTIONS, Statement
+from sysbench.log.outcomes import EXCLUDING, CautionCode
+from sysbench.render.findings import Statement
 from tests import fixtures_attention
 from tests.fixtures_findings import time_cell
 
@@ -93,7 +92,7 @@ def _cell(dice: random.Random, disturbed: Noise, seconds: float, given: dict[str
     counted = {phase: values[warmup:] for phase, values in phases.items()}
     codes = _cautions(whole[:warmup], whole[warmup:]) if disturbed.cautioned else []
     if dice.random() < 0.05:
-        codes.append(dice.choice(sorted(EXCLUDING_CAUTIONS | SELF_COMPARISON_CAUTIONS | {"launch-bound"})))
+        codes.append(dice.choice(sorted(EXCLUDING["times"] | {"launch-bound"})))
     bytes_ = dice.randrange(1 << 28, 1 << 34)
     return time_cell(counted, warmup_s=whole[:warmup], cautions=codes, allocated=bytes_, **given)
 
@@ -117,12 +116,7 @@ def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[str]:
     sentences = list(all_findings(cells))
     for each in sentences:
         yield from (f"{what}: {each.text}" for what in (*_within(each), *_comparison(each)))
-        if not re.search(r"Excluded from|standard deviation|peak allocated|out of memory|warm", each.text):
-            doubtful = [
-                cell.key for cell in each.cells if {caution.code for caution in cell.cautions} & EXCLUDING_CAUTIONS
-            ]
-            if doubtful:
-                yield f"rests on doubtful {doubtful}: {each.text}"
+        yield from _doubtful(each)
     yield from _between(sentences)
 
 
@@ -237,12 +231,14 @@ def of_attention(seed: int, noise_share: float) -> Iterator[str]:
         for low, high in re.findall(r"do not differ measurably.*?ratio(?: is)? ([\d.]+)–([\d.]+)", each.text):
             if not float(low) <= 1 <= float(high):
                 yield f"an interval without 1 is said to be of equals: {each.text}"
-        if not re.search("Excluded from|keeps? |fit|emory kept", each.text):  # memory is exact whatever the times are
-            yield from (f"rests on doubtful {name}: {each.text}" for name in _doubtful(each.cells))
+        yield from _doubtful(each)
 
 
-def _doubtful(cells: Sequence[CellRecord]) -> list[str]:
-    return [cell.key for cell in cells if {caution.code for caution in cell.cautions} & EXCLUDING_CAUTIONS]
+def _doubtful(each: Statement) -> Iterator[str]:
+    """The excluded cells that a finding rests on, by the cautions of each."""
+    for cell in each.cells if not each.is_exclusion else ():
+        if codes := {caution.code for caution in cell.cautions} & EXCLUDING[each.about]:
+            yield f"rests on {cell.key} ({', '.join(sorted(codes))}): {each.text}"
 
 
 def contradictions(runs: int, seed: int) -> Iterator[str]:

@@ -16,7 +16,7 @@ from sysbench.commands.accum.record import (
     SumRecord,
 )
 from sysbench.commands.accum.spec import Experiment
-from sysbench.render.findings import Statement, join_words
+from sysbench.render.findings import Statement, join_words, reliable
 from sysbench.rounding import FORMATS
 
 SHORT_TYPES: Mapping[str, str] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
@@ -27,7 +27,7 @@ _COURSE_ORDER = ("parameter", "output", "logits", "loss", "gradient")
 
 def of_run(record: AccumRecord) -> Iterator[Statement]:
     """Yield a finding for each experiment whose numbers support one."""
-    for cell in record.cells:
+    for cell in reliable(record.cells):
         text = finding(cell) if cell.outcome == "ok" else None
         if text:
             yield Statement(text, (cell,))

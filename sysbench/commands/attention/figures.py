@@ -26,6 +26,7 @@ from sysbench.commands.attention.findings import (
     predicted,
     samples,
     settings,
+    subject_of,
     usual_dim,
     value,
 )
@@ -34,6 +35,7 @@ from sysbench.commands.attention.tables import status, subject
 from sysbench.render import plots
 from sysbench.render.findings import exponent, join_words
 from sysbench.render.plots import (
+    EXCLUDED_NOTE,
     INK,
     LIMIT,
     QUIET,
@@ -44,6 +46,7 @@ from sysbench.render.plots import (
     Point,
     draw_crosses,
     draw_error_bars,
+    draw_excluded,
     printable,
     style_axes,
 )
@@ -85,6 +88,8 @@ def look(implementation: str, everything: Sequence[str]) -> LineStyle:
 
 
 _MISSING: Final = "#f2f2f2"
+DARK_TEXT: Final = "#1b1f24"
+"""Colour of text on light fields of a map, which are light in a dark theme too."""
 _MAP: Final = "cividis"
 """A colour map that is perceptually uniform, even for colour-blind readers."""
 _MAX_COLUMNS: Final = 4
@@ -109,6 +114,8 @@ class Curve:
     """Fitted power law: `N^1.97 ± 0.03`; empty if there is none."""
     modelled: str = ""
     """`simulated` or `predicted`; empty for measured values."""
+    excluded: tuple[tuple[float, float], ...] = ()
+    """The points that cautions exclude from findings, and from the growth."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +246,7 @@ def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
         zorder=4,
     )
     draw_error_bars(axes, curve.points, style.colour, cap=2, zorder=3)
+    draw_excluded(axes, curve.excluded, style, 4.5 + 2.5 * emphasis)
 
 
 def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
@@ -392,7 +400,7 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
                 cell_value = each.values[dim, n]
                 red, green, blue, _ = image.cmap(norm(cell_value))
                 dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-                colour, text = "white" if dark else INK, units.short(each.unit, cell_value)
+                colour, text = "white" if dark else DARK_TEXT, units.short(each.unit, cell_value)
             else:
                 colour, text = QUIET, each.words.get((dim, n), "")
                 corner = (column - 0.5, row - 0.5)
@@ -473,6 +481,8 @@ def _curves(record: AttentionRecord) -> LazyFigure | None:
     caption = _caption(record, f"d {dim}", "medians, bars: 95 % CI")
     shown = join_words([each.title for each in panels])
     text = f"Attention over the sequence length: {shown}. {_caption_text(caption)}."
+    if any(curve.excluded for each in panels for curve in each.curves):
+        text += f" {EXCLUDED_NOTE}"
     return LazyFigure("curves", text, lambda: draw_curves(panels, caption), tuple(cells))
 
 
@@ -556,6 +566,11 @@ def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) 
         beyond=beyond[0].cell.seq if beyond else None,
         growth=next((exponent(law, "N") for law in laws if isinstance(law, PowerLaw)), ""),
         modelled=_modelled(own_cells, quantity),
+        excluded=tuple(
+            (cell.cell.seq, found)
+            for cell in own_cells
+            if cell.excluding_cautions(subject_of(quantity)) and (found := value(cell, quantity))
+        ),
     )
 
 

@@ -9,24 +9,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations, groupby, pairwise
 from typing import Final, Literal
 
 from sysbench import units
 from sysbench.cells import group_ignoring
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
+from sysbench.log.outcomes import Subject
 from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import Samples
 from sysbench.render.findings import (
     Statement,
     contains_one,
-    excluded_cells,
-    excluding_cautions,
+    exclusions,
     exponent,
     interval,
     join_words,
     no_difference_clause,
+    reliable,
+    undecided,
     with_interval,
 )
 from sysbench.render.table import sentence
@@ -102,6 +103,11 @@ def value(cell: AttentionCellRecord, quantity: Quantity) -> float | None:
     return found.median_s if found else instead.point_s if instead else None
 
 
+def subject_of(quantity: Quantity) -> Subject:
+    """Return what a quantity is about: times or memory."""
+    return "memory" if quantity == "saved" else "times"
+
+
 def over_memory(cell: AttentionCellRecord) -> bool:
     """Whether the cell ran out of memory, or was skipped because it would have."""
     return cell.outcome == "oom" or (cell.outcome == "skipped" and _MEMORY.search(cell.detail or "") is not None)
@@ -152,11 +158,12 @@ class Growth:
 def growth(
     cells: Iterable[AttentionCellRecord], axis: str, quantities: Sequence[Quantity] = QUANTITIES
 ) -> list[Growth]:
-    """Return the growth of each quantity along `axis`, for each row in which at least two cells have a value."""
+    """Return the growth of each quantity along `axis`, for each row with two or more reliable values."""
     found = []
     for row in rows_along(cells, axis):
         for quantity in quantities:
-            points = {int(cell.axes[axis]): (cell, y) for cell in row if (y := value(cell, quantity))}
+            known = reliable(row, subject_of(quantity))
+            points = {int(cell.axes[axis]): (cell, y) for cell in known if (y := value(cell, quantity))}
             if len(points) > 1:
                 law = power_law(list(points), [y for _, y in points.values()])
                 found.append(Growth(axis, quantity, law, [cell for cell, _ in points.values()]))
@@ -214,9 +221,9 @@ class Compared:
 
 
 def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity) -> list[Compared]:
-    """Return a comparison for each input on which both implementations have a value, by ascending sequence length."""
+    """Return a comparison for each input on which both implementations have a reliable value, by ascending length."""
     found = []
-    for row in group_ignoring(cells, "implementation"):
+    for row in group_ignoring(reliable(cells), "implementation"):
         by_name = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
         if first in by_name and second in by_name:
             one, other = by_name[first], by_name[second]
@@ -331,28 +338,34 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
     """Yield all findings, setting by setting; if there are several settings, each sentence names its setting."""
     for setting, cells in named_settings(record.cells):
         dim = usual_dim(cells)
-        # Times of doubtful cells are excluded, but their memory is exact and is included.
-        doubted = partial(excluding_cautions, self_comparison=False)
-        believed = [cell for cell in cells if not doubted(cell)]
+        believed, known = reliable(cells), reliable(cells, "memory")
         timed = [cell for cell in believed if cell.cell.dim == dim]
-        mark = "simulated" if any(cell.cell.simulated for cell in cells) else ""
-        modelled = any(cell.source == "predicted" for cell in cells)
-        modelled_mark = "predicted" if modelled else ""
-        for told, found in (
-            (modelled_mark, _fastest(timed, dim)),
-            (modelled_mark, _compiled(timed, dim)),
-            ("times predicted, memory simulated" if modelled else mark, _grows(cells, believed, dim)),
-            (modelled_mark, _phases(timed, dim)),
-            (mark, _kept([cell for cell in cells if cell.cell.dim == dim], dim)),
-            (mark, _ends(cells)),
-            (mark, _accounted(cells)),
+        marks: dict[Subject, str] = {
+            "times": "predicted" if any(cell.source == "predicted" for cell in cells) else "",
+            "memory": "simulated" if any(cell.cell.simulated for cell in cells) else "",
+        }
+        for each in (
+            *_unanswered(cells, believed),
+            *_fastest(timed, dim),
+            *_compiled(timed, dim),
+            *_grows(known, believed, dim),
+            *_phases(timed, dim),
+            *_kept([cell for cell in known if cell.cell.dim == dim], dim),
+            *_ends(known),
+            *_accounted(known),
         ):
-            prefix = ", ".join(filter(None, [setting, told]))
-            for each in found:
-                yield replace(each, text=f"{prefix}: {each.text}" if prefix else each.text)
+            prefix = ", ".join(filter(None, [setting, marks[each.about]]))
+            yield replace(each, text=f"{prefix}: {each.text}" if prefix else each.text)
         prefix = f"{setting}: " if setting else ""
-        for excluded in excluded_cells(cells, doubted, "findings about times"):
+        for excluded in exclusions(cells):
             yield Finding(f"{prefix}{excluded.text}", excluded.cells, excluded.is_exclusion)
+
+
+def _unanswered(cells: Cells, believed: Cells) -> Iterator[Finding]:
+    """Yield that the fastest implementation is undecided, if cautions leave no two implementations to compare."""
+    timed = [cell for cell in cells if value(cell, "forward") is not None]
+    if len(implementations(timed)) > 1 and len(implementations(believed)) < 2:
+        yield Finding(undecided("which implementation is fastest", timed).text, ())
 
 
 def _fastest(cells: Cells, dim: int | None) -> Iterator[Finding]:
@@ -454,25 +467,28 @@ def _grows(cells: Cells, reliable: Cells, dim: int | None) -> Iterator[Finding]:
     timed = [cell for cell in reliable if value(cell, "forward") is not None]
     complete = [row for row in group_ignoring(timed, "implementation", "dim") if dims(row) == every_dim]
     longest = max((row[0].cell.seq for row in complete), default=None)
-    grows_with_n = [
-        *growth([cell for cell in reliable if cell.cell.dim == dim], "seq", TIMES),
-        *growth([cell for cell in cells if cell.cell.dim == dim], "seq", ("saved",)),
-    ]
-    laws = [each for each in grows_with_n if isinstance(each.law, PowerLaw) or not each.law.too_few]
-    in_n = [each for each in laws if each.quantity == "saved" or _tells(each)]
-    in_d = [
-        each
-        for each in growth([cell for cell in reliable if cell.cell.seq == longest], "dim", TIMES)
-        if isinstance(each.law, PowerLaw) and _tells(each)
-    ]
-    grouped: dict[tuple[str, str], list[Growth]] = {}
+    in_n = growth([cell for cell in reliable if cell.cell.dim == dim], "seq", TIMES)
+    in_d = growth([cell for cell in reliable if cell.cell.seq == longest], "dim", TIMES)
+    saved = growth([cell for cell in cells if cell.cell.dim == dim], "seq", ("saved",))
+    told: tuple[tuple[list[Growth], str, Subject], ...] = (
+        ([each for each in in_n if _has_law(each) and _tells(each)], f"d {dim}", "times"),
+        ([each for each in in_d if isinstance(each.law, PowerLaw) and _tells(each)], f"N {longest}", "times"),
+        ([each for each in saved if _has_law(each)], f"d {dim}", "memory"),
+    )
+    grouped: dict[tuple[str, str, Subject], list[Growth]] = {}
     for name in implementations(cells):
-        for growths, where in ((in_n, f"d {dim}"), (in_d, f"N {longest}")):
+        for growths, where, about in told:
             if own := [each for each in growths if each.implementation == name]:
-                grouped.setdefault((where, _together(own)), []).extend(own)
-    for (where, text), growths in grouped.items():
+                grouped.setdefault((where, _together(own), about), []).extend(own)
+    for (where, text, about), growths in grouped.items():
         names = list(dict.fromkeys(each.implementation for each in growths))
-        yield Finding(f"for {join_words(names)} at {where}, {text}", [cell for each in growths for cell in each.cells])
+        basis = [cell for each in growths for cell in each.cells]
+        yield Finding(f"for {join_words(names)} at {where}, {text}", basis, about=about)
+
+
+def _has_law(each: Growth) -> bool:
+    """Whether there are enough sizes to tell how the quantity grows."""
+    return isinstance(each.law, PowerLaw) or not each.law.too_few
 
 
 def _tells(each: Growth) -> bool:
@@ -562,7 +578,9 @@ def _kept(cells: Cells, dim: int | None) -> Iterator[Finding]:
             grouped.setdefault((cell.cell.seq, kept), []).append(cell)
     for (n, kept), found in grouped.items():
         keep = "keep" if len(found) > 1 else "keeps"
-        yield Finding(f"at d {dim} and N {n}, {join_words(implementations(found))} {keep} {kept}", found)
+        yield Finding(
+            f"at d {dim} and N {n}, {join_words(implementations(found))} {keep} {kept}", found, about="memory"
+        )
 
 
 def _ends(cells: Cells) -> Iterator[Finding]:
@@ -590,7 +608,7 @@ def _ends(cells: Cells) -> Iterator[Finding]:
         were = "was" if len(untried) == 1 else "were"
         skipped = f" N {join_words(list(map(str, untried)))} {were} not tried." if untried else ""
         ends = [cell for row in rows for cell in (row.fits, row.beyond) if cell is not None]
-        yield Finding(f"{name}: {there}{needs}.{skipped}", ends)
+        yield Finding(f"{name}: {there}{needs}.{skipped}", ends, about="memory")
 
 
 def _size_range(sizes_bytes: Sequence[int]) -> str:
@@ -625,4 +643,4 @@ def _accounted(cells: Cells) -> Iterator[Finding]:
     have = f"; {units.size(cell.available_bytes)} are available" if cell.available_bytes is not None else ""
     which = f"{cell.cell.implementation} at d {cell.cell.dim} and N {cell.cell.seq}"
     text = f"the smallest cell that does not fit is {which}. It needs {join_words(parts)}, {total}{have}."
-    yield Finding(text, [cell], hint="--tables accounting lists all tensors by name")
+    yield Finding(text, [cell], about="memory", hint="--tables accounting lists all tensors by name")

@@ -32,6 +32,7 @@ from sysbench.commands.attention.findings import (
     predicted,
     settings,
     smallest_beyond,
+    subject_of,
     usual_dim,
     value,
 )
@@ -425,13 +426,15 @@ class _Grid:
         where = f"{self.name}, {self.setting}" if self.setting else self.name
         return _marked(f"{where}: {NAMES[self.quantity]}, {what}", self.cells, times=times)
 
-    def rows(self) -> list[tuple[int, dict[int, Cell]]]:
-        """Return each head dimension with its values by sequence length."""
+    def rows(self) -> list[tuple[int, dict[int, Cell], bool]]:
+        """Return each head dimension with its values by sequence length, and whether cautions exclude one of them."""
         known: dict[int, dict[int, Cell]] = {dim: {} for dim in dims(self.cells)}
         for cell in self.cells:
             found = value(cell, self.quantity)
             known[cell.cell.dim][cell.cell.seq] = Measure(found) if found is not None else status(cell)
-        return list(known.items())
+        subject = subject_of(self.quantity)
+        excluded = {cell.cell.dim for cell in self.cells if cell.excluding_cautions(subject)}
+        return [(dim, values, dim in excluded) for dim, values in known.items()]
 
 
 def _grid_column(unit: units.Unit) -> Field:
@@ -457,7 +460,9 @@ GRID = DeclaredTable(
         ),
     ),
     rows=lambda part: part.rows(),
-    leading=leading_fields(Field("dim", axes.TITLES["dim"], get=lambda row: row[0])),
+    leading=leading_fields(
+        Field("dim", axes.TITLES["dim"], get=lambda row: row[0]), is_excluded=lambda row: bool(row[2])
+    ),
     parts=_Grid.all_of,
     name_of=lambda part: f"grid-{part.quantity}",
     needs="a cell with times or memory",
@@ -575,6 +580,7 @@ FRONTIER = DeclaredTable(
     rows=lambda record: frontier(record.cells),
     leading=_along(lambda record: (*_varying_settings(record), "implementation", "dim"), lambda row: row.cells),
     needs="a cell that is known to fit or not to fit",
+    about="memory",
 )
 """The longest sequence that fits, and the memory that the next one would need."""
 
@@ -641,6 +647,7 @@ MEMORY = DeclaredTable(
     leading=_along(lambda record: varying(record.cells) or ("implementation",)),
     notes=("kept for backward besides q, k, v and the output. By formula, two N × N tensors take 8BN² bytes in fp32",),
     needs="a cell whose memory is known",
+    about="memory",
 )
 """Memory that forward saves for backward, compared with the formulas for naive attention and for a fused kernel."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sysbench import units
 from sysbench.commands.calibrate.record import CalibrateRecord
-from sysbench.render.findings import Statement, join_words
+from sysbench.render.findings import Statement, exclusions, join_words, reliable
 
 SURPRISING = 3
 """Number of standard deviations by which a rate must differ from its previous value to be reported."""
@@ -14,22 +14,24 @@ SURPRISING = 3
 
 def of_run(record: CalibrateRecord) -> Iterator[Statement]:
     """Yield the findings: rates missing from the input file, changed rates, and cases slower than their rate."""
+    cells = reliable(record.cells)
+    timed = {case.rate for cell in cells for case in cell.cases}
     if record.read_from is not None:
         by_reason: dict[str, list[str]] = {}
         for name, why in record.unseen.items():
             by_reason.setdefault(why, []).append(name)
         unseen = "; ".join(f"{join_words(names)} ({why})" for why, names in by_reason.items())
         unchanged = f"The file does not show these, so they are unchanged: {unseen}."
-        yield Statement(f"the rates were read from {record.read_from}. {unchanged}", record.cells)
+        yield Statement(f"the rates were read from {record.read_from}. {unchanged}", cells)
     moved = [
         f"{rate.name} {units.ratio(rate.value / rate.before)}"
         for rate in record.rates
-        if rate.before and abs(rate.value / rate.before - 1) > SURPRISING * rate.spread
+        if rate.name in timed and rate.before and abs(rate.value / rate.before - 1) > SURPRISING * rate.spread
     ]
     if moved:
-        yield Statement(f"relative to the previous rates: {join_words(moved)}.", record.cells)
+        yield Statement(f"relative to the previous rates: {join_words(moved)}.", cells)
     by_name = {rate.name: rate.value for rate in record.rates}
-    for cell in record.cells:
+    for cell in cells:
         slower = [
             f"{case.case} {units.share(case.value / by_name[case.rate])}"
             for case in cell.cases
@@ -37,3 +39,4 @@ def of_run(record: CalibrateRecord) -> Iterator[Statement]:
         ]
         if slower:
             yield Statement(f"{cell.cell.part}: relative to the rate for large inputs, {join_words(slower)}.", (cell,))
+    yield from exclusions(record.cells)

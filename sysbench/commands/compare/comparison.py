@@ -28,7 +28,7 @@ from sysbench.commands.compare.cells import (
 from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, same_code, warnings
 from sysbench.errors import LogError, UsageError
 from sysbench.log.events import SCHEMA_VERSION
-from sysbench.log.outcomes import Outcome
+from sysbench.log.outcomes import CautionCode, Outcome
 from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import CellRecord
 from sysbench.spec.frozen import Frozen
@@ -108,6 +108,8 @@ class CellComparison(Frozen):
     times: list[TimeComparison]
     predictions: list[PredictionComparison] = Field(default=[], exclude_if=lambda value: not value)
     memory: list[MemoryComparison]
+    excluded_by: list[CautionCode] = Field(default=[], exclude_if=lambda value: not value)
+    """Cautions of either side that exclude the times from findings; what rounds and runs repeat, they average out."""
 
 
 class LeftOver(Frozen):
@@ -273,6 +275,9 @@ def _side_record(side: Side) -> SideRecord:
 
 def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
     a_memory, b_memory = a.memory(), b.memory()
+    times = list(_compare_times(a, b, rules))
+    by_steps = any(time.repeated == "steps" for time in times)
+    codes = {code for side in (a, b) if by_steps for code in side.latest_record.excluding_cautions()}
     return CellComparison(
         kind=a.kind,
         axes={name: value for name, value in a.axes.items() if b.axes.get(name) == value},
@@ -282,13 +287,14 @@ def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
         b_detail=b.latest_record.detail,
         a_simulated=bool(a.axes.get("simulate")),
         b_simulated=bool(b.axes.get("simulate")),
-        times=list(_compare_times(a, b, rules)),
+        times=times,
         predictions=list(_compare_predictions(a.latest_record, b.latest_record)),
         memory=[
             MemoryComparison(quantity=name, exact=name not in SAMPLED_MEMORY, a_bytes=value, b_bytes=b_memory[name])
             for name, value in a_memory.items()
             if name in b_memory
         ],
+        excluded_by=sorted(codes),
     )
 
 
@@ -370,10 +376,11 @@ def _left_over_cells(arm: Arm, side: Side, other: Side, matchings: dict[Kind, Ma
 
 
 def _geometric_means(cells: Sequence[CellComparison]) -> Iterator[GeometricMean]:
+    """Yield the mean of each time over the cells that cautions do not exclude."""
     grouped: dict[tuple[Kind, str], list[TimeComparison]] = {}
     for cell in cells:
         for time in cell.times:
-            if time.headline:
+            if time.headline and not cell.excluded_by:
                 grouped.setdefault((cell.kind, time.quantity), []).append(time)
     for (kind, quantity), times in grouped.items():
         verdicts = [time.verdict for time in times]

@@ -122,12 +122,14 @@ def _kinds(comparison: Comparison) -> list[str]:
 def _time_tables(comparison: Comparison, kind: str, *, headline: bool) -> Tables:
     cells = [cell for cell in comparison.cells if cell.kind == kind]
     axes = varying_axes([cell.axes for cell in cells])
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
+    excluded: set[int] = set()
     for cell in cells:
         times = [_time_row(time) for time in cell.times if time.headline == headline]
         if headline and not times and (cell.a_outcome, cell.b_outcome) != ("ok", "ok"):
             a, b = outcome_word(cell.a_outcome), outcome_word(cell.b_outcome)
             times = [(EMPTY_CELL, a, b, EMPTY_CELL, EMPTY_CELL)]
+        excluded |= {len(rows) + number for number in range(len(times)) if cell.excluded_by}
         rows += [(*_axis_values(cell.axes, axes), *row) for row in times]
     if not rows:
         return []
@@ -141,7 +143,8 @@ def _time_tables(comparison: Comparison, kind: str, *, headline: bool) -> Tables
         Column("quantity", "time"),
         *_time_columns(note if headline else "", wide=not headline),
     )
-    return [Table("verdicts" if headline else "parts", title, columns, tuple(rows), len(axes) + 1)]
+    name = "verdicts" if headline else "parts"
+    return [Table(name, title, columns, tuple(rows), len(axes) + 1, excluded=frozenset(excluded))]
 
 
 def _percent(share: float) -> str:
@@ -343,7 +346,7 @@ def _axis_values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
 
 
 def _remarks(comparison: Comparison) -> Iterator[Remark]:
-    yield from (Remark("finding", _describe_mean(mean)) for mean in comparison.geometric_means)
+    yield from (Remark("finding", each) for each in _time_findings(comparison))
     yield from (Remark("finding", finding) for finding in _prediction_findings(comparison))
     if memory := _memory_finding(comparison):
         yield Remark("finding", memory)
@@ -353,6 +356,24 @@ def _remarks(comparison: Comparison) -> Iterator[Remark]:
     if not comparison.differences:
         yield Remark("note", _describe_sameness(comparison))
     yield from _gate_remarks(comparison)
+
+
+def _time_findings(comparison: Comparison) -> Iterator[str]:
+    """Describe the mean of each command's times, or say that it cannot be decided because cautions exclude cells."""
+    yield from map(_describe_mean, comparison.geometric_means)
+    names = labels([(cell.kind, cell.axes) for cell in comparison.cells])
+    for kind in _kinds(comparison):
+        timed = [(cell, name) for cell, name in zip(comparison.cells, names, strict=True) if cell.kind == kind]
+        excluded = [(cell, name) for cell, name in timed if cell.excluded_by]
+        if not excluded:
+            continue
+        codes = ", ".join(sorted({code for cell, _ in excluded for code in cell.excluded_by}))
+        if any(mean.kind == kind for mean in comparison.geometric_means):
+            which = "; ".join(_first_sentences([name for _, name in excluded], MAX_LISTED))
+            yield f"excluded from this because of cautions ({codes}): {which}"
+        else:
+            many = {1: "the only cell", 2: "both cells"}.get(len(excluded), f"all {len(excluded)} cells")
+            yield f"{kind}: whether A or B is faster cannot be decided: cautions exclude {many} ({codes})"
 
 
 def _describe_sameness(comparison: Comparison) -> str:
@@ -422,7 +443,7 @@ def summary_line(comparison: Comparison) -> str:
     """Summarize a comparison on one line: times, memory, cells with other outcomes, and the verdict of the gate."""
     changed = sum(cell.a_outcome != cell.b_outcome for cell in comparison.cells)
     sentences = [
-        *map(_describe_mean, comparison.geometric_means),
+        *_time_findings(comparison),
         *_prediction_findings(comparison),
         *filter(None, [_memory_finding(comparison)]),
         *([f"{_counted(changed, 'cell')} with different outcomes in A and B"] if changed else []),

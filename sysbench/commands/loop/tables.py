@@ -54,7 +54,9 @@ PHASES = DeclaredTable(
     "phases",
     "phases of a step",
     rows=_phases,
-    leading=leading_fields(Field("phase", get=lambda row: row[1])),
+    leading=leading_fields(
+        Field("phase", get=lambda row: row[1]), is_excluded=lambda row: bool(row[0].excluding_cautions())
+    ),
     columns=(
         Field("wall", "mean", "s", get=lambda row: mean_of(row[2].wall), optional=True),
         Field("device", "device", "s", get=lambda row: mean_of(row[2].device), optional=True, importance=2),

@@ -20,10 +20,12 @@ from sysbench.commands.memory.spec import search_goal
 from sysbench.render.findings import (
     Statement,
     count_phrase,
+    exclusions,
     join_words,
     name_cells,
     name_cells_by_context,
     namer,
+    reliable,
     share_range,
     with_setting,
 )
@@ -69,15 +71,20 @@ def headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
 def _by_source(
     cells: Sequence[MemoryCellRecord], *kinds: Callable[[Sequence[MemoryCellRecord]], Iterator[Statement]]
 ) -> Iterator[Statement]:
-    """Yield the findings of all `kinds` for the measured cells, then for the cells of each simulated GPU."""
+    """Yield the findings of all `kinds` for the measured cells, then for the cells of each simulated GPU.
+
+    They rest on cells whose memory can be relied on.
+    """
     groups = axes.group_ignoring(cells, "model", *(axis for axis in axes.TITLES if axis != "simulate"))
     for group in groups:
+        known = reliable(group, "memory")
         gpu = group[0].cell.simulate
         where = f"simulated for {gpu}" if gpu else "measured"
         prefix = f"{where}: " if len(groups) > 1 else ""
         for kind in kinds:
-            for each in with_setting(kind(group), group):
-                yield Statement(f"{prefix}{each.text}", each.cells)
+            for each in with_setting(kind(known), group):
+                yield Statement(f"{prefix}{each.text}", each.cells, about="memory")
+        yield from exclusions(group, "memory")
 
 
 def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:

@@ -9,7 +9,7 @@ COMMAND = Command(
         1,
         "Where the time goes",
         (
-            *("summary", "communication", "collectives", "arrivals"),
+            *("summary", "limits", "communication", "collectives", "arrivals"),
             *("phases", "classes", "attention", "device", "precision", "kernels"),
         ),
         ("tree",),

@@ -26,7 +26,11 @@ from sysbench.trace.summary import (
     part_of,
 )
 
-PROFILE: Final = Leading(columns=lambda profiles: profiles.columns, values=lambda _: lambda row: row.profile.leading)
+PROFILE: Final = Leading(
+    columns=lambda profiles: profiles.columns,
+    values=lambda _: lambda row: row.profile.leading,
+    is_excluded=lambda row: bool(row.profile.excluded),
+)
 """Leading columns that identify the profile."""
 
 WORK: Final = {"work": Fill(("kernel", "operator"), lambda profiles: profiles.work_noun)}

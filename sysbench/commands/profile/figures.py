@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sysbench import units
 from sysbench.commands.profile.findings import RANGES, attention_parts, class_shares, has_phase
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
-from sysbench.render.findings import Namer, namer
+from sysbench.render.findings import Namer, marked, namer
 from sysbench.render.plots import (
     INK,
     QUIET,
@@ -146,7 +146,7 @@ def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[LazyFigure]:
             PART_COLOURS,
         ),
     ):
-        found = bars(profiled, namer(cells))
+        found = bars(profiled, marked(namer(cells)))
         if found:
             groups = list(dict.fromkeys(bar.group for bar in found))
             shown = [bar for bar in found if bar.group in groups[:MAX_CELLS]]
@@ -155,7 +155,7 @@ def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[LazyFigure]:
             yield LazyFigure(
                 name, caption_text(what, subtitle_parts, omitted), partial(draw_bars, shown, colours, heading)
             )
-    yield from _roofline_figures(profiled, namer(cells), mark)
+    yield from _roofline_figures(profiled, marked(namer(cells)), mark)
 
 
 def _class_bars(cells: Sequence[ProfileCellRecord], name: Callable[[ProfileCellRecord], str]) -> list[Bar]:

@@ -1,7 +1,7 @@
 """Findings of `sysbench profile`: sentences, each with the cells that support it.
 
-A profile covers one to three steps, so shares describe those steps and have no confidence interval. Cells whose profile
-is known to be incomplete (see `EXCLUDING_CAUTIONS`) are excluded.
+A profile covers one to three steps, so shares describe those steps and have no confidence interval. Cells with serious
+cautions (`CellRecord.excluding_cautions`) are excluded.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from typing import Final
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
-from sysbench.log.outcomes import CautionCode
-from sysbench.render.findings import Namer, Statement, excluded_cells, join_words, name_cells, namer, share_range
+from sysbench.render.findings import (
+    Namer,
+    Statement,
+    exclusions,
+    join_words,
+    name_cells,
+    namer,
+    reliable,
+    share_range,
+    undecided,
+)
 from sysbench.spec.model import Mode, Phase
 from sysbench.trace.summary import KernelClass, KernelName, ProfileSummary, Rate
-
-DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
-    {"kernels-missing", "kernels-unlinked", "trace-damaged", "check-failed"}
-)
-"""Cautions about missing kernels or kernels without a range, which make shares misleading."""
-
-DOUBTFUL_ON_CPU: Final[frozenset[CautionCode]] = frozenset({"host-busy"})
-"""Cautions that matter on a CPU only, where the host clock times operators and includes the time of other processes."""
 
 RANGES: Final[Mapping[str, tuple[str, ...] | None]] = {
     "forward": ("forward",),
@@ -74,6 +75,7 @@ _POOLED_AXES: Final = ("size", "ctx", "batch", "grad_accum", "mode", "active", "
 def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
     """Yield all findings."""
     known = complete_profiles(cells)
+    yield from _unanswered(cells, known)
     for where, group, name in _by_settings(known, cells):
         for finding in (_leading_kernels, _other_classes, _matmul_shares, _softmax_shares, _matmul_precision):
             yield from finding(group, where, name)
@@ -83,7 +85,7 @@ def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
         share = share_range(covered, namer(cells))
         text = f"profiled kernels cover {share} of the unprofiled step time."
         yield Statement(text, tuple(cell for _, cell in covered))
-    yield from excluded_cells(cells, doubtful_cautions, "all findings")
+    yield from exclusions(cells)
 
 
 def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
@@ -93,24 +95,20 @@ def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
         mark = "predicted: " if any(cell.prediction for cell in group) else ""
         yield from _leading_kernels(group, f"{mark}{where}", name)
         yield from _matmul_shares(group, f"{mark}{where}", name)
+    yield from _unanswered(cells, known)
     if known:
-        yield from excluded_cells(cells, doubtful_cautions, "all findings")
+        yield from exclusions(cells)
 
 
-def doubtful_cautions(cell: ProfileCellRecord) -> frozenset[CautionCode]:
-    """Return the cautions that exclude a cell from all findings."""
-    on_cpu = cell.summary is not None and cell.summary.source == "cpu"
-    doubtful = DOUBTFUL | DOUBTFUL_ON_CPU if on_cpu else DOUBTFUL
-    return frozenset(caution.code for caution in cell.cautions) & doubtful
+def _unanswered(cells: Sequence[ProfileCellRecord], known: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
+    profiled = [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns]
+    if profiled and not known:
+        yield undecided("where the time goes", profiled)
 
 
 def complete_profiles(cells: Iterable[ProfileCellRecord]) -> list[ProfileCellRecord]:
-    """Return the cells with a profile that is not known to be incomplete."""
-    return [
-        cell
-        for cell in cells
-        if cell.summary is not None and cell.summary.spent.total_ns and not doubtful_cautions(cell)
-    ]
+    """Return the cells with a profile that can be relied on."""
+    return [cell for cell in reliable(cells) if cell.summary is not None and cell.summary.spent.total_ns]
 
 
 def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[KernelClass, float]:

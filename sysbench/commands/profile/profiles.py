@@ -50,6 +50,8 @@ class Profile:
 
     leading: tuple[Cell, ...]
     summary: ProfileSummary
+    excluded: bool = False
+    """Whether cautions exclude the profile from findings."""
 
     @cached_property
     def times(self) -> tuple[KernelTime, ...]:

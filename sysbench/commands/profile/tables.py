@@ -16,7 +16,7 @@ from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.render import remarks
-from sysbench.render.declared import DeclaredTable, Field, Fill, leading_axes, varying_or_size
+from sysbench.render.declared import DeclaredTable, Field, Fill, leading_axes, leading_fields, varying_or_size
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word, mean_of
 from sysbench.spec.run import Selection
 from sysbench.trace.ranks.summary import RanksSummary
@@ -46,6 +46,16 @@ SUMMARY: Final = DeclaredTable(
     "profiles",
     (
         Field("step", "{source}", "s", "step", get=_step_time),
+        Field(
+            "phased_step",
+            "by sysbench time",
+            "s",
+            "step",
+            importance=1,
+            get=lambda cell: cell.prediction.phased_step_s if cell.prediction else None,
+            when=lambda profiles: profiles.predicted,
+            note="by sysbench time: with a wait for the device after every phase, without which this step is shorter",
+        ),
         Field(
             "cost",
             "by profiling",
@@ -113,10 +123,42 @@ SUMMARY: Final = DeclaredTable(
 )
 """One row per cell: the unprofiled step, the cost of profiling, and the share of the step that the profile covers."""
 
+
+def _limits(profiles: Profiles) -> Iterator[tuple[ProfileCellRecord, str, float]]:
+    """Yield (cell, name, seconds) of what can limit a predicted step, largest first."""
+    for cell in profiles.record.cells if profiles.record is not None else ():
+        limits_s = cell.prediction.limits_s if cell.prediction is not None and cell.prediction.step else {}
+        yield from ((cell, name, each_s) for name, each_s in sorted(limits_s.items(), key=lambda each: -each[1]))
+
+
+LIMITS: Final = DeclaredTable(
+    "limits",
+    "what limits the step",
+    (
+        Field(
+            "of_step",
+            "of the step",
+            "share",
+            get=lambda row: row[2] / row[0].prediction.phased_step_s if row[0].prediction.phased_step_s else None,
+            note="of the step: by sysbench time, whose column limited by has the same shares",
+        ),
+        Field("time", unit="s", get=lambda row: row[2]),
+    ),
+    rows=_limits,
+    leading=(
+        leading_axes(lambda profiles: axes.varying(axes.axes_of(profiles.record.cells)), lambda row: row[:1]),
+        leading_fields(Field("limit", get=lambda row: row[1])),
+    ),
+    notes=("host: the time to issue everything, while the device works; it limits a step if it takes longer",),
+    needs="a predicted step (--simulate h100)",
+)
+"""For each predicted step: the host's time, and the device's time by what limits its kernels."""
+
 TABLES: Final[dict[str, DeclaredTable]] = {
     table.name: table
     for table in (
         SUMMARY,
+        LIMITS,
         breakdowns.KERNELS,
         breakdowns.TREE,
         breakdowns.PHASE_TABLE,
@@ -142,6 +184,7 @@ TABLES: Final[dict[str, DeclaredTable]] = {
 _EMPTY_TABLE_REASONS: Final = {
     "attention": "it needs naive attention with ranges around its parts: use --attention naive",
     "operator-shapes": "it needs the input shapes of operators: use --shapes",
+    "limits": "it needs a predicted step: use --simulate h100",
     "operators": "it needs operators, which nsys does not record: use --with torch",
     "copies": "the driver copied nothing, or copies were not recorded",
     "device": "it needs device kernels",
@@ -238,7 +281,9 @@ def _mark_predicted(profiles: Profiles, tables: Iterable[Table]) -> list[Table]:
 def _profiles_of_run(record: ProfileRecord, selection: Selection) -> Profiles:
     differing = axes.varying(axes.axes_of(record.cells))
     each = (
-        Profile(axes.values(cell.axes, differing), cell.summary) for cell in record.cells if cell.summary is not None
+        Profile(axes.values(cell.axes, differing), cell.summary, bool(cell.excluding_cautions()))
+        for cell in record.cells
+        if cell.summary is not None
     )
     several = len(record.cells) > 1
     ranks = (
@@ -272,8 +317,10 @@ def _requested_tables(profiles: Profiles, names: Sequence[str]) -> list[Table]:
         return []
     # Trace files have no summary. With several profiles, there would be too many other tables.
     rank_table_names = ("communication", "collectives", "arrivals")
-    tables_of_several = ("summary", *rank_table_names) if profiles.record is not None else (*rank_table_names, "ranks")
-    tables_of_one = ("summary", "device", *rank_table_names, "classes", "tree", "attention", "kernels")
+    tables_of_several = (
+        ("summary", "limits", *rank_table_names) if profiles.record is not None else (*rank_table_names, "ranks")
+    )
+    tables_of_one = ("summary", "limits", "device", *rank_table_names, "classes", "tree", "attention", "kernels")
     shown = tables_of_several if len(profiles.all) > 1 else tables_of_one
     return _mark_predicted(profiles, (table for name in shown for table in TABLES[name](profiles)))
 

@@ -17,7 +17,7 @@ from sysbench.commands.report.document import Basis, Finding, ReportedRun
 from sysbench.commands.time.findings import reliable_cells
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.records import CellRecord
-from sysbench.render.findings import name_cells, namer, share_range
+from sysbench.render.findings import name_cells, namer, reliable, share_range
 from sysbench.spec import hardware
 
 _STEP_AXES: Final = ("size", "model", "ctx", "batch", "grad_accum", "ranks", *CHOICES)
@@ -59,7 +59,7 @@ def match_timed_and_profiled(
     for cell in complete_profiles(profiled):
         if cell.device is not None and cell.summary is not None and cell.summary.source == "device":
             by_step.setdefault((cell.device.name, _step_key(cell)), cell)
-    for each in reliable_cells(timed, alone=False):
+    for each in reliable_cells(timed):
         key = (each.device.name, _step_key(each)) if each.device is not None else None
         profile_cell, samples = by_step.pop(key, None), each.samples(phase)
         kernels_s = _kernels_s(profile_cell, phase) if profile_cell is not None else 0.0
@@ -91,11 +91,12 @@ class MeasuredAndModelled:
 def match_measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[MeasuredAndModelled]:
     """Yield one pair for every step whose peak was both measured and simulated for the same GPU and mode."""
     by_step: dict[Hashable, MemoryCellRecord] = {}
-    for cell in cells_with_peak(cells):
+    known = cells_with_peak(reliable(cells, "memory"))
+    for cell in known:
         if cell.source == "measured" and cell.device is not None and cell.device.type == "cuda":
             slug = hardware.slug_of(cell.device.name, cell.device.memory_bytes)
             by_step.setdefault((slug, cell.cell.mode, _step_key(cell)), cell)
-    for cell in cells_with_peak(cells):
+    for cell in known:
         measured_cell = by_step.pop((cell.cell.simulated, cell.cell.mode, _step_key(cell)), None)
         if measured_cell is not None:
             yield MeasuredAndModelled(measured_cell, cell, peak_bytes(cell) / peak_bytes(measured_cell) - 1)
@@ -104,11 +105,11 @@ def match_measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[
 def match_measured_and_predicted(cells: Sequence[TimeCellRecord]) -> Iterator[MeasuredAndModelled]:
     """Yield one pair for every measured step that was also predicted for the same device."""
     by_step: dict[Hashable, tuple[TimeCellRecord, float]] = {}
-    for cell in reliable_cells(cells, alone=False):
+    for cell in reliable_cells(cells):
         if cell.device is not None and (samples := cell.samples("step")) is not None:
             slug = hardware.slug_of(cell.device.name, cell.device.memory_bytes)
             by_step.setdefault((slug, cell.cell.mode, _step_key(cell)), (cell, samples.median_s))
-    for cell in cells:
+    for cell in reliable(cells):
         step = cell.prediction.step if cell.prediction else None
         if step is not None and (match := by_step.pop((cell.cell.simulated, cell.cell.mode, _step_key(cell)), None)):
             measured, measured_s = match

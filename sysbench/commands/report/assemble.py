@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from sysbench import cells as axes
 from sysbench.command import command_of, spec_of
 from sysbench.commands.artefacts import Artefact
-from sysbench.commands.report import agreement, environment, method
+from sysbench.commands.report import agreement, environment, first_page, method
 from sysbench.commands.report.document import (
     Basis,
     Document,
     Finding,
     GroupedCaution,
+    Headline,
     Origin,
     Picture,
     ReportedRun,
@@ -139,6 +140,14 @@ def assemble_document(
     sheets_by_run = [sheets.without_headlines(run.record) for run in runs]
     titles = _run_titles(runs, [sheet.subject for sheet in sheets_by_run])
     findings_by_run = [_findings(run) for run in runs]
+    complete_sections = (
+        *(
+            _section(run, title, sheet, [each for each in findings if not each.reservation], machines, names)
+            for run, title, sheet, findings in zip(runs, titles, sheets_by_run, findings_by_run, strict=True)
+        ),
+        *(_artefact_section(each, names) for each in artefacts),
+    )
+    pictures, sections = first_page.move_pictures(complete_sections, runs)
     return Document(
         title=title or TITLE,
         question=question,
@@ -149,14 +158,10 @@ def assemble_document(
         missing_runs=tuple(missing_runs),
         environment=environment.tables(runs),
         findings=tuple(finding for across in agreement.CROSS_RUN_FINDINGS for finding in across(runs)),
-        pictures=(),
-        sections=(
-            *(
-                _section(run, title, sheet, [each for each in findings if not each.reservation], machines, names)
-                for run, title, sheet, findings in zip(runs, titles, sheets_by_run, findings_by_run, strict=True)
-            ),
-            *(_artefact_section(each, names) for each in artefacts),
-        ),
+        overview=first_page.overview(runs, titles),
+        headlines=first_page.headlines(sections),
+        pictures=pictures,
+        sections=sections,
         cautions=(
             *group_cautions(runs),
             *(reservation_caution(each) for findings in findings_by_run for each in findings if each.reservation),
@@ -172,7 +177,7 @@ def assemble_document(
 
 
 def filter_document(full: Document, tables: Sequence[str] = (), *, summary: bool = False) -> Document:
-    """Return the document with only these tables; with `summary`, without tables, figures and definitions.
+    """Return the document with only these tables; with `summary`, only its first page, cautions and environment.
 
     Raises UsageError for an unknown table.
     """
@@ -181,8 +186,8 @@ def filter_document(full: Document, tables: Sequence[str] = (), *, summary: bool
         if name not in known_tables:
             raise UsageError(f"--tables {unknown(name, 'a table of this report', known_tables)}")
     if summary:
-        sections = [replace(section, tables=(), pictures=()) for section in full.sections]
-        return replace(full, sections=tuple(sections), pictures=(), method=())
+        only = [Headline(section.title, "", each) for section in full.sections for each in section.findings]
+        return replace(full, headlines=full.headlines or tuple(only), sections=(), pictures=(), method=())
     if not tables:
         return full
     sections = [

@@ -116,14 +116,14 @@ def _write(path: Path, files: Iterable[WrittenFile]) -> Iterable[Path]:
 
 def _files(document: Document, name: str) -> Iterable[WrittenFile]:
     """Return the files of a report called `name`, in the format given by the suffix of `name`."""
-    from sysbench.commands.report import latex, long_table, markdown, page
+    from sysbench.commands.report import long_table, page, text_formats
     from sysbench.commands.report.wording import WrittenFile
 
     match Path(name).suffix.lower():
         case ".md":
-            return markdown.files(document, name)
+            return text_formats.markdown_files(document, name)
         case ".tex":
-            return latex.files(document, name)
+            return text_formats.latex_files(document, name)
         case ".csv":
             return long_table.files(document, name)
         case _:

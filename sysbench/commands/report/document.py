@@ -84,6 +84,16 @@ class Section:
 
 
 @dataclass(frozen=True)
+class Headline:
+    """A finding of a section on the first page."""
+
+    section: str
+    """The section's title."""
+    anchor: str
+    finding: Finding
+
+
+@dataclass(frozen=True)
 class GroupedCaution:
     """A caution, and all cells that it applies to."""
 
@@ -122,13 +132,17 @@ class Document:
     findings: tuple[Finding, ...]
     """Findings about several runs."""
     pictures: tuple[Picture, ...]
-    """Figures of several runs."""
+    """Figures on the first page."""
     sections: tuple[Section, ...]
     cautions: tuple[GroupedCaution, ...]
     method: tuple[Term, ...]
     """Definitions of the terms in this document."""
     missing_runs: tuple[str, ...] = ()
     """A line for each run that an experiment in the report lacks, with the reason and the command."""
+    overview: tuple[Table, ...] = ()
+    """The table of headline numbers; none for a single run."""
+    headlines: tuple[Headline, ...] = ()
+    """The most important findings of the sections; none for a single section."""
 
     def cautions_of(self, run: str) -> list[tuple[int, str, str]]:
         """Return the cautions about a run, each with its number, its message for this run, and its remedy."""

@@ -16,13 +16,14 @@ from xml.etree import ElementTree
 
 from sysbench import __version__
 from sysbench.commands.report.document import Document, Picture
-from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of, select_headlines, simulated_notice
+from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of, simulated_notice
 from sysbench.render import pages
 from sysbench.render import plots as picture_file
 from sysbench.render.csv import csv_text
 from sysbench.render.markdown import markdown
 from sysbench.render.numbers import FormattedColumn, format_columns, groups, repeated_axes
 from sysbench.render.pages import line, printable
+from sysbench.render.plots import GRID, INK, QUIET, SIMULATED
 from sysbench.render.table import Cell, Measure, Sheet, Table, Word, notes
 from sysbench.render.theme import elided
 
@@ -39,6 +40,34 @@ _DROPPED_TAGS: Final = frozenset({"metadata", "style"})
 """`style` would apply to the whole page; pictures.css contains the same rules for figures only."""
 
 
+_PAINT: Final = re.compile(r"\b(fill|stroke): (#[0-9a-f]{6})")
+_THEME_COLOURS: Final = {
+    "#ffffff": "page",
+    "#000000": "ink",
+    INK: "ink",
+    QUIET: "quiet",
+    GRID: "grid",
+    "#f6f6f6": "stripe",
+    "#f2f2f2": "stripe",
+    SIMULATED: "mark",
+}
+"""Colours of figures that follow the theme of the page, as names of variables in light.css and dark.css."""
+
+
+def themed(style: str) -> str:
+    """Return a style whose neutral colours follow the theme of the page.
+
+    White text stays white: it stands on a coloured surface, which does not change.
+    """
+
+    def paint(found: re.Match[str]) -> str:
+        name = _THEME_COLOURS.get(found[2])
+        is_white_text = found[2] == "#ffffff" and "font:" in style
+        return f"{found[1]}: var(--picture-{name})" if name and not is_white_text else found[0]
+
+    return _PAINT.sub(paint, style)
+
+
 @dataclass
 class StyleClasses:
     """CSS classes for the styles of the figures on a page."""
@@ -53,7 +82,7 @@ class StyleClasses:
         """Return the CSS rules of all classes."""
         from markupsafe import Markup
 
-        return Markup("\n".join(f".{name}{{{printable(style)}}}" for style, name in self.classes.items()))
+        return Markup("\n".join(f".{name}{{{printable(themed(style))}}}" for style, name in self.classes.items()))
 
 
 def picture_html(content: Picture, number: int, style_classes: StyleClasses) -> Markup:
@@ -166,7 +195,8 @@ def table_content(content: Table) -> dict[str, object]:
     columns = format_columns(content)
     # Numbers are right-aligned, as are whole numbers in columns without a unit.
     right_aligned = [
-        each.column.numeric or (bool(each.texts) and all(text.isdigit() for text in each.texts)) for each in columns
+        each.column.numeric or (bool(content.rows) and all(isinstance(row[number], int) for row in content.rows))
+        for number, each in enumerate(columns)
     ]
     return {
         "columns": columns,
@@ -226,9 +256,8 @@ def render(document: Document) -> str:
         document=document,
         version=__version__,
         machines=_join_names([str(row[0]) for table in document.environment[:1] for row in table.rows]),
-        found=document.findings or document.pictures or select_headlines(document.sections),
+        found=document.findings or document.pictures or document.overview or document.headlines,
         notice=simulated_notice(document),
-        headlines=select_headlines(document.sections),
         marks=ORIGIN_MARKS,
         anchors={section.run: section.anchor for section in reversed(document.sections)},
         cautions_by_run={section.run: document.cautions_of(section.run) for section in document.sections},

@@ -11,7 +11,6 @@ from sysbench.commands.report.wording import (
     ORIGIN_MARKS,
     describe_bases,
     section_phrases,
-    select_headlines,
     simulated_notice,
 )
 from sysbench.render.table import Remark, Sheet
@@ -21,10 +20,8 @@ def sheets(document: Document) -> Iterator[Sheet]:
     """Yield the parts of a report in order: main findings, a section for each run, cautions, environment."""
     title_lines = tuple(text for text in (document.title, document.question, simulated_notice(document)) if text)
     main_findings = [_finding(each) for each in document.findings]
-    main_findings += [
-        _finding(finding, section.title) for section, (finding, *_) in select_headlines(document.sections)
-    ]
-    yield Sheet(title_lines, (), tuple(main_findings))
+    main_findings += [_finding(each.finding, each.section) for each in document.headlines]
+    yield Sheet(title_lines, document.overview, tuple(main_findings))
     for section in document.sections:
         subject = (section.title, *([section.question] if section.question else ()), *section_phrases(section))
         yield Sheet(subject, (), tuple(_finding(each) for each in section.findings))

@@ -47,7 +47,7 @@ class ReportSpec(BaseModel):
         default=(), description="Only these tables of each run; an unknown name lists all."
     )
     summary: Annotated[bool, Option(panel=OUTPUT)] = Field(
-        default=False, description="Only findings, cautions and environment: no tables of runs, and no pictures."
+        default=False, description="Only the first page: headline numbers, the main findings, cautions and environment."
     )
     open_page: Annotated[bool, Option(flags=("--open",), panel=OUTPUT)] = Field(
         default=False, description="Open the page in the browser once it is written; needs -o with .html."
@@ -70,7 +70,7 @@ class ReportSpec(BaseModel):
         if self.open_page and not any(path.suffix.lower() == ".html" for path in self.output):
             raise ValueError("--open opens a page in the browser: it needs -o report.html")
         if self.summary and self.tables:
-            raise ValueError("--summary omits all tables: it cannot be combined with --tables")
+            raise ValueError("--summary omits the tables of runs: it cannot be combined with --tables")
         for path in self.output:
             if self.output.count(path) > 1:
                 raise ValueError(f"--output {path} is given twice")

@@ -24,9 +24,6 @@ from sysbench.render import pages, theme
 from sysbench.render import plots as picture_file
 from sysbench.render.findings import with_ranges
 
-MAX_HEADLINES: Final = 10
-"""Largest number of section findings that the summary repeats, unless there are more sections than that."""
-
 MAX_NAMED_CELLS: Final = 6
 """Largest number of cells to name; further cells are only counted."""
 
@@ -38,20 +35,9 @@ ORIGIN_MARKS: Final[Mapping[Origin, str]] = {
 }
 
 
-def select_headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding, ...]]]:
-    """Select the summary's findings: the first two of every section, or the first if there are many sections.
-
-    A report of a single section has none: the section itself begins with its findings.
-    """
-    if len(sections) < 2:
-        return []
-    count = 2 if 2 * len(sections) <= MAX_HEADLINES else 1
-    return [(section, section.findings[:count]) for section in sections if section.findings]
-
-
 def simulated_notice(document: Document) -> str:
     """Return a notice that some results were not measured; empty if all were."""
-    origins = {section.origin for section in document.sections}
+    origins = {section.origin for section in document.sections} or {each.finding.origin for each in document.headlines}
     if origins == {"simulated"}:
         return "Nothing in this report was measured: everything is simulated."
     if origins <= {"simulated", "predicted"} and origins:
@@ -152,7 +138,6 @@ def render_template(
         .render(
             document=document,
             notice=simulated_notice(document),
-            headlines=select_headlines(document.sections),
             marks=ORIGIN_MARKS,
             section_phrases=section_phrases,
             describe_bases=describe_bases,

@@ -11,8 +11,9 @@ from sysbench import cells as spec_axes
 from sysbench import units
 from sysbench.commands.time import predicted
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
-from sysbench.render.findings import namer
+from sysbench.render.findings import marked, namer
 from sysbench.render.plots import (
+    EXCLUDED_NOTE,
     INK,
     QUIET,
     WIDTH_IN,
@@ -31,6 +32,7 @@ from sysbench.render.plots import (
     draw_boxes,
     draw_crosses,
     draw_error_bars,
+    draw_excluded,
     draw_heading,
     draw_legend,
     draw_stacked,
@@ -93,31 +95,33 @@ def figures(cells: Sequence[TimeCellRecord]) -> Iterator[LazyFigure]:
     """Yield the figures of measured times."""
     timed = [cell for cell in cells if cell.outcome == "ok" and cell.samples("step") is not None]
     layout, about = _layout(cells), subject(cells)
+    doubt = [EXCLUDED_NOTE] if any(cell.excluding_cautions() for cell in timed) else []
     if len({phase for cell in timed for phase in cell.phases}) > 2:
         heading = _heading("phases of a step, medians", about)
-        caption = caption_text("Median time of each phase of a step", about, _omission_note(layout, MAX_BARS))
+        caption = caption_text("Median time of each phase of a step", about, _notes(doubt, layout, MAX_BARS))
         yield LazyFigure("phases", caption, lambda: draw_phases(layout, heading))
     if layout.x_axis is not None and len(timed) > 1:
         what = _X_AXIS_NAMES[layout.x_axis]
         text = f"Median step time against {what}, both axes logarithmic; bars are 95 % CIs"
         times_heading = _heading(f"step time against {what}", (*about, "medians, bars: 95 % CI"))
-        caption = caption_text(text, about, _omission_note(layout, MAX_SERIES))
+        caption = caption_text(text, about, _notes(doubt, layout, MAX_SERIES))
         yield LazyFigure("times", caption, lambda: draw_times(layout, times_heading))
         if sum(_peak_share(cell) is not None for cell in timed) > 1:
             rates_heading = _heading("share of the hardware's peak", about)
             text = "FLOP/s of matrix products over the mean step, as a share of the hardware's peak"
-            caption = caption_text(text, about, _omission_note(layout, MAX_SERIES))
+            caption = caption_text(text, about, _notes(doubt, layout, MAX_SERIES))
             yield LazyFigure("peak-share", caption, lambda: draw_rates(layout, rates_heading))
     if timed:
         shown = strips(timed)
-        selection_note = f"The {len(shown)} cells of {len(timed)} that vary most." if len(shown) < len(timed) else ""
+        fewer = len(shown) < len(timed)
+        selection_note = [f"The {len(shown)} cells of {len(timed)} that vary most."] if fewer else []
         text = (
             "Every measured step relative to the median of its cell, from the first (top) to the last (bottom); "
             "hollow: warm-up steps"
         )
         steps_heading = _heading("every step", about)
-        caption = caption_text(text, about, selection_note)
-        yield LazyFigure("samples", caption, lambda: draw_samples(shown, namer(cells), steps_heading))
+        caption = caption_text(text, about, " ".join([*selection_note, *doubt]))
+        yield LazyFigure("samples", caption, lambda: draw_samples(shown, marked(namer(cells)), steps_heading))
 
 
 _X_AXIS_NAMES: Final = {"ctx": "the context", "size": "the number of parameters", "batch": "the batch"}
@@ -158,14 +162,14 @@ def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
     return Layout(x_axis, tuple((size, tuple(found)) for size, found in by_size.items()), names, series_of)
 
 
-def _omission_note(layout: Layout, max_series: int) -> str:
-    """Return a sentence that names the sizes and settings shown; empty if all are shown."""
+def _notes(doubt: Sequence[str], layout: Layout, max_series: int) -> str:
+    """Return sentences that name the sizes and settings shown, unless all are shown, and explain marks of doubt."""
     parts = []
     if len(layout.panels) > MAX_PANELS:
         parts.append(f"the {MAX_PANELS} smallest of {len(layout.panels)} sizes")
     if len(layout.series) > max_series:
         parts.append(f"the first {max_series} of {len(layout.series)} settings")
-    return f"Shown are {' and '.join(parts)}." if parts else ""
+    return " ".join([*([f"Shown are {' and '.join(parts)}."] if parts else []), *doubt])
 
 
 def _position(cell: TimeCellRecord, x_axis: str | None) -> float:
@@ -219,7 +223,8 @@ def _bar(cell: TimeCellRecord, layout: Layout) -> Bar:
     found = {phase: cell.samples(phase) for phase in PHASES} if cell.outcome == "ok" else {}
     parts = {phase: timed.median_s for phase, timed in found.items() if timed is not None}
     absent = None if parts else _OUT_OF_MEMORY if cell.outcome == "oom" else _MISSING
-    return Bar(_tick(cell, layout.x_axis), layout.series_of(cell), parts, absent)
+    excluded = bool(cell.excluding_cautions())
+    return Bar(_tick(cell, layout.x_axis), layout.series_of(cell), parts, absent, excluded)
 
 
 def _position_key(layout: Layout) -> Callable[[TimeCellRecord], float]:
@@ -310,10 +315,16 @@ def _draw_lines(
         for number, key in enumerate(keys):
             line = sorted((cell for cell in cells if key_of(cell) == key), key=_position_key(layout))
             points = [(_position(cell, layout.x_axis), *point) for cell in line if (point := value(cell))]
+            excluded = [
+                (_position(cell, layout.x_axis), point[0])
+                for cell in line
+                if cell.excluding_cautions() and (point := value(cell))
+            ]
             look = series(number)
             xs, ys = [x for x, *_ in points], [y for _, y, *_ in points]
             ax.plot(xs, ys, **look.line, markersize=4.5, linewidth=1.4, zorder=3)
             draw_error_bars(ax, points, look.colour, cap=2.5, zorder=4)
+            draw_excluded(ax, excluded, look, 4.5)
         ax.set_ylim(low / 1.3, high * 1.6)
         oom_colours: dict[float, list[str]] = {}
         for cell in (cell for cell in cells if cell.key in out_of_memory):

@@ -1,6 +1,6 @@
 """Findings of a timing run: sentences with numbers, each with the cells it is based on.
 
-Cells with serious cautions (`sysbench.render.findings.EXCLUDING_CAUTIONS`) are excluded and listed in a final sentence.
+Cells with serious cautions (`CellRecord.excluding_cautions`) are excluded and listed in a final sentence.
 A finding is withheld if noise could explain it: if intervals overlap, if the means in the tables contradict the
 medians, or if another cell of the run contradicts it.
 """
@@ -18,7 +18,6 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time import predicted
 from sysbench.commands.time.record import FORWARD_BACKWARD, TimeCellRecord, TimeRecord
-from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import CellRecord, Samples
 from sysbench.render.findings import (
     MAX_ALL_NAMED,
@@ -26,8 +25,7 @@ from sysbench.render.findings import (
     Statement,
     contains_one,
     count_phrase,
-    excluded_cells,
-    excluding_cautions,
+    exclusions,
     exponent,
     interval,
     intervals_overlap,
@@ -40,8 +38,10 @@ from sysbench.render.findings import (
     pooled_share,
     ratio_range,
     ratio_with_name,
+    reliable,
     share_range,
     share_with_interval,
+    undecided,
     with_interval,
     with_setting,
 )
@@ -62,35 +62,30 @@ def all_findings(cells: Cells) -> Iterator[Statement]:
     yield from headlines(cells)
     if any(cell.cell.simulate for cell in cells):
         return
-    name = namer(cells)
+    name, timed, known = namer(cells), reliable_cells(cells), reliable(cells, "memory")
     details = (
-        _flat_times(cells), _growth(cells), _optimizer(cells), _rates(cells), _first_steps(cells, name),
-        _relative_stds(cells, name), _peak_memory(cells, name), _memory_limits(cells),
+        _flat_times(timed), _growth(timed), _optimizer(timed), _rates(timed), _first_steps(timed, name),
+        _relative_stds(timed, name), _peak_memory(known, name), _memory_limits(known),
     )  # fmt: skip
     yield from with_setting(itertools.chain.from_iterable(details), cells)
-    yield from excluded_cells(
-        cells, lambda cell: excluding_cautions(cell, self_comparison=False), "comparisons or from all findings"
-    )
+    yield from exclusions(cells)
 
 
 def headlines(cells: Cells) -> Iterator[Statement]:
     """Yield only the findings to show below the tables; the others repeat what the tables show."""
     if any(cell.cell.simulate for cell in cells):
-        yield from predicted.prediction_findings(cells)
+        yield from predicted.prediction_findings(reliable(cells))
         return
-    yield from with_setting(itertools.chain(_comparisons(cells), _backward(cells), _warmup_study(cells)), cells)
+    timed, measured = reliable_cells(cells), [cell for cell in cells if cell.outcome == "ok" and cell.phases]
+    answers = [*_comparisons(cells), *_warmup_study(cells)]
+    if measured and not timed and not answers:
+        answers = [undecided("how long a step takes", measured)]
+    yield from with_setting([*answers, *_backward(timed)], cells)
 
 
-def reliable_cells(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:
-    """Return the completely measured cells without serious cautions (`sysbench.render.findings.excluding_cautions`).
-
-    `alone` is for findings that compare a cell only with itself: fewer cautions then exclude a cell.
-    """
-    return [
-        cell
-        for cell in cells
-        if cell.outcome == "ok" and cell.phases and not excluding_cautions(cell, self_comparison=alone)
-    ]
+def reliable_cells(cells: Iterable[TimeCellRecord]) -> list[TimeCellRecord]:
+    """Return the completely measured cells whose times can be relied on."""
+    return [cell for cell in reliable(cells) if cell.outcome == "ok" and cell.phases]
 
 
 def launch_bound(cell: CellRecord) -> bool:
@@ -162,7 +157,10 @@ class _Comparison:
 
 
 def _comparisons(cells: Cells) -> Iterator[Statement]:
-    """Yield comparisons of each axis value with the first one; for compilation, also how soon it pays off."""
+    """Yield comparisons of each axis value with the first one; for compilation, also how soon it pays off.
+
+    A comparison whose cells are excluded is answered as undecided.
+    """
     for axis in ("device", *axes.CHOICES):
         values = [value for value in axes.values_along(cells, axis) if value is not None]
         phase = "optimizer" if axis == "optimizer" else "step"
@@ -175,13 +173,24 @@ def _comparisons(cells: Cells) -> Iterator[Statement]:
                 yield Statement(_comparison_sentence(found, cells), found.cells)
                 if axis == "execution":
                     yield from _compile_payback(found, cells)
+            elif excluded := _excluded_pairs(cells, axis, values[0], arm):
+                which = " or ".join(axes.phrase(axis, value) for value in (arm, values[0]))
+                yield undecided(f"whether {which} is faster", excluded)
+
+
+def _excluded_pairs(cells: Cells, axis: str, base: object, arm: object) -> list[TimeCellRecord]:
+    """Return the measured cells of all pairs that differ only in this axis, if cautions exclude one of each pair."""
+    measured = [cell for cell in cells if cell.outcome == "ok" and cell.phases]
+    pairs = list(axes.pairs(measured, axis, base, arm))
+    excluded = all(first.excluding_cautions() or second.excluding_cautions() for first, second in pairs)
+    return [cell for pair in pairs for cell in pair] if excluded else []
 
 
 def _comparison(cells: Cells, axis: str, base: object, arm: object, phase: str) -> _Comparison | None:
     """Compare the times of a phase for two values of an axis; None if no ratio has an interval."""
     both = [
         (first, second, one.samples_s, other.samples_s)
-        for first, second in axes.pairs(reliable_cells(cells, alone=False), axis, base, arm)
+        for first, second in axes.pairs(reliable_cells(cells), axis, base, arm)
         if (one := first.samples(phase)) is not None and (other := second.samples(phase)) is not None
     ]
     compared = [_ComparedPair(first, second, effect(one, other, len(both))) for first, second, one, other in both]
@@ -336,10 +345,10 @@ class _PhaseRatios:
 
 
 def _phase_ratios(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _PhaseRatios | None:
-    """Return the ratio of the time of phases `upper` to that of `lower`, for each reliable cell with an interval."""
+    """Return the ratio of the time of phases `upper` to that of `lower`, for each cell with an interval."""
     found = [
         (phase_ratio, cell)
-        for cell in reliable_cells(cells)
+        for cell in cells
         if (one := cell.sum_of_phases(upper)) and (other := cell.sum_of_phases(lower)) and standard.median(other) > 0
         if standard.median(one) > 0 and (phase_ratio := ratio(one, other)).low is not None
     ]
@@ -456,7 +465,7 @@ def _flat_rows(cells: Cells) -> list[tuple[Cells, float]]:
     `MIN_FLOPS_RATIO`.
     """
     found: list[tuple[Cells, float]] = []
-    for row in axes.group_ignoring(reliable_cells(cells, alone=False), "ctx"):
+    for row in axes.group_ignoring(cells, "ctx"):
         timed = sorted((cell for cell in row if cell.samples("forward")), key=lambda cell: cell.cell.ctx)
         flat = timed[
             : next((n for n, cell in enumerate(timed) if n and not _same_forward_time(timed[0], cell)), len(timed))
@@ -492,7 +501,7 @@ def launch_limited_cells(cells: Cells) -> Cells:
 
 
 def _flat_times(cells: Cells) -> Iterator[Statement]:
-    launch_bound_cells = [cell for cell in reliable_cells(cells) if launch_bound(cell)]
+    launch_bound_cells = [cell for cell in cells if launch_bound(cell)]
     if launch_bound_cells:
         verb = "is" if len(launch_bound_cells) == 1 else "are"
         which = name_cells_by_context(launch_bound_cells, cells)
@@ -530,15 +539,14 @@ def _flat_times(cells: Cells) -> Iterator[Statement]:
 
 
 def _power_laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
-    """Return a power law for the step times of each row of at least three reliable cells along `ctx` or `size`.
+    """Return a power law for the step times of each row of at least three cells along `ctx` or `size`.
 
     Launch-bound cells are left out because their time does not grow. A law is left out if the interval of its exponent
     contains 0, or if the mean times do not grow.
     """
     found: list[tuple[PowerLaw, Cells]] = []
-    usable = reliable_cells(cells, alone=False)
-    launch_limited = {cell.key for cell in launch_limited_cells(usable)}
-    for row in axes.group_ignoring([cell for cell in usable if cell.key not in launch_limited], axis):
+    launch_limited = {cell.key for cell in launch_limited_cells(cells)}
+    for row in axes.group_ignoring([cell for cell in cells if cell.key not in launch_limited], axis):
         points = sorted(
             (_axis_extent(cell, axis), number, timed, cell)
             for number, cell in enumerate(row)
@@ -585,9 +593,9 @@ def _power_law_text(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: 
 
 
 def _rates(cells: Cells) -> Iterator[Statement]:
-    """Yield a finding per precision: the share of peak FLOP/s that reliable cells reach over the whole step."""
+    """Yield a finding per precision: the share of peak FLOP/s that the cells reach over the whole step."""
     by_peak: dict[tuple[str, float], list[tuple[float, TimeCellRecord]]] = {}
-    for cell in reliable_cells(cells):
+    for cell in cells:
         rates = cell.rates
         # A share above 1 means that the time or the peak is wrong; a caution reports it.
         if rates is not None and rates.peak_flops_per_s is not None and (rates.peak_share or 2.0) <= 1:
@@ -608,9 +616,6 @@ def _rates(cells: Cells) -> Iterator[Statement]:
 SETTLED_SHARE: Final = 0.02
 """Tolerance: a step has settled if it exceeds the slowest later step by at most this share of the median of later
 steps, or exceeds that median by less than `OUTLIER_STDS` standard deviations."""
-
-WARMUP_CAUTIONS: Final[frozenset[CautionCode]] = frozenset({"warmup-unfinished", "drift", "autocorrelated"})
-"""Cautions that a slow first step causes; they do not exclude a cell from a warm-up study."""
 
 OUTLIER_STDS: Final = 4
 """A first step is an outlier if it exceeds the median of the other steps by this many standard deviations."""
@@ -646,9 +651,9 @@ def _warmup_effect(cell: TimeCellRecord) -> _WarmupEffect | None:
 
 
 def _first_steps(cells: Cells, name: Namer) -> Iterator[Statement]:
-    found = [first for cell in reliable_cells(cells) if (first := _warmup_effect(cell)) is not None]
+    found = [first for cell in cells if (first := _warmup_effect(cell)) is not None]
     slow = sorted((each for each in found if each.slow), key=lambda each: -each.first)
-    without_warmup = (cell for cell in cells if cell.outcome == "ok" and cell.cell.warmup == 0)
+    without_warmup = (cell for cell in cells if cell.cell.warmup == 0)
     if found and not slow and not any(_starts_slow(cell.samples("step")) for cell in without_warmup):
         where = f" in {count_phrase(len(found))}" if len(found) > 1 else ""
         text = f"the first warm-up step takes no longer than the measured steps{where}."
@@ -681,37 +686,31 @@ def _multiple_text(value: float) -> str:
 def _warmup_study(cells: Cells) -> Iterator[Statement]:
     """Yield how far skipping the warm-up raises the mean above the median, which is robust.
 
-    A row is left out if its cell without warm-up does not start slow but another cell does: such a row shows nothing
-    about skipping the warm-up.
+    If its cell without warm-up does not start slow but another cell does, a row shows nothing about skipping the
+    warm-up.
     """
     if len(axes.values_along(cells, "warmup")) < 2:
         return
     name = namer(cells, ("warmup",))
-    usable = [
-        cell
-        for cell in cells
-        if cell.outcome == "ok" and not excluding_cautions(cell, self_comparison=False) - WARMUP_CAUTIONS
-    ]
-    rows = axes.group_ignoring([cell for cell in usable if cell.samples("step")], "warmup")
+    rows = axes.group_ignoring([cell for cell in cells if cell.outcome == "ok" and cell.samples("step")], "warmup")
     for row in rows:
-        ordered = sorted(row, key=lambda cell: cell.cell.warmup)
+        ordered = sorted(reliable(row, "warm-up"), key=lambda cell: cell.cell.warmup)
+        where = f"{name(row[0])}: " if len(rows) > 1 else ""
         if len(ordered) < 2:
+            if len(row) > len(ordered):
+                yield undecided(f"{where}what a missing warm-up costs", row, "warm-up")
             continue
-        where = f"{name(ordered[0])}: " if len(rows) > 1 else ""
         count = ordered[0].cell.warmup
         slow_elsewhere = any(first.slow for cell in ordered if (first := _warmup_effect(cell)) is not None)
+        few = f"with only {axes.phrase('warmup', count)}, the first measured" if count else "without warm-up, the first"
         if _starts_slow(ordered[0].samples("step")):
             text = _mean_against_median(ordered)
         elif count == 0 and slow_elsewhere:
-            continue
+            text = f"what a missing warm-up costs cannot be decided: {few} step is not slow here, but that of another "
+            text += "cell is."
         else:
-            few = (
-                f"with only {axes.phrase('warmup', count)}, the first measured"
-                if count
-                else "without warm-up, the first"
-            )
             text = f"even {few} step takes no longer than later steps, so the mean is unaffected."
-        yield Statement(f"{where}{text}", tuple(ordered))
+        yield Statement(f"{where}{text}", tuple(ordered), about="warm-up")
 
 
 def _starts_slow(timed: Samples | None) -> bool:
@@ -783,13 +782,13 @@ RelativeStd = tuple[float, TimeCellRecord]
 
 
 def _relative_stds(cells: Cells, name: Namer) -> Iterator[Statement]:
-    """Yield the relative standard deviation of steps and phases; cells with cautions are included."""
+    """Yield the relative standard deviation of steps and phases."""
     by_phase: dict[str, list[RelativeStd]] = {}
     for phase in ("forward", "backward", "step"):
         found = [
             (timed.std_s / timed.mean_s, cell)
             for cell in cells
-            if cell.outcome == "ok" and (timed := cell.samples(phase)) is not None and len(timed.samples_s) > 2
+            if (timed := cell.samples(phase)) is not None and len(timed.samples_s) > 2
             if timed.mean_s > 0
         ]
         if found:
@@ -838,7 +837,7 @@ def _peak_memory(cells: Cells, name: Namer) -> Iterator[Statement]:
         text = f"ranges from {units.size(low)} ({name(least)}) to {units.size(high)} ({name(most)})"
         if units.size(low) == units.size(high):
             text = f"is {units.size(high)}{f' in {count_phrase(len(known))}' * (len(known) > 1)}"
-        yield Statement(f"peak allocated memory {text}.", tuple(cell for _, cell in known))
+        yield Statement(f"peak allocated memory {text}.", tuple(cell for _, cell in known), about="memory")
 
 
 def _memory_limits(cells: Cells) -> Iterator[Statement]:
@@ -857,7 +856,7 @@ def _memory_limits(cells: Cells) -> Iterator[Statement]:
         which = name_cells([first_oom for _, first_oom in found], namer(cells, ("ctx",)), MAX_ALL_NAMED)
         verb = "runs" if len(found) == 1 else "run"
         basis = tuple(cell for each in found for cell in each if cell is not None)
-        yield Statement(f"{which} {verb} out of memory at {ends}; {fits}.", basis)
+        yield Statement(f"{which} {verb} out of memory at {ends}; {fits}.", basis, about="memory")
 
 
 def of_run(record: TimeRecord) -> Iterator[Statement]:

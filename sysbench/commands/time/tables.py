@@ -319,6 +319,7 @@ MEMORY = DeclaredTable(
     when=lambda record: any(peak is not None for cell in record.cells for peak in cell.memory.model_dump().values()),
     outcome_of=outcome,
     needs="a measured memory peak",
+    about="memory",
 )
 """Peaks of every cell: tensors, the allocator, the whole device, and the worker on the host."""
 
@@ -775,6 +776,7 @@ FIRST_STEPS = DeclaredTable(
     leading=leading_axes(cells_of=lambda row: row[:1]),
     notes=("warm-up steps in brackets",),
     needs="a measured step",
+    about="warm-up",
 )
 """The first steps of every cell in order, including warm-up steps."""
 
@@ -789,6 +791,7 @@ WARMUP = DeclaredTable(
     outcome_of=_outcome_if_unmeasured,
     keep_empty=True,
     below=(FIRST_STEPS,),
+    about="warm-up",
 )
 """Min, max, mean and std for each number of warm-up steps, and the first steps one by one."""
 

@@ -17,6 +17,7 @@ import pytest
 from sysbench.commands.report import page
 from sysbench.commands.report import page as page_pictures
 from sysbench.commands.report.document import Basis, Document, Finding, GroupedCaution, Picture, Section, Term
+from sysbench.commands.report.first_page import headlines
 from sysbench.render.csv import csv_text
 from sysbench.render.pages import asset
 from sysbench.render.table import Column, Measure, Remark, Table, Word
@@ -263,7 +264,7 @@ def test_the_summary_has_the_first_findings_of_every_section() -> None:
     def before_the_sections(count: int) -> str:
         names = [f"part-{number}" for number in range(count)]
         sections = tuple(section(anchor=name, run=name, findings=findings, pictures=()) for name in names)
-        text = page.render(replace(DOCUMENT, sections=sections, pictures=()))
+        text = page.render(replace(DOCUMENT, sections=sections, pictures=(), headlines=headlines(sections)))
         return text[: text.index('<section id="part-0"')]
 
     summary = before_the_sections(4).partition('<section id="_findings"')[2]
@@ -532,10 +533,12 @@ def test_the_page_is_as_dark_as_the_system_until_the_switch_says_otherwise(shown
     assert ground(shown) == "rgb(255, 255, 255)"
     shown.prefer(dark=True)
     assert ground(shown) == "rgb(16, 20, 24)"
-    assert (
-        shown.run("return getComputedStyle(document.querySelector('.picture')).backgroundColor") == "rgb(255, 255, 255)"
-    )
+    # Figures follow: their ground, and the colour of their text, which can be read on it.
+    assert shown.run("return getComputedStyle(document.querySelector('.picture')).backgroundColor") == "rgb(24, 29, 35)"
+    labels = "return [...document.querySelectorAll('.picture svg text')].map((text) => getComputedStyle(text).fill)"
+    assert set(shown.run(labels)) == {"rgb(232, 235, 239)"}
     shown.press("#theme")
+    assert set(shown.run(labels)) == {"rgb(34, 34, 34)"}
     assert ground(shown) == "rgb(255, 255, 255)"
     shown.press("#theme")
     assert ground(shown) == "rgb(16, 20, 24)"
@@ -592,7 +595,7 @@ def test_on_paper_nothing_is_cut_folded_away_or_there_to_be_pressed(shown: Brows
     shown.resize(700)
     shown.settle()
     assert not shown_of(shown, "button:not(th button), dialog")
-    assert shown.run("return document.querySelector('#sizes details .cells').checkVisibility()"), "what it rests on"
+    assert not shown_of(shown, "nav, #sizes details:not(.more)"), "no lists that only a screen needs"
     assert shown.box("#sizes_1 table")[2] <= 700
     # A button would not be painted where headings are repeated on the next sheet.
     assert shown.run("return getComputedStyle(document.querySelector('th button')).display") == "contents"
@@ -604,6 +607,25 @@ def test_on_paper_nothing_is_cut_folded_away_or_there_to_be_pressed(shown: Brows
 
 
 @needs_browser
+@pytest.mark.parametrize("width", [700, 1400])
+def test_a_table_shows_all_its_columns_or_says_that_there_are_more(shown: Browser, width: int) -> None:
+    shown.resize(width)
+    shown.settle()
+    cut, told = (
+        shown.run(
+            "return [...document.querySelectorAll('.table')].filter((table) => "
+            f"{{ const box = table.querySelector('.box'); return {condition}; }}).map((table) => table.id)"
+        )
+        for condition in (
+            "box.scrollWidth > box.clientWidth + 1",
+            "getComputedStyle(table.querySelector('.table-title'), '::after').content.includes('scroll')",
+        )
+    )
+    assert told == cut
+    assert width > 700 or cut, "a narrow window cuts the widest table"
+
+
+@needs_browser
 def test_everything_can_be_read_without_scripts(window: Browser, text: str, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text(
@@ -611,6 +633,7 @@ def test_everything_can_be_read_without_scripts(window: Browser, text: str, tmp_
             "<html", '<html data-ready="yes"'
         )
     )
+    window.prefer()
     window.resize(1280)
     window.open(path)
     said = window.text("body")

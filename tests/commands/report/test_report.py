@@ -19,10 +19,11 @@ from markdown_it.token import Token
 from rich.console import Console
 
 from sysbench.command import Kind, command_of, kinds
-from sysbench.commands.report import agreement, latex, long_table, markdown, page, screen
+from sysbench.commands.report import agreement, long_table, page, screen
 from sysbench.commands.report.assemble import TITLE, assemble_document, filter_document
 from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun, reported_commands
-from sysbench.commands.report.wording import ORIGIN_MARKS, select_headlines
+from sysbench.commands.report.text_formats import latex_files, latex_text, markdown_files, markdown_text
+from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError
@@ -82,7 +83,8 @@ def test_every_command_has_findings_tables_and_pictures(whole: Document) -> None
         if section.run != "calibrate":  # rates, which are a table and no answer
             assert section.findings, section.run
         if section.run not in ("calibrate", "loop"):  # whose phases are one short table
-            assert section.pictures, section.run
+            on_first_page = [each for each in whole.pictures if each.name.startswith(f"{section.anchor}-")]
+            assert section.pictures or on_first_page, section.run
 
 
 def test_what_a_finding_rests_on_is_among_the_cells_of_its_run(whole: Document) -> None:
@@ -109,13 +111,13 @@ def test_names_of_pictures_and_anchors_are_unique_and_fit_for_files() -> None:
 
 def test_the_same_records_make_the_same_report() -> None:
     first, second = (assemble_document([run(kind) for kind in ORDER]) for _ in range(2))
-    for writer in (markdown.text, latex.text):
+    for writer in (markdown_text, latex_text):
         assert writer(first, "files") == writer(second, "files")
     assert long_table.text(first) == long_table.text(second)
     # Pictures take their time: those of one command stand for all.
     first, second = (assemble_document([run("accum")]) for _ in range(2))
     assert page.render(first) == page.render(second)
-    for files in (markdown.files, latex.files):
+    for files in (markdown_files, latex_files):
         assert list(files(first, "r")) == list(files(second, "r"))
 
 
@@ -128,8 +130,8 @@ def test_a_run_that_was_killed_at_any_point_can_be_reported(kind: Kind) -> None:
         (section,) = found.sections
         assert any("not complete" in remark.text for remark in section.remarks), cut
         assert "unfinished" in found.run_lines[0]
-        assert markdown.text(found, "files")
-        assert latex.text(found, "files")
+        assert markdown_text(found, "files")
+        assert latex_text(found, "files")
         assert long_table.text(found)
 
 
@@ -182,14 +184,49 @@ def test_cells_of_messages_in_other_words_are_named_once() -> None:
         remark.text for sheet in screen.sheets(document) for remark in sheet.remarks if "by 2 to 3" in remark.text
     )
     assert shown == caution.message
-    assert markdown.text(document, "files").count(f"one: {labels[0]}") == 1
+    assert markdown_text(document, "files").count(f"one: {labels[0]}") == 1
 
 
 def test_a_summary_has_findings_and_cautions_and_no_tables_of_runs(whole: Document) -> None:
     short = filter_document(whole, summary=True)
-    assert [section.findings for section in short.sections] == [section.findings for section in whole.sections]
-    assert (short.cautions, short.environment) == (whole.cautions, whole.environment)
-    assert not any(section.tables or section.pictures for section in short.sections)
+    assert {each.anchor for each in short.headlines} == {each.anchor for each in whole.sections if each.findings}
+    assert (short.cautions, short.environment, short.overview) == (whole.cautions, whole.environment, whole.overview)
+    assert (short.sections, short.pictures) == ((), ())
+    remarks = [remark.text for sheet in screen.sheets(short) for remark in sheet.remarks if remark.kind == "finding"]
+    assert len(remarks) == len(set(remarks)) == len(short.headlines) + len(short.findings)
+    only = filter_document(assemble_document([run("time")]), summary=True)
+    assert [each.finding for each in only.headlines] == list(assemble_document([run("time")]).sections[0].findings)
+
+
+def test_the_first_page_has_all_headline_numbers_and_at_most_four_figures(whole: Document) -> None:
+    (table,) = whole.overview
+    titles = {section.title for section in whole.sections if section.run in ("time", "memory", "attention")}
+    assert {row[0] for row in table.rows} >= titles
+    cells = [cell for cell in run("memory").record.cells if cell.outcome == "ok"]
+    (row,) = (row for row in table.rows if row[1] == "peak" and row[2] == "simulated")
+    peaks = [cell.peak_allocated_bytes for cell in cells]
+    assert [each.value for each in row if isinstance(each, Measure)] == [min(peaks), max(peaks)]
+    assert 1 <= len(whole.pictures) <= 4
+    names = [picture.name for picture in pictures_of(whole)]
+    assert len(names) == len(set(names))
+
+
+def test_an_excluded_cell_is_in_no_range_of_the_first_page() -> None:
+    def slow(name: str, doubted: bool) -> ReportedRun[TimeRecord]:
+        found = record("time", machine=TWO_CORES)
+        caution = Caution(code="threads-wait", message="", remedy="")
+        slowest = max(found.cells, key=lambda cell: samples.median_s if (samples := cell.samples("step")) else 0.0)
+        cells = [
+            cell.model_copy(update={"cautions": [caution] if doubted and cell is slowest else []})
+            for cell in found.cells
+        ]
+        return ReportedRun(name, found.model_copy(update={"cells": cells}))
+
+    (table,) = assemble_document([slow("sound", doubted=False), slow("doubted", doubted=True)]).overview
+    sound, doubted = (row for row in table.rows if row[1] == "step")
+    longest, without = (max(each.value for each in row if isinstance(each, Measure)) for row in (sound, doubted))
+    assert without < longest
+    assert table.excluded == {table.rows.index(doubted)}
 
 
 def test_only_the_tables_that_are_named_are_left_and_a_wrong_name_lists_all(whole: Document) -> None:
@@ -218,8 +255,8 @@ def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> Non
 
     found = assemble_document([busy("one", 109, 109), busy("two", 17, 29)])
     for text, begin, end in (
-        (markdown.text(found, "files"), "\n## ", "\n## Cautions"),
-        (latex.text(found, "files"), "\\section{", "\\section*{Cautions}"),
+        (markdown_text(found, "files"), "\n## ", "\n## Cautions"),
+        (latex_text(found, "files"), "\\section{", "\\section*{Cautions}"),
         (page.render(found), '<section id="two"', '<section id="_cautions"'),
     ):
         second = text[: text.index(end)].rpartition(begin)[2]
@@ -235,7 +272,7 @@ def test_two_machines_are_both_listed_and_every_section_says_its_own() -> None:
     machines = found.environment[0]
     assert [row[0] for row in machines.rows] == ["bench", "bench (2)"]
     assert [section.machine for section in found.sections] == ["bench", "bench (2)"]
-    for text in (markdown.text(found, "files"), latex.text(found, "files")):
+    for text in (markdown_text(found, "files"), latex_text(found, "files")):
         assert "on bench (2)" in text
     software = next(table for table in found.environment if table.name == "software")
     assert [row[-1] for row in software.rows] == ["here", "there"]
@@ -298,7 +335,7 @@ def test_a_prediction_is_marked_once_in_each_heading() -> None:
     spec = TimeSpec(size=("tiny",), ctx=(128, 256), simulate=("h100",))
     predicted = test_predicted.record(spec, (0.01, "ok"), (0.02, "ok"))
     document = assemble_document([ReportedRun("time", predicted), run("accum")])
-    for content in (markdown.text(document, "files"), latex.text(document, "files"), page.render(document)):
+    for content in (markdown_text(document, "files"), latex_text(document, "files"), page.render(document)):
         lines = [line for line in content.splitlines() if "PREDICTED" in line and not line.startswith("<figure")]
         assert any("step time and phases" in line for line in lines)
         assert all(line.count("PREDICTED") == 1 for line in lines)
@@ -318,8 +355,8 @@ def test_every_run_is_named_with_how_it_ended_and_the_command_that_repeats_it() 
     assert run_lines[0].endswith(
         "sysbench time --size small,xl --ctx 128,1024 --precision fp32,bf16 --warmup 2 --steps 8"
     )
-    assert "later: not there" in markdown.text(document, "")
-    assert "later: not there" in latex.text(document, "")
+    assert "later: not there" in markdown_text(document, "")
+    assert "later: not there" in latex_text(document, "")
     assert "Made of 1 run on bench, 1 missing<" in page.render(document)
 
 
@@ -359,13 +396,13 @@ def test_which_cells_are_kept_out_of_the_findings_is_said_among_the_cautions_and
     (section,) = found.sections
     assert [each.text for each in section.findings] == ["It is fast."]
     assert [each.message for each in found.cautions][-1] == "Cautions keep all of them out."
-    _, second = select_headlines(assemble_document([run("memory"), run("time")]).sections)
-    assert [each.text for each in second[1]] == ["It is fast."]
+    headlines = assemble_document([run("memory"), run("time")]).headlines
+    assert [each.finding.text for each in headlines if each.anchor == "time"] == ["It is fast."]
     page_text = page.render(found)
     assert page_text.count("Cautions keep all of them out.") == 2, (
         "in their own part, and where the section points to it"
     )
-    assert "Cautions keep all of them out." in markdown.text(found, "files").partition("## Cautions")[2]
+    assert "Cautions keep all of them out." in markdown_text(found, "files").partition("## Cautions")[2]
 
 
 # --- nothing of what others name is markup
@@ -373,7 +410,7 @@ def test_which_cells_are_kept_out_of_the_findings_is_said_among_the_cautions_and
 
 def test_in_markdown_no_name_is_markup(hostile: tuple[str, Document]) -> None:
     _, found = hostile
-    text = markdown.text(found, "files")
+    text = markdown_text(found, "files")
     for line in text.splitlines():
         # What is escaped is taken out; what is left is what this writer put there.
         bare = re.sub(r"\\[^\w\s]", "", line)
@@ -383,18 +420,20 @@ def test_in_markdown_no_name_is_markup(hostile: tuple[str, Document]) -> None:
             assert "|" not in bare, line
     headings = re.findall(r"^(#+) ", text, re.MULTILINE)
     assert Counter(headings) == {"#": 1, "##": len(KINDS) + 4 + bool(found.cautions)}
-    tables = [table for section in found.sections for table in section.tables] + list(found.environment)
+    tables = [table for section in found.sections for table in section.tables]
+    tables += [*found.overview, *found.environment]
     assert len(re.findall(r"^\| -{3,}:? \|", text, re.MULTILINE)) == len(tables)
 
 
 def test_a_markdown_parser_sees_what_was_meant_and_nothing_else(hostile: tuple[str, Document]) -> None:
     name, found = hostile
-    tokens = list(_tokens(markdown.text(found, "files")))
+    tokens = list(_tokens(markdown_text(found, "files")))
     kinds = Counter(token.type for token in tokens)
-    tables = [table for section in found.sections for table in section.tables] + list(found.environment)
+    tables = [table for section in found.sections for table in section.tables]
+    tables += [*found.overview, *found.environment]
     assert kinds["table_open"] == len(tables)
     assert kinds["heading_open"] == 1 + len(KINDS) + 4 + bool(found.cautions)
-    assert kinds["image"] == sum(len(section.pictures) for section in found.sections)
+    assert kinds["image"] == len(list(pictures_of(found)))
     assert {token.content for token in tokens if token.type.startswith("html")} == {"<sub>", "</sub>"}
     assert not {"link_open", "code_inline", "fence", "code_block", "hr", "ordered_list_open", "lheading"} & set(kinds)
     shown = {token.content for token in tokens if token.type == "inline"}
@@ -411,7 +450,7 @@ def _tokens(text: str) -> Iterator[Token]:
 
 def test_every_row_of_a_markdown_table_has_as_many_cells(hostile: tuple[str, Document]) -> None:
     _, found = hostile
-    for block in re.findall(r"(?:^\|.*\n)+", markdown.text(found, "files"), re.MULTILINE):
+    for block in re.findall(r"(?:^\|.*\n)+", markdown_text(found, "files"), re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 
 
@@ -450,12 +489,12 @@ def latex_problems(text: str) -> list[str]:
 
 def test_in_latex_no_name_is_a_command(hostile: tuple[str, Document]) -> None:
     _, found = hostile
-    assert latex_problems(latex.text(found, "files")) == []
+    assert latex_problems(latex_text(found, "files")) == []
 
 
 def test_every_row_of_a_latex_table_has_as_many_cells(hostile: tuple[str, Document]) -> None:
     _, found = hostile
-    text = latex.text(found, "files")
+    text = latex_text(found, "files")
     for columns, body in re.findall(r"\\begin\{tabular\}\{@\{\}([lr]+)@\{\}\}(.*?)\\end\{tabular\}", text, re.DOTALL):
         for line in (each for each in body.splitlines() if each.endswith(r"\\")):
             spanned = sum(int(span) - 1 for span in re.findall(r"\\multicolumn\{(\d+)\}", line))
@@ -463,7 +502,7 @@ def test_every_row_of_a_latex_table_has_as_many_cells(hostile: tuple[str, Docume
 
 
 def test_what_latex_has_no_letter_for_is_named_by_its_number() -> None:
-    found = latex.text(assemble_document([run("time", title="模型 né")]), "files")
+    found = latex_text(assemble_document([run("time", title="模型 né")]), "files")
     assert r"\section{[U+6A21][U+578B] né}" in found
 
 
@@ -474,7 +513,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
     found = assemble_document(
         [*(run(kind) for kind in KINDS), *(run(kind, name, title=name) for kind in KINDS)], title=name
     )
-    for file in latex.files(found, "my report.tex"):
+    for file in latex_files(found, "my report.tex"):
         path = tmp_path / file.name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(file.content)
@@ -507,7 +546,7 @@ def test_in_the_terminal_no_name_is_markup_and_none_moves_the_cursor(hostile: tu
 def test_no_file_of_a_report_commands_a_terminal_and_all_can_be_written(hostile: tuple[str, Document]) -> None:
     _, found = hostile
     bare = replace(found, pictures=(), sections=tuple(replace(section, pictures=()) for section in found.sections))
-    for files in (markdown.files, latex.files, long_table.files):
+    for files in (markdown_files, latex_files, long_table.files):
         (file,) = files(bare, "r")
         text = file.content.decode("utf-8")
         assert not [letter for letter in text if ord(letter) < 32 and letter not in "\n\t"]
@@ -518,7 +557,7 @@ def test_no_file_of_a_report_commands_a_terminal_and_all_can_be_written(hostile:
 
 
 def test_pictures_of_markdown_lie_beside_it_under_the_names_that_it_shows() -> None:
-    *drawn, report = markdown.files(assemble_document([run("memory"), run("accum")]), "my report.md")
+    *drawn, report = markdown_files(assemble_document([run("memory"), run("accum")]), "my report.md")
     assert report.name == "my report.md"
     shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", report.content.decode())
     assert len(drawn) > 1
@@ -527,19 +566,19 @@ def test_pictures_of_markdown_lie_beside_it_under_the_names_that_it_shows() -> N
 
 
 def test_pictures_of_latex_lie_beside_it_under_the_names_that_it_includes() -> None:
-    *drawn, report = latex.files(assemble_document([run("memory"), run("accum")]), "report.tex")
+    *drawn, report = latex_files(assemble_document([run("memory"), run("accum")]), "report.tex")
     assert re.findall(r"\\detokenize\{([^}]+)\}", report.content.decode()) == [file.name for file in drawn]
     assert all(file.content[:5] == b"%PDF-" for file in drawn)
 
 
 def test_what_is_simulated_is_marked_where_it_stands(whole: Document) -> None:
-    text = markdown.text(whole, "files")
+    text = markdown_text(whole, "files")
     section = text[text.index("## Memory of a training step") : text.index("## Attention")]
     assert len(re.findall(r"^\*\*.*\*\* \*\*SIMULATED\*\*$", section, re.MULTILINE)) == 6, "each of its tables"
     before = text[text.index("## Time of a training step") : text.index("## Memory of a training step")]
     assert "SIMULATED" not in before
     assert "were computed with a model of the GPU" in text[:400]
-    assert r"\textbf{SIMULATED}" in latex.text(whole, "files")
+    assert r"\textbf{SIMULATED}" in latex_text(whole, "files")
 
 
 def test_the_long_table_has_every_number_of_every_table(whole: Document) -> None:
@@ -586,6 +625,6 @@ def test_a_wide_table_keeps_what_matters_on_a_page_of_latex_and_says_what_it_lea
     found: RunRecord[Any] = fixtures_timing.record(
         TimeSpec(size=("small",), ctx=(128, 256), precision=precisions, steps=(8,))
     )
-    text = latex.text(assemble_document([ReportedRun("time", found)]), "files")
+    text = latex_text(assemble_document([ReportedRun("time", found)]), "files")
     assert "hidden columns: " in text
     assert r"speed-up" in text

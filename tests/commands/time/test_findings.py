@@ -216,14 +216,37 @@ def test_cells_with_such_a_caution_are_in_no_comparison_and_are_named(code: Caut
     assert f"bf16 ({code})" in about(cells, "Excluded from").text
 
 
-def test_other_clocks_spoil_comparisons_but_not_what_is_within_a_cell() -> None:
+def test_a_cell_that_is_excluded_is_in_no_finding_and_the_comparison_is_answered_all_the_same() -> None:
     phases = {"forward": spread_about(0.1, 1e-4), "backward": spread_about(0.2, 2e-4)}
     cells = [
         time_cell(phases, precision="fp32", cautions=["throttled"]),
         time_cell({phase: [each / 2 for each in values] for phase, values in phases.items()}, precision="bf16"),
     ]
     assert withheld(cells, "as fast as")
-    assert len(about(cells, "backward takes").cells) == 2
+    assert sentences(cells)[0] == (
+        "whether bf16 or fp32 is faster cannot be decided: cautions exclude 1 of 2 cells (throttled)."
+    )
+    (backward,) = about(cells, "backward takes").cells
+    assert backward.key == cells[1].key
+
+
+def test_a_study_of_the_warmup_that_waiting_threads_spoilt_is_not_drawn_as_an_effect_of_the_warmup() -> None:
+    cold, warm = spread_about(1.09, 0.01), spread_about(0.117, 0.001)
+    cells = [
+        time_cell({"forward": [3.0, *cold]}, warmup=0, cautions=["threads-wait"]),
+        time_cell({"forward": warm}, warmup=5, warmup_s=warm[:5]),
+    ]
+    assert sentences(cells)[0].startswith("what a missing warm-up costs cannot be decided: cautions exclude 1 of 2")
+    assert withheld(cells, "without warm-up, the mean")
+
+
+def test_a_slow_first_step_is_what_a_study_of_the_warmup_is_about() -> None:
+    cells = [
+        time_cell({"forward": [3.0, *spread_about(0.1, 1e-4)]}, warmup=0, cautions=["warmup-unfinished"]),
+        time_cell({"forward": spread_about(0.1, 1e-4)}, warmup=5, warmup_s=spread_about(0.1, 1e-4, 5)),
+    ]
+    assert sentences(cells)[0].startswith("without warm-up, the mean of 11 steps is")
+    assert about(cells, "Excluded from").cells == (cells[0],)
 
 
 def test_a_sentence_about_the_only_cell_without_such_a_caution_names_it() -> None:

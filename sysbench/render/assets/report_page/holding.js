@@ -8,9 +8,11 @@ function listenToHolding(tables) {
     // First everything is looked at, then everything is changed: in turns, each look would lay out the page anew.
     const changed = changes.map((change) => change.target.querySelector("table"));
     const found = changed.map((table) => places(table, headings.get(table)));
+    const cut = changed.map((table) => table.scrollWidth > table.parentElement.clientWidth + 1);
     changed.forEach((table, number) => hold(table, headings.get(table), found[number]));
+    changed.forEach((table, number) => table.closest(".table").classList.toggle("cut", cut[number]));
   });
-  for (const table of tables) if (headings.get(table).length) watcher.observe(table.parentElement);
+  for (const table of tables) watcher.observe(table.parentElement);
 }
 
 // How far from the left each of these columns begins; null where the table has room, or they would leave too little.
@@ -18,7 +20,7 @@ function places(table, headings) {
   const room = table.parentElement.clientWidth;
   const widths = headings.map((heading) => heading.getBoundingClientRect().width);
   const whole = widths.reduce((sum, width) => sum + width, 0);
-  if (table.scrollWidth <= room + 1 || whole > MOST_HELD * room) return null;
+  if (!headings.length || table.scrollWidth <= room + 1 || whole > MOST_HELD * room) return null;
   let left = 0;
   return widths.map((width) => (left += width) - width);
 }

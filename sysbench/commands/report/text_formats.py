@@ -1,16 +1,17 @@
-"""Reports as LaTeX documents, with figures as separate PDF files.
+"""Reports as Markdown (GitHub-flavoured) and as LaTeX documents, with figures as separate PNG or PDF files.
 
-The documents require LaTeX 2020 or later, with the packages booktabs, graphicx and geometry.
+The LaTeX documents require LaTeX 2020 or later, with the packages booktabs, graphicx and geometry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import quote
 
 from sysbench.commands.report.document import Document
 from sysbench.commands.report.wording import WrittenFile, files_with_pictures, render_template
-from sysbench.render.latex import escaped, tabular
+from sysbench.render import latex, markdown
 from sysbench.render.numbers import format_columns
 from sysbench.render.table import Table, notes
 from sysbench.render.terminal import fit
@@ -22,31 +23,31 @@ PAGE_WIDTH_CHARACTERS: Final = 124
 """Number of characters that fit the width of a page in a readable font."""
 
 
-def files(document: Document, name: str) -> Iterator[WrittenFile]:
+def latex_files(document: Document, name: str) -> Iterator[WrittenFile]:
     """Yield the figures as PDF files, then the report as a file called `name`."""
-    return files_with_pictures(document, name, "pdf", text)
+    return files_with_pictures(document, name, "pdf", latex_text)
 
 
-def text(document: Document, folder: str) -> str:
+def latex_text(document: Document, folder: str) -> str:
     """Return the report as LaTeX; its figures are files in `folder`."""
     return render_template(
         "report.tex",
         document,
-        escaped,
-        table=lambda content, mark: "\n\n".join(_table(content, mark)),
+        latex.escaped,
+        table=lambda content, mark: "\n\n".join(_latex_table(content, mark)),
         path=lambda picture: f"{folder}/{picture.name}.pdf",
     )
 
 
-def _table(table: Table, mark: str) -> Iterator[str]:
+def _latex_table(table: Table, mark: str) -> Iterator[str]:
     """Yield a table in parts that each fit on a page; if it is too wide, the least important columns are hidden."""
     fitted = fit(table, PAGE_WIDTH_CHARACTERS)
     hidden = () if fitted.stacked else fitted.hidden
     columns = format_columns(table) if fitted.stacked else fitted.columns
-    caption = f"{escaped(table.title)}{mark}"
+    caption = f"{latex.escaped(table.title)}{mark}"
     hidden_note = [f"hidden columns: {', '.join(hidden)}"] if hidden else []
     note_text = "".join(
-        f"; {escaped(note)}" for note in [*notes(table if fitted.stacked else fitted.table), *hidden_note]
+        f"; {latex.escaped(note)}" for note in [*notes(table if fitted.stacked else fitted.table), *hidden_note]
     )
     for start in range(0, len(table.rows), ROWS_PER_PAGE):
         rows = range(start, min(start + ROWS_PER_PAGE, len(table.rows)))
@@ -56,7 +57,24 @@ def _table(table: Table, mark: str) -> Iterator[str]:
                 r"\sysbenchtogether{%",
                 heading,
                 r"\sysbenchfit{%",
-                *tabular(columns, rows, separate_units=True),
+                *latex.tabular(columns, rows, separate_units=True),
                 "}}",
             ]
         )
+
+
+def markdown_files(document: Document, name: str) -> Iterator[WrittenFile]:
+    """Yield the figures as PNG files, then the report as a file called `name`."""
+    return files_with_pictures(document, name, "png", markdown_text)
+
+
+def markdown_text(document: Document, folder: str) -> str:
+    """Return the report as Markdown; its figures are files in `folder`."""
+    return render_template(
+        "report.md",
+        document,
+        markdown.escaped,
+        paragraph=markdown.paragraph,
+        table=lambda content, mark: "\n\n".join(markdown.table(content, mark)),
+        path=lambda picture: quote(f"{folder}/{picture.name}.png"),
+    )
