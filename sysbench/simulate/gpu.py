@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from sysbench.log.events import DeviceInfo, GpuSimulated
 from sysbench.simulate.allocator.settings import AllocatorSettings
+from sysbench.simulate.workspaces import Workspaces, followed_torch
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.ranks import Strategy, layout
 
@@ -29,10 +30,6 @@ The size depends on the number of channels, thus on version and network: NVIDIA/
 A100s and 688 MiB for more. Beyond two nodes it no longer grows (NVIDIA/nccl#986)."""
 
 MAX_NCCL_BYTES = 392 * MIB
-
-_DEFAULT_WORKSPACE_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
-_LARGE_WORKSPACE_BYTES = 8 * 4096 * 1024
-_LARGE_WORKSPACE_MAJORS = frozenset({9, 10, 12})
 
 
 @dataclass(frozen=True)
@@ -86,17 +83,13 @@ class Gpu:
             other_bytes=self.other_bytes,
             nccl_bytes=self.nccl_bytes,
             settings=settings.text,
+            torch=followed_torch(),
         )
 
     @property
-    def workspace_bytes(self) -> int:
-        """Return the size of each cuBLAS handle's workspace (parseChosenWorkspaceSize, CublasHandlePool.cpp).
-
-        Each thread has its own handle, and autograd runs backward on a separate thread, so there are two workspaces.
-        This number is inferred from the source, not measured.
-        """
-        is_large = self.compute_capability[0] in _LARGE_WORKSPACE_MAJORS
-        return _LARGE_WORKSPACE_BYTES if is_large else _DEFAULT_WORKSPACE_BYTES
+    def workspaces(self) -> Workspaces:
+        """Return the workspaces of cuBLAS, as the installed PyTorch allocates them on this GPU."""
+        return Workspaces.of(self.compute_capability[0])
 
 
 def _capability(stated: str | None) -> tuple[int, int]:
