@@ -32,6 +32,23 @@ A100s and 688 MiB for more. Beyond two nodes it no longer grows (NVIDIA/nccl#986
 MAX_NCCL_BYTES = 392 * MIB
 
 
+UNKNOWN_MULTIPROCESSORS = 132
+"""Number of multiprocessors assumed if it is unknown: that of an H100. Only the scratch memory of reductions depends on
+it."""
+
+
+@dataclass(frozen=True)
+class Multiprocessors:
+    """Number of a GPU's multiprocessors, and the number of threads that each can hold."""
+
+    count: int
+    threads: int
+
+
+_THREADS_OF_MULTIPROCESSOR = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
+"""By compute capability, from the CUDA C++ Programming Guide; 2,048 for all others."""
+
+
 @dataclass(frozen=True)
 class Gpu:
     """A GPU to simulate.
@@ -42,6 +59,7 @@ class Gpu:
     context_bytes       memory used by the CUDA context and libraries before the first allocation
     other_bytes         memory used by other processes
     nccl_bytes          memory used by NCCL if there are several ranks
+    sms                 number of multiprocessors
     """
 
     title: str
@@ -50,6 +68,7 @@ class Gpu:
     context_bytes: int = CONTEXT_BYTES
     other_bytes: int = 0
     nccl_bytes: int = 0
+    sms: int = UNKNOWN_MULTIPROCESSORS
 
     @property
     def outside_bytes(self) -> int:
@@ -65,12 +84,14 @@ class Gpu:
     def of(cls, hardware: Hardware, *, context_bytes: int = CONTEXT_BYTES, other_bytes: int = 0) -> Gpu:
         """Create the GPU that `hardware` describes."""
         capability = _capability(hardware.compute_capability)
-        return cls(hardware.title, hardware.memory_bytes, capability, context_bytes, other_bytes)
+        sms = hardware.sms or UNKNOWN_MULTIPROCESSORS
+        return cls(hardware.title, hardware.memory_bytes, capability, context_bytes, other_bytes, sms=sms)
 
     @classmethod
     def like(cls, device: DeviceInfo, memory_bytes: int) -> Gpu:
         """Create a GPU with `memory_bytes` of memory, and with the name and compute capability of `device`."""
-        return cls(device.name, memory_bytes, _capability(device.compute_capability))
+        sms = device.multiprocessors or UNKNOWN_MULTIPROCESSORS
+        return cls(device.name, memory_bytes, _capability(device.compute_capability), sms=sms)
 
     def simulation_event(self, cell: str, settings: AllocatorSettings) -> GpuSimulated:
         """Return the event that records the simulation of `cell` on this GPU with these allocator settings."""
@@ -85,6 +106,11 @@ class Gpu:
             settings=settings.text,
             torch=followed_torch(),
         )
+
+    @property
+    def multiprocessors(self) -> Multiprocessors:
+        """Return the number of multiprocessors, and how many threads each can hold."""
+        return Multiprocessors(self.sms, _THREADS_OF_MULTIPROCESSOR.get(self.compute_capability, 2048))
 
     @property
     def workspaces(self) -> Workspaces:

@@ -1,9 +1,8 @@
 """Scratch memory of CUDA kernels: memory that a kernel allocates besides its results, and frees before it returns.
 
 Scratch memory cannot be observed without a GPU, but contributes to peaks. Sizes that depend on values or on the number
-of multiprocessors are set to their upper bound. Small buffers are omitted: those for partial sums of reductions over
-several blocks, and those for flash attention with split keys. Sources are in PyTorch 2.11 to 2.13, under
-aten/src/ATen/native.
+of multiprocessors are set to their upper bound. Small buffers of flash attention with split keys are omitted. Sources
+are in PyTorch 2.11 to 2.15, under aten/src/ATen/native. Reductions have a module of their own.
 """
 
 from __future__ import annotations

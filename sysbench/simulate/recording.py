@@ -32,6 +32,7 @@ from sysbench.simulate.composites import Composites, composites_on, using_compos
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.kernels import MATRIX_PRODUCTS, SCRATCH, Scratch, uses_cublas_lt
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
+from sysbench.simulate.reductions import reductions_on
 from sysbench.simulate.tensors import (
     DEVICE,
     Arguments,
@@ -104,7 +105,7 @@ class Platform:
     @classmethod
     def of(cls, gpu: Gpu) -> Platform:
         """Create the platform of a CUDA GPU."""
-        return cls(composites_on(gpu), CUDA_RULES, SCRATCH, gpu.workspaces)
+        return cls(composites_on(gpu), CUDA_RULES, {**SCRATCH, **reductions_on(gpu.multiprocessors)}, gpu.workspaces)
 
 
 _REAL_PLATFORM = Platform({}, AutocastRules(frozenset(), frozenset(), frozenset()), {}, None)
