@@ -203,4 +203,4 @@ def _replay_cache(step: ModelCell, gpu: Gpu, with_modules: bool, workspaces: Wor
     """Return the replays of the step on GPUs with these workspaces."""
     _, recording = _traced(step, gpu, with_modules)
     settings = AllocatorSettings.from_environment(os.environ)
-    return ReplayCache(recording.with_workspaces(gpu.workspaces, workspaces), settings)
+    return ReplayCache(recording.with_workspaces(workspaces), settings)

@@ -147,22 +147,20 @@ class Recording:
     allocations  by number
     spans        in order; events between steps free the outputs of the previous step
     stacks       Python stacks of the allocations
+    workspaces   numbers of the allocations that are workspaces of cuBLAS, whose size depends on the GPU
     """
 
     events: tuple[int, ...]
     allocations: tuple[Allocation, ...]
     spans: tuple[Span, ...]
     stacks: tuple[Stack, ...]
+    workspaces: frozenset[int]
 
-    def with_workspaces(self, recorded: Workspaces, wanted: Workspaces) -> Self:
-        """Return a copy of this recording with the workspaces of another GPU.
-
-        Between GPUs, only the size for products by cuBLAS differs.
-        """
-        before, after = (("workspace", each.product_bytes) for each in (recorded, wanted))
+    def with_workspaces(self, wanted: Workspaces) -> Self:
+        """Return a copy of this recording with the workspaces of another GPU."""
         allocations = (
-            each._replace(size_bytes=after[1]) if (each.category, each.size_bytes) == before else each
-            for each in self.allocations
+            each._replace(size_bytes=wanted.product_bytes) if number in self.workspaces else each
+            for number, each in enumerate(self.allocations)
         )
         return replace(self, allocations=tuple(allocations))
 
@@ -187,6 +185,7 @@ class Recording:
             events=tuple(events),
             allocations=tuple(self.allocations[number] for number in kept),
             spans=tuple(span._replace(first=kept_before[span.first], end=kept_before[span.end]) for span in self.spans),
+            workspaces=frozenset(renumbered[number] for number in self.workspaces & renumbered.keys()),
         )
 
     @property
@@ -451,8 +450,15 @@ class Recorder:
         self.phase = outer.name if outer is not None else name
 
     def recording(self) -> Recording:
-        """Return the recording so far."""
-        categories = (self._categories.get(number, "temporaries") for number in range(len(self._sizes)))
+        """Return the recording so far.
+
+        A workspace that is freed with its product is a temporary like any other scratch memory: a measured history does
+        not tell them apart.
+        """
+        categories = [self._categories.get(number, "temporaries") for number in range(len(self._sizes))]
+        workspaces, found = self._platform.workspaces, filter(self.is_workspace, self._categories)
+        if workspaces is not None and not workspaces.are_kept:
+            categories = ["temporaries" if each == "workspace" else each for each in categories]
         return Recording(
             events=tuple(self._events),
             allocations=tuple(
@@ -463,6 +469,9 @@ class Recorder:
             ),
             spans=tuple(self._spans),
             stacks=tuple(self._origins.stacks) if self._origins is not None else ((),),
+            workspaces=frozenset(
+                number for number in found if workspaces and self._sizes[number] == workspaces.product_bytes
+            ),
         )
 
     def _allocate(self, size_bytes: int, origin: Origin) -> int:
@@ -478,7 +487,7 @@ class Recorder:
         """Record the workspaces that a product allocates; return the numbers of those that it frees at its end."""
         if not workspaces.are_kept:
             wanted = [workspaces.lt_bytes or 0 if of_lt else workspaces.product_bytes]
-            return [self._allocate_workspace(size_bytes) for size_bytes in wanted if size_bytes]
+            return [self._allocate_workspace(size_bytes, self._origin) for size_bytes in wanted if size_bytes]
         is_backward = torch._C._current_autograd_node() is not None
         kept = {(is_backward, False): workspaces.product_bytes}
         if of_lt and workspaces.lt_bytes is not None:
@@ -486,11 +495,11 @@ class Recorder:
         for key, size_bytes in kept.items():
             if size_bytes and key not in self._kept_workspaces:
                 self._kept_workspaces.add(key)
-                self._allocate_workspace(size_bytes)
+                self._allocate_workspace(size_bytes, Origin(OUTSIDE, self._origin.stack))
         return []
 
-    def _allocate_workspace(self, size_bytes: int) -> int:
-        number = self._allocate(size_bytes, Origin(OUTSIDE, self._origin.stack))
+    def _allocate_workspace(self, size_bytes: int, origin: Origin) -> int:
+        number = self._allocate(size_bytes, origin)
         self._categories[number] = "workspace"
         return number
 
@@ -638,9 +647,7 @@ class _StepRecorder(Recorder):
                 phase: self._flops[self.step, phase] // cell.occurrences(phase) for phase in PROCEDURES[protocol].phases
             }
             own = facts_of(self._work, flops)
-        return StepRecording(
-            recording.events, recording.allocations, recording.spans, recording.stacks, cell, protocol, own
-        )
+        return StepRecording(**vars(recording), cell=cell, protocol=protocol, own_model=own)
 
     def _assign(self, category: Category, tensors: Iterable[Tensor], module: str | None = None) -> None:
         for tensor in tensors:
