@@ -75,8 +75,9 @@ def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cel
         return [EMPTY_CELL] * (4 if device is None else 6)
     needed = formulas.predicted_bytes(planned)
     if device is not None and needed is not None:
-        # Autograd runs backward on its own thread, whose cuBLAS handle has a second workspace.
-        needed += Gpu.of(device).workspace_bytes * (1 if cell.mode == "inference" else 2)
+        # Autograd runs backward on its own thread, which has workspaces of its own if they are kept.
+        workspaces = Gpu.of(device).workspaces
+        needed += workspaces.product_bytes * (2 if workspaces.are_kept and cell.mode != "inference" else 1)
     flops = formulas.phase_flops(shape, cell.ctx, cell.batch)
     row: list[Cell] = [
         Measure(formulas.parameters(shape)),

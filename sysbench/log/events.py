@@ -412,6 +412,8 @@ class GpuSimulated(Event):
     """Buffers of NCCL, outside the allocator: assumed. 0 for one rank."""
     settings: str
     """PYTORCH_CUDA_ALLOC_CONF in the simulation."""
+    torch: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Version of PyTorch whose allocations the simulation follows; None in older records."""
 
 
 class CellFinished(Event):

@@ -146,6 +146,8 @@ class SimulatedGpuRecord(Frozen):
     nccl_bytes: Bytes = Field(default=0, exclude_if=lambda value: value == 0)
     """NCCL buffers of each rank."""
     settings: str
+    torch: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Version of PyTorch whose allocations the simulation follows; None in older records."""
 
 
 class EnvironmentRecord(Frozen):

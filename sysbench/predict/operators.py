@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import _resolve_process_group
 from sysbench.lab.accounting import tensors_in
 from sysbench.predict.trace import Dtype, HostWork, Kernel, Kind
 from sysbench.simulate.tensors import SimulatedTensor
+from sysbench.simulate.workspaces import installed_torch
 from sysbench.spec.ranks import NODE_RANKS
 
 Kernels = tuple[Kernel, ...]
@@ -63,8 +64,12 @@ _COPIES = _names("copy_ clone _to_copy")
 _FUSED_ATTENTION = ("flash", "efficient", "cudnn")
 
 _CHUNK = 65_536
-_CHUNKS_PER_LAUNCH = 320
-_TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
+_LARGER_ARGUMENTS = 7 if installed_torch() >= (2, 12) else 1
+"""By how much kernel arguments may be larger since PyTorch 2.12, as its dispatcher showed on the fake GPU."""
+_CHUNKS_PER_LAUNCH = 320 * _LARGER_ARGUMENTS
+_TENSORS_PER_LAUNCH = {
+    lists: count * _LARGER_ARGUMENTS for lists, count in {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}.items()
+}
 """Number of tensors per launch by number of lists, limited by the size of kernel arguments (MultiTensorApply.cuh)."""
 
 

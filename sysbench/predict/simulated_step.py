@@ -28,6 +28,7 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.replay import Replay, ReplayCache, Verdict
+from sysbench.simulate.workspaces import Workspaces
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import ModelCell
@@ -114,7 +115,7 @@ class SimulatedStep:
 
     @cached_property
     def _replayed(self) -> tuple[Replay, Verdict]:
-        return _replay_cache(*self._step, self._gpu.workspace_bytes).replay_on(self._gpu)
+        return _replay_cache(*self._step, self._gpu.workspaces).replay_on(self._gpu)
 
     def _step_predicted(self) -> StepPredicted:
         prediction, gpu, (replay, verdict) = self.prediction, self._hardware, self._replayed
@@ -199,8 +200,8 @@ def _traced(step: ModelCell, gpu: Gpu, with_modules: bool) -> tuple[Trace, StepR
 
 
 @lru_cache(maxsize=CACHED_TRACES)
-def _replay_cache(step: ModelCell, gpu: Gpu, with_modules: bool, workspace_bytes: int) -> ReplayCache:
-    """Return the replays of the step on GPUs with cuBLAS workspaces of this size."""
+def _replay_cache(step: ModelCell, gpu: Gpu, with_modules: bool, workspaces: Workspaces) -> ReplayCache:
+    """Return the replays of the step on GPUs with these workspaces."""
     _, recording = _traced(step, gpu, with_modules)
     settings = AllocatorSettings.from_environment(os.environ)
-    return ReplayCache(recording.with_workspace_bytes(workspace_bytes), settings)
+    return ReplayCache(recording.with_workspaces(workspaces), settings)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from sysbench.log.events import DeviceInfo, GpuSimulated
 from sysbench.simulate.allocator.settings import AllocatorSettings
+from sysbench.simulate.workspaces import Workspaces, followed_torch
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.ranks import Strategy, layout
 
@@ -30,9 +31,22 @@ A100s and 688 MiB for more. Beyond two nodes it no longer grows (NVIDIA/nccl#986
 
 MAX_NCCL_BYTES = 392 * MIB
 
-_DEFAULT_WORKSPACE_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
-_LARGE_WORKSPACE_BYTES = 8 * 4096 * 1024
-_LARGE_WORKSPACE_MAJORS = frozenset({9, 10, 12})
+
+UNKNOWN_MULTIPROCESSORS = 132
+"""Number of multiprocessors assumed if it is unknown: that of an H100. Only the scratch memory of reductions depends on
+it."""
+
+
+@dataclass(frozen=True)
+class Multiprocessors:
+    """Number of a GPU's multiprocessors, and the number of threads that each can hold."""
+
+    count: int
+    threads: int
+
+
+_THREADS_OF_MULTIPROCESSOR = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
+"""By compute capability, from the CUDA C++ Programming Guide; 2,048 for all others."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +59,7 @@ class Gpu:
     context_bytes       memory used by the CUDA context and libraries before the first allocation
     other_bytes         memory used by other processes
     nccl_bytes          memory used by NCCL if there are several ranks
+    sms                 number of multiprocessors
     """
 
     title: str
@@ -53,6 +68,7 @@ class Gpu:
     context_bytes: int = CONTEXT_BYTES
     other_bytes: int = 0
     nccl_bytes: int = 0
+    sms: int = UNKNOWN_MULTIPROCESSORS
 
     @property
     def outside_bytes(self) -> int:
@@ -68,12 +84,14 @@ class Gpu:
     def of(cls, hardware: Hardware, *, context_bytes: int = CONTEXT_BYTES, other_bytes: int = 0) -> Gpu:
         """Create the GPU that `hardware` describes."""
         capability = _capability(hardware.compute_capability)
-        return cls(hardware.title, hardware.memory_bytes, capability, context_bytes, other_bytes)
+        sms = hardware.sms or UNKNOWN_MULTIPROCESSORS
+        return cls(hardware.title, hardware.memory_bytes, capability, context_bytes, other_bytes, sms=sms)
 
     @classmethod
     def like(cls, device: DeviceInfo, memory_bytes: int) -> Gpu:
         """Create a GPU with `memory_bytes` of memory, and with the name and compute capability of `device`."""
-        return cls(device.name, memory_bytes, _capability(device.compute_capability))
+        sms = device.multiprocessors or UNKNOWN_MULTIPROCESSORS
+        return cls(device.name, memory_bytes, _capability(device.compute_capability), sms=sms)
 
     def simulation_event(self, cell: str, settings: AllocatorSettings) -> GpuSimulated:
         """Return the event that records the simulation of `cell` on this GPU with these allocator settings."""
@@ -86,17 +104,18 @@ class Gpu:
             other_bytes=self.other_bytes,
             nccl_bytes=self.nccl_bytes,
             settings=settings.text,
+            torch=followed_torch(),
         )
 
     @property
-    def workspace_bytes(self) -> int:
-        """Return the size of each cuBLAS handle's workspace (parseChosenWorkspaceSize, CublasHandlePool.cpp).
+    def multiprocessors(self) -> Multiprocessors:
+        """Return the number of multiprocessors, and how many threads each can hold."""
+        return Multiprocessors(self.sms, _THREADS_OF_MULTIPROCESSOR.get(self.compute_capability, 2048))
 
-        Each thread has its own handle, and autograd runs backward on a separate thread, so there are two workspaces.
-        This number is inferred from the source, not measured.
-        """
-        is_large = self.compute_capability[0] in _LARGE_WORKSPACE_MAJORS
-        return _LARGE_WORKSPACE_BYTES if is_large else _DEFAULT_WORKSPACE_BYTES
+    @property
+    def workspaces(self) -> Workspaces:
+        """Return the workspaces of cuBLAS, as the installed PyTorch allocates them on this GPU."""
+        return Workspaces.of(self.compute_capability[0])
 
 
 def _capability(stated: str | None) -> tuple[int, int]:

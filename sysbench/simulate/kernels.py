@@ -1,9 +1,8 @@
 """Scratch memory of CUDA kernels: memory that a kernel allocates besides its results, and frees before it returns.
 
 Scratch memory cannot be observed without a GPU, but contributes to peaks. Sizes that depend on values or on the number
-of multiprocessors are set to their upper bound. Small buffers are omitted: those for partial sums of reductions over
-several blocks, and those for flash attention with split keys. Sources are in PyTorch 2.11 to 2.13, under
-aten/src/ATen/native.
+of multiprocessors are set to their upper bound. Small buffers of flash attention with split keys are omitted. Sources
+are in PyTorch 2.11 to 2.15, under aten/src/ATen/native. Reductions have a module of their own.
 """
 
 from __future__ import annotations
@@ -33,10 +32,24 @@ MATRIX_PRODUCTS = frozenset(
         _aten.vdot.default,
     }
 )
-"""Operators that use cuBLAS, whose handles allocate a workspace on first use."""
+"""Operators that use cuBLAS, which needs workspaces."""
+
+_LT_DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 
 _FLOAT_BYTES = 4
 _INDEX_BYTES = 8
+
+
+def uses_cublas_lt(func: Any, arguments: Sequence[Any], options: Mapping[str, Any], result: Any) -> bool:
+    """Return whether cuBLASLt computes a matrix product: it adds a bias along with it.
+
+    Source: cuda/Blas.cpp, isInputCompliesAddmmCudaLt.
+    """
+    if func is not _aten.addmm.default or options.get("beta", 1) != 1:
+        return False
+    bias, first, second = arguments[:3]
+    is_bias = bias.dim() == 1 and bias.is_contiguous() and bias.shape[0] == second.shape[1]
+    return is_bias and result.is_contiguous() and first.dtype in _LT_DTYPES and min(*first.shape, *second.shape) > 1
 
 
 def _bmm(first: Tensor, second: Tensor) -> Scratch:

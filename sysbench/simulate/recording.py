@@ -30,8 +30,9 @@ from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
 from sysbench.simulate.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.composites import Composites, composites_on, using_composites
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.kernels import MATRIX_PRODUCTS, SCRATCH, Scratch
+from sysbench.simulate.kernels import MATRIX_PRODUCTS, SCRATCH, Scratch, uses_cublas_lt
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
+from sysbench.simulate.reductions import reductions_on
 from sysbench.simulate.tensors import (
     DEVICE,
     Arguments,
@@ -43,6 +44,7 @@ from sysbench.simulate.tensors import (
     SimulatedDevice,
 )
 from sysbench.simulate.without_compiler import without_compiler
+from sysbench.simulate.workspaces import Workspaces
 from sysbench.snapshot import Category
 from sysbench.spec.model import ModelCell, Phase
 from sysbench.spec.ranks import layout
@@ -92,21 +94,21 @@ class Platform:
     composites       device-specific decompositions, by operator name
     autocast         autocast rules of operators
     scratch          scratch memory of kernels, by operator
-    workspace_bytes  size of the permanent cuBLAS workspace, which a thread allocates at its first matrix product
+    workspaces       those of cuBLAS; None if the device has no cuBLAS
     """
 
     composites: Composites
     autocast: AutocastRules
     scratch: Mapping[Operator, Callable[..., Scratch]]
-    workspace_bytes: int
+    workspaces: Workspaces | None
 
     @classmethod
     def of(cls, gpu: Gpu) -> Platform:
         """Create the platform of a CUDA GPU."""
-        return cls(composites_on(gpu), CUDA_RULES, SCRATCH, gpu.workspace_bytes)
+        return cls(composites_on(gpu), CUDA_RULES, {**SCRATCH, **reductions_on(gpu.multiprocessors)}, gpu.workspaces)
 
 
-_REAL_PLATFORM = Platform({}, AutocastRules(frozenset(), frozenset(), frozenset()), {}, 0)
+_REAL_PLATFORM = Platform({}, AutocastRules(frozenset(), frozenset(), frozenset()), {}, None)
 """The platform of a real device, for which nothing is replaced."""
 
 
@@ -145,17 +147,20 @@ class Recording:
     allocations  by number
     spans        in order; events between steps free the outputs of the previous step
     stacks       Python stacks of the allocations
+    workspaces   numbers of the allocations that are workspaces of cuBLAS, whose size depends on the GPU
     """
 
     events: tuple[int, ...]
     allocations: tuple[Allocation, ...]
     spans: tuple[Span, ...]
     stacks: tuple[Stack, ...]
+    workspaces: frozenset[int]
 
-    def with_workspace_bytes(self, size_bytes: int) -> Self:
-        """Return a copy of this recording with cuBLAS workspaces of this size."""
+    def with_workspaces(self, wanted: Workspaces) -> Self:
+        """Return a copy of this recording with the workspaces of another GPU."""
         allocations = (
-            each._replace(size_bytes=size_bytes) if each.category == "workspace" else each for each in self.allocations
+            each._replace(size_bytes=wanted.product_bytes) if number in self.workspaces else each
+            for number, each in enumerate(self.allocations)
         )
         return replace(self, allocations=tuple(allocations))
 
@@ -180,6 +185,7 @@ class Recording:
             events=tuple(events),
             allocations=tuple(self.allocations[number] for number in kept),
             spans=tuple(span._replace(first=kept_before[span.first], end=kept_before[span.end]) for span in self.spans),
+            workspaces=frozenset(renumbered[number] for number in self.workspaces & renumbered.keys()),
         )
 
     @property
@@ -360,7 +366,8 @@ class Recorder:
         self.phase = BUILD
         self.step = -1
         self.occurrence = 0
-        self._threads_with_workspace: set[bool] = set()
+        self._kept_workspaces: set[tuple[bool, bool]] = set()
+        """(in backward, of cuBLASLt) for each workspace that is kept; autograd runs backward on a thread of its own."""
 
     @property
     def count(self) -> int:
@@ -402,18 +409,18 @@ class Recorder:
         return self._allocate(size_bytes, origin)
 
     def observes(self, func: Operator) -> bool:
-        """Return whether the operator may need scratch memory or a cuBLAS workspace."""
+        """Return whether the operator may need scratch memory or a workspace of cuBLAS."""
         return func in MATRIX_PRODUCTS or func in self._platform.scratch
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
-        """Record the scratch memory of the operator's kernel, and the workspace of a thread's first matrix product."""
-        if func in MATRIX_PRODUCTS:
-            self._take_workspace()
-        scratch = self._platform.scratch.get(func)
-        if scratch is None:
-            return
-        for group in scratch(*arguments):
+        """Record the scratch memory of the operator's kernel, and the workspaces of a matrix product."""
+        scratch, workspaces = self._platform.scratch.get(func), self._platform.workspaces
+        groups = scratch(*arguments) if scratch is not None else ()
+        product = workspaces if func in MATRIX_PRODUCTS else None
+        for group in groups or ([()] if product else ()):
             numbers = [self._allocate(size_bytes, self._origin) for size_bytes in group if size_bytes]
+            if product is not None:  # after the copies of its operands, which are its only group
+                numbers += self._take_workspaces(product, uses_cublas_lt(func, arguments, options, result))
             for number in reversed(numbers):
                 self.freed(number)
 
@@ -443,8 +450,15 @@ class Recorder:
         self.phase = outer.name if outer is not None else name
 
     def recording(self) -> Recording:
-        """Return the recording so far."""
-        categories = (self._categories.get(number, "temporaries") for number in range(len(self._sizes)))
+        """Return the recording so far.
+
+        A workspace that is freed with its product is a temporary like any other scratch memory: a measured history does
+        not tell them apart.
+        """
+        categories = [self._categories.get(number, "temporaries") for number in range(len(self._sizes))]
+        workspaces, found = self._platform.workspaces, filter(self.is_workspace, self._categories)
+        if workspaces is not None and not workspaces.are_kept:
+            categories = ["temporaries" if each == "workspace" else each for each in categories]
         return Recording(
             events=tuple(self._events),
             allocations=tuple(
@@ -455,6 +469,9 @@ class Recorder:
             ),
             spans=tuple(self._spans),
             stacks=tuple(self._origins.stacks) if self._origins is not None else ((),),
+            workspaces=frozenset(
+                number for number in found if workspaces and self._sizes[number] == workspaces.product_bytes
+            ),
         )
 
     def _allocate(self, size_bytes: int, origin: Origin) -> int:
@@ -466,13 +483,25 @@ class Recorder:
         self._events.append(number)
         return number
 
-    def _take_workspace(self) -> None:
-        """Record the permanent cuBLAS workspace at a thread's first matrix product (setWorkspaceForHandle)."""
+    def _take_workspaces(self, workspaces: Workspaces, of_lt: bool) -> list[int]:
+        """Record the workspaces that a product allocates; return the numbers of those that it frees at its end."""
+        if not workspaces.are_kept:
+            wanted = [workspaces.lt_bytes or 0 if of_lt else workspaces.product_bytes]
+            return [self._allocate_workspace(size_bytes, self._origin) for size_bytes in wanted if size_bytes]
         is_backward = torch._C._current_autograd_node() is not None
-        if self._platform.workspace_bytes and is_backward not in self._threads_with_workspace:
-            self._threads_with_workspace.add(is_backward)
-            number = self._allocate(self._platform.workspace_bytes, Origin(OUTSIDE, self._origin.stack))
-            self._categories[number] = "workspace"
+        kept = {(is_backward, False): workspaces.product_bytes}
+        if of_lt and workspaces.lt_bytes is not None:
+            kept[is_backward, True] = workspaces.lt_bytes
+        for key, size_bytes in kept.items():
+            if size_bytes and key not in self._kept_workspaces:
+                self._kept_workspaces.add(key)
+                self._allocate_workspace(size_bytes, Origin(OUTSIDE, self._origin.stack))
+        return []
+
+    def _allocate_workspace(self, size_bytes: int, origin: Origin) -> int:
+        number = self._allocate(size_bytes, origin)
+        self._categories[number] = "workspace"
+        return number
 
 
 class _MicroBatch(NamedTuple):
@@ -618,9 +647,7 @@ class _StepRecorder(Recorder):
                 phase: self._flops[self.step, phase] // cell.occurrences(phase) for phase in PROCEDURES[protocol].phases
             }
             own = facts_of(self._work, flops)
-        return StepRecording(
-            recording.events, recording.allocations, recording.spans, recording.stacks, cell, protocol, own
-        )
+        return StepRecording(**vars(recording), cell=cell, protocol=protocol, own_model=own)
 
     def _assign(self, category: Category, tensors: Iterable[Tensor], module: str | None = None) -> None:
         for tensor in tensors:

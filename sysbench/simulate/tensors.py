@@ -196,6 +196,8 @@ class SimulatedDevice(ObservedDevice):
 
         Raises UnavailableError for an operator whose shapes depend on values, or for which torch has no shape function.
         """
+        if func is _ADD and _is_accumulated_in_place(args, kwargs):
+            func = _ADD_IN_PLACE
         found = self._handlers.get(func)
         if found is None:
             found = self._handlers[func] = self._handler_for(func), self._observer.observes(func)
@@ -368,6 +370,31 @@ def _refuse_user_reads() -> None:
             break
         frame = frame.f_back
     raise UnavailableError("the code reads a tensor value, which a simulation does not have: measure it on a device")
+
+
+_ADD, _ADD_IN_PLACE = torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor
+_REFERENCES_OF_CALL, _STORAGE_REFERENCES_OF_CALL = 4, 2
+"""References to an operator's argument and to its storage that nobody but autograd's engine refers to: the engine's,
+those of the call into Python, and of the Python objects. As observed in PyTorch 2.11 to 2.15."""
+
+
+def _is_accumulated_in_place(args: Arguments, kwargs: Options) -> bool:
+    """Return whether this addition is that of two gradients which autograd's engine adds into the memory of the first.
+
+    It does so if nothing else refers to the first (can_accumulate_inplace in torch/csrc/autograd/input_buffer.cpp), but
+    not if Python sees the addition, as here.
+    """
+    if torch.is_grad_enabled() or kwargs or torch._C._current_autograd_node() is None:
+        return False
+    first, second = args
+    if not type(first) is type(second) is SimulatedTensor or (first.shape, first.dtype) != (second.shape, second.dtype):
+        return False
+    storage = first.untyped_storage()
+    return (
+        storage.nbytes() == first.numel() * first.dtype.itemsize
+        and first._use_count() == _REFERENCES_OF_CALL
+        and torch._C._storage_Use_Count(storage._cdata) == _STORAGE_REFERENCES_OF_CALL
+    )
 
 
 def _is_on_device(value: object) -> bool:

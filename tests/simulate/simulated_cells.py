@@ -74,6 +74,6 @@ CPU = Platform(
         promote=frozenset({"stack", "cat"}),
     ),
     scratch={},
-    workspace_bytes=0,
+    workspaces=None,
 )
 """Real tensors are here what a GPU's are in earnest, so that a run of them says what is right."""

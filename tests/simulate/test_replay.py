@@ -55,7 +55,7 @@ def replays(chosen: AllocatorSettings) -> ReplayCache:
 def test_generations_that_differ_in_workspaces_alone_share_a_recording() -> None:
     other = Gpu("", 1 << 50, (9, 0))
     assert recorded((9, 0)) != recorded()
-    assert recorded().with_workspace_bytes(other.workspace_bytes) == recorded((9, 0))
+    assert recorded().with_workspaces(other.workspaces) == recorded((9, 0))
 
 
 WITHOUT_COMPILER = """

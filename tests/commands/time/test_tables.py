@@ -369,7 +369,8 @@ def test_every_sample_that_is_shown_has_a_unit(
 def test_a_plan_holds_every_cell_against_the_memory_there_is() -> None:
     cells = list(TimeSpec(size="small,2.7b", ctx=512).cells())
     table = plan(cells, hardware.by_name("24GiB"))
-    workspaces = 2 * Gpu.of(hardware.by_name("24GiB")).workspace_bytes
+    kind = Gpu.of(hardware.by_name("24GiB")).workspaces
+    workspaces = (2 if kind.are_kept else 1) * kind.product_bytes
     needed = [formulas.predicted_memory(cell).total_bytes + workspaces for cell in cells]
     assert [number(table, row, "predicted_memory", "bytes") for row in range(2)] == needed
     assert number(table, 0, "parameters", "count") == 128_625_408

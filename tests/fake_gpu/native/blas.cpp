@@ -62,6 +62,16 @@ EXPORT cublasStatus_t cublasSgemmEx(cublasHandle_t handle, cublasOperation_t, cu
                                     const float*, void*, cudaDataType, int) {
   return product(of(handle)->stream, "cublas_gemm", m, n, k);
 }
+// What PyTorch calls for fp32 before 2.15.
+EXPORT cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t, cublasOperation_t, int m, int n, int k,
+                                     const float*, const float*, int, const float*, int, const float*, float*, int) {
+  return product(of(handle)->stream, "cublas_gemm", m, n, k);
+}
+EXPORT cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_t, cublasOperation_t, int m,
+                                                int n, int k, const float*, const float*, int, long long, const float*,
+                                                int, long long, const float*, float*, int, long long, int batch) {
+  return product(of(handle)->stream, "cublas_batched_gemm", m, n, k, batch);
+}
 EXPORT cublasStatus_t cublasDgemm_v2(cublasHandle_t handle, cublasOperation_t, cublasOperation_t, int m, int n, int k,
                                      const double*, const double*, int, const double*, int, const double*, double*,
                                      int) {

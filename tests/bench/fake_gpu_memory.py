@@ -1,0 +1,170 @@
+"""Simulated against measured memory, byte for byte, under the fake GPU of tests/fake_gpu; prints what differs.
+
+    python -m tests.bench.fake_gpu_memory --state FILE [--torch 2.11,2.12,2.13,2.14,2.15 --environments DIR]
+
+Each version of PyTorch gets an environment of its own below DIR, made by uv; without --torch, the installed one is
+used. A cell takes a second: workers are forked. Whatever is in FILE was measured with the same code and is not measured
+again, so that a run may be stopped and continued; --anew forgets it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tests.fake_gpu.fake import FakeGpu
+from tests.fake_gpu.memory import Group, Pair, pairs, split, table
+
+ROOT = Path(__file__).parents[2]
+
+_TINY = ("--size=tiny",)
+_BOTH = ("--precision=fp32,bf16", "--attention=naive,sdpa", "--mode=train")
+GROUPS = (
+    Group((*_TINY, "--ctx=64,128,512", "--precision=fp32,bf16,fp16,tf32", "--mode=train", "--attention=naive,sdpa")),
+    Group((*_TINY, "--ctx=128,512", "--precision=fp32,bf16", "--mode=forward,inference", "--attention=naive,sdpa")),
+    Group(
+        (
+            *_TINY,
+            "--ctx=128,512",
+            "--precision=fp32,bf16",
+            "--mode=train,forward-backward",
+            "--attention=efficient,math",
+        )
+    ),
+    Group((*_TINY, "--ctx=128,512", "--precision=bf16,fp16", "--mode=train", "--attention=flash,cudnn")),
+    Group((*_TINY, "--ctx=128", "--precision=fp32,bf16", "--mode=train,train-first", "--optimizer=for-loop,fused")),
+    Group((*_TINY, "--ctx=96,200", "--batch=1,3", *_BOTH)),
+    Group((*_TINY, "--ctx=128", "--grad-accum=3", *_BOTH)),
+    Group(("--size=small", "--ctx=128,512", *_BOTH)),
+    Group(("--size=medium", "--ctx=256", "--batch=2", "--precision=bf16", "--attention=naive,sdpa", "--mode=train")),
+    *(
+        Group((*_TINY, "--ctx=128,512", *_BOTH), {"PYTORCH_CUDA_ALLOC_CONF": settings})
+        for settings in (
+            "expandable_segments:True",
+            "roundup_power2_divisions:4",
+            "max_split_size_mb:64,garbage_collection_threshold:0.6",
+        )
+    ),
+    *(
+        Group((*_TINY, "--ctx=128", *_BOTH), {name: value})
+        for name, value in (
+            ("TORCH_CUBLAS_WORKSPACE_CACHE", "1"),
+            ("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8"),
+            ("CUBLAS_WORKSPACE_CONFIG", ":1024:3"),
+        )
+    ),
+    Group((*_TINY, "--ctx=128", *_BOTH), gpu=("a100-80gb", "8.0")),
+)
+"""Sizes, contexts, batches, precisions, modes, attention kinds, optimizers, settings of PyTorch, and two GPUs."""
+
+
+def key() -> str:
+    """What changes with the code that measures or simulates."""
+    digest = hashlib.sha256()
+    for folder in ("sysbench/lab", "sysbench/simulate", "sysbench/commands/memory", "tests/fake_gpu/native"):
+        for path in sorted((ROOT / folder).rglob("*.[pch]*")):
+            if path.suffix in (".py", ".c", ".cpp", ".h"):
+                digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def environment(directory: Path, torch: str) -> Path:
+    """The interpreter of an environment with that version of PyTorch and what the tests need, made if it is absent."""
+    python = directory / torch / "bin" / "python"
+    if not (directory / torch / "done").exists():
+        subprocess.run(["uv", "venv", "-q", "-p", sys.executable, directory / torch], check=True)
+        install = ["uv", "pip", "install", "-q", "--python", python]
+        wanted = [f"torch=={torch}.*", "pytest", "hypothesis", "transformers>=4.56,<6"]
+        subprocess.run([*install, *wanted, "-e", ROOT], check=True)
+        # Headers that cuBLAS' own include, and that come with PyTorch's wheels from 2.15 on only.
+        runtime = "import importlib.metadata as m; print(m.version('nvidia-cuda-runtime').rsplit('.', 1)[0])"
+        cuda = subprocess.run([python, "-c", runtime], check=True, capture_output=True, text=True).stdout.strip()
+        if not next((directory / torch).glob("lib/*/site-packages/nvidia/*/include/nv/target"), None):
+            subprocess.run([*install, f"nvidia-cuda-cccl=={cuda}.*"], check=True)
+        (directory / torch / "done").touch()
+    return python
+
+
+def measure(state: Path, groups: tuple[Group, ...]) -> None:
+    """Measure and simulate what `state` lacks, with the PyTorch of this interpreter."""
+    from importlib.metadata import version
+
+    from tests.worker import forked
+
+    torch, code = version("torch"), key()
+    done = {(each["torch"], each["code"], each["group"]) for each in read(state)}
+    home = Path(tempfile.mkdtemp(prefix="fake-gpu-home-"))
+    gpu = FakeGpu.built(ROOT / ".pytest_cache" / "fake_gpu", home)
+    with mock.patch.object(forked.WorkerProcess, "_launch", forked.launch), state.open("a") as file:
+        for group in groups:
+            for each in split(group, "--ctx"):
+                if (torch, code, each.name) in done:
+                    continue
+                try:
+                    found, problem = [asdict(pair) for pair in pairs(gpu, each)], None
+                except RuntimeError as error:
+                    found, problem = [], str(error)
+                outcome = {"torch": torch, "code": code, "group": each.name, "pairs": found, "problem": problem}
+                file.write(json.dumps(outcome) + "\n")
+                file.flush()
+                print(f"torch {torch} {each.name}: {len(found)} cells {problem or ''}", file=sys.stderr)
+
+
+def read(state: Path) -> Iterator[dict[str, Any]]:
+    """What was measured so far; a line that was cut off is none."""
+    if state.exists():
+        for line in state.read_text().splitlines():
+            if line.endswith("}"):
+                yield json.loads(line)
+
+
+def show(state: Path, *, categories: bool) -> None:
+    """Print a table for each version of PyTorch, of the newest code."""
+    latest: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in read(state):
+        latest[each["torch"], each["group"]] = each
+    for torch in dict.fromkeys(torch for torch, _ in latest):
+        groups = [each for (version, _), each in latest.items() if version == torch]
+        print(f"\ntorch {torch}")
+        for each in groups:
+            if each["problem"]:
+                print(each["problem"])
+        found = [Pair(**pair) for each in groups for pair in each["pairs"]]
+        print("\n".join(table(found, categories=categories)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--state", type=Path, default=Path("fake_gpu_memory.jsonl"))
+    parser.add_argument("--torch", default="", help="versions, each in an environment of its own")
+    parser.add_argument("--environments", type=Path, default=Path("environments"))
+    parser.add_argument("--anew", action="store_true")
+    parser.add_argument("--only", default="", help="groups with this text in their name")
+    parser.add_argument("--no-categories", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.anew:
+        arguments.state.unlink(missing_ok=True)
+    for torch in filter(None, arguments.torch.split(",")):
+        python = environment(arguments.environments.resolve(), torch)
+        words = [f"--state={arguments.state.resolve()}", f"--only={arguments.only}", "--no-categories"]
+        quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run(
+            [python, "-m", __spec__.name, *words], cwd=ROOT, env=quiet, stdout=subprocess.DEVNULL, check=True
+        )
+    if not arguments.torch:
+        measure(arguments.state, tuple(group for group in GROUPS if arguments.only in group.name))
+    show(arguments.state, categories=not arguments.no_categories)
+
+
+if __name__ == "__main__":
+    main()
