@@ -29,6 +29,8 @@ from sysbench.log.events import (
     RunStarted,
     StepChecked,
     StepMeasured,
+    ThreadsProbe,
+    ThreadsProbed,
     WorkerReady,
 )
 from sysbench.log.records import AnyCell, EnvironmentRecord, ModelRecord, PhaseRecord, Samples
@@ -117,6 +119,7 @@ class Run:
     finished: RunFinished | None = None
     cells: dict[str, CellEvents] = field(default_factory=dict)
     ceilings: dict[tuple[str, str, int | None], CeilingMeasured] = field(default_factory=dict)
+    threads_probe: ThreadsProbed | None = None
     lost: list[ReadingsLost] = field(default_factory=list)
     current: CellEvents | None = None
     """The cell being measured, to which readings belong."""
@@ -153,6 +156,8 @@ class Run:
                 self.finished = None
             case CeilingMeasured():
                 self.ceilings[event.device, event.precision, event.threads] = event
+            case ThreadsProbed():
+                self.threads_probe = event
             case ReadingsLost():
                 self.lost.append(event)
             case _:
@@ -207,6 +212,9 @@ def fold_cells(
 def run_fields(run: Run) -> dict[str, Any]:
     """Return all fields of a RunRecord except its cells."""
     finished_at = run.finished.at_s if run.finished else None
+    torch, probe = run.worker.torch if run.worker else None, run.threads_probe
+    if torch is not None and probe is not None:
+        torch = torch.model_copy(update={"threads": probe.threads})
     return {
         "schema_version": run.started.schema_version,
         "sysbench_version": run.started.sysbench_version,
@@ -217,7 +225,8 @@ def run_fields(run: Run) -> dict[str, Any]:
         "spec": run.started.spec,
         "environment": EnvironmentRecord(
             host=run.started.host,
-            torch=run.worker.torch if run.worker else None,
+            torch=torch,
+            threads_probe=ThreadsProbe(**probe.model_dump(exclude=_EVENT_FIELDS)) if probe is not None else None,
             devices=run.worker.devices if run.worker else [],
             driver=run.started.driver,
         ),

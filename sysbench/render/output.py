@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from sysbench.command import command_of
+from sysbench.log.cautions import fewer_threads
 from sysbench.log.records import RunRecord
 from sysbench.log.storage import cannot_write
 from sysbench.render import declared as column_names
@@ -48,7 +49,8 @@ def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selectio
 def without_headlines(record: RunRecord[Any], names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return a record's sheet without findings, for reports, which show them elsewhere."""
     made: Sheet = command_of(record.kind).part("sheet")(record, names, selection)
-    return made
+    threads = fewer_threads(record.environment.threads_probe, record.kind)
+    return replace(made, remarks=(Remark("note", *threads), *made.remarks)) if threads else made
 
 
 def nonempty_tables(record: RunRecord[Any], names: Iterable[str], selection: Selection | None = None) -> list[Table]:

@@ -14,6 +14,9 @@ from sysbench import units
 from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed, RunStarted
 from sysbench.render import theme
 
+MIN_HEIGHT_FOR_WARNINGS = 12
+"""Fewest lines of a terminal that shows warnings above a screen."""
+
 
 @dataclass(frozen=True)
 class PendingCell:
@@ -85,20 +88,26 @@ class ExperimentProgress:
 
 
 @dataclass(frozen=True)
-class WithTopLine:
-    """A line, such as the progress of an experiment, above a screen."""
+class WithTopLines:
+    """A line, such as the progress of an experiment, and warnings, each on at most two lines, above a screen."""
 
     line: str
+    warnings: tuple[str, ...]
     screen: RenderableType
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the line, then the screen in the remaining space."""
-        line = Text(f" {theme.terminal_line(self.line, options.encoding)}", theme.QUIET, end="")
-        line.truncate(max(1, options.max_width - 1), overflow="ellipsis")
-        yield line
-        yield Segment.line()
-        height = options.height or options.size.height
-        yield from console.render(self.screen, options.update(height=max(1, height - 1)))
+        """Yield the lines, then the screen in the remaining space; a low terminal shows no warnings."""
+        width, height = max(1, options.max_width - 2), options.height or options.size.height
+        line = Text(theme.terminal_line(self.line, options.encoding), theme.QUIET)
+        line.truncate(width, overflow="ellipsis")
+        lines = [line] if self.line else []
+        for warning in self.warnings if height >= MIN_HEIGHT_FOR_WARNINGS else ():
+            text = Text(theme.terminal_line(warning, options.encoding), theme.WARNING)
+            lines += text.wrap(console, width)[:2]
+        for each in lines:
+            yield Text(" ", end="").append_text(each)
+            yield Segment.line()
+        yield from console.render(self.screen, options.update(height=max(1, height - len(lines))))
 
 
 def initial_progress(runs: Mapping[str, Mapping[str, PendingCell]]) -> ExperimentProgress:

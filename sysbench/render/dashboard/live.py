@@ -25,7 +25,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from sysbench.log.events import Event
-from sysbench.render.dashboard.experiment_progress import ExperimentProgress, WithTopLine
+from sysbench.render.dashboard.experiment_progress import ExperimentProgress, WithTopLines
 from sysbench.render.dashboard.run_state import RunState
 
 INTERVAL_S = 0.25
@@ -169,7 +169,8 @@ class Dashboard:
         screen = self._view.draw(self._state, now_s)
         try:
             above = self._overall.describe(now_s) if self._overall else self._above
-            self._live.update(WithTopLine(above, screen) if above else screen, refresh=True)
+            warnings = self._state.warnings
+            self._live.update(WithTopLines(above, warnings, screen) if above or warnings else screen, refresh=True)
         except OSError:
             # If the terminal goes away (a closed window, a lost connection), the dashboard ends, but the run continues.
             self._is_broken = True
