@@ -23,6 +23,7 @@ from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
 from sysbench.engine.process import WorkerProcess, get_worker, keep_for_reuse
 from sysbench.engine.provisions import Provisions
+from sysbench.engine.sensors import ceilings
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.team import Team, Worker
 from sysbench.errors import SysbenchError
@@ -95,7 +96,7 @@ class Supervisor:
         self._threads_probe = threads_probe
         self._threads: int | None = None
         """Number of threads for cells on the CPU that set none; None before the first of them."""
-        self._default_threads = 1
+        self._default_threads, self._torch = 1, ""
 
     def run(self, placement: Placement) -> Iterator[Event]:
         """Measure every cell that `placement` returns.
@@ -105,7 +106,7 @@ class Supervisor:
         abandoned.
         """
         _, ready = yield from self._start_worker(self._launcher)
-        self._default_threads = ready.torch.threads
+        self._default_threads, self._torch = ready.torch.threads, ready.torch.torch
         cells = placement(ready)
         yield from self._simulate_uncertain_cells(cells)
         for placed in cells:
@@ -253,10 +254,17 @@ class Supervisor:
             return
         self._ceilings.add((device.torch_name, precision, threads))
         worker = yield from self._ensure_worker(self._launcher)
+        if device.type == "cuda":
+            self._sampler.use(device)
         try:
             self._conversation.ask(worker, protocol.MeasureCeiling(device=device, precision=precision, threads=threads))
-            answer = yield from self._conversation.wait_for(worker, CeilingMeasured, CeilingFailed)
-            if isinstance(answer, CeilingFailed):
+            for event in self._conversation.wait_for(worker, CeilingMeasured, CeilingFailed):
+                if isinstance(event, CeilingMeasured):
+                    is_shared = device.type == "cuda" and bool(self._sampler.count_other_processes())
+                    measured = event.model_copy(update={"disturbed": event.disturbed or is_shared})
+                    event = ceilings.best(measured, device, self._torch, self._default_threads)
+                yield event
+            if isinstance(event, CeilingFailed):
                 yield from self._replace_worker()
         except LostWorkerError as lost:
             exited = self._end_worker(worker, lost.patience_s)

@@ -219,8 +219,8 @@ def run_fields(run: Run) -> dict[str, Any]:
         "schema_version": run.started.schema_version,
         "sysbench_version": run.started.sysbench_version,
         "source_digest": run.started.source_digest,
-        "started_at": _iso(run.started.at_s),
-        "finished_at": _iso(finished_at) if finished_at else None,
+        "started_at": iso(run.started.at_s),
+        "finished_at": iso(finished_at) if finished_at else None,
         "status": run.finished.status if run.finished else "unfinished",
         "spec": run.started.spec,
         "environment": EnvironmentRecord(
@@ -373,5 +373,6 @@ def merge_ranks(seen: CellEvents) -> CellEvents:
 _EVENT_FIELDS = {"event", "at_s", "cell"}
 
 
-def _iso(at_s: float) -> str:
+def iso(at_s: float) -> str:
+    """Return a time in seconds since the epoch as ISO 8601, UTC."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -190,7 +190,7 @@ class ThreadsProbed(ThreadsProbe, Event):
 
 
 class CeilingMeasured(Event):
-    """Highest rate among matrix products of several sizes on a device, in FLOP/s."""
+    """Highest rate among matrix products of several sizes on a device, in FLOP/s, in this run or in an earlier one."""
 
     event: Literal["ceiling_measured"] = "ceiling_measured"
     device: str
@@ -200,6 +200,12 @@ class CeilingMeasured(Event):
     matmul_flops_per_s: PerSecond
     matmul_size: Count
     """The product is (n, n) × (n, n)."""
+    disturbed: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether other processes slowed the products down: the rate is then no ceiling."""
+    seen_at_s: Instant | None = Field(default=None, exclude_if=lambda value: value is None)
+    """When an earlier run saw this rate; None if this run saw it."""
+    flops_per_s_now: PerSecond | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Rate in this run, if an earlier run saw a higher one."""
 
 
 class CeilingFailed(Event):
