@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sysbench.commands.run import prediction
 from sysbench.commands.time.live import TIME, TimeLines
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.engine import devices
+from sysbench.engine.process import WorkerProcess
 from sysbench.log.durations import earlier_durations
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunStarted, StageEntered, encode
 from sysbench.render.dashboard import experiment_progress
@@ -124,15 +126,40 @@ def test_an_experiment_for_a_gpu_that_is_not_here_is_predicted_and_says_how_long
     assert "PREDICTED: measuring all of this on that GPU takes about" in " ".join(done.out.split())
     (directory,) = (tmp_path / "runs").iterdir()
     manifest = json.loads((directory / "manifest.json").read_text())
-    assert [run["here"] for run in manifest["runs"]] == ["simulated", "left out"]
-    assert "sysbench accum needs a device" in manifest["runs"][1]["why"]
+    assert [run["here"] for run in manifest["runs"]] == ["simulated", "changed"]
+    assert manifest["runs"][1]["why"] == "it needs no GPU: computed on this machine"
+    assert [cell["outcome"] for cell in json.loads((directory / "rounds.json").read_text())["cells"]] == ["ok"]
     cells = json.loads((directory / "steps.json").read_text())["cells"]
     steps_s = [cell["prediction"]["step"]["point_s"] for cell in cells]
     again = answered("run", "--resume", str(directory), "--quiet", cwd=tmp_path)
     assert again.code == 0, again.err
+    words = ("run", "two.toml", "--for", "h100", "--plan")
+    shown = json.loads(answered(*words, "--json", "-", cwd=tmp_path).out)
+    expected_s = (5 + 6) * sum(steps_s)
+    assert [row["takes_s"] for row in shown["tables"][0]["rows"]] == [pytest.approx(expected_s), None]
+    text = " ".join(answered(*words, COLUMNS="100", cwd=tmp_path).out.split())
+    assert 0.001 < expected_s < 0.1
+    assert f"PREDICTED {float(f'{1e3 * expected_s:.2g}'):g} ms" in text
+    assert re.search(r"about \d+(\.\d+)? ms in total for 1 of 2 runs", text)
+
+
+def test_all_predictions_of_a_plan_share_a_worker_and_what_takes_too_long_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = PREDICTED.replace('"steps"', '"later"').replace("layers = 1", "layers = 9")
+    quick = PREDICTED.partition("[[run]]")[2].partition("[[run]]")[0]
+    (tmp_path / "two.toml").write_text(f"{large}\n[[run]]{quick}")
+    workers = []
+    launched = WorkerProcess._launch
+    monkeypatch.setattr(WorkerProcess, "_launch", lambda self, *words: workers.append(self) or launched(self, *words))
     words = ("run", "two.toml", "--for", "h100", "--plan", "--json", "-")
-    takes = [row["takes_s"] for row in json.loads(answered(*words, cwd=tmp_path).out)["tables"][0]["rows"]]
-    assert takes == [pytest.approx((5 + 6) * sum(steps_s)), None]
+    rows = json.loads(answered(*words, cwd=tmp_path).out)["tables"][0]["rows"]
+    assert [row["run"] for row in rows if row["takes_s"]] == ["later", "steps"]
+    assert len(workers) == 1
+    monkeypatch.setattr(prediction.predict_durations_s, "__kwdefaults__", {"budget_s": 0.0})
+    shown = json.loads(answered(*words, cwd=tmp_path).out)
+    assert [row["takes_s"] for row in shown["tables"][0]["rows"]] == [None, None, None]
+    assert "still to be computed, because predicting them takes long: steps, later" in json.dumps(shown)
 
 
 def test_of_a_run_on_several_devices_the_gpu_is_predicted_and_the_others_are_unknown(tmp_path: Path) -> None:
