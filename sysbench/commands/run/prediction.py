@@ -74,6 +74,10 @@ when it runs.
 """
 
 
+ATTENTION_LAYERS = 4
+"""Layers that take about as long to predict as one call of attention by itself."""
+
+
 class _OutOfTimeError(Exception):
     """The time for predictions is up."""
 
@@ -133,7 +137,7 @@ def _predictable(planned: Iterable[PlannedRun], gpu: Hardware) -> Iterator[tuple
 def _work(spec: RunSpec) -> int:
     """Return a measure of how long it takes to predict a spec: the number of layers of all its cells."""
     shapes = [cell.step.shape if cell.step is not None else None for cell in spec.cells()]
-    return sum(shape.layers if shape is not None else 1 for shape in shapes)
+    return sum(shape.layers if shape is not None else ATTENTION_LAYERS for shape in shapes)
 
 
 def _key_without_device(cell: RunCell) -> str:
@@ -197,9 +201,11 @@ def describe_total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
     known_s = [seconds for each in executed if (seconds := run_s(each, earlier)) is not None]
     if len(known_s) == len(executed):
         return f"about {expected(sum(known_s))} in total, {_describe_source(earlier)}"
-    if earlier.predicted_s:
+    if known_s and earlier.predicted_s:
         known = f"{len(known_s)} of {len(executed)} runs"
         return f"about {expected(sum(known_s))} in total for {known}, {_describe_source(earlier)}"
+    if not known_s and (earlier.predicted_s or earlier.not_predicted):
+        return "duration unknown: no run is predicted yet as a whole"
     if not known_s:
         return "duration unknown: none of its runs was measured on such a device before"
     return f"about {expected(sum(known_s))} in total for {len(known_s)} of {len(executed)} runs; the others are new"
