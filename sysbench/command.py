@@ -103,6 +103,10 @@ class Command:
     report: ReportLayout | None = None
     compared: tuple[str, ...] = ()
     """Times for which `compare` gives verdicts; all other times are parts of these."""
+    runs_anywhere: bool = False
+    """Whether the results are those of number formats, not of a device: an experiment for a GPU that is not present
+    then computes them on this machine.
+    """
     can_alternate: bool = False
     """Whether `compare --ab` can measure two specs of the command alternately."""
     expected_duration: str | None = None

@@ -189,6 +189,7 @@ class Session:
             self._options.timeout_s,
             self._provisions,
             ceilings=self._options.ceilings,
+            threads_probe=(self._earlier.threads_probe if self._earlier else None) or self._options.threads_probe,
             links=self._options.links,
             simulates_in_sequence=simulates and self._options.overall is not None,
         )

@@ -23,6 +23,7 @@ from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
 from sysbench.engine.process import WorkerProcess, get_worker, keep_for_reuse
 from sysbench.engine.provisions import Provisions
+from sysbench.engine.sensors import ceilings
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.team import Team, Worker
 from sysbench.errors import SysbenchError
@@ -35,6 +36,8 @@ from sysbench.log.events import (
     Event,
     MemoryForeseen,
     Reading,
+    ThreadsProbe,
+    ThreadsProbed,
     WorkerExited,
     WorkerReady,
 )
@@ -65,10 +68,13 @@ class Supervisor:
         provisions: Provisions | None = None,
         *,
         ceilings: bool = True,
+        threads_probe: ThreadsProbe | None = None,
         links: Links | None = None,
         simulates_in_sequence: bool = False,
     ) -> None:
-        """With `simulates_in_sequence`, share one worker with the runs before and after, all of which only simulate.
+        """With `threads_probe`, use the threads that an earlier part of the same measurement has chosen.
+
+        With `simulates_in_sequence`, share one worker with the runs before and after, all of which only simulate.
 
         A measured run always starts with a new worker: in a worker reused from a run with a larger context, the first
         step took 40 % less time, and the peak of host memory was 1.9 times as high.
@@ -87,6 +93,10 @@ class Supervisor:
         self._worker: Worker | None = None
         self._measures_ceilings = ceilings
         self._ceilings: set[tuple[str, str, int | None]] = set()
+        self._threads_probe = threads_probe
+        self._threads: int | None = None
+        """Number of threads for cells on the CPU that set none; None before the first of them."""
+        self._default_threads, self._torch = 1, ""
 
     def run(self, placement: Placement) -> Iterator[Event]:
         """Measure every cell that `placement` returns.
@@ -96,6 +106,7 @@ class Supervisor:
         abandoned.
         """
         _, ready = yield from self._start_worker(self._launcher)
+        self._default_threads, self._torch = ready.torch.threads, ready.torch.torch
         cells = placement(ready)
         yield from self._simulate_uncertain_cells(cells)
         for placed in cells:
@@ -126,6 +137,8 @@ class Supervisor:
 
     def _run_cell(self, placed: PlacedCell) -> Iterator[Event]:
         """Measure an admitted cell after its prerequisites, and replace the worker if necessary."""
+        if self._threads is None and _leaves_threads_open(placed):
+            yield from self._choose_threads()
         if self._measures_ceilings and placed.cell.ceiling_precision is not None:
             yield from self._measure_ceiling(placed, placed.cell.ceiling_precision)
         timed_cell = placed.cell.reference_time_cell
@@ -182,7 +195,13 @@ class Supervisor:
             yield Reading(at_s=time.time(), other_processes=other_processes)
         artifact = self._provisions.artifacts.get(placed.cell.key)
         try:
-            self._conversation.ask(worker, protocol.Measure(cell=placed.cell, device=placed.device, artifact=artifact))
+            request = protocol.Measure(
+                cell=placed.cell,
+                device=placed.device,
+                artifact=artifact,
+                threads=self._threads if _leaves_threads_open(placed) else None,
+            )
+            self._conversation.ask(worker, request)
             finished = yield from _events_before_finish(self._conversation.wait_for(worker, CellFinished))
             if artifact is not None and finished.outcome == "ok":
                 finished = yield from self._read(placed, artifact, finished)
@@ -210,6 +229,24 @@ class Supervisor:
             )
         return finished
 
+    def _choose_threads(self) -> Iterator[Event]:
+        """Let the worker find out how many threads the cells on the CPU should use; they run even if it fails."""
+        worker = yield from self._ensure_worker(self._launcher)
+        self._threads = self._default_threads
+        if self._threads_probe is not None:
+            probed = ThreadsProbed(at_s=time.time(), **self._threads_probe.model_dump(exclude={"event", "at_s"}))
+            yield probed
+        elif self._default_threads == 1:
+            return
+        else:
+            try:
+                self._conversation.ask(worker, protocol.ProbeThreads())
+                probed = yield from self._conversation.wait_for(worker, ThreadsProbed)
+            except LostWorkerError as lost:
+                yield self._end_worker(worker, lost.patience_s)
+                return
+        self._threads = probed.threads
+
     def _measure_ceiling(self, placed: PlacedCell, precision: Precision) -> Iterator[Event]:
         """Measure the matmul ceiling once for the cell's device, precision and threads; cells run even if it fails."""
         device, threads = placed.device, placed.cell.threads
@@ -217,10 +254,17 @@ class Supervisor:
             return
         self._ceilings.add((device.torch_name, precision, threads))
         worker = yield from self._ensure_worker(self._launcher)
+        if device.type == "cuda":
+            self._sampler.use(device)
         try:
             self._conversation.ask(worker, protocol.MeasureCeiling(device=device, precision=precision, threads=threads))
-            answer = yield from self._conversation.wait_for(worker, CeilingMeasured, CeilingFailed)
-            if isinstance(answer, CeilingFailed):
+            for event in self._conversation.wait_for(worker, CeilingMeasured, CeilingFailed):
+                if isinstance(event, CeilingMeasured):
+                    is_shared = device.type == "cuda" and bool(self._sampler.count_other_processes())
+                    measured = event.model_copy(update={"disturbed": event.disturbed or is_shared})
+                    event = ceilings.best(measured, device, self._torch, self._default_threads)
+                yield event
+            if isinstance(event, CeilingFailed):
                 yield from self._replace_worker()
         except LostWorkerError as lost:
             exited = self._end_worker(worker, lost.patience_s)
@@ -303,6 +347,11 @@ def _events_before_finish(events: Generator[Event, None, CellFinished]) -> Gener
         return finished
     finally:
         events.close()
+
+
+def _leaves_threads_open(placed: PlacedCell) -> bool:
+    """Whether the cell computes on the CPU with a number of threads that the run chooses."""
+    return placed.device.type == "cpu" and placed.cell.threads is None and placed.cell.simulated is None
 
 
 def _finished(cell: RunCell, outcome: Outcome, detail: str | None = None) -> CellFinished:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from sysbench.lab import allocator
 from sysbench.lab.clocks import Clock, clock_for
-from sysbench.lab.devices import torch_device, using_threads
+from sysbench.lab.devices import PREEMPTIONS_PER_S, preemptions, torch_device, using_threads
 from sysbench.lab.precision import compute_dtype, matmul_precision
 from sysbench.lab.strategies import max_over_ranks
 from sysbench.log.events import CeilingMeasured, DeviceInfo
@@ -39,18 +39,22 @@ def measure(
     A ceiling is the attainable rate, not the typical one: the fastest product counts, after one warm-up for each size.
     The budget counts a warm-up as if it took as long as the fastest product of its size, because the very first product
     also loads the library. The precision of fp32 products is set explicitly, as for cells. `threads` is the number of
-    CPU threads; None leaves the number to torch.
+    CPU threads; None leaves the number to torch. The ceiling is disturbed if the fastest product lost its cores to
+    other processes.
     """
     target = torch_device(device)
     stopwatch = clock or clock_for(target)
-    best_flops_per_s, best_size = 0.0, SMALLEST_SIZE
+    best_flops_per_s, best_size, is_disturbed = 0.0, SMALLEST_SIZE, False
     size, left_s, next_s = SMALLEST_SIZE, budget_s, 0.0
     with matmul_precision(precision), using_threads(threads):
         while size <= LARGEST_SIZE and next_s <= left_s:
-            times_s = _product_times_s(size, compute_dtype(precision), target, stopwatch, left_s)
-            fastest_s = min(times_s)
-            best_flops_per_s, best_size = max((best_flops_per_s, best_size), (2 * size**3 / fastest_s, size))
-            left_s -= sum(times_s) + fastest_s
+            products = _products(size, compute_dtype(precision), target, stopwatch, left_s)
+            fastest_s, preempted = min(products)
+            if (flops_per_s := 2 * size**3 / fastest_s) >= best_flops_per_s:
+                best_flops_per_s, best_size = flops_per_s, size
+                allowed = 1 + PREEMPTIONS_PER_S * torch.get_num_threads() * fastest_s
+                is_disturbed = target.type == "cpu" and preempted > allowed
+            left_s -= sum(seconds for seconds, _ in products) + fastest_s
             size, next_s = 2 * size, 2 * 8 * fastest_s
     allocator.release(target)
     return CeilingMeasured(
@@ -60,22 +64,30 @@ def measure(
         threads=threads,
         matmul_flops_per_s=best_flops_per_s,
         matmul_size=best_size,
+        disturbed=is_disturbed,
     )
 
 
-def _product_times_s(size: int, dtype: torch.dtype, device: torch.device, clock: Clock, budget_s: float) -> list[float]:
-    """Return the times in seconds of products of one size: at least one, and up to `REPEATS` within `budget_s`."""
+def _products(
+    size: int, dtype: torch.dtype, device: torch.device, clock: Clock, budget_s: float
+) -> list[tuple[float, int]]:
+    """Time products of one size: at least one, and up to `REPEATS` within `budget_s`.
+
+    Returns for each its time in seconds, and how often its threads were preempted.
+    """
     left, right = torch.rand((2, size, size), device=device).sub_(0.5).to(dtype)
     product = torch.empty_like(left)
 
-    def seconds() -> float:
-        return clock.measure([("product", lambda: torch.mm(left, right, out=product))], "phase").wall_s
+    def timed() -> tuple[float, int]:
+        before = preemptions()
+        seconds = clock.measure([("product", lambda: torch.mm(left, right, out=product))], "phase").wall_s
+        return seconds, preemptions() - before
 
-    seconds()
-    times_s = [seconds()]
-    while len(times_s) < REPEATS and sum(times_s) + times_s[-1] <= budget_s:
-        times_s.append(seconds())
-    return times_s
+    timed()
+    products = [timed()]
+    while len(products) < REPEATS and sum(seconds for seconds, _ in products) + products[-1][0] <= budget_s:
+        products.append(timed())
+    return products
 
 
 def fastest_all_reduce(

@@ -1,4 +1,4 @@
-"""The devices that torch can use, and the torch build in this process.
+"""The devices that torch can use, and the torch build and the CPU threads in this process.
 
 This module imports no other part of `sysbench.lab`, so that `sysbench doctor` can use it without loading the workload.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterator, Mapping
+import resource
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,14 @@ import psutil
 import torch
 
 from sysbench.log.events import DeviceInfo, TorchInfo
+
+SCATTERED_RATIO = 1.5
+"""Work on several threads counts as disturbed if its slowest run takes this many times as long as its fastest."""
+
+PREEMPTIONS_PER_S = 5.0
+"""It also counts as disturbed at this many preemptions of each thread per second; on an idle machine there are almost
+none.
+"""
 
 
 def available_device_fields() -> list[dict[str, Any]]:
@@ -108,6 +117,16 @@ def using_threads(threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def preemptions() -> int:
+    """Return how many times the threads of this process have been preempted."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def disturbed(times_s: Sequence[float], preemptions: int, threads: int) -> bool:
+    """Whether other processes have disturbed repeated work: its times are scattered, or its threads were preempted."""
+    return max(times_s) > SCATTERED_RATIO * min(times_s) or preemptions > PREEMPTIONS_PER_S * threads * sum(times_s)
 
 
 def torch_info(import_s: float | None) -> TorchInfo:

@@ -30,6 +30,8 @@ from sysbench.log.events import (
     RunStarted,
     StepChecked,
     StepMeasured,
+    ThreadsProbe,
+    ThreadsProbed,
     WorkerReady,
 )
 from sysbench.log.records import AnyCell, EnvironmentRecord, ModelRecord, PhaseRecord, Samples
@@ -118,6 +120,7 @@ class Run:
     finished: RunFinished | None = None
     cells: dict[str, CellEvents] = field(default_factory=dict)
     ceilings: dict[tuple[str, str, int | None], CeilingMeasured] = field(default_factory=dict)
+    threads_probe: ThreadsProbed | None = None
     lost: list[ReadingsLost] = field(default_factory=list)
     damaged_lines: list[int] = field(default_factory=list)
     current: CellEvents | None = None
@@ -155,6 +158,8 @@ class Run:
                 self.finished = None
             case CeilingMeasured():
                 self.ceilings[event.device, event.precision, event.threads] = event
+            case ThreadsProbed():
+                self.threads_probe = event
             case ReadingsLost():
                 self.lost.append(event)
             case LineDamaged():
@@ -211,18 +216,22 @@ def fold_cells(
 def run_fields(run: Run) -> dict[str, Any]:
     """Return all fields of a RunRecord except its cells."""
     finished_at = run.finished.at_s if run.finished else None
+    torch, probe = run.worker.torch if run.worker else None, run.threads_probe
+    if torch is not None and probe is not None:
+        torch = torch.model_copy(update={"threads": probe.threads})
     return {
         "schema_version": run.started.schema_version,
         "sysbench_version": run.started.sysbench_version,
         "source_digest": run.started.source_digest,
-        "started_at": _iso(run.started.at_s),
-        "finished_at": _iso(finished_at) if finished_at else None,
+        "started_at": iso(run.started.at_s),
+        "finished_at": iso(finished_at) if finished_at else None,
         "status": run.finished.status if run.finished else "unfinished",
         "spec": run.started.spec,
         "damaged_lines": run.damaged_lines,
         "environment": EnvironmentRecord(
             host=run.started.host,
-            torch=run.worker.torch if run.worker else None,
+            torch=torch,
+            threads_probe=ThreadsProbe(**probe.model_dump(exclude=_EVENT_FIELDS)) if probe is not None else None,
             devices=run.worker.devices if run.worker else [],
             driver=run.started.driver,
         ),
@@ -369,5 +378,6 @@ def merge_ranks(seen: CellEvents) -> CellEvents:
 _EVENT_FIELDS = {"event", "at_s", "cell"}
 
 
-def _iso(at_s: float) -> str:
+def iso(at_s: float) -> str:
+    """Return a time in seconds since the epoch as ISO 8601, UTC."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

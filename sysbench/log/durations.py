@@ -31,6 +31,8 @@ class Durations:
     """Seconds from the start of a cell to its end, by key."""
     predicted_s: dict[str, float] = field(default_factory=dict)
     """Predicted seconds for the steps of cells that have not run on these devices, by key."""
+    not_predicted: tuple[str, ...] = ()
+    """Names of the runs whose prediction would have taken too long for a plan."""
     startups_s: dict[Kind, list[float]] = field(default_factory=dict)
     """Seconds from the start of a run to its first cell, by command."""
 

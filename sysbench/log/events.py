@@ -167,8 +167,30 @@ class WorkerReady(Event):
     devices: list[DeviceInfo]
 
 
+class ThreadsProbe(Frozen):
+    """The number of CPU threads for the cells of a run that set none, and the times that it is based on."""
+
+    default: Size
+    """Number of threads that torch uses by default."""
+    threads: Size
+    """Chosen number; below the default only if other processes make the threads wait for each other."""
+    mean_s: Annotated[list[tuple[Size, Seconds]], Field(min_length=1)]
+    """Mean time of the same work by number of threads, in the order of trial."""
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether fewer threads were chosen than torch uses by default."""
+        return self.threads < self.default
+
+
+class ThreadsProbed(ThreadsProbe, Event):
+    """The threads of the run have been chosen, before its first cell on the CPU."""
+
+    event: Literal["threads_probed"] = "threads_probed"
+
+
 class CeilingMeasured(Event):
-    """Highest rate among matrix products of several sizes on a device, in FLOP/s."""
+    """Highest rate among matrix products of several sizes on a device, in FLOP/s, in this run or in an earlier one."""
 
     event: Literal["ceiling_measured"] = "ceiling_measured"
     device: str
@@ -178,6 +200,12 @@ class CeilingMeasured(Event):
     matmul_flops_per_s: PerSecond
     matmul_size: Count
     """The product is (n, n) × (n, n)."""
+    disturbed: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether other processes slowed the products down: the rate is then no ceiling."""
+    seen_at_s: Instant | None = Field(default=None, exclude_if=lambda value: value is None)
+    """When an earlier run saw this rate; None if this run saw it."""
+    flops_per_s_now: PerSecond | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Rate in this run, if an earlier run saw a higher one."""
 
 
 class CeilingFailed(Event):

@@ -15,6 +15,7 @@ from sysbench.log.events import (
     DeviceInfo,
     HostInfo,
     OwnModelFacts,
+    ThreadsProbe,
     TorchInfo,
     WrittenSpec,
     refuse_foreign_spec,
@@ -155,6 +156,9 @@ class EnvironmentRecord(Frozen):
 
     host: HostInfo
     torch: TorchInfo | None
+    """The number of threads is that chosen for the run, if it was chosen."""
+    threads_probe: ThreadsProbe | None = Field(default=None, exclude_if=lambda value: value is None)
+    """How the number of threads was chosen; None if torch's own was not questioned."""
     devices: list[DeviceInfo]
     driver: str | None
 

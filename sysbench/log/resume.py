@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sysbench import __version__
 from sysbench.errors import LogError, UsageError
-from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, RunStarted, WorkerReady
+from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, RunStarted, ThreadsProbed, WorkerReady
 from sysbench.log.journal import read
 from sysbench.log.outcomes import LASTING, Outcome
 from sysbench.spec.cell import RunCell, RunSpec
@@ -33,6 +33,8 @@ class EarlierRun:
     path: Path
     started: RunStarted
     worker: WorkerReady | None = None
+    threads_probe: ThreadsProbed | None = None
+    """Choice of CPU threads, which a continued run keeps."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """Outcome of the last attempt, by cell."""
     devices: dict[str, DeviceInfo] = field(default_factory=dict)
@@ -99,6 +101,8 @@ def read_earlier_run(path: Path) -> EarlierRun:
         match event:
             case WorkerReady():
                 earlier.worker = event
+            case ThreadsProbed():
+                earlier.threads_probe = event
             case CellStarted():
                 earlier.devices[event.cell] = event.device
             case CellFinished():

@@ -139,6 +139,10 @@ class RunOptions(BaseModel):
     """Name of the log without its suffix; None for a name from the time and the command. Not on the command line."""
     ceilings: bool = True
     """Whether to measure the matmul ceiling that rates are compared with. Not on the command line."""
+    threads_probe: Any = None
+    """Choice of CPU threads (`log.events.ThreadsProbe`) by an earlier run that this one is compared with; by default,
+    the run makes its own. Not on the command line.
+    """
     watch: Callable[[Any], object] | None = None
     """Called with every event of a quiet run. Not on the command line."""
     overall: Any = None

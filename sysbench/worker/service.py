@@ -25,6 +25,7 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate
 from sysbench.spec.cell import RunCell
+from sysbench.worker import threads
 
 DETAIL_CHARACTERS = 300
 TRACEBACK_CHARACTERS = 20_000
@@ -49,6 +50,8 @@ def serve(channel: Channel, import_s: float) -> bool:
                 case protocol.Measure():
                     channel.send(_measure(channel, command))
                     _freeze_modules()
+                case protocol.ProbeThreads():
+                    channel.send(threads.probe())
                 case protocol.MeasureCeiling():
                     channel.send(_measure_ceiling(command))
                 case protocol.Foresee():
@@ -79,10 +82,10 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
 
 
 def _threads(request: protocol.Measure) -> int | None:
-    """Return the number of CPU threads for the cell; by default, torch's threads are divided evenly among the ranks."""
+    """Return the number of CPU threads for the cell: its own, or the run's, which its ranks divide evenly."""
     if request.rank is None or request.cell.threads is not None:
-        return request.cell.threads
-    return max(1, torch.get_num_threads() // request.cell.workers)
+        return request.cell.threads or request.threads
+    return max(1, (request.threads or torch.get_num_threads()) // request.cell.workers)
 
 
 def _process_group(request: protocol.Measure) -> AbstractContextManager[None]:

@@ -6,6 +6,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -412,6 +413,13 @@ def test_the_ceiling_is_the_best_product_and_stops_when_its_time_is_up() -> None
     assert best.matmul_size == 512
     assert best.matmul_flops_per_s == pytest.approx(2 * 512**3 / 0.016)
     assert next(seconds, None) is None
+
+
+def test_a_ceiling_whose_fastest_product_lost_its_cores_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for step, disturbed in ((0, False), (1, False), (9, True)):
+        monkeypatch.setattr(ceiling, "preemptions", count(step=step).__next__)
+        found = ceiling.measure(CPU_DEVICE, "fp32", budget_s=0.25, clock=FakeClock(iter([9.0, 0.2])))
+        assert (found.matmul_size, found.disturbed) == (256, disturbed)
 
 
 def test_a_slow_machine_gets_one_product_beside_its_warm_up() -> None:

@@ -228,11 +228,11 @@ def test_a_cell_and_its_ceiling_run_on_the_threads_that_were_asked_for(monkeypat
     _measure(cell)
     assert used[2:] == [before, before]
 
-    def product(*_: object) -> list[float]:
+    def product(*_: object) -> list[tuple[float, int]]:
         used.append(torch.get_num_threads())
-        return [1.0]
+        return [(1.0, 0)]
 
-    monkeypatch.setattr("sysbench.lab.ceiling._product_times_s", product)
+    monkeypatch.setattr("sysbench.lab.ceiling._products", product)
     events, _ = _answers(protocol.MeasureCeiling(device=CPU, precision="fp32", threads=before + 1))
     (measured,) = of_kind(events, CeilingMeasured)
     assert (measured.threads, used[4:], torch.get_num_threads()) == (before + 1, [before + 1], before)

@@ -12,4 +12,5 @@ COMMAND = Command(
     lines="sysbench.render.dashboard.cell_lines:TitledLines",
     terms="sysbench.commands.report.method:accum_terms",
     default_tables="tables:usual",
+    runs_anywhere=True,
 )

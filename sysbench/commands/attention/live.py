@@ -74,6 +74,8 @@ def folded(events: Iterable[Event]) -> AttentionState:
 def left_s(state: AttentionState, now_s: float) -> float | None:
     """Return the remaining seconds of the run, estimated from finished cells; None if there are none yet.
 
+    It is also None while a cell takes longer than expected, or compiles as no cell before it.
+
     The time of a cell is modelled as a constant part plus a part that grows with the FLOPs of its calls.
     """
     over = [cell for _, cell in state.cells if cell.outcome == "ok" and cell.took_s]
@@ -84,7 +86,10 @@ def left_s(state: AttentionState, now_s: float) -> float | None:
     for cell in waiting:
         expected_s = _expected_s(cell, over)
         if cell.started_s is not None:
-            expected_s = max(0.0, expected_s - (now_s - cell.started_s))
+            is_new = all(each.cell.implementation != cell.cell.implementation for each in over)
+            expected_s -= now_s - cell.started_s
+            if expected_s < 0 or (cell.stage == "compiling" and is_new):
+                return None
         total += expected_s
     return total
 
@@ -448,4 +453,4 @@ class AttentionLines(CellLines):
     advance = staticmethod(advance)
 
 
-ATTENTION = DashboardView(AttentionState(), advance, AttentionScreen, share_while_timed)
+ATTENTION = DashboardView(AttentionState(), advance, AttentionScreen, share_while_timed, left_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sysbench.commands.attention.record import AttentionPredicted, AttentionTensor
-from sysbench.commands.attention.spec import AttentionCell
+from sysbench.commands.attention.spec import IMPLEMENTATIONS, AttentionCell
 from sysbench.errors import UnavailableError
 from sysbench.garbage import gc_paused
 from sysbench.lab.accounting import DispatchMode
@@ -43,6 +44,7 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, Recorder, Recording
 from sysbench.simulate.replay import Replay, Verdict, available_bytes, replay_unlimited, verdict_of
 from sysbench.simulate.tensors import DEVICE
+from sysbench.simulate.without_compiler import without_compiler
 from sysbench.spec.hardware import Hardware
 
 CreationPhase = Literal["inputs", "forward", "backward"]
@@ -92,8 +94,11 @@ class SimulatedAttention:
 def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedAttention:
     """Simulate the memory of `cell` on `gpu`; raises UnavailableError if this is not supported."""
     settings = settings or AllocatorSettings()
-    run = _Run(cell, gpu)
-    recording = run.recorded()
+    # The compiler takes as long to import as fifty cells to simulate. FlexAttention is part of it, and own code may be.
+    compiling = cell.implementation in ("flex", "compiled") or cell.implementation not in IMPLEMENTATIONS
+    with nullcontext() if compiling else without_compiler():
+        run = _Run(cell, gpu)
+        recording = run.recorded()
     replay = Replay(recording, gpu, settings)
     verdict = verdict_of(replay, recording, gpu, settings)
     if not verdict.fits:

@@ -111,7 +111,9 @@ def measure(
     measured, the result contains the reason. Raises KeyboardInterrupt if the user interrupts.
     """
     began_s = time.monotonic()
-    (cell,) = (device_spec := spec.model_copy(update={"device": (device.torch_name,)})).cells()
+    # On a CPU, one thread: several wait for each other whenever another process runs, which would hide the overhead.
+    choices = {"device": (device.torch_name,)} | ({"threads": (1,)} if device.type == "cpu" else {})
+    (cell,) = (device_spec := spec.model_copy(update=choices)).cells()
     arms: dict[str, Arm] = {
         "bare": lambda: _median_step_s(device_spec, NoSampler(), _no_dashboard, launcher),
         "sampler": lambda: _median_step_s(device_spec, system_sampler(), _no_dashboard, launcher),

@@ -139,7 +139,11 @@ def _rate_terms(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
             "of peak", f"achieved rate relative to the dense data-sheet rate at that precision: {'; '.join(sources)}."
         )
     if any(rates.ceiling_share is not None for rates in known):
-        yield Term("of matmul", "achieved rate relative to one large matrix product on this device in the same run.")
+        yield Term(
+            "of matmul",
+            "achieved rate relative to the fastest large matrix product that any run has seen on this device with this "
+            "torch.",
+        )
 
 
 def profile_terms(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:

@@ -12,6 +12,7 @@ from sysbench.commands import artefacts
 from sysbench.commands.artefacts import Artefact
 from sysbench.commands.report.assemble import number_duplicates
 from sysbench.commands.report.document import ReportedRun, report_layout
+from sysbench.commands.time.record import TimeRecord, share_ceilings
 from sysbench.log import manifest, runs
 from sysbench.log.manifest import Manifest, RunEntry
 from sysbench.log.records import RunRecord
@@ -57,6 +58,10 @@ def read_sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
     experiments = {each: manifest.read(each) for each in directories if manifest.is_manifest(each)}
     loaded = _deduplicate(_read_run(path, experiments) for path in paths)
     loaded.sort(key=lambda each: each.sort_key)
+    timed = {id(each): each.record for each in loaded if isinstance(each.record, TimeRecord)}
+    shared = dict(zip(timed, share_ceilings([*timed.values()]), strict=True))
+    for each in loaded:
+        each.record = shared.get(id(each), each.record)
     run_names = number_duplicates([each.entry.name if each.entry else each.record.kind for each in loaded])
     experiment_by_id = {id(each.experiment): each.experiment for each in loaded}
     single_experiment = next(iter(experiment_by_id.values())) if len(experiment_by_id) == 1 else None

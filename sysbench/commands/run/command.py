@@ -100,7 +100,8 @@ def _plan_runs(
             return prediction.to_predictions(planned, gpu), Durations()
         earlier = earlier_durations(options.out, gpu.names)
         new = [each for each in planned if any(cell.key not in earlier.cells_s for cell in each.spec.cells())]
-        earlier.predicted_s |= prediction.predict_durations_s(new, gpu, silent=options.quiet) if gpu.rates else {}
+        if gpu.rates:
+            earlier.predicted_s, earlier.not_predicted = prediction.predict_durations_s(new, gpu, silent=options.quiet)
         return planned, earlier
     resources.enter_context(prelaunched(PlainLauncher()))
     # While the worker imports torch, import the modules that query the worker and carry out the runs.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,11 @@ from sysbench import units
 from sysbench.command import command_of
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.running import RunResult
+from sysbench.engine.launchers import PlainLauncher
+from sysbench.engine.process import prelaunched
 from sysbench.errors import UsageError
 from sysbench.log.durations import Durations
+from sysbench.log.events import CellFinished
 from sysbench.log.records import RunRecord
 from sysbench.render.dashboard import experiment_progress
 from sysbench.render.dashboard.experiment_progress import ExperimentProgress, PendingCell
@@ -34,6 +39,12 @@ def _to_prediction(planned: PlannedRun, gpu: Hardware) -> PlannedRun:
     entry = planned.entry
     if entry.here == "left out" or "simulate" in entry.options:
         return planned
+    if command_of(entry.command).runs_anywhere:
+        here = {"here": "changed", "why": "it needs no GPU: computed on this machine"}
+        options = {name: word for name, word in entry.options.items() if name != "device"}
+        default = {"device": type(planned.spec).model_fields["device"].default}
+        spec = planned.spec.model_copy(update=default)
+        return PlannedRun(entry.model_copy(update={**here, "options": options}), spec, planned.options)
     try:
         spec = _spec_for_gpu(planned.spec, gpu)
     except UsageError as error:
@@ -57,38 +68,76 @@ def _spec_for_gpu(spec: RunSpec, gpu: Hardware) -> RunSpec:
     return predicted_spec
 
 
-def predict_durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -> dict[str, float]:
+PLAN_BUDGET_S = 4.0
+"""Longest time that a plan spends on predictions after the first cell; the rest of a large experiment is only predicted
+when it runs.
+"""
+
+
+ATTENTION_LAYERS = 4
+"""Layers that take about as long to predict as one call of attention by itself."""
+
+
+class _OutOfTimeError(Exception):
+    """The time for predictions is up."""
+
+
+def predict_durations_s(
+    planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool, budget_s: float = PLAN_BUDGET_S
+) -> tuple[dict[str, float], tuple[str, ...]]:
     """Predict how long each cell would take to measure on `gpu`; return seconds by cell key.
 
-    Cells that cannot be predicted are left out. Exceptions raised while predicting propagate.
+    Cells that cannot be predicted are left out. The quickest predictions come first; also returns the names of the runs
+    that could not be predicted within `budget_s` seconds after the first cell. Exceptions raised while predicting
+    propagate.
     """
+    first_finished_s: list[float] = []
+
+    def watch(event: object) -> None:
+        if first_finished_s and time.monotonic() > first_finished_s[0] + budget_s:
+            raise _OutOfTimeError
+        if isinstance(event, CellFinished) and not first_finished_s:
+            first_finished_s.append(time.monotonic())
+
     durations_s: dict[str, float] = {}
+    waiting = sorted(_predictable(planned, gpu), key=lambda each: _work(each[1]))
     with (
         show_status(f"predicting for {gpu.slug}", silent=silent) as progress,
         tempfile.TemporaryDirectory() as directory,
+        prelaunched(PlainLauncher()),
     ):
-        for each in planned:
-            entry = each.entry
-            if (
-                command_of(entry.command).expected_duration is None
-                or entry.here == "left out"
-                or "simulate" in entry.options
-            ):
-                continue
+        while waiting:
+            run, spec = waiting[0]
+            progress(f"predicting for {gpu.slug}: {run.entry.name}")
             try:
-                spec = _spec_for_gpu(each.spec, gpu)
-            except UsageError:
-                continue
-            progress(f"predicting for {gpu.slug}: {entry.name}")
-            record_by_key = {
-                _key_without_device(record.cell): record for record in _perform(spec, Path(directory)).cells
-            }
-            on_gpu = [cell for cell in each.spec.cells() if cell.device.partition(":")[0] in ("auto", "cuda")]
+                record = _perform(spec, Path(directory), watch)
+            except _OutOfTimeError:
+                break
+            del waiting[0]
+            record_by_key = {_key_without_device(each.cell): each for each in record.cells}
+            on_gpu = [cell for cell in run.spec.cells() if cell.device.partition(":")[0] in ("auto", "cuda")]
             cell_durations_s = {
                 cell.key: measuring_s(spec.kind, record_by_key[_key_without_device(cell)]) for cell in on_gpu
             }
             durations_s |= {key: each_s for key, each_s in cell_durations_s.items() if each_s is not None}
-    return durations_s
+    return durations_s, tuple(run.entry.name for run, _ in waiting)
+
+
+def _predictable(planned: Iterable[PlannedRun], gpu: Hardware) -> Iterator[tuple[PlannedRun, RunSpec]]:
+    """Yield the runs whose duration can be predicted, each with the spec of its prediction."""
+    for each in planned:
+        if each.entry.here == "left out" or "simulate" in each.entry.options:
+            continue
+        if command_of(each.entry.command).expected_duration is None:
+            continue
+        with suppress(UsageError):
+            yield each, _spec_for_gpu(each.spec, gpu)
+
+
+def _work(spec: RunSpec) -> int:
+    """Return a measure of how long it takes to predict a spec: the number of layers of all its cells."""
+    shapes = [cell.step.shape if cell.step is not None else None for cell in spec.cells()]
+    return sum(shape.layers if shape is not None else ATTENTION_LAYERS for shape in shapes)
 
 
 def _key_without_device(cell: RunCell) -> str:
@@ -114,10 +163,14 @@ def total_measuring_s(records: Iterable[RunRecord[Any]]) -> float:
     return sum(measuring_s(kind, each) or 0.0 for kind, each in cells)
 
 
-def _perform(spec: RunSpec, directory: Path) -> RunRecord[Any]:
-    """Run the cells of a spec without any output, and return the record."""
+def _perform(spec: RunSpec, directory: Path, watch: Callable[[object], None]) -> RunRecord[Any]:
+    """Run the cells of a spec without any output, and return the record; `watch` is called with every event."""
     command = command_of(spec.kind)
-    quiet = command.options_class(out=directory, quiet=True, shown=False, force=True, no_live=True)
+    # As parts of an experiment, all predictions share one worker, so that torch is imported once.
+    overall = experiment_progress.initial_progress({})
+    quiet = command.options_class(
+        out=directory, quiet=True, shown=False, force=True, no_live=True, overall=overall, watch=watch
+    )
     performed: RunResult = command.part("perform")(spec, quiet)
     return performed.record
 
@@ -134,18 +187,28 @@ def run_s(planned: PlannedRun, earlier: Durations) -> float | None:
     return sum(known_s) + earlier.startup_s(planned.entry.command) if len(known_s) == len(cells_s) else None
 
 
+def expected(duration_s: float) -> str:
+    """Format an expected duration: `12 min`; below 10 s with two digits in the unit that fits, `430 ms`."""
+    if duration_s >= 10:
+        return units.duration(duration_s)
+    rounded_s = float(f"{duration_s:.2g}")
+    return f"{rounded_s:g} s" if rounded_s >= 1 else f"{1e3 * rounded_s:g} ms"
+
+
 def describe_total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
     """Describe the expected duration of the runs: `about 12 min in total`; runs of unknown duration are left out."""
     executed = [each for each in planned if each.entry.here != "left out"]
     known_s = [seconds for each in executed if (seconds := run_s(each, earlier)) is not None]
     if len(known_s) == len(executed):
-        return f"about {units.duration(sum(known_s))} in total, {_describe_source(earlier)}"
-    if earlier.predicted_s:
+        return f"about {expected(sum(known_s))} in total, {_describe_source(earlier)}"
+    if known_s and earlier.predicted_s:
         known = f"{len(known_s)} of {len(executed)} runs"
-        return f"about {units.duration(sum(known_s))} for {known}, {_describe_source(earlier)}"
+        return f"about {expected(sum(known_s))} in total for {known}, {_describe_source(earlier)}"
+    if not known_s and (earlier.predicted_s or earlier.not_predicted):
+        return "duration unknown: no run is predicted yet as a whole"
     if not known_s:
         return "duration unknown: none of its runs was measured on such a device before"
-    return f"about {units.duration(sum(known_s))} for {len(known_s)} of {len(executed)} runs; the others are new"
+    return f"about {expected(sum(known_s))} in total for {len(known_s)} of {len(executed)} runs; the others are new"
 
 
 def _describe_source(earlier: Durations) -> str:

@@ -56,7 +56,7 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
     def duration_cell(each: PlannedRun) -> Measure | None:
         run_s = prediction.run_s(each, earlier)
         mark = "PREDICTED " if any(cell.key not in earlier.cells_s for cell in each.spec.cells()) else ""
-        return Measure(run_s, text=f"{mark}{units.duration(run_s)}") if run_s is not None else None
+        return Measure(run_s, text=f"{mark}{prediction.expected(run_s)}") if run_s is not None else None
 
     cells: list[list[RunCell]] = [list(each.spec.cells()) if each.entry.here != "left out" else [] for each in planned]
     total = sum(map(len, cells))
@@ -101,6 +101,10 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
     )
     subject = (title, f"planned for {gpu.title}") if gpu else (title,)
     total_time = Remark("note", prediction.describe_total(planned, earlier))
+    if gpu is not None and earlier.not_predicted:
+        names = ", ".join(earlier.not_predicted)
+        text = f"still to be computed, because predicting them takes long: {names}"
+        total_time = replace(total_time, text=f"{total_time.text}; {text}", remedy="without --plan, they are predicted")
     return Sheet(subject, (Table("runs", count, columns, rows, 2), *details), (total_time, *reasons))
 
 

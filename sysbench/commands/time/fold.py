@@ -21,6 +21,7 @@ from sysbench.commands.time.record import (
     ReadingsRecord,
     TimeCellRecord,
     TimeRecord,
+    compared_devices,
 )
 from sysbench.commands.time.spec import TimeCell
 from sysbench.log import cautions
@@ -76,16 +77,18 @@ def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
     )
 
 
-MAX_CEILING_SHARE = 1.1
-"""Highest credible share of the measured ceiling: above 1, because of noise and untried matrix sizes."""
-
-
 def fold(events: Iterable[Event]) -> TimeRecord:
     """Return the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
     return TimeRecord(
         **run_record.run_fields(run),
-        ceilings=[CeilingRecord(**ceiling.model_dump(exclude={"event", "at_s"})) for ceiling in run.ceilings.values()],
+        ceilings=[
+            CeilingRecord(
+                **ceiling.model_dump(exclude={"event", "at_s", "seen_at_s"}),
+                seen_at=None if ceiling.seen_at_s is None else run_record.iso(ceiling.seen_at_s),
+            )
+            for ceiling in run.ceilings.values()
+        ],
         cells=cells,
     )
 
@@ -151,22 +154,20 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
     flops_per_s = None if step_flops is None else step_flops / step.wall.mean_s
     known = hardware.find(device.name, device.memory_bytes)
     peak = hardware.peak(known, cell.compute_precision) if known else None
-    # Each rank has its own GPU; on a CPU, the ceiling already includes all cores.
-    devices = 1 if device.type == "cpu" else cell.ranks
+    devices = compared_devices(cell, device.torch_name)
     peak_flops_per_s = devices * peak.flops_per_s if peak else None
     ceiling = run.ceilings.get((device.torch_name, cell.compute_precision, cell.threads))
-    ceiling_flops_per_s = devices * ceiling.matmul_flops_per_s if ceiling else None
-    ceiling_share = flops_per_s / ceiling_flops_per_s if ceiling_flops_per_s and flops_per_s is not None else None
-    return RateRecord(
+    rates = RateRecord(
         step_flops=step_flops,
         flops_per_s=flops_per_s,
         tokens_per_s=None if tokens is None else tokens / step.wall.mean_s,
         peak_flops_per_s=peak_flops_per_s,
         peak_source=peak.source if peak else None,
         peak_share=flops_per_s / peak_flops_per_s if peak_flops_per_s and flops_per_s is not None else None,
-        ceiling_flops_per_s=ceiling_flops_per_s,
-        ceiling_share=ceiling_share if ceiling_share is not None and ceiling_share <= MAX_CEILING_SHARE else None,
+        ceiling_flops_per_s=None,
+        ceiling_share=None,
     )
+    return rates.with_ceiling(devices * ceiling.matmul_flops_per_s if ceiling and not ceiling.disturbed else None)
 
 
 _SUMMARISED_FIELDS = (

@@ -346,4 +346,4 @@ def device_line(state: LiveState) -> str:
     return f"{name} · torch {torch.torch}" if torch else name
 
 
-TIME = DashboardView(LiveState(), advance, Screen, share_while_timed)
+TIME = DashboardView(LiveState(), advance, Screen, share_while_timed, lambda state, _: run_remaining_s(state))

@@ -124,7 +124,7 @@ def _reading(state: LiveState, event: Reading) -> LiveState:
         cuda = now.device is not None and now.device.type == "cuda"
         used = event.device_used_bytes if cuda else event.host_rss_bytes
         now = replace(now, peak_bytes=max(used or 0, now.peak_bytes or 0) or None)
-    return replace(state, reading=event, current_cell=now)
+    return replace(run_state.with_reading(state, event), current_cell=now)
 
 
 def _cell_finished(cell: TimedCell, event: CellFinished) -> TimedCell:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,18 +16,12 @@ from sysbench.garbage import gc_paused
 from sysbench.lab import allocator
 from sysbench.lab.clocks import Clock, StepTimes, clock_for
 from sysbench.lab.compilation import compiled_event, fresh_compiler, model_built, reset_counters, stage_entered
-from sysbench.lab.devices import synchronize, torch_device, using_threads
+from sysbench.lab.devices import disturbed, preemptions, synchronize, torch_device, using_threads
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.strategies import max_over_ranks, mesh_of
 from sysbench.log.events import DeviceInfo, Event, MemoryMeasured, StepChecked, StepMeasured, ThreadsTried
 from sysbench.statistics import has_enough_samples
-
-SCATTERED_RATIO = 1.5
-"""Try fewer threads if the slowest step on a CPU takes this many times as long as the fastest."""
-
-PREEMPTIONS_PER_S = 5.0
-"""Also try fewer threads at this many preemptions a second; on an idle machine there are almost none."""
 
 FEWER_THREADS_STEPS = 3
 """Number of steps on fewer threads, after one that is discarded."""
@@ -89,7 +82,7 @@ def _measure_steps(cell: TimeCell, step: TrainingStep, device: torch.device, clo
     step.forget()
     before = step.fingerprint()
     allocator.reset_peaks(device)
-    preemptions_before = _preemptions()
+    preemptions_before = preemptions()
     steps_s: list[float] = []
     while not has_enough_samples(steps_s, cell.steps, cell.until, cell.max_steps):
         times = _measure_step(step, cell, clock)
@@ -106,7 +99,8 @@ def _measure_steps(cell: TimeCell, step: TrainingStep, device: torch.device, clo
             )
             yield from own_model_built(cell, step)
         steps_s.append(max_over_ranks(times.wall_s))
-    threads, preemptions_per_s = torch.get_num_threads(), (_preemptions() - preemptions_before) / sum(steps_s)
+    threads = torch.get_num_threads()
+    is_disturbed = disturbed(steps_s, preemptions() - preemptions_before, threads)
     peaks = allocator.peaks(device)
     yield MemoryMeasured(
         at_s=time.time(),
@@ -117,14 +111,8 @@ def _measure_steps(cell: TimeCell, step: TrainingStep, device: torch.device, clo
     )
     # Compiled code has a fixed number of threads: trying another number would recompile the step.
     compiles = cell.execution == "compiled" or cell.attention == "flex"
-    disturbed = max(steps_s) > SCATTERED_RATIO * min(steps_s) or preemptions_per_s > PREEMPTIONS_PER_S * threads
-    if device.type == "cpu" and threads > 1 and disturbed and not compiles and cell.ranks == 1:
+    if device.type == "cpu" and threads > 1 and is_disturbed and not compiles and cell.ranks == 1:
         yield _measure_on_fewer_threads(cell, step, median(steps_s), clock)
-
-
-def _preemptions() -> int:
-    """Return how many times the threads of this process have been preempted."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _measure_on_fewer_threads(cell: TimeCell, step: TrainingStep, median_s: float, clock: Clock) -> ThreadsTried:

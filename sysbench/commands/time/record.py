@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -12,10 +12,19 @@ from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
-from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, PerSecond, Seconds, Size, Unbounded
+from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, Moment, PerSecond, Seconds, Size, Unbounded
 
 FORWARD_BACKWARD: Final = ("forward", "loss", "backward")
 """Phases of "forward and backward": including the loss, excluding the optimizer and zeroing gradients."""
+
+
+MAX_CEILING_SHARE = 1.1
+"""Highest credible share of the measured ceiling: above 1, because of noise and untried matrix sizes."""
+
+
+def compared_devices(cell: TimeCell, device: str) -> int:
+    """Return the number of devices with whose limits a cell is compared; a CPU's limits include all its cores."""
+    return 1 if device == "cpu" else cell.ranks
 
 
 class RateRecord(Frozen):
@@ -31,8 +40,16 @@ class RateRecord(Frozen):
     peak_source: str | None
     peak_share: Amount | None
     ceiling_flops_per_s: PerSecond | None
-    """Rate of a large matrix product on this device, measured in this run."""
+    """Highest rate of a large matrix product seen on this device with this torch; None if only a disturbed one was."""
     ceiling_share: Amount | None
+
+    def with_ceiling(self, flops_per_s: float | None) -> RateRecord:
+        """Return the rates with another ceiling; without a share of it if the step was credibly faster."""
+        share = self.flops_per_s / flops_per_s if flops_per_s and self.flops_per_s is not None else None
+        credible = share is not None and share <= MAX_CEILING_SHARE
+        return self.model_copy(
+            update={"ceiling_flops_per_s": flops_per_s, "ceiling_share": share if credible else None}
+        )
 
     def for_step_time(self, step_s: float, tokens: int) -> RateRecord:
         """Return the rates for a step of a different duration; a withheld ceiling share remains withheld."""
@@ -161,13 +178,19 @@ class TimeCellRecord(ModelCellRecord):
 
 
 class CeilingRecord(Frozen):
-    """Rate of a large matrix product, measured on this machine during the run."""
+    """Highest rate of a large matrix product on this machine, in this run or in an earlier one."""
 
     device: str
     precision: Precision
     threads: Size | None = Field(default=None, exclude_if=lambda value: value is None)
     matmul_flops_per_s: PerSecond
     matmul_size: Count
+    disturbed: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether other processes slowed the products down: no rate is then compared with it."""
+    seen_at: Moment | None = Field(default=None, exclude_if=lambda value: value is None)
+    """When an earlier run saw this rate; None if this run saw it."""
+    flops_per_s_now: PerSecond | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Rate in this run, if an earlier run saw a higher one."""
 
 
 class TimeRecord(RunRecord[TimeCellRecord]):
@@ -175,3 +198,46 @@ class TimeRecord(RunRecord[TimeCellRecord]):
 
     kind: Literal["time"] = "time"
     ceilings: list[CeilingRecord]
+
+
+def share_ceilings(records: Sequence[TimeRecord]) -> list[TimeRecord]:
+    """Return the records with one ceiling for each device, torch, precision and number of threads: the best of all."""
+    best: dict[tuple[object, ...], CeilingRecord] = {}
+    for record in records:
+        for ceiling in record.ceilings:
+            subject = _subject(record, ceiling)
+            if ceiling.disturbed or subject is None:
+                continue
+            seen = ceiling.model_copy(update={"seen_at": ceiling.seen_at or record.started_at, "flops_per_s_now": None})
+            best[subject] = max(seen, best.get(subject, seen), key=lambda each: each.matmul_flops_per_s)
+    return [_with_ceilings(record, best) for record in records]
+
+
+def _subject(record: TimeRecord, ceiling: CeilingRecord) -> tuple[object, ...] | None:
+    """Return what two runs must agree in to share a ceiling; None if it is unknown."""
+    environment = record.environment
+    device = next((each.name for each in environment.devices if each.torch_name == ceiling.device), None)
+    if device is None or environment.torch is None:
+        return None
+    probe = environment.threads_probe
+    default_threads = probe.default if probe is not None else environment.torch.threads
+    return device, environment.torch.torch, ceiling.precision, ceiling.threads or default_threads
+
+
+def _with_ceilings(record: TimeRecord, best: Mapping[tuple[object, ...], CeilingRecord]) -> TimeRecord:
+    ceilings = {}
+    for each in record.ceilings:
+        other = best.get(_subject(record, each) or (), each)
+        is_own = other.matmul_flops_per_s == each.matmul_flops_per_s and not each.disturbed
+        ceilings[each.device, each.precision, each.threads] = each if is_own else other
+
+    def compared(cell: TimeCellRecord) -> TimeCellRecord:
+        device = cell.device.torch_name if cell.device is not None else ""
+        ceiling = ceilings.get((device, cell.cell.compute_precision, cell.cell.threads))
+        if ceiling is None or ceiling.disturbed or cell.rates is None:
+            return cell
+        rates = cell.rates.with_ceiling(compared_devices(cell.cell, device) * ceiling.matmul_flops_per_s)
+        cautions = [each for each in cell.cautions if each.code != "ceiling-doubtful" or rates.ceiling_share is None]
+        return cell.model_copy(update={"rates": rates, "cautions": cautions})
+
+    return record.model_copy(update={"ceilings": list(ceilings.values()), "cells": list(map(compared, record.cells))})

@@ -16,7 +16,7 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time import predicted
 from sysbench.commands.time.fold import COUNTER_UPDATE_S, MIN_COUNTED_S
-from sysbench.commands.time.record import FORWARD_BACKWARD, TimeCellRecord, TimeRecord
+from sysbench.commands.time.record import FORWARD_BACKWARD, CeilingRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.outcomes import MEASURED
 from sysbench.log.predictions import MARK
@@ -240,12 +240,24 @@ def _peak_sources(record: TimeRecord) -> str:
 
 
 def _ceilings(record: TimeRecord) -> str:
-    rates = []
-    for each in record.ceilings:
-        place = f"{each.device} with {axes.phrase('threads', each.threads)}" if each.threads else each.device
-        rates.append(f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {place}")
-    shown = record.ceilings and any(cell.rates for cell in record.cells)
-    return f"matmul: a large matrix product reached {', '.join(rates)}" if shown else ""
+    if not any(cell.rates for cell in record.cells):
+        return ""
+
+    def described(ceilings: Sequence[CeilingRecord]) -> str:
+        rates = []
+        for each in ceilings:
+            place = f"{each.device} with {axes.phrase('threads', each.threads)}" if each.threads else each.device
+            date = f" ({each.seen_at[:10]})" if each.seen_at else ""
+            rates.append(f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {place}{date}")
+        return ", ".join(rates)
+
+    reached = described([each for each in record.ceilings if not each.disturbed])
+    disturbed = described([each for each in record.ceilings if each.disturbed])
+    notes = (
+        *([f"a large matrix product reached {reached}"] if reached else ()),
+        *([f"other processes disturbed a large matrix product, so it is no ceiling: {disturbed}"] if disturbed else ()),
+    )
+    return f"matmul: {'; '.join(notes)}" if notes else ""
 
 
 def _phase_notes(record: TimeRecord) -> Iterator[str]:

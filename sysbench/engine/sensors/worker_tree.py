@@ -63,7 +63,7 @@ class ForeignLoad:
         Call this right after listing the members of the tree: processes that started since the last listing are then
         included, and the time of ended processes is part of their parent's time. The first call returns None.
         """
-        busy_s, total_s = _machine_s()
+        busy_s, total_s = machine_s()
         tree_s = tree.cpu_s()
         before, self._before = self._before, (busy_s, total_s, _cpu_s(self._self) + (tree_s or 0.0))
         if before is None:
@@ -93,7 +93,7 @@ def _cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system + times.children_user + times.children_system)
 
 
-def _machine_s() -> tuple[float, float]:
+def machine_s() -> tuple[float, float]:
     """Return the busy and the total time of all cores so far; time taken by a hypervisor ("steal") counts as busy."""
     times = psutil.cpu_times()._asdict()
     # Linux includes guests' time in user and nice; waiting for a disk does not occupy a core.

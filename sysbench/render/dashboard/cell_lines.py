@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar
 from rich.console import Console
 
 from sysbench import cells as axes
-from sysbench.log.events import CellFinished, Event, RunResumed, WorkerReady
+from sysbench.log.cautions import fewer_threads
+from sysbench.log.events import CellFinished, Event, Reading, RunResumed, ThreadsProbed, WorkerReady
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.experiment_progress import ExperimentProgress
@@ -76,19 +77,26 @@ class CellLines(Lines[RunState[Any]]):
     always_labelled: tuple[str, ...] = ()
     """Axes that are always part of a cell's label, even if all cells agree in them."""
 
+    _has_warned = False
+
     @staticmethod
     def result(cell: Any) -> str:
         """Return the outcome of a cell in a few words."""
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
 
     def format_event(self, event: Event, before: RunState[Any]) -> Iterator[str]:
-        """Yield a line for the device, for the cells kept from an earlier run, and for each finished cell."""
+        """Yield a line for the device, for cells kept from an earlier run, for warnings, and for each finished cell."""
         if isinstance(event, WorkerReady) and before.torch is None:
             simulated = all(cell.cell.simulated for _, cell in before.cells)
             names = [] if simulated else [device.name for device in event.devices[:1]]
             yield " · ".join([*names, f"torch {event.torch.torch}"])
         elif isinstance(event, RunResumed):
             yield resumed_line(event)
+        elif isinstance(event, ThreadsProbed) and (threads := fewer_threads(event, self.state.kind)):
+            yield " → ".join(threads)
+        elif isinstance(event, Reading) and self.state.interference and not self._has_warned:
+            self._has_warned = True
+            yield self.state.interference
         elif isinstance(event, CellFinished) and (cell := self.state.ended.get(event.cell)) is not None:
             count = f"{self.state.done}/{len(self.state.planned)}"
             yield f"{count} {self.label_of(cell)}  {self.result(cell)}"

@@ -10,9 +10,12 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from sysbench import units
-from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed, RunStarted
+from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed, RunStarted, StageEntered
 from sysbench.render import theme
+from sysbench.render.dashboard.lines import remaining_text, round_remaining
+
+MIN_HEIGHT_FOR_WARNINGS = 12
+"""Fewest lines of a terminal that shows warnings above a screen."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +41,18 @@ class ExperimentProgress:
     """Unfinished cells by run and key, in the order of the experiment."""
     number: int = 0
     run: str = ""
+    _cell: str | None = None
+    """Key of the cell that is running."""
     _cell_start_s: float | None = None
     """Start of the current cell; the first cell of a run starts with its worker."""
+    _is_compiling: bool = False
     _durations_s: dict[str, list[float]] = field(default_factory=dict)
     """Durations of finished cells by command."""
 
     def start_run(self, number: int, run: str) -> None:
         """Switch to another run."""
-        self.number, self.run, self._cell_start_s = number, run, None
+        self.number, self.run = number, run
+        self._cell, self._cell_start_s, self._is_compiling = None, None, False
 
     def drop_run(self, run: str) -> None:
         """Drop the unfinished cells of a run that has ended or is skipped."""
@@ -55,50 +62,81 @@ class ExperimentProgress:
         """Update the progress with an event of the current run."""
         if isinstance(event, RunStarted | RunResumed | CellStarted):
             self._cell_start_s = event.at_s if self._cell_start_s is None else self._cell_start_s
+            self._cell = event.cell if isinstance(event, CellStarted) else None
+        elif isinstance(event, StageEntered):
+            self._is_compiling = event.stage == "compiling"
         elif isinstance(event, CellFinished):
             finished = self.pending.pop((self.run, event.cell), None)
             if finished is not None and self._cell_start_s is not None:
                 self._durations_s.setdefault(finished.kind, []).append(event.at_s - self._cell_start_s)
-            self._cell_start_s = None
+            self._cell, self._cell_start_s, self._is_compiling = None, None, False
 
-    def remaining_s(self, now_s: float) -> float | None:
-        """Return the expected seconds until all cells are finished; None if a duration cannot be estimated."""
-        typical = {kind: statistics.fmean(took_s) for kind, took_s in self._durations_s.items()}
-        all_s = [took_s for each in self._durations_s.values() for took_s in each]
-        overall_mean_s = statistics.fmean(all_s) if all_s else None
-        remaining_s = 0.0
-        for each in self.pending.values():
-            expected_s = each.expected_s
-            if expected_s is None:
-                expected_s = typical.get(each.kind, overall_mean_s)
-            if expected_s is None:
-                return None
-            remaining_s += expected_s
-        elapsed_s = now_s - self._cell_start_s if self._cell_start_s is not None else 0.0
-        return max(0.0, remaining_s - elapsed_s)
+    def remaining_s(self, now_s: float, run_s: float | None = None) -> float | None:
+        """Return the expected seconds until all cells are finished; None if they cannot be estimated.
 
-    def describe(self, now_s: float) -> str:
-        """Describe the progress: `run 7 of 15, about 12 min left in total`."""
-        remaining_s = self.remaining_s(now_s) if self.pending else None
-        remaining = f", about {units.duration(remaining_s)} left in total" if remaining_s is not None else ""
+        `run_s` is what the current run expects for itself, from the steps that it has measured; it replaces the
+        estimate for this run. Without it, a cell that takes longer than expected makes the rest unknown, and so does
+        one that compiles, unless the same cell took so long before.
+        """
+        pending_s = {name: self._expected_s(each) for name, each in self.pending.items()}
+        if run_s is not None:
+            pending_s = {name: each for name, each in pending_s.items() if name[0] != self.run}
+        if any(each is None for each in pending_s.values()):
+            return None
+        remaining_s = sum(each for each in pending_s.values() if each is not None)
+        if run_s is not None or self._cell_start_s is None:
+            return remaining_s + (run_s or 0.0)
+        # A cell that is not planned itself, such as a profile's reference, belongs to the next one.
+        in_this_run = [name for name in pending_s if name[0] == self.run]
+        name = next((name for name in in_this_run if name[1] == self._cell), next(iter(in_this_run), None))
+        current_s = pending_s[name] if name is not None else None
+        elapsed_s = now_s - self._cell_start_s
+        if name is None or current_s is None or elapsed_s > current_s:
+            return None
+        return None if self._is_compiling and self.pending[name].expected_s is None else remaining_s - elapsed_s
+
+    def _expected_s(self, cell: PendingCell) -> float | None:
+        if cell.expected_s is not None:
+            return cell.expected_s
+        durations_s = self._durations_s.get(cell.kind) or [each for some in self._durations_s.values() for each in some]
+        return statistics.fmean(durations_s) if durations_s else None
+
+    def describe(self, now_s: float, run_s: float | None = None) -> str:
+        """Describe the progress: `run 7 of 15, about 12 min left in total`.
+
+        `run_s` is what the current run expects for itself, as in `remaining_s`.
+        """
+        remaining_s = self.remaining_s(now_s, run_s) if self.pending else None
+        remaining = ""
+        if remaining_s is not None:
+            about = "about " if remaining_s >= 1 else ""
+            remaining = f", {about}{remaining_text(round_remaining(remaining_s))} in total"
+        elif self._is_compiling:
+            remaining = ", compiling"
         return f"run {self.number} of {self.count}{remaining}"
 
 
 @dataclass(frozen=True)
-class WithTopLine:
-    """A line, such as the progress of an experiment, above a screen."""
+class WithTopLines:
+    """A line, such as the progress of an experiment, and warnings, each on at most two lines, above a screen."""
 
     line: str
+    warnings: tuple[str, ...]
     screen: RenderableType
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the line, then the screen in the remaining space."""
-        line = Text(f" {theme.terminal_line(self.line, options.encoding)}", theme.QUIET, end="")
-        line.truncate(max(1, options.max_width - 1), overflow="ellipsis")
-        yield line
-        yield Segment.line()
-        height = options.height or options.size.height
-        yield from console.render(self.screen, options.update(height=max(1, height - 1)))
+        """Yield the lines, then the screen in the remaining space; a low terminal shows no warnings."""
+        width, height = max(1, options.max_width - 2), options.height or options.size.height
+        line = Text(theme.terminal_line(self.line, options.encoding), theme.QUIET)
+        line.truncate(width, overflow="ellipsis")
+        lines = [line] if self.line else []
+        for warning in self.warnings if height >= MIN_HEIGHT_FOR_WARNINGS else ():
+            text = Text(theme.terminal_line(warning, options.encoding), theme.WARNING)
+            lines += text.wrap(console, width)[:2]
+        for each in lines:
+            yield Text(" ", end="").append_text(each)
+            yield Segment.line()
+        yield from console.render(self.screen, options.update(height=max(1, height - len(lines))))
 
 
 def initial_progress(runs: Mapping[str, Mapping[str, PendingCell]]) -> ExperimentProgress:

@@ -25,7 +25,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from sysbench.log.events import Event
-from sysbench.render.dashboard.experiment_progress import ExperimentProgress, WithTopLine
+from sysbench.render.dashboard.experiment_progress import ExperimentProgress, WithTopLines
 from sysbench.render.dashboard.run_state import RunState
 
 INTERVAL_S = 0.25
@@ -94,6 +94,8 @@ class DashboardView(Generic[State]):
     """Return the display of a state at a time in seconds since the epoch, in the available size."""
     core_share: Callable[[State], float]
     """Return the share of a core that drawing may use in this state."""
+    remaining_s: Callable[[State, float], float | None] = lambda _, now_s: None
+    """Return the remaining time in seconds that the display shows for the run, at a time since the epoch."""
 
 
 def share_while_timed(state: RunState[Any]) -> float:
@@ -168,8 +170,11 @@ class Dashboard:
         now_s = self._clock.epoch()
         screen = self._view.draw(self._state, now_s)
         try:
-            above = self._overall.describe(now_s) if self._overall else self._above
-            self._live.update(WithTopLine(above, screen) if above else screen, refresh=True)
+            above = self._above
+            if self._overall:
+                above = self._overall.describe(now_s, self._view.remaining_s(self._state, now_s))
+            warnings = self._state.warnings
+            self._live.update(WithTopLines(above, warnings, screen) if above or warnings else screen, refresh=True)
         except OSError:
             # If the terminal goes away (a closed window, a lost connection), the dashboard ends, but the run continues.
             self._is_broken = True

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
-from sysbench.command import cell_of, spec_of
+from sysbench.command import Kind, cell_of, spec_of
+from sysbench.log.cautions import BUSY_SHARE, fewer_threads, interference
 from sysbench.log.events import (
     CellFinished,
     CellStarted,
@@ -19,6 +20,8 @@ from sysbench.log.events import (
     RunStarted,
     Stage,
     StageEntered,
+    ThreadsProbe,
+    ThreadsProbed,
     TorchInfo,
     WorkerExited,
     WorkerReady,
@@ -27,6 +30,9 @@ from sysbench.log.outcomes import LASTING, Outcome
 
 TIMED_STAGES: frozenset[str] = frozenset({"warming-up", "measuring", "profiling"})
 """Stages in which steps are timed or profiled, so that other load on the machine would disturb them."""
+
+INTERFERENCE_S = 2.0
+"""Other processes count as interfering once they have been busy for this long."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ class CellState:
 
 
 AnyCell = TypeVar("AnyCell", bound=CellState)
+AnyState = TypeVar("AnyState", bound="RunState[Any]")
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,30 @@ class RunState(Generic[AnyCell]):
     current_cell: AnyCell | None = None
     """The cell that is running, or ran last."""
     reading: Reading | None = None
+    threads_probe: ThreadsProbe | None = None
+    busy_since_s: float | None = None
+    """Time since which every reading has shown that other processes are busy; None if the last one did not."""
+
+    @property
+    def kind(self) -> Kind:
+        """Name of the run's command."""
+        kind: Kind = next(iter(self.planned.values())).cell.kind
+        return kind
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know while the run goes on: fewer threads than usual, other busy processes."""
+        threads = fewer_threads(self.threads_probe, self.kind) if not self.ended else None
+        return (*([" → ".join(threads)] if threads else ()), *([self.interference] if self.interference else ()))
+
+    @property
+    def interference(self) -> str:
+        """A warning if other processes disturb the cell that runs on the CPU, otherwise an empty text."""
+        reading, since_s, now = self.reading, self.busy_since_s, self.current_cell
+        on_cpu = now is not None and now.device is not None and now.device.type == "cpu" and not now.cell.simulated
+        if not on_cpu or since_s is None or reading is None or reading.at_s - since_s < INTERFERENCE_S:
+            return ""
+        return interference(reading.host_cpu_share or 0.0)
 
     @property
     def cells(self) -> tuple[tuple[str, AnyCell], ...]:
@@ -127,6 +158,21 @@ class RunState(Generic[AnyCell]):
         return replace(self, ended=ended, current_cell=cell if key == self.current_key else self.current_cell)
 
 
+def with_reading(state: AnyState, event: Reading) -> AnyState:
+    """Return the state after a reading; a reading without a load says nothing about other processes."""
+    since_s = state.busy_since_s
+    if event.host_cpu_share is not None:
+        is_busy = event.host_cpu_share > BUSY_SHARE
+        since_s = (event.at_s if since_s is None else since_s) if is_busy else None
+    return replace(state, reading=event, busy_since_s=since_s)
+
+
+def _with_threads(torch: TorchInfo | None, probe: ThreadsProbe | None) -> TorchInfo | None:
+    if torch is None or probe is None:
+        return torch
+    return torch.model_copy(update={"threads": probe.threads})
+
+
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the sample standard deviation, which is 0 for a single value."""
     mean = math.fsum(values) / len(values)
@@ -177,7 +223,7 @@ def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[
     def worker_ready(before: RunState[Any], event: WorkerReady) -> RunState[Any]:
         return replace(
             before,
-            torch=event.torch,
+            torch=_with_threads(event.torch, before.threads_probe),
             devices=tuple(event.devices),
             worker_ready=True,
             worker_since_s=event.at_s,
@@ -189,7 +235,8 @@ def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[
         CellStarted: cell_started,
         WorkerReady: worker_ready,
         WorkerExited: lambda run, event: replace(run, worker_ready=False, worker_since_s=event.at_s),
-        Reading: lambda run, event: replace(run, reading=event),
+        Reading: with_reading,
+        ThreadsProbed: lambda run, event: replace(run, torch=_with_threads(run.torch, event), threads_probe=event),
         StageEntered: cell_handler(lambda each, event: replace(each, stage=event.stage, stage_since_s=event.at_s)),
         CellFinished: cell_handler(lambda each, event: replace(each, outcome=event.outcome, detail=event.detail)),
         **others,

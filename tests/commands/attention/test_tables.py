@@ -416,3 +416,9 @@ def test_the_time_that_is_left_shrinks_to_nothing(stream: list[Event]) -> None:
         forecasts.append(left)
     assert forecasts == sorted(forecasts, reverse=True)
     assert left_s(folded(stream), stream[-1].at_s) == 0
+
+
+def test_no_time_is_said_to_be_left_where_a_cell_takes_longer_than_expected(stream: list[Event]) -> None:
+    part = until(stream, 6, 9)
+    at_s = part[-1].at_s
+    assert left_s(folded(part), at_s + 3600) is None

@@ -15,8 +15,10 @@ from sysbench.command import Kind, runnable, spec_of
 from sysbench.commands.report.assemble import assemble_document, saved_pictures
 from sysbench.commands.report.sources import read_sources
 from sysbench.commands.time.spec import TimeSpec
+from sysbench.commands.time.tables import SUMMARY
 from sysbench.errors import LogError
 from sysbench.log import manifest
+from sysbench.log.events import CeilingMeasured, Event, encode
 from sysbench.log.manifest import Manifest, RunEntry
 from sysbench.render import plots as picture_file
 from sysbench.spec.command_options import command_line
@@ -200,3 +202,33 @@ def _parsed(application: Any, words: list[str]) -> dict[str, Any]:
     command = group.commands[words[0]]  # type: ignore[attr-defined]
     parsed = command.make_context(words[0], words[1:]).params
     return {name: value for name, value in parsed.items() if value not in (None, False, ())}
+
+
+def with_ceiling(started_at_s: float, flops_per_s: float, **fields: Any) -> list[Event]:
+    """The events of a run on two cores, with this ceiling in place of its own."""
+    log = fixtures_timing.events(TimeSpec(size="small", ctx=128), fixtures_timing.TWO_CORES)
+    changed = {"matmul_flops_per_s": flops_per_s, **fields}
+    moved_s = started_at_s - log[0].at_s
+    return [
+        event.model_copy(
+            update={"at_s": event.at_s + moved_s} | (changed if isinstance(event, CeilingMeasured) else {})
+        )
+        for event in log
+    ]
+
+
+def test_a_report_compares_all_runs_on_a_device_with_one_ceiling(tmp_path: Path) -> None:
+    """Of 128, 141, a disturbed 500 and 2.14 GFLOP/s: the best that was not disturbed, with its date where not own."""
+    day_s = 24 * 3600.0
+    ceilings = ((128e9, False), (141e9, False), (500e9, True), (2.14e9, True))
+    for number, (flops_per_s, disturbed) in enumerate(ceilings):
+        log = with_ceiling(1_795_182_600.0 + number * day_s, flops_per_s, disturbed=disturbed)
+        (tmp_path / f"{number}-time.jsonl").write_bytes(b"".join(encode(event) + b"\n" for event in log))
+    records = [run.record for run in read_sources([str(tmp_path)]).runs]
+    found = [(each.matmul_flops_per_s, each.disturbed) for record in records for each in record.ceilings]
+    assert found == [(141e9, False)] * 4
+    for each in records:
+        rates = each.cells[0].rates
+        assert rates.ceiling_share == rates.flops_per_s / 141e9
+    said = ["141.0 GFLOP/s in fp32 on cpu (2026-11-21)" in str(SUMMARY(record)) for record in records]
+    assert said == [True, False, True, True], "the second run has measured it itself"

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sysbench.commands.run import prediction
 from sysbench.commands.time.live import TIME, TimeLines
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.engine import devices
+from sysbench.engine.process import WorkerProcess
 from sysbench.log.durations import earlier_durations
-from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunStarted, encode
+from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunStarted, StageEntered, encode
 from sysbench.render.dashboard import experiment_progress
 from sysbench.render.dashboard.experiment_progress import PendingCell
-from sysbench.render.dashboard.live import Dashboard
+from sysbench.render.dashboard.live import Clock, Dashboard
 from tests import fixtures_timing
 from tests.cli.running import answered
 
@@ -124,15 +126,40 @@ def test_an_experiment_for_a_gpu_that_is_not_here_is_predicted_and_says_how_long
     assert "PREDICTED: measuring all of this on that GPU takes about" in " ".join(done.out.split())
     (directory,) = (tmp_path / "runs").iterdir()
     manifest = json.loads((directory / "manifest.json").read_text())
-    assert [run["here"] for run in manifest["runs"]] == ["simulated", "left out"]
-    assert "sysbench accum needs a device" in manifest["runs"][1]["why"]
+    assert [run["here"] for run in manifest["runs"]] == ["simulated", "changed"]
+    assert manifest["runs"][1]["why"] == "it needs no GPU: computed on this machine"
+    assert [cell["outcome"] for cell in json.loads((directory / "rounds.json").read_text())["cells"]] == ["ok"]
     cells = json.loads((directory / "steps.json").read_text())["cells"]
     steps_s = [cell["prediction"]["step"]["point_s"] for cell in cells]
     again = answered("run", "--resume", str(directory), "--quiet", cwd=tmp_path)
     assert again.code == 0, again.err
+    words = ("run", "two.toml", "--for", "h100", "--plan")
+    shown = json.loads(answered(*words, "--json", "-", cwd=tmp_path).out)
+    expected_s = (5 + 6) * sum(steps_s)
+    assert [row["takes_s"] for row in shown["tables"][0]["rows"]] == [pytest.approx(expected_s), None]
+    text = " ".join(answered(*words, COLUMNS="100", cwd=tmp_path).out.split())
+    assert 0.001 < expected_s < 0.1
+    assert f"PREDICTED {float(f'{1e3 * expected_s:.2g}'):g} ms" in text
+    assert re.search(r"about \d+(\.\d+)? ms in total for 1 of 2 runs", text)
+
+
+def test_all_predictions_of_a_plan_share_a_worker_and_what_takes_too_long_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = PREDICTED.replace('"steps"', '"later"').replace("layers = 1", "layers = 9")
+    quick = PREDICTED.partition("[[run]]")[2].partition("[[run]]")[0]
+    (tmp_path / "two.toml").write_text(f"{large}\n[[run]]{quick}")
+    workers = []
+    launched = WorkerProcess._launch
+    monkeypatch.setattr(WorkerProcess, "_launch", lambda self, *words: workers.append(self) or launched(self, *words))
     words = ("run", "two.toml", "--for", "h100", "--plan", "--json", "-")
-    takes = [row["takes_s"] for row in json.loads(answered(*words, cwd=tmp_path).out)["tables"][0]["rows"]]
-    assert takes == [pytest.approx((5 + 6) * sum(steps_s)), None]
+    rows = json.loads(answered(*words, cwd=tmp_path).out)["tables"][0]["rows"]
+    assert [row["run"] for row in rows if row["takes_s"]] == ["later", "steps"]
+    assert len(workers) == 1
+    monkeypatch.setattr(prediction.predict_durations_s, "__kwdefaults__", {"budget_s": 0.0})
+    shown = json.loads(answered(*words, cwd=tmp_path).out)
+    assert [row["takes_s"] for row in shown["tables"][0]["rows"]] == [None, None, None]
+    assert "still to be computed, because predicting them takes long: steps, later" in json.dumps(shown)
 
 
 def test_of_a_run_on_several_devices_the_gpu_is_predicted_and_the_others_are_unknown(tmp_path: Path) -> None:
@@ -191,7 +218,76 @@ def test_lines_and_dashboard_say_where_the_whole_is(events: list[Event]) -> None
     ]
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, height=24, legacy_windows=False)
-    with Dashboard(console, view=TIME, overall=at_this_one()) as dashboard:
+    time = Ticking()
+    with Dashboard(console, Clock(time, time), view=TIME, overall=at_this_one()) as dashboard:
         for event in events[:-3]:
+            time.now_s = event.at_s
             dashboard.show(event)
     assert "run 2 of 3, about" in screen.getvalue()
+
+
+class Ticking:
+    """A clock that shows what it is set to."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def seconds_left(text: str, before: str = "") -> list[float]:
+    """The remaining times on a screen, each `40 s left` or `2 min 10 s left` after the text `before`."""
+    found = re.findall(rf"{before}((?:\d+ min )?\d+ s|\d+ min|under 1 s) left", text)
+    parts = [re.findall(r"(\d+) (min|s)", each) for each in found]
+    return [sum(int(number) * (60 if unit == "min" else 1) for number, unit in each) for each in parts]
+
+
+@pytest.mark.parametrize("expected_s", [1.0, 90.0], ids=["expected too short", "expected too long"])
+def test_an_experiment_never_ends_before_the_run_that_is_shown_below(expected_s: float) -> None:
+    """Whatever the cells took before: the total counts what the run expects of itself from its own steps."""
+    spec = TimeSpec(size="xl", ctx="128,256,512", steps=30)
+    events = list(fixtures_timing.events(spec))
+    waiting = {
+        "this": {cell.key: PendingCell("time", expected_s) for cell in spec.cells()},
+        "after": {"x": PendingCell("time", 5.0)},
+    }
+    whole = experiment_progress.initial_progress(waiting)
+    whole.start_run(1, "this")
+    time, compared = Ticking(), 0
+    for number, event in enumerate(events):
+        time.now_s = event.at_s
+        if number % 7:
+            whole.update(event)
+            continue
+        screen = io.StringIO()
+        console = Console(file=screen, width=120, height=40, force_terminal=True, color_system=None)
+        with Dashboard(console, Clock(time, time), view=TIME, earlier=events[:number], overall=whole) as dashboard:
+            dashboard.show(event)
+        top, title, *_ = [line for line in screen.getvalue().splitlines() if " of " in line]
+        total, of_run = seconds_left(top, "about "), seconds_left(title)
+        if of_run:
+            compared += 1
+            assert total, f"{top} above {title}"
+            assert total[0] >= of_run[0], f"{top} above {title}"
+    assert compared > 5
+
+
+def test_a_cell_that_compiles_or_takes_longer_than_expected_has_no_remaining_time() -> None:
+    device = DeviceInfo(name="cpu", type="cpu")
+    whole = experiment_progress.initial_progress(
+        {"a": {"eager": PendingCell("time"), "compiled": PendingCell("time"), "known": PendingCell("time", 120.0)}}
+    )
+    whole.start_run(1, "a")
+    whole.update(CellStarted(at_s=0.0, cell="eager", index=0, axes={}, device=device))
+    whole.update(CellFinished(at_s=4.0, cell="eager", outcome="ok"))
+    assert whole.describe(4.0) == "run 1 of 1, about 2 min left in total"
+    whole.update(CellStarted(at_s=4.0, cell="compiled", index=1, axes={}, device=device))
+    whole.update(StageEntered(at_s=4.5, cell="compiled", stage="compiling"))
+    assert {whole.describe(at_s) for at_s in (5.0, 60.0, 120.0)} == {"run 1 of 1, compiling"}
+    whole.update(StageEntered(at_s=121.0, cell="compiled", stage="measuring"))
+    assert whole.describe(121.0) == "run 1 of 1"
+    assert whole.describe(121.0, run_s=123.0) == "run 1 of 1, about 2 min left in total"
+    whole.update(CellFinished(at_s=124.0, cell="compiled", outcome="ok"))
+    whole.update(CellStarted(at_s=124.0, cell="known", index=2, axes={}, device=device))
+    whole.update(StageEntered(at_s=125.0, cell="known", stage="compiling"))
+    assert whole.describe(184.0) == "run 1 of 1, about 60 s left in total", "an earlier run says how long it compiles"

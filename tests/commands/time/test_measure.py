@@ -247,7 +247,7 @@ def test_scattered_steps_on_a_cpu_are_tried_on_fewer_threads() -> None:
 
 @pytest.mark.usefixtures("two_threads")
 def test_so_are_steady_steps_whose_threads_lose_their_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "_preemptions", itertools.count(step=8).__next__)
+    monkeypatch.setattr(timing, "preemptions", itertools.count(step=8).__next__)
     assert the(ThreadsTried, events_of(cell(mode="forward", warmup=0), ThreadClock(0.1, 0.11, 0.12))).threads == 1
 
 
@@ -259,7 +259,7 @@ def test_fewer_threads_that_do_not_help_are_not_tried_on() -> None:
 
 @pytest.mark.usefixtures("two_threads")
 def test_steady_steps_are_not_tried_on_fewer_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "_preemptions", lambda: 0)
+    monkeypatch.setattr(timing, "preemptions", lambda: 0)
     assert outline(events_of(cell(mode="forward", warmup=0), ThreadClock(0.1, 0.11, 0.12)))[-1] == "MemoryMeasured"
 
 
