@@ -18,13 +18,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
+from torch.utils._device import _device_constructors
 
 import sysbench
 from sysbench.errors import UnavailableError
@@ -37,7 +39,8 @@ it as a CPU: unlike `meta`, it has generators, gradient scalers and autocast."""
 _META = torch.device("meta")
 
 _TORCH = str(Path(torch.__file__).parent)
-_MAY_READ_VALUES = (str(Path(_TORCH, "optim")), str(Path(_TORCH, "amp")), str(Path(sysbench.__file__).parent))
+_SYSBENCH = str(Path(sysbench.__file__).parent)
+_MAY_READ_VALUES = (str(Path(_TORCH, "optim")), str(Path(_TORCH, "amp")), str(Path(_SYSBENCH, "lab")))
 
 Operator = Any
 """A torch._ops.OpOverload, such as `torch.ops.aten.bmm.default`."""
@@ -65,6 +68,18 @@ class SimulatedTensor(Tensor):
     def tolist(self) -> Any:
         """Return the values as a list. Raises UnavailableError if user code reads unknown values."""
         return self.cpu().tolist()
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the indexed part. torch would make a list of indices a tensor on `meta`, without values."""
+        return super().__getitem__(_with_index_tensors(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Change the indexed part."""
+        super().__setitem__(_with_index_tensors(index), value)
+
+    def new_tensor(self, data: Any, **options: Any) -> Tensor:
+        """Return `data` as a tensor of this dtype on `DEVICE`, unless `options` has others."""
+        return torch.tensor(data, **{"dtype": self.dtype, "device": DEVICE, **options})
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -176,6 +191,29 @@ class ObservedDevice(DispatchMode):
         self._watch.forget_all()
 
 
+_LITERALS = ("tensor", "as_tensor", "asarray")
+"""Functions of torch that make tensors of Python's numbers."""
+
+
+def _on_device(create: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return `create`, a function of `_LITERALS`, with results that are simulated if `DEVICE` is their device.
+
+    torch fills such a tensor before any dispatch mode sees it, and real tensors have no device index: without this, a
+    literal on the GPU could not be told from one on the host.
+    """
+
+    @wraps(create)
+    def literal(*args: Any, **options: Any) -> Tensor:
+        made = create(*args, **options)
+        device = next((each for each in args if isinstance(each, torch.device)), options.get("device"))
+        on_device = torch.get_default_device() == DEVICE if device is None else torch.device(device) == DEVICE
+        if not on_device or _is_on_device(made):
+            return made
+        return made.detach().to(DEVICE).requires_grad_(made.requires_grad)
+
+    return literal
+
+
 class SimulatedDevice(ObservedDevice):
     """A dispatch mode in which `DEVICE` is a GPU whose kernels do nothing."""
 
@@ -187,9 +225,24 @@ class SimulatedDevice(ObservedDevice):
         """Key of the last operator call: the same object for all equivalent calls; None if unknown."""
         self.values: KnownValues | None = None
         """Known values of tensors; only needed for user code."""
+        self._literals: list[dict[str, Callable[..., Tensor]]] = []
         # For the first tensors without data in a process, torch imports its shape functions, and leaves a reference
         # cycle that keeps these tensors alive. They must not be part of a recording.
         torch.empty(1, device=_META) / 1
+
+    def __enter__(self) -> Self:
+        """Begin to handle operators, and to make literals on `DEVICE` simulated tensors."""
+        _device_constructors()  # torch keeps the set of them, in which the originals belong
+        self._literals.append({name: getattr(torch, name) for name in _LITERALS})
+        for name, create in self._literals[-1].items():
+            setattr(torch, name, _on_device(create))
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        """Leave torch as it was."""
+        super().__exit__(*error)
+        for name, create in self._literals.pop().items():
+            setattr(torch, name, create)
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Return the results of `func` without computing values.
@@ -362,12 +415,20 @@ def _refuse_user_reads() -> None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_MAY_READ_VALUES) and file != __file__:
+        if file.startswith(_MAY_READ_VALUES):
             return
-        if not file.startswith(_TORCH) and file != __file__:
+        if not file.startswith((_TORCH, _SYSBENCH)):
             break
         frame = frame.f_back
     raise UnavailableError("the code reads a tensor value, which a simulation does not have: measure it on a device")
+
+
+def _with_index_tensors(index: Any) -> Any:
+    """Return an index whose lists of numbers are tensors on `DEVICE`, as CUDA makes them."""
+    if isinstance(index, tuple):
+        return tuple(map(_with_index_tensors, index))
+    is_list = isinstance(index, list) and all(isinstance(each, int) for each in index)
+    return torch.tensor(index, device=DEVICE) if is_list and index else index
 
 
 def _is_on_device(value: object) -> bool:
