@@ -617,7 +617,8 @@ class _StepRecorder(Recorder):
             flops: dict[str, int] = {
                 phase: self._flops[self.step, phase] // cell.occurrences(phase) for phase in PROCEDURES[protocol].phases
             }
-            own = facts_of(self._work, flops)
+            values = self.device.values if isinstance(self.device, SimulatedDevice) else None
+            own = facts_of(self._work, flops, assumed=values.assumed if values is not None else ())
         return StepRecording(
             recording.events, recording.allocations, recording.spans, recording.stacks, cell, protocol, own
         )

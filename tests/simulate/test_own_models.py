@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,7 +20,9 @@ from sysbench.lab.step import TrainingStep
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import _REAL_PLATFORM, Platform, StepRecording, record, record_real
+from sysbench.simulate.tensors import ALL_SELECTED, BALANCED
 from sysbench.spec.model import ModelCell
+from tests.cli.running import answered
 
 H100 = Gpu("GPU", 2**40, (9, 0))
 
@@ -315,3 +318,71 @@ class Model(nn.Module):
         (cell,) = TimeSpec(**options, model_arg=[f"learned={learned}"]).cells()
         operators = trace(cell, H100)[0].operators
         assert f"aten::_scaled_dot_product_{kernel}_attention_backward" in operators
+
+
+ROUTED = """
+class Model(nn.Module):
+    def __init__(self, experts=4):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(100, 32), nn.Linear(32, 100)
+        self.experts = nn.ModuleList(nn.Linear(32, 32) for _ in range(experts))
+
+    def forward(self, tokens):
+        x = self.embed(tokens).flatten(0, 1)
+        turns = torch.arange(len(x), device=x.device)[:, None] + torch.arange(len(self.experts), device=x.device)
+        scores = turns % len(self.experts) + 0 * x.mean(-1, keepdim=True)  # balanced, but only the weights say so
+        chosen = scores.topk(2).indices
+        hit = (nn.functional.one_hot(chosen, len(self.experts)).sum((0, 1)) > 0).nonzero()
+        out = torch.zeros_like(x)
+        for (number,) in hit:
+            row, _ = torch.where(chosen == number)
+            out = out.index_add(0, row, self.experts[number](x[row]))
+        return self.head(out).view(*tokens.shape, -1)
+"""
+SELECTED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(100, 32), nn.Linear(32, 32)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        rows = x[(x.abs() >= 0).all(-1)]
+        x[tokens < 50] = rows[: int((tokens < 50).sum())]
+        return self.head(x[tokens >= 50]).masked_select(self.head.weight[0] > -9).mean()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "assumed"), [(ROUTED, [ALL_SELECTED, BALANCED]), (SELECTED, [ALL_SELECTED])], ids=["experts", "masks"]
+)
+def test_what_masks_select_takes_as_many_bytes_as_measured_where_what_is_assumed_holds(
+    code: str, assumed: list[str], saved: Callable[[str], dict[str, str]]
+) -> None:
+    simulated, measured = same_bytes(**saved(code))
+    assert simulated.own_model is not None
+    assert measured.own_model is not None
+    assert simulated.own_model.assumed == assumed
+    assert measured.own_model.assumed == []
+
+
+def test_an_assumed_selection_is_a_caution_of_memory_and_of_time(saved: Callable[[str], dict[str, str]]) -> None:
+    options = saved(ROUTED)
+    words = (
+        "--model",
+        options["model"],
+        "--app-dir",
+        options["app_dir"],
+        "--simulate",
+        "h100",
+        "--mode",
+        "train",
+        "--ctx",
+        "16",
+    )
+    for kind in ("memory", "time"):
+        answer = answered(kind, *words, "--json", "-")
+        (cell,) = json.loads(answer.out)["cells"]
+        (caution,) = (each for each in cell["cautions"] if each["code"] == "selection-assumed")
+        assert BALANCED in caution["message"]
+        assert BALANCED in " ".join(answered(kind, *words).out.split())

@@ -19,7 +19,14 @@ from sysbench.commands.profile.record import (
 )
 from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
 from sysbench.log import collect as run_record
-from sysbench.log.cautions import compilation, emulation, environment_cautions, shared_cores, thread_contention
+from sysbench.log.cautions import (
+    assumptions,
+    compilation,
+    emulation,
+    environment_cautions,
+    shared_cores,
+    thread_contention,
+)
 from sysbench.log.collect import CellEvents, Run, collect, samples_of
 from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution
@@ -48,6 +55,7 @@ def cell_cautions(
         return []
     rules: tuple[Iterable[Caution], ...] = (
         record.prediction.cautions() if record.prediction else (),
+        assumptions(seen),
         _incompleteness_cautions(record, summary),
         _precision_cautions(cell, summary),
         _overhead_cautions(record, summary),

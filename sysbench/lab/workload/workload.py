@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -136,8 +136,13 @@ def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any],
     return 0 if count is None else int(count(*arguments, **options, out_val=result))
 
 
-def facts_of(work: Workload, by_phase: Mapping[str, int] | None, uncounted: str | None = None) -> OwnModelFacts:
-    """Return the facts about a user's model; if `by_phase` (FLOPs) is None, `uncounted` gives the reason."""
+def facts_of(
+    work: Workload, by_phase: Mapping[str, int] | None, uncounted: str | None = None, assumed: Iterable[str] = ()
+) -> OwnModelFacts:
+    """Return the facts about a user's model; if `by_phase` (FLOPs) is None, `uncounted` gives the reason.
+
+    `assumed` is what a simulation assumed about unknown values.
+    """
     own, parameters = work.own, list(work.model.parameters())  # torch yields shared ones once
     assert own is not None
     return OwnModelFacts(
@@ -150,6 +155,7 @@ def facts_of(work: Workload, by_phase: Mapping[str, int] | None, uncounted: str 
         tokens=work.tokens,
         flops=None if by_phase is None else dict(by_phase),
         uncounted=uncounted,
+        assumed=list(assumed),
         files=list(own.files),
         import_s=own.import_s,
         printed=own.printed.text,
