@@ -293,6 +293,8 @@ class SimulatedDevice(ObservedDevice):
             _aten._grouped_mm.default: self._multiply_groups,
             _aten.nonzero.default: self._find,
             _aten.masked_select.default: self._select,
+            _aten._cudnn_rnn.default: self._recur,
+            _aten._cudnn_rnn_backward.default: self._recur_backward,
             **dict.fromkeys(_INDEXED, self._index),
         }
         if func in by_name:
@@ -401,6 +403,29 @@ class SimulatedDevice(ObservedDevice):
         groups = [a.shape[0]] if a.dim() == b.dim() == 3 else groups
         self._arguments = args
         return self._watched(_as_simulated(torch.empty(*groups, a.shape[-2], b.shape[-1], dtype=a.dtype, device=_META)))
+
+    def _recur(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Handle cuDNN's recurrent layers, which keep a reserve for backward; torch's shape function leaves it empty.
+
+        The reserve's size is an estimate: the gates, the states and the outputs of every layer and time step.
+        """
+        *results, reserve, weights = self._compute(func, args, kwargs)
+        source, (gates, *_), train = args[0], args[1], args[12]
+        kept = gates.shape[0] * (1 + (3 if args[5] is None else 2) / 4) * len(args[1]) // args[2]
+        size_bytes = math.ceil(source.numel() // source.shape[-1] * kept * source.dtype.itemsize) if train else 0
+        reserve = self._watched(_as_simulated(torch.empty(size_bytes, dtype=torch.uint8, device=_META)))
+        return (*results, reserve, weights)
+
+    def _recur_backward(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Return the gradients of the inputs, the states and the weights of cuDNN's recurrent layers."""
+        self._arguments = args
+        source, weights, (state, cell) = args[0], args[1], args[4:6]
+        like = [
+            None if each is None else torch.empty(each.shape, dtype=each.dtype, device=_META)
+            for each in (source, state, cell, *weights)
+        ]
+        gradients = self._watched(_as_simulated(like))
+        return (*gradients[:3], gradients[3:])
 
     def _find(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle `nonzero`, whose result has a row for each element of a mask that is known or assumed to be true."""
