@@ -27,7 +27,9 @@ def own_model_built(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBui
     simulated, reason = _simulated_facts(
         cell.model_copy(update={"execution": "eager", "grad_accum": 1, "no_sync": None})
     )
-    facts = facts_of(step.work, simulated.flops if simulated else None, reason)
+    if simulated is not None and simulated.assumed:  # what is assumed must not pass for measured
+        reason = f"they depend on values: a simulation would assume that {' and '.join(simulated.assumed)}"
+    facts = facts_of(step.work, simulated.flops if simulated and reason is None else None, reason)
     loss = facts.loss or (simulated.loss if simulated else None)
     yield OwnModelBuilt(at_s=time.time(), cell=cell.key, **facts.model_dump() | {"loss": loss})
 

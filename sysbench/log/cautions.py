@@ -43,6 +43,17 @@ launch queue (1,024 entries in CUDA) takes far longer to drain.
 """
 
 
+def assumptions(seen: CellEvents) -> Iterator[Caution]:
+    """Yield a caution if a simulation of the user's model assumed how many elements its masks select."""
+    model = seen.last(OwnModelBuilt)
+    if model is not None and model.assumed:
+        yield Caution(
+            code="selection-assumed",
+            message=f"shapes depend on values, which a simulation does not have; assumed: {'; '.join(model.assumed)}",
+            remedy="measure on a device to see what real inputs select",
+        )
+
+
 def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequence[ReadingsLost]) -> list[Caution]:
     """Return every caution about a cell, the most serious first; none for a cell without measured steps."""
     if not seen.steps or seen.started is None:

@@ -343,7 +343,7 @@ def step_flops(cell: ModelCell, seen: CellEvents) -> int | None:
     if cell.shape is not None:
         return cell.batches * formulas.step_flops(cell.mode, cell.shape, cell.ctx, cell.batch)
     own = seen.last(OwnModelBuilt)
-    return cell.batches * sum(own.flops.values()) if own and own.flops else None
+    return cell.batches * sum(own.flops.values()) or None if own and own.flops else None  # no rate without products
 
 
 def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:

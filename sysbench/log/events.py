@@ -310,6 +310,8 @@ class OwnModelFacts(Frozen):
     """FLOPs of one micro-batch by phase, counted by operator in a simulated step; None if that was not possible."""
     uncounted: str | None
     """Reason why the FLOPs were not counted."""
+    assumed: list[str] = Field(default=[], exclude_if=lambda value: not value)
+    """What a simulation assumed about values that it does not have: how many elements masks select."""
     files: list[CodeFile]
     import_s: Seconds = 0.0
     """Duration of the first import of the model's code in this process."""

@@ -90,6 +90,7 @@ CautionCode = Literal[
     "trace-damaged",
     "calibration-differs",
     "operators-unknown",
+    "selection-assumed",
     "host-time-missing",
     "device-unused",
 ]

@@ -77,7 +77,7 @@ class GpuPrediction(Frozen):
     unknown_operators: dict[str, Count]
     """Number of launches of each operator that the time model does not know."""
     unknown_share: Amount
-    """Share of the device's time that unknown operators take, from 0 to 1."""
+    """Share of unknown operators in the device's time, FLOPs or bytes, whichever is largest, from 0 to 1."""
     constants: list[PredictedConstant]
     doubts: list[str]
     """Reasons to doubt the constants, such as a calibration with a different version of torch."""
@@ -94,8 +94,8 @@ class GpuPrediction(Frozen):
             names = ", ".join(f"{name} ({count})" for name, count in sorted(self.unknown_operators.items()))
             yield Caution(
                 code="operators-unknown",
-                message=f"{units.share(self.unknown_share)} of the device time goes to operators that the model does "
-                f"not know and treats as elementwise: {names}",
+                message=f"{units.share(self.unknown_share)} of a cell's work is in operators that the model does not "
+                f"know and treats as elementwise: {names}",
                 remedy="profile the step on such a GPU",
             )
 

@@ -166,6 +166,9 @@ _ATTENTION: Mapping[str, AttentionModel] = {
 aiconfigurator-core: A100, L40S, H100 and H200 together, and B200. The A100's table has no narrow heads: 0.8 is
 assumed."""
 
+_FIRST_WITH_TF32 = 8
+"""Major compute capability from which tf32 exists."""
+
 _ATTENTION_BLOCK = 128
 """Number of queries in a tile."""
 _MAX_NARROW_HEAD = 64
@@ -235,7 +238,7 @@ def tile_model(kernel: Kernel, hardware: Hardware) -> TileModel:
     """Return the model for matrix products of this dtype on this GPU generation (Ampere if it is unknown)."""
     capability = hardware.compute_capability or "8.0"
     major = capability.partition(".")[0]
-    if kernel.dtype in ("fp32", "other"):
+    if kernel.dtype in ("fp32", "other") or (kernel.dtype == "tf32" and int(major) < _FIRST_WITH_TF32):
         return _CUDA_CORE_MODELS.get(capability) or _CUDA_CORE_MODELS.get(major, _AMPERE)
     return _TENSOR_CORE_MODELS.get(capability) or _TENSOR_CORE_MODELS.get(major, _AMPERE_TENSOR)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, distributed
 from torch._C._distributed_c10d import _resolve_process_group
 
 from sysbench.lab.accounting import tensors_in
+from sysbench.lab.workload.workload import flops
 from sysbench.predict.trace import Dtype, HostWork, Kernel, Kind
 from sysbench.simulate.tensors import SimulatedTensor
 from sysbench.simulate.workspaces import installed_torch
@@ -34,14 +35,14 @@ def _names(text: str) -> frozenset[str]:
 
 _FREE = _names(
     "empty empty_like empty_strided new_empty new_empty_strided lift_fresh resize_ set_ record_stream _unsafe_view "
-    "_reshape_alias _amp_update_scale_ wait_tensor "
+    "_reshape_alias _amp_update_scale_ wait_tensor unsafe_split unsafe_chunk as_strided_ "
     "_wrap_tensor_autograd"
 )
 """Operators that launch no kernel, or at most a tiny one per step."""
 
 _FILLS = _names(
     "zeros zeros_like ones ones_like full full_like fill_ zero_ new_zeros new_ones new_full scalar_tensor arange "
-    "uniform_ normal_ random_ bernoulli_ eye tril triu tril_ triu_"
+    "uniform_ normal_ random_ bernoulli_ eye tril triu tril_ triu_ rand randn rand_like randn_like bernoulli linspace"
 )
 
 _REDUCTIONS = _names(
@@ -56,9 +57,20 @@ _ROW_WISE = _names(
 
 _ELEMENTWISE = _names(
     "copy_ clone _to_copy masked_fill_ native_dropout native_dropout_backward constant_pad_nd repeat slice_backward "
-    "select_backward roll flip index_fill floor_divide glu glu_backward"
+    "select_backward roll flip index_fill floor_divide glu glu_backward "
+    "hardswish hardswish_ hardswish_backward hardsigmoid_backward hardtanh_backward leaky_relu_backward elu_backward "
+    "softplus_backward prelu _prelu_kernel _prelu_kernel_backward masked_scatter masked_scatter_ reciprocal_"
 )
 """Elementwise operators, in addition to those that torch itself tags as pointwise."""
+
+_GATHERING = _names(
+    "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward "
+    "avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward "
+    "_adaptive_avg_pool3d _adaptive_avg_pool3d_backward upsample_nearest1d upsample_nearest1d_backward "
+    "upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward "
+    "upsample_bicubic2d upsample_bicubic2d_backward im2col col2im reflection_pad1d reflection_pad2d replication_pad2d"
+)
+"""Operators whose kernel computes an offset for each element, or several."""
 
 _COPIES = _names("copy_ clone _to_copy")
 _FUSED_ATTENTION = ("flash", "efficient", "cudnn")
@@ -134,16 +146,21 @@ class Call:
         kernels = _elementwise(self)
         if torch.Tag.pointwise in self.func.tags or self.name in _ELEMENTWISE:
             return kernels
-        return tuple(each._replace(kind="unknown") for each in kernels)
+        work = flops(self.func, self.args, self.options, self.result)
+        return tuple(each._replace(kind="unknown", flops=work) for each in kernels)
 
     @property
     def _is_free(self) -> bool:
         return self.func.is_view or self.name in _FREE or not self.is_on_device
 
+    def argument(self, name: str) -> Any:
+        """Return the value of the argument `name`; None if it is omitted."""
+        position = next((i for i, each in enumerate(self.func._schema.arguments) if each.name == name), len(self.args))
+        return self.options.get(name, self.args[position] if position < len(self.args) else None)
+
     def flag(self, name: str) -> bool:
         """Return the value of the Boolean argument `name`; False if it is omitted."""
-        position = next((i for i, each in enumerate(self.func._schema.arguments) if each.name == name), len(self.args))
-        return bool(self.options.get(name, self.args[position] if position < len(self.args) else False))
+        return bool(self.argument(name))
 
     def kernel(self, kind: Kind, of: Tensor, moved_bytes: int, **more: Any) -> Kernel:
         """Return a kernel that moves this many bytes, with the dtype and number of elements of the tensor `of`."""
@@ -288,6 +305,121 @@ def _implementation(call: Call) -> str:
     return call.name.removeprefix("_scaled_dot_product_").partition("_")[0]
 
 
+def _convolution(call: Call) -> Kernels:
+    """Return a convolution as an implicit matrix product; with one channel a group, each output sums its few inputs."""
+    source, weight, bias = call.args[:3]
+    kernel = _products_of_convolution(call, source, weight, call.result, "TN")
+    added = 0 if bias is None or kernel[-1].kind != "gemm" else 2 * _bytes(call.result)
+    return (*kernel, call.kernel("indexed", call.result, added)) if added else kernel
+
+
+def _convolution_backward(call: Call) -> Kernels:
+    """Return the products for the gradients of the input and of the weights, and the sum for that of the bias."""
+    gradient, source, weight = call.args[:3]
+    kernels: Kernels = ()
+    for wanted, layout in zip(call.args[-1], ("NN", "NT"), strict=False):
+        if wanted:
+            kernels += _products_of_convolution(call, source, weight, gradient, layout)
+    if call.args[-1][2]:
+        size = gradient.shape[1], gradient.numel() // gradient.shape[1]
+        kernels += (call.kernel("reduce", gradient, _bytes(gradient), dims=size, layout="columns"),)
+    return kernels
+
+
+def _products_of_convolution(call: Call, source: Tensor, weight: Tensor, out: Tensor, layout: str) -> Kernels:
+    """Return the kernels of a convolution from `source` to `out`, or of a gradient, by the product's layout.
+
+    Layouts are not converted: cuDNN chooses kernels for the layout of its input.
+    """
+    groups = call.argument("groups")
+    dense = source if call.flag("transposed") else out
+    positions = dense.numel() // dense.shape[1]
+    moved_bytes = sum(map(_bytes, (source, weight, out)))
+    wide, narrow = weight.shape[0] // groups, weight.numel() // weight.shape[0]
+    if groups > 1 and min(wide, weight.shape[1]) == 1:
+        elements = positions * weight.numel() // _TAPS_PER_OFFSET
+        return (Kernel("indexed", call.name, _dtype(out), moved_bytes, elements),)
+    dims = {"TN": (positions, wide, narrow), "NN": (positions, narrow, wide), "NT": (wide, narrow, positions)}[layout]
+    product = call.kernel(
+        "gemm", out, moved_bytes, flops=2 * positions * weight.numel(), dims=(groups, *dims), layout=layout
+    )
+    return (_in_tf32(product),)
+
+
+_TAPS_PER_OFFSET = 8
+"""Number of products of a depthwise convolution that take as long as the offset of an element; chosen on training steps
+of ConvNeXt-T, EfficientNet-B0 and MobileNetV2 on an RTX 3090 (results of pytorch-image-models)."""
+
+
+def _recurrent(call: Call) -> Kernels:
+    """Return cuDNN's kernels for recurrent layers: a product with all inputs, then one step after the other in time.
+
+    Directions and layers count one after the other, although cuDNN may overlap them. The weights of the steps are read
+    once, because they stay in the L2.
+    """
+    backward = call.name.endswith("_backward")
+    source, weights, stride = call.args[:3]
+    steps = len(call.argument("batch_sizes")) or source.shape[1 if call.flag("batch_first") else 0]
+    rows = source.numel() // source.shape[-1]
+    batch = max(1, rows // steps)
+    kernels: list[Kernel] = []
+    for first in range(0, len(weights), stride):
+        of_input, *of_states = (each for each in weights[first : first + stride] if each.dim() == 2)
+        gates_bytes = batch * of_states[0].shape[0] * of_states[0].element_size()
+        each_step = [_step_product(call, weight, batch, backward=backward, reads=1 / steps) for weight in of_states]
+        kernels.append(_step_product(call, of_input, rows, backward=backward))
+        kernels += [*each_step, call.kernel("map", of_states[0], 2 * gates_bytes)] * steps
+        if backward:
+            kernels += [_step_product(call, weight, rows, of_weight=True) for weight in (of_input, *of_states)]
+    return tuple(kernels)
+
+
+def _step_product(
+    call: Call, weight: Tensor, rows: int, *, backward: bool = False, of_weight: bool = False, reads: float = 1
+) -> Kernel:
+    """Return the product of `rows` inputs and a weight matrix, or of a gradient with the weights or with the inputs.
+
+    `reads` is how often the weights are read from memory.
+    """
+    wide, narrow = weight.shape
+    dims, layout = ((rows, narrow, wide), "NN") if backward else ((rows, wide, narrow), "TN")
+    if of_weight:
+        dims, layout = (wide, narrow, rows), "NT"
+    moved_bytes = weight.element_size() * int(rows * (wide + narrow) + reads * wide * narrow)
+    return _in_tf32(
+        call.kernel("gemm", weight, moved_bytes, flops=2 * rows * wide * narrow, dims=(1, *dims), layout=layout)
+    )
+
+
+def _in_tf32(product: Kernel) -> Kernel:
+    """Return the product as cuDNN computes it: fp32 in tf32, unless torch.backends.cudnn.allow_tf32 is off."""
+    return product._replace(dtype="tf32") if product.dtype == "fp32" else product
+
+
+def _normalization(call: Call, passes: int) -> Kernels:
+    """Return a normalization over channels, which reads and writes the whole tensor in several passes.
+
+    With the statistics of training, a batch norm needs no pass for its own.
+    """
+    if call.name == "native_batch_norm" and not call.argument("training"):
+        return _elementwise(call)
+    source = call.tensors[0]
+    channels = source.shape[1] if source.dim() > 1 else 1
+    dims = (channels, source.numel() // max(1, channels))
+    return (call.kernel("reduce", source, passes * _bytes(source), dims=dims, layout="columns"),)
+
+
+def _found_positions(call: Call) -> Kernels:
+    """Return the two kernels of `nonzero`, which count and then collect the positions."""
+    mask = call.tensors[0]
+    counted = call.kernel("reduce", mask, _bytes(mask), dims=(1, mask.numel()), layout="rows")
+    return counted, call.kernel("indexed", mask, _bytes(mask) + _bytes(call.result))
+
+
+def _gathered(call: Call) -> Kernels:
+    return tuple(each._replace(kind="indexed") for each in _elementwise(call))
+
+
 def _elementwise(call: Call) -> Kernels:
     if not call.results:
         return ()
@@ -393,9 +525,27 @@ _RULES: Mapping[str, Callable[[Call], Kernels]] = {
     **dict.fromkeys(_REDUCTIONS, _reduction),
     **dict.fromkeys(_ROW_WISE, _row_wise),
     "native_layer_norm_backward": _layer_norm_backward,
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward"), _recurrent),
+    "nonzero": _found_positions,
+    **dict.fromkeys(("native_batch_norm", "native_group_norm"), partial(_normalization, passes=3)),
+    **dict.fromkeys(("native_batch_norm_backward", "native_group_norm_backward"), partial(_normalization, passes=5)),
+    **dict.fromkeys(_GATHERING, _gathered),
     **dict.fromkeys(("embedding", "index_select", "index", "gather", "take"), _gather),
     **dict.fromkeys(
-        ("embedding_dense_backward", "index_add_", "index_put_", "index_put", "scatter_add_", "scatter"), _scatter
+        (
+            "embedding_dense_backward",
+            "index_add_",
+            "index_add",
+            "index_put_",
+            "index_put",
+            "_index_put_impl_",
+            "scatter_add_",
+            "scatter_add",
+            "scatter",
+        ),
+        _scatter,
     ),
     "nll_loss_forward": _loss_forward,
     "nll_loss_backward": _loss_backward,

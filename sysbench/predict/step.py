@@ -129,7 +129,7 @@ class StepPrediction:
     unknown: Mapping[str, int]
     """Number of launches of each operator that is unknown to the model."""
     unknown_share: float
-    """Share of unknown operators in the device time."""
+    """Share of unknown operators in the step's device time, its FLOPs or its bytes, whichever is largest."""
     kernel_s: tuple[float, ...]
     """Seconds of each kernel in `trace.kernels`."""
     draws_s: tuple[float, ...]
@@ -142,7 +142,7 @@ class StepPrediction:
         if self.unknown_share <= MAX_UNKNOWN_SHARE:
             return None
         names = ", ".join(sorted(self.unknown))
-        return f"operators unknown to the model take {self.unknown_share:.0%} of the step: {names}"
+        return f"operators unknown to the model have {self.unknown_share:.0%} of the step's work: {names}"
 
     @property
     def has_estimated_fusion(self) -> bool:
@@ -226,7 +226,7 @@ def predict(
     host_s, device_s = math.fsum(each.host_s for each in phases), math.fsum(each.device_s for each in phases)
     bound_s = math.fsum(each.lower_bound_s for each in phases)
     draws_s = np.maximum(step_s * factor, bounded * bound_s)
-    unknown, unknown_s = _unknown(trace, unique_s[:, 0])
+    unknown, unknown_share = _unknown(trace, unique_s[:, 0])
     return StepPrediction(
         trace=trace,
         gpu=gpu,
@@ -237,7 +237,7 @@ def predict(
         limits_s={"host": host_s} | {str(name): each_s for name, each_s in device.items()},
         lower_bound_s=bound_s,
         unknown=unknown,
-        unknown_share=unknown_s / max(sum(device.values()), 1e-12),
+        unknown_share=unknown_share,
         kernel_s=tuple(unique_s[:, 0].tolist()),
         draws_s=tuple(draws_s.tolist()),
     )
@@ -279,8 +279,14 @@ def _bottleneck(host_s: float, device_s: float, total_s: float, seconds_by_limit
 
 
 def _unknown(trace: Trace, kernel_s: Draws) -> tuple[dict[str, int], float]:
-    """Return the number of launches of each unknown operator, and the seconds of all of them."""
+    """Return the number of launches of each unknown operator, and the share of all of them in the step's work.
+
+    Their time is that of their bytes, so what they compute would count for nothing if only times were compared.
+    """
     counts = sum(trace.counts.values(), np.zeros(len(trace.kernels), dtype=np.intp))
-    unknown = [i for i, kernel in enumerate(trace.kernels) if kernel.kind == "unknown"]
-    unknown_s = math.fsum(float(kernel_s[i]) * int(counts[i]) for i in unknown)
-    return {trace.kernels[i].name: int(counts[i]) for i in unknown}, unknown_s
+    is_unknown = np.array([kernel.kind == "unknown" for kernel in trace.kernels], dtype=bool)
+    work = np.array([kernel_s, *zip(*((float(each.flops), float(each.bytes)) for each in trace.kernels), strict=True)])
+    done = (work * counts).sum(axis=1)
+    shares = (work * counts * is_unknown).sum(axis=1) / np.where(done > 0, done, 1.0)
+    names = {trace.kernels[i].name: int(counts[i]) for i in np.flatnonzero(is_unknown)}
+    return names, float(shares.max(initial=0.0))

@@ -51,7 +51,7 @@ def attention_on(gpu: Gpu) -> Attend:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        run = _select_kernel(gpu, query, key, value, masked=attn_mask is not None)
+        run = _select_kernel(gpu, query, key, value, attn_mask)
         if attn_mask is not None and attn_mask.dtype is torch.bool:
             hidden, shown = (
                 torch.scalar_tensor(number, dtype=query.dtype, device=query.device) for number in (-math.inf, 0.0)
@@ -110,14 +110,14 @@ def _needs_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-def _select_kernel(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, *, masked: bool) -> Callable[..., Tensor]:
+def _select_kernel(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Callable[..., Tensor]:
     """Select the kernel (select_sdp_backend). Raises RuntimeError if no enabled kernel supports the inputs."""
     cuda = torch.backends.cuda
     candidates: list[tuple[Callable[..., Tensor], bool, str | None]] = [
-        (_flash, cuda.flash_sdp_enabled(), _flash_problem(gpu, q, k, v, masked=masked)),
+        (_flash, cuda.flash_sdp_enabled(), _flash_problem(gpu, q, k, v, masked=mask is not None)),
         (_efficient, cuda.mem_efficient_sdp_enabled(), _efficient_problem(gpu, q, k, v)),
         (_math, cuda.math_sdp_enabled(), None),
-        (_cudnn, cuda.cudnn_sdp_enabled(), _cudnn_problem(gpu, q, k, v)),
+        (_cudnn, cuda.cudnn_sdp_enabled(), _cudnn_problem(gpu, q, k, v, mask)),
     ]
     if gpu.compute_capability[0] in (9, 10):
         # check_prefer_cudnn_attention: cuDNN needs the same memory as flash attention except for its workspace.
@@ -165,8 +165,10 @@ def _efficient_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     return _type_problem("Memory efficient attention", q, dtypes)
 
 
-def _cudnn_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+def _cudnn_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> str | None:
     """Return why cuDNN 9.15 or later does not support the inputs, or None if it does (can_use_cudnn_attention)."""
+    if mask is not None and _needs_gradient(mask):
+        return "cuDNN attention has no gradient of the mask"
     if gpu.compute_capability < (8, 0):
         return f"cuDNN attention needs sm80 or newer; {gpu.title} is older"
     if q.dim() != 4:

@@ -177,7 +177,9 @@ def cuda_autocast(rules: AutocastRules = CUDA_RULES) -> Iterator[Autocast]:
     autocast = Autocast()
     library = torch.library.Library("aten", "IMPL")
     kernels = autocast.kernels(rules)
-    others = {name.removeprefix("aten::") for name in torch._C._dispatch_get_registrations_for_dispatch_key(_KEY.name)}
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key(_KEY.name)
+    # Packages such as torchvision register operators of their own, which other rules do not concern.
+    others = {name.removeprefix("aten::") for name in registered if name.startswith("aten::")}
     try:
         with warnings.catch_warnings():
             # "Overriding a previously registered kernel for the same operator": intended, and temporary.

@@ -16,7 +16,7 @@ from sysbench.lab.attention import KINDS
 from sysbench.simulate.attention import CompiledFlexAttention, attention_on
 from sysbench.simulate.gpu import Gpu
 
-Composites = Mapping[str, Callable[..., Tensor]]
+Composites = Mapping[str, Callable[..., Any]]
 """Replacement implementations by operator name."""
 
 _AUTOGRAD = "AutogradMeta"
@@ -30,6 +30,8 @@ def composites_on(gpu: Gpu) -> Composites:
         "softmax.int": _softmax_with_cast(torch.ops.aten._softmax.default),
         "log_softmax.int": _softmax_with_cast(torch.ops.aten._log_softmax.default),
         "dropout": _dropout,
+        **{f"{name}.input": _recurrent(mode) for mode, name in enumerate(_RECURRENT)},
+        **{f"{name}.data": _recurrent(mode, packed=True) for mode, name in enumerate(_RECURRENT)},
     }
 
 
@@ -49,6 +51,36 @@ def using_composites(composites: Composites) -> Iterator[None]:
     finally:
         KINDS["flex"] = flex
         library._destroy()
+
+
+_RECURRENT = ("rnn_relu", "rnn_tanh", "lstm", "gru")
+"""Recurrent layers by the number of their mode in cuDNN (cudnnRNNMode_t)."""
+
+
+def _recurrent(mode: int, *, packed: bool = False) -> Callable[..., Any]:
+    """Return a recurrent layer as CUDA runs it: one call of cuDNN for all layers and time steps (cudnn/RNN.cpp)."""
+
+    def run(source: Tensor, *args: Any) -> tuple[Tensor, ...]:
+        sizes, args = (args[0].tolist(), args[1:]) if packed else ([], args)
+        states, params, has_biases, layers, dropout, train, bidirectional, *batch_first = args
+        tensors = [source, *(states if mode == _LSTM else [states]), *params]
+        if torch.is_autocast_enabled("cpu"):
+            tensors = [each.to(torch.get_autocast_dtype("cpu")) for each in tensors]
+        source, state, *rest = tensors
+        cell = rest.pop(0) if mode == _LSTM else None
+        width = (state if cell is None else cell).shape[2]
+        projected = state.shape[2] if state.shape[2] != width else 0
+        weights = rest[0].detach()  # in place of the view of all weights, which lie in one storage on a GPU
+        output, *states, _, _ = torch.ops.aten._cudnn_rnn.default(
+            source, rest, (4 if has_biases else 2) + bool(projected), weights, state, cell, mode, width, projected,
+            layers, bool(batch_first and batch_first[0]), dropout, train, bidirectional, sizes, None,
+        )  # fmt: skip
+        return (output, *states) if mode == _LSTM else (output, states[0])
+
+    return run
+
+
+_LSTM = _RECURRENT.index("lstm")
 
 
 def _softmax_with_cast(operator: Any) -> Callable[..., Tensor]:

@@ -646,7 +646,8 @@ class _StepRecorder(Recorder):
             flops: dict[str, int] = {
                 phase: self._flops[self.step, phase] // cell.occurrences(phase) for phase in PROCEDURES[protocol].phases
             }
-            own = facts_of(self._work, flops)
+            values = self.device.values if isinstance(self.device, SimulatedDevice) else None
+            own = facts_of(self._work, flops, assumed=values.assumed if values is not None else ())
         return StepRecording(**vars(recording), cell=cell, protocol=protocol, own_model=own)
 
     def _assign(self, category: Category, tensors: Iterable[Tensor], module: str | None = None) -> None:

@@ -15,16 +15,19 @@ simulated.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
+from torch.utils._device import _device_constructors
 
 import sysbench
 from sysbench.errors import UnavailableError
@@ -35,9 +38,11 @@ DEVICE = torch.device("cpu", 0)
 it as a CPU: unlike `meta`, it has generators, gradient scalers and autocast."""
 
 _META = torch.device("meta")
+_aten = torch.ops.aten
 
 _TORCH = str(Path(torch.__file__).parent)
-_MAY_READ_VALUES = (str(Path(_TORCH, "optim")), str(Path(_TORCH, "amp")), str(Path(sysbench.__file__).parent))
+_SYSBENCH = str(Path(sysbench.__file__).parent)
+_MAY_READ_VALUES = (str(Path(_TORCH, "optim")), str(Path(_TORCH, "amp")), str(Path(_SYSBENCH, "lab")))
 
 Operator = Any
 """A torch._ops.OpOverload, such as `torch.ops.aten.bmm.default`."""
@@ -65,6 +70,18 @@ class SimulatedTensor(Tensor):
     def tolist(self) -> Any:
         """Return the values as a list. Raises UnavailableError if user code reads unknown values."""
         return self.cpu().tolist()
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the indexed part. torch would make a list of indices a tensor on `meta`, without values."""
+        return super().__getitem__(_with_index_tensors(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Change the indexed part."""
+        super().__setitem__(_with_index_tensors(index), value)
+
+    def new_tensor(self, data: Any, **options: Any) -> Tensor:
+        """Return `data` as a tensor of this dtype on `DEVICE`, unless `options` has others."""
+        return torch.tensor(data, **{"dtype": self.dtype, "device": DEVICE, **options})
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -176,6 +193,37 @@ class ObservedDevice(DispatchMode):
         self._watch.forget_all()
 
 
+_INDEXED = (
+    _aten.index.Tensor,
+    _aten.index_put.default,
+    _aten.index_put_.default,
+    _aten._index_put_impl_.default,
+)
+"""Operators whose second argument is a list of indices."""
+
+_LITERALS = ("tensor", "as_tensor", "asarray")
+"""Functions of torch that make tensors of Python's numbers."""
+
+
+def _on_device(create: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return `create`, a function of `_LITERALS`, with results that are simulated if `DEVICE` is their device.
+
+    torch fills such a tensor before any dispatch mode sees it, and real tensors have no device index: without this, a
+    literal on the GPU could not be told from one on the host.
+    """
+
+    @wraps(create)
+    def literal(*args: Any, **options: Any) -> Tensor:
+        made = create(*args, **options)
+        device = next((each for each in args if isinstance(each, torch.device)), options.get("device"))
+        on_device = torch.get_default_device() == DEVICE if device is None else torch.device(device) == DEVICE
+        if not on_device or _is_on_device(made):
+            return made
+        return made.detach().to(DEVICE).requires_grad_(made.requires_grad)
+
+    return literal
+
+
 class SimulatedDevice(ObservedDevice):
     """A dispatch mode in which `DEVICE` is a GPU whose kernels do nothing."""
 
@@ -187,9 +235,24 @@ class SimulatedDevice(ObservedDevice):
         """Key of the last operator call: the same object for all equivalent calls; None if unknown."""
         self.values: KnownValues | None = None
         """Known values of tensors; only needed for user code."""
+        self._literals: list[dict[str, Callable[..., Tensor]]] = []
         # For the first tensors without data in a process, torch imports its shape functions, and leaves a reference
         # cycle that keeps these tensors alive. They must not be part of a recording.
         torch.empty(1, device=_META) / 1
+
+    def __enter__(self) -> Self:
+        """Begin to handle operators, and to make literals on `DEVICE` simulated tensors."""
+        _device_constructors()  # torch keeps the set of them, in which the originals belong
+        self._literals.append({name: getattr(torch, name) for name in _LITERALS})
+        for name, create in self._literals[-1].items():
+            setattr(torch, name, _on_device(create))
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        """Leave torch as it was."""
+        super().__exit__(*error)
+        for name, create in self._literals.pop().items():
+            setattr(torch, name, create)
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Return the results of `func` without computing values.
@@ -226,10 +289,15 @@ class SimulatedDevice(ObservedDevice):
 
     def _handler_for(self, func: Operator) -> Callable[[Operator, Arguments, Options], Any]:
         by_name: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {
-            torch.ops.aten._local_scalar_dense.default: self._read,
-            torch.ops.aten._to_copy.default: self._convert,
-            torch.ops.aten.copy_.default: self._copy,
-            torch.ops.aten._grouped_mm.default: self._multiply_groups,
+            _aten._local_scalar_dense.default: self._read,
+            _aten._to_copy.default: self._convert,
+            _aten.copy_.default: self._copy,
+            _aten._grouped_mm.default: self._multiply_groups,
+            _aten.nonzero.default: self._find,
+            _aten.masked_select.default: self._select,
+            _aten._cudnn_rnn.default: self._recur,
+            _aten._cudnn_rnn_backward.default: self._recur_backward,
+            **dict.fromkeys(_INDEXED, self._index),
         }
         if func in by_name:
             return by_name[func]
@@ -318,7 +386,7 @@ class SimulatedDevice(ObservedDevice):
             return self._value(source, dtype or source.dtype)
         if dtype is None or dtype == source.dtype:
             # torch sees a simulated tensor on `meta`, and therefore does not recognise `DEVICE` as its device.
-            return _as_simulated(_infer_shapes(torch.ops.aten.alias.default, (source,), {}))
+            return _as_simulated(_infer_shapes(_aten.alias.default, (source,), {}))
         return self._compute(func, args, {**kwargs, "device": _META})
 
     def _copy(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
@@ -337,6 +405,61 @@ class SimulatedDevice(ObservedDevice):
         groups = [a.shape[0]] if a.dim() == b.dim() == 3 else groups
         self._arguments = args
         return self._watched(_as_simulated(torch.empty(*groups, a.shape[-2], b.shape[-1], dtype=a.dtype, device=_META)))
+
+    def _recur(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Handle cuDNN's recurrent layers, which keep a reserve for backward; torch's shape function leaves it empty.
+
+        The reserve's size is an estimate: the gates, the states and the outputs of every layer and time step.
+        """
+        *results, reserve, weights = self._compute(func, args, kwargs)
+        source, (gates, *_), train = args[0], args[1], args[12]
+        kept = gates.shape[0] * (1 + (3 if args[5] is None else 2) / 4) * len(args[1]) // args[2]
+        size_bytes = math.ceil(source.numel() // source.shape[-1] * kept * source.dtype.itemsize) if train else 0
+        reserve = self._watched(_as_simulated(torch.empty(size_bytes, dtype=torch.uint8, device=_META)))
+        return (*results, reserve, weights)
+
+    def _recur_backward(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Return the gradients of the inputs, the states and the weights of cuDNN's recurrent layers."""
+        self._arguments = args
+        source, weights, (state, cell) = args[0], args[1], args[4:6]
+        like = [
+            None if each is None else torch.empty(each.shape, dtype=each.dtype, device=_META)
+            for each in (source, state, cell, *weights)
+        ]
+        gradients = self._watched(_as_simulated(like))
+        return (*gradients[:3], gradients[3:])
+
+    def _find(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Handle `nonzero`, whose result has a row for each element of a mask that is known or assumed to be true."""
+        if self.values is None or not _is_on_device(args[0]):
+            return self._compute(func, args, kwargs)
+        size = self.values.count(args[0]), args[0].dim()
+        self._arguments = args
+        rows = torch.empty_strided(size, (1, max(1, size[0])), dtype=torch.int64, device=_META)  # as CUDA stores them
+        found = self._watched(_as_simulated(rows))
+        self.values.assume_positions(found, args[0])
+        return found
+
+    def _select(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Handle `masked_select`, which CUDA carries out as an index with a mask."""
+        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+        expand = _aten.expand.default
+        source, mask = (each if each.shape == shape else self.run(expand, (each, shape), {}) for each in args)
+        return self._index(_aten.index.Tensor, (source, [mask]), {})
+
+    def _index(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Handle an index, in which CUDA replaces each mask by the positions of its true elements (expandTensors)."""
+        source, indices, *values = args
+        if self.values is None or not _is_on_device(source) or (values and _fills(values[0])):
+            return self._compute(func, args, kwargs)
+        positions: list[Any] = []
+        for each in indices:
+            if each is None or each.dtype not in (torch.bool, torch.uint8):
+                positions.append(each)
+                continue
+            found = self.run(_aten.nonzero.default, (each,), {})
+            positions += self.run(_aten.unbind.int, (found, 1), {}) if type(found) is SimulatedTensor else [each]
+        return self._compute(func, (source, positions, *values), kwargs)
 
     def _from_cache(self, cached: _CachedResult, args: Arguments) -> Any:
         if type(cached) is _NewTensor:
@@ -364,9 +487,9 @@ def _refuse_user_reads() -> None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_MAY_READ_VALUES) and file != __file__:
+        if file.startswith(_MAY_READ_VALUES):
             return
-        if not file.startswith(_TORCH) and file != __file__:
+        if not file.startswith((_TORCH, _SYSBENCH)):
             break
         frame = frame.f_back
     raise UnavailableError("the code reads a tensor value, which a simulation does not have: measure it on a device")
@@ -395,6 +518,19 @@ def _is_accumulated_in_place(args: Arguments, kwargs: Options) -> bool:
         and first._use_count() == _REFERENCES_OF_CALL
         and torch._C._storage_Use_Count(storage._cdata) == _STORAGE_REFERENCES_OF_CALL
     )
+
+
+def _with_index_tensors(index: Any) -> Any:
+    """Return an index whose lists of numbers are tensors on `DEVICE`, as CUDA makes them."""
+    if isinstance(index, tuple):
+        return tuple(map(_with_index_tensors, index))
+    is_list = isinstance(index, list) and all(isinstance(each, int) for each in index)
+    return torch.tensor(index, device=DEVICE) if is_list and index else index
+
+
+def _fills(value: Tensor) -> bool:
+    """Return whether an assignment fills what its mask selects with one number: CUDA then needs no positions."""
+    return value.numel() == 1 and not _is_on_device(value)
 
 
 def _is_on_device(value: object) -> bool:
@@ -474,6 +610,26 @@ MAX_ELEMENTS = 1 << 16
 
 _HOST = torch.device("cpu")
 _VALUES_ATTRIBUTE = "_values_beside"
+_CHOICE_ATTRIBUTE = "_choice_beside"
+
+ALL_SELECTED = "a mask selects every element"
+BALANCED = "routing is balanced: every expert gets an equal share of the tokens"
+"""Assumptions about how many elements a mask selects, where its values are unknown."""
+
+
+class _Choice(NamedTuple):
+    """How many choices there were for each element of a tensor: indices into them, or a mask of one of them."""
+
+    count: int
+    is_mask: bool = False
+
+
+_CHOOSING = frozenset({"topk", "sort", "argsort", "argmax", "max", "multinomial"})
+"""Operators whose integer results are positions in one dimension of their first argument."""
+_KEEPING = frozenset({"_to_copy", "clone", "index", "index_select", "gt", "ne", "ge"})
+"""Operators, besides views, whose results are the same choices as their first argument."""
+_MASKING = frozenset({"eq", "scatter", "scatter_"})
+"""Operators that compare indices with a choice, or mark the chosen positions."""
 
 
 class KnownValues:
@@ -482,6 +638,8 @@ class KnownValues:
     def __init__(self) -> None:
         self._lost: set[int] = set()
         """Storages whose known values were overwritten with unknown ones."""
+        self.assumed: dict[str, None] = {}
+        """Assumptions so far about the number of elements that masks select, in order."""
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """Return the values of a simulated tensor; None if they are unknown."""
@@ -497,10 +655,45 @@ class KnownValues:
         random = torch.Tag.nondeterministic_seeded in func.tags or "empty" in func._schema.name
         if not known or random or any(each.numel() > MAX_ELEMENTS for each in _simulated([result])):
             self._forget(func, args, kwargs)
+            self._follow_choices(func, args, result)
             return
         values = func(*self._with_values(args), **{name: self._with_value(each) for name, each in kwargs.items()})
         for simulated, real in zip(tensors_in([result]), tensors_in([values]), strict=True):
             setattr(simulated, _VALUES_ATTRIBUTE, real)
+
+    def count(self, mask: Tensor) -> int:
+        """Return the number of true elements of a mask; if its values are unknown, an assumption is noted."""
+        known = self.of(mask)
+        if known is not None:
+            return int(known.count_nonzero())
+        choice: _Choice | None = vars(mask).get(_CHOICE_ATTRIBUTE)
+        is_routed = choice is not None and choice.is_mask
+        self.assumed[BALANCED if is_routed else ALL_SELECTED] = None
+        return math.ceil(mask.numel() / choice.count) if choice is not None and is_routed else mask.numel()
+
+    def assume_positions(self, found: Tensor, mask: Tensor) -> None:
+        """Note the positions that `nonzero` finds in an unknown mask of which every element is assumed to be true."""
+        if self.of(mask) is None and found.shape[0] == mask.numel() and found.numel() <= MAX_ELEMENTS:
+            setattr(found, _VALUES_ATTRIBUTE, torch.ones(mask.shape, dtype=torch.bool).nonzero())
+
+    def _follow_choices(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        """Note which results are choices among a number of alternatives, such as the experts of each token."""
+        name = func._schema.name.partition("::")[2]
+        given = next((choice for each in _simulated(args) if (choice := vars(each).get(_CHOICE_ATTRIBUTE))), None)
+        choice: _Choice | None = None
+        if name in _CHOOSING and args[0].dim():
+            dimension = next((i for i, each in enumerate(func._schema.arguments) if each.name == "dim"), len(args))
+            choice = _Choice(
+                args[0].shape[args[dimension] if dimension < len(args) and args[dimension] is not None else -1]
+            )
+        elif given is not None and (func.is_view or name in _KEEPING):
+            choice = given
+        elif given is not None and name in _MASKING:
+            choice = _Choice(given.count, is_mask=True)
+        if choice is not None:
+            for each in _simulated([result]):
+                if not each.is_floating_point() or choice.is_mask:
+                    setattr(each, _CHOICE_ATTRIBUTE, choice)
 
     def _forget(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Forget the values of every tensor that the operator has written to."""

@@ -642,3 +642,29 @@ def test_what_an_import_allocates_is_not_the_models_and_how_long_it_takes_is_sai
 
     assert "importing" not in said(slow.own_model)
     assert "import took 62.0 s" in said(slow.own_model.model_copy(update={"import_s": 62.0}))
+
+
+def test_a_loss_that_a_model_keeps_as_an_attribute_is_not_computed_again(write: Write) -> None:
+    here = write(
+        """
+        class Keeps(Lm):
+            def forward(self, tokens, targets=None):
+                logits = super().forward(tokens)
+                if targets is not None:
+                    self.last_loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+                return logits
+
+
+        class Returns(Keeps):
+            def forward(self, tokens, targets=None):
+                return super().forward(tokens, targets), self.last_loss
+        """
+    )
+    kept, returned = stepped(here, "theirs:Keeps"), stepped(here, "theirs:Returns")
+    assert kept.loss == returned.loss
+    assert facts(here, "theirs:Keeps").loss == "the model's own, which it keeps as last_loss"
+    assert facts(here, "theirs:Returns").loss == "the model's own"
+    requests = [
+        [each.size_bytes for each in simulated(here, f"theirs:{name}").allocations] for name in ("Keeps", "Returns")
+    ]
+    assert requests[0] == requests[1]

@@ -167,3 +167,12 @@ def test_what_is_unsafe_to_autocast_is_refused() -> None:
 def test_tensors_of_the_host_are_left_alone() -> None:
     with SimulatedDevice(Books()), cuda_autocast(), torch.autocast("cpu", NARROW):
         assert (torch.ones(3, 3) @ torch.ones(3, 3)).dtype == torch.float32
+
+
+def test_operators_that_a_package_registers_for_autocast_are_left_alone() -> None:
+    with torch.library._scoped_library("theirs", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: 2 * x, "AutocastCPU")
+        with cuda_autocast():
+            pass
+        assert torch._C._dispatch_has_kernel_for_dispatch_key("theirs::twice", "AutocastCPU")

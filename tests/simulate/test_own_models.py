@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,8 +14,17 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sysbench.commands.memory.spec import MemorySpec
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.errors import UnavailableError
 from sysbench.lab.step import TrainingStep
-from sysbench.simulate.recording import _REAL_PLATFORM, StepRecording, record, record_real
+from sysbench.predict.tracing import trace
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.recording import _REAL_PLATFORM, Platform, StepRecording, record, record_real
+from sysbench.simulate.tensors import ALL_SELECTED, BALANCED
+from sysbench.spec.model import ModelCell
+from tests.cli.running import answered
+
+H100 = Gpu("GPU", 2**40, (9, 0))
 
 CPU = torch.device("cpu")
 
@@ -227,3 +237,152 @@ def test_layers_that_are_computed_again_in_backward_take_as_many_bytes_as_measur
     )
     # Two tensors of 256 numbers for each of 2 × 16 tokens are not kept in each of four layers: 4 bytes each.
     assert kept - again >= 4 * 2 * 4 * 256 * 2 * 16
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, str]]:
+    """Save code as a user's module, and return the options that name its class `Model`."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def save(code: str) -> dict[str, str]:
+        monkeypatch.delitem(sys.modules, "saved", raising=False)
+        (tmp_path / "saved.py").write_text(f"import torch\nfrom torch import nn\n{code}")
+        return {"model": "saved:Model", "app_dir": str(tmp_path)}
+
+    return save
+
+
+LITERALS = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(100, 32), nn.Linear(32, 100)
+        self.register_buffer("gains", torch.tensor([0.5, 2.0] * 16))
+
+    def forward(self, tokens):
+        x = self.embed(tokens) * self.gains
+        kept = torch.cat([torch.tensor([], dtype=x.dtype, device=x.device), x * torch.tensor(2.0, device=x.device)])
+        signs = torch.as_tensor([1, -1] * 8, device=tokens.device)[:, None] * x.new_tensor([1.0, 3.0]).sum()
+        if 100 in tokens[:, [-1, 0]]:
+            raise ValueError("there is no such token")
+        return self.head(kept[:, [1, 0] * 8] * signs)
+"""
+
+
+def test_literals_on_the_device_take_as_many_bytes_as_measured(saved: Callable[[str], dict[str, str]]) -> None:
+    same_bytes(**saved(LITERALS))
+
+
+def test_a_cache_that_begins_with_an_empty_literal_takes_as_many_bytes_as_measured(
+    configs: Callable[[str], str],
+) -> None:
+    same_bytes(model=configs("GPT2LMHeadModel"), model_arg=["use_cache=true", "pad_token_id=1"])
+
+
+@pytest.mark.parametrize(
+    "run", [lambda cell: record(cell, cell.mode, Platform.of(H100)), lambda cell: trace(cell, H100)]
+)
+def test_a_model_that_depends_on_what_it_computes_is_refused(
+    run: Callable[[ModelCell], object], saved: Callable[[str], dict[str, str]]
+) -> None:
+    code = """
+class Model(nn.Linear):
+    def __init__(self):
+        super().__init__(16, 16)
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y if y.sum() > 0 else -y
+"""
+    (cell,) = TimeSpec(**saved(code), ctx=16, device="cuda", input=["float32[B,16]"]).cells()
+    with pytest.raises(UnavailableError, match="reads a tensor value"):
+        run(cell)
+
+
+def test_attention_with_a_learned_mask_runs_where_cudnn_has_no_gradient_of_it(
+    saved: Callable[[str], dict[str, str]],
+) -> None:
+    code = """
+class Model(nn.Module):
+    def __init__(self, learned):
+        super().__init__()
+        self.embed = nn.Embedding(100, 64)
+        self.bias = nn.Parameter(torch.zeros(1, 1, 16, 16), requires_grad=learned)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)[:, None]
+        return nn.functional.scaled_dot_product_attention(x, x, x, self.bias.to(x.dtype))
+"""
+    options = {**saved(code), "ctx": 16, "device": "cuda", "precision": "bf16"}
+    for learned, kernel in (("true", "efficient"), ("false", "cudnn")):
+        (cell,) = TimeSpec(**options, model_arg=[f"learned={learned}"]).cells()
+        operators = trace(cell, H100)[0].operators
+        assert f"aten::_scaled_dot_product_{kernel}_attention_backward" in operators
+
+
+ROUTED = """
+class Model(nn.Module):
+    def __init__(self, experts=4):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(100, 32), nn.Linear(32, 100)
+        self.experts = nn.ModuleList(nn.Linear(32, 32) for _ in range(experts))
+
+    def forward(self, tokens):
+        x = self.embed(tokens).flatten(0, 1)
+        turns = torch.arange(len(x), device=x.device)[:, None] + torch.arange(len(self.experts), device=x.device)
+        scores = turns % len(self.experts) + 0 * x.mean(-1, keepdim=True)  # balanced, but only the weights say so
+        chosen = scores.topk(2).indices
+        hit = (nn.functional.one_hot(chosen, len(self.experts)).sum((0, 1)) > 0).nonzero()
+        out = torch.zeros_like(x)
+        for (number,) in hit:
+            row, _ = torch.where(chosen == number)
+            out = out.index_add(0, row, self.experts[number](x[row]))
+        return self.head(out).view(*tokens.shape, -1)
+"""
+SELECTED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(100, 32), nn.Linear(32, 32)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        rows = x[(x.abs() >= 0).all(-1)]
+        x[tokens < 50] = rows[: int((tokens < 50).sum())]
+        return self.head(x[tokens >= 50]).masked_select(self.head.weight[0] > -9).mean()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "assumed"), [(ROUTED, [ALL_SELECTED, BALANCED]), (SELECTED, [ALL_SELECTED])], ids=["experts", "masks"]
+)
+def test_what_masks_select_takes_as_many_bytes_as_measured_where_what_is_assumed_holds(
+    code: str, assumed: list[str], saved: Callable[[str], dict[str, str]]
+) -> None:
+    simulated, measured = same_bytes(**saved(code))
+    assert simulated.own_model is not None
+    assert measured.own_model is not None
+    assert simulated.own_model.assumed == assumed
+    assert measured.own_model.assumed == []
+
+
+def test_an_assumed_selection_is_a_caution_of_memory_and_of_time(saved: Callable[[str], dict[str, str]]) -> None:
+    options = saved(ROUTED)
+    words = (
+        "--model",
+        options["model"],
+        "--app-dir",
+        options["app_dir"],
+        "--simulate",
+        "h100",
+        "--mode",
+        "train",
+        "--ctx",
+        "16",
+    )
+    for kind in ("memory", "time"):
+        answer = answered(kind, *words, "--json", "-")
+        (cell,) = json.loads(answer.out)["cells"]
+        (caution,) = (each for each in cell["cautions"] if each["code"] == "selection-assumed")
+        assert BALANCED in caution["message"]
+        assert BALANCED in " ".join(answered(kind, *words).out.split())

@@ -105,6 +105,7 @@ def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
 
 
 def _cautions(seen: CellEvents) -> Iterator[Caution]:
+    yield from cautions.assumptions(seen)
     peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
     if peak is None or verdict is None or not verdict.fits:
         return  # an allocator always retries before it runs out of memory, so this caution would add nothing

@@ -20,6 +20,7 @@ from sysbench.commands.profile.record import (
 from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
 from sysbench.log import collect as run_record
 from sysbench.log.cautions import (
+    assumptions,
     compilation,
     emulation,
     environment_cautions,
@@ -56,6 +57,7 @@ def cell_cautions(
         return []
     rules: tuple[Iterable[Caution], ...] = (
         record.prediction.cautions() if record.prediction else (),
+        assumptions(seen),
         _incompleteness_cautions(record, summary),
         _precision_cautions(cell, summary),
         _overhead_cautions(record, summary),

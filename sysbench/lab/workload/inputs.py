@@ -20,7 +20,7 @@ from sysbench.spec.own_model import DescribedInput, OwnModel
 
 GET_INPUTS = "get_inputs"
 
-_TARGETS = frozenset({"targets", "target", "labels", "y"})
+TARGETS = frozenset({"targets", "target", "labels", "y"})
 """Names of the optional argument with which a language model computes its own loss."""
 
 
@@ -180,7 +180,7 @@ def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) ->
     if len(required) > 1:
         takes = ", ".join(each.name for each in required)
         raise UnavailableError(f"{name}.forward takes {takes}, and these inputs cannot be inferred: {remedy}")
-    own_loss = next((each.name for each in parameters if each.name in _TARGETS and each not in required), None)
+    own_loss = next((each.name for each in parameters if each.name in TARGETS and each not in required), None)
     for tokens, next_tokens in random_tokens(vocabulary, cell, device):
         keywords = {own_loss: next_tokens} if own_loss is not None and "loss" in cell.phases else {}
         yield Inputs((tokens,), keywords, f"token ids below {vocabulary}", tokens, next_tokens, vocabulary)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError
 from sysbench.lab.workload.imports import LoadedCode, user_code
-from sysbench.lab.workload.inputs import Inputs
+from sysbench.lab.workload.inputs import TARGETS, Inputs
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -26,11 +26,13 @@ class Loss:
     description  how the loss is computed; known after the first call
     """
 
-    def __init__(self, inputs: Inputs, code: LoadedCode | None = None) -> None:
+    def __init__(self, inputs: Inputs, code: LoadedCode | None = None, model: nn.Module | None = None) -> None:
         """Use the user's function `code`, which takes (output) or (output, inputs); if None, choose a loss.
 
-        Raises UnavailableError if the function takes other arguments.
+        A `model` that gets targets may keep its own loss in an attribute. Raises UnavailableError if the function takes
+        other arguments.
         """
+        self._keeps_loss = model if TARGETS & inputs.keywords.keys() else None
         self.description = None if code is None else code.file.target
         self._inputs = inputs
         self._chosen: tuple[str, Callable[[Tensor], Tensor]] | None = None
@@ -46,6 +48,8 @@ class Loss:
         """
         if self._code is None:
             named = dict(_named_tensors(output))
+            if self._keeps_loss is not None and all(each.dim() for each in named.values()):
+                named.update(_kept_losses(self._keeps_loss))
             if self._chosen is None or self._chosen[0] not in named:  # chosen once: choosing takes time in every step
                 name, compute, self.description = choose_loss(output, named, self._inputs)
                 self._chosen = name, compute
@@ -87,7 +91,8 @@ def choose_loss(
     if "loss" in named:
         scalar = "loss" if not named["loss"].dim() else None
     if scalar is not None:
-        return scalar, _identity, "the model's own"
+        is_kept = not any(scalar == name for name, _ in _named_tensors(output))
+        return scalar, _identity, f"the model's own, which it keeps as {scalar}" if is_kept else "the model's own"
     candidates = {"logits": named["logits"]} if "logits" in named else named
     floating = {name: each for name, each in candidates.items() if each.is_floating_point()}
     if not floating:
@@ -103,6 +108,15 @@ def choose_loss(
         if each.shape[-1] >= inputs.vocabulary > 0:
             return name, partial(cross_entropy, targets=next_tokens), "cross entropy of the logits"
     return next(iter(floating)), _mean, "mean of the output"
+
+
+def _kept_losses(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the loss that a model has computed into an attribute, such as `last_loss`; auxiliary ones are not it."""
+    for name in ("loss", "last_loss"):
+        value = getattr(model, name, None)
+        if isinstance(value, Tensor) and not value.dim() and value.requires_grad:
+            yield name, value
+            return
 
 
 def _identity(value: Tensor) -> Tensor:

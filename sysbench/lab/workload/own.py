@@ -68,7 +68,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
         optimizers = load_code(cell.optimizer, own.directory, "--optimizer") if ":" in cell.optimizer else None
     config = code_file(own.target, own.config) if code is None else code.file
     files = (config, *inputs[0].files, *(each.file for each in (losses, optimizers) if each is not None))
-    batches = tuple(Batch(each.arguments, each.keywords, Loss(each, losses)) for each in inputs)
+    batches = tuple(Batch(each.arguments, each.keywords, Loss(each, losses, model)) for each in inputs)
     first: Any = batches[0].loss
     backend = BACKENDS.get(cell.attention)
     return Workload(

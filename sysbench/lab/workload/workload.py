@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -122,12 +122,27 @@ def adamw(model: nn.Module, implementation: str) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=LEARNING_RATE, **_IMPLEMENTATIONS[implementation])
 
 
+_RECURRENT: Mapping[Any, int] = {
+    torch.ops.aten._cudnn_rnn.default: 1,
+    torch.ops.aten._cudnn_rnn_backward.default: 2,
+}
+"""Operators of cuDNN's recurrent layers, with the number of products for each weight matrix."""
+
+
 def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
     """Return the FLOPs of one operator call by the formulas of torch's FlopCounterMode; 0 if there is no formula.
 
-    `_grouped_mm` (the matrix products of experts), which FlopCounterMode omits, counts as one product over all rows,
-    regardless of the expert to which each row belongs.
+    A convolution's gradients each count like its forward. FlopCounterMode omits two: recurrent layers count by their
+    weights, and `_grouped_mm` (the matrix products of experts) as one product over all rows, regardless of the expert
+    to which each row belongs.
     """
+    if operator is torch.ops.aten.convolution_backward.default:  # in which FlopCounterMode ignores groups
+        gradient, source, weight, *_ = arguments
+        dense = source if arguments[7] else gradient
+        return 2 * (dense.numel() // dense.shape[1]) * int(weight.numel()) * sum(arguments[-1][:2])
+    if operator in _RECURRENT:  # every weight matrix is multiplied by each row of the input once, or twice in backward
+        rows = arguments[0].numel() // arguments[0].shape[-1]
+        return 2 * _RECURRENT[operator] * rows * sum(each.numel() for each in arguments[1] if each.dim() == 2)
     if operator is torch.ops.aten._grouped_mm.default:
         first, second = arguments[:2]
         groups = first.shape[0] if first.dim() == second.dim() == 3 else 1
@@ -136,8 +151,13 @@ def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any],
     return 0 if count is None else int(count(*arguments, **options, out_val=result))
 
 
-def facts_of(work: Workload, by_phase: Mapping[str, int] | None, uncounted: str | None = None) -> OwnModelFacts:
-    """Return the facts about a user's model; if `by_phase` (FLOPs) is None, `uncounted` gives the reason."""
+def facts_of(
+    work: Workload, by_phase: Mapping[str, int] | None, uncounted: str | None = None, assumed: Iterable[str] = ()
+) -> OwnModelFacts:
+    """Return the facts about a user's model; if `by_phase` (FLOPs) is None, `uncounted` gives the reason.
+
+    `assumed` is what a simulation assumed about unknown values.
+    """
     own, parameters = work.own, list(work.model.parameters())  # torch yields shared ones once
     assert own is not None
     return OwnModelFacts(
@@ -150,6 +170,7 @@ def facts_of(work: Workload, by_phase: Mapping[str, int] | None, uncounted: str 
         tokens=work.tokens,
         flops=None if by_phase is None else dict(by_phase),
         uncounted=uncounted,
+        assumed=list(assumed),
         files=list(own.files),
         import_s=own.import_s,
         printed=own.printed.text,
