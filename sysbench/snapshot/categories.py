@@ -29,14 +29,13 @@ from sysbench.snapshot.layout import NONE, Annotation, Column, Frame, Snapshot, 
 from sysbench.snapshot.lifetimes import Lifetimes, lifetimes
 from sysbench.snapshot.residents import resident_categories
 from sysbench.snapshot.timeline import PHASES, UNKNOWN, Allocations, Phase, Timeline
-
-CUBLAS_WORKSPACE_BYTES = 8_519_680
-"""Default workspace of cuBLAS per handle and stream (getChosenWorkspaceSize in ATen/cuda/CublasHandlePool.cpp)."""
-HOPPER_WORKSPACE_BYTES = 33_554_432
-"""Default workspace of cuBLAS on Hopper. Parameters can have the same size, so allocations of this size count as
-workspaces only if there are at most MOST_WORKSPACES."""
-MOST_WORKSPACES = 2
-"""Maximum number of workspaces: one for the thread that runs forward, and one for autograd's thread."""
+from sysbench.trace.workspaces import (
+    DEFAULT_BYTES,
+    LARGE_BYTES,
+    MOST_PER_STREAM,
+    are_kept_workspaces,
+    are_momentary,
+)
 
 _CODE: Final[Mapping[str, int]] = {name: code for code, name in enumerate(CATEGORIES)}
 _RECORDED_CODE: Final[Mapping[str, int]] = {
@@ -104,7 +103,8 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
     stack = _position_from_trace_or_block(lives, trace.stack, blocks.stack).astype(np.int32)
     freed_stack = np.append(trace.stack, NONE)[lives.freed_row].astype(np.int32)
     recorded = _recorded_origins(snapshot, lives)
-    found = recorded or infer(snapshot, lives, stack, freed_stack, rounded)
+    stream = _from_trace_or_block(lives, trace.stream, segments.stream[blocks.segment])
+    found = recorded or infer(snapshot, lives, stack, freed_stack, rounded, stream)
     name = snapshot.metadata.get("device_name")
     return Timeline(
         allocations=Allocations(
@@ -117,7 +117,7 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
             stack=stack,
             freed_stack=freed_stack,
             address=address,
-            stream=_from_trace_or_block(lives, trace.stream, segments.stream[blocks.segment]),
+            stream=stream,
         ),
         states=lives.states,
         phases=found.phases,
@@ -197,6 +197,7 @@ def infer(
     stack: npt.NDArray[np.int32],
     freed_stack: npt.NDArray[np.int32],
     size_bytes: Column,
+    stream: Column,
 ) -> Origins:
     """Infer categories, modules and phases from stacks and lifetimes.
 
@@ -217,7 +218,7 @@ def infer(
     if (freed_stack != NONE).any() and not (traits & _Trait.BACKWARD).any():
         # Python's stacks alone: autograd's threads have none.
         freed_traits[(freed_stack == NONE) & (lives.freed_row != NONE)] |= _Trait.BACKWARD
-    category = _infer_categories(lives, traits[stack], freed_traits, size_bytes, phases)
+    category = _infer_categories(lives, traits[stack], freed_traits, size_bytes, stream, phases)
     module, modules = _modules(stacks, stack)
     return Origins(category, module, modules, phases)
 
@@ -319,6 +320,7 @@ def _infer_categories(
     traits: npt.NDArray[np.uint8],
     freed_traits: npt.NDArray[np.uint8],
     size_bytes: Column,
+    stream: Column,
     phases: tuple[Phase, ...],
 ) -> npt.NDArray[np.uint8]:
     names = np.array([*(phase.name for phase in phases), ""])
@@ -340,7 +342,7 @@ def _infer_categories(
     category = np.select(
         [
             (traits & _Trait.WORKSPACE) > 0,
-            _are_workspaces(lives, size_bytes, is_kept, phase),
+            _are_workspaces(lives, size_bytes, stream, is_kept, phase),
             building & is_kept,
             lives.born == 0,
             optimizer & outlives_phase,
@@ -395,15 +397,20 @@ def _sizes_in_one_phase(size_bytes: Column, phase: npt.NDArray[np.int64], select
 
 
 def _are_workspaces(
-    lives: Lifetimes, size_bytes: Column, is_kept: npt.NDArray[np.bool_], phase: npt.NDArray[np.str_]
+    lives: Lifetimes,
+    size_bytes: Column,
+    stream: Column,
+    is_kept: npt.NDArray[np.bool_],
+    phase: npt.NDArray[np.str_],
 ) -> npt.NDArray[np.bool_]:
-    """Return whether each allocation is a cuBLAS workspace: it has the size of a workspace and is never released."""
-    default_size = (size_bytes == CUBLAS_WORKSPACE_BYTES) & is_kept
-    hopper_size = size_bytes == HOPPER_WORKSPACE_BYTES
-    hopper_workspaces = hopper_size & is_kept & ((lives.born == 0) | np.isin(phase, ("forward", "backward")))
+    """Return whether each allocation is a cuBLAS workspace; see `workspaces`."""
+    default_size = (size_bytes == DEFAULT_BYTES) & is_kept
+    large = size_bytes == LARGE_BYTES
+    momentary = (large | (size_bytes == DEFAULT_BYTES)) & are_momentary(lives.born, lives.died) & (lives.born > 0)
+    large_kept = large & is_kept & ((lives.born == 0) | np.isin(phase, ("forward", "backward")))
     # Another allocation of that size may be the gradient of a parameter.
-    is_unambiguous = hopper_size.sum() == hopper_workspaces.sum() <= MOST_WORKSPACES and not default_size.any()
-    return np.asarray(default_size | (hopper_workspaces & is_unambiguous))
+    is_unambiguous = (large & ~momentary).sum() == large_kept.sum() <= MOST_PER_STREAM and not default_size.any()
+    return np.asarray(momentary | are_kept_workspaces(default_size, stream) | (large_kept & is_unambiguous), np.bool_)
 
 
 def _pre_trace_categories(
