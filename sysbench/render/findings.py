@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from sysbench import cells as axes
 from sysbench import units
+from sysbench.log.events import Source
 from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import CellRecord
 from sysbench.statistics import Pooled, PowerLaw, Ratio
@@ -34,6 +35,9 @@ class Statement:
     cells: Sequence[CellRecord]
     is_exclusion: bool = False
     """Whether the sentence explains why these cells have no findings."""
+    origin: Source | None = None
+    """Where the numbers of the sentence come from, if not all numbers of its cells do: cells with predicted times have
+    simulated memory."""
 
 
 EXCLUDING_CAUTIONS: Final[frozenset[CautionCode]] = frozenset(

@@ -349,7 +349,8 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
         ):
             prefix = ", ".join(filter(None, [setting, told]))
             for each in found:
-                yield replace(each, text=f"{prefix}: {each.text}" if prefix else each.text)
+                origin = "simulated" if told == "simulated" else None
+                yield replace(each, text=f"{prefix}: {each.text}" if prefix else each.text, origin=origin)
         prefix = f"{setting}: " if setting else ""
         for excluded in excluded_cells(cells, doubted, "findings about times"):
             yield Finding(f"{prefix}{excluded.text}", excluded.cells, excluded.is_exclusion)
