@@ -10,17 +10,19 @@ import gc
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from sysbench.lab.accounting import DispatchMode, tensors_in
+from sysbench.trace.workspaces import are_kept_workspaces, are_momentary, workspace_bytes
 
 _OUT_OF_MEMORY_PHRASES = (
     "out of memory",  # CUDA's caching allocator, the CUDA driver, "MPS backend out of memory"
@@ -93,9 +95,6 @@ def _host_rss_peak_bytes() -> int:
     return maximum if sys.platform == "darwin" else maximum * 1024  # getrusage(2): bytes on macOS, KiB on Linux
 
 
-WORKSPACE_BYTES = (8_519_680, 32 * 1024 * 1024)
-"""Sizes of the cuBLAS workspace: by default, and on Hopper and later (getChosenWorkspaceSize, CublasHandlePool.cpp)."""
-
 _BOUNDARY_PAUSE_S = 0.0005
 """Pause before and after a phase boundary: no allocation may have the timestamp of the boundary, in whole microseconds.
 """
@@ -120,6 +119,8 @@ class _Boundary:
     default_since_us: int
     default_category: str | None
     """Category of all other live blocks allocated since `default_since_us`; None leaves them uncategorized."""
+    phase: str = ""
+    """The phase that ends here; empty at the end of the build, and within a phase."""
 
 
 @dataclass
@@ -172,7 +173,8 @@ class History:
             )  # the loss scale of fp16
         elif name == "optimizer":
             default_category = "optimizer state"
-        self._annotate(name, "END", self._add_boundary(category_by_address, default_since_us, default_category))
+        ends_us = self._add_boundary(category_by_address, default_since_us, default_category, name)
+        self._annotate(name, "END", ends_us)
 
     @contextmanager
     def annotating_modules(self, model: nn.Module) -> Iterator[None]:
@@ -207,7 +209,8 @@ class History:
     def snapshot(self, device_name: str, protocol: str, cell: dict[str, Any]) -> dict[str, Any]:
         """Return the history in the format of `torch.cuda.memory._snapshot()`, with categories and phases added."""
         content: dict[str, Any] = torch.cuda.memory._snapshot(self.device)
-        assign_categories(content, self.device.index or 0, self._boundaries)
+        major, _ = torch.cuda.get_device_capability(self.device)
+        assign_categories(content, self.device.index or 0, self._boundaries, workspace_bytes(major))
         content["external_annotations"] = [*content.get("external_annotations", []), *self._annotations]
         content["sysbench"] = {
             "source": "measured",
@@ -219,11 +222,15 @@ class History:
         return content
 
     def _add_boundary(
-        self, category_by_address: dict[int, str], default_since_us: int, default_category: str | None
+        self,
+        category_by_address: dict[int, str],
+        default_since_us: int,
+        default_category: str | None,
+        phase: str = "",
     ) -> int:
         time.sleep(_BOUNDARY_PAUSE_S)
         now_us = _now_us()
-        self._boundaries.append(_Boundary(now_us, category_by_address, default_since_us, default_category))
+        self._boundaries.append(_Boundary(now_us, category_by_address, default_since_us, default_category, phase))
         time.sleep(_BOUNDARY_PAUSE_S)
         return now_us
 
@@ -247,10 +254,17 @@ class _Collectives(DispatchMode):
         return result
 
 
-def assign_categories(content: dict[str, Any], device: int, boundaries: Iterable[_Boundary]) -> None:
-    """Assign a category to every allocation in the trace of `device`, and to every block."""
+def assign_categories(
+    content: dict[str, Any], device: int, boundaries: Sequence[_Boundary], workspace_bytes: int
+) -> None:
+    """Assign a category to every allocation in the trace of `device`, and to every block.
+
+    `workspace_bytes` is the size of a cuBLAS workspace on the device.
+    """
     traces = content["device_traces"]
     trace = traces[device] if device < len(traces) else []
+    for entry in _workspaces(trace, boundaries, workspace_bytes):
+        entry["category"] = "workspace"
     live: dict[int, dict[str, Any]] = {}
     remaining = iter(boundaries)
     boundary = next(remaining, None)
@@ -271,6 +285,41 @@ def assign_categories(content: dict[str, Any], device: int, boundaries: Iterable
     _assign_block_categories(content, live)
 
 
+def _workspaces(
+    trace: list[dict[str, Any]], boundaries: Sequence[_Boundary], workspace_bytes: int
+) -> Iterator[dict[str, Any]]:
+    """Return the allocations of cuBLAS workspaces, kept or momentary; see `sysbench.trace.workspaces`."""
+    born: list[int] = []
+    died: dict[int, int] = {}
+    live: dict[int, int] = {}
+    for position, entry in enumerate(trace):
+        if entry["action"] == "alloc":
+            live[entry["addr"]] = position
+            if entry["size"] == workspace_bytes:
+                born.append(position)
+        elif entry["action"] in ("free_requested", "free_completed") and entry["addr"] in live:
+            died[live.pop(entry["addr"])] = position
+    entries = [trace[position] for position in born]
+    ends = np.array([died.get(position, len(trace) + 1) for position in born], np.int64)
+    last_named_us: dict[int, int] = {}
+    for boundary in boundaries:
+        last_named_us |= dict.fromkeys(boundary.category_by_address, boundary.time_us)
+    phases = [_phase_at(entry["time_us"], boundaries) for entry in entries]
+    is_candidate = [
+        # An optimizer allocates its state; products come before it.
+        position not in died and phase != "optimizer" and last_named_us.get(entry["addr"], -1) < entry["time_us"]
+        for position, entry, phase in zip(born, entries, phases, strict=True)
+    ]
+    threads = np.array([2 * e.get("stream", 0) + (p == "backward") for e, p in zip(entries, phases, strict=True)], int)
+    kept = are_kept_workspaces(np.array(is_candidate, np.bool_), threads, most=1)
+    is_workspace = kept | are_momentary(np.array(born, np.int64), ends)
+    return (entry for entry, found in zip(entries, is_workspace, strict=True) if found)
+
+
+def _phase_at(time_us: int, boundaries: Iterable[_Boundary]) -> str:
+    return next((each.phase for each in boundaries if each.phase and time_us < each.time_us), "")
+
+
 def _assign_block_categories(content: dict[str, Any], live: dict[int, dict[str, Any]]) -> None:
     """Give each block the category of the allocation that occupies it."""
     for segment in content["segments"]:
@@ -287,8 +336,6 @@ def _apply_boundary(live: dict[int, dict[str, Any]], boundary: _Boundary) -> Non
         is_communication = category == "communication" and recorded not in ("parameters", "gradients")
         if is_communication or (category is not None and recorded in (None, "communication")):
             entry["category"] = category
-        elif entry["size"] in WORKSPACE_BYTES and boundary.default_category == "activations":
-            entry.setdefault("category", "workspace")
         elif boundary.default_category is not None and entry["time_us"] >= boundary.default_since_us:
             entry.setdefault("category", boundary.default_category)
 

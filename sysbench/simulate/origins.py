@@ -6,6 +6,7 @@ whose gradient it computes.
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -28,7 +29,8 @@ _HIDDEN_FILES = (
     _TORCH,
     str(Path(einops.__file__).parent),
     str(Path(__file__).parent),
-    str(Path(contextmanager.__code__.co_filename)),
+    contextmanager.__code__.co_filename,
+    copy.__file__,
 )
 """Code that only passes calls on, so that its frames carry no information. Frames of torch's optimizers are kept."""
 

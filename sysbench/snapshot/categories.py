@@ -27,15 +27,15 @@ from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.block_sizes import block_bytes, rounded_requests
 from sysbench.snapshot.layout import NONE, Annotation, Column, Frame, Snapshot, Stacks
 from sysbench.snapshot.lifetimes import Lifetimes, lifetimes
+from sysbench.snapshot.residents import resident_categories
 from sysbench.snapshot.timeline import PHASES, UNKNOWN, Allocations, Phase, Timeline
-
-CUBLAS_WORKSPACE_BYTES = 8_519_680
-"""Default workspace of cuBLAS per handle and stream (getChosenWorkspaceSize in ATen/cuda/CublasHandlePool.cpp)."""
-HOPPER_WORKSPACE_BYTES = 33_554_432
-"""Default workspace of cuBLAS on Hopper. Parameters can have the same size, so allocations of this size count as
-workspaces only if there are at most MOST_WORKSPACES."""
-MOST_WORKSPACES = 2
-"""Maximum number of workspaces: one for the thread that runs forward, and one for autograd's thread."""
+from sysbench.trace.workspaces import (
+    DEFAULT_BYTES,
+    LARGE_BYTES,
+    MOST_PER_STREAM,
+    are_kept_workspaces,
+    are_momentary,
+)
 
 _CODE: Final[Mapping[str, int]] = {name: code for code, name in enumerate(CATEGORIES)}
 _RECORDED_CODE: Final[Mapping[str, int]] = {
@@ -103,7 +103,8 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
     stack = _position_from_trace_or_block(lives, trace.stack, blocks.stack).astype(np.int32)
     freed_stack = np.append(trace.stack, NONE)[lives.freed_row].astype(np.int32)
     recorded = _recorded_origins(snapshot, lives)
-    found = recorded or infer(snapshot, lives, stack, freed_stack, rounded)
+    stream = _from_trace_or_block(lives, trace.stream, segments.stream[blocks.segment])
+    found = recorded or infer(snapshot, lives, stack, freed_stack, rounded, stream)
     name = snapshot.metadata.get("device_name")
     return Timeline(
         allocations=Allocations(
@@ -116,7 +117,7 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
             stack=stack,
             freed_stack=freed_stack,
             address=address,
-            stream=_from_trace_or_block(lives, trace.stream, segments.stream[blocks.segment]),
+            stream=stream,
         ),
         states=lives.states,
         phases=found.phases,
@@ -196,6 +197,7 @@ def infer(
     stack: npt.NDArray[np.int32],
     freed_stack: npt.NDArray[np.int32],
     size_bytes: Column,
+    stream: Column,
 ) -> Origins:
     """Infer categories, modules and phases from stacks and lifetimes.
 
@@ -212,7 +214,11 @@ def infer(
     in_trace = np.flatnonzero(lives.born > 0)
     order = in_trace[np.argsort(lives.born[in_trace], kind="stable")]
     phases = _infer_phases(traits[stack[order]], stack[order] != NONE, lives.born[order], lives.states)
-    category = _infer_categories(lives, traits[stack], traits[freed_stack], size_bytes, phases)
+    freed_traits = traits[freed_stack]
+    if (freed_stack != NONE).any() and not (traits & _Trait.BACKWARD).any():
+        # Python's stacks alone: autograd's threads have none.
+        freed_traits[(freed_stack == NONE) & (lives.freed_row != NONE)] |= _Trait.BACKWARD
+    category = _infer_categories(lives, traits[stack], freed_traits, size_bytes, stream, phases)
     module, modules = _modules(stacks, stack)
     return Origins(category, module, modules, phases)
 
@@ -314,6 +320,7 @@ def _infer_categories(
     traits: npt.NDArray[np.uint8],
     freed_traits: npt.NDArray[np.uint8],
     size_bytes: Column,
+    stream: Column,
     phases: tuple[Phase, ...],
 ) -> npt.NDArray[np.uint8]:
     names = np.array([*(phase.name for phase in phases), ""])
@@ -323,6 +330,11 @@ def _infer_categories(
     optimizer, backward, forward = (
         (traits & trait) > 0 for trait in (_Trait.OPTIMIZER, _Trait.BACKWARD, _Trait.FORWARD)
     )
+    parameter_sizes = size_bytes[is_kept & (phase != "backward")]
+    # A phase lasts until the first allocation of the next one, so what zero_grad releases in between, or what an
+    # optimizer without allocations uses, dies within backward.
+    outlives_work = (lives.died > _last_born(lives.born, born_in)) & ((freed_traits & _Trait.BACKWARD) == 0)
+    outlives_backward = outlives_phase | (outlives_work & np.isin(size_bytes, parameter_sizes))
     died_in = names[_phase_of(lives.died, phases)]
     freed_in_backward = ((freed_traits & _Trait.BACKWARD) > 0) | (died_in == "backward")
     building = ((traits & _Trait.BUILDING) > 0) & ~optimizer & ~backward & ~forward
@@ -330,11 +342,11 @@ def _infer_categories(
     category = np.select(
         [
             (traits & _Trait.WORKSPACE) > 0,
-            _are_workspaces(lives, size_bytes, is_kept, phase),
+            _are_workspaces(lives, size_bytes, stream, is_kept, phase),
             building & is_kept,
             lives.born == 0,
             optimizer & outlives_phase,
-            (phase == "backward") & outlives_phase,
+            (phase == "backward") & outlives_backward,
             (phase == "forward") & (outlives_phase | freed_in_backward),
             phase != "",
             # Without modules, the stacks of forward contain no line of a model.
@@ -360,25 +372,45 @@ def _infer_categories(
     unexplained = np.flatnonzero(
         (lives.born == 0) & is_kept & (traits == 0) & (category == UNKNOWN) & (lives.states > 1)
     )
-    gradients = np.flatnonzero((category == _CODE["gradients"]) & (phase == "backward"))
-    if len(gradients):
-        # Use the step with the most gradients.
-        steps, counts = np.unique(born_in[gradients], return_counts=True)
-        gradients = gradients[born_in[gradients] == steps[np.argmax(counts)]]
-    category[unexplained] = _resident_categories(size_bytes[unexplained], size_bytes[gradients], "backward" in names)
+    is_gradient = category == _CODE["gradients"]
+    gradients = _sizes_in_one_phase(size_bytes, born_in, is_gradient & (phase == "backward"))
+    category[unexplained] = resident_categories(
+        size_bytes[unexplained],
+        gradients if len(gradients) else size_bytes[is_gradient & (lives.born == 0)],
+        _sizes_in_one_phase(size_bytes, born_in, (category == _CODE["temporaries"]) & (phase == "backward")),
+    )
     return category
 
 
+def _last_born(born: npt.NDArray[np.int64], phase: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return, for each allocation, the state after the last allocation of its phase."""
+    last = np.zeros(int(phase.max(initial=0)) + 1, np.int64)
+    np.maximum.at(last, phase, born)
+    return last[phase]
+
+
+def _sizes_in_one_phase(size_bytes: Column, phase: npt.NDArray[np.int64], selected: npt.NDArray[np.bool_]) -> Column:
+    """Return the sizes of the selected allocations of the phase that has the most of them."""
+    if not selected.any():
+        return size_bytes[:0]
+    return size_bytes[selected & (phase == np.bincount(phase[selected]).argmax())]
+
+
 def _are_workspaces(
-    lives: Lifetimes, size_bytes: Column, is_kept: npt.NDArray[np.bool_], phase: npt.NDArray[np.str_]
+    lives: Lifetimes,
+    size_bytes: Column,
+    stream: Column,
+    is_kept: npt.NDArray[np.bool_],
+    phase: npt.NDArray[np.str_],
 ) -> npt.NDArray[np.bool_]:
-    """Return whether each allocation is a cuBLAS workspace: it has the size of a workspace and is never released."""
-    default_size = (size_bytes == CUBLAS_WORKSPACE_BYTES) & is_kept
-    hopper_size = size_bytes == HOPPER_WORKSPACE_BYTES
-    hopper_workspaces = hopper_size & is_kept & ((lives.born == 0) | np.isin(phase, ("forward", "backward")))
+    """Return whether each allocation is a cuBLAS workspace; see `workspaces`."""
+    default_size = (size_bytes == DEFAULT_BYTES) & is_kept
+    large = size_bytes == LARGE_BYTES
+    momentary = (large | (size_bytes == DEFAULT_BYTES)) & are_momentary(lives.born, lives.died) & (lives.born > 0)
+    large_kept = large & is_kept & ((lives.born == 0) | np.isin(phase, ("forward", "backward")))
     # Another allocation of that size may be the gradient of a parameter.
-    is_unambiguous = hopper_size.sum() == hopper_workspaces.sum() <= MOST_WORKSPACES and not default_size.any()
-    return np.asarray(default_size | (hopper_workspaces & is_unambiguous))
+    is_unambiguous = (large & ~momentary).sum() == large_kept.sum() <= MOST_PER_STREAM and not default_size.any()
+    return np.asarray(momentary | are_kept_workspaces(default_size, stream) | (large_kept & is_unambiguous), np.bool_)
 
 
 def _pre_trace_categories(
@@ -456,46 +488,3 @@ def _phase_of(state: npt.NDArray[np.int64], phases: tuple[Phase, ...]) -> npt.ND
     end = np.array([phase.end for phase in phases])
     place = np.searchsorted(first, state, side="left") - 1
     return np.where((place >= 0) & (state < end[place]), place, len(phases))
-
-
-def _resident_categories(size_bytes: Column, gradients_bytes: Column, trains: bool) -> npt.NDArray[np.uint8]:
-    """Infer the categories of allocations without a stack that are live throughout the trace, by counting equal sizes.
-
-    Each parameter has a gradient of the same size. If there are n gradients of a size, the first n allocations of this
-    size in address order are parameters, and the others are optimizer state (two per parameter with Adam). Allocations
-    of twice the size of a gradient are optimizer state too: fp32 copies for 16-bit gradients. If the trace contains no
-    gradients, and the number of allocations of every large size is a multiple of three, the allocations are parameters
-    and Adam's state. If it is a multiple of four instead, they also include gradients that are never released.
-    """
-    category = np.full(len(size_bytes), _CODE["parameters"], np.uint8)
-    per_parameter = 1 if len(gradients_bytes) else _allocations_per_parameter(size_bytes, trains)
-    for size in np.unique(size_bytes):
-        same_size = np.flatnonzero(size_bytes == size)
-        parameters = int((gradients_bytes == size).sum())
-        if parameters:
-            category[same_size[parameters:]] = _CODE["optimizer state"]
-        elif len(gradients_bytes):
-            category[same_size] = _CODE["optimizer state" if (2 * gradients_bytes == size).any() else "parameters"]
-        else:
-            parameter_count = len(same_size) // per_parameter
-            category[same_size[parameter_count:]] = _CODE["optimizer state"]
-            if per_parameter in (2, 4):
-                category[same_size[parameter_count : 2 * parameter_count]] = _CODE["gradients"]
-    return category
-
-
-LARGE_SHARE = 0.001
-"""Sizes whose allocations make up a smaller share of all bytes are ignored when counts are checked for multiples."""
-
-
-def _allocations_per_parameter(size_bytes: Column, trains: bool) -> int:
-    """Return the number of allocations per parameter (weight, gradient, optimizer state); 1 if unknown.
-
-    The number is 3 or 4 (or 2, in training only) if, for every large size, the number of allocations is a multiple of
-    it.
-    """
-    sizes, counts = np.unique(size_bytes, return_counts=True)
-    counts = counts[sizes * counts >= LARGE_SHARE * size_bytes.sum()]
-    # Try 3 first: zero_grad has released gradients since torch 2.0.
-    candidates = (3, 4, 2) if trains else (3, 4)
-    return next((copies for copies in candidates if len(counts) and not (counts % copies).any()), 1)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sysbench.commands.memory.spec import PROCEDURES, Protocol
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate
-from sysbench.snapshot import snapshot
+from sysbench.snapshot import CATEGORIES, snapshot
 from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.timeline import Timeline
 from sysbench.spec import hardware
@@ -115,7 +115,8 @@ def strangers(of: Known, kind: Kind, first: int) -> dict[str, Any]:
     for entry, phase in zip(entries, phases, strict=True):
         if entry["action"] == "alloc":
             frames[phase] = _seen(entry["frames"], phase, kind)
-        shown = [] if kind == "alloc" and entry["action"].startswith("free") else frames.get(phase, [])
+        is_shown = kind != "alloc" or not entry["action"].startswith("free")
+        shown = frames.get(phase, _seen([], phase, kind)) if is_shown else []
         kept = {name: value for name, value in entry.items() if name != "category"}
         trace.append({**kept, "user_metadata": "", "frames": shown})
     live = {entry["addr"]: entry["frames"] for entry in trace[first:] if entry["action"] == "alloc"}
@@ -184,6 +185,18 @@ class Guess:
     def right_overall(self) -> float:
         """The share of the bytes of all allocations whose category is right."""
         return self._share(np.arange(len(self.true)))
+
+    def right_totals_at_peak(self) -> float:
+        """The share of the bytes at the peak that count in the right category, whichever block they are.
+
+        Blocks of one size that were there before the recording are interchangeable: nothing else is known of them.
+        """
+        live = self.timeline.live_at(self.timeline.peak.state)
+        size = self.timeline.allocations.size_bytes[live]
+        count = len(CATEGORIES)
+        found = np.bincount(self.timeline.allocations.category[live], size, count)
+        true = np.bincount(self.true[live], size, count)
+        return float(np.minimum(found, true).sum() / size.sum())
 
     def _share(self, rows: npt.NDArray[np.int64]) -> float:
         allocations = self.timeline.allocations

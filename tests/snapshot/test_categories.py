@@ -14,6 +14,7 @@ from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.layout import Frame
 from sysbench.trace.stack_lines import frame_location, most_informative_frame
 from tests.snapshot.strangers import KINDS, MODELS, Known, guess, known, strangers
+from tests.snapshot.training_loops import LOOPS, Loop, recorded
 
 RUNS: list[tuple[Protocol, dict[str, Any]]] = [
     ("inference", MODELS[0]),
@@ -36,6 +37,18 @@ def test_categories_of_strangers_snapshots_are_the_true_ones(protocol: Protocol,
             assert found.timeline.inferred
             assert found.right_at_peak() >= 0.95, (window, kind)
             assert found.right_overall() >= 0.95, (window, kind)
+
+
+@pytest.mark.parametrize("loop", [each for each in LOOPS if each.in_suite], ids=lambda loop: loop.name)
+def test_gradients_are_found_in_recordings_that_begin_in_the_middle_of_training(loop: Loop) -> None:
+    run, starts = recorded(loop)
+    for first in starts:
+        for kind in KINDS:
+            found = guess(run, kind, first)
+            assert found.right_totals_at_peak() >= 0.998, (first, kind)
+            if not loop.stays:
+                assert found.right_at_peak() >= 0.998, (first, kind)
+                assert found.right_overall() >= 0.98, (first, kind)
 
 
 @pytest.fixture(scope="module")

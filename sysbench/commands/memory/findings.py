@@ -59,7 +59,7 @@ def findings(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
     """Yield all findings, most important first. No finding covers both measured and simulated cells."""
     yield from _by_source(
         cells, _headlines, _growth, _peak_phases, _persistent_state, _largest_allocations, _reserved, _context_limits,
-        _search_results, _residual_stream,
+        _rank_limits, _search_results, _residual_stream,
     )  # fmt: skip
 
 
@@ -468,6 +468,24 @@ def _context_limits(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
         short = f" (short by {units.size(missing)})" if missing > 0 else ""
         basis = tuple(cell for ends in found for cell in ends if cell is not None)
         yield Statement(f"{name_cells([beyond for _, beyond in found], name, 6)}: {words}{short}.", basis)
+
+
+def _rank_limits(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
+    """Yield findings on the fewest ranks that fit and the most that do not, of the ranks that were simulated."""
+    name = namer(cells, ("ranks", "strategy"))
+    for row in axes.group_ignoring([cell for cell in cells if cell.found is None], "ranks", "strategy"):
+        for strategy in dict.fromkeys(cell.cell.strategy for cell in row if cell.cell.strategy is not None):
+            # One rank has no strategy.
+            compared = [cell for cell in row if cell.cell.strategy in (None, strategy)]
+            fitting = min(cells_with_peak(compared), key=_ranks, default=None)
+            short = max(filter(does_not_fit, compared), key=_ranks, default=None)
+            if fitting is not None and short is not None and _ranks(short) < _ranks(fitting):
+                words = f"fits with {_ranks(fitting)} ranks ({strategy}), not with {_ranks(short)}"
+                yield Statement(f"{name_cells([fitting], name, 6)}: {words}.", (short, fitting))
+
+
+def _ranks(cell: MemoryCellRecord) -> int:
+    return cell.cell.ranks
 
 
 def _search_results(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:

@@ -142,10 +142,7 @@ class Files:
             for path in (*traces_kept, *windows.values(), *flames.values(), *timelines.values()):
                 storage.refuse_unwritable(path)
             launchers = {cell.key: NsysLauncher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
-            titles = {
-                cell.key: f"{cell.size} · ctx {cell.ctx} · batch {cell.batch} · {cell.precision} · {cell.mode}"
-                for cell in cells
-            }
+            titles = {cell.key: _drawing_title(cell) for cell in cells}
             provisions = Provisions(artifacts, launchers, TraceReader(bool(kept_paths), additional_ranges(options)))
             yield cls(provisions, bool(kept_paths), windows, flames, timelines, titles, options.range, options.quiet)
 
@@ -175,6 +172,12 @@ class Files:
                     title = f"{self.titles[cell.key]} · {cell.cell.ranks} ranks · {cell.cell.strategy}"
                     file = write_timeline(timeline, ranks, title)
                 yield file
+
+
+def _drawing_title(cell: ProfileCell) -> str:
+    """Return a title that says what was profiled and, for predicted times, for which GPU."""
+    title = f"{cell.size} · ctx {cell.ctx} · batch {cell.batch} · {cell.precision} · {cell.mode}"
+    return f"{title} · PREDICTED for {hardware.by_name(cell.simulate).title}" if cell.simulate else title
 
 
 def extract_range(recording: Recording, range: str | None) -> TraceSlice:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from sysbench import cells as axes
 from sysbench.command import Command, Kind, ReportLayout, command_of, kinds
+from sysbench.log.outcomes import Subject
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.render.table import Remark, Table, sentence
 
@@ -200,11 +201,15 @@ def label(cell: CellRecord, differing: Sequence[str]) -> str:
     return axes.label(cell.axes, differing)
 
 
-def origin_of(cells: Iterable[CellRecord]) -> Origin:
-    """Return the origin of these cells' numbers; cells without a `source` are measured."""
+def origin_of(cells: Iterable[CellRecord], about: Subject = "times") -> Origin:
+    """Return the origin of these cells' numbers; cells without a `source` are measured.
+
+    Cells with predicted times have simulated memory.
+    """
     sources: set[Origin] = {getattr(cell, "source", "measured") for cell in cells}
     if modelled := sources & _MODELLED:
-        return "mixed" if sources - _MODELLED else "predicted" if "predicted" in modelled else "simulated"
+        predicted = "predicted" in modelled and about != "memory"
+        return "mixed" if sources - _MODELLED else "predicted" if predicted else "simulated"
     return "measured"
 
 

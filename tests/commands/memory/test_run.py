@@ -342,7 +342,7 @@ def test_a_recorded_history_is_told_apart_by_what_is_there_at_the_ends_of_phases
     ]
     blocks = [{"address": address, "size": 512} for address in (1, 2, 3, 4, 5, 6)]
     content = {"device_traces": [trace], "segments": [{"blocks": blocks}]}
-    assign_categories(content, 0, boundaries)
+    assign_categories(content, 0, boundaries, 8_519_680)
     found = [entry["category"] for entry in trace if entry["action"] == "alloc"]
     expected = ["parameters", "inputs", "activations", "temporaries", "workspace", "gradients", "optimizer state"]
     assert found == expected
@@ -356,6 +356,34 @@ def test_a_recorded_history_is_told_apart_by_what_is_there_at_the_ends_of_phases
     ]
 
 
+def test_tensors_with_the_size_of_a_workspace_are_not_workspaces() -> None:
+    """On Hopper, 32 MiB is the size of many a weight, activation, gradient and state of an optimizer."""
+    size = 32 * 2**20
+    trace = [
+        _alloc(1, size, 1),  # a weight
+        _alloc(2, size, 11),  # the workspace of forward's thread
+        _alloc(3, size, 12),  # an activation
+        _alloc(4, size, 13),  # a workspace that its product releases at once
+        _free(4, 14),
+        _alloc(4, size, 21),  # the workspace of autograd's thread
+        _alloc(5, size, 22),  # a gradient
+        _free(3, 23),
+        _alloc(6, size, 31),  # state
+        _alloc(7, size, 51),  # the logits of the next step
+    ]
+    boundaries = [
+        _Boundary(10, {1: "parameters"}, 0, "inputs"),
+        _Boundary(20, {}, 11, "activations", "forward"),
+        _Boundary(30, {5: "gradients"}, 21, "optimizer state", "backward"),
+        _Boundary(40, {}, 31, "optimizer state", "optimizer"),
+        _Boundary(60, {}, 41, "activations", "forward"),
+    ]
+    assign_categories({"device_traces": [trace], "segments": []}, 0, boundaries, size)
+    found = [entry["category"] for entry in trace if entry["action"] == "alloc"]
+    forward, backward = ["workspace", "activations", "workspace"], ["workspace", "gradients"]
+    assert found == ["parameters", *forward, *backward, "optimizer state", "activations"]
+
+
 def test_what_ranks_send_each_other_is_communication_unless_it_holds_parameters_or_gradients() -> None:
     """DDP's buckets are there before the first step; FSDP2 reduces into tensors that become gradients."""
     trace = [_alloc(1, 512, 1), _alloc(2, 512, 2), _alloc(3, 512, 12), _alloc(4, 512, 13)]
@@ -365,7 +393,7 @@ def test_what_ranks_send_each_other_is_communication_unless_it_holds_parameters_
         _Boundary(30, {4: "gradients"}, 11, "optimizer state"),
         _Boundary(40, dict.fromkeys((3, 4), "communication"), 0, None),
     ]
-    assign_categories({"device_traces": [trace], "segments": []}, 0, boundaries)
+    assign_categories({"device_traces": [trace], "segments": []}, 0, boundaries, 8_519_680)
     assert [entry["category"] for entry in trace] == ["parameters", "communication", "communication", "gradients"]
 
 
