@@ -9,6 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,8 @@ from sysbench.garbage import gc_paused
 from sysbench.log.storage import cannot_read, reason
 
 INTERRUPTED = 130
+
+HELP_OPTIONS = ("-h", "--help")
 
 LONGEST_WORD = 255
 """Longest word that an error message repeats in full, in characters."""
@@ -44,9 +47,9 @@ INVALID_PATH_ERRNOS = {
 
 def application(words: Sequence[str]) -> typer.Typer:
     """Create the Typer application. Only the commands in `words` are imported, so that `--help` is fast."""
-    completing = "_SYSBENCH_COMPLETE" in os.environ
+    completing = _is_completing()
     named = [name for name in commands() if completing or name in words]
-    settings: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+    settings: dict[str, Any] = {"help_option_names": list(HELP_OPTIONS)}
     if completing:
         from sysbench import completion
 
@@ -100,6 +103,7 @@ def _run(words: list[str]) -> int:
         return 2
     with gc_paused():
         command = typer.main.get_command(application(words))
+        _choose_shown_options(command, words)
     # Without arguments, show the help.
     words = words or ["--help"]
     try:
@@ -117,6 +121,23 @@ def _run(words: list[str]) -> int:
         message, code = _explain(error)
         _print_error(words, message)
         return code
+
+
+def _is_completing() -> bool:
+    return "_SYSBENCH_COMPLETE" in os.environ
+
+
+def _choose_shown_options(application_command: Any, words: Sequence[str]) -> None:
+    """Show the options that are not common only to a shell that completes and with `--help all`; elsewhere, say so."""
+    shows_all = _is_completing() or any(
+        help_option in HELP_OPTIONS and word == "all" for help_option, word in pairwise(words)
+    )
+    for name, command in application_command.commands.items():
+        hidden = [parameter for parameter in command.params if getattr(parameter, "hidden", False)]
+        for parameter in hidden if shows_all else ():
+            parameter.hidden = False
+        if hidden and not shows_all:
+            command.epilog = f"{len(hidden)} more options: sysbench {name} --help all"
 
 
 def _is_text(word: str) -> bool:

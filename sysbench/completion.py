@@ -48,7 +48,7 @@ def _candidates(command: str, model: type[BaseModel], field: str, typed: str, gi
     option = option_of(info)
     if option.values:
         return option.values
-    if (option.metavar or "").startswith("GPU"):
+    if (option.metavar or "").lstrip("[").startswith("GPU"):
         from sysbench.spec import hardware
 
         return [each.slug for each in hardware.known()]

@@ -12,6 +12,7 @@ PACKAGES = (
     "sysbench.commands.compare",
     "sysbench.commands.loop",
     "sysbench.commands.history",
+    "sysbench.commands.gpus",
     "sysbench.commands.doctor",
 )
 """The packages of all commands, in the order in which `sysbench --help` lists them."""

@@ -26,7 +26,7 @@ from sysbench.command import Kind, command_of, kinds
 from sysbench.errors import UsageError, nearest
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.options import OPTION_SYNONYMS, Option, flag_of
-from sysbench.spec.validation import Given, literals, option_name, option_of, validated
+from sysbench.spec.validation import Given, find_option, literals, option_name, option_of, validated
 
 __all__ = ["Given", "command_options", "option_name", "parse_options", "validated"]
 
@@ -42,12 +42,17 @@ def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], 
         def command(**arguments: Any) -> None:
             function(*(_collect_given(spec, arguments) for spec in specs))
 
-        parameters = [parameter for spec in specs for parameter in _parameters(spec)]
+        count = sum(option is not None for spec in specs for option in map(find_option, spec.model_fields.values()))
+        parameters = [parameter for spec in specs for parameter in _parameters(spec, shows_all=count <= MAX_SHOWN)]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return command
 
     return decorate
+
+
+MAX_SHOWN = 20
+"""Largest number of options that the help of a command shows at once; with more, it shows only the common ones."""
 
 
 def parse_options(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[Given]:
@@ -89,7 +94,8 @@ def usage_error_message(error: Exception) -> str | None:
     names = [flag.removeprefix("--") for flag in flags]
     own_name = OPTION_SYNONYMS.get(name, "")
     suggestion = own_name if own_name in names else nearest(name, names)
-    question = f". Did you mean --{suggestion}?" if suggestion else f". {context.command_path} --help lists all"
+    all_options = "--help all" if any(getattr(each, "hidden", False) for each in context.command.params) else "--help"
+    question = f". Did you mean --{suggestion}?" if suggestion else f". {context.command_path} {all_options} lists all"
     return f"No such option: {typed}{question}"
 
 
@@ -114,11 +120,11 @@ def _values(field: FieldInfo) -> Iterable[str]:
     return option.values or literals(field.annotation)
 
 
-def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
+def _parameters(model: type[BaseModel], *, shows_all: bool) -> Iterator[inspect.Parameter]:
     for name, field in model.model_fields.items():
-        if not any(isinstance(mark, Option) for mark in field.metadata):
+        if (option := find_option(field)) is None:
             continue
-        option, switch = option_of(field), field.annotation is bool
+        switch = field.annotation is bool
         if option.positional:
             argument = typer.Argument(
                 help=_help(field),
@@ -137,6 +143,7 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
                 metavar=" " if switch else option.metavar,
                 show_default=False,
                 rich_help_panel=option.panel,
+                hidden=not (shows_all or option.common),
                 autocompletion=None if switch else _completer(model, name),
             ),
         )
@@ -150,6 +157,7 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
                     metavar=" ",
                     show_default=False,
                     rich_help_panel=option.panel,
+                    hidden=not shows_all,
                 ),
             )
 
@@ -247,7 +255,7 @@ def keys_of(kind: Kind) -> Mapping[str, OptionKey]:
     keys: dict[str, OptionKey] = {}
     for model in (command.spec_class, command.options_class):
         for field, info in model.model_fields.items():
-            if not any(isinstance(mark, Option) for mark in info.metadata):
+            if find_option(info) is None:
                 continue
             if model is command.options_class and (
                 field in EXPERIMENT_WIDE_FIELDS or (kind, field) in _PLAN_ONLY_FIELDS
@@ -278,8 +286,12 @@ def _option_words(spec: BaseModel) -> Iterator[str]:
     model = type(spec)
     for name, field in model.model_fields.items():
         value = getattr(spec, name)
-        marked = any(isinstance(mark, Option) for mark in field.metadata)
-        if not marked or value == field.get_default(call_default_factory=True) or value is False or value is None:
+        if (
+            find_option(field) is None
+            or value == field.get_default(call_default_factory=True)
+            or value is False
+            or value is None
+        ):
             continue
         option = option_of(field)
         for each in _entries(value) if option.repeated else (value,):

@@ -146,6 +146,15 @@ def known() -> tuple[Hardware, ...]:
     return _read_all(directory("hardware"))
 
 
+def available() -> tuple[Hardware, ...]:
+    """Return all GPUs that can be simulated, sorted by slug; a user's file takes precedence over the built-in one.
+
+    Raises LogError if a user's file is not a valid device description.
+    """
+    found = {gpu.slug: gpu for gpu in known()} | {slug: read(file) for slug, file in _user_files().items()}
+    return tuple(found[slug] for slug in sorted(found))
+
+
 def read(file: Path) -> Hardware:
     """Read a user's device file; raises LogError if the file is invalid."""
     try:

@@ -306,9 +306,9 @@ class ModelSpec(RunSpec):
     size: Annotated[
         tuple[str, ...],
         BeforeValidator(choices("a size", SIZES)),
-        Option(metavar="NAME,…", panel=MODEL, values=tuple(SIZES)),
+        Option(metavar="NAME,…", panel=MODEL, values=tuple(SIZES), common=True),
     ] = Field(default=("small",), description=f"Named model size: {', '.join(SIZES)}.")
-    model: Annotated[Targets, Option(metavar="CODE,…", panel=OWN_MODEL)] = Field(
+    model: Annotated[Targets, Option(metavar="CODE,…", panel=OWN_MODEL, common=True)] = Field(
         default=(),
         exclude_if=_is_empty,
         description="Measure your own model instead: package.module:Class, path/to/file.py:factory, or hf:DIRECTORY "
@@ -359,11 +359,11 @@ class ModelSpec(RunSpec):
     vocab: Annotated[tuple[int, ...], BeforeValidator(integers(2)), Option(metavar="AXIS", panel=MODEL)] = Field(
         default=(DEFAULT_VOCAB,), description="Vocabulary size."
     )
-    ctx: Annotated[Sizes, Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL)] = Field(
+    ctx: Annotated[Sizes, Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL, common=True)] = Field(
         default=(128, 256, 512, 1024), description="Context length, in tokens."
     )
-    batch: Annotated[Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=MODEL)] = Field(
-        default=(4,), description="Sequences per step, on each rank; per micro-batch with --grad-accum."
+    batch: Annotated[Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=MODEL, common=True)] = (
+        Field(default=(4,), description="Sequences per step, on each rank; per micro-batch with --grad-accum.")
     )
     grad_accum: Annotated[Sizes, Option(metavar="AXIS", panel=STEP)] = Field(
         default=(1,),
@@ -378,6 +378,7 @@ class ModelSpec(RunSpec):
             metavar="NAME,…",
             panel=STEP,
             shorthands=(("--bf16", "bf16"), ("--fp16", "fp16")),
+            common=True,
         ),
     ] = Field(
         default=("fp32",),
@@ -397,6 +398,7 @@ class ModelSpec(RunSpec):
             metavar="KIND,…",
             panel=STEP,
             shorthands=(("--compile", "compiled"),),
+            common=True,
         ),
     ] = Field(default=("eager",), description="eager, compiled (torch.compile), or both.")
     optimizer: Annotated[
@@ -408,7 +410,7 @@ class ModelSpec(RunSpec):
         description="Implementation of torch.optim.AdamW: for-loop, foreach, fused. With --model also "
         "module:factory for your own optimizer.",
     )
-    device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP)] = Field(
+    device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP, common=True)] = Field(
         default=("auto",),
         description="auto, cuda, cuda:1, mps or cpu. auto picks the first available of cuda, mps, cpu.",
     )
@@ -417,7 +419,7 @@ class ModelSpec(RunSpec):
         exclude_if=lambda value: not value,
         description="Number of CPU threads for computation. Default: torch's own choice.",
     )
-    ranks: Annotated[Ranks, Option(metavar="AXIS", panel=RANKS)] = Field(
+    ranks: Annotated[Ranks, Option(metavar="AXIS", panel=RANKS, common=True)] = Field(
         default=(1,),
         exclude_if=lambda value: value == (1,),
         description="Number of processes that take each step together, each on its own device; on a CPU they share "

@@ -21,6 +21,7 @@ class Option:
     repeated    the option may be given several times, or as several arguments; its field gets a list of words
     pair        the option takes the next two words, even if they look like options
     values      completions for a shell, if the type of the field does not list them
+    common      shown by `--help`; a command with many options shows the others only with `--help all`
     """
 
     flags: tuple[str, ...] = ()
@@ -31,6 +32,7 @@ class Option:
     repeated: bool = False
     pair: bool = False
     values: tuple[str, ...] = ()
+    common: bool = False
 
 
 OPTION_SYNONYMS: Mapping[str, str] = {

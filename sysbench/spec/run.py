@@ -25,7 +25,7 @@ OUTPUT = "Output"
 EXECUTION = "Execution"
 VIEW = "Display"
 
-JsonPath = Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)]
+JsonPath = Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT, common=True)]
 Shown = Annotated[
     Format,
     Option(metavar="NAME", panel=OUTPUT),
@@ -107,10 +107,10 @@ class RunOptions(BaseModel):
         default=False, description="Show no progress, only the result."
     )
     debug: Debug = False
-    plan: Annotated[bool, Option(panel=EXECUTION)] = Field(
+    plan: Annotated[bool, Option(panel=EXECUTION, common=True)] = Field(
         default=False, description="Show cells, parameters, FLOPs and predicted memory; run nothing."
     )
-    resume: Annotated[Path | None, Option(metavar="LOG", panel=EXECUTION)] = Field(
+    resume: Annotated[Path | None, Option(metavar="LOG", panel=EXECUTION, common=True)] = Field(
         default=None, description="Continue a log: run only what is missing or failed in it."
     )
     timeout_s: Annotated[float, Option(flags=("--timeout",), metavar="S", panel=EXECUTION)] = Field(
@@ -193,6 +193,6 @@ class RunOptions(BaseModel):
 class SavedOptions(RunOptions):
     """Run options with `--from`, for commands whose `--from` accepts only a finished log or record."""
 
-    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
+    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True)] = Field(
         default=None, description="Show a finished log or record instead of measuring. Does not need torch."
     )

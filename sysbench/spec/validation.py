@@ -59,7 +59,12 @@ def option_name(model: type[BaseModel], field: str) -> str:
 
 def option_of(field: FieldInfo) -> Option:
     """Return the Option with which the field is marked, or a default one."""
-    return next((mark for mark in field.metadata if isinstance(mark, Option)), Option())
+    return find_option(field) or Option()
+
+
+def find_option(field: FieldInfo) -> Option | None:
+    """Return the Option with which the field is marked; None if it is not on the command line."""
+    return next((mark for mark in field.metadata if isinstance(mark, Option)), None)
 
 
 def first_error(error: ValidationError, within: str = "") -> str:

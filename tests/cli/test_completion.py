@@ -35,6 +35,8 @@ def runs(tmp_path: Path) -> Path:
     ("line", "expected"),
     [
         ("sysbench time --size t", ["tiny"]),
+        ("sysbench time --buck", ["--bucket-mb"]),  # an option that --help leaves out
+        ("sysbench gpus h100-", ["h100-nvl", "h100-pcie"]),
         ("sysbench time --size tiny,sm", ["tiny,small"]),
         ("sysbench time --precision fp32,b", ["fp32,bf16"]),
         ("sysbench time --dtype f", ["fp32", "fp16"]),

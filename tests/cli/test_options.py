@@ -46,8 +46,38 @@ def test_every_field_that_is_an_option_says_what_it_does() -> None:
                 assert field.description.endswith("."), name
 
 
-def test_help_shows_every_option_and_every_default() -> None:
-    shown = answered("time", "--help", COLUMNS="200")
+def listed(shown: str) -> set[str]:
+    """The options that a help screen lists, by their first flag."""
+    return {line.split()[1].partition(",")[0] for line in shown.splitlines() if line.startswith("│ -")}
+
+
+@pytest.mark.parametrize("command", ["time", "memory", "profile", "attention", "accum", "calibrate", "run"])
+def test_help_shows_what_people_use_and_says_where_the_rest_is(command: str) -> None:
+    short, whole = (answered(command, "--help", *more, COLUMNS="200") for more in ((), ("all",)))
+    assert (short.code, whole.code) == (0, 0)
+    assert listed(short.out) < listed(whole.out)
+    assert 8 <= len(listed(short.out)) <= 20
+    assert {"--json", "--plan", "--resume"} <= listed(short.out)
+    missing = len(listed(whole.out)) - len(listed(short.out))
+    assert f"{missing} more options: sysbench {command} --help all" in short.out
+    assert "more options" not in whole.out
+    assert answered(command, "-h", "all", COLUMNS="200").out == whole.out
+
+
+def test_help_of_a_command_with_few_options_shows_them_all() -> None:
+    for command in ("history", "report", "compare", "gpus", "doctor"):
+        short, whole = (answered(command, "--help", *more) for more in ((), ("all",)))
+        assert short.out == whole.out
+
+
+def test_an_option_that_help_leaves_out_works_and_is_suggested() -> None:
+    assert answered("time", "--bucket-mb", "5", "--ranks", "2", "--plan").code == 0
+    assert answered("time", "--buckt-mb", "5").complaint.endswith("Did you mean --bucket-mb?")
+    assert answered("time", "--zzzzzz").complaint.endswith("sysbench time --help all lists all")
+
+
+def test_help_all_shows_every_option_and_every_default() -> None:
+    shown = answered("time", "--help", "all", COLUMNS="200")
     assert shown.code == 0
     for flag in OPTIONS.read_text().split():
         assert f" {flag} " in shown.out.replace(",--", " --"), flag

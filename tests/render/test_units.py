@@ -142,3 +142,20 @@ def test_the_values_of_a_column_share_a_unit_and_decimals_that_suit_the_typical_
 )
 def test_a_short_quantity_has_at_most_four_characters_and_is_rounded(unit: units.Unit, value: float, text: str) -> None:
     assert units.short(unit, value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0944, "0.0944"),
+        (0.1, "0.100"),
+        (0.09996, "0.100"),
+        (1.5, "1.50"),
+        (9.999, "10.0"),
+        (123.4, "123"),
+        (1234.0, "1,230"),
+        (0, "0"),
+    ],
+)
+def test_significant_digits_include_final_zeros_and_need_no_exponent(value: float, text: str) -> None:
+    assert units.with_digits(value) == text

@@ -163,22 +163,22 @@ class AccumSpec(RunSpec):
     dtype: Annotated[
         tuple[FormatName, ...],
         BeforeValidator(choices("a format", get_args(FormatName))),
-        Option(metavar="NAME,…"),
+        Option(metavar="NAME,…", common=True),
     ] = Field(
         default=(),
         description=f"Formats to test: {', '.join(get_args(FormatName))}.",
     )
-    device: Annotated[tuple[str, ...], BeforeValidator(parse_devices), Option(metavar="NAME,…")] = Field(
+    device: Annotated[tuple[str, ...], BeforeValidator(parse_devices), Option(metavar="NAME,…", common=True)] = Field(
         default=("auto",),
         description="auto, cuda, cuda:1, mps or cpu. auto picks the first available of cuda, mps, cpu.",
     )
     seed: Annotated[Seed, Option(metavar="N")] = Field(
         default=0, description="Seed of parameters, tokens and matrices."
     )
-    value: Annotated[float, BeforeValidator(_summand), Option(metavar="X", panel=SUMS)] = Field(
+    value: Annotated[float, BeforeValidator(_summand), Option(metavar="X", panel=SUMS, common=True)] = Field(
         default=0.01, description="Number to add."
     )
-    count: Annotated[int, _integer(1, MAX_STEPS), Option(metavar="N", panel=SUMS)] = Field(
+    count: Annotated[int, _integer(1, MAX_STEPS), Option(metavar="N", panel=SUMS, common=True)] = Field(
         default=1000, description="How many times to add the number."
     )
     order: Annotated[
@@ -195,7 +195,7 @@ class AccumSpec(RunSpec):
     size: Annotated[
         tuple[str, ...],
         BeforeValidator(choices("a model", (TOY, *SIZES))),
-        Option(metavar="NAME,…", panel=MODELS, values=(TOY, *SIZES)),
+        Option(metavar="NAME,…", panel=MODELS, values=(TOY, *SIZES), common=True),
     ] = Field(
         default=(),
         description=f"Models: {', '.join((TOY, *SIZES))}. Default: toy for autocast, tiny for scaling.",
@@ -206,11 +206,11 @@ class AccumSpec(RunSpec):
     batch: Annotated[
         int, _integer(1, 1_000_000), Option(flags=("--batch", "--batch-size"), metavar="N", panel=MODELS)
     ] = Field(default=4, description="Sequences in a batch.")
-    scale: Annotated[tuple[int, ...], BeforeValidator(integers(1, 2**60)), Option(metavar="AXIS", panel=MODELS)] = (
-        Field(
-            default=tuple(2**power for power in (0, 8, 16, 20, 24)),
-            description="scaling: loss scale.",
-        )
+    scale: Annotated[
+        tuple[int, ...], BeforeValidator(integers(1, 2**60)), Option(metavar="AXIS", panel=MODELS, common=True)
+    ] = Field(
+        default=tuple(2**power for power in (0, 8, 16, 20, 24)),
+        description="scaling: loss scale.",
     )
     width: Annotated[int, _integer(2, 1_000_000), Option(metavar="N", panel=NORM)] = Field(
         default=1024, description="norm: size of the normalised dimension."
@@ -279,6 +279,6 @@ class AccumSpec(RunSpec):
 class AccumOptions(SavedOptions):
     """Run options of `sysbench accum`."""
 
-    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT, common=True)] = Field(
         default=None, description="Draw the experiments, one file per experiment: .png, .svg or .pdf."
     )

@@ -128,29 +128,31 @@ class AttentionSpec(RunSpec):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 
     kind: Literal["attention"] = "attention"
-    sweep: Annotated[bool, Option(panel=SWEEP)] = Field(
+    sweep: Annotated[bool, Option(panel=SWEEP, common=True)] = Field(
         default=False,
         description="Sweep --dim 16,32,64,128 and --seq 256,1024,4096,8192,16384, unless given otherwise.",
     )
     impl: Annotated[
         tuple[str, ...],
         BeforeValidator(_implementations),
-        Option(metavar="NAME,…", panel=SWEEP, values=IMPLEMENTATIONS),
+        Option(metavar="NAME,…", panel=SWEEP, values=IMPLEMENTATIONS, common=True),
     ] = Field(
         default=("naive",),
         description=f"Implementations: {', '.join(IMPLEMENTATIONS)}, or your own function, as my_module:attention.",
     )
-    dim: Annotated[Sizes, Option(metavar="AXIS", panel=SWEEP)] = Field(default=(64,), description="Head dimension d.")
-    seq: Annotated[Sizes, Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP)] = Field(
+    dim: Annotated[Sizes, Option(metavar="AXIS", panel=SWEEP, common=True)] = Field(
+        default=(64,), description="Head dimension d."
+    )
+    seq: Annotated[Sizes, Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP, common=True)] = Field(
         default=(256, 1024), description="Sequence length N."
     )
-    batch: Annotated[Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=SWEEP)] = Field(
-        default=(8,), description="Sequences per call."
+    batch: Annotated[Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=SWEEP, common=True)] = (
+        Field(default=(8,), description="Sequences per call.")
     )
     heads: Annotated[Sizes, Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=SWEEP)] = Field(
         default=(), description="Attention heads; by default the inputs have no head dimension."
     )
-    causal: Annotated[bool, Option(panel=SWEEP)] = Field(
+    causal: Annotated[bool, Option(panel=SWEEP, common=True)] = Field(
         default=False, description="Apply a causal mask: no position attends to later positions."
     )
     precision: Annotated[
@@ -160,9 +162,10 @@ class AttentionSpec(RunSpec):
             metavar="NAME,…",
             panel=SWEEP,
             shorthands=(("--bf16", "bf16"), ("--fp16", "fp16")),
+            common=True,
         ),
     ] = Field(default=("fp32",), description="Type of q, k and v; tf32 is fp32 with matrix products in tf32.")
-    device: Annotated[Devices, Option(metavar="NAME,…", panel=MEASUREMENT)] = Field(
+    device: Annotated[Devices, Option(metavar="NAME,…", panel=MEASUREMENT, common=True)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first available of cuda, mps, cpu."
     )
     threads: Annotated[Threads, Option(metavar="AXIS", panel=MEASUREMENT)] = Field(
@@ -170,7 +173,7 @@ class AttentionSpec(RunSpec):
         exclude_if=lambda value: not value,
         description="Number of threads on the CPU; torch's default if not given.",
     )
-    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(
+    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=MEASUREMENT, common=True)] = Field(
         default=(),
         description="Predict times and simulate memory on these GPUs instead of measuring: a100-80gb. A bare memory "
         "size, 24GiB, has no times.",
@@ -237,7 +240,7 @@ class AttentionSpec(RunSpec):
 class AttentionOptions(SavedOptions):
     """Run options of `sysbench attention`, including the figures to draw."""
 
-    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT, common=True)] = Field(
         default=None, description="Draw times and memory over the sequence length: .png, .svg or .pdf."
     )
     heat_map: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(

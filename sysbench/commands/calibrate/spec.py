@@ -63,15 +63,15 @@ class CalibrateSpec(RunSpec):
     part: Annotated[
         tuple[Part, ...], BeforeValidator(choices("a part", PARTS)), Option(metavar="[PART,…]", positional=True)
     ] = Field(default=PARTS, description=f"Parts to measure: {', '.join(PARTS)}.")
-    device: Annotated[tuple[str, ...], BeforeValidator(parse_devices), Option(metavar="NAME")] = Field(
+    device: Annotated[tuple[str, ...], BeforeValidator(parse_devices), Option(metavar="NAME", common=True)] = Field(
         default=("auto",), max_length=1, description="auto, cuda, cuda:1, mps or cpu; one at a time."
     )
     precision: Annotated[
         tuple[Precision, ...],
         BeforeValidator(choices("a precision", get_args(Precision))),
-        Option(metavar="NAME,…"),
+        Option(metavar="NAME,…", common=True),
     ] = Field(default=(), description="Precisions of matrix products. Default: all that the device supports.")
-    budget_s: Annotated[float, Option(flags=("--budget",), metavar="S")] = Field(
+    budget_s: Annotated[float, Option(flags=("--budget",), metavar="S", common=True)] = Field(
         default=BUDGET_S, gt=0, description="Approximate total duration of the measurements in seconds."
     )
     seed: Annotated[int, Option(metavar="N")] = Field(default=0, ge=0, description="Seed for matrices and parameters.")
@@ -99,17 +99,17 @@ class CalibrateSpec(RunSpec):
 class CalibrateOptions(RunOptions):
     """Options for input and output files."""
 
-    out: Annotated[Path, Option(metavar="PATH", panel=OUTPUT)] = Field(
+    out: Annotated[Path, Option(metavar="PATH", panel=OUTPUT, common=True)] = Field(
         default=Path("runs"),
         description="Directory for the log and the record; a name that ends in .toml is the file for the rates "
         "instead.",
     )
-    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
+    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True)] = Field(
         default=None,
         description="Derive rates from a calibration, a finished run of sysbench time, or a trace with shapes by "
         "any program, instead of measuring; --out FILE.toml and --host FILE write them.",
     )
-    host: Annotated[Path | None, Option(metavar="FILE", panel=OUTPUT)] = Field(
+    host: Annotated[Path | None, Option(metavar="FILE", panel=OUTPUT, common=True)] = Field(
         default=None, description="Also write the host's own rates to this file, for --host of time and profile."
     )
     rates_file: Path | None = None

@@ -133,17 +133,17 @@ class MemorySpec(ModelSpec):
     mode: Annotated[
         tuple[Protocol, ...],
         BeforeValidator(choices("a mode", get_args(Protocol))),
-        Option(metavar="MODE,…", panel=STEP),
+        Option(metavar="MODE,…", panel=STEP, common=True),
     ] = Field(
         default=("forward", "train"),
         description="inference keeps no graph; forward keeps graph and loss; forward-backward adds gradients; "
         "train-first is the first step, in which the optimizer allocates its state; train is a later step.",
     )
-    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=SIMULATION)] = Field(
+    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=SIMULATION, common=True)] = Field(
         default=(),
         description="Simulate these GPUs, which need not be present, instead of measuring: a100-80gb, or 24GiB.",
     )
-    find: Annotated[SearchAxis | None, Option(metavar="AXIS", panel=SIMULATION)] = Field(
+    find: Annotated[SearchAxis | None, Option(metavar="AXIS", panel=SIMULATION, common=True)] = Field(
         default=None,
         description="With --simulate: find the largest batch or ctx that fits, starting from the given value, or the "
         "fewest ranks that fit.",
@@ -212,17 +212,17 @@ class MemorySpec(ModelSpec):
 class MemoryOptions(RunOptions):
     """Options of `sysbench memory`. Each cell has its own files; with several cells, file names include the cell."""
 
-    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
+    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True)] = Field(
         default=None, description="Show a finished log or record, or a snapshot, instead of measuring. Needs no torch."
     )
-    snapshot: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+    snapshot: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT, common=True)] = Field(
         default=None,
         description="Write the allocations as a snapshot for PyTorch's memory viewer (pytorch.org/memory_viz).",
     )
     figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Draw memory over time by category: .png, .svg or .pdf."
     )
-    page: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+    page: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT, common=True)] = Field(
         default=None,
         description="Write an offline HTML page with a zoomable timeline of every allocation and its stack.",
     )

@@ -82,10 +82,10 @@ class ProfileSpec(ModelSpec):
     """A run of `sysbench profile`."""
 
     kind: Literal["profile"] = "profile"
-    ctx: Annotated[Sizes, Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL)] = Field(
+    ctx: Annotated[Sizes, Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL, common=True)] = Field(
         default=(256,), description="Context length, in tokens."
     )
-    mode: Annotated[Modes, Option(metavar="MODE,…", panel=STEP)] = Field(
+    mode: Annotated[Modes, Option(metavar="MODE,…", panel=STEP, common=True)] = Field(
         default=("train",), description=f"Phases of a step: {', '.join(get_args(Mode))}."
     )
     profiler: Annotated[
@@ -110,7 +110,7 @@ class ProfileSpec(ModelSpec):
         default=False, description="Record the input shapes of operators."
     )
 
-    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION)] = Field(
+    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION, common=True)] = Field(
         default=(),
         exclude_if=lambda value: not value,
         description="Predict the profile on these GPUs instead of profiling; no GPU is needed: a100-80gb,h100.",
@@ -196,7 +196,9 @@ class ProfileOptions(RunOptions):
     """
 
     source: Annotated[
-        tuple[Path, ...], BeforeValidator(_parse_paths), Option(flags=("--from",), metavar="FILE,…", panel=OUTPUT)
+        tuple[Path, ...],
+        BeforeValidator(_parse_paths),
+        Option(flags=("--from",), metavar="FILE,…", panel=OUTPUT, common=True),
     ] = Field(
         default=(),
         description="Show traces instead of profiling: .json, .json.gz, .nsys-rep or .sqlite from any program, one per "
@@ -218,7 +220,7 @@ class ProfileOptions(RunOptions):
     sort: Annotated[Sort, Option(metavar="COLUMN", panel=VIEW)] = Field(
         default="total", description=f"Sort kernels by: {', '.join(get_args(Sort))}."
     )
-    trace: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+    trace: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT, common=True)] = Field(
         default=None,
         description="Keep the trace: .json or .json.gz, which open in Perfetto; with nsys .nsys-rep or .sqlite.",
     )
@@ -227,7 +229,7 @@ class ProfileOptions(RunOptions):
         description="Write a slice of the trace (--range, or one step) small enough for a browser: at most 100 MB, "
         ".json or .json.gz.",
     )
-    flame: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+    flame: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT, common=True)] = Field(
         default=None, description="Draw a flame graph of phases, modules and kernels: .svg or .html."
     )
 

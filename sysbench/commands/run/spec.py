@@ -25,23 +25,23 @@ class ExperimentOptions(RunOptions):
     experiment: Annotated[str | None, Option(metavar="[NAME|FILE.toml]", positional=True)] = Field(
         default=None, description="A built-in experiment, or a file. Without it, the built-in experiments are listed."
     )
-    listed: Annotated[bool, Option(flags=("--list",), panel=OUTPUT)] = Field(
+    listed: Annotated[bool, Option(flags=("--list",), panel=OUTPUT, common=True)] = Field(
         default=False, description="List the built-in experiments."
     )
-    out: Annotated[Path, Option(metavar="DIR", panel=OUTPUT)] = Field(
+    out: Annotated[Path, Option(metavar="DIR", panel=OUTPUT, common=True)] = Field(
         default=Path("runs"), description="Directory in which to create the experiment's directory."
     )
-    plan: Annotated[bool, Option(panel=EXECUTION)] = Field(
+    plan: Annotated[bool, Option(panel=EXECUTION, common=True)] = Field(
         default=False,
         description="Show every run with its cells, their predicted memory, how long it took before, and whether it "
         "is simulated, changed or skipped on this machine; run nothing.",
     )
-    resume: Annotated[Path | None, Option(metavar="DIR", panel=EXECUTION)] = Field(
+    resume: Annotated[Path | None, Option(metavar="DIR", panel=EXECUTION, common=True)] = Field(
         default=None,
         description="Continue in this directory, or in that of an earlier experiment: latest, latest~1, quick. Runs "
         "only missing and failed cells.",
     )
-    plan_for: Annotated[str | None, Option(flags=("--for",), metavar="GPU", panel=EXECUTION)] = Field(
+    plan_for: Annotated[str | None, Option(flags=("--for",), metavar="GPU", panel=EXECUTION, common=True)] = Field(
         default=None,
         description="Predict what a machine with this GPU would measure; the GPU need not be present: h100, "
         "a100-80gb. With --plan: how it would run there, and how long it takes.",

@@ -285,7 +285,7 @@ def _ratio(gpu: _ComparedCell) -> Cell:
 def _cost(cell: TimeCellRecord) -> Cell:
     prediction = _prediction(cell)
     cost = prediction.price_per_million_tokens if prediction else None
-    return Measure(cost, text=f"{cost:.3g}") if cost is not None else None
+    return Measure(cost, text=units.with_digits(cost)) if cost is not None else None
 
 
 def _of_cell(get: Callable[[TimeCellRecord], Any], gpu: _ComparedCell) -> Any:
@@ -512,8 +512,8 @@ def _best_gpu_sentence(best: TimeCellRecord, among: str, *, by_cost: bool) -> st
     cost, step = prediction.price_per_million_tokens, prediction.step
     what = f"the fastest{among}"
     if by_cost and cost:
-        low, high = (cost / step.point_s * end for end in (step.low_s, step.high_s))
-        what = f"the cheapest{among}, at {cost:.3g} per million tokens (90 % interval {low:.3g} to {high:.3g})"
+        low, high = (units.with_digits(cost / step.point_s * end) for end in (step.low_s, step.high_s))
+        what = f"the cheapest{among}, at {units.with_digits(cost)} per million tokens (90 % interval {low} to {high})"
     limit = _LIMIT_NAMES.get(prediction.limited_by, prediction.limited_by)
     return (
         f"{best.cell.simulate} is predicted to be {what}. A step takes {units.seconds(step.point_s)} "

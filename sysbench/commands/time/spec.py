@@ -91,9 +91,9 @@ class TimeSpec(ModelSpec):
     warmup: Annotated[tuple[int, ...], BeforeValidator(integers(0)), Option(metavar="AXIS", panel=MEASUREMENT)] = Field(
         default=(5,), description="Warm-up steps before measuring; recorded and shown, but not counted."
     )
-    steps: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MEASUREMENT)] = Field(
-        default=(10,), description="Steps to measure; with --until, at least this many."
-    )
+    steps: Annotated[
+        tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MEASUREMENT, common=True)
+    ] = Field(default=(10,), description="Steps to measure; with --until, at least this many.")
     until: Annotated[float | None, BeforeValidator(parse_share), Option(metavar="SHARE", panel=MEASUREMENT)] = Field(
         default=None,
         gt=0,
@@ -110,7 +110,7 @@ class TimeSpec(ModelSpec):
         "which perturbs it less.",
     )
 
-    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION)] = Field(
+    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION, common=True)] = Field(
         default=(),
         exclude_if=lambda value: not value,
         description="Predict the times on these GPUs, which need not be present, instead of measuring: "
