@@ -17,6 +17,9 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line and exit. Interrupt signals lead to exit code 130, even during imports."""
+    for name, descriptor in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:  # closed by the caller, as with `>&-`: the next file would be taken for it
+            setattr(sys, name, open(os.devnull, "r+" if descriptor else "r"))  # noqa: SIM115, PTH123
     code: str | int | None = INTERRUPTED
     interrupted_by: str | None = "a signal"
     try:

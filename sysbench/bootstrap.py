@@ -39,4 +39,4 @@ def rank_from_environment(environment: Mapping[str, str]) -> int:
     Rank 0 runs the engine. Other ranks run a worker (`sysbench.engine.nodes`), or exit if the command needs none.
     """
     rank = environment.get("RANK") or environment.get("SLURM_PROCID") or ""
-    return int(rank) if rank.isdigit() else 0
+    return int(rank) if rank.isdecimal() else 0

@@ -20,7 +20,7 @@ from pydantic import BaseModel, TypeAdapter
 from sysbench import __version__, stderr
 from sysbench.bootstrap import rank_from_environment
 from sysbench.command import Kind, command_of
-from sysbench.errors import LogError, SysbenchError, UsageError, unknown
+from sysbench.errors import LogError, OutputError, SysbenchError, UsageError, unknown
 from sysbench.garbage import gc_paused
 from sysbench.log import storage
 from sysbench.log.outcomes import FAILURES
@@ -363,14 +363,17 @@ def _run_with_progress(
         if defaults_line:
             say(defaults_line, options)
         with _progress_display(spec.kind, options, defaults_line) as progress:
+            failure, path = None, running.log_path
             try:
                 for event in chain(first_events, running):
                     progress.show(event)
             except UsageError:
                 raise
             except SysbenchError as error:
-                return running.log_path, error
-        return running.log_path, None
+                failure = error
+    if running.log_path != path:
+        failure = failure or OutputError(f"{path} was moved or deleted during the run; its copy is {running.log_path}")
+    return running.log_path, failure
 
 
 def tracebacks(path: Path) -> Iterator[str]:

@@ -94,7 +94,6 @@ class Session:
         sampler: Sampler,
         provisions: Provisions,
     ) -> None:
-        self.log_path = log.path
         self._provisions = provisions
         self._log = log
         self._opening = opening
@@ -108,6 +107,11 @@ class Session:
         self._open_cell: str | None = None
         """The cell being measured, according to the log."""
         self._events = self._run()
+
+    @property
+    def log_path(self) -> Path:
+        """Path of the log; after the run, that of a copy if the log or its directory was moved or deleted."""
+        return self._log.path
 
     def __iter__(self) -> Session:
         return self

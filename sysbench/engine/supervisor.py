@@ -287,7 +287,9 @@ class Supervisor:
         started, _ = yield from self._start_worker(launcher, ranks)
         return started
 
-    def _start_worker(self, launcher: Launcher, ranks: int = 1) -> Generator[Event, None, tuple[Worker, WorkerReady]]:
+    def _start_worker(
+        self, launcher: Launcher, ranks: int = 1, *, is_retry: bool = False
+    ) -> Generator[Event, None, tuple[Worker, WorkerReady]]:
         self._conversation.check_interrupts()
         self._launched_by = launcher
         self._worker = worker = self._worker or get_worker(launcher, simulates=self._shares_worker)
@@ -304,6 +306,8 @@ class Supervisor:
         except LostWorkerError as lost:
             exited = self._end_worker(worker, lost.patience_s)
             yield exited
+            if exited.signal is not None and ranks == 1 and not is_retry:
+                return (yield from self._start_worker(launcher, is_retry=True))  # it was killed, which may be chance
             raise SysbenchError(f"no worker could be started: {lost.detail or _describe_exit(exited)}") from lost
 
     def _replace_worker(self) -> Iterator[Event]:

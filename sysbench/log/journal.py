@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from sysbench.command import command_of
-from sysbench.errors import LogError, UsageError
+from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log import upgrades
 from sysbench.log.events import (
     SCHEMA_VERSION,
@@ -79,7 +80,7 @@ class Log:
     def _claim(cls, path: Path) -> Log | None:
         """Create the file, or return None if it exists: two runs may start within the same second."""
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         except FileExistsError:
             return None
         except OSError as error:
@@ -135,8 +136,33 @@ class Log:
             return
         if self._created and self._size_bytes == 0:
             self.path.unlink(missing_ok=True)
+        elif not self._is_in_place(self._descriptor):
+            self._copy_elsewhere(self._descriptor)
         os.close(self._descriptor)
         self._descriptor = None
+
+    def _is_in_place(self, descriptor: int) -> bool:
+        """Whether the file is still at its path: somebody may have moved or deleted it or its directory."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.stat(self.path))  # noqa: PTH116
+        except OSError:
+            return False
+
+    def _copy_elsewhere(self, descriptor: int) -> None:
+        """Copy the log to the working directory or, if that fails, to the directory of temporary files.
+
+        `path` is then that of the copy. If no copy can be made, nothing changes.
+        """
+        for directory in (Path(), Path(tempfile.gettempdir())):
+            with suppress(OSError, SysbenchError):
+                copied = Log.create(directory, "", self.path.stem)
+                with copied, open(descriptor, "rb", closefd=False) as source:
+                    source.seek(0)
+                    while block := source.read(1 << 20):
+                        write_all(copied._descriptor or -1, block)
+                        copied._size_bytes += len(block)
+                self.path = copied.path.resolve()
+                return
 
     def __enter__(self) -> Log:
         return self

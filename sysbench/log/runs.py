@@ -157,6 +157,9 @@ def load(path: Path) -> RunRecord[Any]:
     """
     if not is_record(path):
         return _fold_log(path)
+    beginning = _beginning(path).lstrip()
+    if beginning and not beginning.startswith(b"{"):  # a file of any size: it is not read
+        raise _not_a_record(path, beginning, "it does not begin with {")
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -28,6 +28,7 @@ CHUNK_BYTES = 1 << 18
 MAX_TEXT_BYTES: Final = 16 << 20
 DEFAULT_BUDGET_BYTES: Final = 2 << 30
 _MAX_REMEMBERED_BYTES: Final = 64 << 20
+_POINTER_BYTES: Final = 8
 
 
 def _by_length(lengths: range) -> bytes:
@@ -160,6 +161,10 @@ class _Filter:
         self._numbers: dict[bytes, int] = {}
         """Numbers of lists of references, in order of first appearance."""
         self._numbered_bytes = 0
+        self._memoized = 0
+        """Number of objects that the unpickler numbers, or more: opcodes are counted with arguments alike."""
+        self._memo_slots = 0
+        """Size of its table of these objects, which doubles when it is full."""
         self._stream = stream
         self._budget_bytes = budget_bytes
         self._process = psutil.Process()
@@ -171,14 +176,23 @@ class _Filter:
     def read(self, size: int) -> bytes:
         """Return the next `size` bytes: a part of a frame's header, or the whole content of a frame."""
         if self._position == len(self._frame):
-            if self._process.memory_info().rss - self._rss_bytes > self._budget_bytes:
-                limit = f"{self._budget_bytes >> 20} MiB of memory"
-                raise UnreadableError(f"needs more than {limit} to read, unlike any snapshot")
             window = next(self._windows)
+            self._refuse_beyond_budget(window)
             self._frame = b"\x95" + struct.pack("<Q", len(window)) + window
             self._position = 0
         self._position += size
         return self._frame[self._position - size : self._position]
+
+    def _refuse_beyond_budget(self, window: bytes) -> None:
+        """Raise UnreadableError if memory is beyond the budget, or would be when the table of objects doubles."""
+        growth_bytes = 0
+        self._memoized += window.count(b"\x94")
+        if self._memoized > self._memo_slots:
+            self._memo_slots = 2 * self._memoized
+            growth_bytes = _POINTER_BYTES * self._memo_slots
+        if self._process.memory_info().rss - self._rss_bytes + growth_bytes > self._budget_bytes:
+            limit = f"{self._budget_bytes >> 20} MiB of memory"
+            raise UnreadableError(f"needs more than {limit} to read, unlike any snapshot")
 
     def readline(self) -> bytes:
         """Return no bytes. The unpickler finds lines within frames and does not need this method."""

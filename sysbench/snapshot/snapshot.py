@@ -58,6 +58,11 @@ _FOREIGN = {
 METADATA_KEY: Final = "sysbench"
 """Key of sysbench's additions to a snapshot."""
 
+MAX_SIZE_BYTES: Final = 1 << 42
+"""Largest size that is believed, 4 TiB: more than any device has, but the sum of a million of them fits 64 bits."""
+
+MAX_DIVISIONS: Final = 1 << 20
+
 _BATCH_ROWS: Final = 1 << 11
 _PICKLE_BATCH_ITEMS: Final = 1000
 """Batch size in which pickle fills lists (`_BATCHSIZE` in Lib/pickle.py): after a full batch, more may follow."""
@@ -297,6 +302,18 @@ def _numbers(values: Sequence[Any], kind: type[np.generic] = np.int64) -> Column
     return np.fromiter((value or 0 for value in values), kind, len(values))
 
 
+def _sizes(values: Sequence[Any]) -> Column:
+    """Convert sizes in bytes to a column; raises TypeError for a size that no memory has, so that sums are exact."""
+    sizes = _numbers(values)
+    _refuse_impossible(sizes)
+    return sizes
+
+
+def _refuse_impossible(sizes: Column) -> None:
+    for size in sizes[(sizes < 0) | (sizes > MAX_SIZE_BYTES)][:1]:
+        raise TypeError(f"a size is {size} bytes")
+
+
 class SnapshotCollector:
     """Converts the lists of a snapshot to columns while the file is being read."""
 
@@ -328,8 +345,7 @@ class SnapshotCollector:
 
     def _entry_columns(self, entries: list[dict[object, Any]]) -> dict[str, Column]:
         sizes = _numbers([entry.get("size") for entry in entries])
-        if (sizes < 0).any():
-            raise TypeError("the size is negative")
+        _refuse_impossible(sizes[[entry["action"] != "oom" for entry in entries]])  # anything can be asked for
         return {
             "action": _encode(_ACTION_CODES, (entry["action"] for entry in entries), np.uint8),
             # An `oom` entry has device_free instead of an address.
@@ -353,8 +369,8 @@ class SnapshotCollector:
         both = list(zip(blocks, used, strict=True))
         return {
             "address": _numbers([block.get("address") for block in blocks], np.uint64),
-            "size_bytes": _numbers([block["size"] for block in blocks]),
-            "requested_bytes": _numbers([block.get("requested_size", use["real_size"]) for block, use in both]),
+            "size_bytes": _sizes([block["size"] for block in blocks]),
+            "requested_bytes": _sizes([block.get("requested_size", use["real_size"]) for block, use in both]),
             "state": _encode(_STATE_CODES, (block["state"] for block in blocks), np.uint8),
             "stack": np.array(
                 [self._stacks.position(block.get("frames", use.get("frames"))) for block, use in both], np.int32
@@ -370,7 +386,7 @@ class SnapshotCollector:
         return {
             "device": _numbers([segment.get("device") for segment in segments], np.int32),
             "address": _numbers([segment["address"] for segment in segments], np.uint64),
-            "total_bytes": _numbers([segment["total_size"] for segment in segments]),
+            "total_bytes": _sizes([segment["total_size"] for segment in segments]),
             "allocated_bytes": _numbers([segment.get("allocated_size", NONE) for segment in segments]),
             "active_bytes": _numbers([segment.get("active_size", NONE) for segment in segments]),
             "stream": _numbers([segment.get("stream") for segment in segments]),
@@ -408,9 +424,20 @@ class SnapshotCollector:
             categories=tuple(self._categories.texts),
             labels=tuple(self._labels.texts),
             annotations=tuple(_annotations(_as_list(root.get("external_annotations")))),
-            settings=settings if isinstance(settings, dict) else {},
+            settings=_settings(settings),
             metadata=metadata if isinstance(metadata, dict) else {},
         )
+
+
+def _settings(value: object) -> dict[str, Any]:
+    """Return the settings of the allocator; raises UnreadableError if those that determine sizes are malformed."""
+    settings = value if isinstance(value, dict) else {}
+    divisions = settings.get("roundup_power2_divisions", {})
+    if isinstance(divisions, dict) and all(
+        str(key).isdecimal() and type(count) is int and 0 <= count <= MAX_DIVISIONS for key, count in divisions.items()
+    ):
+        return settings
+    raise UnreadableError(f"is damaged: its roundup_power2_divisions are {divisions!r:.60}")
 
 
 def _with_addresses(blocks: Blocks, segments: Segments) -> Blocks:

@@ -12,6 +12,7 @@ from functools import cache
 from multiprocessing.connection import Client, Connection
 
 import torch
+from pydantic import ValidationError
 
 from sysbench import bootstrap
 from sysbench.command import load_command
@@ -19,13 +20,23 @@ from sysbench.engine import protocol
 from sysbench.errors import NotTriedError, SysbenchError, UnavailableError
 from sysbench.lab import allocator, ceiling, strategies
 from sysbench.lab import devices as device
-from sysbench.log.events import CeilingFailed, CellFinished, DeviceInfo, Event, MemoryForeseen, WorkerReady, encode
+from sysbench.log.events import (
+    EVENTS,
+    CeilingFailed,
+    CellFinished,
+    DeviceInfo,
+    Event,
+    MemoryForeseen,
+    WorkerReady,
+    encode,
+)
 from sysbench.log.outcomes import Outcome, stage_phrase
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate
 from sysbench.spec.cell import RunCell
 from sysbench.worker import threads
+from sysbench.spec.validation import first_error
 
 DETAIL_CHARACTERS = 300
 TRACEBACK_CHARACTERS = 20_000
@@ -133,13 +144,23 @@ def _outcome_of(error: Exception) -> Outcome:
 
 
 def _one_line(error: Exception) -> str:
-    words = " ".join(str(error).split())
+    if isinstance(error, ValidationError) and error.title in {kind.__name__ for kind in EVENTS.values()}:
+        return (
+            f"an impossible value was measured, {first_error(error)}: does the program replace time.time, "
+            "time.perf_counter or time.perf_counter_ns?"
+        )
+    words = " ".join(_encodable(str(error)).split())
     text = words if isinstance(error, SysbenchError) else f"{type(error).__name__}: {words}".removesuffix(": ")
     return text if len(text) <= DETAIL_CHARACTERS else f"{text[: DETAIL_CHARACTERS - 1]}…"
 
 
 def _format_traceback(error: Exception) -> str:
-    return "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+    return _encodable("".join(traceback.format_exception(error)))[-TRACEBACK_CHARACTERS:]
+
+
+def _encodable(text: str) -> str:
+    """Return the text with lone surrogates escaped: an error may have any message, and events are UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def foresee(cell: RunCell, device: DeviceInfo, free_bytes: int) -> MemoryForeseen:
