@@ -79,7 +79,7 @@ class SimulatedTensor(Tensor):
         """Change the indexed part."""
         super().__setitem__(_with_index_tensors(index), value)
 
-    def new_tensor(self, data: Any, **options: Any) -> Tensor:
+    def new_tensor(self, data: Any, **options: Any) -> Tensor:  # type: ignore[override]
         """Return `data` as a tensor of this dtype on `DEVICE`, unless `options` has others."""
         return torch.tensor(data, **{"dtype": self.dtype, "device": DEVICE, **options})
 
@@ -246,11 +246,12 @@ class SimulatedDevice(ObservedDevice):
         self._literals.append({name: getattr(torch, name) for name in _LITERALS})
         for name, create in self._literals[-1].items():
             setattr(torch, name, _on_device(create))
-        return super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def __exit__(self, *error: Any) -> None:
         """Leave torch as it was."""
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         for name, create in self._literals.pop().items():
             setattr(torch, name, create)
 
@@ -620,7 +621,7 @@ BALANCED = "routing is balanced: every expert gets an equal share of the tokens"
 class _Choice(NamedTuple):
     """How many choices there were for each element of a tensor: indices into them, or a mask of one of them."""
 
-    count: int
+    alternatives: int
     is_mask: bool = False
 
 
@@ -669,7 +670,7 @@ class KnownValues:
         choice: _Choice | None = vars(mask).get(_CHOICE_ATTRIBUTE)
         is_routed = choice is not None and choice.is_mask
         self.assumed[BALANCED if is_routed else ALL_SELECTED] = None
-        return math.ceil(mask.numel() / choice.count) if choice is not None and is_routed else mask.numel()
+        return math.ceil(mask.numel() / choice.alternatives) if choice is not None and is_routed else mask.numel()
 
     def assume_positions(self, found: Tensor, mask: Tensor) -> None:
         """Note the positions that `nonzero` finds in an unknown mask of which every element is assumed to be true."""
@@ -679,7 +680,7 @@ class KnownValues:
     def _follow_choices(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         """Note which results are choices among a number of alternatives, such as the experts of each token."""
         name = func._schema.name.partition("::")[2]
-        given = next((choice for each in _simulated(args) if (choice := vars(each).get(_CHOICE_ATTRIBUTE))), None)
+        given = next(filter(None, (vars(each).get(_CHOICE_ATTRIBUTE) for each in _simulated(args))), None)
         choice: _Choice | None = None
         if name in _CHOOSING and args[0].dim():
             dimension = next((i for i, each in enumerate(func._schema.arguments) if each.name == "dim"), len(args))
@@ -689,7 +690,7 @@ class KnownValues:
         elif given is not None and (func.is_view or name in _KEEPING):
             choice = given
         elif given is not None and name in _MASKING:
-            choice = _Choice(given.count, is_mask=True)
+            choice = _Choice(given.alternatives, is_mask=True)
         if choice is not None:
             for each in _simulated([result]):
                 if not each.is_floating_point() or choice.is_mask:

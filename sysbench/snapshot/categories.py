@@ -386,14 +386,16 @@ def _last_born(born: npt.NDArray[np.int64], phase: npt.NDArray[np.int64]) -> npt
     """Return, for each allocation, the state after the last allocation of its phase."""
     last = np.zeros(int(phase.max(initial=0)) + 1, np.int64)
     np.maximum.at(last, phase, born)
-    return last[phase]
+    found: npt.NDArray[np.int64] = last[phase]
+    return found
 
 
 def _sizes_in_one_phase(size_bytes: Column, phase: npt.NDArray[np.int64], selected: npt.NDArray[np.bool_]) -> Column:
     """Return the sizes of the selected allocations of the phase that has the most of them."""
     if not selected.any():
         return size_bytes[:0]
-    return size_bytes[selected & (phase == np.bincount(phase[selected]).argmax())]
+    sizes: Column = size_bytes[selected & (phase == np.bincount(phase[selected]).argmax())]
+    return sizes
 
 
 def _are_workspaces(

@@ -35,8 +35,8 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate
 from sysbench.spec.cell import RunCell
-from sysbench.worker import threads
 from sysbench.spec.validation import first_error
+from sysbench.worker import threads
 
 DETAIL_CHARACTERS = 300
 TRACEBACK_CHARACTERS = 20_000

@@ -120,7 +120,9 @@ def _numbers(card: Hardware) -> Iterator[_Number]:
         ("multiprocessors", card.sms, "count"),
         ("power limit", card.power_limit_w, "watts"),
     )
-    peaks = ((f"peak {each}", card.peak_flops_per_s.get(each), "flops_per_s") for each in get_args(Precision))
+    peaks: Iterator[tuple[str, float | None, Unit]] = (
+        (f"peak {each}", card.peak_flops_per_s.get(each), "flops_per_s") for each in get_args(Precision)
+    )
     for name, value, unit in (*properties, *peaks):
         if value is not None:
             yield _Number(name, value, unit, "data sheet", sheet)

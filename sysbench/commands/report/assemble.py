@@ -348,9 +348,7 @@ def _describe_status(run: ReportedRun[Any]) -> str:
 def _findings(run: ReportedRun[Any]) -> tuple[Finding, ...]:
     findings = command_of(run.record.kind).part("findings")(run.record)
     return tuple(
-        Finding(
-            each.text, (run.basis(each.cells),), origin_of(each.cells, each.about), reservation=each.is_exclusion
-        )
+        Finding(each.text, (run.basis(each.cells),), origin_of(each.cells, each.about), reservation=each.is_exclusion)
         for each in findings
     )
 

@@ -139,10 +139,10 @@ def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any],
     if operator is torch.ops.aten.convolution_backward.default:  # in which FlopCounterMode ignores groups
         gradient, source, weight, *_ = arguments
         dense = source if arguments[7] else gradient
-        return 2 * (dense.numel() // dense.shape[1]) * int(weight.numel()) * sum(arguments[-1][:2])
+        return int(2 * (dense.numel() // dense.shape[1]) * weight.numel() * sum(arguments[-1][:2]))
     if operator in _RECURRENT:  # every weight matrix is multiplied by each row of the input once, or twice in backward
         rows = arguments[0].numel() // arguments[0].shape[-1]
-        return 2 * _RECURRENT[operator] * rows * sum(each.numel() for each in arguments[1] if each.dim() == 2)
+        return int(2 * _RECURRENT[operator] * rows * sum(each.numel() for each in arguments[1] if each.dim() == 2))
     if operator is torch.ops.aten._grouped_mm.default:
         first, second = arguments[:2]
         groups = first.shape[0] if first.dim() == second.dim() == 3 else 1
