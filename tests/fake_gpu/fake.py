@@ -110,6 +110,8 @@ class FakeGpu:
         return {
             "LD_PRELOAD": ":".join(map(str, preloaded)),
             "HOME": str(self.home),
+            # What is calibrated on it is no GPU's rate.
+            "XDG_CONFIG_HOME": str(self.home / ".config"),
             "USE_PYTORCH_KERNEL_CACHE": "0",
             "TRITON_LIBCUDA_PATH": str(self.libraries),
             **({"FAKE_GPU_LOG": str(log)} if log is not None else {}),
