@@ -450,15 +450,9 @@ class Recorder:
         self.phase = outer.name if outer is not None else name
 
     def recording(self) -> Recording:
-        """Return the recording so far.
-
-        A workspace that is freed with its product is a temporary like any other scratch memory: a measured history does
-        not tell them apart.
-        """
-        categories = [self._categories.get(number, "temporaries") for number in range(len(self._sizes))]
+        """Return the recording so far."""
+        categories = (self._categories.get(number, "temporaries") for number in range(len(self._sizes)))
         workspaces, found = self._platform.workspaces, filter(self.is_workspace, self._categories)
-        if workspaces is not None and not workspaces.are_kept:
-            categories = ["temporaries" if each == "workspace" else each for each in categories]
         return Recording(
             events=tuple(self._events),
             allocations=tuple(
@@ -486,8 +480,10 @@ class Recorder:
     def _take_workspaces(self, workspaces: Workspaces, of_lt: bool) -> list[int]:
         """Record the workspaces that a product allocates; return the numbers of those that it frees at its end."""
         if not workspaces.are_kept:
-            wanted = [workspaces.lt_bytes or 0 if of_lt else workspaces.product_bytes]
-            return [self._allocate_workspace(size_bytes, self._origin) for size_bytes in wanted if size_bytes]
+            size_bytes = workspaces.lt_bytes if of_lt else workspaces.product_bytes
+            # A measured history does not tell that of cuBLASLt from other scratch memory.
+            allocate = self._allocate if of_lt else self._allocate_workspace
+            return [allocate(size_bytes, self._origin)] if size_bytes else []
         is_backward = torch._C._current_autograd_node() is not None
         kept = {(is_backward, False): workspaces.product_bytes}
         if of_lt and workspaces.lt_bytes is not None:

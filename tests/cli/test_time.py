@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.commands.time.record import TimeRecord
+from sysbench.units import significant
 from tests.cli.running import (
     QUICK,
     Ran,
@@ -91,7 +92,7 @@ def test_csv_holds_the_numbers_of_the_record(finished: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(ran.out)))
     assert rows
     step = record_in(finished)["cells"][0]["phases"]["step"]["wall"]
-    assert any(repr(step["median_s"]) in row.values() for row in rows)
+    assert any(repr(significant(step["median_s"])) in row.values() for row in rows)
 
 
 @pytest.mark.parametrize(("form", "mark"), [("markdown", "|"), ("latex", r"\toprule")])
