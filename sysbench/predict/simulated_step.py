@@ -25,10 +25,10 @@ from sysbench.predict.step import Constant, PhasePrediction, StepPrediction, pre
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import refuse_unsupported, trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
+from sysbench.simulate.cuda.workspaces import Workspaces
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.replay import Replay, ReplayCache, Verdict
-from sysbench.simulate.workspaces import Workspaces
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import ModelCell

@@ -14,7 +14,7 @@ from sysbench.errors import UnavailableError
 from sysbench.predict.fusing import COMPILED_PHASES, Flow, fuse
 from sysbench.predict.operators import Call, attention, bytes_touched
 from sysbench.predict.trace import HostWork, Kernel, Stage, Trace, TraceWriter
-from sysbench.simulate.attention import reporting_launches
+from sysbench.simulate.cuda.attention import reporting_launches
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.ordered import OrderedStream
 from sysbench.simulate.recording import MICRO_BATCH_PHASES, Device, Platform, Recorder, StepRecording, record

@@ -27,12 +27,13 @@ from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.workload import Workload, facts_of, flops
 from sysbench.log.events import OwnModelFacts
 from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
-from sysbench.simulate.autocast import CUDA_RULES, AutocastRules, cuda_autocast
-from sysbench.simulate.composites import Composites, composites_on, using_composites
+from sysbench.simulate.cuda.autocast import CUDA_RULES, AutocastRules, cuda_autocast
+from sysbench.simulate.cuda.composites import Composites, composites_on, using_composites
+from sysbench.simulate.cuda.kernels import MATRIX_PRODUCTS, SCRATCH, Scratch, uses_cublas_lt
+from sysbench.simulate.cuda.reductions import reductions_on
+from sysbench.simulate.cuda.workspaces import Workspaces
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.kernels import MATRIX_PRODUCTS, SCRATCH, Scratch, uses_cublas_lt
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
-from sysbench.simulate.reductions import reductions_on
 from sysbench.simulate.tensors import (
     DEVICE,
     Arguments,
@@ -44,7 +45,6 @@ from sysbench.simulate.tensors import (
     SimulatedDevice,
 )
 from sysbench.simulate.without_compiler import without_compiler
-from sysbench.simulate.workspaces import Workspaces
 from sysbench.snapshot import Category
 from sysbench.spec.model import ModelCell, Phase
 from sysbench.spec.ranks import layout

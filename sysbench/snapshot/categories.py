@@ -368,18 +368,32 @@ def _infer_categories(
         ],
         _categories_between_phases(lives, phases, is_kept),
     ).astype(np.uint8)
+    _explain_residents(category, lives, traits, size_bytes, is_kept, phases)
+    return category
+
+
+def _explain_residents(
+    category: npt.NDArray[np.uint8],
+    lives: Lifetimes,
+    traits: npt.NDArray[np.uint8],
+    size_bytes: Column,
+    is_kept: npt.NDArray[np.bool_],
+    phases: tuple[Phase, ...],
+) -> None:
+    """Change `category` for what was there before the recording and stays: its sizes tell what it may be."""
+    born_in = _phase_of(lives.born, phases)
+    in_backward = np.array([*(phase.name for phase in phases), ""])[born_in] == "backward"
     # Without events, lifetimes give no evidence of the purpose.
     unexplained = np.flatnonzero(
         (lives.born == 0) & is_kept & (traits == 0) & (category == UNKNOWN) & (lives.states > 1)
     )
     is_gradient = category == _CODE["gradients"]
-    gradients = _sizes_in_one_phase(size_bytes, born_in, is_gradient & (phase == "backward"))
+    gradients = _sizes_in_one_phase(size_bytes, born_in, is_gradient & in_backward)
     category[unexplained] = resident_categories(
         size_bytes[unexplained],
         gradients if len(gradients) else size_bytes[is_gradient & (lives.born == 0)],
-        _sizes_in_one_phase(size_bytes, born_in, (category == _CODE["temporaries"]) & (phase == "backward")),
+        _sizes_in_one_phase(size_bytes, born_in, (category == _CODE["temporaries"]) & in_backward),
     )
-    return category
 
 
 def _last_born(born: npt.NDArray[np.int64], phase: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

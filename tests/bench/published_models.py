@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy, dropout
 from sysbench.lab.transformer import build
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import Tracer
-from sysbench.simulate.attention import reporting_launches
-from sysbench.simulate.composites import using_composites
+from sysbench.simulate.cuda.attention import reporting_launches
+from sysbench.simulate.cuda.composites import using_composites
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.ranks import sharding_on, simulated_ranks
 from sysbench.simulate.recording import Platform, Recorder

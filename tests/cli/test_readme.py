@@ -59,7 +59,9 @@ def test_every_command_that_measures_is_one_that_can_be_given(words: str, monkey
     planned = words if "--plan" in words or "--help" in words else f"{words} --plan"
     # `run` asks a worker what there is to measure on, and one answer is good for all.
     monkeypatch.setattr(devices, "list_devices", what_is_here)
-    monkeypatch.setattr(prediction, "predict_durations_s", lambda *_, **__: {})  # of a whole experiment takes minutes
+    monkeypatch.setattr(
+        prediction, "predict_durations_s", lambda *_, **__: ({}, ())
+    )  # of a whole experiment takes minutes
     ran = answered(*shlex.split(planned))
     assert ran.code == 0, ran.err
     assert ran.out

@@ -234,7 +234,7 @@ def test_a_run_that_a_full_disk_stops_is_shown_and_can_be_finished(tmp_path: Pat
         [sys.executable, "-c", FILLING, *words], env=environment(), capture_output=True, text=True, check=False
     )
     assert ran.returncode == 1
-    assert re.search(r"^ +16 +\d", ran.stdout, re.MULTILINE), "the first cell is in the table"
+    assert re.search(r"^ +16 [! ]+\d", ran.stdout, re.MULTILINE), "the first cell is in the table"
     assert re.search(r"^ +38 +not run", ran.stdout, re.MULTILINE)
     log = only(tmp_path, "*.jsonl")
     resume, complaint = ran.stderr.splitlines()[-2:]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sysbench.simulate.autocast import AutocastRules
+from sysbench.simulate.cuda.autocast import AutocastRules
 from sysbench.simulate.recording import Platform
 from sysbench.spec.model import ModelCell, ModelShape
 

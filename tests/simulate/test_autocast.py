@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sysbench.simulate.autocast import CUDA_RULES, cuda_autocast
+from sysbench.simulate.cuda.autocast import CUDA_RULES, cuda_autocast
 from sysbench.simulate.tensors import DEVICE, SimulatedDevice
 from tests.simulate.test_tensors import Books
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sysbench.simulate.kernels import SCRATCH
+from sysbench.simulate.cuda.kernels import SCRATCH
 
 aten = torch.ops.aten
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sysbench.simulate.autocast import CUDA_RULES
+from sysbench.simulate.cuda.autocast import CUDA_RULES
+from sysbench.simulate.cuda.workspaces import Workspaces
 from sysbench.simulate.recording import Platform, Recorder
 from sysbench.simulate.tensors import DEVICE, SimulatedDevice
-from sysbench.simulate.workspaces import Workspaces
 
 MIB = 2**20
 SMALL, LARGE = 8_519_680, 32 * MIB

@@ -14,8 +14,8 @@ import torch
 
 from sysbench.garbage import gc_paused
 from sysbench.lab.step import TrainingStep
-from sysbench.simulate.autocast import cuda_autocast
-from sysbench.simulate.composites import using_composites
+from sysbench.simulate.cuda.autocast import cuda_autocast
+from sysbench.simulate.cuda.composites import using_composites
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate_recording
 from sysbench.simulate.origins import Origins

@@ -16,7 +16,7 @@ from sysbench.lab.devices import torch_device
 from sysbench.lab.precision import TORCH_DTYPES
 from sysbench.log.events import DeviceInfo, Event, Source
 from sysbench.rounding import FormatName
-from sysbench.simulate.autocast import cuda_autocast
+from sysbench.simulate.cuda.autocast import cuda_autocast
 from sysbench.simulate.tensors import DEVICE, Arguments, Operator, Options, SimulatedDevice
 
 

@@ -38,8 +38,8 @@ from sysbench.predict.step import predict
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import Tracer
 from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.simulate.attention import flash_attn_on, flex_attention, reporting_launches
-from sysbench.simulate.composites import using_composites
+from sysbench.simulate.cuda.attention import flash_attn_on, flex_attention, reporting_launches
+from sysbench.simulate.cuda.composites import using_composites
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, Recorder, Recording
 from sysbench.simulate.replay import Replay, Verdict, available_bytes, replay_unlimited, verdict_of

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sysbench.lab.attention import KINDS
-from sysbench.simulate.attention import CompiledFlexAttention, attention_on
+from sysbench.simulate.cuda.attention import CompiledFlexAttention, attention_on
 from sysbench.simulate.gpu import Gpu
 
 Composites = Mapping[str, Callable[..., Any]]
