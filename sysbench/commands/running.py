@@ -146,6 +146,7 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
         show_plan(spec, options)
         return
     if command.suited and options.resume is None:
+        refuse_unknown_columns(spec, options)  # before a worker says which devices there are
         spec = command.part("suited")(spec, options)
     with _join_launched_ranks(spec, options) as options:
         raise typer.Exit(exit_code(command.part("perform")(spec, options).record))
