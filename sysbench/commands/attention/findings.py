@@ -635,7 +635,7 @@ def _accounted(cells: Cells) -> Iterator[Finding]:
             many = re.sub(r"^(tensor|workspace) of", r"\1s of", name)
             parts.append(f"{units.size(size_bytes)} for each of {count} {many}")
     smaller = sum(list(grouped.values())[LARGEST:])
-    parts += [f"{smaller} smaller tensors"] if smaller else []
+    parts += [f"{smaller} smaller tensor{'s' if smaller > 1 else ''}"] if smaller else []
     total_bytes = sum(each.size_bytes for each in cell.tensors)
     total = f"in total {units.size(total_bytes)}"
     if cell.needed_bytes is not None and cell.needed_bytes > total_bytes:

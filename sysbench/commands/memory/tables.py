@@ -666,10 +666,13 @@ def verdict_text(cell: MemoryCellRecord) -> str:
         return f"{cell.detail or 'does not fit'}.{search_text}"
     included = ""
     if cell.gpu is not None:
-        nccl = f", {units.size(cell.gpu.nccl_bytes)} of NCCL buffers" if cell.gpu.nccl_bytes else ""
-        workspaces = units.size(cell.by_category.get("workspace", 0))
-        context = f"{units.size(cell.gpu.context_bytes)} for the CUDA context"
-        included = f" This counts {context}{nccl} and {workspaces} of workspaces."
+        parts = [f"{units.size(cell.gpu.context_bytes)} for the CUDA context"]
+        for size_bytes, name in (
+            (cell.gpu.nccl_bytes, "NCCL buffers"),
+            (cell.by_category.get("workspace"), "workspaces"),
+        ):
+            parts += [f"{units.size(size_bytes)} of {name}"] if size_bytes else []
+        included = f" This counts {join_words(parts)}."
     spare = f", with {units.size(verdict.margin_bytes)} to spare" if verdict.margin_bytes is not None else ""
     return f"fits{spare}.{included}{search_text}"
 
