@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from sysbench import formulas
 from sysbench.commands.memory.findings import autocast_copies_bytes, findings, fit_parabola, headlines
-from sysbench.commands.memory.record import LargestRecord, MemoryCellRecord
+from sysbench.commands.memory.record import LargestRecord, MemoryCellRecord, MemoryRecord
 from sysbench.commands.memory.spec import MemorySpec
+from tests.cli.running import answered
 from tests.fixtures_memory import GIB, MIB, group, memory_cell, third_report
 
 
@@ -63,6 +65,18 @@ def test_copies_of_the_weights_are_two_bytes_for_every_number_but_embedding_and_
     linears = spec.model.layers * (4 * 2560 * 2560 + 3 * 2560 * 10240) + 2560 * 10000
     assert formulas.parameters(spec.model) - linears == 2560 * 10000 + (2 * spec.model.layers + 1) * 2560
     assert autocast_copies_bytes(cell) == 2 * linears
+
+
+# --- ranks
+
+
+def test_the_fewest_ranks_that_fit_stand_beside_the_most_that_do_not(tmp_path: Path) -> None:
+    words = ("--size=small", "--ctx=256", "--simulate=3GiB", "--ranks=1,2,8", "--strategy=fsdp2", "--mode=train")
+    ran = answered("memory", *words, "--quiet", "--json=-", f"--out={tmp_path}")
+    record = MemoryRecord.model_validate_json(ran.out)
+    fits = {cell.cell.ranks: cell.verdict is not None and cell.verdict.fits for cell in record.cells}
+    assert fits == {1: False, 2: False, 8: True}
+    assert about(record.cells, "with 8 ranks").endswith("fits with 8 ranks (fsdp2), not with 2.")
 
 
 # --- growth

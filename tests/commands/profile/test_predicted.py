@@ -162,7 +162,8 @@ def test_a_step_that_does_not_fit_leaves_no_trace() -> None:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
-    line = ("profile", *MINUTE, "--ctx", "32", "--mode", "forward", "--simulate", "a100-80gb,4090", "--trace", "t.json")
+    line = ("profile", *MINUTE, "--ctx", "32", "--mode", "forward", "--simulate", "a100-80gb,4090")
+    line += ("--trace", "t.json", "--flame", "f.svg")
     return ran_once(tmp_path_factory, "predicted-profile", *line)
 
 
@@ -175,6 +176,8 @@ def test_a_run_says_everywhere_that_nothing_was_measured(ran: tuple[Ran, Path]) 
     assert [cell["prediction"]["source"] for cell in cells] == ["predicted"] * 2
     assert all(cell["unprofiled"] is None and cell["coverage"] is None for cell in cells)
     assert all(cell["summary"]["predicted"] for cell in cells)
+    drawn = (directory / "f-a100-80gb.svg").read_text()
+    assert f"PREDICTED for {by_name('a100-80gb').title}" in drawn
     reported = answered("report", "latest", "-o", "report.md", cwd=directory)
     assert reported.code == 0, reported.err
     assert "Nothing in this report was measured" in (directory / "report.md").read_text()
