@@ -160,7 +160,7 @@ def test_the_options_of_accum_are_those_that_were_reviewed() -> None:
 
 
 def test_every_field_that_is_an_option_says_what_it_does() -> None:
-    shown = answered("accum", "--help", COLUMNS="200")
+    shown = answered("accum", "--help", "all", COLUMNS="200")
     assert shown.code == 0
     for flag in flags(AccumSpec):
         assert flag in shown.out, flag
