@@ -113,7 +113,14 @@ CELLS = dict(itertools.islice(cells(), 0, None, 3))
 
 @pytest.mark.parametrize("name", CELLS)
 def test_predicted_memory_is_that_of_a_real_step(name: str) -> None:
-    predicted, real = formulas.predicted_memory(CELLS[name]).total_bytes, peak_of_a_step(CELLS[name])
+    predicted = formulas.predicted_memory(CELLS[name]).total_bytes
+    try:
+        real = peak_of_a_step(CELLS[name])
+    except RuntimeError as error:
+        # PyTorch's own fault where ATEN_CPU_CAPABILITY takes instructions away that its oneDNN still finds.
+        if "only supported when avx512 is supported" in str(error):
+            pytest.skip(str(error))
+        raise
     assert 0.95 * real <= predicted <= 1.10 * real, f"{predicted / real - 1:+.1%}"
 
 
