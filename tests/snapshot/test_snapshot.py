@@ -24,7 +24,7 @@ from sysbench.errors import LogError, OutputError
 from sysbench.snapshot import plain_pickle, snapshot
 from sysbench.snapshot.layout import ACTIONS, NONE, STATES, Snapshot
 from sysbench.snapshot.plain_pickle import UnreadableError
-from sysbench.snapshot.snapshot import SnapshotCollector
+from sysbench.snapshot.snapshot import MAX_SIZE_BYTES, SnapshotCollector
 from tests.snapshot.synthetic_snapshots import Model, frame, training_snapshot
 
 SMALL = Model(layers=2, d_model=64, d_ff=128, heads=2, vocab=100, ctx=32)
@@ -126,7 +126,7 @@ ENTRIES = st.fixed_dictionaries(
     {
         "action": st.sampled_from(ACTIONS[1:9]),
         "addr": st.integers(0, 2**63 - 1) | st.integers(0, 300) | st.integers(2**63, 2**64 - 1),
-        "size": st.integers(0, 2**62) | st.integers(0, 70_000),
+        "size": st.integers(0, MAX_SIZE_BYTES) | st.integers(0, 70_000),
         "stream": st.integers(-(2**63), 2**63 - 1) | st.just(0),
     },
     optional={
@@ -462,7 +462,22 @@ FOREIGN = {
     "the frames are malformed": pickle.dumps(
         {"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "frames": [frame("a.py", 1, "f"), (1, 2)]}]]}
     ),
-    "is negative": pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "size": -1}]]}),
+    "a size is -1 bytes": pickle.dumps(
+        {"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "size": -1}]]}
+    ),
+    "in a segment, a size is -2 bytes": pickle.dumps(
+        {"segments": [{"address": 1, "total_size": -2, "blocks": []}], "device_traces": []}
+    ),
+    "a size is 9223372036854775807 bytes": pickle.dumps(
+        {"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "size": 2**63 - 1}]]}
+    ),
+    "its roundup_power2_divisions are {'1': 'x'}": pickle.dumps(
+        {
+            "segments": [],
+            "device_traces": [],
+            "allocator_settings": {"roundup_power2_divisions": {"1": "x"}},
+        }
+    ),
 }
 
 
