@@ -66,6 +66,21 @@ def test_a_table_has_the_same_keys_in_every_row_and_a_wrong_name_lists_all() -> 
         run.rows("sumary")
 
 
+def test_a_time_is_read_alike_whether_it_was_measured_or_predicted(tmp_path: Path) -> None:
+    words = "time --d-model 32 --d-ff 64 --layers 1 --heads 2 --vocab 50 --ctx 16 --batch 1 --mode forward"
+    (predicted,) = sysbench.run(f"{words} --simulate h100", out=tmp_path / "predicted").cells
+    (row,) = sysbench.load(next(tmp_path.glob("predicted/*.json"))).rows("predicted")
+    assert predicted.time_s("step") == pytest.approx(row["step_s"], rel=1e-8)
+    assert 0 < predicted.time_s("forward") <= predicted.time_s()
+    assert predicted.time_s("backward") is None
+    with pytest.raises(KeyError, match=r"'step' was not measured in this cell; time_s\('step'\) also returns"):
+        predicted.phases["step"]
+    for measured in sysbench.load(RUNS / "time-a100.json").cells:
+        assert measured.time_s() == (measured.phases["step"].times.median_s if measured.outcome == "ok" else None)
+    with pytest.raises(KeyError, match="'forwards' is not a phase"):
+        measured.time_s("forwards")
+
+
 @pytest.mark.usefixtures("place")
 def test_earlier_runs_are_found_by_name() -> None:
     newest = json.loads(Path("runs/2026-11-21T10-00-00-time.json").read_text())

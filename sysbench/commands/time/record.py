@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from sysbench.commands.time.spec import TimeCell
 from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.model import Precision
+from sysbench.spec.model import Phase, Precision
 from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, Moment, PerSecond, Seconds, Size, Unbounded
 
 FORWARD_BACKWARD: Final = ("forward", "loss", "backward")
@@ -120,6 +120,13 @@ class RankRecord(Frozen):
         return step.wall.median_s if step is not None and step.wall is not None else None
 
 
+class MeasuredPhases(dict[str, PhaseRecord]):
+    """Measured phases by name. The KeyError for another name says where predicted times are."""
+
+    def __missing__(self, phase: str) -> PhaseRecord:
+        raise KeyError(f"{phase!r} was not measured in this cell; time_s({phase!r}) also returns predicted times")
+
+
 class TimeCellRecord(ModelCellRecord):
     """One cell of `sysbench time`.
 
@@ -134,7 +141,7 @@ class TimeCellRecord(ModelCellRecord):
     graph_breaks: Count | None
     attention_kernel: str | None
     loss: Unbounded | None
-    phases: dict[str, PhaseRecord]
+    phases: Annotated[dict[str, PhaseRecord], AfterValidator(MeasuredPhases)]
     """The mode's phases in order, then `step`; empty when nothing was measured."""
     warmup_samples_s: list[Seconds]
     """Wall time of the warm-up steps, in order."""
@@ -147,6 +154,20 @@ class TimeCellRecord(ModelCellRecord):
     """None if the cell was measured."""
     ranks: list[RankRecord] = Field(default=[], exclude_if=lambda value: not value)
     """Every rank, if there are several."""
+
+    def time_s(self, phase: str = "step") -> float | None:
+        """Return the median time of a phase, or its predicted time (see `source`); None without either, in seconds.
+
+        Raises KeyError for a phase that no step has.
+        """
+        if phase not in ("step", *get_args(Phase)):
+            raise KeyError(f"{phase!r} is not a phase: {', '.join(('step', *get_args(Phase)))}")
+        found = self.prediction
+        if found is None:
+            samples = self.samples(phase)
+            return samples.median_s if samples else None
+        parts = (found.step,) if phase == "step" else (part for part in found.phases if part.name == phase)
+        return next((part.point_s for part in parts if part is not None), None)
 
     def samples(self, phase: str) -> Samples | None:
         """Return the samples of a phase by the host's clock, or by the device's clock if the host did not wait."""
