@@ -181,6 +181,11 @@ def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
         and (axis != "execution" or cell["execution"] != "eager")
         and axis in cell
     ]
+    dtypes = {each.get("parameter_dtype") for each in cells}
+    if "precision" not in differing and len(dtypes) == 1 and (dtype := dtypes.pop()):
+        # A user's model decides itself in which format its parameters are; fp32 is then none that is computed in.
+        index = phrases.index(precision := phrase("precision", cell["precision"]))
+        phrases[index] = f"{dtype} parameters" if precision == "fp32" else f"{precision}, {dtype} parameters"
     if cell["size"] == "custom" and "size" not in differing:
         model = cell["model"]
         layers, heads = (f"{model[name]} {name[:-1] if model[name] == 1 else name}" for name in ("layers", "heads"))

@@ -229,6 +229,16 @@ def refuse_unknown_tables(kind: Kind, options: RecordOptions) -> None:
             raise UsageError(f"--tables {unknown(name, 'a table', tables)}")
 
 
+def _refuse_missing_extras(spec: RunSpec, options: RunOptions) -> None:
+    """Raise UsageError if an optional package is missing; where cells run elsewhere, the workers there look."""
+    models: Sequence[str] = getattr(spec, "model", ())
+    if not options.on and any(each.startswith("hf:") for each in models):
+        from sysbench import extras
+
+        if complaint := extras.missing(*extras.TRANSFORMERS):
+            raise UsageError(complaint)
+
+
 def refuse_unknown_columns(spec: RunSpec, options: RunOptions) -> None:
     """Raise UsageError if a requested column does not exist in any table of this run."""
     if not options.columns:
@@ -291,6 +301,7 @@ def run_cells(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
     error is raised. Raises UsageError for columns that the run cannot have.
     """
     refuse_unknown_columns(spec, options)
+    _refuse_missing_extras(spec, options)
     from sysbench.engine.interrupts import catch_interrupts
     from sysbench.log import runs
 

@@ -300,6 +300,10 @@ class OwnModelFacts(Frozen):
     """Shared parameters count once."""
     trainable_parameters: Count
     """Parameters that are not frozen."""
+    parameter_dtypes: dict[str, Count] = Field(default={}, exclude_if=lambda value: not value)
+    """Parameters by dtype (`bfloat16`), most first; empty in logs of earlier versions."""
+    ignored_dtype: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Dtype that a Hugging Face config names for trained weights, if the model was not built in it."""
     inputs: str
     """Source of the inputs: `get_inputs in gpt.py`, `token ids below 50257`."""
     loss: str | None
@@ -317,6 +321,12 @@ class OwnModelFacts(Frozen):
     """Duration of the first import of the model's code in this process."""
     printed: str
     """Beginning of the output that the code has printed so far."""
+
+    @property
+    def parameter_dtype(self) -> str | None:
+        """Short name of the dtype that most parameters have: `bf16`; None in logs of earlier versions."""
+        dtype = next(iter(self.parameter_dtypes), None)
+        return {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}.get(dtype, dtype) if dtype else None
 
 
 class OwnModelBuilt(OwnModelFacts, Event):

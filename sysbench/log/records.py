@@ -118,11 +118,13 @@ class CellRecord(Frozen):
         """The cell in JSON form, for code that accesses axes by name; code for one specific axis uses `cell`.
 
         If the cell was measured elsewhere, the hardware is added, so that equal cells on different GPUs remain
-        distinct.
+        distinct. The dtype of a user's model is added for titles, unless it is fp32.
         """
         axes: dict[str, Any] = self.cell.model_dump(mode="json")
         if self.host is not None and self.device is not None and not self.cell.simulated:
             axes["hardware"] = self.device.name
+        if self.own_model is not None and self.own_model.parameter_dtype not in (None, "fp32"):
+            axes["parameter_dtype"] = self.own_model.parameter_dtype
         return axes
 
     @cached_property

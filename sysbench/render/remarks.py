@@ -71,7 +71,7 @@ def _describe_own_model(model: OwnModelFacts, outcome: Outcome) -> str:
     built = f"{model.class_name}({model.config_class})" if model.config_class else model.class_name
     name = f"{built} from {PurePath(code).name}" if code else built
     facts = [
-        f"{name}: {units.count(model.parameters)} parameters",
+        f"{name}: {units.count(model.parameters)} parameters{_describe_dtypes(model)}",
         *([f"{units.count(frozen)} of them frozen"] if frozen else []),
         *([f"import took {units.seconds(model.import_s)}"] if model.import_s >= SLOW_IMPORT_S else []),
         f"inputs: {model.inputs}",
@@ -79,6 +79,14 @@ def _describe_own_model(model: OwnModelFacts, outcome: Outcome) -> str:
         *([f"FLOPs are unknown: {model.uncounted}"] if model.uncounted and outcome == "ok" else []),
     ]
     return "; ".join(facts)
+
+
+def _describe_dtypes(model: OwnModelFacts) -> str:
+    named = list(model.parameter_dtypes)
+    if model.ignored_dtype:
+        follow = f"--model-arg dtype={model.ignored_dtype}"
+        return f" in {' and '.join(named)}, not in its config's {model.ignored_dtype} ({follow} follows it)"
+    return f" in {' and '.join(named)}" if named not in ([], ["float32"]) else ""
 
 
 def cautions(record: RunRecord[AnyCell]) -> list[Remark]:

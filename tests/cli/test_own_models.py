@@ -201,3 +201,50 @@ def test_an_experiment_from_elsewhere_may_not_name_code_unless_it_is_allowed(tmp
     refused = answered("run", "../there/e.toml", "--plan", cwd=tmp_path / "here")
     assert refused.code == 2
     assert "it imports code (theirs:Lm): read it, then add --allow-code" in refused.complaint
+
+
+HALF = """
+import torch
+from torch import nn
+
+
+class Half(nn.Module):
+    def __init__(self, dtype="float32"):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(50, 32), nn.Linear(32, 50)
+        self.to(getattr(torch, dtype))
+
+    def forward(self, tokens):
+        return self.head(self.embed(tokens))
+"""
+
+
+def shown_memory(here: Path, *words: str) -> str:
+    ran = answered("memory", *words, "--ctx=16", "--mode=forward", "--simulate=h100", "--quiet", cwd=here, COLUMNS="300")
+    assert ran.code == 0, ran.err
+    return ran.out
+
+
+def test_the_title_names_the_dtype_of_the_parameters(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text(HALF)
+    whole, half, autocast = (
+        shown_memory(tmp_path, "--model=half.py:Half", *more)
+        for more in ((), ("--model-arg=dtype=bfloat16",), ("--model-arg=dtype=float16", "--bf16"))
+    )
+    assert "· fp32 ·" in whole.splitlines()[0]
+    assert "· bf16 parameters ·" in half.splitlines()[0]
+    assert "· bf16, fp16 parameters ·" in autocast.splitlines()[0]
+    assert "3.25 k parameters; " in whole
+    assert "3.25 k parameters in bfloat16; " in half
+
+
+def test_a_configs_dtype_is_followed_or_its_neglect_is_said(tmp_path: Path) -> None:
+    shape = {"vocab_size": 50, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16", **shape, **heads}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    neglected = shown_memory(tmp_path, "--model=hf:config.json")
+    assert "in float32, not in its config's bfloat16 (--model-arg dtype=bfloat16 follows it)" in neglected
+    followed = shown_memory(tmp_path, "--model=hf:config.json", "--model-arg=dtype=bfloat16")
+    assert "config's" not in followed
+    assert "· bf16 parameters ·" in followed.splitlines()[0]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from sysbench import extras
 from sysbench.engine.elsewhere.share import RunCells, Share, carried_out, carried_out_and_sent
 from sysbench.engine.launchers import command, environment
 from sysbench.errors import LogError, UsageError
@@ -273,11 +274,10 @@ class _SlurmJob:
 
 
 def _optional(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        extra = {"submitit": "slurm"}.get(name, name)
-        raise UsageError(f"--on {extra} needs the package {name}: pip install 'sysbench[{extra}]'") from error
+    extra = {"submitit": "slurm"}.get(name, name)
+    if complaint := extras.missing(name, extra, f"--on {extra}"):
+        raise UsageError(complaint)
+    return importlib.import_module(name)
 
 
 def _words(error: object) -> str:

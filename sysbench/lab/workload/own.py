@@ -6,6 +6,7 @@ Models from transformers are built offline, and without trained weights.
 from __future__ import annotations
 
 import inspect
+import json
 import os
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import sdpa_kernel
 
+from sysbench import extras
 from sysbench.errors import UnavailableError, nearest
 from sysbench.lab.attention import BACKENDS, KINDS
 from sysbench.lab.workload.imports import LoadedCode, Printed, arguments_for, code_file, import_s, load_code, user_code
@@ -87,6 +89,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
             loss=lambda: first.description,
             printed=printed,
             import_s=import_s(files),
+            ignored_dtype=None if code is not None else _ignored_dtype(own),
         ),
     )
 
@@ -239,6 +242,13 @@ _IMPLEMENTATIONS: Mapping[Attention, str] = {
 DTYPE = "dtype"
 
 
+def _ignored_dtype(own: OwnModel) -> str | None:
+    """Return the dtype of the weights that a Hugging Face config describes, if the model is built in fp32 instead."""
+    config = json.loads(own.config.read_text())
+    named = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    return None if DTYPE in own.arguments or named == "float32" else named
+
+
 def build_from_config(path: Path, fields: Mapping[str, Any], attention: Attention) -> nn.Module:
     """Build the model that a config describes, on torch's default device; `fields` override fields of the config.
 
@@ -247,10 +257,10 @@ def build_from_config(path: Path, fields: Mapping[str, Any], attention: Attentio
     unknown, or if transformers is not installed.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    try:
-        import transformers
-    except ImportError:
-        raise UnavailableError("--model hf:… needs the package transformers: pip install 'sysbench[hf]'") from None
+    if complaint := extras.missing(*extras.TRANSFORMERS):
+        raise UnavailableError(complaint)
+    import transformers
+
     with user_code(f"reading {path}"):
         config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     for name, value in fields.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ class OwnWorkload:
     loss          returns a description of the loss, which is known after the first step
     printed       output of the model's code so far
     import_s      duration of the first import of the model's code
+    ignored_dtype  dtype that a Hugging Face config names, if the model is not built in it
     """
 
     class_name: str
@@ -52,6 +54,7 @@ class OwnWorkload:
     loss: Callable[[], str | None]
     printed: Printed
     import_s: float
+    ignored_dtype: str | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,13 @@ def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any],
     return 0 if count is None else int(count(*arguments, **options, out_val=result))
 
 
+def _count_by_dtype(parameters: Iterable[Tensor]) -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    for each in parameters:
+        counted[str(each.dtype).removeprefix("torch.")] += each.numel()
+    return dict(counted.most_common())
+
+
 def facts_of(
     work: Workload, by_phase: Mapping[str, int] | None, uncounted: str | None = None, assumed: Iterable[str] = ()
 ) -> OwnModelFacts:
@@ -165,6 +175,8 @@ def facts_of(
         config_class=own.config_class,
         parameters=sum(each.numel() for each in parameters),
         trainable_parameters=sum(each.numel() for each in parameters if each.requires_grad),
+        parameter_dtypes=_count_by_dtype(parameters),
+        ignored_dtype=own.ignored_dtype,
         inputs=own.inputs,
         loss=own.loss(),
         tokens=work.tokens,

@@ -1,0 +1,52 @@
+"""Optional packages: which command installs them here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+TRANSFORMERS = ("transformers", "hf", "--model hf:…")
+
+
+def missing(package: str, extra: str, what: str) -> str | None:
+    """Return a complaint if `what` needs a package that cannot be imported here; does not import it."""
+    if importlib.util.find_spec(package) is not None:
+        return None
+    return f"{what} needs the package {package}: {install_command(extra)}"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra to the installation that is running: from an index, or from a clone."""
+    clone, is_editable = _source()
+    if clone is None:
+        return f"{_pip()} 'sysbench[{extra}]'"
+    if _is_made_by_uv() and (clone / "pyproject.toml").is_file() and Path(sys.prefix).parent == clone:
+        return f"uv sync --inexact --extra {extra} (in {clone})"
+    return f"{_pip()} {'-e ' if is_editable else ''}{shlex.quote(f'{clone}[{extra}]')}"
+
+
+def _source() -> tuple[Path | None, bool]:
+    """Return the directory that sysbench was installed from, if any, and whether it runs from there (PEP 610)."""
+    try:
+        text = distribution("sysbench").read_text("direct_url.json")
+    except PackageNotFoundError:  # run from its sources
+        return Path(__file__).parents[1], True
+    origin = json.loads(text or "{}")
+    if "dir_info" not in origin:
+        return None, False
+    return Path(unquote(urlsplit(origin["url"]).path)), bool(origin["dir_info"].get("editable"))
+
+
+def _pip() -> str:
+    return "uv pip install" if _is_made_by_uv() else "pip install"
+
+
+def _is_made_by_uv() -> bool:
+    """Return whether uv made this environment, which then has no pip."""
+    settings = Path(sys.prefix) / "pyvenv.cfg"
+    return settings.is_file() and any(line.startswith("uv =") for line in settings.read_text().splitlines())

@@ -1,0 +1,61 @@
+"""Optional packages: what installs them fits the installation, and is said before anything runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from sysbench.extras import install_command
+from tests.cli.running import answered
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a sysbench is installed, in an environment that uv has not made, that is found before the one that runs."""
+    place = tmp_path / "sysbench-9.dist-info"
+    place.mkdir()
+    (place / "METADATA").write_text("Metadata-Version: 2.1\nName: sysbench\nVersion: 9\n")
+    environment = tmp_path / "clone" / ".venv"
+    environment.mkdir(parents=True)
+    (environment / "pyvenv.cfg").write_text("version_info = 3.11\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "prefix", str(environment))
+    return place
+
+
+def test_from_an_index_the_name_is_enough(installed: Path) -> None:
+    assert install_command("hf") == "pip install 'sysbench[hf]'"
+    (installed / "direct_url.json").write_text(json.dumps({"url": "https://x/y.whl", "archive_info": {}}))
+    assert install_command("hf") == "pip install 'sysbench[hf]'"
+
+
+def test_from_a_clone_its_directory_is_named(installed: Path) -> None:
+    origin = {"url": "file:///home/me/my%20clone", "dir_info": {"editable": True}}
+    (installed / "direct_url.json").write_text(json.dumps(origin))
+    assert install_command("ray") == "pip install -e '/home/me/my clone[ray]'"
+    (installed / "direct_url.json").write_text(json.dumps({**origin, "dir_info": {}}))
+    assert install_command("ray") == "pip install '/home/me/my clone[ray]'"
+
+
+def test_in_a_clone_that_uv_runs_uv_installs(installed: Path) -> None:
+    clone = installed.parent / "clone"
+    (installed / "direct_url.json").write_text(json.dumps({"url": clone.as_uri(), "dir_info": {"editable": True}}))
+    (clone / ".venv" / "pyvenv.cfg").write_text("uv = 0.9\n")
+    assert install_command("hf") == f"uv pip install -e '{clone}[hf]'"
+    (clone / "pyproject.toml").touch()
+    assert install_command("hf") == f"uv sync --inexact --extra hf (in {clone})"
+
+
+def test_a_missing_package_is_said_before_a_worker_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find(name))
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    for command in ("time", "memory", "profile"):
+        ran = answered(command, "--model", f"hf:{tmp_path}", "--ctx", "16", f"--out={tmp_path / 'runs'}")
+        assert ran.code == 2
+        assert ran.complaint.endswith(f"--model hf:… needs the package transformers: {install_command('hf')}")
+        assert not (tmp_path / "runs").exists()
