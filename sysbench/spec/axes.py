@@ -52,6 +52,11 @@ def parse_integers(text: str) -> tuple[int, ...]:
     return _parse_integers(text)
 
 
+def is_range(word: str) -> bool:
+    """Return whether a word is written as a range of whole numbers, with or without a stride: `0-9`, `1-8*2`."""
+    return _RANGE.fullmatch(word.strip()) is not None
+
+
 def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, ...]]:
     """Return a parser of axes over the names in `allowed`.
 
@@ -135,7 +140,8 @@ def _parse_item(item: str, axis: str) -> Iterator[int]:
         )
     first, last = int(found["first"]), int(found["last"])
     if found["operator"] is None:
-        raise ValueError(f"{item} has no stride: write {item}*2 (doubling) or {item}+{max(last - first, 1)} (adding)")
+        doubling = f"{item}*2 (doubling) or " if first else ""
+        raise ValueError(f"{item} has no stride: write {doubling}{item}+{max(last - first, 1)} (adding)")
     if last < first:
         raise ValueError(f"{item} runs backwards: write {last}-{first}{found['operator']}{found['step']}")
     operator = found["operator"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sysbench.errors import nearest, unknown
-from sysbench.spec.axes import Scalar, parse_integers, parse_scalar, split_words
+from sysbench.spec.axes import Scalar, is_range, parse_integers, parse_scalar, split_words
 from sysbench.spec.quantities import Size
 
 HUGGING_FACE = "hf:"
@@ -69,6 +70,8 @@ def _parse_scalars(written: str) -> tuple[Scalar, ...]:
     try:
         return parse_integers(written)
     except ValueError:
+        if any(map(is_range, split_words(written))):  # not meant as a word
+            raise
         return tuple(parse_scalar(word) for word in split_words(written))
 
 
@@ -176,16 +179,19 @@ class OwnModel(BaseModel):
 
         Files are parsed, not run. Names that only an import can find are not checked.
         """
-        for option, target in (("--model", self.target), ("--inputs", self.inputs), ("--loss", self.loss)):
+        for option, target, arguments in (
+            ("--model", self.target, frozenset(self.arguments)),
+            ("--inputs", self.inputs, frozenset()),
+            ("--loss", self.loss, frozenset()),
+        ):
             where, _, attribute = (target or "").rpartition(":")
             path = Path(self.directory) / (where if where.endswith(".py") else f"{where.replace('.', '/')}.py")
             if target is not None and target.startswith(HUGGING_FACE):
                 if not self.config.is_file():
                     return f"{option} {target}: there is no file {self.config}"
             elif where and path.is_file():
-                if (
-                    problem := _binding_problem(attribute.partition(".")[0], where, path, path.stat().st_mtime_ns)
-                ) is not None:
+                problem = _file_problem(attribute, where, path, path.stat().st_mtime_ns, arguments)
+                if problem is not None:
                     return f"{option} {target}: {problem}"
             elif where.endswith(".py"):
                 return f"{option} {target}: there is no file {path}"
@@ -193,11 +199,11 @@ class OwnModel(BaseModel):
 
 
 @lru_cache(maxsize=16)  # all cells of a run name the same few files
-def _binding_problem(name: str, where: str, path: Path, _modified_ns: int) -> str | None:
-    """Return a one-line message if the file is not valid Python, or does not bind `name` anywhere; otherwise None.
+def _file_problem(attribute: str, where: str, path: Path, _modified_ns: int, arguments: Collection[str]) -> str | None:
+    """Return a one-line message if the file is not valid Python or does not bind the name of `attribute`, or if what it
+    binds takes none of these arguments; otherwise None.
 
-    The file is parsed, not run. Also returns None if the file binds names dynamically, so that only an import can find
-    them.
+    The file is parsed, not run. Also returns None where only an import can tell.
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # such as invalid escapes, which the import reports
@@ -206,6 +212,35 @@ def _binding_problem(name: str, where: str, path: Path, _modified_ns: int) -> st
         return (
             f"{error.msg} in line {error.lineno} of {where}" if isinstance(error, SyntaxError) else f"{error}: {where}"
         )
+    return _binding_problem(attribute.partition(".")[0], where, tree) or _argument_problem(attribute, tree, arguments)
+
+
+def _argument_problem(name: str, tree: ast.Module, given: Collection[str]) -> str | None:
+    """Return a one-line message if a class or function in the file certainly does not take one of these arguments."""
+    found = [each for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name == name]
+    if len(found) != 1 or found[0].decorator_list:
+        return None
+    function: ast.stmt | None = found[0]
+    if isinstance(function, ast.ClassDef):
+        if function.keywords:  # a metaclass
+            return None
+        methods = (each for each in function.body if isinstance(each, ast.FunctionDef))
+        function = next((each for each in methods if each.name == "__init__" and not each.decorator_list), None)
+    if not isinstance(function, ast.FunctionDef) or function.args.kwarg is not None:
+        return None
+    positional = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    positional = positional[1:] if isinstance(found[0], ast.ClassDef) else positional
+    required = len(positional) - len(function.args.defaults) + function.args.kw_defaults.count(None)
+    taken = [*positional, *(each.arg for each in function.args.kwonlyargs)]
+    wrong = next((each for each in given if each not in taken), None)
+    # The only required argument may be a config, whose fields are what --model-arg names.
+    if wrong is None or required == 1:
+        return None
+    return f"--model-arg {wrong}: {unknown(wrong, f'an argument of {name}', taken)}"
+
+
+def _binding_problem(name: str, where: str, tree: ast.Module) -> str | None:
+    """Return a one-line message if the file does not bind `name` anywhere, not even dynamically; otherwise None."""
     nodes, definition = list(ast.walk(tree)), ast.ClassDef | ast.FunctionDef
     names = [each for each in nodes if isinstance(each, ast.Name)]
     bound = {each.id for each in names if isinstance(each.ctx, ast.Store)}

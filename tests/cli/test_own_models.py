@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sysbench.cli import main
+from sysbench.commands.memory.spec import MemorySpec
 from sysbench.commands.running import tracebacks
 from sysbench.errors import UsageError
 from tests.cli.running import Ran, answered, ran_once
@@ -220,7 +221,9 @@ class Half(nn.Module):
 
 
 def shown_memory(here: Path, *words: str) -> str:
-    ran = answered("memory", *words, "--ctx=16", "--mode=forward", "--simulate=h100", "--quiet", cwd=here, COLUMNS="300")
+    ran = answered(
+        "memory", *words, "--ctx=16", "--mode=forward", "--simulate=h100", "--quiet", cwd=here, COLUMNS="300"
+    )
     assert ran.code == 0, ran.err
     return ran.out
 
@@ -248,3 +251,39 @@ def test_a_configs_dtype_is_followed_or_its_neglect_is_said(tmp_path: Path) -> N
     followed = shown_memory(tmp_path, "--model=hf:config.json", "--model-arg=dtype=bfloat16")
     assert "config's" not in followed
     assert "· bf16 parameters ·" in followed.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("argument", "complaint"),
+    [
+        ("dtpye=bfloat16", "--model-arg dtpye: dtpye is not an argument of Half. Did you mean dtype? (dtype)"),
+        ("dtype=0-9", "--model-arg 0-9 has no stride: write 0-9+9 (adding)"),
+        ("dtype=8-64", "--model-arg 8-64 has no stride: write 8-64*2 (doubling) or 8-64+56 (adding)"),
+    ],
+)
+def test_a_wrong_argument_is_refused_before_a_worker_starts(argument: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text(f"raise SystemExit\n{HALF}")  # whoever imports it ends
+    ran = answered(
+        "time", "--model=half.py:Half", f"--model-arg={argument}", f"--out={tmp_path / 'runs'}", cwd=tmp_path
+    )
+    assert ran.code == 2
+    assert ran.complaint.endswith(complaint)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "(self, config)",
+        "(self, **options)",
+        "(self, *, dtpye=1)",
+        "(self, a, b=1, *, dtpye)",
+        "(self, dtpye=1, /, c=2)",
+    ],
+)
+def test_what_a_constructor_may_take_is_left_to_it(signature: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.py"
+    path.write_text(f"class M:\n    def __init__{signature}: ...\nclass Heir(M): ...\n")
+    for name in ("M", "Heir"):
+        (cell,) = MemorySpec(model=f"{path}:{name}", model_arg=["dtpye=2"], ctx=16, mode="forward").cells()
+        assert cell.problem() is None
