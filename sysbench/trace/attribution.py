@@ -117,7 +117,7 @@ class Slices:
 
 def slice_recording(recording: Recording) -> tuple[RangeTree, Slices]:
     """Return the range tree and the slices of a recording. The recording itself cannot be used afterwards."""
-    ranges = range_tree.read(Ranges(*recording.ranges.columns()), recording.names)
+    ranges = range_tree.read(Ranges(*recording.ranges.columns()), recording.names, recording.step_pattern)
     add_modules(recording.operators, recording.names, ranges)
     on_device = len(recording.work) > 0
     if on_device:

@@ -1,8 +1,8 @@
 """Meaning of the ranges in a trace: each marks a step, a phase, or a module of the model.
 
 `sysbench.lab.ranges` lists the ranges of sysbench's own workload. Ranges of other programs are recognised by name:
-`ProfilerStep#4` is a step, `Optimizer.step#AdamW.step` is the optimizer, and any other range marks a submodule of the
-enclosing module.
+`ProfilerStep#4` and `my_step_4` are steps, `Optimizer.step#AdamW.step` is the optimizer, and any other range marks a
+submodule of the enclosing module. A range in a step is no other step.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ _STEP_NAMES: Final = (
     re.compile(r"((train(ing)?[ _-]?)?step|iter(ation)?)[ _#:-]*\d+", re.IGNORECASE),
 )
 """Groups of step names, preferred first. Only ranges in the first group that occurs in the trace mark steps."""
+_OWN_STEP_NAMES: Final = re.compile(r"(?!.*optim)[\w .:/#-]*(step|iter(ation)?|batch)[ _#:/-]*\d+", re.IGNORECASE)
+"""Names that mark steps if no range has one of `_STEP_NAMES`: `my_step_12`."""
 _MODULE_PATH: Final = re.compile(r"\w+(\.\w+)*")
 
 
@@ -97,11 +99,18 @@ _FROM_DDP: Final = "DistributedDataParallel.forward"
 """Range in which DDP calls the model; it adds nothing to module paths."""
 
 
-def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
-    """Determine the meaning of each range from its name and its enclosing ranges, one nesting depth at a time."""
+def read(ranges: Ranges, names: Sequence[str], step_pattern: str | None = None) -> RangeTree:
+    """Determine the meaning of each range from its name and its enclosing ranges, one nesting depth at a time.
+
+    `step_pattern` is a regular expression for the names of steps, instead of the usual ones.
+    """
     nesting = Nesting.of(ranges.thread, ranges.start_ns, ranges.duration_ns)
     parents, count = nesting.parents, len(ranges.name)
-    meaning = _meanings(ranges.name, names)[ranges.name] if count else np.zeros(0, np.int64)
+    meaning = _meanings(ranges.name, names, step_pattern)[ranges.name] if count else np.zeros(0, np.int64)
+    depth = depths(parents)
+    order = np.argsort(depth, kind="stable")
+    levels = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
+    meaning[_inside_steps(meaning, parents, order, levels)] = _MODULE
     step_ranges = np.flatnonzero(meaning == _STEP)
     step_ranges = step_ranges[np.argsort(ranges.start_ns[step_ranges], kind="stable")]
     step_numbers = np.full(count, NONE, np.int64)
@@ -109,9 +118,6 @@ def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
     step, phase, module = np.full(count, NONE, np.int64), np.full(count, NONE, np.int64), np.zeros(count, np.int64)
     modules = _Modules(names)
     from_ddp = ranges.name == (names.index(_FROM_DDP) if _FROM_DDP in names else NONE)
-    depth = depths(parents)
-    order = np.argsort(depth, kind="stable")
-    levels = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
     for first, beyond in pairwise(levels.tolist()):
         rows = order[first:beyond]
         parent, row_meaning = parents[rows], meaning[rows]
@@ -145,18 +151,38 @@ def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
     )
 
 
-def _meanings(used: Integers, names: Sequence[str]) -> Integers:
+def step_names(used: Integers, names: Sequence[str], step_pattern: str | None) -> list[int]:
+    """Return the indices in `names` of the names, among those in `used`, that mark steps."""
+    return np.flatnonzero(_meanings(used, names, step_pattern) == _STEP).tolist()
+
+
+def _inside_steps(meaning: Integers, parents: Integers, order: Integers, levels: Integers) -> Integers:
+    """Return the ranges with the name of a step that lie within a step: rounds of gradient accumulation, say."""
+    is_step = meaning == _STEP
+    inside = np.zeros(len(meaning), np.bool_)
+    for first, beyond in pairwise(levels.tolist()):
+        rows = order[first:beyond]
+        parent = parents[rows]
+        inside[rows] = (parent != NONE) & (inside[parent] | is_step[parent])
+    return np.flatnonzero(inside & is_step)
+
+
+def _meanings(used: Integers, names: Sequence[str], step_pattern: str | None) -> Integers:
     """Return the meaning of each name: a position in PHASES, or `_STEP`, `_TRANSPARENT` or `_MODULE`."""
     meaning = np.full(len(names), _MODULE, np.int64)
     used_names = distinct(used).tolist()
-    family = next((each for each in _STEP_NAMES if any(each.fullmatch(names[name]) for name in used_names)), None)
+    families = (*_STEP_NAMES, _OWN_STEP_NAMES) if step_pattern is None else (re.compile(step_pattern),)
+    family = next((each for each in families if any(each.fullmatch(names[name]) for name in used_names)), None)
     for name in used_names:
         text = names[name][:MAX_NAME_LENGTH]
         phase = next((number for number, each in enumerate(_PHASE_NAMES) if each.fullmatch(text)), None)
-        if phase is not None:
+        is_step = family is not None and family.fullmatch(text) is not None
+        if phase is not None and not (is_step and step_pattern):
             meaning[name] = phase
+        elif is_step:
+            meaning[name] = _STEP
         elif any(each.fullmatch(text) for each in _STEP_NAMES):
-            meaning[name] = _STEP if family is not None and family.fullmatch(text) else _TRANSPARENT
+            meaning[name] = _TRANSPARENT
     return meaning
 
 

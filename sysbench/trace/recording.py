@@ -156,6 +156,8 @@ class RecordingMetadata:
     """Time on the host's clock that corresponds to zero in the file."""
     predicted: bool = False
     """Whether the recording was predicted for a device that was not present, instead of recorded."""
+    step_pattern: str | None = None
+    """Regular expression for the names of the ranges that mark steps; None recognises usual names."""
     remarks: tuple[str, ...] = field(default=())
     """Defects of the file and how they were handled: `cut off at byte 1,048,576`; one line each."""
 

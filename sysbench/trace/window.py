@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from sysbench.errors import UsageError, nearest
 from sysbench.trace.columns import distinct
+from sysbench.trace.range_tree import step_names
 from sysbench.trace.recording import (
     COPY,
     DURATION,
@@ -107,14 +108,17 @@ class TraceSlice:
 def find_window(recording: Recording, wanted: str | None) -> Window:
     """Return the window of the first range named `wanted`; if there is none, of the first whose name ends in `.wanted`.
 
-    A phase before a slash is ignored. If `wanted` is None, the window is the first range `step`, or the whole trace if
-    there is no such range. Raises UsageError, which suggests the nearest name, if no range matches `wanted`.
+    A phase before a slash is ignored. If `wanted` is None, the window is the first step, or the whole trace if no steps
+    are marked. Raises UsageError, which suggests the nearest name, if no range matches `wanted`.
     """
     start_ns, duration_ns, name = (recording.ranges.column(at) for at in (START, DURATION, NAME))
     name_texts = {each: recording.names[each] for each in distinct(name).tolist()}
-    wanted_name = (wanted or "step").rpartition("/")[2]
-    matching = [each for each, text in name_texts.items() if text == wanted_name]
-    matching = matching or [each for each, text in name_texts.items() if text.endswith(f".{wanted_name}")]
+    if wanted is None:
+        matching = step_names(name, recording.names, recording.step_pattern)
+    else:
+        path = wanted.rpartition("/")[2]
+        matching = [each for each, text in name_texts.items() if text == path]
+        matching = matching or [each for each, text in name_texts.items() if text.endswith(f".{path}")]
     if matching:
         rows = np.flatnonzero(np.isin(name, matching))
         first = rows[np.argmin(start_ns[rows])]

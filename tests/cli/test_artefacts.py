@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -225,3 +226,18 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
     assert found.code == 2
     assert said in found.err
     assert len(found.err.splitlines()) == 1
+
+
+def test_without_steps_nothing_is_per_step_and_a_pattern_names_them(tmp_path: Path) -> None:
+    path = trace(tmp_path / "a.json", {"sm80_xmma_gemm_f32f32": [100, 100], "reduce_kernel<512>": [30]})
+    path.write_text(path.read_text().replace("ProfilerStep#", "round-"))
+    without = command_line("profile", "--from", str(path))
+    assert without.code == 0, without.err
+    assert "no steps marked (--step-pattern): the whole trace counts as one" in without.out
+    assert not re.search("per step|full step|of a step", without.out)
+    told = command_line("profile", "--from", str(path), "--step-pattern", r"round-\d+")
+    assert "2 steps profiled" in told.out
+    assert "per step" in told.out
+    assert "round" not in told.out
+    wrong = command_line("profile", "--from", str(path), "--step-pattern", "round-[")
+    assert (wrong.code, "--step-pattern round-[ is not a regular expression" in wrong.err) == (2, True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -185,6 +185,39 @@ def test_steps_and_phases_of_other_programs_are_known_by_their_usual_names() -> 
         built.launch(start + 510, number)
         built.kernel("k", start + 550, 10, number)
     assert caused_by(built.trace()) == [("optimizer", "", 0), ("optimizer", "", 1)]
+
+
+def rounds(name: str) -> Trace:
+    """Two ranges of this name, in one of the whole program, each with two rounds of accumulation and a product."""
+    built = Builder()
+    built.range("train", 0, 2_000)
+    for step, start in enumerate((0, 1_000)):
+        built.range(name.format(step + 7), start + 10, 800)
+        for number in range(2):
+            begin = start + 20 + 300 * number
+            built.range(f"micro_batch_{number}", begin, 200)
+            built.launch(begin + 10, 2 * step + number)
+            built.kernel("k", begin + 20, 10, 2 * step + number)
+    return built.trace()
+
+
+@pytest.mark.parametrize("name", ["my_step_{}", "train-step {}", "inner/iteration:{}", "batch {}"])
+def test_numbered_steps_of_other_programs_are_steps_and_what_is_in_them_is_not(name: str) -> None:
+    expected = [("", f"micro_batch_{number}", step) for step in range(2) for number in range(2)]
+    assert [(module, step) for _, module, step in caused_by(rounds(name))] == [each[1:] for each in expected]
+    summary = summarise(recording(rounds(name)))
+    assert (summary.steps, summary.steps_marked) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["round-{}", "optimizer_step_{}", "layers.{}"])
+def test_other_names_are_modules_unless_a_pattern_says_that_they_are_steps(name: str) -> None:
+    trace = rounds(name)
+    trace = replace(trace, names=tuple(text.replace("micro_batch", "part") for text in trace.names))
+    assert not summarise(recording(trace)).steps_marked
+    told = replace(recording(trace), step_pattern=name.format(r"\d+"))
+    summary = summarise(told)
+    assert (summary.steps, summary.steps_marked) == (2, True)
+    assert not [module for module in summary.modules if name.partition("{")[0] in module]
 
 
 def test_modules_have_their_paths_within_the_range_of_ddp_which_is_forward_where_nothing_else_says_so() -> None:

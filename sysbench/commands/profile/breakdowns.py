@@ -33,7 +33,10 @@ PROFILE: Final = Leading(
 )
 """Leading columns that identify the profile."""
 
-WORK: Final = {"work": Fill(("kernel", "operator"), lambda profiles: profiles.work_noun)}
+WORK: Final = {
+    "work": Fill(("kernel", "operator"), lambda profiles: profiles.work_noun),
+    "per": Fill(("per step", "in the trace"), lambda profiles: profiles.per),
+}
 
 
 @dataclass(frozen=True)
@@ -133,14 +136,14 @@ TREE = DeclaredTable(
         Field("module", elastic=True, get=lambda row: row.label),
         Field("count", importance=2, get=lambda row: row.count),
         Field("share", "time", "share", get=lambda row: row.share),
-        Field("total", "all", "s", "per step", get=lambda row: row.total),
+        Field("total", "all", "s", "{per}", get=lambda row: row.total),
         Each(
             "phase",
             (
                 Field(
                     "{phase}",
                     unit="s",
-                    group="per step",
+                    group="{per}",
                     importance=lambda _, phase: {"forward": 0, "backward": 0, "optimizer": 2}.get(phase, 4),
                     get=lambda row, phase: row.time_in_phase(phase),
                 ),
@@ -148,7 +151,7 @@ TREE = DeclaredTable(
             values=_tree_phases,
             possible_values=PHASES,
         ),
-        Field("calls", "{work}s", "count", "per step", importance=1, get=lambda row: row.calls),
+        Field("calls", "{work}s", "count", "{per}", importance=1, get=lambda row: row.calls),
     ),
     rows=_tree_rows,
     leading=PROFILE,
@@ -171,8 +174,8 @@ PHASE_TABLE = DeclaredTable(
     "time by phase",
     (
         Field("share", "time", "share", get=lambda row: 1.0 if row.label == "all" else row.share),
-        Field("total", unit="s", group="per step", get=lambda row: row.total),
-        Field("calls", "{work}s", "count", "per step", get=lambda row: row.calls),
+        Field("total", unit="s", group="{per}", get=lambda row: row.total),
+        Field("calls", "{work}s", "count", "{per}", get=lambda row: row.calls),
     ),
     rows=_phase_rows,
     leading=(PROFILE, leading_fields(Field("phase", get=lambda row: row.label))),
@@ -204,7 +207,9 @@ def _group_keys(profiles: Profiles) -> list[str]:
     conditions: Mapping[str, Callable[[Profile], bool]] = {
         "forward": lambda profile: "forward" in profile.phases,
         "forward_backward": lambda profile: "backward" in profile.phases,
-        "step": lambda profile: any(each.phase not in ("forward", "loss", "backward") for each in profile.times),
+        "step" if profiles.steps_marked else "all": lambda profile: any(
+            each.phase not in ("forward", "loss", "backward") for each in profile.times
+        ),
     }
     return [key for key, condition in conditions.items() if any(map(condition, profiles.all))] or ["all"]
 
@@ -268,7 +273,7 @@ def _class_notes(profiles: Profiles) -> list[str]:
 
 CLASSES = DeclaredTable(
     "classes",
-    lambda profiles: f"time by class of {profiles.work_noun}, per step",
+    lambda profiles: f"time by class of {profiles.work_noun}, {profiles.per}",
     (
         Each(
             "group",
@@ -378,12 +383,12 @@ KERNELS = DeclaredTable(
     lambda profiles: (
         f"{profiles.work_noun}s launched in {profiles.selection.range}"
         if profiles.selection.range
-        else f"{profiles.work_noun}s of a step"
+        else f"{profiles.work_noun}s {'of a step' if profiles.steps_marked else profiles.per}"
     ),
     (
         Field("time", unit="share", get=lambda row: row.share),
-        Field("total", unit="s", group="per step", get=lambda row: row.total),
-        Field("calls", unit="count", group="per step", get=lambda row: row.calls),
+        Field("total", unit="s", group="{per}", get=lambda row: row.total),
+        Field("calls", unit="count", group="{per}", get=lambda row: row.calls),
         _per_call_field("avg", "mean_ns", 0),
         _per_call_field("med", "median_ns", 1),
         _per_call_field("min", "min_ns", 3),
@@ -466,7 +471,7 @@ FILE_COMPARISON = DeclaredTable(
         ),
     ),
     rows=_comparison_rows,
-    leading=leading_fields(Field("what", "per step", get=lambda row: row.label)),
+    leading=leading_fields(Field("what", "time", get=lambda row: row.label)),
     when=lambda profiles: len(profiles.all) > 1,
 )
 """One column per file: step time, busy time, and time by kernel class; the slowest is marked."""

@@ -147,7 +147,7 @@ def _load_trace(path: Path, options: ProfileOptions, progress: Progress, *, seve
     """Read a trace. The summary is made last, because making it consumes the recording."""
     from sysbench.trace.ranks import reading
 
-    recording = traces.read(path, progress)
+    recording = replace(traces.read(path, progress), step_pattern=options.step_pattern)
     trace_slice = profile_files.extract_range(recording, options.range) if options.window is not None else None
     rank = None
     if several or len(recording.collectives):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from sysbench.commands.profile.breakdowns import PROFILE
+from sysbench.commands.profile.breakdowns import PROFILE, WORK
 from sysbench.commands.profile.profiles import NS, Profile, Profiles
 from sysbench.render.declared import DeclaredTable, Field, leading_fields
 from sysbench.render.table import Measure, Word
@@ -54,7 +54,7 @@ def _operator_table(name: str, shapes: bool) -> DeclaredTable:
             key,
             title,
             "s",
-            f"{place}, per step",
+            f"{place}, {{per}}",
             importance,
             get=lambda row: row.per_step(f"{key}_ns"),
             when=on_device if place == "device" else None,
@@ -62,16 +62,17 @@ def _operator_table(name: str, shapes: bool) -> DeclaredTable:
 
     return DeclaredTable(
         name,
-        "operators, per step",
+        lambda profiles: f"operators, {profiles.per}",
         (
             time_field("self_device", "itself", "device", 0),
             time_field("total_device", "with callees", "device", 1),
             time_field("self_host", "itself", "host", 0),
             time_field("total_host", "with callees", "host", 1),
-            Field("calls", unit="count", group="per step", get=lambda row: row.count("calls")),
+            Field("calls", unit="count", group="{per}", get=lambda row: row.count("calls")),
             Field("operator", elastic=True, get=lambda row: row.entry.name),
             *((Field("shapes", elastic=True, get=lambda row: row.entry.shapes),) if shapes else ()),
         ),
+        words=WORK,
         rows=rows,
         leading=PROFILE,
     )
@@ -91,13 +92,12 @@ COPIES = DeclaredTable(
     "copies",
     "memory copies and sets",
     (
-        Field("total", "time", "s", "per step", get=lambda row: row.per_step("total_ns")),
-        Field("calls", unit="count", group="per step", get=lambda row: row.count("calls")),
-        Field(
-            "bytes", "moved", "bytes", "per step", get=lambda row: _ratio(row.entry.bytes, row.profile.summary.steps)
-        ),
+        Field("total", "time", "s", "{per}", get=lambda row: row.per_step("total_ns")),
+        Field("calls", unit="count", group="{per}", get=lambda row: row.count("calls")),
+        Field("bytes", "moved", "bytes", "{per}", get=lambda row: _ratio(row.entry.bytes, row.profile.summary.steps)),
         Field("rate", "per second", "bytes", get=lambda row: _ratio(row.entry.bytes, row.entry.total_ns * NS)),
     ),
+    words=WORK,
     rows=_entry_rows(lambda profile: profile.summary.copies),
     leading=(PROFILE, leading_fields(Field("copy", elastic=True, get=lambda row: row.entry.name))),
 )
@@ -136,7 +136,7 @@ DEVICE = DeclaredTable(
             note="overlap: kernel time over busy time",
         ),
         Field("streams", importance=3, get=lambda row: row.entry.streams),
-        Field("launches", "per step", "count", "launches", get=lambda row: row.count("launches")),
+        Field("launches", "{per}", "count", "launches", get=lambda row: row.count("launches")),
         Field(
             "launch",
             "each",
@@ -160,6 +160,7 @@ DEVICE = DeclaredTable(
             get=lambda row: Word("host (launch-bound)", "bad") if row.entry.launch_bound else Word("device", "good"),
         ),
     ),
+    words=WORK,
     rows=_entry_rows(lambda profile: [use for use in (profile.summary.device,) if use is not None and use.window_ns]),
     leading=PROFILE,
 )
@@ -184,8 +185,9 @@ PRECISION = DeclaredTable(
     "number formats of matrix products",
     (
         Field("share", unit="share", get=lambda row: row.entry.share),
-        Field("total", "time", "s", "per step", get=lambda row: row.per_step("total_ns")),
+        Field("total", "time", "s", "{per}", get=lambda row: row.per_step("total_ns")),
     ),
+    words=WORK,
     rows=_entry_rows(_formats),
     leading=(PROFILE, leading_fields(Field("format", get=lambda row: row.entry.name))),
     when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.all),
@@ -197,13 +199,14 @@ CHECKS = DeclaredTable(
     "checks",
     "checks against the model",
     (
-        Field("expected", unit="count", group="per step", get=lambda row: row.count("expected")),
-        Field("found", unit="count", group="per step", get=lambda row: row.count("found")),
+        Field("expected", unit="count", group="{per}", get=lambda row: row.count("expected")),
+        Field("found", unit="count", group="{per}", get=lambda row: row.count("found")),
         Field(
             "verdict",
             get=lambda row: Word("right", "good") if row.entry.found == row.entry.expected else Word("wrong", "bad"),
         ),
     ),
+    words=WORK,
     rows=_entry_rows(lambda profile: profile.summary.checks),
     leading=(PROFILE, leading_fields(Field("check", get=lambda row: row.entry.name))),
 )
@@ -253,7 +256,7 @@ def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
 
     return DeclaredTable(
         name,
-        f"{title}, per step",
+        lambda profiles: f"{title}, {profiles.per}",
         (
             Field("time", unit="s", get=lambda row: row.seconds_per_step),
             Field("work", unit="flops", get=lambda row: row.entry.flops, when=has_work),
@@ -284,6 +287,7 @@ def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
             ),
             Field("bound", "bound by", get=lambda row: bound(row.entry), when=has_peak),
         ),
+        words=WORK,
         rows=rows,
         leading=(
             PROFILE,

@@ -103,18 +103,23 @@ def svg(summary: ProfileSummary, title: str) -> str:
             f"<title>{_escaped(title)}</title>",
             f'<rect width="{WIDTH:g}" height="{height:g}" fill="#ffffff"/>',
             f'<text x="{MARGIN:g}" y="24" font-size="15" font-weight="600" fill="{INK}">{_escaped(title)}</text>',
-            *_boxes(step, summary.steps, step.total_ns),
+            *_boxes(step, summary, step.total_ns),
             *_legend(summary, height - MARGIN - LEGEND_HEIGHT + 10),
             "</svg>\n",
         ]
     )
 
 
+def _per(summary: ProfileSummary) -> str:
+    return "per step" if summary.steps_marked else "in the trace"
+
+
 def _depth(box: Box) -> int:
     return 1 + max((_depth(part) for part in box.children.values()), default=0)
 
 
-def _boxes(step: Box, steps: int, total_ns: int) -> Iterator[str]:
+def _boxes(step: Box, summary: ProfileSummary, total_ns: int) -> Iterator[str]:
+    steps, per = summary.steps, _per(summary)
     scale = (WIDTH - 2 * MARGIN) / total_ns if total_ns else 0.0
     pending = [(step, MARGIN, 0)]
     while pending:
@@ -126,7 +131,7 @@ def _boxes(step: Box, steps: int, total_ns: int) -> Iterator[str]:
         share = units.share(box.total_ns / total_ns) if total_ns else ""
         calls = f"{box.calls / steps:.10g} call{'' if box.calls == steps else 's'}"
         name = (box.full_name or box.name)[:_MAX_NAME_LENGTH]
-        tooltip = f"{name}\n{units.seconds(box.total_ns * NS / steps)} per step · {share} · {calls}"
+        tooltip = f"{name}\n{units.seconds(box.total_ns * NS / steps)} {per} · {share} · {calls}"
         yield f"<g><title>{_escaped(tooltip)}</title>"
         yield (
             f'<rect x="{x:.2f}" y="{y:g}" width="{max(width - 0.4, 0.2):.2f}" height="{ROW_HEIGHT - 1:g}" rx="1.5" '
@@ -181,6 +186,7 @@ def page(summary: ProfileSummary, title: str) -> str:
     order = list(CLASS_COLOURS)
     data = {
         "steps": summary.steps,
+        "per": _per(summary),
         "work": "CPU operators" if summary.source == "cpu" else "kernels",
         "phases": [[name or _UNKNOWN_PHASE, PHASE_COLOURS.get(name, NEUTRAL_COLOUR)] for name in summary.phases],
         "modules": [module.split(".") if module else [] for module in summary.modules],

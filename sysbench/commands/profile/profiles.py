@@ -176,6 +176,16 @@ class Profiles:
         return "operator" if {profile.summary.source for profile in self.all} == {"cpu"} else "kernel"
 
     @cached_property
+    def steps_marked(self) -> bool:
+        """Return whether steps are known in all profiles; otherwise a whole trace counts as one step."""
+        return all(profile.summary.steps_marked for profile in self.all)
+
+    @property
+    def per(self) -> str:
+        """Return what times and counts refer to: `per step`, or `in the trace` if steps are not known."""
+        return "per step" if self.steps_marked else "in the trace"
+
+    @cached_property
     def launches_recorded(self) -> bool:
         """Return whether grids and blocks were recorded in any profile."""
         return any(row.launch_shapes for profile in self.all for row in profile.summary.kernels)

@@ -208,6 +208,10 @@ class ProfileOptions(RunOptions):
         default=None,
         description="Read the rank of each trace from its file name, if traces do not contain it: rank(\\d+).",
     )
+    step_pattern: Annotated[str | None, BeforeValidator(_check_regex), Option(metavar="REGEX", panel=VIEW)] = Field(
+        default=None,
+        description="Names of the ranges that mark steps in a trace of --from, if they are not found: round-\\d+.",
+    )
     range: Annotated[str | None, Option(metavar="NAME", panel=VIEW)] = Field(
         default=None, description="Show only work launched in one range: forward, layers.3.attention, softmax."
     )

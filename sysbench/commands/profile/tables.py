@@ -86,7 +86,7 @@ SUMMARY: Final = DeclaredTable(
             "calls",
             "{work}s",
             "count",
-            "per step",
+            "{per}",
             importance=2,
             get=lambda cell: sum(cell.summary.spent.calls) / cell.summary.steps if cell.summary else None,
         ),
@@ -303,7 +303,7 @@ def _step_counts(profiles: Profiles) -> Iterator[str]:
     recorded = [each.summary for each in profiles.all if not each.summary.predicted]
     for count, marked in dict.fromkeys((summary.steps, summary.steps_marked) for summary in recorded):
         profiled = f"{count} step{'' if count == 1 else 's'} profiled"
-        yield profiled if marked else "no steps marked: the whole trace counts as one"
+        yield profiled if marked else "no steps marked (--step-pattern): the whole trace counts as one"
 
 
 def _requested_tables(profiles: Profiles, names: Sequence[str]) -> list[Table]:
@@ -353,7 +353,7 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
     if profiles.record is None and len(profiles.all) > 1 and profiles.slowest_index is not None:
         slowest = profiles.all[profiles.slowest_index]
         step_s = slowest.per_step(slowest.summary.window_ns).value
-        yield Remark("finding", f"{slowest.label} is slowest: {units.seconds(step_s)} per step")
+        yield Remark("finding", f"{slowest.label} is slowest: {units.seconds(step_s)} {profiles.per}")
     for profile in profiles.all:
         summary = profile.summary
         if len(profiles.all) == 1:
@@ -364,7 +364,7 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
             yield Remark("note", f"excluded: {outside}")
         if summary.unlinked_ns and summary.source == "device":
             unlinked = units.seconds(profile.per_step(summary.unlinked_ns).value)
-            text = f"{unlinked} per step are spent in kernels without a recorded launch, which belong to no range"
+            text = f"{unlinked} {profiles.per} are spent in kernels without a recorded launch, which belong to no range"
             yield Remark("note", text)
     host_summaries = [profile.summary for profile in profiles.all if profile.summary.source == "cpu"]
     if host_summaries:

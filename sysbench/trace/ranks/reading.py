@@ -146,7 +146,7 @@ def read(recording: Recording, *, compute: bool = False) -> RankReading:
     """Read one rank's recording, which remains usable. With `compute`, also return when the rank computes."""
     source: Literal["device", "cpu"] = "device" if len(recording.work) else "cpu"
     rows = Collectives(*recording.collectives.columns())
-    tree = range_tree.read(Ranges(*recording.ranges.columns()), recording.names)
+    tree = range_tree.read(Ranges(*recording.ranges.columns()), recording.names, recording.step_pattern)
     work = _Work.of(recording)
     steps = _Steps(work, tree.step_start_ns, tree.step_end_ns)
     activity = _on_device(recording, work, rows) if source == "device" else _on_host(recording, rows)

@@ -337,6 +337,7 @@ class Columns:
             format="kineto",
             names=tuple(self._names),
             **self._tables,
+            step_pattern=None,
             launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
             origin_ns=shift_to_zero(self._tables.values()),
             devices=self._devices(header),

@@ -191,7 +191,7 @@ class Page {
     name.textContent = node.recorded === null ? node.path().slice(1).map((each) => each.name).join(" › ") || node.name : node.recorded;
     const calls = node.calls / this.data.steps;
     const what = [
-      `${time(node.ns / this.data.steps)} per step`,
+      `${time(node.ns / this.data.steps)} ${this.data.per}`,
       `${share(node.ns, this.root.ns)} of the step`,
       ...(this.focus === this.root ? [] : [`${share(node.ns, this.focus.ns)} of the enlarged box`]),
       `${Number(calls.toFixed(2))} ${calls === 1 ? "call" : "calls"}`,
