@@ -19,7 +19,9 @@ Errors are raised as SysbenchError, with the one-line message that the command l
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -294,7 +296,7 @@ def measure(
         "max_steps": max_steps, "sync": sync, "name": name, "tokens": tokens,
     }  # fmt: skip
     spec = validated_arguments(LoopSpec, {"by": "measure", **given})
-    return Run(measure_loop(step, spec, None if save is None else Path(save), progress))
+    return Run(measure_loop(step, spec, _file_of_rank(save), progress))
 
 
 class Recording:
@@ -321,8 +323,9 @@ def record(
     Mark phases with `with sysbench.phase("forward"):`. A step ends when its first phase begins again, or at
     `sysbench.step()`. The first `warmup` steps do not count, and nothing is recorded after `max_steps` more steps.
     The record is written to `path` (.json) even if the block raises. `trace` names a file (.json, .json.gz) for a trace
-    of three steps, which do not count either. `name` defaults to the stem of `path`; the other arguments are those of
-    `measure`.
+    of three steps, which do not count either. Under torchrun or srun every rank records itself, and ranks other than
+    0 write to `path` with their rank in its name (`run-rank1.json`). `name` defaults to the stem of `path`; the other
+    arguments are those of `measure`.
 
     Raises SysbenchError before the block if recording is not possible, and inside the block for a misplaced mark.
     """
@@ -330,14 +333,12 @@ def record(
     from sysbench.commands.loop.spec import LoopSpec
     from sysbench.spec.validation import validated_arguments
 
-    save = None if path is None else Path(path)
+    save = _file_of_rank(path)
     given = {
         "phases": phases, "device": str(device), "warmup": warmup, "steps": None, "until": None,
         "max_steps": max_steps, "sync": sync, "name": name or (save.stem if save else "loop"), "tokens": tokens,
     }  # fmt: skip
-    recorder = Recorder(
-        validated_arguments(LoopSpec, {"by": "record", **given}), save, None if trace is None else Path(trace)
-    )
+    recorder = Recorder(validated_arguments(LoopSpec, {"by": "record", **given}), save, _file_of_rank(trace))
     recording = Recording()
     try:
         with recorder:
@@ -345,6 +346,19 @@ def record(
     finally:
         if recorder.collector.record is not None:
             recording.run = Run(recorder.collector.record)
+
+
+def _file_of_rank(path: str | Path | None) -> Path | None:
+    """Return the path; on ranks other than 0 with the rank in its name, so that every process has its own file."""
+    if path is None:
+        return None
+    from sysbench.bootstrap import rank_from_environment
+
+    distributed: Any = sys.modules.get("torch.distributed")
+    is_grouped = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    rank = distributed.get_rank() if is_grouped else rank_from_environment(os.environ)
+    name, dot, suffix = Path(path).name.partition(".json")
+    return Path(path).with_name(f"{name}-rank{rank}{dot}{suffix}") if rank else Path(path)
 
 
 def read_trace(path: str | Path) -> Profile:

@@ -24,8 +24,9 @@ def own_model_built(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBui
     """
     if cell.own is None:
         return
+    # FLOPs are those of one micro-batch, and of a model in one piece: this process may already belong to a group.
     simulated, reason = _simulated_facts(
-        cell.model_copy(update={"execution": "eager", "grad_accum": 1, "no_sync": None})
+        cell.model_copy(update={"execution": "eager", "grad_accum": 1, "no_sync": None, "ranks": 1, "strategy": None})
     )
     if simulated is not None and simulated.assumed:  # what is assumed must not pass for measured
         reason = f"they depend on values: a simulation would assume that {' and '.join(simulated.assumed)}"

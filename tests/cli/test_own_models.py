@@ -287,3 +287,15 @@ def test_what_a_constructor_may_take_is_left_to_it(signature: str, tmp_path: Pat
     for name in ("M", "Heir"):
         (cell,) = MemorySpec(model=f"{path}:{name}", model_arg=["dtpye=2"], ctx=16, mode="forward").cells()
         assert cell.problem(None) is None
+
+
+def test_a_model_on_two_ranks_has_twice_the_flops_of_one(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text(HALF)
+    words = ("time", "--model=half.py:Half", "--ctx=8", "--batch=2", "--steps=1", "--warmup=0", "--device=cpu")
+    flops = []
+    for ranks in (1, 2):
+        ran = answered(*words, f"--ranks={ranks}", "--quiet", "--json=-", cwd=tmp_path)
+        assert ran.code == 0, ran.err
+        flops.append(json.loads(ran.out)["cells"][0]["rates"]["step_flops"])
+    products = 2 * 2 * 8 * 32 * 50  # batch × ctx × width × vocab, multiplied and added
+    assert flops == [3 * products, 6 * products]

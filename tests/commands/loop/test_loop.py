@@ -2,6 +2,8 @@
 
 import gc
 import math
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -473,3 +475,28 @@ def test_a_device_is_waited_for_around_every_phase_or_around_the_step_alone(
     assert times.step.wall_s == pytest.approx(step_s)
     assert times.phases["backward"].wall_s == (None if phase_s is None else pytest.approx(phase_s))
     assert times.phases["backward"].device_s == pytest.approx(device_s)
+
+
+ON_EVERY_RANK = """
+import sysbench
+
+with sysbench.record("run.json", trace="trace.json.gz", device="cpu", warmup=0):
+    for _ in range(4):
+        with sysbench.phase("forward"):
+            pass
+        sysbench.step()
+sysbench.measure(lambda: None, device="cpu", steps=2, warmup=0, save="measured.json")
+"""
+
+
+def test_every_rank_of_a_launch_has_files_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(ON_EVERY_RANK)
+    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "loop.py")
+    ran = subprocess.run(launch, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    written = {path.name for path in tmp_path.glob("*.json*")}
+    assert written == {f"{name}{rank}.json" for name in ("run", "measured") for rank in ("", "-rank1")} | {
+        "trace.json.gz",
+        "trace-rank1.json.gz",
+    }
+    assert [sysbench.load(tmp_path / f"run{rank}.json").record.status for rank in ("", "-rank1")] == ["complete"] * 2
