@@ -299,3 +299,36 @@ def test_a_model_on_two_ranks_has_twice_the_flops_of_one(tmp_path: Path) -> None
         flops.append(json.loads(ran.out)["cells"][0]["rates"]["step_flops"])
     products = 2 * 2 * 8 * 32 * 50  # batch × ctx × width × vocab, multiplied and added
     assert flops == [3 * products, 6 * products]
+
+
+TOWER = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+OTHER_INPUTS: dict[str, dict[str, Any]] = {
+    "CLIPModel": {
+        "model_type": "clip",
+        "text_config": {**TOWER, "vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2},
+        "vision_config": {**TOWER, "image_size": 32, "patch_size": 16},
+    },
+    "BertForSequenceClassification": {"model_type": "bert", **TOWER, "vocab_size": 50},
+    "BertForTokenClassification": {"model_type": "bert", **TOWER, "vocab_size": 50},
+    "ViTForImageClassification": {"model_type": "vit", **TOWER, "image_size": 32, "patch_size": 16},
+    "WhisperForConditionalGeneration": {
+        "model_type": "whisper", "d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "vocab_size": 50, "num_mel_bins": 4,
+        "max_source_positions": 10, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+        "decoder_start_token_id": 1,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", OTHER_INPUTS)
+def test_a_model_that_takes_more_than_token_ids_gets_a_line_that_works(architecture: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture], **OTHER_INPUTS[architecture]}))
+    words = ("memory", "--model=hf:config.json", "--ctx=16", "--mode=train", "--simulate=h100", "--quiet")
+    refused = answered(*words, "--json=-", cwd=tmp_path)
+    (cell,) = json.loads(refused.out)["cells"]
+    assert cell["outcome"] == "invalid"
+    advice = re.search(r"takes more than token ids: add (--input .*)$", cell["detail"])
+    assert advice is not None, cell["detail"]
+    works = answered(*words, *shlex.split(advice[1]), "--json=-", cwd=tmp_path)
+    (cell,) = json.loads(works.out)["cells"]
+    assert cell["outcome"] == "ok", cell["detail"]

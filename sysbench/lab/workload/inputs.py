@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -175,6 +177,8 @@ def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) ->
     remedy = (
         f"add {GET_INPUTS}(batch, ctx) beside the model, --inputs module:function, or --input tokens=int64[B,T]<1000"
     )
+    if described := describe_inputs(model, [each.name for each in parameters]):
+        raise UnavailableError(f"{name} takes more than token ids: add --input {shlex.quote(described)}")
     if vocabulary is None:
         raise UnavailableError(f"{name} has no embedding, so the inputs of its forward cannot be inferred: {remedy}")
     if len(required) > 1:
@@ -184,6 +188,43 @@ def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) ->
     for tokens, next_tokens in random_tokens(vocabulary, cell, device):
         keywords = {own_loss: next_tokens} if own_loss is not None and "loss" in cell.phases else {}
         yield Inputs((tokens,), keywords, f"token ids below {vocabulary}", tokens, next_tokens, vocabulary)
+
+
+def describe_inputs(model: nn.Module, takes: Collection[str]) -> str | None:
+    """Return the inputs of a model from transformers, as `--input` takes them; None if token ids are enough.
+
+    `takes` are the names of its forward's arguments. Sizes come from the config of the model, or from the one in it for
+    pictures. Models that only may take pictures, as language models that see do, are given token ids.
+    """
+    config, main = getattr(model, "config", None), getattr(model, "main_input_name", "input_ids")
+    if config is None or not hasattr(config, "model_type"):
+        return None
+    vision = getattr(config, "vision_config", config)
+    compares = isinstance(getattr(model, "logit_scale", None), Tensor)  # pictures with texts, as CLIP does
+    ids = f"int64[B,T]<{getattr(getattr(config, 'text_config', config), 'vocab_size', 1000)}"
+    found = {}
+    if "pixel_values" in takes and (main == "pixel_values" or compares):
+        size, channels = getattr(vision, "image_size", 224), getattr(vision, "num_channels", 3)
+        height, width = size if isinstance(size, list | tuple) else (size, size)
+        found["pixel_values"] = f"float32[B,{channels},{height},{width}]"
+    elif main == "input_features":
+        mels, frames = getattr(config, "num_mel_bins", 80), 2 * getattr(config, "max_source_positions", 1500)
+        found["input_features"] = f"float32[B,{mels},{frames}]"
+    elif main == "input_values":
+        found["input_values"] = "float32[B,16000]"
+    if main == "input_ids" or compares:
+        found = {"input_ids": ids, **found}
+    kind = re.search(r"For(\w+)$", type(model).__name__)
+    classes = f"<{getattr(config, 'num_labels', 2)}"
+    labels = {
+        "SequenceClassification": f"int64[B]{classes}", "ImageClassification": f"int64[B]{classes}",
+        "TokenClassification": f"int64[B,T]{classes}", "ConditionalGeneration": ids,
+    }  # fmt: skip
+    if kind and "labels" in takes and kind[1] in labels:
+        found["labels"] = labels[kind[1]]
+    if found in ({"input_ids": ids}, {"input_ids": ids, "labels": ids}):
+        return None
+    return ",".join(f"{name}={each}" for name, each in found.items())
 
 
 def random_tokens(vocabulary: int, cell: ModelCell, device: torch.device) -> list[tuple[Tensor, Tensor]]:
