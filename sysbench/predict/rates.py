@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -176,6 +177,19 @@ def unexplained(step: str, gpu: Hardware, count: int, seed: int = 0, *, compiled
     """
     spread = COMPILED_SPREAD if compiled else UNEXPLAINED_SPREAD
     return np.exp(spread * normal(count, seed, f"{gpu.slug} {step} unexplained"))
+
+
+WAITING_SPREAD = 0.05
+"""Spread of the time that ranks wait for each other, for each doubling of the nodes: an assumption, because published
+steps differ in much else."""
+
+
+def waiting(step: str, gpu: Hardware, nodes: int, count: int, seed: int = 0) -> Draws:
+    """Return random factors of 1 and more for ranks on several nodes that wait for each other, which no trace has.
+
+    The shape is (count,), and the first factor is 1, as on one node: only the interval becomes wider, to slower steps.
+    """
+    return np.exp(WAITING_SPREAD * math.log2(nodes) * np.abs(normal(count, seed, f"{gpu.slug} {step} waiting")))
 
 
 _GROUPS: Mapping[str, str] = {

@@ -145,6 +145,11 @@ class Trace:
         return counts
 
     @property
+    def nodes(self) -> int:
+        """Return the number of nodes among which the step communicates."""
+        return max((kernel.dims[1] for kernel in self.kernels if kernel.kind == "collective"), default=1)
+
+    @property
     def flops(self) -> int:
         """Return the FLOPs of matrix products in the whole step."""
         return sum(self.kernels[i].flops * int(n) for counts in self.counts.values() for i, n in enumerate(counts))

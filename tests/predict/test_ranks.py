@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -198,6 +199,19 @@ def test_parameters_in_bf16_are_half_of_the_bytes_and_gradients_have_a_type_of_t
     assert narrow == {name: size // 2 for name, size in whole.items()}
     mixed = {"all_gather": narrow["all_gather"], "reduce_scatter": whole["reduce_scatter"]}
     assert sent_bytes(param_dtype="bf16", reduce_dtype="fp32") == mixed
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_more_nodes_make_slower_steps_likelier_and_not_faster_ones() -> None:
+    above = []
+    for ranks in (8, 16, 64):
+        written = traced(ranks=ranks, strategy="fsdp2", layers=2)
+        assert written.nodes == ranks // 8
+        network = None if ranks == 8 else "ib-400"
+        time = predict(written, replace(rates_of("h100"), interconnect=network), typical_host()).time
+        above.append(time.high_s / time.point_s)
+        assert time.low_s < time.point_s
+    assert above[0] < above[1] < above[2]
 
 
 def test_published_steps_of_four_gpus_are_predicted() -> None:

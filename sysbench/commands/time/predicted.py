@@ -434,6 +434,10 @@ def _scaling_notes(rows: Sequence[_ScaledCell]) -> Iterator[str]:
         yield "efficiency above 100 %: each rank updates only its own shard of the parameters, in less time"
     if any(row.cell.cell.interconnect for row in rows):
         yield "between nodes: assumed values; no network was measured"
+        yield (
+            "left out: ranks that wait for a slower one, power that all GPUs of a node share, and the host's work for "
+            "collectives. Real runs on several nodes are slower than the point, and rarely more efficient than one node"
+        )
 
 
 SCALING = DeclaredTable(
