@@ -233,7 +233,7 @@ def _refuse_missing_extras(spec: RunSpec, options: RunOptions) -> None:
     """Raise UsageError if an optional package is missing; where cells run elsewhere, the workers there look."""
     models: Sequence[str] = getattr(spec, "model", ())
     if not options.on and any(each.startswith("hf:") for each in models):
-        from sysbench import extras
+        from sysbench.spec import extras
 
         if complaint := extras.missing(*extras.TRANSFORMERS):
             raise UsageError(complaint)

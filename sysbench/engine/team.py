@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from sysbench.errors import SysbenchError
 from sysbench.log.events import CellFinished, DeviceInfo, Event, OfRank, WorkerExited, WorkerReady
 from sysbench.log.file_names import path_of_rank
 from sysbench.log.outcomes import Outcome
+from sysbench.log.storage import ScratchDirectory
 
 if TYPE_CHECKING:
     from sysbench.engine.nodes.links import Links, RemoteWorker
@@ -53,7 +53,7 @@ class Team:
         self._workers: list[WorkerProcess | RemoteWorker] = [first]
         self._links = links
         self._timeout_s = timeout_s
-        self._folder = tempfile.TemporaryDirectory(prefix="sysbench-ranks-", ignore_cleanup_errors=True)
+        self._folder = ScratchDirectory(ignore_cleanup_errors=True)
         self._cells = 0
         self._devices: Sequence[DeviceInfo] = ()
         self._finished: dict[int, CellFinished] = {}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
 
 from sysbench.errors import UnavailableError, UsageError
+from sysbench.predict.trace import Trace
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware, Rate
 from sysbench.spec.ranks import Interconnect
@@ -167,29 +168,24 @@ COMPILED_SPREAD = 0.15
 """Unexplained spread of compiled steps, because fusion and the choice of kernels are not known in advance."""
 
 
-def unexplained(step: str, gpu: Hardware, count: int, seed: int = 0, *, compiled: bool = False) -> Draws:
+WAITING_SPREAD = 0.05
+"""Spread of the time that ranks wait for each other, for each doubling of the nodes. With it, the intervals contain 89 %
+of 209 published steps on 8 to 512 GPUs, without it 80 % (tests/bench/published/llm_foundry.csv)."""
+
+
+def unexplained(trace: Trace, gpu: Hardware, count: int, seed: int = 0) -> Draws:
     """Return random factors for the variation in the times of a step on `gpu` that no rate explains.
 
     The shape is (count,), and the first factor is 1. Factors for different steps (`Trace.digest`) and for different
     GPUs are independent. With shared ones, the predicted 90 % interval of the ratio of two steps on one GPU would
     contain 83 % of 30 published pairs of precisions and 65 % of 84 pairs of contexts
-    (tests/bench/published/reports.csv); with independent ones, it contains all.
+    (tests/bench/published/reports.csv); with independent ones, it contains all. Ranks on several nodes also wait for
+    each other, which makes steps only slower.
     """
-    spread = COMPILED_SPREAD if compiled else UNEXPLAINED_SPREAD
-    return np.exp(spread * normal(count, seed, f"{gpu.slug} {step} unexplained"))
-
-
-WAITING_SPREAD = 0.05
-"""Spread of the time that ranks wait for each other, for each doubling of the nodes: an assumption, because published
-steps differ in much else."""
-
-
-def waiting(step: str, gpu: Hardware, nodes: int, count: int, seed: int = 0) -> Draws:
-    """Return random factors of 1 and more for ranks on several nodes that wait for each other, which no trace has.
-
-    The shape is (count,), and the first factor is 1, as on one node: only the interval becomes wider, to slower steps.
-    """
-    return np.exp(WAITING_SPREAD * math.log2(nodes) * np.abs(normal(count, seed, f"{gpu.slug} {step} waiting")))
+    step = f"{gpu.slug} {trace.digest}"
+    spread = COMPILED_SPREAD if trace.compiled else UNEXPLAINED_SPREAD
+    waiting = WAITING_SPREAD * math.log2(trace.nodes) * np.abs(normal(count, seed, f"{step} waiting"))
+    return np.exp(spread * normal(count, seed, f"{step} unexplained") + waiting)
 
 
 _GROUPS: Mapping[str, str] = {

@@ -13,7 +13,7 @@ import numpy as np
 
 from sysbench.predict import walk as walking
 from sysbench.predict.kernels import Limit, limit, lower_bound_seconds, seconds
-from sysbench.predict.rates import Draws, GpuRates, HostRates, unexplained, waiting
+from sysbench.predict.rates import Draws, GpuRates, HostRates, unexplained
 from sysbench.predict.trace import Kernel, Positions, Trace
 from sysbench.spec.hardware import Rate
 
@@ -190,8 +190,7 @@ def predict(
     cases, phase times assume a wait after each phase. The time of a phase is the sum over its occurrences.
     """
     drawn, issued = gpu.drawn(draws, seed), _issued(trace, host, draws, seed)
-    factor = unexplained(trace.digest, gpu.hardware, draws, seed, compiled=trace.compiled)
-    factor = factor * waiting(trace.digest, gpu.hardware, trace.nodes, draws, seed)
+    factor = unexplained(trace, gpu.hardware, draws, seed)
     unique_s = seconds(trace.kernels, gpu, drawn)
     walk = partial(walking.walk, gap_s=drawn["gap_s"], synchronous=gpu.hardware.synchronous)
     limits = [limit(kernel, drawn) for kernel in trace.kernels]

@@ -8,7 +8,6 @@ The result is the median of these ratios over the rounds, with a confidence inte
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -25,6 +24,7 @@ from sysbench.engine.launchers import Launcher
 from sysbench.engine.sensors.sampler import Sampler, system_sampler
 from sysbench.errors import SysbenchError
 from sysbench.log.events import CellFinished, DeviceInfo, Event, Reading, ReadingsLost, RunFinished, StepMeasured
+from sysbench.log.storage import ScratchDirectory
 from sysbench.spec.run import RunOptions
 from sysbench.statistics import ratio
 
@@ -183,7 +183,7 @@ def _no_dashboard() -> AbstractContextManager[EventListener]:
 
 
 def _median_step_s(spec: TimeSpec, sampler: Sampler, dashboard: DashboardFactory, launcher: Launcher | None) -> float:
-    with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
+    with ScratchDirectory() as directory:
         options = RunOptions(out=Path(directory), quiet=True, ceilings=False)
         with session.run(spec, options, launcher=launcher, sampler=sampler) as running, dashboard() as listener:
             samples_s = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.file_names import labels_of, path_of_rank, paths_of, paths_of_ranks
 from sysbench.log.records import RunRecord
+from sysbench.log.storage import ScratchDirectory
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
 from sysbench.spec.ranks import KNOBS
@@ -159,7 +159,7 @@ class Files:
         if snapshots or not (figures or pages):
             yield cls(snapshots, kept, figures, pages)
             return
-        with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
+        with ScratchDirectory() as directory:
             temporary_paths = {key: Path(directory) / f"{key}.pickle" for key in labels}
             yield cls(temporary_paths, kept, figures, pages)
 

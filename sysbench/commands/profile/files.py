@@ -6,7 +6,6 @@ The functions read traces, compare traces of one run, and write slices of traces
 from __future__ import annotations
 
 import re
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,6 +28,7 @@ from sysbench.log import storage
 from sysbench.log.events import Event, OfRank, StageEntered
 from sysbench.log.file_names import labels_of, paths_of, paths_of_ranks
 from sysbench.log.records import RunRecord
+from sysbench.log.storage import ScratchDirectory
 from sysbench.render import theme
 from sysbench.render.dashboard.progress import show_status
 from sysbench.spec import hardware
@@ -132,7 +132,7 @@ class Files:
         with ExitStack() as temporary:
             artifacts = kept_paths
             if not kept_paths:
-                directory = Path(temporary.enter_context(tempfile.TemporaryDirectory(prefix="sysbench-")))
+                directory = Path(temporary.enter_context(ScratchDirectory()))
                 artifacts = {cell.key: directory / f"{cell.key}{TRACE_SUFFIXES[cell.profiler][0]}" for cell in cells}
             for cell in cells:
                 _validate_suffix("--trace", artifacts[cell.key], TRACE_SUFFIXES[cell.profiler], cell.profiler)

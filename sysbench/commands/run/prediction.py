@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from sysbench.errors import UsageError
 from sysbench.log.durations import Durations
 from sysbench.log.events import CellFinished
 from sysbench.log.records import RunRecord
+from sysbench.log.storage import ScratchDirectory
 from sysbench.render.dashboard import experiment_progress
 from sysbench.render.dashboard.experiment_progress import ExperimentProgress, PendingCell
 from sysbench.render.dashboard.progress import show_status
@@ -103,7 +103,7 @@ def predict_durations_s(
     waiting = sorted(_predictable(planned, gpu), key=lambda each: _work(each[1]))
     with (
         show_status(f"predicting for {gpu.slug}", silent=silent) as progress,
-        tempfile.TemporaryDirectory() as directory,
+        ScratchDirectory() as directory,
         prelaunched(PlainLauncher()),
     ):
         while waiting:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from sysbench import extras
 from sysbench.engine.elsewhere.share import RunCells, Share, carried_out, carried_out_and_sent
 from sysbench.engine.launchers import command, environment
 from sysbench.errors import LogError, UsageError
 from sysbench.log import journal
 from sysbench.log.events import Event
 from sysbench.log.outcomes import Outcome
+from sysbench.log.storage import ScratchDirectory
+from sysbench.spec import extras
 from sysbench.spec.run import RunOptions
 
 PATIENCE_S = 20.0
@@ -73,7 +74,7 @@ class Processes:
 
     def __init__(self, count: int) -> None:
         self.slots = count
-        self._directory = tempfile.TemporaryDirectory(prefix="sysbench-")
+        self._directory = ScratchDirectory()
         self._jobs: list[_Process] = []
 
     def start(self, shares: Sequence[Share]) -> Sequence[Job]:
@@ -202,7 +203,7 @@ class _RayTask:
         except Exception as error:  # noqa: BLE001  Whatever the task raised, or what happened to it.
             self.error = error
             return []
-        with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
+        with ScratchDirectory() as directory:
             (Path(directory) / "share.jsonl").write_bytes(content)
             return _left_in(Path(directory))
 

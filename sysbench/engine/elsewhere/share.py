@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from sysbench.command import cell_of, command_of, spec_of
 from sysbench.engine.identity import source_digest
 from sysbench.errors import UsageError
+from sysbench.log.storage import ScratchDirectory
 from sysbench.spec.run import RunOptions
 
 RunCells = Callable[..., Any]
@@ -60,7 +61,6 @@ def carried_out(share: Share, directory: Path, run: RunCells) -> Path:
 
 def carried_out_and_sent(share: Share, run: RunCells) -> bytes:
     """Run a share with `run` in a temporary directory, and return the content of its log."""
-    import tempfile
 
-    with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
+    with ScratchDirectory() as directory:
         return carried_out(share, Path(directory), run).read_bytes()

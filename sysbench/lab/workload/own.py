@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import sdpa_kernel
 
-from sysbench import extras
 from sysbench.errors import UnavailableError, nearest
 from sysbench.lab.attention import BACKENDS, KINDS
 from sysbench.lab.workload.imports import LoadedCode, Printed, arguments_for, code_file, import_s, load_code, user_code
 from sysbench.lab.workload.inputs import create_inputs
 from sysbench.lab.workload.losses import Loss
 from sysbench.lab.workload.workload import Batch, OwnWorkload, Workload, adamw
+from sysbench.spec import extras
 from sysbench.spec.model import BUILT_IN_ATTENTION, Attention, ModelCell, ModelShape
 from sysbench.spec.options import flag_of
 from sysbench.spec.own_model import HUGGING_FACE, OwnModel

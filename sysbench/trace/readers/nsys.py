@@ -15,7 +15,6 @@ import re
 import shutil
 import sqlite3
 import subprocess
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,6 +31,7 @@ import numpy as np
 from sysbench import units
 from sysbench.errors import LogError
 from sysbench.garbage import gc_paused
+from sysbench.log.storage import ScratchDirectory
 from sysbench.trace.columns import launch_shapes, unique_with_inverse
 from sysbench.trace.readers.reading import Progress, no_progress, processors
 from sysbench.trace.recording import COPY, KERNEL, NONE, SET, Integers, Recording, Table, shift_to_zero
@@ -109,7 +109,7 @@ def _read_report(path: Path, progress: Progress) -> Recording:
     nsys = shutil.which("nsys")
     if nsys is None:
         raise LogError(f"{path} is a report of Nsight Systems. {INSTALL_HINT}")
-    with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
+    with ScratchDirectory() as directory:
         exported = Path(directory) / "report.sqlite"
         command = [nsys, "export", "--type", "sqlite", "--output", str(exported), str(path.absolute())]
         progress("nsys is exporting it")
