@@ -169,8 +169,8 @@ COMPILED_SPREAD = 0.15
 
 
 WAITING_SPREAD = 0.05
-"""Spread of the time that ranks wait for each other, for each doubling of the nodes. With it, the intervals contain 89 %
-of 209 published steps on 8 to 512 GPUs, without it 80 % (tests/bench/published/llm_foundry.csv)."""
+"""Spread of the time that ranks wait for each other, for each doubling of the nodes. With it, the intervals contain
+89 % of 209 published steps on 8 to 512 GPUs, without it 80 % (tests/bench/published/llm_foundry.csv)."""
 
 
 def unexplained(trace: Trace, gpu: Hardware, count: int, seed: int = 0) -> Draws:
