@@ -6,6 +6,7 @@ form the log, from which all later output is computed. `at_s` is always in secon
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Sequence
 from functools import lru_cache
@@ -20,7 +21,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import from_json
+from pydantic_core import PydanticSerializationError, from_json
 
 from sysbench.command import Kind, spec_of
 from sysbench.log.outcomes import Outcome, RunStatus
@@ -582,5 +583,12 @@ def _list_decoder(known: int) -> TypeAdapter[list[Any]]:
 
 
 def encode(event: Event) -> bytes:
-    """Encode an event as one line of JSON, without the newline."""
-    return event.model_dump_json().encode()
+    """Encode an event as one line of JSON, without the newline. Half of a UTF-16 pair is written as \\ud800."""
+    try:
+        return event.model_dump_json().encode()
+    except PydanticSerializationError:
+        text = json.dumps(event.model_dump(), ensure_ascii=False, default=str)
+        return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()
+
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")

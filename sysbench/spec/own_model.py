@@ -31,11 +31,13 @@ DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
 """Dtypes of described inputs; integers are drawn below a bound, the others from a normal distribution."""
 
 
-def code_reference(value: str) -> str:
+def code_reference(value: object) -> str:
     """Return `value` if it is a reference to code: `package.module:attribute` or `path/to/file.py:attribute`.
 
     Raises ValueError for any other form.
     """
+    if not isinstance(value, str):  # of an edited record
+        raise ValueError(f"{value!r} is not a reference to code")
     if _MODULE.fullmatch(value) or _FILE.fullmatch(value):
         return value
     written = value if ":" in value else f"{value}:NAME"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-import time
 import traceback
 from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from multiprocessing.connection import Client, Connection
+from time import time as now  # a model may replace `time.time`
 
 import torch
 from pydantic import ValidationError
@@ -50,7 +50,7 @@ def serve(channel: Channel, import_s: float) -> bool:
     try:
         channel.send(
             WorkerReady(
-                at_s=time.time(),
+                at_s=now(),
                 pid=os.getpid(),
                 torch=device.torch_info(import_s),
                 devices=device.available_devices(),
@@ -89,7 +89,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     # failure this is unnecessary: the engine replaces this process.
     if outcome in ("invalid", "skipped"):
         allocator.release(device.torch_device(request.device))
-    return CellFinished(at_s=time.time(), cell=request.cell.key, outcome=outcome, detail=detail, traceback=trace)
+    return CellFinished(at_s=now(), cell=request.cell.key, outcome=outcome, detail=detail, traceback=trace)
 
 
 def _threads(request: protocol.Measure) -> int | None:
@@ -120,7 +120,7 @@ def _measure_ceiling(request: protocol.MeasureCeiling) -> Event:
         return ceiling.measure(request.device, request.precision, request.threads)
     except Exception as error:  # noqa: BLE001  Cells run without a ceiling too.
         return CeilingFailed(
-            at_s=time.time(), device=request.device.torch_name, precision=request.precision, detail=_one_line(error)
+            at_s=now(), device=request.device.torch_name, precision=request.precision, detail=_one_line(error)
         )
 
 
@@ -129,7 +129,7 @@ def _foresee(request: protocol.Foresee) -> MemoryForeseen:
         return foresee(request.cell, request.device, request.free_bytes)
     except Exception as error:  # noqa: BLE001  A cell that cannot be simulated is still measured.
         return MemoryForeseen(
-            at_s=time.time(), cell=request.cell.key, free_bytes=request.free_bytes, fits=None, detail=_one_line(error)
+            at_s=now(), cell=request.cell.key, free_bytes=request.free_bytes, fits=None, detail=_one_line(error)
         )
 
 
@@ -177,7 +177,7 @@ def foresee(cell: RunCell, device: DeviceInfo, free_bytes: int) -> MemoryForesee
     result = simulate(step, step.mode, Gpu.like(device, free_bytes), settings, origins=False)
     verdict = result.verdict
     return MemoryForeseen(
-        at_s=time.time(),
+        at_s=now(),
         cell=cell.key,
         free_bytes=free_bytes,
         fits=verdict.fits,

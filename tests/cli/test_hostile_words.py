@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sysbench.log import runs
-from tests.cli.running import answered
+from tests.cli.running import QUICK, answered, command, environment, started, wait_until
 from tests.unprivileged import permissions_obeyed
 
 RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
@@ -205,3 +208,82 @@ def test_a_search_for_runs_ends_at_a_bound(tmp_path: Path, monkeypatch: pytest.M
     ran = answered("report", str(tmp_path))
     assert ran.code == 2
     assert f"{tmp_path} contains more than 20 files and directories: name the directory" in ran.complaint
+
+
+def test_a_rank_in_other_digits_is_no_rank() -> None:
+    assert answered("time", "--size", "tiny", "--plan", RANK="²", WORLD_SIZE="²").code == 0
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_streams_that_the_shell_has_closed_are_no_fault(closed: str, tmp_path: Path) -> None:
+    line = f"{shlex.join(command('gpus'))} {closed}"
+    ran = subprocess.run(
+        ["sh", "-c", line], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_file_that_is_no_record_is_refused_by_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "large.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # sparse: reading it would never end
+    ran = answered("time", "--from", str(path))
+    assert ran.code == 2
+    assert "large.json" in ran.complaint
+
+
+FAULTY = """
+import time
+
+from torch import nn
+
+
+class Surrogate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(50, 8)
+
+    def forward(self, tokens):
+        raise ValueError("the file \\udcff is missing")
+
+
+class Clock(Surrogate):
+    def forward(self, tokens):
+        time.time = lambda: float("nan")
+        return self.embed(tokens)
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "detail"),
+    [
+        ("Surrogate", r"ValueError: the file \udcff is missing"),
+        ("Clock", "does the program replace time.time, time.perf_counter or time.perf_counter_ns?"),
+    ],
+)
+def test_what_a_model_does_wrong_is_said(model: str, detail: str, tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    words = ("--ctx=8", "--batch=1", "--mode=forward", "--steps=2", "--warmup=0", "--device=cpu", "--json=-", "--quiet")
+    ran = answered("time", f"--model=faulty.py:{model}", *words, cwd=tmp_path)
+    (cell,) = json.loads(ran.out)["cells"]
+    assert detail in cell["detail"]
+    assert "this is a bug" not in ran.err
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["moved", "deleted"])
+def test_a_log_that_is_moved_or_deleted_during_its_run_is_copied(is_deleted: bool, tmp_path: Path) -> None:
+    out, cells = tmp_path / "out", "--ctx=16,18,20,22,24,26,28,30"
+    words = ("time", *QUICK, cells, "--steps=40", "--quiet", f"--out={out}")
+    with started(*words, cwd=tmp_path) as process:
+        wait_until(lambda: any('"cell_finished"' in log.read_text() for log in out.glob("*.jsonl")), process)
+        if is_deleted:
+            shutil.rmtree(out)
+        else:
+            out.rename(tmp_path / "elsewhere")
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    (log,) = tmp_path.glob("*.jsonl")
+    assert f"was moved or deleted during the run; its copy is {log}" in said
+    record = runs.load(log)
+    assert [cell.outcome for cell in record.cells] == ["ok"] * 8
+    assert log.with_suffix(".json").is_file()

@@ -332,3 +332,9 @@ def test_a_model_that_takes_more_than_token_ids_gets_a_line_that_works(architect
     works = answered(*words, *shlex.split(advice[1]), "--json=-", cwd=tmp_path)
     (cell,) = json.loads(works.out)["cells"]
     assert cell["outcome"] == "ok", cell["detail"]
+
+
+@pytest.mark.parametrize("field", ["inputs", "loss", "optimizer"])
+def test_what_is_no_text_in_an_edited_record_is_no_code(field: str) -> None:
+    with pytest.raises(ValueError, match=r"3\.5"):
+        MemorySpec.model_validate({"model": "gpt.py:Gpt", "ctx": 16, field: [3.5] if field == "optimizer" else 3.5})

@@ -221,6 +221,18 @@ def test_a_short_timeout_is_for_cells_and_not_for_the_start_of_a_worker(tmp_path
     assert outcomes(spec, carry_out(spec, tmp_path, ScriptedLauncher(start="late"), timeout_s=SHORT_S)) == {16: "ok"}
 
 
+def test_a_worker_that_is_killed_while_it_starts_is_started_once_more(tmp_path: Path) -> None:
+    kills, spec = tmp_path / "kills", spec_of([16])
+    kills.write_text("1")
+    events = carry_out(spec, tmp_path / "once", ScriptedLauncher(start=f"killed {kills}"))
+    assert outcomes(spec, events) == {16: "ok"}
+    assert [gone.signal for gone in of_kind(events, WorkerExited)][:1] == ["SIGKILL"]
+    kills.write_text("1\n2\n3")
+    with pytest.raises(SysbenchError, match="SIGKILL"):
+        carry_out(spec, tmp_path / "twice", ScriptedLauncher(start=f"killed {kills}"))
+    assert kills.read_text() == "3", "two starts, not three"
+
+
 def test_a_wrapper_that_is_not_installed_is_named(tmp_path: Path) -> None:
     class Wrapped(ScriptedLauncher):
         def command(self) -> list[str]:
