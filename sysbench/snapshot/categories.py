@@ -25,10 +25,10 @@ import numpy.typing as npt
 from sysbench.errors import UsageError
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.block_sizes import block_bytes, rounded_requests
-from sysbench.snapshot.layout import NONE, Annotation, Column, Frame, Snapshot, Stacks
+from sysbench.snapshot.layout import NONE, Annotation, Column, Frame, Snapshot
 from sysbench.snapshot.lifetimes import Lifetimes, lifetimes
 from sysbench.snapshot.residents import resident_categories
-from sysbench.snapshot.timeline import PHASES, UNKNOWN, Allocations, Phase, Timeline
+from sysbench.snapshot.timeline import PHASES, UNKNOWN, Allocations, Phase, Timeline, call_paths
 from sysbench.trace.workspaces import (
     DEFAULT_BYTES,
     LARGE_BYTES,
@@ -219,7 +219,7 @@ def infer(
         # Python's stacks alone: autograd's threads have none.
         freed_traits[(freed_stack == NONE) & (lives.freed_row != NONE)] |= _Trait.BACKWARD
     category = _infer_categories(lives, traits[stack], freed_traits, size_bytes, stream, phases)
-    module, modules = _modules(stacks, stack)
+    module, modules = call_paths(stacks, stack)
     return Origins(category, module, modules, phases)
 
 
@@ -247,27 +247,6 @@ def _trait_of(frame: Frame) -> int:
     if "Workspace" in name or "CUDABlasHandle" in name:
         trait |= _Trait.WORKSPACE
     return trait
-
-
-def _modules(stacks: Stacks, stack: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], tuple[tuple[str, ...], ...]]:
-    """Return the position of each allocation's call path, or NONE, and the distinct call paths.
-
-    A call path begins with the outermost call and omits libraries: `model.py:88 forward`.
-    """
-    call_of_frame: list[str | None] = []
-    for frame in stacks.frames:
-        filename = frame.filename.replace("\\", "/")
-        library = "/torch/" in filename or "site-packages/" in filename or "/lib/python" in filename
-        own = filename.endswith(".py") and not library and frame.name != "<module>"
-        call_of_frame.append(f"{filename.rpartition('/')[2]}:{frame.line} {frame.name}" if own else None)
-    positions: dict[tuple[str, ...], int] = {}
-    path_of_stack = np.full(len(stacks) + 1, NONE, np.int32)
-    for index in np.unique(stack[stack != NONE]):
-        calls = [call_of_frame[frame] for frame in stacks.frame[stacks.start[index] : stacks.start[index + 1]][::-1]]
-        path = tuple(call for call, before in zip(calls, [None, *calls], strict=False) if call and call != before)
-        if path:
-            path_of_stack[index] = positions.setdefault(path, len(positions))
-    return path_of_stack[stack], tuple(positions)
 
 
 # --- phases

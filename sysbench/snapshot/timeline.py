@@ -319,6 +319,21 @@ class Timeline:
             root.add(self.modules[module] if module != NONE else (), CATEGORIES[category], int(size))
         return root
 
+    def lines_at(self, state: int) -> ModuleNode:
+        """Return the live bytes in a state as a tree of the user's own calls: `train.py:93 train`, in it the next.
+
+        Lines of libraries are left out. The root's total covers all allocations.
+        """
+        live = self.live_at(state)
+        path_of, paths = call_paths(self.stacks, self.allocations.stack[live])
+        root = ModuleNode("")
+        for path, category, size in zip(
+            path_of.tolist(), self.allocations.category[live].tolist(), self.allocations.size_bytes[live].tolist(),
+            strict=True,
+        ):  # fmt: skip
+            root.add(paths[path] if path != NONE else (), CATEGORIES[category], size)
+        return root
+
     # --- fragmentation
 
     @property
@@ -337,6 +352,33 @@ class Timeline:
             allocated_bytes=int(self.allocated_bytes[state]),
             largest_free_bytes=history.largest_gap(state, *live_blocks) if history else None,
         )
+
+
+_LIBRARIES: Final = ("/torch/", "site-packages/", "/lib/python", "/sysbench/worker/", "/sysbench/commands/")
+"""Parts of the names of files whose calls say nothing about the user's code."""
+
+
+def call_paths(
+    stacks: Stacks, stack: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.int32], tuple[tuple[str, ...], ...]]:
+    """Return the position of each allocation's call path, or NONE, and the distinct call paths.
+
+    A call path begins with the outermost call and omits libraries: `model.py:88 forward`.
+    """
+    call_of_frame: list[str | None] = []
+    for frame in stacks.frames:
+        filename = frame.filename.replace("\\", "/")
+        library = any(each in filename for each in _LIBRARIES)
+        own = filename.endswith(".py") and not library and frame.name != "<module>"
+        call_of_frame.append(f"{filename.rpartition('/')[2]}:{frame.line} {frame.name}" if own else None)
+    positions: dict[tuple[str, ...], int] = {}
+    path_of_stack = np.full(len(stacks) + 1, NONE, np.int32)
+    for index in np.unique(stack[stack != NONE]):
+        calls = [call_of_frame[frame] for frame in stacks.frame[stacks.start[index] : stacks.start[index + 1]][::-1]]
+        path = tuple(call for call, before in zip(calls, [None, *calls], strict=False) if call and call != before)
+        if path:
+            path_of_stack[index] = positions.setdefault(path, len(positions))
+    return path_of_stack[stack], tuple(positions)
 
 
 def _subtract_range(ranges: Ranges, removed: tuple[int, int]) -> Ranges:

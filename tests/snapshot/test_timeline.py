@@ -210,6 +210,31 @@ def test_every_division_adds_up_to_the_byte_in_every_state(described: bool) -> N
             assert node.total_bytes == sum(node.by_category.values())
 
 
+def test_the_tree_of_calls_has_the_users_own_lines_and_every_byte() -> None:
+    def stack(*lines: tuple[str, int, str]) -> list[dict[str, Any]]:
+        return [frame(*each) for each in reversed(lines)]
+
+    train, forward = ("/home/me/train.py", 9, "train"), ("/home/me/model.py", 12, "forward")
+    library = ("/venv/lib/python3.11/site-packages/torch/nn/functional.py", 7, "linear")
+    made = {
+        512: stack(train, forward, library),
+        1024: stack(train, library, forward),
+        2048: stack(train, library),
+        4096: stack(library),
+    }
+    trace = [
+        {"action": "alloc", "addr": size << 20, "size": size, "stream": 0, "frames": frames}
+        for size, frames in made.items()
+    ]
+    timeline = from_snapshot(snapshot.of({"segments": [], "device_traces": [trace]}))
+    root = timeline.lines_at(timeline.peak.state)
+    assert [(path, node.total_bytes, node.own_bytes) for path, node in root.walk()] == [
+        ("", 7680, 4096),
+        ("train.py:9 train", 3584, 2048),
+        ("train.py:9 train.model.py:12 forward", 1536, 1536),
+    ]
+
+
 def test_the_tree_follows_module_paths() -> None:
     raw = training_snapshot(MODEL, steps=1)
     timeline = timeline_of(raw)

@@ -10,16 +10,20 @@ from sysbench.commands.memory.tables import MODULE, MODULE_COLUMNS, module_rows
 from sysbench.errors import UsageError, unknown
 from sysbench.render.declared import DeclaredTable, Field, Fill, leading_fields
 from sysbench.render.table import Remark, Sheet
-from sysbench.snapshot.timeline import Group, Peak, Timeline
+from sysbench.snapshot.timeline import Group, ModuleNode, Peak, Timeline
 from sysbench.trace.stack_lines import frame_location
 
 GROUPS_SHOWN = 15
 """Number of groups of allocations to show."""
 
+MIN_LINE_SHARE = 0.01
+"""Smallest share of the peak with which a call is a row of its own."""
+
 
 def sheet(timeline: Timeline, name: str, names: Iterable[str] = ()) -> Sheet:
     """Return the complete output for the snapshot in the file `name`; raises UsageError for an unknown table."""
-    chosen = tuple(names) or tuple(each for each in TABLES if each != "modules" or not timeline.inferred)
+    # Inferred modules are the same calls.
+    chosen = tuple(names) or tuple(each for each in TABLES if each != ("modules" if timeline.inferred else "lines"))
     for each in chosen:
         if each not in TABLES:
             raise UsageError(f"--tables {unknown(each, 'a table of a snapshot', TABLES)}")
@@ -140,6 +144,47 @@ MODULES = DeclaredTable(
 """The peak as a tree of modules."""
 
 
+class _LineRow(NamedTuple):
+    depth: int
+    node: ModuleNode
+    peak_bytes: int
+
+
+def _line_rows(timeline: Timeline) -> list[_LineRow]:
+    """Return the calls that hold at least `MIN_LINE_SHARE` of the peak, each below its caller, largest first."""
+    root, rows = timeline.lines_at(timeline.peak.state), list[_LineRow]()
+    pending = [(0, root)]
+    while pending:
+        depth, node = pending.pop()
+        if node.total_bytes >= MIN_LINE_SHARE * root.total_bytes:
+            rows.append(_LineRow(depth, node, root.total_bytes))
+            pending += [(depth + 1, each) for each in sorted(node.children.values(), key=lambda each: each.total_bytes)]
+    return rows
+
+
+LINES = DeclaredTable(
+    "lines",
+    lambda timeline: _title("peak by line of code", timeline),
+    (
+        Field("total", "with calls", "bytes", "{source}", get=lambda row: row.node.total_bytes),
+        Field("share", "share", "share", get=lambda row: row.node.total_bytes / row.peak_bytes),
+        Field("own", "itself", "bytes", "{source}", 1, get=lambda row: row.node.own_bytes),
+        Field(
+            "category", "largest category", importance=2,
+            get=lambda row: max(row.node.by_category, key=row.node.by_category.__getitem__),
+        ),
+    ),
+    rows=_line_rows,
+    when=lambda timeline: bool(timeline.lines_at(timeline.peak.state).children),
+    leading=leading_fields(
+        Field("line", elastic=True, get=lambda row: f"{'  ' * row.depth}{row.node.name or 'everything'}")
+    ),
+    words=_SOURCES,
+    notes=(f"calls with less than {units.share(MIN_LINE_SHARE)} of the peak are left out, as are libraries",),
+)  # fmt: skip
+"""The peak as a tree of the user's own calls, where stacks were recorded."""
+
+
 FRAGMENTATION = DeclaredTable(
     "fragmentation",
     lambda timeline: _title("fragmentation", timeline),
@@ -159,7 +204,7 @@ FRAGMENTATION = DeclaredTable(
 )
 """Memory that the allocator reserves but does not use, at the peak and at the end."""
 
-TABLES = {table.name: table for table in (PHASES, CATEGORIES, LARGEST_ALLOCATIONS, MODULES, FRAGMENTATION)}
+TABLES = {table.name: table for table in (PHASES, CATEGORIES, LARGEST_ALLOCATIONS, MODULES, LINES, FRAGMENTATION)}
 """All tables by name."""
 
 
