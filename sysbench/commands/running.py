@@ -239,6 +239,25 @@ def _refuse_missing_extras(spec: RunSpec, options: RunOptions) -> None:
             raise UsageError(complaint)
 
 
+def _advise_on_shared_memory(spec: RunSpec, options: RunOptions) -> None:
+    """Say before several ranks run on GPUs that /dev/shm may be too small: NCCL's own errors do not name it."""
+    devices = {each.device.partition(":")[0] for each in spec.cells() if each.workers > 1}
+    if options.on or not devices & {"auto", "cuda"} or not Path("/dev/shm").is_dir():
+        return
+    from shutil import disk_usage
+
+    from sysbench import units
+    from sysbench.spec.ranks import SMALL_SHM_BYTES
+
+    total_bytes = disk_usage("/dev/shm").total
+    if total_bytes < SMALL_SHM_BYTES:
+        from sysbench.engine.devices import list_devices
+
+        if list_devices()[0].type == "cuda":
+            remedy = "docker run --shm-size 8g, or --ipc host"
+            say(f"/dev/shm has {units.size(total_bytes)}: if NCCL fails, that may be why → {remedy}", options)
+
+
 def refuse_unknown_columns(spec: RunSpec, options: RunOptions) -> None:
     """Raise UsageError if a requested column does not exist in any table of this run."""
     if not options.columns:
@@ -302,6 +321,7 @@ def run_cells(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
     """
     refuse_unknown_columns(spec, options)
     _refuse_missing_extras(spec, options)
+    _advise_on_shared_memory(spec, options)
     from sysbench.engine.interrupts import catch_interrupts
     from sysbench.log import runs
 

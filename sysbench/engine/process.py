@@ -39,7 +39,7 @@ TERMINATION_TIMEOUT_S = 2.0
 KILL_TIMEOUT_S = 10.0
 """Longest wait for a killed process to end: a process that hangs in a driver may never end, but the run must."""
 
-TAIL_BYTES = 4096
+TAIL_BYTES = 16_384
 """Number of bytes that are kept from the end of a worker's output."""
 
 _MAX_DIRECTORY_BYTES = 80

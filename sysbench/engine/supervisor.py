@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
@@ -207,7 +208,9 @@ class Supervisor:
                 finished = yield from self._read(placed, artifact, finished)
         except LostWorkerError as lost:
             exited = self._end_worker(worker, lost.patience_s)
-            finished = _finished(placed.cell, lost.outcome, lost.detail or _describe_exit(exited))
+            hanging = _hanging_collective(exited)
+            outcome: Outcome = "timeout" if hanging else lost.outcome
+            finished = _finished(placed.cell, outcome, lost.detail or hanging or _describe_exit(exited))
             yield exited
             self._conversation.check_interrupts()  # the user may have stopped the lost rank
         yield finished
@@ -225,7 +228,7 @@ class Supervisor:
             yield from self._provisions.read(placed, artifact)
         except SysbenchError as error:
             return _finished(
-                placed.cell, "crashed", f"{error}; {stderr_tail.splitlines()[-1]}" if stderr_tail else str(error)
+                placed.cell, "crashed", f"{error}; {last_words(stderr_tail)}" if stderr_tail else str(error)
             )
         return finished
 
@@ -375,5 +378,25 @@ def _describe_exit(exited: WorkerExited) -> str:
         end = f"{worker} exited with code {exited.exit_code}"
     else:
         end = f"{worker} closed its connection and could not be killed"
-    last_line = exited.stderr_tail.splitlines()[-1] if exited.stderr_tail else None
+    last_line = last_words(exited.stderr_tail or "")
     return f"{end}: {last_line}" if last_line else end
+
+
+_CRASH_REPORT = re.compile(
+    r"Fatal Python error|(Current )?[Tt]hread 0x|  File \"|  Binary file|  <|Extension modules:|Current thread's C"
+)
+"""Lines that Python's faulthandler writes when a process is killed by a signal; they follow what was said before."""
+
+_WATCHDOG = re.compile(r"\[Rank (\d+)\].*?Watchdog caught collective operation timeout: (.*)")
+
+
+def last_words(stderr: str) -> str | None:
+    """Return the last line of a worker's output that says why it ended: not the report of where each thread was."""
+    lines = [line for line in stderr.splitlines() if line.strip() and not _CRASH_REPORT.match(line)]
+    return lines[-1].strip() if lines else None
+
+
+def _hanging_collective(exited: WorkerExited) -> str | None:
+    """Return what PyTorch's watchdog said of a collective that did not end, if that is why the worker was aborted."""
+    found = _WATCHDOG.search(exited.stderr_tail or "") if exited.signal == "SIGABRT" else None
+    return f"rank {found[1]}: a collective did not end: {found[2]}" if found else None

@@ -59,6 +59,9 @@ KNOBS: Mapping[str, tuple[Strategy, ...]] = {
 Interconnect = Literal["eth-100", "ib-200", "ib-400", "ib-800"]
 """Network between nodes, by the nominal rate of each GPU's adapter in Gbit/s."""
 
+SMALL_SHM_BYTES = 1 << 30
+"""Size of /dev/shm that may be too small for NCCL and data loaders; Docker's default is 64 MiB."""
+
 NODE_RANKS = 8
 """Ranks of one node in every common GPU server; HSDP shards within a node."""
 

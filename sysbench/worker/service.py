@@ -42,6 +42,10 @@ DETAIL_CHARACTERS = 300
 TRACEBACK_CHARACTERS = 20_000
 
 _GLOO_TIMEOUT = "Timed out waiting"
+_UNSUPPORTED = (
+    "No execution plans support the graph", "No valid execution plans built", "No valid triton configs",
+)  # fmt: skip
+"""What cuDNN and Triton say of inputs that none of their kernels can compute."""
 """Phrase in gloo's error when a rank has not joined a collective operation; the error has no class of its own."""
 
 
@@ -140,7 +144,9 @@ def _outcome_of(error: Exception) -> Outcome:
         return "timeout"
     if isinstance(error, NotTriedError):
         return "skipped"
-    return "invalid" if isinstance(error, UnavailableError | ValueError) else "crashed"
+    if isinstance(error, UnavailableError | ValueError) or any(each in str(error) for each in _UNSUPPORTED):
+        return "invalid"
+    return "crashed"
 
 
 def _one_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ starts in a fraction of the time and shows that the protocol is no more than JSO
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import json
 import os
@@ -145,6 +146,25 @@ def _leave(line: Line, cell: Cell) -> NoReturn:
     sys.exit(3)
 
 
+def _abort(said: str) -> Callable[[Line, Cell], None]:
+    """Says something and aborts, as PyTorch's C++ does, with the report of Python's faulthandler below it."""
+
+    def act(line: Line, cell: Cell) -> None:
+        line.step(cell)
+        print(said, file=sys.stderr, flush=True)
+        faulthandler.enable()
+        os.abort()
+
+    return act
+
+
+WATCHDOG = (
+    "[rank1]:[E1120 10:00:00.000000000 ProcessGroupNCCL.cpp:683] [Rank 1] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600011 "
+    "milliseconds before timing out."
+)
+
+
 def _hang(line: Line, cell: Cell) -> None:
     line.step(cell)
     time.sleep(60)
@@ -191,6 +211,8 @@ _ACTS: dict[str, Callable[[Line, Cell], None]] = {
     "crashed": _finish("crashed", "RuntimeError: device-side assert triggered"),
     "invalid": _finish("invalid", "there is no such kernel"),
     "killed": _die_by(signal.SIGKILL),
+    "waits for a rank": _abort(WATCHDOG),
+    "aborts in C++": _abort("terminate called after throwing an instance of 'c10::Error'"),
     "aborted": _die_by(signal.SIGABRT),
     "leaves": _leave,
     "hangs": _hang,

@@ -94,6 +94,19 @@ def test_cells_are_announced_in_order_with_everything_about_them(tmp_path: Path)
             "SIGKILL",
         ),
         ("aborted", "crashed", "the worker was killed by SIGABRT", "SIGABRT"),
+        (
+            "aborts in C++",
+            "crashed",
+            "the worker was killed by SIGABRT: terminate called after throwing an instance of 'c10::Error'",
+            "SIGABRT",
+        ),
+        (
+            "waits for a rank",
+            "timeout",
+            "rank 1: a collective did not end: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
+            "Timeout(ms)=600000) ran for 600011 milliseconds before timing out.",
+            "SIGABRT",
+        ),
         ("leaves", "crashed", "the worker exited with code 3: RuntimeError: the device fell off the bus", None),
         ("hangs", "timeout", "the worker sent no message for 2 s (--timeout)", "SIGTERM"),
         (

@@ -34,6 +34,7 @@ from sysbench.log.events import (
     decode,
 )
 from sysbench.spec.run import RunOptions
+from sysbench.worker import service
 from sysbench.worker.service import Channel, serve
 from tests.engine.fakes import FakeSampler, of_kind, spec_of
 
@@ -261,3 +262,16 @@ def _ends(pid: int) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "cuDNN Frontend error: [cudnn_frontend] Error: No execution plans support the graph.",
+        "cuDNN Frontend error: No valid execution plans built.",
+        "No valid triton configs. OutOfMemoryError: out of resource: triton_mm Required: 262144 Hardware limit: 232448",
+    ],
+)
+def test_what_no_kernel_can_compute_is_invalid_and_no_crash(message: str) -> None:
+    assert service._outcome_of(RuntimeError(message)) == "invalid"
+    assert service._outcome_of(RuntimeError("CUDA error: an illegal memory access was encountered")) == "crashed"

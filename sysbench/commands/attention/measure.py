@@ -422,6 +422,11 @@ def _check(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
     return AttentionChecked(at_s=time.time(), cell=cell.key, errors={}, sample="nothing, because memory ran out")
 
 
+def _exact(tensor: Tensor) -> Tensor:
+    """Return the tensor in fp64; on the CPU, if its device has no fp64, as Apple's GPUs have none."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
+
+
 def _compare_with_fp64(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
     """Compare the first sequence with fp64; if it is long, only its last queries, without gradients of k and v."""
     calls.forget()
@@ -432,15 +437,15 @@ def _compare_with_fp64(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
     n = cell.seq
     is_complete = n <= MAX_CHECKED_LENGTH
     rows = slice(None) if is_complete else slice(n - MAX_CHECKED_LENGTH // 8, n)
-    q, k, v = (tensor.detach()[first].double().requires_grad_() for tensor in calls.inputs)
+    q, k, v = (_exact(tensor.detach()[first]).requires_grad_() for tensor in calls.inputs)
     reference = naive(causal=cell.causal) if is_complete else _last_queries(cell, n)
     output = reference(q if is_complete else q[rows], k, v)
-    output.backward(calls.gradient[first][rows].double())
+    output.backward(_exact(calls.gradient[first][rows]))
     q_gradient, k_gradient, v_gradient = (_grad_of(tensor)[first] for tensor in calls.inputs)
     pairs = {"output": (calls.output[first][rows], output), "q": (q_gradient[rows], _grad_of(q)[rows])}
     if is_complete:
         pairs |= {"k": (k_gradient, _grad_of(k)), "v": (v_gradient, _grad_of(v))}
-    errors = {name: _error(found.detach().double(), exact.detach()) for name, (found, exact) in pairs.items()}
+    errors = {name: _error(_exact(found.detach()), exact.detach()) for name, (found, exact) in pairs.items()}
     calls.forget()
     sample = "the first sequence" if is_complete else f"{MAX_CHECKED_LENGTH // 8} queries of the first sequence"
     return AttentionChecked(at_s=time.time(), cell=cell.key, errors=errors, sample=sample)

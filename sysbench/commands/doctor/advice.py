@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from sysbench import units
 from sysbench.commands.doctor.capabilities import Facts
 from sysbench.commands.doctor.record import Advice, GpuState, HostSection, TorchSection
+from sysbench.spec.ranks import SMALL_SHM_BYTES
 
 BUSY_SHARE = 0.25
 """Load, as a fraction of the usable cores, above which other processes disturb measurements."""
-
-SMALL_SHM_BYTES = 1 << 30
-"""Size of /dev/shm that may be too small for data loaders and NCCL; Docker's default is 64 MiB."""
 
 MIN_FREE_SHARE = 0.5
 """If a smaller share of a GPU's memory is free, cells that fit elsewhere may not fit here."""

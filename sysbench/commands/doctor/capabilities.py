@@ -367,6 +367,12 @@ def _energy(facts: Facts) -> Prospect:
     what, state = "--columns +energy", facts.state
     if facts.gpu is None:
         return _no(what, "only NVIDIA's driver counts energy, and there is no NVIDIA GPU")
+    if state is None and facts.nvml.driver is None and not facts.nvml.unknown:
+        return _no(
+            what,
+            "NVIDIA's management library (libnvidia-ml.so.1) is not installed",
+            "it comes with the driver; a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        )
     if state is None:
         reason = facts.nvml.unknown.get("everything") or "the driver does not know the GPU that torch uses"
         return _no(what, reason, "energy, clocks and power are only known through NVML")

@@ -227,6 +227,8 @@ def test_energy_needs_the_counter_of_the_very_gpu_that_torch_uses() -> None:
     assert works(machines.SOUND)["--columns +energy"] == "yes"
     assert works(with_gpu(machines.SOUND, energy_j=None))["--columns +energy"] == "no"
     assert works(with_gpu(machines.SOUND, uuid="GPU-another"))["--columns +energy"] == "no"
+    without_nvml = outlook(replace(machines.SOUND, nvml=NvmlSection()))["--columns +energy"]
+    assert (without_nvml.works, "libnvidia-ml.so.1" in without_nvml.reason) == ("no", True)
     # torch leaves the prefix out.
     bare = machines.gpu().model_copy(update={"uuid": machines.UUID.removeprefix("GPU-")})
     assert works(with_torch(machines.SOUND, devices=[bare, machines.CPU]))["--columns +energy"] == "yes"
