@@ -73,6 +73,13 @@ def device_of_rank(rank: int, first: DeviceInfo, devices: Sequence[DeviceInfo]) 
     return next(each for each in devices if each.type == "cuda" and each.index == first.index + rank)
 
 
+def devices_of_other_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
+    """Return the devices on this machine of all ranks of a cell but the first: the GPUs after that of rank 0."""
+    first = placed.device
+    after = range(first.index + 1, first.index + placed.cell.workers)
+    return [each for each in devices if each.type == first.type == "cuda" and each.index in after]
+
+
 def _refuse_too_many_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) -> None:
     """Raise UsageError if there is no GPU for every rank; any number of ranks can share the CPU."""
     first, ranks = placed.device, placed.cell.workers

@@ -21,7 +21,7 @@ from sysbench.engine.conversation import (
 )
 from sysbench.engine.interrupts import Interrupts
 from sysbench.engine.launchers import Launcher
-from sysbench.engine.plan import PlacedCell
+from sysbench.engine.plan import PlacedCell, devices_of_other_ranks
 from sysbench.engine.process import WorkerProcess, get_worker, keep_for_reuse
 from sysbench.engine.provisions import Provisions
 from sysbench.engine.sensors import ceilings
@@ -85,6 +85,7 @@ class Supervisor:
         self._provisions = provisions or Provisions()
         self._launcher = launcher
         self._launched_by = launcher
+        self._devices: Sequence[DeviceInfo] = ()
         """Launcher of the current worker."""
         self._sampler = sampler
         self._admission = admission
@@ -182,7 +183,7 @@ class Supervisor:
         """Measure a cell and yield its events; CellFinished comes last, after the cell's artifact has been read."""
         launcher = self._provisions.launchers.get(placed.cell.key, self._launcher)
         worker = yield from self._ensure_worker(launcher, placed.cell.workers)
-        self._sampler.use(placed.device)
+        self._sampler.use(placed.device, devices_of_other_ranks(placed, self._devices))
         yield CellStarted(
             at_s=time.time(),
             cell=placed.cell.key,
@@ -301,10 +302,12 @@ class Supervisor:
         self._sampler.watch(*worker.pids)
         if isinstance(worker, WorkerProcess) and worker.ready is not None:
             ready = worker.ready.model_copy(update={"at_s": time.time()})
+            self._devices = ready.devices
             yield ready
             return worker, ready
         try:
             ready = yield from self._conversation.wait_for(worker, WorkerReady, at_least_s=START_TIMEOUT_S)
+            self._devices = ready.devices
             return worker, ready
         except LostWorkerError as lost:
             exited = self._end_worker(worker, lost.patience_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,7 +66,7 @@ class FakeSampler:
     def watch(self, *pids: int) -> None:
         self.watched.append(pids)
 
-    def use(self, device: DeviceInfo | None) -> None:
+    def use(self, device: DeviceInfo | None, others: Sequence[DeviceInfo] = ()) -> None:
         self.used.append(device)
 
     def read(self, at_s: float) -> Reading:

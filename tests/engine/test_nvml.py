@@ -106,6 +106,20 @@ def test_an_older_driver_is_read_by_its_older_calls(old_driver: Driver) -> None:
     assert (shown["others"], shown["lost"]) == (1, [])
 
 
+def test_what_disturbs_any_rank_is_seen(driver: Driver) -> None:
+    program = """
+    found = {}
+    for ranks in ((FIRST,), (FIRST, SECOND)):
+        sampler.use(gpu(ranks[0]), [gpu(each, 1) for each in ranks[1:]])
+        reading = sampler.read(1.0)
+        power_w, throttling = reading.power_w, reading.throttle_reasons
+        found[len(ranks)] = (power_w, throttling, sampler.count_other_processes())
+    show(**{str(ranks): each for ranks, each in found.items()}, lost=lost(sampler))
+    """
+    shown = driver.run(program, faults=f"reasons:GPU-22222222 0x4\npids:GPU-22222222 {os.getpid()}\n")
+    assert shown == {"1": [312.25, [], 0], "2": [312.25, ["sw-power-cap"], 1], "lost": []}
+
+
 def test_an_unsupported_call_leaves_one_field_unknown_and_is_reported_once(driver: Driver) -> None:
     functions = {
         "nvmlDeviceGetPowerUsage": ("power_w", "NVML power"),

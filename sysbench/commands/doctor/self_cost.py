@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import median
@@ -74,8 +74,8 @@ class NoSampler:
     def watch(self, *pids: int) -> None:
         """Ignore the processes."""
 
-    def use(self, device: DeviceInfo | None) -> None:
-        """Ignore the device."""
+    def use(self, device: DeviceInfo | None, others: Sequence[DeviceInfo] = ()) -> None:
+        """Ignore the devices."""
 
     def read(self, at_s: float) -> Reading:
         """Return an empty reading."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Protocol, TypeVar
 
 import psutil
@@ -43,8 +44,8 @@ class Sampler(Protocol):
     def watch(self, *pids: int) -> None:
         """Watch these processes and their descendants, instead of the earlier ones."""
 
-    def use(self, device: DeviceInfo | None) -> None:
-        """Set the device of the next cell; None for a cell without a device."""
+    def use(self, device: DeviceInfo | None, others: Sequence[DeviceInfo] = ()) -> None:
+        """Set the device of the next cell, None for a cell without one, and the devices of its other ranks here."""
 
     def read(self, at_s: float) -> Reading:
         """Take a reading of all values that are quick to read; `at_s` is its timestamp. Unknown values are None."""
@@ -77,6 +78,7 @@ class SystemSampler:
         self._nvml: Nvml | None = None
         self._nvml_tried = False
         self._gpu: Gpu | None = None
+        self._other_gpus: list[Gpu] = []
         self._gpus: dict[str, Gpu | None] = {}
         self._failed_sources: set[str] = set()
         self._failures: list[ReadingsLost] = []
@@ -94,14 +96,21 @@ class SystemSampler:
         self._load_share = None
         self._next_listing_s = float("-inf")
 
-    def use(self, device: DeviceInfo | None) -> None:
-        """Set the device of the next cell; None for a cell without a device."""
+    def use(self, device: DeviceInfo | None, others: Sequence[DeviceInfo] = ()) -> None:
+        """Set the device of the next cell, None for a cell without one, and the devices of its other ranks here.
+
+        Memory, clocks and power are read of the first device. Throttling and processes of other programs on any of them
+        disturb all ranks, so both are read of all.
+        """
         self._gpu = self._find(device) if device is not None else None
+        self._other_gpus = [gpu for each in others if (gpu := self._find(each)) is not None]
 
     def read(self, at_s: float) -> Reading:
         """Take a reading of all values that are quick to read; `at_s` is its timestamp. Unknown values are None."""
         self._list_when_due()
         gpu = self._gpu.read() if self._gpu else GpuReading()
+        throttling = [gpu.throttle_reasons, *(each.read().throttle_reasons for each in self._other_gpus)]
+        known = [reasons for reasons in throttling if reasons is not None]
         self._collect_gpu_losses(at_s)
         return Reading(
             at_s=at_s,
@@ -114,7 +123,7 @@ class SystemSampler:
             power_w=gpu.power_w,
             temperature_c=gpu.temperature_c,
             energy_j=gpu.energy_j,
-            throttle_reasons=list(gpu.throttle_reasons) if gpu.throttle_reasons is not None else None,
+            throttle_reasons=list(dict.fromkeys(chain.from_iterable(known))) if known else None,
         )
 
     def failures(self) -> list[ReadingsLost]:
@@ -123,17 +132,18 @@ class SystemSampler:
         return failures
 
     def count_other_processes(self) -> int | None:
-        """Count the processes of other programs on the current GPU; None if there is no GPU or the number is unknown.
+        """Count the processes of other programs on the GPUs of the cell; None without a GPU, or if it is unknown.
 
         In a container, the driver may list host process ids, which are meaningless inside the container. If none of the
         ids exists inside, return None rather than a guess.
         """
         if self._gpu is None:
             return None
-        pids = self._gpu.compute_pids()
+        listed = [gpu.compute_pids() for gpu in (self._gpu, *self._other_gpus)]
         self._collect_gpu_losses(self._clock())
-        if pids is None:
+        if listed[0] is None:
             return None
+        pids = set().union(*(each for each in listed if each is not None))
         self._own_pids |= descendants_of(os.getpid()) | self._tree.pids
         others = pids - self._own_pids
         if not others:
@@ -155,6 +165,7 @@ class SystemSampler:
             self._nvml.close()
         self._nvml, self._nvml_tried = None, True
         self._gpu = None
+        self._other_gpus.clear()
         self._gpus.clear()
 
     def _open_nvml(self) -> Nvml | None:

@@ -3,7 +3,8 @@
  * STUB_NVML_CONTROL names a file that is read at every call. Its lines:
  *     <function> <code> [<calls>]   the function returns this error code, after so many calls that succeed
  *     reasons <bits>                why the clocks are low
- *     pids <pid> ...                processes that compute on each GPU
+ *     pids <pid> ...                processes that compute on each GPU; `pids:GPU-22222222` and
+ *                                   `reasons:GPU-22222222` are those of that GPU alone
  *     power_limit_mw <number>       and likewise mig, compute_mode: settings of each GPU
  * STUB_NVML_LOG names a file that every call is written to, one name per line.
  *
@@ -157,22 +158,29 @@ int nvmlDeviceGetTemperature(Gpu *gpu, unsigned sensor, unsigned *temperature) {
     return SUCCESS;
 }
 
-static int reasons(unsigned long long *bits) {
+/* The line with this word for a GPU or, without one, for all. */
+static int control_of(const Gpu *gpu, const char *word, char *rest, size_t size) {
+    char one[64];
+    snprintf(one, sizeof one, "%s:%.12s", word, gpu->uuid);
+    return control(one, rest, size) || control(word, rest, size);
+}
+
+static int reasons(const Gpu *gpu, unsigned long long *bits) {
     char rest[512];
-    *bits = control("reasons", rest, sizeof rest) ? strtoull(rest, NULL, 0) : 0;
+    *bits = control_of(gpu, "reasons", rest, sizeof rest) ? strtoull(rest, NULL, 0) : 0;
     return SUCCESS;
 }
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(Gpu *gpu, unsigned long long *bits) {
     ENTER
     WHOLE_GPU_ONLY
-    return reasons(bits);
+    return reasons(gpu, bits);
 }
 
-static int processes(unsigned *count, Process *list) {
+static int processes(const Gpu *gpu, unsigned *count, Process *list) {
     char rest[512];
     unsigned room = *count, found = 0;
-    if (!control("pids", rest, sizeof rest)) rest[0] = 0;
+    if (!control_of(gpu, "pids", rest, sizeof rest)) rest[0] = 0;
     for (char *word = strtok(rest, " \n"); word; word = strtok(NULL, " \n")) {
         if (found < room && list) {
             memset(&list[found], 0, sizeof *list);
@@ -187,7 +195,7 @@ static int processes(unsigned *count, Process *list) {
 int nvmlDeviceGetComputeRunningProcesses_v2(Gpu *gpu, unsigned *count, Process *list) {
     (void)gpu;
     ENTER
-    return processes(count, list);
+    return processes(gpu, count, list);
 }
 
 #ifndef OLD_DRIVER
@@ -213,13 +221,13 @@ int nvmlDeviceGetTemperatureV(Gpu *gpu, Temperature *temperature) {
 int nvmlDeviceGetCurrentClocksEventReasons(Gpu *gpu, unsigned long long *bits) {
     ENTER
     WHOLE_GPU_ONLY
-    return reasons(bits);
+    return reasons(gpu, bits);
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *list) {
     (void)gpu;
     ENTER
-    return processes(count, list);
+    return processes(gpu, count, list);
 }
 
 #endif
@@ -336,7 +344,7 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(void) { ENTER return NOT_SUPPORTED; }
 int nvmlDeviceGetComputeRunningProcesses(Gpu *gpu, unsigned *count, Process *list) {
     (void)gpu;
     ENTER
-    return processes(count, list);
+    return processes(gpu, count, list);
 }
 
 int nvmlDeviceGetGpuFabricInfoV(void) { ENTER return SUCCESS; } /* leaves the state at "no fabric" */
