@@ -87,12 +87,15 @@ def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
     # Combine the operating system's maximum with the sampled one, because sampling misses short peaks.
     resident = [each.host_rss_bytes for each in seen.readings] + [peak.host_rss_peak_bytes if peak else None]
     resident_peak = max((size_bytes for size_bytes in resident if size_bytes is not None), default=None)
+    # What is in use outside the allocator is the context only if no other program uses the GPU.
+    is_shared = any(each.other_processes for each in seen.readings)
+    context_bytes = peak.outside_bytes if peak else gpu.context_bytes if gpu else None
     return {
         "peak_allocated_bytes": peak.allocated_peak_bytes if peak else None,
         "peak_reserved_bytes": peak.reserved_peak_bytes if peak else None,
         "peak_phase": peak.phase if peak else None,
         "host_rss_peak_bytes": None if cell.simulated else resident_peak,
-        "context_bytes": peak.outside_bytes if peak else gpu.context_bytes if gpu else None,
+        "context_bytes": None if is_shared else context_bytes,
         "alloc_retries": peak.alloc_retries if peak else None,
         "by_category": peak.by_category if peak else {},
         "peaks_by_phase": {

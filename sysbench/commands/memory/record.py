@@ -183,6 +183,7 @@ class RankRecord(Frozen):
     peak_phase: str | None
     host_rss_peak_bytes: Bytes | None
     context_bytes: Bytes | None
+    """Memory of the CUDA context; None if other programs use the GPU, because it cannot be told from theirs."""
     alloc_retries: Count | None
     by_category: dict[str, Count]
     peaks_by_phase: dict[str, PhasePeakRecord]
@@ -233,7 +234,8 @@ class MemoryCellRecord(ModelCellRecord):
     device_used_peak_bytes: Bytes | None
     """Memory in use on the whole device, including other processes, according to NVML."""
     context_bytes: Bytes | None
-    """Device memory outside the allocator: assumed in a simulation, otherwise according to NVML."""
+    """Device memory outside the allocator: assumed in a simulation. None if other programs use the GPU, whose memory
+    cannot be told from that of the context."""
     alloc_retries: Count | None
     by_category: dict[str, Count]
     """Breakdown of the peak."""

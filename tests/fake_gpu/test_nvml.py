@@ -1,8 +1,9 @@
-"""A GPU in a container that lacks NVIDIA's management library, or shared memory."""
+"""What NVIDIA's management library knows, and a GPU in a container that lacks it."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,3 +30,14 @@ def test_a_small_shared_memory_is_said_before_several_ranks_need_it(
     words = ("time", "--size=tiny", "--ctx=16", "--ranks=2", "--steps=1", "--timeout=20", f"--out={tmp_path}")
     ran = fake_gpu.answered(*words, devices=2)  # without NCCL the cell fails
     assert (ran.err.splitlines()[0].startswith("/dev/shm has 64.0 MiB: if NCCL fails")) == is_said
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_memory_of_other_programs_is_not_called_the_context(is_shared: bool, fake_gpu: FakeGpu, tmp_path: Path) -> None:
+    control = tmp_path / "control"
+    control.write_text(f"pids {os.getpid()}\n" if is_shared else "")
+    words = ("memory", "--size=tiny", "--ctx=16", "--batch=1", "--mode=forward", "--json=-", f"--out={tmp_path}")
+    ran = fake_gpu.sysbench(*words, nvml=True, STUB_NVML_CONTROL=str(control))
+    assert ran.code == 0, ran.err
+    (cell,) = json.loads(ran.out)["cells"]
+    assert (cell["context_bytes"] is None) == is_shared
