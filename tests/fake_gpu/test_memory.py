@@ -1,0 +1,33 @@
+"""Simulated memory is measured memory, byte for byte: a sample of `tests/bench/fake_gpu_memory.py`.
+
+It covers each value of each axis with most values of the others; the script there compares more, and other versions.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fake_gpu.fake import FakeGpu
+from tests.fake_gpu.memory import Group, pairs
+
+SMALL = ("--size=tiny", "--batch=2")
+GROUPS = (
+    Group((*SMALL, "--ctx=64", "--precision=fp32,bf16", "--mode=train", "--attention=naive,sdpa")),
+    Group((*SMALL, "--ctx=128", "--precision=bf16", "--mode=train", "--attention=flash,cudnn,math")),
+    Group((*SMALL, "--ctx=96", "--mode=inference,forward,forward-backward", "--attention=efficient")),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--optimizer=for-loop,fused", "--grad-accum=1,2")),
+    Group(
+        (*SMALL, "--ctx=128", "--bf16", "--mode=train"),
+        {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:20,roundup_power2_divisions:4"},
+        ("a100-80gb", "8.0"),
+    ),
+    Group((*SMALL, "--ctx=64", "--mode=train"), {"TORCH_CUBLAS_WORKSPACE_CACHE": "1"}),
+)
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+def test_simulated_memory_is_measured_memory(group: Group, fake_gpu: FakeGpu) -> None:
+    found = pairs(fake_gpu, group)
+    assert found
+    assert all(pair.is_comparable for pair in found), [pair.outcomes for pair in found]
+    assert {pair.name: pair.differences() for pair in found if pair.differences()} == {}
