@@ -40,11 +40,12 @@ class Grid:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield headings and rows, without trailing spaces."""
-        for line in self._lines():
+        for line in self.lines():
             yield from _segments([(" " * self.indent, ""), *line])
             yield Segment.line()
 
-    def _lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[Line]:
+        """Yield headings and rows."""
         widths = widths_of(self.columns)
         rights = [
             _is_right_aligned(column, [row[position] for row in self.table.rows])
@@ -190,6 +191,11 @@ def grid(fitted: Fit, indent: int = 0) -> RenderableType:
     return (
         _Indented(_stack_rows(fitted), " " * indent) if fitted.stacked else Grid(fitted.table, fitted.columns, indent)
     )
+
+
+def grid_lines(fitted: Fit) -> list[Text]:
+    """Return the lines of a fitted table whose columns fit side by side."""
+    return [Text.assemble(*line) for line in Grid(fitted.table, fitted.columns, 0).lines()]
 
 
 @dataclass(frozen=True)

@@ -150,11 +150,11 @@ def _discarded_dashboard() -> Iterator[EventListener]:
     """Yield a dashboard of `sysbench time` that renders to a 120 × 40 terminal and discards the output."""
     from rich.console import Console as Terminal
 
-    from sysbench.commands.time.live import TIME
+    from sysbench.commands.time.live import TimeScreen
     from sysbench.render.dashboard.live import Dashboard
 
     with (
         Path(os.devnull).open("w", encoding="utf-8") as devnull,
-        Dashboard(Terminal(file=devnull, force_terminal=True, width=120, height=40), view=TIME) as dashboard,
+        Dashboard(Terminal(file=devnull, force_terminal=True, width=120, height=40), view=TimeScreen) as dashboard,
     ):
         yield dashboard
