@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -74,10 +75,19 @@ def test_a_process_that_is_killed_loses_its_cell_and_no_other(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with started(*SIMULATED, *MORE, "--parallel=2", f"--out={tmp_path}") as running:
-        wait_until(lambda: bool(finished(tmp_path)), running)
+        seen: dict[str, psutil.Process] = {}
+
+        def third_has_started() -> bool:
+            for process in carrying_out("sysbench.engine.elsewhere", running.pid):
+                # A process that forks is there twice for a moment, with one command line.
+                with suppress(psutil.Error):
+                    seen.setdefault(" ".join(process.cmdline()), process)
+            return len(seen) == 3
+
+        # The third starts when one of the first two has ended; the other one may be about to end.
+        wait_until(lambda: third_has_started() and bool(finished(tmp_path)), running)
         before = finished(tmp_path)
-        # The one that started last: those beside the finished one may be about to end.
-        max(carrying_out("sysbench.engine.elsewhere", running.pid), key=psutil.Process.create_time).kill()
+        list(seen.values())[-1].kill()
         running.communicate(timeout=120)
     assert running.returncode == 1
     assert set(before) <= set(finished(tmp_path))
