@@ -63,8 +63,8 @@ def test_what_a_worker_of_ray_was_doing_when_it_was_killed_is_done_again(
     one_after_the_other: dict[str, Any], tmp_path: Path
 ) -> None:
     with started(*SIMULATED, "--on=ray", f"--out={tmp_path}") as running:
-        wait_until(lambda: bool(carrying_out("ray::carried_out", running.pid)), running)
-        carrying_out("ray::carried_out", running.pid)[0].kill()
+        wait_until(lambda: bool(carrying_out("ray::run_shard", running.pid)), running)
+        carrying_out("ray::run_shard", running.pid)[0].kill()
         _, said = running.communicate(timeout=120)
     assert running.returncode == 0, said
     results = ("key", "outcome", "peak_allocated_bytes", "peak_reserved_bytes", "by_category", "verdict")
@@ -78,7 +78,7 @@ def test_a_process_that_is_killed_loses_its_cell_and_no_other(
         seen: dict[str, psutil.Process] = {}
 
         def third_has_started() -> bool:
-            for process in carrying_out("sysbench.engine.elsewhere", running.pid):
+            for process in carrying_out("sysbench.engine.parallel", running.pid):
                 # A process that forks is there twice for a moment, with one command line.
                 with suppress(psutil.Error):
                     seen.setdefault(" ".join(process.cmdline()), process)
