@@ -158,18 +158,20 @@ def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunOpti
 
     Other ranks raise `typer.Exit`, after serving as workers if any cell has several ranks.
     """
-    from sysbench.engine.nodes.launched import among_others, launched
+    from sysbench.engine.rendezvous.launched_rank import has_launcher_variables, launched_rank
 
-    multi_rank_cells = {cell.key: cell for cell in spec.cells() if cell.workers > 1} if among_others(os.environ) else {}
-    this_rank = launched(os.environ) if multi_rank_cells else None
+    multi_rank_cells = (
+        {cell.key: cell for cell in spec.cells() if cell.workers > 1} if has_launcher_variables(os.environ) else {}
+    )
+    this_rank = launched_rank(os.environ) if multi_rank_cells else None
     if this_rank is None:
         if rank_from_environment(os.environ):
             raise typer.Exit
         yield options
         return
     from sysbench.engine.identity import source_digest
-    from sysbench.engine.nodes import links, seat
-    from sysbench.engine.nodes.wire import Hello
+    from sysbench.engine.rendezvous import other_rank, rank_zero
+    from sysbench.engine.rendezvous.messages import Hello
 
     command_of(spec.kind).part("record")  # importing the record registers the events that ranks send
     hello = Hello(
@@ -183,9 +185,9 @@ def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunOpti
     if this_rank.rank:
         firsts = [cell.reference_time_cell for cell in multi_rank_cells.values()]
         cells = {**multi_rank_cells, **{cell.key: cell for cell in firsts if cell is not None}}
-        seat.take(this_rank, hello, cells, options.timeout_s)
+        other_rank.serve(this_rank, hello, cells, options.timeout_s)
         raise typer.Exit
-    with links.gathered(this_rank, hello, options.timeout_s) as others:
+    with rank_zero.connect_ranks(this_rank, hello, options.timeout_s) as others:
         yield options.model_copy(update={"links": others})
 
 

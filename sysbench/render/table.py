@@ -55,6 +55,11 @@ class Measure:
     text: str | None = None
 
 
+def multiplicity(count: int) -> Measure:
+    """Return the number of things that a row combines, shown only if there are several."""
+    return Measure(count, text=None if count > 1 else "")
+
+
 def mean_of(times: Samples | None) -> Measure | None:
     """Return the mean, with the standard deviation if there are several samples; None if there are no samples."""
     return Measure(times.mean_s, times.std_s if len(times.samples_s) > 1 else None) if times else None
