@@ -122,9 +122,9 @@ class MemoryScreen(CellScreen[MemoryState]):
         return Progress(texts=((f"{last.axis} {last.value} {'fits' if last.fits else 'does not fit'}", "bold"),))
 
     def details(self, canvas: Canvas) -> Iterator[Slot]:
-        """Yield the phases of the cell that was reported last, with the readings above them."""
-        lines = self._phases(canvas.width, canvas.plain)
-        yield fixed(DETAILS, lines, gap=True)
+        """Yield the phases of the cell that was reported last."""
+        if lines := self._phases(canvas.width, canvas.plain):
+            yield fixed(DETAILS, [*lines, Text()], gap=True)
 
     def _phases(self, width: int, plain: bool) -> list[Text]:
         """Return one bar per phase, scaled to the GPU's memory or to the highest peak."""
