@@ -84,7 +84,8 @@ GRID: Final = "#e3e3e3"
 WIDTH_IN: Final = 7.2
 """Width of the text on a page."""
 _HEADING_IN: Final = 0.54
-_LEGEND_LINE_IN: Final = 0.19
+LEGEND_LINE_IN: Final = 0.19
+"""Height of a line of the legend."""
 _MARGIN_IN: Final = 0.12
 _GAP_IN: Final = 0.2
 _HANDLE_IN: Final = 0.45
@@ -156,7 +157,7 @@ def create_panels(frame: PanelLayout, count: int, heading: Heading) -> tuple[Fig
     columns = min(frame.columns, max(count, 1))
     rows = math.ceil(count / columns)
     panel_height = frame.above_in + frame.height_in + frame.below_in
-    legend_in = frame.legend_lines * _LEGEND_LINE_IN + (0.06 if frame.legend_lines else 0)
+    legend_in = frame.legend_lines * LEGEND_LINE_IN + (0.06 if frame.legend_lines else 0)
     height = _HEADING_IN + rows * panel_height + legend_in + _MARGIN_IN
     between_in = _GAP_IN if frame.shared_y else frame.left_in
     panel_width = (WIDTH_IN - _MARGIN_IN - frame.right_in - frame.left_in + between_in) / columns - between_in
@@ -196,7 +197,7 @@ def draw_legend(figure: Figure, *rows: Sequence[Any]) -> None:
         figure.legend(
             handles=list(handles),
             loc="lower center",
-            bbox_to_anchor=(0.5, (0.05 + number * _LEGEND_LINE_IN) / height),
+            bbox_to_anchor=(0.5, (0.05 + number * LEGEND_LINE_IN) / height),
             frameon=False,
             fontsize=8,
             labelcolor=INK,
