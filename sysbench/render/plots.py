@@ -91,6 +91,8 @@ _GAP_IN: Final = 0.2
 _HANDLE_IN: Final = 0.45
 _CHARACTER_IN: Final = 0.066
 """Average width of a character in the legend."""
+_TITLE_CHARACTER_IN: Final = 0.092
+"""Average width of a character in the heading."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,12 @@ def draw_heading(figure: Figure, heading: Heading) -> None:
     if heading.simulated:
         text = printable(f"{heading.mark} for {heading.simulated}")
         right = 1 - 0.1 / width
-        figure.text(right, 1 - 0.22 / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right")
+        # Beside a title that is too long for it, the mark goes below.
+        fits = (len(heading.title) + len(text)) * _TITLE_CHARACTER_IN < width or len(heading.subtitle) > len(
+            heading.title
+        )
+        top = 0.22 if fits else 0.41
+        figure.text(right, 1 - top / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right")
 
 
 def draw_legend(figure: Figure, *rows: Sequence[Any]) -> None:
