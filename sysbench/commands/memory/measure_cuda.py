@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -99,7 +99,7 @@ def _run_protocol(
         gc.collect()  # checking which attention kernel runs may leave reference cycles that hold its tensors
         history.categorize_initial_blocks(step)
         yield from own_model_ran(cell.key, step)
-        with history.annotating_modules(step.work.model):
+        with history.annotating_modules(step.work.model) if cell.execution == "eager" else nullcontext():
             for number, phase, run in phases_of(step, cell.mode):
                 position = (number, phase)
                 allocator.reset_peaks(device)
