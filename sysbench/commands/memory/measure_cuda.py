@@ -22,10 +22,10 @@ from sysbench.commands.memory.record import (
 from sysbench.commands.memory.simulate import MAX_FRAMES, module_memory, write_snapshot
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell
 from sysbench.commands.own_models import own_model_ran
-from sysbench.lab import allocator
-from sysbench.lab.allocator import History, Peaks
 from sysbench.lab.compilation import stage_entered
 from sysbench.lab.devices import synchronize, torch_device
+from sysbench.lab.memory import allocator
+from sysbench.lab.memory.allocator import History, Peaks
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.strategies import max_over_ranks, mesh_of

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._autograd import _get_sequence_nr
+from torch.autograd import Variable
 from torch.cuda.memory import _set_memory_metadata
 
 from sysbench.lab.ranges import ROOT_PATH, module_callbacks
@@ -54,7 +56,7 @@ class ModuleMetadata:
             pending += following
         assert loss.grad_fn is not None
         # The thread of autograd lives on. What it allocates before the first hook of the next backward has no module.
-        loss.grad_fn.register_prehook(lambda _: _engine().queue_callback(partial(_set_memory_metadata, ROOT_PATH)))
+        loss.grad_fn.register_prehook(lambda _: Variable._execution_engine.queue_callback(_clear_path))
         self._numbers.clear()
         self._paths_from.clear()
 
@@ -73,7 +75,7 @@ class ModuleMetadata:
     def _begin(self, path: str) -> None:
         _set_memory_metadata(path)
         if torch._C._current_autograd_node() is None:  # not where activation checkpointing repeats forward in backward
-            self._numbers.append(torch.autograd._get_sequence_nr())
+            self._numbers.append(_get_sequence_nr())
             self._paths_from.append(path)
 
 
@@ -81,5 +83,5 @@ def _set_path(path: str, gradients: object) -> None:
     _set_memory_metadata(path)
 
 
-def _engine() -> Any:
-    return torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+def _clear_path() -> None:
+    _set_memory_metadata(ROOT_PATH)

@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sysbench.lab.accounting import DispatchMode, tensors_in
-from sysbench.lab.module_metadata import ModuleMetadata
+from sysbench.lab.memory.accounting import DispatchMode, tensors_in
+from sysbench.lab.memory.modules import ModuleMetadata
 from sysbench.trace.workspaces import are_kept_workspaces, are_momentary, workspace_bytes
 
 _OUT_OF_MEMORY_PHRASES = (
