@@ -487,6 +487,7 @@ def _progress_display(kind: Kind, options: RunOptions, above: str) -> Progress:
     from rich.console import Console
 
     from sysbench.log import journal as log
+    from sysbench.render.dashboard.cell_lines import CellLines
     from sysbench.render.dashboard.live import Dashboard, can_draw_on
     from sysbench.render.dashboard.progress import Silent
 
@@ -495,8 +496,7 @@ def _progress_display(kind: Kind, options: RunOptions, above: str) -> Progress:
     # The log of an earlier run is read while the worker imports torch.
     earlier = log.read(options.resume) if options.resume else ()
     console = Console(stderr=True)
-    command = command_of(kind)
-    if options.no_live or not command.dashboard or not can_draw_on(console):
-        lines: Progress = command.part("lines")(console, earlier=earlier, overall=options.overall)
-        return lines
-    return Dashboard(console, earlier=earlier, view=command.part("dashboard"), overall=options.overall, above=above)
+    view = command_of(kind).part("screen")
+    if options.no_live or not view.is_drawn or not can_draw_on(console):
+        return CellLines(console, view=view, earlier=earlier, overall=options.overall)
+    return Dashboard(console, view=view, earlier=earlier, overall=options.overall, above=above)
