@@ -31,8 +31,8 @@ def _samples_s(cell: TimeCell, *, recorded: bool) -> list[float]:
     import torch
 
     from sysbench.garbage import gc_paused
-    from sysbench.lab.allocator import History
     from sysbench.lab.clocks import clock_for
+    from sysbench.lab.memory.allocator import History
     from sysbench.lab.step import TrainingStep
 
     device = torch.device(cell.device)
