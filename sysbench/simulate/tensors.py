@@ -31,7 +31,7 @@ from torch.utils._device import _device_constructors
 
 import sysbench
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import DispatchMode, StorageWatch, tensors_in
+from sysbench.lab.memory.accounting import DispatchMode, StorageWatch, tensors_in
 
 DEVICE = torch.device("cpu", 0)
 """Device of simulated tensors. torch distinguishes it from the host's `cpu`, which has no index, but otherwise treats

@@ -18,7 +18,7 @@ from sysbench.commands.memory.live import MemoryScreen, MemoryState, advance
 from sysbench.commands.memory.record import PeakMeasured, VerdictReached
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.errors import DoesNotFitError
-from sysbench.lab.allocator import _Boundary, assign_categories, is_out_of_memory
+from sysbench.lab.memory.allocator import _Boundary, assign_categories, is_out_of_memory
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import (
     CellFinished,
