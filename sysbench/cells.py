@@ -53,13 +53,13 @@ def group_ignoring(cells: Iterable[AnyCell], *ignored: str) -> list[list[AnyCell
 
 def values_along(cells: Iterable[CellRecord], axis: str) -> list[Any]:
     """Return the distinct values of an axis, in the order of the run."""
-    return list(dict.fromkeys(cell.axes.get(axis) for cell in cells))
+    return list(dict.fromkeys(cell.axis_value(axis) for cell in cells))
 
 
 def pairs(cells: Iterable[AnyCell], axis: str, base: object, other: object) -> Iterator[tuple[AnyCell, AnyCell]]:
     """Yield pairs of cells that differ only in `axis`, with the value `base` in the first and `other` in the second."""
     for row in group_ignoring(cells, axis):
-        by_value = {cell.axes.get(axis): cell for cell in row}
+        by_value = {cell.axis_value(axis): cell for cell in row}
         if base in by_value and other in by_value:
             yield by_value[base], by_value[other]
 
