@@ -607,13 +607,17 @@ class ModelSpec(RunSpec):
         axes = {name: axis for name, axis in declared.items() if name not in settings}
         names = sorted(axes, key=lambda name: (0, axes[name].order) if name in ModelSpec.model_fields else (1, 0))
         listed = {name: self._values(name) for name in names}
+        unused_at: dict[tuple[object, ...], list[str]] = {}
+        dependent = [name for name in names if axes[name].applies_to and listed[name] != (None,)]
+        determining = [name for name in names if any(name in dict(axes[other].applies_to) for other in dependent)]
         for values in itertools.product(*listed.values()):
             point = dict(zip(names, values, strict=True))
-            unused = {name for name in names if not self._applies(axes, name, point)}
+            key = tuple([point[name] for name in determining])
+            if (unused := unused_at.get(key)) is None:
+                unused = unused_at[key] = [name for name in dependent if not self._applies(axes, name, point)]
             if all(point[name] == listed[name][0] for name in unused):
-                size, model = point["size"]
-                used = {name: value for name, value in point.items() if name not in unused}
-                yield {**settings, **used, "size": size, "model": model}
+                point["size"], model = point["size"]
+                yield {**settings, **point, **dict.fromkeys(unused), "model": model}
 
     def _values(self, axis: str) -> tuple[Any, ...]:
         match axis:
