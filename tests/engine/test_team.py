@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import reduce
 from pathlib import Path
 
 import psutil
 import pytest
 
 from sysbench.commands.time.fold import fold
-from sysbench.commands.time.live_state import fold_events
+from sysbench.commands.time.live_state import LiveState, advance
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import (
     CellFinished,
@@ -69,7 +70,8 @@ def test_the_dashboard_shows_the_slowest_rank_of_each_step(tmp_path: Path) -> No
         assert isinstance(event, OfRank)
         said = event.said.model_copy(update={"step": PhaseSample(wall_s=0.003 / rank)})
         events[place] = event.model_copy(update={"said": said})
-    running = fold_events(events[: next(at for at, event in enumerate(events) if isinstance(event, CellFinished))])
+    ends = next(at for at, event in enumerate(events) if isinstance(event, CellFinished))
+    running = reduce(advance, events[:ends], LiveState())
     assert running.current_cell is not None
     assert [step.total_s for step in running.current_cell.steps] == [0.003]
 
@@ -182,8 +184,9 @@ def test_more_ranks_than_gpus_are_refused_and_no_log_stays(tmp_path: Path) -> No
     with pytest.raises(UsageError, match=r"--ranks 2 .* from cuda:1 on there is 1 device"):
         carry_out(spec_of([16], ranks=2, device="cuda:1"), tmp_path, launcher)
     assert list(tmp_path.iterdir()) == []
-    spec = spec_of([16], ranks=2, device="cuda")
-    assert outcomes(spec, carry_out(spec, tmp_path, launcher)) == {16: "ok"}
+    spec, sampler = spec_of([16], ranks=2, device="cuda"), FakeSampler()
+    assert outcomes(spec, carry_out(spec, tmp_path, launcher, sampler=sampler)) == {16: "ok"}
+    assert [each.torch_name for each in sampler.used_by_other_ranks] == ["cuda:1"]
 
 
 def test_ranks_that_cannot_start_end_the_run_and_the_worker_that_had(tmp_path: Path) -> None:
