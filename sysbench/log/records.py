@@ -139,20 +139,6 @@ class ModelCellRecord(CellRecord):
     model: ModelRecord
 
 
-class SimulatedGpuRecord(Frozen):
-    """The GPU that was simulated for a cell, and the memory assumed to be in use outside the allocator."""
-
-    title: str
-    memory_bytes: Bytes
-    context_bytes: Bytes
-    other_bytes: Bytes
-    nccl_bytes: Bytes = Field(default=0, exclude_if=lambda value: value == 0)
-    """NCCL buffers of each rank."""
-    settings: str
-    torch: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Version of PyTorch whose allocations the simulation follows; None in older records."""
-
-
 class EnvironmentRecord(Frozen):
     """The machine and software of the run."""
 
