@@ -127,6 +127,10 @@ class CellRecord(Frozen):
             axes["parameter_dtype"] = self.own_model.parameter_dtype
         return axes
 
+    def axis_value(self, axis: str) -> Any:
+        """Return the value on an axis, also if it was the default and is not stored; None without this axis."""
+        return self.axes[axis] if axis in self.axes else self.cell.axis_value(axis)
+
     @cached_property
     def written_axes(self) -> tuple[tuple[str, str], ...]:
         """Pairs of axis and value as text, in alphabetical order; equal for cells that agree in all axes."""
