@@ -384,6 +384,26 @@ def test_tensors_with_the_size_of_a_workspace_are_not_workspaces() -> None:
     assert found == ["parameters", *forward, *backward, "optimizer state", "activations"]
 
 
+def test_the_trial_of_attention_allocates_the_workspaces_of_both_threads() -> None:
+    size = 32 * 2**20
+    trace = [
+        _alloc(1, size, 1),  # a weight
+        _alloc(2, size, 2),  # a buffer
+        _alloc(3, size, 3),  # the workspace of forward's thread
+        _alloc(4, size, 4),  # the workspace of autograd's thread
+        _alloc(5, size, 11),  # an activation
+        _alloc(6, size, 21),  # what backward leaves
+    ]
+    boundaries = [
+        _Boundary(10, {1: "parameters", 2: "inputs"}, 0, "inputs", "build"),
+        _Boundary(20, {}, 11, "activations", "forward"),
+        _Boundary(30, {}, 21, "gradients", "backward"),
+    ]
+    assign_categories({"device_traces": [trace], "segments": []}, 0, boundaries, size)
+    found = [entry["category"] for entry in trace]
+    assert found == ["parameters", "inputs", "workspace", "workspace", "activations", "gradients"]
+
+
 def test_what_ranks_send_each_other_is_communication_unless_it_holds_parameters_or_gradients() -> None:
     """DDP's buckets are there before the first step; FSDP2 reduces into tensors that become gradients."""
     trace = [_alloc(1, 512, 1), _alloc(2, 512, 2), _alloc(3, 512, 12), _alloc(4, 512, 13)]
