@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import resource
 import sys
 import time
@@ -212,7 +213,9 @@ class History:
         """Return the history in the format of `torch.cuda.memory._snapshot()`, with categories and phases added."""
         content: dict[str, Any] = torch.cuda.memory._snapshot(self.device)
         major, _ = torch.cuda.get_device_capability(self.device)
-        assign_categories(content, self.device.index or 0, self._boundaries, workspace_bytes(major))
+        version, minor = torch.__version__.split(".")[:2]
+        size_bytes = workspace_bytes(major, (int(version), int(minor)), os.environ)
+        assign_categories(content, self.device.index or 0, self._boundaries, size_bytes)
         content["external_annotations"] = [*content.get("external_annotations", []), *self._annotations]
         content["sysbench"] = {
             "source": "measured",

@@ -32,12 +32,14 @@ from torch.utils._device import _device_constructors
 import sysbench
 from sysbench.errors import UnavailableError
 from sysbench.lab.accounting import DispatchMode, StorageWatch, tensors_in
+from sysbench.simulate.followed import installed_torch
 
 DEVICE = torch.device("cpu", 0)
 """Device of simulated tensors. torch distinguishes it from the host's `cpu`, which has no index, but otherwise treats
 it as a CPU: unlike `meta`, it has generators, gradient scalers and autocast."""
 
 _META = torch.device("meta")
+_KEEPS_GENERATOR_ON_HOST = installed_torch() < (2, 14)
 _aten = torch.ops.aten
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -300,6 +302,8 @@ class SimulatedDevice(ObservedDevice):
             _aten._cudnn_rnn_backward.default: self._recur_backward,
             **dict.fromkeys(_INDEXED, self._index),
         }
+        if _KEEPS_GENERATOR_ON_HOST:
+            by_name[_aten._scaled_dot_product_efficient_attention.default] = self._attend
         if func in by_name:
             return by_name[func]
         if func.namespace == "c10d" and self.wrappers is not None:
@@ -406,6 +410,12 @@ class SimulatedDevice(ObservedDevice):
         groups = [a.shape[0]] if a.dim() == b.dim() == 3 else groups
         self._arguments = args
         return self._watched(_as_simulated(torch.empty(*groups, a.shape[-2], b.shape[-1], dtype=a.dtype, device=_META)))
+
+    def _attend(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Handle efficient attention with the state of the random generator, its last two results, on the host."""
+        self._arguments = args
+        *results, _, _ = _infer_shapes(func, args, kwargs)
+        return (*self._watched(_as_simulated(results)), *(torch.empty((), dtype=torch.int64) for _ in range(2)))
 
     def _recur(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle cuDNN's recurrent layers, which keep a reserve for backward; torch's shape function leaves it empty.

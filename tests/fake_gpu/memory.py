@@ -80,7 +80,8 @@ def pairs(gpu: FakeGpu, group: Group) -> list[Pair]:
 
 def _cells(gpu: FakeGpu, group: Group, *words: str, capability: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as directory:
-        options: dict[str, Any] = {"capability": capability, **group.settings}
+        nvml = "expandable_segments:True" in group.settings.get("PYTORCH_CUDA_ALLOC_CONF", "")  # which they ask
+        options: dict[str, Any] = {"capability": capability, "nvml": nvml, **group.settings}
         ran = gpu.answered("memory", *group.words, *words, "--json=-", "--no-live", cwd=Path(directory), **options)
     try:
         cells: list[dict[str, Any]] = json.loads(ran.out)["cells"]

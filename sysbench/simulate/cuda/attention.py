@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sysbench.errors import UnavailableError
+from sysbench.lab.accounting import DispatchMode
 from sysbench.lab.attention import FlexAttention
 from sysbench.simulate.gpu import Gpu
 
@@ -100,9 +101,21 @@ def _cudnn(
     return output
 
 
+class _AddingInPlace(DispatchMode):
+    """A dispatch mode in which the sum of two tensors takes the memory of the first one.
+
+    Attention adds its mask to the scores so, but to a copy of them if they are dispatched in Python, as here.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.ops.aten.add.Tensor:
+            return func(*args, **(kwargs or {}))
+        return torch.ops.aten.alias.default(torch.ops.aten.add_.Tensor(*args))
+
+
 def _math(*args: Any, **options: Any) -> Tensor:
-    # For tensors dispatched in Python, torch adds the mask to a copy of the scores, which is freed before the peak.
-    output: Tensor = torch.ops.aten._scaled_dot_product_attention_math.default(*args, **options)[0]
+    with _AddingInPlace():
+        output: Tensor = torch.ops.aten._scaled_dot_product_attention_math.default(*args, **options)[0]
     return output
 
 
