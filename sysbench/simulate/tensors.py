@@ -39,7 +39,6 @@ DEVICE = torch.device("cpu", 0)
 it as a CPU: unlike `meta`, it has generators, gradient scalers and autocast."""
 
 _META = torch.device("meta")
-_KEEPS_GENERATOR_ON_HOST = installed_torch() < (2, 14)
 _aten = torch.ops.aten
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -298,12 +297,14 @@ class SimulatedDevice(ObservedDevice):
             _aten._grouped_mm.default: self._multiply_groups,
             _aten.nonzero.default: self._find,
             _aten.masked_select.default: self._select,
+            _aten._scaled_dot_product_efficient_attention.default: self._attend,
+            _aten.native_dropout.default: self._drop,
+            _aten._fused_rms_norm.default: self._normalize,
+            _aten._fused_rms_norm_backward.default: self._normalize_backward,
             _aten._cudnn_rnn.default: self._recur,
             _aten._cudnn_rnn_backward.default: self._recur_backward,
             **dict.fromkeys(_INDEXED, self._index),
         }
-        if _KEEPS_GENERATOR_ON_HOST:
-            by_name[_aten._scaled_dot_product_efficient_attention.default] = self._attend
         if func in by_name:
             return by_name[func]
         if func.namespace == "c10d" and self.wrappers is not None:
@@ -412,10 +413,44 @@ class SimulatedDevice(ObservedDevice):
         return self._watched(_as_simulated(torch.empty(*groups, a.shape[-2], b.shape[-1], dtype=a.dtype, device=_META)))
 
     def _attend(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Handle efficient attention with the state of the random generator, its last two results, on the host."""
+        """Handle efficient attention, which allocates the state of the random generator first, or has it on the host.
+
+        It is on the host before PyTorch 2.14, and where there is dropout.
+        """
+        dropout = args[5] if len(args) > 5 else kwargs.get("dropout_p", 0.0)
+        is_on_host = dropout > 0.0 or installed_torch() < (2, 14)
         self._arguments = args
-        *results, _, _ = _infer_shapes(func, args, kwargs)
-        return (*self._watched(_as_simulated(results)), *(torch.empty((), dtype=torch.int64) for _ in range(2)))
+        output, logsumexp, *state = _infer_shapes(func, args, kwargs)
+        if is_on_host:
+            state = [torch.empty(each.shape, dtype=each.dtype) for each in state]
+        state, results = (self._watched(_as_simulated(each)) for each in (state, [output, logsumexp]))
+        return (*results, *state)
+
+    def _drop(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Handle dropout, which allocates its mask first."""
+        mask = self._compute(_aten.empty_like.default, args[:1], {"dtype": torch.bool})
+        output = self._compute(_aten.empty_like.default, args[:1], {})
+        self.call_key = None
+        return output, mask
+
+    def _normalize(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Handle RMSNorm, for which PyTorch has a kernel on a GPU but no shape function."""
+        source, shape = args[:2]
+        kept = source.shape[: source.dim() - len(shape)]
+        self._arguments = args
+        output = torch.empty(source.shape, dtype=source.dtype, device=_META)
+        scale = torch.empty((*kept, *(1 for _ in shape)), dtype=torch.float32, device=_META)
+        return self._watched(_as_simulated((output, scale)))
+
+    def _normalize_backward(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Return the gradients of the input and of the weight of RMSNorm."""
+        _, source, _, _, weight, wanted = args
+        self._arguments = args
+        like = [
+            torch.empty(each.shape, dtype=each.dtype, device=_META) if asked else None
+            for each, asked in zip((source, weight), wanted, strict=True)
+        ]
+        return self._watched(_as_simulated(tuple(like)))
 
     def _recur(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle cuDNN's recurrent layers, which keep a reserve for backward; torch's shape function leaves it empty.
