@@ -36,7 +36,7 @@ def exit_with_parent() -> None:
 def rank_from_environment(environment: Mapping[str, str]) -> int:
     """Return the rank of this process under torchrun or srun; 0 if neither started this process.
 
-    Rank 0 runs the engine. Other ranks run a worker (`sysbench.engine.nodes`), or exit if the command needs none.
+    Rank 0 runs the engine. Other ranks run a worker (`sysbench.engine.rendezvous`), or exit if the command needs none.
     """
     rank = environment.get("RANK") or environment.get("SLURM_PROCID") or ""
     return int(rank) if rank.isdecimal() else 0

@@ -113,10 +113,8 @@ class Command:
     """Function that estimates how long a predicted cell takes to measure: `cell record -> seconds`, or None without a
     predicted time.
     """
-    dashboard: str | None = None
-    """Dashboard of a run on a terminal."""
-    lines: str = "live:Lines"
-    """Progress lines of a run without a terminal."""
+    screen: str = "sysbench.render.dashboard.screen:LinesOnly"
+    """What a run shows while it goes on: a `CellScreen`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.package.rpartition(".")[2])

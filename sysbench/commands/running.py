@@ -158,18 +158,20 @@ def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunOpti
 
     Other ranks raise `typer.Exit`, after serving as workers if any cell has several ranks.
     """
-    from sysbench.engine.nodes.launched import among_others, launched
+    from sysbench.engine.rendezvous.launched_rank import has_launcher_variables, launched_rank
 
-    multi_rank_cells = {cell.key: cell for cell in spec.cells() if cell.workers > 1} if among_others(os.environ) else {}
-    this_rank = launched(os.environ) if multi_rank_cells else None
+    multi_rank_cells = (
+        {cell.key: cell for cell in spec.cells() if cell.workers > 1} if has_launcher_variables(os.environ) else {}
+    )
+    this_rank = launched_rank(os.environ) if multi_rank_cells else None
     if this_rank is None:
         if rank_from_environment(os.environ):
             raise typer.Exit
         yield options
         return
     from sysbench.engine.identity import source_digest
-    from sysbench.engine.nodes import links, seat
-    from sysbench.engine.nodes.wire import Hello
+    from sysbench.engine.rendezvous import other_rank, rank_zero
+    from sysbench.engine.rendezvous.messages import Hello
 
     command_of(spec.kind).part("record")  # importing the record registers the events that ranks send
     hello = Hello(
@@ -183,9 +185,9 @@ def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunOpti
     if this_rank.rank:
         firsts = [cell.reference_time_cell for cell in multi_rank_cells.values()]
         cells = {**multi_rank_cells, **{cell.key: cell for cell in firsts if cell is not None}}
-        seat.take(this_rank, hello, cells, options.timeout_s)
+        other_rank.serve(this_rank, hello, cells, options.timeout_s)
         raise typer.Exit
-    with links.gathered(this_rank, hello, options.timeout_s) as others:
+    with rank_zero.connect_ranks(this_rank, hello, options.timeout_s) as others:
         yield options.model_copy(update={"links": others})
 
 
@@ -485,6 +487,7 @@ def _progress_display(kind: Kind, options: RunOptions, above: str) -> Progress:
     from rich.console import Console
 
     from sysbench.log import journal as log
+    from sysbench.render.dashboard.cell_lines import CellLines
     from sysbench.render.dashboard.live import Dashboard, can_draw_on
     from sysbench.render.dashboard.progress import Silent
 
@@ -493,8 +496,7 @@ def _progress_display(kind: Kind, options: RunOptions, above: str) -> Progress:
     # The log of an earlier run is read while the worker imports torch.
     earlier = log.read(options.resume) if options.resume else ()
     console = Console(stderr=True)
-    command = command_of(kind)
-    if options.no_live or not command.dashboard or not can_draw_on(console):
-        lines: Progress = command.part("lines")(console, earlier=earlier, overall=options.overall)
-        return lines
-    return Dashboard(console, earlier=earlier, view=command.part("dashboard"), overall=options.overall, above=above)
+    view = command_of(kind).part("screen")
+    if options.no_live or not view.is_drawn or not can_draw_on(console):
+        return CellLines(console, view=view, earlier=earlier, overall=options.overall)
+    return Dashboard(console, view=view, earlier=earlier, overall=options.overall, above=above)

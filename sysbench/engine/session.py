@@ -30,7 +30,7 @@ from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import RunOptions
 
 if TYPE_CHECKING:
-    from sysbench.engine.elsewhere.crew import Elsewhere
+    from sysbench.engine.parallel.submission import ParallelExecutor
 
 
 def run(
@@ -138,15 +138,15 @@ class Session:
         failure: SysbenchError | None = None
         with self._log, closing(self._sampler), catch_interrupts() as interrupts:
             opening = self._write(self._opening)
-            executor: Supervisor | Elsewhere | None = None
+            executor: Supervisor | ParallelExecutor | None = None
             try:
                 yield opening
                 pending = [(index, cell) for index, cell in enumerate(self._cells) if self._is_pending(cell)]
                 if pending and (self._options.on or self._options.parallel):
-                    from sysbench.engine.elsewhere.crew import Elsewhere  # few runs need it
-                    from sysbench.engine.elsewhere.pools import pool_of
+                    from sysbench.engine.parallel.pools import pool_of
+                    from sysbench.engine.parallel.submission import ParallelExecutor  # few runs need it
 
-                    executor = Elsewhere(pool_of(self._options, run), interrupts, self._spec, self._options)
+                    executor = ParallelExecutor(pool_of(self._options, run), interrupts, self._spec, self._options)
                     events = executor.run(pending)
                 elif pending:
                     executor = self._supervisor(interrupts, all(cell.simulated for _, cell in pending))
@@ -198,7 +198,7 @@ class Session:
             simulates_in_sequence=simulates and self._options.overall is not None,
         )
 
-    def _finish(self, executor: Supervisor | Elsewhere | None, status: RunStatus) -> list[Event]:
+    def _finish(self, executor: Supervisor | ParallelExecutor | None, status: RunStatus) -> list[Event]:
         """End the worker, complete the log, and return the last events, which are already in the log."""
         final_events: list[Event] = [*_stop(executor)]
         if self._open_cell is not None:
@@ -221,7 +221,7 @@ class Session:
         return [each for each in placed if self._is_pending(each.cell)]
 
 
-def _stop(executor: Supervisor | Elsewhere | None) -> Sequence[Event]:
+def _stop(executor: Supervisor | ParallelExecutor | None) -> Sequence[Event]:
     return [] if executor is None else executor.stop()
 
 

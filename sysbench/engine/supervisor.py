@@ -47,7 +47,7 @@ from sysbench.spec.cell import RunCell
 from sysbench.spec.model import Precision
 
 if TYPE_CHECKING:
-    from sysbench.engine.nodes.links import Links
+    from sysbench.engine.rendezvous.rank_zero import RankConnections
 
 REUSABLE_OUTCOMES: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
 """Outcomes after which a worker can be reused."""
@@ -70,7 +70,7 @@ class Supervisor:
         *,
         ceilings: bool = True,
         threads_probe: ThreadsProbe | None = None,
-        links: Links | None = None,
+        links: RankConnections | None = None,
         simulates_in_sequence: bool = False,
     ) -> None:
         """With `threads_probe`, use the threads that an earlier part of the same measurement has chosen.

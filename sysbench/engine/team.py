@@ -19,7 +19,7 @@ from sysbench.log.outcomes import Outcome
 from sysbench.log.storage import ScratchDirectory
 
 if TYPE_CHECKING:
-    from sysbench.engine.nodes.links import Links, RemoteWorker
+    from sysbench.engine.rendezvous.rank_zero import RankConnections, RemoteWorker
 
 OTHER_RANKS_TIMEOUT_S = 1.0
 """Time to wait for reports from the other ranks after one has failed: the first to report may have failed because of
@@ -44,7 +44,12 @@ class Team:
     """
 
     def __init__(
-        self, first: WorkerProcess, launcher: Launcher, ranks: int, timeout_s: float, links: Links | None = None
+        self,
+        first: WorkerProcess,
+        launcher: Launcher,
+        ranks: int,
+        timeout_s: float,
+        links: RankConnections | None = None,
     ) -> None:
         """Launch workers for all ranks except rank 0, which is `first`; raises SysbenchError if a launch fails.
 

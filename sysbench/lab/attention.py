@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import DispatchMode
+from sysbench.lab.memory.accounting import DispatchMode
 from sysbench.lab.ranges import named
 from sysbench.spec.model import Attention
 

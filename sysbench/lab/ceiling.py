@@ -7,9 +7,9 @@ import time
 import torch
 import torch.distributed as dist
 
-from sysbench.lab import allocator
 from sysbench.lab.clocks import Clock, clock_for
 from sysbench.lab.devices import PREEMPTIONS_PER_S, preemptions, torch_device, using_threads
+from sysbench.lab.memory import allocator
 from sysbench.lab.precision import compute_dtype, matmul_precision
 from sysbench.lab.strategies import max_over_ranks
 from sysbench.log.events import CeilingMeasured, DeviceInfo

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -114,6 +114,16 @@ class TrainingStep:
         None in a mode without a loss, before a step, and after `forget`. Reading the loss waits for the device.
         """
         return sum(each.item() for each in self._losses) if self._losses else None
+
+    @property
+    def latest_loss(self) -> Tensor | None:
+        """Loss of the latest micro-batch, with its graph until backward; None before."""
+        return self._losses[-1] if self._losses else None
+
+    def optimizer_state(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each tensor of the optimizer's state, after its parameter."""
+        for parameter, states in self._optimizer.state.items() if self._optimizer is not None else ():
+            yield from ((parameter, state) for state in states.values() if isinstance(state, Tensor))
 
     @property
     def keeps_whole_gradients(self) -> bool:

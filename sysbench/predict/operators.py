@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, distributed
 from torch._C._distributed_c10d import _resolve_process_group
 
-from sysbench.lab.accounting import tensors_in
+from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.workload.workload import flops
 from sysbench.predict.trace import Dtype, HostWork, Kernel, Kind
 from sysbench.simulate.followed import installed_torch

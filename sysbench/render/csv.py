@@ -102,7 +102,13 @@ def _used_parts(cells: Sequence[Cell]) -> list[str]:
 def _headings(column: Column, parts: Sequence[str]) -> Iterator[str]:
     for part in parts:
         value = "_mean" if part == "value" and "deviation" in parts else _PART_SUFFIXES[part]
-        yield (column.key + value + _SUFFIXES[column.unit]).lstrip("_") if column.unit else column.key
+        yield _heading(column.key, value, column.unit) if column.unit else column.key
+
+
+def _heading(key: str, part: str, unit: Unit) -> str:
+    """Return the key with part and unit: `step_mean_s`. A key that ends with its unit does not repeat it."""
+    suffix = _SUFFIXES[unit]
+    return (f"_{key}".removesuffix(suffix) + part + suffix).lstrip("_")
 
 
 def _fields(cell: Cell, column: Column, parts: Sequence[str]) -> Iterator[Value]:
@@ -168,8 +174,10 @@ def _cell(row: Mapping[str, Value], column: _ColumnRecord) -> Cell:
     if column.unit is None:
         value = row.get(column.key)
         return "" if value is None else str(value)
-    for part in ("", "_mean"):
-        value = row.get((column.key + part + _SUFFIXES[column.unit]).lstrip("_"))
+    suffix = _SUFFIXES[column.unit]
+    # Keys that end with their unit were once written with the unit twice.
+    for heading in (*(_heading(column.key, part, column.unit) for part in ("", "_mean")), f"{column.key}{suffix}"):
+        value = row.get(heading)
         if isinstance(value, int | float):
             return Measure(value)
     return None

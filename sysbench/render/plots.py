@@ -84,12 +84,15 @@ GRID: Final = "#e3e3e3"
 WIDTH_IN: Final = 7.2
 """Width of the text on a page."""
 _HEADING_IN: Final = 0.54
-_LEGEND_LINE_IN: Final = 0.19
+LEGEND_LINE_IN: Final = 0.19
+"""Height of a line of the legend."""
 _MARGIN_IN: Final = 0.12
 _GAP_IN: Final = 0.2
 _HANDLE_IN: Final = 0.45
 _CHARACTER_IN: Final = 0.066
 """Average width of a character in the legend."""
+_TITLE_CHARACTER_IN: Final = 0.092
+"""Average width of a character in the heading."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ def create_panels(frame: PanelLayout, count: int, heading: Heading) -> tuple[Fig
     columns = min(frame.columns, max(count, 1))
     rows = math.ceil(count / columns)
     panel_height = frame.above_in + frame.height_in + frame.below_in
-    legend_in = frame.legend_lines * _LEGEND_LINE_IN + (0.06 if frame.legend_lines else 0)
+    legend_in = frame.legend_lines * LEGEND_LINE_IN + (0.06 if frame.legend_lines else 0)
     height = _HEADING_IN + rows * panel_height + legend_in + _MARGIN_IN
     between_in = _GAP_IN if frame.shared_y else frame.left_in
     panel_width = (WIDTH_IN - _MARGIN_IN - frame.right_in - frame.left_in + between_in) / columns - between_in
@@ -185,7 +188,12 @@ def draw_heading(figure: Figure, heading: Heading) -> None:
     if heading.simulated:
         text = printable(f"{heading.mark} for {heading.simulated}")
         right = 1 - 0.1 / width
-        figure.text(right, 1 - 0.22 / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right")
+        # Beside a title that is too long for it, the mark goes below.
+        fits = (len(heading.title) + len(text)) * _TITLE_CHARACTER_IN < width or len(heading.subtitle) > len(
+            heading.title
+        )
+        top = 0.22 if fits else 0.41
+        figure.text(right, 1 - top / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right")
 
 
 def draw_legend(figure: Figure, *rows: Sequence[Any]) -> None:
@@ -196,7 +204,7 @@ def draw_legend(figure: Figure, *rows: Sequence[Any]) -> None:
         figure.legend(
             handles=list(handles),
             loc="lower center",
-            bbox_to_anchor=(0.5, (0.05 + number * _LEGEND_LINE_IN) / height),
+            bbox_to_anchor=(0.5, (0.05 + number * LEGEND_LINE_IN) / height),
             frameon=False,
             fontsize=8,
             labelcolor=INK,

@@ -33,7 +33,7 @@ def sentence(text: str) -> str:
     return text if not text or text[-1] in ".!?:…" else f"{text}."
 
 
-Tone = Literal["plain", "strong", "quiet", "good", "bad"]
+Tone = Literal["plain", "strong", "quiet", "good", "doubtful", "bad"]
 """Emphasis of a cell on terminals with colour."""
 
 
@@ -53,6 +53,11 @@ class Measure:
     tone: Tone = "plain"
     excluded: bool = False
     text: str | None = None
+
+
+def multiplicity(count: int) -> Measure:
+    """Return the number of things that a row combines, shown only if there are several."""
+    return Measure(count, text=None if count > 1 else "")
 
 
 def mean_of(times: Samples | None) -> Measure | None:
@@ -81,7 +86,8 @@ class Column:
     `key` is the name for programs, `title` the heading, `group` a heading above adjacent columns, and `unit` the base
     unit of the Measures. `note` is an explanation below the table. If a table is too wide, columns with the highest
     `importance` value are hidden first, and those with 0 never. `wide_range` shows every number with a unit of its own,
-    for numbers that span orders of magnitude. `elastic` texts are shortened in the middle if they do not fit.
+    for numbers that span orders of magnitude. `elastic` texts are shortened in the middle if they do not fit; the texts
+    of a last column that `wraps` continue on further lines.
     """
 
     key: str
@@ -93,6 +99,7 @@ class Column:
     note: str = ""
     wide_range: bool = False
     elastic: bool = False
+    wraps: bool = False
 
     @property
     def numeric(self) -> bool:

@@ -7,6 +7,7 @@ need.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -24,7 +25,14 @@ from sysbench.render.table import Cell, Measure, Remark, Sheet, Table, Word, not
 GAP = 2
 """Spaces between two columns."""
 
-TONES = {"plain": "", "strong": "bold", "quiet": theme.QUIET, "good": theme.GOOD, "bad": theme.BAD}
+TONES = {
+    "plain": "",
+    "strong": "bold",
+    "quiet": theme.QUIET,
+    "good": theme.GOOD,
+    "doubtful": theme.WARNING,
+    "bad": theme.BAD,
+}
 
 Line = list[tuple[str, str]]
 """Texts with their styles, in sequence."""
@@ -40,11 +48,12 @@ class Grid:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield headings and rows, without trailing spaces."""
-        for line in self._lines():
+        for line in self.lines():
             yield from _segments([(" " * self.indent, ""), *line])
             yield Segment.line()
 
-    def _lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[Line]:
+        """Yield headings and rows."""
         widths = widths_of(self.columns)
         rights = [
             _is_right_aligned(column, [row[position] for row in self.table.rows])
@@ -53,7 +62,8 @@ class Grid:
         if any(each.column.group for each in self.columns):
             yield _group_headings(self.columns, widths)
         titles = [each.column.title for each in self.columns]
-        yield _table_line(titles, ["bold"] * len(titles), widths, rights)
+        if any(titles):
+            yield _table_line(titles, ["bold"] * len(titles), widths, rights)
         if any(each.symbol for each in self.columns):
             symbols = [each.symbol for each in self.columns]
             yield _table_line(symbols, [theme.QUIET] * len(symbols), widths, rights)
@@ -63,13 +73,16 @@ class Grid:
             # An axis value that repeats the one above is dimmed.
             repeated = repeated_axes(cells, above[: self.table.axes - 1])
             styles = [theme.QUIET] * repeated + [_style(cell) for cell in cells[repeated:]]
-            yield _table_line(texts, styles, widths, rights)
+            yield from _row_lines(texts, styles, widths, rights)
             above = cells
 
 
 def widths_of(columns: Sequence[FormattedColumn]) -> list[int]:
     """Return the width of every column; the last column of a group is widened if the group's heading needs it."""
-    widths = [max(cell_len(text) for text in (each.column.title, each.symbol, *each.texts)) for each in columns]
+    widths = [
+        max(cell_len(line) for text in (each.column.title, each.symbol, *each.texts) for line in text.split("\n"))
+        for each in columns
+    ]
     for group, members in groups(columns):
         missing = cell_len(group) - _total_width([widths[position] for position in members])
         widths[members[-1]] += max(0, missing)
@@ -86,6 +99,20 @@ def _group_headings(columns: Sequence[FormattedColumn], widths: Sequence[int]) -
         width = _total_width([widths[position] for position in members])
         line += [(" " * (GAP if line else 0), ""), (group.center(width), theme.ACCENT)]
     return line
+
+
+def _row_lines(
+    texts: Sequence[str], styles: Sequence[str], widths: Sequence[int], rights: Sequence[bool]
+) -> Iterator[Line]:
+    """Yield the lines of a row; a remedy, which begins with an arrow, is coloured to the end of its text."""
+    parts = [text.split("\n") for text in texts]
+    now = list(styles)
+    for number in range(max(map(len, parts))):
+        shown = [part[number] if number < len(part) else "" for part in parts]
+        now = [
+            theme.ACCENT if text.startswith(("→ ", "-> ")) else style for text, style in zip(shown, now, strict=True)
+        ]
+        yield _table_line(shown, now, widths, rights)
 
 
 def _table_line(texts: Sequence[str], styles: Sequence[str], widths: Sequence[int], rights: Sequence[bool]) -> Line:
@@ -158,16 +185,14 @@ def fit(table: Table, width: int, encoding: str = "utf-8") -> Fit:
     """
     kept = table
     while True:
-        columns = _shorten_elastic(_encoded(format_columns(kept), encoding), width, ELASTIC_WIDTH, encoding)
+        columns = _narrowed(_encoded(format_columns(kept), encoding), width, ELASTIC_WIDTH, encoding)
         if width_of(columns) <= width:
             return Fit(kept, columns, _hidden_titles(table, kept), stacked=False)
         least = max(column.importance for column in kept.columns)
         if least == 0:
             break
         kept = _limit_importance(kept, least - 1)
-    columns = _shorten_elastic(
-        _encoded(format_columns(kept, deviations=False), encoding), width, MIN_ELASTIC_WIDTH, encoding
-    )
+    columns = _narrowed(_encoded(format_columns(kept, deviations=False), encoding), width, MIN_ELASTIC_WIDTH, encoding)
     if width_of(columns) <= width:
         return Fit(kept, columns, _hidden_titles(table, kept), stacked=False)
     # A list has room for more columns than a table.
@@ -190,6 +215,11 @@ def grid(fitted: Fit, indent: int = 0) -> RenderableType:
     return (
         _Indented(_stack_rows(fitted), " " * indent) if fitted.stacked else Grid(fitted.table, fitted.columns, indent)
     )
+
+
+def grid_lines(fitted: Fit) -> list[Text]:
+    """Return the lines of a fitted table whose columns fit side by side."""
+    return [Text.assemble(*line) for line in Grid(fitted.table, fitted.columns, 0).lines()]
 
 
 @dataclass(frozen=True)
@@ -290,17 +320,36 @@ def _labelled_text(column: FormattedColumn, cell: Cell, text: str) -> str:
 def _encoded(columns: Sequence[FormattedColumn], encoding: str) -> tuple[FormattedColumn, ...]:
     """Replace characters that the encoding lacks; this may change the widths of columns."""
 
-    def fitted(text: str) -> str:
-        return theme.terminal_line(text, encoding)
+    def fitted(text: str, *, lines: bool = False) -> str:
+        return "\n".join(theme.terminal_line(line, encoding) for line in (text.split("\n") if lines else [text]))
 
     return tuple(
         FormattedColumn(
             replace(each.column, title=fitted(each.column.title), group=fitted(each.column.group)),
             fitted(each.symbol),
-            tuple(fitted(text) for text in each.texts),
+            tuple(fitted(text, lines=each.column.wraps) for text in each.texts),
         )
         for each in columns
     )
+
+
+def _narrowed(
+    columns: tuple[FormattedColumn, ...], width: int, min_width: int, encoding: str
+) -> tuple[FormattedColumn, ...]:
+    """Wrap and shorten the texts of the columns that allow it until the table is at most `width` wide."""
+    for position, each in enumerate(columns):
+        if each.column.wraps and width_of(columns) > width:
+            wide = widths_of([each])[0]
+            is_last = position == len(columns) - 1
+            room = max(MIN_ELASTIC_WIDTH, wide - width_of(columns) + width) if is_last else width // 3
+            texts = tuple("\n".join(_wrapped(text, room)) for text in each.texts)
+            columns = (*columns[:position], replace(each, texts=texts), *columns[position + 1 :])
+    return _shorten_elastic(columns, width, min_width, encoding)
+
+
+def _wrapped(text: str, width: int) -> Iterator[str]:
+    for line in text.split("\n"):
+        yield from textwrap.wrap(line, width, break_on_hyphens=False) or [line]
 
 
 def _shorten_elastic(

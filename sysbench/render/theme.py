@@ -41,7 +41,12 @@ _FALLBACK = {
     "°": "",
     "⚠": "!",
     "▶": ">",
+    "▸": ">",
+    "✓": "+",
     "█": "#",
+    "■": "#",
+    "━": "-",
+    "╸": "-",
     **dict(zip(SPARKS, "_.-:=+*#", strict=True)),
 }
 """Plain replacements for characters that an encoding lacks."""

@@ -23,7 +23,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
-from sysbench.lab.accounting import tensors_in
+from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.strategies import mesh_of
 from sysbench.simulate.gpu import MIB
 from sysbench.simulate.ordered import OrderedEvent, OrderedStream

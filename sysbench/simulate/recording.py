@@ -22,7 +22,7 @@ from torch import Tensor
 from sysbench.commands.memory.spec import PROCEDURES, Protocol
 from sysbench.errors import UnavailableError
 from sysbench.garbage import gc_paused
-from sysbench.lab.accounting import tensors_in
+from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.workload import Workload, facts_of, flops
 from sysbench.log.events import OwnModelFacts

@@ -31,7 +31,7 @@ from torch.utils._device import _device_constructors
 
 import sysbench
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import DispatchMode, StorageWatch, tensors_in
+from sysbench.lab.memory.accounting import DispatchMode, StorageWatch, tensors_in
 from sysbench.simulate.followed import installed_torch
 
 DEVICE = torch.device("cpu", 0)

@@ -119,7 +119,7 @@ def parse_input(word: str) -> DescribedInput:
         raise ValueError(f"{found['dtype']} is not an input dtype.{question} ({', '.join(DTYPES)})")
     sizes = tuple(int(size) if size.isdigit() else size for size in filter(None, found["sizes"].split(",")))
     if wrong := [size for size in sizes if size == 0 or (isinstance(size, str) and size not in ("B", "T"))]:
-        raise ValueError(f"{wrong[0]} is not a size in {word}: allowed are whole numbers from 1, B (batch) and T (ctx)")
+        raise ValueError(f"{wrong[0]} is not a size in {word}; use a whole number from 1, B (batch) or T (ctx)")
     bound = found["bound"]
     below: int | str | None = int(bound) if bound and bound.isdigit() else bound
     if below == 0 or (isinstance(below, str) and below != "vocab"):

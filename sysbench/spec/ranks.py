@@ -125,8 +125,8 @@ def layout_problem(cell: GridCell) -> str | None:
     if cell.strategy == "hsdp" and (ranks < 4 or ranks % (NODE_RANKS if ranks > NODE_RANKS else 2)):
         nearest = max(4, ranks - ranks % 2) if ranks <= NODE_RANKS else max(16, round(ranks / NODE_RANKS) * NODE_RANKS)
         return (
-            f"--ranks {ranks} cannot form replicas of equal size for --strategy hsdp: allowed are 4, 6, 8, and "
-            f"multiples of {NODE_RANKS}. Nearest: {nearest}"
+            f"--ranks {ranks} cannot form replicas of equal size for --strategy hsdp; use 4, 6, 8, or a multiple "
+            f"of {NODE_RANKS}. Nearest: {nearest}"
         )
     if isinstance(cell.reshard, int) and cell.strategy is not None:
         shards = layout(cell.strategy, ranks)[1]
@@ -135,8 +135,8 @@ def layout_problem(cell: GridCell) -> str | None:
             wanted = cell.reshard
             closest = min(groups, key=lambda size: abs(size - wanted), default="on")
             return (
-                f"--reshard {wanted} does not divide the {shards} ranks of a --strategy {cell.strategy} shard group: "
-                f"allowed are {', '.join(['on', 'off', *map(str, groups)])}. Nearest: {closest}"
+                f"--reshard {wanted} does not divide the {shards} ranks of a --strategy {cell.strategy} shard group; "
+                f"use one of {', '.join(['on', 'off', *map(str, groups)])}. Nearest: {closest}"
             )
     if cell.strategy == "tp" and shape is not None:
         for name, size in (("heads", shape.heads), ("d_ff", shape.d_ff)):

@@ -150,7 +150,10 @@ class RunOptions(BaseModel):
     (`render.dashboard.experiment_progress`).
     """
     links: Any = None
-    """Other ranks started by torchrun or srun (`engine.nodes.links.Links`), if any. Not on the command line."""
+    """Other ranks started by torchrun or srun (`engine.rendezvous.rank_zero.RankConnections`), if any.
+
+    Not on the command line.
+    """
     shown: bool = True
     """Whether to print the result. Not on the command line."""
 

@@ -18,8 +18,9 @@ from sysbench import bootstrap
 from sysbench.command import load_command
 from sysbench.engine import protocol
 from sysbench.errors import NotTriedError, SysbenchError, UnavailableError
-from sysbench.lab import allocator, ceiling, strategies
+from sysbench.lab import ceiling, strategies
 from sysbench.lab import devices as device
+from sysbench.lab.memory import allocator
 from sysbench.log.events import (
     EVENTS,
     CeilingFailed,
@@ -42,11 +43,12 @@ DETAIL_CHARACTERS = 300
 TRACEBACK_CHARACTERS = 20_000
 
 _GLOO_TIMEOUT = "Timed out waiting"
+"""Phrase in gloo's error when a rank has not joined a collective operation; the error has no class of its own."""
+
 _UNSUPPORTED = (
     "No execution plans support the graph", "No valid execution plans built", "No valid triton configs",
 )  # fmt: skip
 """What cuDNN and Triton say of inputs that none of their kernels can compute."""
-"""Phrase in gloo's error when a rank has not joined a collective operation; the error has no class of its own."""
 
 
 def serve(channel: Channel, import_s: float) -> bool:

@@ -64,7 +64,7 @@ def test_two_traces_differ_by_class_and_by_kernel_per_step(traces: tuple[Path, P
     assert classes["all"] == pytest.approx((230e-6, 108e-6, -122e-6))
     kernels = [row["kernel"] for row in found["kernels"]]
     assert kernels[0] == "sm80_xmma_gemm_f32f32", "what differs most comes first"
-    ratio = next(row["ratio_ratio"] for row in found["classes"] if row["class"] == "matmul")
+    ratio = next(row["ratio"] for row in found["classes"] if row["class"] == "matmul")
     assert ratio == pytest.approx(0.5)
     calls = {row["class"]: (row["a_calls"], row["b_calls"]) for row in found["classes"]}
     assert calls == {"matmul": (2, 2), "reduction": (1, 0), "copy": (0, 1), "all": (3, 3)}

@@ -11,10 +11,7 @@ import pytest
 import typer
 
 from sysbench.cli import application
-from sysbench.commands.doctor.command import _discarded_dashboard
 from sysbench.commands.doctor.record import DoctorRecord
-from sysbench.commands.doctor.self_cost import SPEC, measure
-from sysbench.log.events import DeviceInfo
 from tests.cli.running import answered, command, environment, ran_once, sysbench
 
 
@@ -50,7 +47,6 @@ def test_json_is_the_documented_record_and_nothing_else(broken: DoctorRecord) ->
     assert broken.torch.version is not None
     assert broken.torch.devices[-1].type == "cpu"
     assert broken.host.container == "kubernetes"
-    assert broken.self_cost is None
 
 
 def test_broken_tools_are_told_and_their_options_do_not_work(broken: DoctorRecord) -> None:
@@ -122,8 +118,6 @@ def test_a_reader_that_goes_away_ends_the_output_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--self-cost", "--rounds", "1"], "--rounds 1 is out of range: it must be 2 or more. Nearest: 2"),
-        (["--rounds", "6"], "--rounds needs --self-cost"),
         (["--jsn"], "No such option: --jsn"),
     ],
 )
@@ -131,18 +125,3 @@ def test_a_mistake_is_answered_before_anything_is_asked(arguments: list[str], co
     ran = answered("doctor", *arguments)
     assert ran.code == 2
     assert ran.complaint.startswith(f"sysbench doctor: {complaint}")
-
-
-@pytest.mark.slow
-def test_what_sysbench_costs_is_measured_with_real_steps_and_a_real_dashboard() -> None:
-    few = SPEC.model_copy(update={"mode": ("forward",), "steps": (20,), "warmup": (2,)})
-    told: list[tuple[int, int]] = []
-    cpu = DeviceInfo(name="this CPU", type="cpu")
-    cost = measure(cpu, 1, _discarded_dashboard, lambda done, of: told.append((done, of)), few)
-    assert told == [(0, 3), (1, 3), (2, 3)]
-    assert {arm.part for arm in cost.arms} == {"dashboard", "sampler"}
-    assert set(cost.not_measured) == {"history"}
-    for arm in cost.arms:
-        assert len(arm.with_s) == len(arm.without_s) == 1
-        assert all(value > 0 for value in (*arm.with_s, *arm.without_s))
-        assert (arm.ratio_low, arm.ratio_high) == (None, None)

@@ -268,7 +268,7 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
             ("--simulate=1GiB", "--ranks=5", "--strategy=tp"),
             "--ranks 5, which does not divide them. Nearest valid number",
         ),
-        (("--simulate=1GiB", "--ranks=12", "--strategy=hsdp"), "multiples of 8. Nearest: 16"),
+        (("--simulate=1GiB", "--ranks=12", "--strategy=hsdp"), "or a multiple of 8. Nearest: 16"),
         (("--find=layers", "--simulate=24GiB"), "--find layers is not allowed"),
         (("--simulate=1GiB", "--find=batch", "--batch=4,8"), "not from 4,8. Give one: --batch 4"),
         (("--simulate=1GiB", "--find=ctx", "--ctx=64-256*2"), "not from 64,128,256. Give one: --ctx 64"),

@@ -113,7 +113,7 @@ def _rotated(x: Tensor, rotations: Tensor) -> Tensor:
 
 
 class Grouped(nn.Module):
-    """Attention whose groups of queries share keys, by the option of PyTorch's function; QK norm; tanh on the logits."""
+    """Attention whose groups of queries share keys, by an option of PyTorch's function; QK norm; capped logits."""
 
     def __init__(self, width: int = WIDTH, heads: int = 8, groups: int = 2) -> None:
         super().__init__()
@@ -253,58 +253,6 @@ class Recomputed(nn.Module):
         return self.base.head(self.base.norm(x))  # type: ignore[no-any-return]
 
 
-class Cells(nn.Module):
-    """A recurrent network in a loop over time (nn.LSTMCell)."""
-
-    def __init__(self, width: int = WIDTH) -> None:
-        super().__init__()
-        self.embed, self.cell, self.head = (
-            nn.Embedding(VOCAB, width),
-            nn.LSTMCell(width, width),
-            nn.Linear(width, VOCAB),
-        )
-
-    def forward(self, ids: Tensor) -> Tensor:
-        state, outputs = None, []
-        for x in self.embed(ids)[:, :16].unbind(1):
-            state = self.cell(x, state)
-            outputs.append(state[0])
-        return self.head(torch.stack(outputs, dim=1)).mean(dim=(1, 2))  # type: ignore[no-any-return]
-
-
-class Recurrent(nn.Module):
-    """A language model of LSTMs."""
-
-    def __init__(self, width: int = WIDTH) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Embedding(VOCAB, width), nn.Linear(width, VOCAB)
-        self.layers = nn.LSTM(width, width, num_layers=2, dropout=0.2, batch_first=True)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.head(self.layers(self.embed(ids))[0])  # type: ignore[no-any-return]
-
-
-class Convolutional(nn.Module):
-    """A residual network: convolutions, batch norms, pooling."""
-
-    def __init__(self, width: int = 32) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)
-        )
-        self.pool = nn.MaxPool2d(3, 2, 1)
-        self.block = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
-            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width),
-        )  # fmt: skip
-        self.last = nn.Linear(width, 10)
-
-    def forward(self, image: Tensor) -> Tensor:
-        x = self.pool(self.stem(image))
-        x = functional.relu(x + self.block(x))
-        return self.last(functional.adaptive_avg_pool2d(x, 1).flatten(1))  # type: ignore[no-any-return]
-
-
 class Patches(nn.Module):
     """A vision Transformer: patches by a convolution, a class token, learned positions, nn.MultiheadAttention."""
 
@@ -313,7 +261,9 @@ class Patches(nn.Module):
         self.patch = nn.Conv2d(3, width, 16, stride=16)
         self.token, self.positions = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.zeros(1, 17, width))
         self.norm, self.attention = nn.LayerNorm(width), nn.MultiheadAttention(width, 8, batch_first=True)
-        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * width, width))  # fmt: skip
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * width, width)
+        )
         self.last = nn.Linear(width, 10)
 
     def forward(self, image: Tensor) -> Tensor:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import io
 import re
 import sys
+from functools import reduce
 from pathlib import Path
 
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from sysbench.commands.time.live import Screen
-from sysbench.commands.time.live_state import fold_events
+from sysbench.commands.time.live import TimeScreen
 from sysbench.log import journal as log
 from sysbench.log.events import StepMeasured
 
@@ -30,7 +30,7 @@ def main() -> None:
     steps = [number for number, event in enumerate(stream) if isinstance(event, StepMeasured)]
     shown = stream[: steps[len(steps) * 3 // 4] + 1]
     console = Console(file=io.StringIO(), record=True, width=COLUMNS, height=LINES, force_terminal=True)
-    console.print(Screen(fold_events(shown), shown[-1].at_s))
+    console.print(TimeScreen(reduce(TimeScreen.advance, shown, TimeScreen.initial), shown[-1].at_s))
     target.parent.mkdir(exist_ok=True)
     console.save_svg(str(target), title="sysbench time", code_format=OFFLINE)
 

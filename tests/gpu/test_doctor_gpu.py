@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.commands.doctor.record import DoctorRecord
+from tests.bench.self_cost import discarded_dashboard, measure
 from tests.cli.running import record_in, sysbench
 
 pytestmark = pytest.mark.gpu
@@ -60,9 +61,6 @@ def test_joules_of_the_measured_steps_are_mean_power_times_their_time(found: Doc
 
 @pytest.mark.slow
 def test_history_is_one_of_the_costs_where_there_is_an_allocator_to_record(found: DoctorRecord) -> None:
-    ran = sysbench("doctor", "--json", "--self-cost", "--rounds", "2")
-    assert ran.code == 0, ran.err
-    cost = DoctorRecord.model_validate_json(ran.out).self_cost
-    assert cost is not None
+    cost = measure(found.torch.devices[0], 2, discarded_dashboard, lambda done, of: None)
     assert {arm.part for arm in cost.arms} == {"dashboard", "sampler", "history"}
     assert cost.not_measured == {}

@@ -21,6 +21,7 @@ COMMAND = Command(
     help=__doc__,
     plan="tables:plan",
     report=ReportLayout(9, "Counting"),
+    screen="live:Lines",
 )
 """,
     "spec.py": '''
@@ -153,20 +154,12 @@ def of_run(record):
     return ()
 """,
     "live.py": """
-from sysbench.render.dashboard import run_state
-from sysbench.render.dashboard.cell_lines import CellLines
-from sysbench.render.dashboard.run_state import CellState, RunState
-
-HANDLERS = run_state.handlers(RunState, CellState, {})
+from sysbench.render.dashboard.screen import LinesOnly
 
 
-class Lines(CellLines):
-    initial = RunState[CellState]()
-    advance = staticmethod(lambda state, event: run_state.advance(HANDLERS, state, event))
+class Lines(LinesOnly):
     result = staticmethod(lambda cell: f"counted: {cell.outcome}")
-
-    def label_of(self, cell):
-        return f"up to {cell.cell.upto}"
+    label = classmethod(lambda cls, cell, state: f"up to {cell.cell.upto}")
 """,
 }
 

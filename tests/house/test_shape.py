@@ -54,7 +54,7 @@ def test_every_part_that_a_command_names_is_there() -> None:
         command = commands()[kind]
         for name in (
             "function", "spec", "cell", "options", "record", "fold", "tables", "sheet", "plan", "default_tables",
-            "findings", "figures", "lines",
+            "findings", "figures", "screen",
         ):  # fmt: skip
             assert callable(command.part(name)) or name == "tables", (kind, name)
 

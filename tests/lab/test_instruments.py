@@ -17,11 +17,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from sysbench.commands.time import measure
 from sysbench.commands.time.spec import Sync, TimeSpec
-from sysbench.lab import allocator, ceiling
+from sysbench.lab import ceiling
 from sysbench.lab import devices as device_facts
 from sysbench.lab.clocks import Call, NoMarks, StepTimes, SynchronizedClock, clock_for, sum_of, until_hidden
 from sysbench.lab.compilation import compilation, fresh_compiler, reset_counters
 from sysbench.lab.devices import available_devices, synchronize, torch_device, torch_info
+from sysbench.lab.memory import allocator
 from sysbench.lab.precision import fp32_settings, matmul_precision
 from sysbench.lab.ranges import named, visible_to
 from sysbench.log import cautions

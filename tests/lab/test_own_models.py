@@ -441,7 +441,7 @@ def test_a_model_that_takes_something_unknown_says_how_to_feed_it(write: Write) 
         ("tokens", "tokens does not describe an input: write tokens=int64[B,T]<vocab or image=float32[B,3,224,224]"),
         ("tokens=int64[B,T]", "needs an upper bound for its integers, such as <vocab or <1000"),
         ("tokens=int[B,T]<5", "int is not an input dtype. Did you mean int64?"),
-        ("float32[B,Q]", "Q is not a size in float32[B,Q]: allowed are whole numbers from 1, B (batch) and T (ctx)"),
+        ("float32[B,Q]", "Q is not a size in float32[B,Q]; use a whole number from 1, B (batch) or T (ctx)"),
         ("float32[B,0]", "0 is not a size in float32[B,0]"),
         ("int64[B,T]<voc", "voc is not a bound in int64[B,T]<voc: write a whole number from 1, or vocab"),
         ("int64[B,T]<0", "0 is not a bound in int64[B,T]<0"),

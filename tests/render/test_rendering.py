@@ -21,6 +21,7 @@ from sysbench.commands.time.tables import TABLES
 from sysbench.render import numbers as columns_shown
 from sysbench.render import output as sheets
 from sysbench.render import output as summary
+from sysbench.render import terminal
 from sysbench.render.csv import sheet_json
 from sysbench.render.table import Column, Measure, Remark, Sheet, Table, Word
 from sysbench.render.terminal import SheetView
@@ -382,3 +383,15 @@ def test_numbers_that_are_there_to_be_compared_share_their_unit() -> None:
         Table("phases", "phases", tuple(Column(name, name, "s") for name in names), rows, 0)
     )
     assert [each.symbol for each in shown] == ["ms", "ms", "ms"]
+
+
+def test_a_column_that_wraps_continues_on_further_lines_and_loses_nothing() -> None:
+    words = "every word of a long reason is shown, also on a narrow terminal"
+    columns = (Column("what", ""), Column("why", "", wraps=True))
+    fitted = terminal.fit(Table("t", "", columns, (("a", f"{words}\n→ the remedy"), ("b", "short"))), 40)
+    lines = [line.plain for line in terminal.grid_lines(fitted)]
+    assert max(map(len, lines)) <= 40
+    assert lines[0].startswith("a  every word")
+    assert " ".join(" ".join(lines[:-2])[1:].split()) == words
+    assert lines[-2].split() == ["→", "the", "remedy"]
+    assert lines[-1].split() == ["b", "short"]

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sysbench.lab.accounting import StorageWatch, round_to_block
+from sysbench.lab.memory.accounting import StorageWatch, round_to_block
 
 
 class TensorAccounting(TorchDispatchMode):

@@ -18,7 +18,7 @@ from sysbench import formulas
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell, MemorySpec, Protocol
 from sysbench.commands.plan import plan
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import BLOCK_BYTES, round_to_block
+from sysbench.lab.memory.accounting import BLOCK_BYTES, round_to_block
 from sysbench.lab.step import TrainingStep
 from sysbench.render.table import Measure
 from sysbench.simulate.allocator.settings import AllocatorSettings

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import round_to_block
 from sysbench.lab.attention import KINDS
+from sysbench.lab.memory.accounting import round_to_block
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, record
 from sysbench.simulate.tensors import (

@@ -119,8 +119,7 @@ def test_a_knob_that_means_nothing_is_refused(axes: dict[str, object], message: 
 def test_groups_of_resharded_ranks_divide_the_shards() -> None:
     (cell,) = cells(ranks=32, strategy="hsdp", reshard=3)
     assert cell.problem("cpu") == (
-        "--reshard 3 does not divide the 8 ranks of a --strategy hsdp shard group: allowed are on, off, 2, 4. "
-        "Nearest: 2"
+        "--reshard 3 does not divide the 8 ranks of a --strategy hsdp shard group; use one of on, off, 2, 4. Nearest: 2"
     )
     assert cells(ranks=32, strategy="hsdp", reshard=4)[0].problem("cpu") is None
 

@@ -9,7 +9,6 @@ COMMAND = Command(
     files="command:draw",
     refuse_files="command:refuse_unwritable",
     plan="tables:plan",
-    lines="sysbench.render.dashboard.cell_lines:TitledLines",
     terms="sysbench.commands.report.method:accum_terms",
     default_tables="tables:usual",
     runs_anywhere=True,

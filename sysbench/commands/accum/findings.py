@@ -223,8 +223,8 @@ def _effect_of_reduction(products: list[ProductRecord]) -> list[str]:
 
 
 def relative(each: ProductRecord) -> str:
-    """Format the total error as a share."""
-    return percent(each.total_error) if math.isfinite(each.total_error) else "infinitely much"
+    """Format the total error as a share, or `infinite`."""
+    return percent(each.total_error) if math.isfinite(each.total_error) else "infinite"
 
 
 # --- formatting of numbers

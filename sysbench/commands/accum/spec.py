@@ -77,7 +77,7 @@ def _summand(value: object) -> float:
     if not math.isfinite(number) or number == 0:
         raise ValueError(f"{value} cannot be summed: any finite number other than 0 is allowed")
     if not 1e-30 <= abs(number) <= 1e30:
-        raise ValueError(f"{value} is out of range: allowed are magnitudes from 1e-30 to 1e30")
+        raise ValueError(f"{value} is out of range; use a magnitude from 1e-30 to 1e30")
     return number
 
 

@@ -39,10 +39,10 @@ from sysbench.render.plots import (
     INK,
     LIMIT,
     QUIET,
-    SIMULATED,
     Heading,
     LazyFigure,
     LineStyle,
+    PanelLayout,
     Point,
     draw_crosses,
     draw_error_bars,
@@ -96,8 +96,6 @@ _MAX_COLUMNS: Final = 4
 _MAX_LEVEL_TICKS: Final = 6
 """Largest number of sequence lengths with horizontal tick labels."""
 _MIN_WIDTH_IN: Final = 6.4
-_LINE_IN: Final = 0.19
-"""Height of a line of the legend."""
 _GUIDES: Final = ((1, "N"), (2, "N²"))
 
 
@@ -149,31 +147,15 @@ class HeatMap:
 
 
 def draw_curves(panels: Sequence[Panel], caption: Heading) -> Figure:
-    """Draw panels side by side, with logarithmic axes; crosses at the top mark sequence lengths that do not fit."""
-    from matplotlib.figure import Figure
-
+    """Draw panels with logarithmic axes; crosses at the top mark sequence lengths that do not fit."""
     names = list(dict.fromkeys(curve.implementation for panel in panels for curve in panel.curves))
-    # The legend below the panels has a line per implementation.
+    rows = _legend(panels, names)
     crowded = any(len(_all_lengths(panel)) > _MAX_LEVEL_TICKS for panel in panels)
-    ticks = 0.75 if crowded else 0.45
-    legend_height = 0.2 + _LINE_IN * (len(names) + 1)
-    height = 3.65 + ticks + legend_height
-    width = max(_MIN_WIDTH_IN, 3.75 * len(panels))
-    figure = Figure(figsize=(width, height), facecolor="white")
-    left, gap, right = 0.72 / width, 0.72 / width, 0.15 / width
-    panel_width = (1 - left - right - gap * (len(panels) - 1)) / len(panels)
-    for number, panel in enumerate(panels):
-        axes = figure.add_axes(
-            (
-                left + number * (panel_width + gap),
-                (legend_height + ticks) / height,
-                panel_width,
-                1 - (legend_height + ticks + 0.95) / height,
-            )
-        )
+    layout = PanelLayout(2, 2.3, below_in=0.75 if crowded else 0.5, legend_lines=len(rows))
+    figure, places = plots.create_panels(layout, len(panels), caption)
+    for axes, panel in zip(places, panels, strict=True):
         _draw_panel(axes, panel, names)
-    _draw_caption(figure, caption, width, height)
-    _draw_legend(figure, panels, names, left, (legend_height - 0.05) / height)
+    plots.draw_legend(figure, *rows)
     return figure
 
 
@@ -288,20 +270,8 @@ def _tick(unit: Unit, value: float) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {symbol}"
 
 
-def _draw_caption(figure: Figure, caption: Heading, width: float, height: float) -> None:
-    left = 0.2 / width
-    figure.text(left, 1 - 0.3 / height, printable(caption.title), fontsize=11, fontweight="bold", color=INK)
-    if caption.subtitle:
-        figure.text(left, 1 - 0.53 / height, printable(caption.subtitle), fontsize=8, color=QUIET)
-    if caption.simulated:
-        text = printable(f"{caption.mark} for {caption.simulated}")
-        # Below the title, because there may be no room beside it.
-        figure.text(
-            1 - 0.15 / width, 1 - 0.56 / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right"
-        )
-
-
-def _draw_legend(figure: Figure, panels: Sequence[Panel], names: Sequence[str], left: float, top: float) -> None:
+def _legend(panels: Sequence[Panel], names: Sequence[str]) -> list[list[Any]]:
+    """Return the legend, with a line per implementation if it has the growth of its curves."""
     from matplotlib.lines import Line2D
 
     handles: list[Any] = []
@@ -313,33 +283,12 @@ def _draw_legend(figure: Figure, panels: Sequence[Panel], names: Sequence[str], 
         label = f"{name} ({', '.join(modelled)})" if modelled else name
         if growth:
             label += f":  {'  ·  '.join(growth)}"
-        handles.append(
-            Line2D(
-                [],
-                [],
-                color=style.colour,
-                linestyle=style.dashes,
-                marker=style.marker,
-                markersize=5,
-                markerfacecolor="white" if modelled else style.colour,
-                linewidth=1.5,
-                label=printable(label),
-            )
-        )
+        face = "white" if modelled else style.colour
+        handles.append(Line2D([], [], markersize=5, markerfacecolor=face, label=printable(label), **style.line))
     if any(curve.beyond is not None for panel in panels for curve in panel.curves):
         handles.append(Line2D([], [], color=QUIET, linestyle="none", marker="x", markersize=6, label="does not fit"))
-    figure.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(left, top),
-        frameon=False,
-        fontsize=8,
-        labelcolor=INK,
-        ncols=1 if any(":" in handle.get_label() for handle in handles) else 4,
-        borderaxespad=0,
-        labelspacing=0.35,
-        columnspacing=1.6,
-    )
+    has_growth = any(":" in handle.get_label() for handle in handles)
+    return [[handle] for handle in handles] if has_growth else plots.arrange_handles(handles)
 
 
 # --- heat maps
@@ -382,7 +331,7 @@ def draw_heat_maps(maps: Sequence[HeatMap], caption: Heading) -> Figure:
         bar.set_ticks([low, high], labels=[units.short(same[0].unit, end) for end in (low, high)])
         bar.outline.set_visible(False)
         scale.tick_params(length=0, labelsize=7.5, colors=QUIET)
-    _draw_caption(figure, caption, width, height)
+    plots.draw_heading(figure, caption)
     return figure
 
 

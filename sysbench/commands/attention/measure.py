@@ -33,7 +33,6 @@ from sysbench.engine.sensors.memory_limits import host_available_bytes
 from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError, UnavailableError
 from sysbench.formulas import bytes_moved
 from sysbench.garbage import gc_paused
-from sysbench.lab import allocator
 from sysbench.lab.attention import OperatorLog, unsupported_as_unavailable
 from sysbench.lab.attention_functions import (
     Attention,
@@ -48,6 +47,7 @@ from sysbench.lab.attention_functions import (
 from sysbench.lab.clocks import Clock, clock_for, until_hidden
 from sysbench.lab.compilation import compiled_event, fresh_compiler, reset_counters, stage_entered
 from sysbench.lab.devices import synchronize, torch_device
+from sysbench.lab.memory import allocator
 from sysbench.lab.precision import matmul_precision
 from sysbench.log.events import DeviceInfo, Event, PhaseSample
 from sysbench.simulate.gpu import Gpu

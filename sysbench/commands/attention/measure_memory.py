@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sysbench.commands.attention.record import AttentionTensor
 from sysbench.commands.attention.spec import AttentionCell
-from sysbench.lab.accounting import DispatchMode, StorageWatch, round_to_block
 from sysbench.lab.attention_functions import Inputs, function_for
+from sysbench.lab.memory.accounting import DispatchMode, StorageWatch, round_to_block
 from sysbench.lab.precision import compute_dtype
 
 PhaseName = Literal["inputs", "forward", "backward"]

@@ -19,7 +19,6 @@ from sysbench.commands.attention.record import AttentionPredicted, AttentionTens
 from sysbench.commands.attention.spec import IMPLEMENTATIONS, AttentionCell
 from sysbench.errors import UnavailableError
 from sysbench.garbage import gc_paused
-from sysbench.lab.accounting import DispatchMode
 from sysbench.lab.attention import unsupported_as_unavailable
 from sysbench.lab.attention_functions import (
     Attention,
@@ -31,6 +30,7 @@ from sysbench.lab.attention_functions import (
     inputs_for,
     naive,
 )
+from sysbench.lab.memory.accounting import DispatchMode
 from sysbench.log.outcomes import BUILD
 from sysbench.predict.rates import GpuRates, host_of
 from sysbench.predict.simulated_step import constant, doubts, predicted_phase

@@ -10,7 +10,6 @@ COMMAND = Command(
     refuse_files="command:refuse_unwritable",
     show="command:show",
     plan="tables:plan",
-    lines="sysbench.render.dashboard.cell_lines:TitledLines",
     long_table="cases",
     default_tables="tables:usual",
 )

@@ -25,9 +25,9 @@ from sysbench.commands.calibrate.record import RateName, RatesKnown, WorkTimed
 from sysbench.commands.calibrate.spec import CalibrateCell, Part
 from sysbench.errors import UnavailableError, UsageError
 from sysbench.garbage import gc_paused
-from sysbench.lab import allocator
 from sysbench.lab.clocks import clock_for, until_hidden
 from sysbench.lab.devices import synchronize, torch_device
+from sysbench.lab.memory import allocator
 from sysbench.lab.precision import compute_dtype, matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.log import runs

@@ -1,4 +1,4 @@
-"""Show what this machine has, what works on it and what does not, and the overhead of sysbench."""
+"""Show what this machine has, what works on it and what does not."""
 
 from sysbench.command import Command
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,12 @@ from sysbench.commands.doctor.record import (
     ToolsSection,
     TorchSection,
 )
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.engine.admission import Admission
+from sysbench.engine.plan import place
+from sysbench.errors import UsageError
 from sysbench.log.events import DeviceInfo
+from sysbench.spec.run import RunOptions
 
 TENSOR_CORES_TF32_BF16 = (8, 0)
 """Ampere, the first architecture with tensor cores for tf32 and bf16 (CUDA C++ Programming Guide, "Arithmetic
@@ -228,6 +234,23 @@ def _gpu_problem(facts: Facts, gpu: DeviceInfo) -> tuple[str, str] | None:
     return None
 
 
+def _refused(facts: Facts, what: str, **option: object) -> Prospect | None:
+    """Return why a run would refuse a cell with this option here, or None; the spec and the engine are asked."""
+    (name,) = option
+    cell = next(TimeSpec(size=("tiny",), ctx=(64,)).cells()).model_copy(update=option)
+    try:
+        (placed,) = place([cell], facts.torch.devices)
+    except UsageError as error:
+        complaint = str(error)
+    else:
+        refusal = Admission(RunOptions(), lambda _: None).refusal(placed)
+        if refusal is None:
+            return None
+        _, complaint = refusal
+    reason, *remedy = re.split(r"; |\. ", complaint.removeprefix(f"--{name} {option[name]} "), maxsplit=1)
+    return _no(what, reason, *remedy)
+
+
 def _other_precisions(facts: Facts, device: DeviceInfo) -> Iterator[Prospect]:
     if device.type == "mps":
         yield _yes("--precision bf16", f"on {device.torch_name}")
@@ -239,9 +262,9 @@ def _other_precisions(facts: Facts, device: DeviceInfo) -> Iterator[Prospect]:
             "this CPU has no bf16 instructions (AMX, AVX512-BF16): bf16 is emulated, and slower than fp32",
             "--precision fp32 for times; dtypes and memory are correct",
         )
-    if device.type == "cpu":
-        yield _no("--precision fp16", "the CPU emulates it", "--precision bf16")
-    yield _no("--precision tf32", "a format of NVIDIA's tensor cores", "--precision fp32")
+    for name in ("fp16", "tf32"):
+        if refused := _refused(facts, f"--precision {name}", precision=name):
+            yield refused
 
 
 def _cuda_precisions(device: DeviceInfo) -> Iterator[Prospect]:
@@ -303,12 +326,12 @@ def _attention(facts: Facts, device: DeviceInfo) -> Iterator[Prospect]:
         else:
             yield _no("--attention flex", f"it needs compilation: {compiled.reason}", compiled.remedy)
     else:
-        names = "naive, sdpa, flash, math" if device.type == "cpu" else "naive, sdpa, math"
-        yield _yes(f"--attention {names}", f"{device.type.upper()} kernels")
-        yield _no("--attention efficient, cudnn", "CUDA kernels; this is not a CUDA device", "--attention sdpa")
-        if device.type == "mps":
-            yield _no("--attention flex", "not available on mps", "--attention sdpa")
-        else:
+        names = ("naive", "sdpa", "flash", "math", "efficient", "cudnn", "flex")
+        refused = {name: _refused(facts, f"--attention {name}", attention=name) for name in names}
+        usable = [name for name, refusal in refused.items() if refusal is None and name != "flex"]
+        yield _yes(f"--attention {', '.join(usable)}", f"{device.type.upper()} kernels")
+        yield from (refusal for refusal in refused.values() if refusal is not None)
+        if refused["flex"] is None:
             reason = "on the CPU it has no backward: --mode inference only"
             yield _partly("--attention flex", reason, "--attention sdpa for training")
     what, version = "attention --impl flash-attn", facts.torch.flash_attn
@@ -344,9 +367,10 @@ def _ranks(facts: Facts, device: DeviceInfo) -> Prospect:
         return _yes(what, f"gloo, over {cores} cores") if cores > 1 else _partly(what, "gloo, but they share one core")
     gpus = sum(each.type == "cuda" for each in torch.devices)
     nccl = next((each for each in torch.backends if each.startswith("nccl")), None)
-    if gpus == 1 or nccl is None:
-        reason = "each rank needs a GPU, and there is one" if gpus == 1 else "this torch has no nccl"
-        return _partly(what, reason, "use --device cpu: its ranks communicate through gloo")
+    if refused := _refused(facts, what, ranks=2):
+        return refused.model_copy(update={"works": "partly"})
+    if nccl is None:
+        return _partly(what, "this torch has no nccl", "use --device cpu: its ranks communicate through gloo")
     return _yes(what, f"{nccl.upper()}, over {gpus} GPUs")
 
 

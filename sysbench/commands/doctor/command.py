@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,10 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from sysbench.commands.doctor.record import DoctorRecord
-    from sysbench.commands.doctor.self_cost import EventListener
-
-MIN_ROUNDS = 2
-DEFAULT_ROUNDS = 6
 
 # Options are declared here and not in a spec, because reading specs requires slow imports, which should happen while
 # another process imports torch.
@@ -35,33 +28,14 @@ def doctor(
         ),
     ] = False,
     path: Annotated[str, typer.Argument(metavar="[PATH|-]", help="Where --json writes.", show_default=False)] = "",
-    self_cost: Annotated[
-        bool,
-        typer.Option(
-            "--self-cost",
-            metavar=" ",
-            help="Also measure how much dashboard, sampler and history slow down a step, alternating with and "
-            "without, in fresh processes. Takes minutes.",
-        ),
-    ] = False,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help=f"Number of rounds of --self-cost; an interval needs 6. Default: {DEFAULT_ROUNDS}."
-        ),
-    ] = None,
     debug: Annotated[bool, typer.Option("--debug", metavar=" ", help="Show tracebacks.")] = False,
 ) -> None:
-    """Show what this machine has, what works on it and what does not, and the overhead of sysbench.
+    """Show what this machine has, what works on it and what does not.
 
     Values that cannot be determined are unknown, with the reason. Exits with 1 only if nothing can be measured.
     """
     from sysbench.errors import UsageError
 
-    if rounds is not None and rounds < MIN_ROUNDS:
-        raise UsageError(f"--rounds {rounds} is out of range: it must be {MIN_ROUNDS} or more. Nearest: 2")
-    if rounds is not None and not self_cost:
-        raise UsageError("--rounds needs --self-cost")
     if path and not json:
         raise UsageError(f"{path}: doctor writes a file only with --json {path}")
     if path not in ("", "-"):
@@ -76,8 +50,6 @@ def doctor(
         with results() as console:
             record = _examine(examination, None if json_only else console)
             code = 0 if record.torch.devices else 1
-            if self_cost:
-                record = _add_self_cost(record, None if json_only else console, rounds or DEFAULT_ROUNDS)
             if json:
                 text = record.model_dump_json(indent=1) + "\n"
                 if json_only:
@@ -111,7 +83,7 @@ def _examine(examination: Examination, console: Console | None) -> DoctorRecord:
         torch = examination.torch()
     facts = Facts(host, nvml, torch, tools, allocator)
     outlook, warnings = prospects(facts), advice(facts)
-    show(screen.torch(torch), screen.prospects(outlook), *screen.advice(warnings))
+    show(screen.torch(torch), screen.prospects(outlook), screen.advice(warnings))
     return DoctorRecord(
         at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         host=host,
@@ -122,39 +94,3 @@ def _examine(examination: Examination, console: Console | None) -> DoctorRecord:
         prospects=outlook,
         advice=warnings,
     )
-
-
-def _add_self_cost(record: DoctorRecord, console: Console | None, rounds: int) -> DoctorRecord:
-    """Measure and show the overhead of sysbench; return the record with the overhead.
-
-    If there is no device, return the record unchanged.
-    """
-    if not record.torch.devices:
-        return record
-    from sysbench.commands.doctor import screen, self_cost
-
-    with show_status("measuring the overhead of sysbench", console) as say:
-        cost = self_cost.measure(
-            record.torch.devices[0],
-            rounds,
-            _discarded_dashboard,
-            lambda done, of: say(f"measuring the overhead of sysbench: {done} of {of}"),
-        )
-    if console is not None:
-        console.print(screen.self_cost(cost))
-    return record.model_copy(update={"self_cost": cost})
-
-
-@contextmanager
-def _discarded_dashboard() -> Iterator[EventListener]:
-    """Yield a dashboard of `sysbench time` that renders to a 120 × 40 terminal and discards the output."""
-    from rich.console import Console as Terminal
-
-    from sysbench.commands.time.live import TIME
-    from sysbench.render.dashboard.live import Dashboard
-
-    with (
-        Path(os.devnull).open("w", encoding="utf-8") as devnull,
-        Dashboard(Terminal(file=devnull, force_terminal=True, width=120, height=40), view=TIME) as dashboard,
-    ):
-        yield dashboard

@@ -187,36 +187,6 @@ class Advice(Frozen):
     remedy: str | None = None
 
 
-class CostArm(Frozen):
-    """How much one part of sysbench slows down a step."""
-
-    part: str
-    """dashboard, sampler or history."""
-    explanation: str
-    with_s: list[float]
-    """Median step time with the part, by round."""
-    without_s: list[float]
-    """Median step time without the part, in the same rounds."""
-    ratio: float
-    """Median over the rounds of the ratio with / without."""
-    ratio_low: float | None
-    """95 % confidence interval of the ratio; None with fewer than six rounds."""
-    ratio_high: float | None
-
-
-class SelfCost(Frozen):
-    """How much sysbench itself slows down a step on this machine, measured in alternating order."""
-
-    device: str
-    workload: str
-    """Description of the measured step."""
-    rounds: int
-    took_s: float
-    arms: list[CostArm]
-    not_measured: dict[str, str] = Field(default_factory=dict)
-    """Parts that could not be measured, and why."""
-
-
 class DoctorRecord(Frozen):
     """The complete result of `sysbench doctor`."""
 
@@ -232,4 +202,3 @@ class DoctorRecord(Frozen):
     allocator: AllocatorSection
     prospects: list[Prospect]
     advice: list[Advice]
-    self_cost: SelfCost | None = None

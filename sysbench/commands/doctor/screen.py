@@ -4,44 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
 from sysbench import __version__, units
 from sysbench.commands.doctor.record import (
     Advice,
     AllocatorSection,
-    CostArm,
     GpuState,
     HostSection,
     NvmlSection,
     Prospect,
     Section,
-    SelfCost,
     Tool,
     ToolsSection,
     TorchSection,
     Works,
 )
-from sysbench.render import theme
+from sysbench.render.table import Column, Remark, Sheet, Table, Tone, Word
+from sysbench.render.terminal import SheetView
 
 Fact = tuple[str, str]
 """A name and its value."""
 
-NAMES_WIDTH = 13
-_STYLES: dict[Works, str] = {"yes": theme.GOOD, "partly": theme.WARNING, "no": theme.BAD, "unknown": theme.WARNING}
+NAMES_WIDTH = 11
+"""Width of the names, so that the values of all parts begin in the same column."""
+
+_TONES: dict[Works, Tone] = {"yes": "good", "partly": "doubtful", "no": "bad", "unknown": "doubtful"}
 
 
 def heading(host: HostSection) -> RenderableType:
     """Return the heading: `sysbench 0.1.0 · hostname`."""
     name = host.system.hostname if host.system else ""
-    return _MarkedLine(" · ".join(filter(None, (f"sysbench {__version__}", name))), theme.TITLE)
+    return SheetView(Sheet(tuple(filter(None, (f"sysbench {__version__}", name))), ()))
 
 
 def machine(host: HostSection) -> RenderableType:
     """Render the facts about the machine, except its GPUs."""
-    return _FactsTable(
+    return _facts(
         "machine", [*_system(host), *_cores(host), *_memory(host), *_environment(host), *_unknown_fields(host)]
     )
 
@@ -52,7 +51,7 @@ def gpus(nvml: NvmlSection) -> RenderableType:
     facts: list[Fact] = [("driver", driver or "none (no libnvidia-ml.so.1)")] if not nvml.unknown or driver else []
     for state in nvml.gpus:
         facts += _gpu(state)
-    return _FactsTable("NVIDIA", [*facts, *_unknown_fields(nvml)])
+    return _facts("NVIDIA", [*facts, *_unknown_fields(nvml)])
 
 
 def tools(section: ToolsSection, allocator: AllocatorSection) -> RenderableType:
@@ -65,7 +64,7 @@ def tools(section: ToolsSection, allocator: AllocatorSection) -> RenderableType:
         ("clusters", _clusters(section)),
         ("allocator", _allocator(allocator)),
     ]
-    return _FactsTable("tools", [*facts, *_unknown_fields(section)])
+    return _facts("tools", [*facts, *_unknown_fields(section)])
 
 
 def _clusters(section: ToolsSection) -> str:
@@ -113,44 +112,22 @@ def torch(section: TorchSection) -> RenderableType:
         )
     if section.backends:
         facts.append(("backends", _join(*section.backends)))
-    return _FactsTable("torch", [*facts, *_unknown_fields(section)])
+    return _facts("torch", [*facts, *_unknown_fields(section)])
 
 
 def prospects(items: Sequence[Prospect]) -> RenderableType:
     """Render a table of commands and options: whether each one works, the reason, and the remedy."""
-    return _ProspectsTable(tuple(items))
-
-
-def advice(items: Sequence[Advice]) -> Iterator[RenderableType]:
-    """Yield each piece of advice, with its remedy on a line below."""
-    if items:
-        yield Text("")
+    columns = (Column("what", "", wraps=True), Column("works", ""), Column("reason", "", wraps=True))
+    rows = []
     for each in items:
-        yield _MarkedLine(each.message, "", mark=" ! ", mark_style=theme.WARNING)
-        if each.remedy:
-            yield _MarkedLine(f"→ {each.remedy}", theme.ACCENT, mark="   ")
+        explanation = [" ".join(each.reason.split()), *([f"→ {each.remedy}"] if each.remedy else [])]
+        rows.append((each.what, Word(each.works, _TONES[each.works]), "\n".join(explanation)))
+    return SheetView(Sheet((), (Table("prospects", "what works here", columns, tuple(rows)),)))
 
 
-def self_cost(cost: SelfCost) -> RenderableType:
-    """Render the overhead of sysbench."""
-    facts = [(arm.part, _cost(arm)) for arm in cost.arms]
-    facts += [(part, f"not measured: {why}") for part, why in cost.not_measured.items()]
-    took = units.duration(cost.took_s)
-    method = f"{cost.rounds} rounds in alternating order, each arm in a fresh process; took {took}"
-    return _FactsTable(f"overhead of sysbench here: {cost.workload}", [*facts, ("method", method)])
-
-
-def _cost(arm: CostArm) -> str:
-    change = _percent(arm.ratio)
-    if arm.ratio_low is None or arm.ratio_high is None:
-        return f"{change} of a step: {arm.explanation} (too few rounds for an interval)"
-    interval = f"{_percent(arm.ratio_low)} to {_percent(arm.ratio_high)}"
-    verdict = "" if arm.ratio_low > 1 or arm.ratio_high < 1 else ", not significant"
-    return f"{change} of a step (95 %: {interval}){verdict}: {arm.explanation}"
-
-
-def _percent(ratio: float) -> str:
-    return f"{(ratio - 1) * 100:+.2f} %"
+def advice(items: Sequence[Advice]) -> RenderableType:
+    """Render each piece of advice, with its remedy on a line below."""
+    return SheetView(Sheet((), (), tuple(Remark("caution", each.message, each.remedy) for each in items)))
 
 
 # --- the parts of the machine
@@ -268,79 +245,11 @@ def _join(*words: str | None) -> str:
     return " · ".join(word for word in words if word)
 
 
-# --- layout
-
-
-class _MarkedLine:
-    """A line of text after a mark; if the text is wrapped, further lines are aligned with the text."""
-
-    def __init__(self, text: str, style: str, mark: str = " ", mark_style: str = "") -> None:
-        self._text, self._style, self._mark, self._mark_style = text, style, mark, mark_style
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        grid = Table.grid(padding=0)
-        grid.add_column(no_wrap=True)
-        grid.add_column(overflow="fold")
-        mark = theme.terminal_line(self._mark, options.encoding)
-        grid.add_row(Text(mark, self._mark_style), _text(self._text, options.encoding, self._style))
-        yield from _without_trailing_spaces(console, options, grid)
-
-
-class _FactsTable:
-    """A heading, and rows of names and values below it."""
-
-    def __init__(self, title: str, facts: Iterable[Fact]) -> None:
-        self._title, self._facts = title, tuple(facts)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text("")
-        yield _text(f" {self._title}", options.encoding, theme.QUIET)
-        grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-        grid.add_column(no_wrap=True, width=NAMES_WIDTH)
-        grid.add_column(overflow="fold")
-        for name, value in self._facts:
-            style = theme.WARNING if value.startswith("unknown: ") else ""
-            grid.add_row(_text(f"  {name}", options.encoding), _text(value, options.encoding, style))
-        yield from _without_trailing_spaces(console, options, grid)
-
-
-class _ProspectsTable:
-    """A table of commands and options: whether each one works, the reason, and the remedy."""
-
-    def __init__(self, items: tuple[Prospect, ...]) -> None:
-        self._items = items
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text("")
-        yield _text(" what works here", options.encoding, theme.QUIET)
-        grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-        grid.add_column(width=0)
-        grid.add_column(max_width=max(16, options.max_width // 3), overflow="fold")
-        grid.add_column(no_wrap=True)
-        grid.add_column(overflow="fold")
-        for each in self._items:
-            explanation = _text(each.reason, options.encoding)
-            if each.remedy:
-                explanation.append("\n")
-                explanation.append_text(_text(f"→ {each.remedy}", options.encoding, theme.ACCENT))
-            grid.add_row("", _text(each.what, options.encoding), Text(each.works, _STYLES[each.works]), explanation)
-        yield from _without_trailing_spaces(console, options, grid)
-
-
-def _text(words: str, encoding: str, style: str = "") -> Text:
-    return Text(theme.terminal_line(words, encoding), style)
-
-
-def _without_trailing_spaces(console: Console, options: ConsoleOptions, grid: Table) -> RenderResult:
-    """Yield lines without trailing spaces, which would otherwise end up in files and clipboards."""
-    from rich.segment import Segment
-
-    for line in console.render_lines(grid, options, pad=False):
-        cells = list(line)
-        while cells and not cells[-1].text.strip():
-            cells.pop()
-        if cells:
-            last = cells[-1]
-            cells[-1] = Segment(last.text.rstrip(), last.style)
-        yield from cells
-        yield Segment.line()
+def _facts(title: str, facts: Iterable[Fact]) -> SheetView:
+    """Return a table of names and values; unknown values stand out."""
+    columns = (Column("name", ""), Column("value", "", wraps=True))
+    rows = []
+    for name, value in facts:
+        text = " ".join(value.split())
+        rows.append((name.ljust(NAMES_WIDTH), Word(text, "doubtful") if text.startswith("unknown: ") else text))
+    return SheetView(Sheet((), (Table(title, title, columns, tuple(rows)),)))

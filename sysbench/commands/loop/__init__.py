@@ -7,7 +7,6 @@ COMMAND = Command(
     help=__doc__,
     measure=None,
     report=ReportLayout(6, "Your own loop", ("phases", "memory")),
-    lines="sysbench.render.dashboard.cell_lines:TitledLines",
     terms="sysbench.commands.report.method:loop_terms",
     default_tables="tables:usual",
     compared=("step",),

@@ -26,9 +26,9 @@ from sysbench.engine.sensors.host import host_info
 from sysbench.engine.sensors.sampler import system_sampler
 from sysbench.errors import OutputError, UsageError
 from sysbench.garbage import gc_paused
-from sysbench.lab import allocator
 from sysbench.lab.clocks import StepTimes, clock_for
 from sysbench.lab.devices import available_devices, torch_device, torch_info
+from sysbench.lab.memory import allocator
 from sysbench.log import storage
 from sysbench.log.events import (
     CellFinished,

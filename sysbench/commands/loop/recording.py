@@ -16,8 +16,8 @@ from sysbench.commands.loop.record import LoopTraced
 from sysbench.commands.loop.spec import LoopSpec
 from sysbench.commands.loop.stopwatch import Stopwatch
 from sysbench.errors import UsageError
-from sysbench.lab import allocator
 from sysbench.lab.clocks import StepTimes, clock_for, sum_of
+from sysbench.lab.memory import allocator
 from sysbench.lab.recorder import TorchRecorder
 from sysbench.log import storage
 from sysbench.log.events import PhaseSample

@@ -17,8 +17,7 @@ COMMAND = Command(
     show="command:show",
     refuse_files="command:validate_output_formats",
     headlines="findings:headlines",
-    dashboard="live:MEMORY",
-    lines="live:MemoryLines",
+    screen="live:MemoryScreen",
     terms="sysbench.commands.report.method:memory_terms",
     default_tables="tables:default_tables",
 )

@@ -1,4 +1,4 @@
-"""Live state of a run of `sysbench memory`, and a dashboard of memory by category and phase."""
+"""Live state of a run of `sysbench memory`, and the slots of its dashboard: memory by category and phase."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ from sysbench.log.events import GpuSimulated
 from sysbench.log.outcomes import stage_phrase
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
-from sysbench.render.dashboard.cell_lines import CellLines, label
-from sysbench.render.dashboard.cell_screen import ALWAYS_LABELLED, CellScreen
-from sysbench.render.dashboard.lines import pieces_that_fit
-from sysbench.render.dashboard.live import IDLE_SHARE, DashboardView
+from sysbench.render.dashboard.canvas import Canvas
 from sysbench.render.dashboard.run_state import RunState, cell_handler
+from sysbench.render.dashboard.screen import DETAILS, MODEL_AXES, CellScreen, Progress, Slot, fixed
 
 
 @dataclass(frozen=True)
@@ -96,29 +94,37 @@ _CATEGORY_LETTERS = dict(zip(COLOURS, "pouwiagct", strict=True))
 
 
 class MemoryScreen(CellScreen[MemoryState]):
-    """Dashboard with the stage of the current cell, and one bar per phase."""
+    """The display of a run: a bar for each phase."""
 
-    command = "memory"
+    initial = MemoryState()
+    advance = staticmethod(advance)
+    times_steps = False
 
-    def running_lines(self, width: int, plain: bool) -> list[Text]:
-        """Return lines for the stage, the sensor readings and the phases."""
-        return [self._stage(width), *self._readings(width), Text(), *self._phases(width, plain)]
-
-    def outcome_text(self, cell: CellState) -> str:
+    @staticmethod
+    def result(cell: CellState) -> str:
         """Return the result of a cell on one line."""
         return result(cell)
 
-    def _stage(self, width: int) -> Text:
-        now = self.state.current_cell
-        if now is None:
-            return Text("starting the worker", theme.QUIET)
-        where = f"simulated for {now.gpu.title}" if now.gpu else now.device.name if now.device else ""
-        elapsed = units.duration(max(0.0, self.now_s - now.stage_since_s))
-        activity = f"{now.stage or 'preparing'} {elapsed}" if now.outcome is None else now.outcome
-        if now.tried and now.found is None:
-            last = now.tried[-1]
-            activity += f" · {last.axis} {last.value} {'fits' if last.fits else 'does not'}"
-        return pieces_that_fit([(activity, "bold"), (where, theme.QUIET)], width)
+    @classmethod
+    def labelled(cls, cell: CellState) -> tuple[str, ...]:
+        """Return the axes that name a cell, without the axis of its search: the result names the value."""
+        return tuple(axis for axis in MODEL_AXES if axis != cell.cell.find)
+
+    def where(self, cell: CellState) -> str:
+        """Return the device of a cell, or the title of the GPU that is simulated for it."""
+        return f"simulated for {cell.gpu.title}" if cell.gpu is not None else super().where(cell)
+
+    def progress(self, cell: CellState) -> Progress:
+        """Return the last value that a search has tried."""
+        if not cell.tried or cell.found is not None:
+            return Progress()
+        last = cell.tried[-1]
+        return Progress(texts=((f"{last.axis} {last.value} {'fits' if last.fits else 'does not fit'}", "bold"),))
+
+    def details(self, canvas: Canvas) -> Iterator[Slot]:
+        """Yield the phases of the cell that was reported last."""
+        if lines := self._phases(canvas.width, canvas.plain):
+            yield fixed(DETAILS, [*lines, Text()], gap=True)
 
     def _phases(self, width: int, plain: bool) -> list[Text]:
         """Return one bar per phase, scaled to the GPU's memory or to the highest peak."""
@@ -129,7 +135,7 @@ class MemoryScreen(CellScreen[MemoryState]):
         capacity = cell.capacity_bytes if cell.gpu or (cell.device and cell.device.type == "cuda") else None
         full_scale_bytes = max(capacity or 0, highest)
         bar_width = min(MAX_BAR_WIDTH, width - LABEL_WIDTH - 12)
-        lines = [Text(label(cell, self.state, ALWAYS_LABELLED), "bold")] if len(self.state.cells) > 1 else []
+        lines = [Text(self.label(cell, self.state), "bold")] if len(self.state.cells) > 1 else []
         for phase in cell.phases:
             line = Text(phase.phase.ljust(LABEL_WIDTH), theme.QUIET)
             if bar_width >= 8:
@@ -142,16 +148,6 @@ class MemoryScreen(CellScreen[MemoryState]):
         if cell.verdict is not None:
             lines.append(Text(result(cell), theme.GOOD if cell.verdict.fits else theme.BAD))
         return lines
-
-    def _readings(self, width: int) -> list[Text]:
-        """Return the memory use of the worker and of the device, as sampled from outside the worker."""
-        reading, now = self.state.reading, self.state.current_cell
-        if reading is None or reading.host_rss_bytes is None:
-            return []
-        pieces = [(f"worker {units.size(reading.host_rss_bytes)} of host memory", "")]
-        if reading.device_used_bytes is not None and now is not None and now.gpu is None:
-            pieces.insert(0, (f"device {units.size(reading.device_used_bytes)} used", ""))
-        return [pieces_that_fit(pieces, width)]
 
 
 def _legend(names: Sequence[str], width: int, plain: bool) -> list[Text]:
@@ -206,20 +202,3 @@ def _shortage_words(cell: CellState, verdict: VerdictReached) -> Iterator[str]:
     yield f"runs out{f' at {units.size(reached)}' if reached is not None else ''} {stage_phrase(verdict.failed_phase)}"
     if verdict.margin_bytes is not None:
         yield f"needs {units.size(-verdict.margin_bytes)} more"
-
-
-class MemoryLines(CellLines):
-    """Progress lines for output that is not a terminal: one line per finished cell."""
-
-    initial = MemoryState()
-    always_labelled = ALWAYS_LABELLED
-    result = staticmethod(result)
-    advance = staticmethod(advance)
-
-    def label_of(self, cell: CellState) -> str:
-        """Return the label of the cell, without the axis of its search: the result names the value."""
-        return label(cell, self.state, tuple(axis for axis in ALWAYS_LABELLED if axis != cell.cell.find))
-
-
-# Nothing is timed here, so drawing may use its full share of a core.
-MEMORY = DashboardView(MemoryState(), advance, MemoryScreen, lambda _: IDLE_SHARE)

@@ -12,9 +12,9 @@ from sysbench.commands.memory.simulate import breakdown_events, phase_events, wr
 from sysbench.commands.memory.spec import MemoryCell
 from sysbench.commands.own_models import own_model_recorded
 from sysbench.errors import UnavailableError
-from sysbench.lab import allocator
 from sysbench.lab.compilation import stage_entered
 from sysbench.lab.devices import torch_device
+from sysbench.lab.memory import allocator
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.strategies import max_over_ranks, mesh_of
 from sysbench.log.events import DeviceInfo, Event

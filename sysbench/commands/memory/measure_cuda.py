@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -22,10 +22,10 @@ from sysbench.commands.memory.record import (
 from sysbench.commands.memory.simulate import MAX_FRAMES, module_memory, write_snapshot
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell
 from sysbench.commands.own_models import own_model_ran
-from sysbench.lab import allocator
-from sysbench.lab.allocator import History, Peaks
 from sysbench.lab.compilation import stage_entered
 from sysbench.lab.devices import synchronize, torch_device
+from sysbench.lab.memory import allocator
+from sysbench.lab.memory.allocator import History, Peaks
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.strategies import max_over_ranks, mesh_of
@@ -99,7 +99,7 @@ def _run_protocol(
         gc.collect()  # checking which attention kernel runs may leave reference cycles that hold its tensors
         history.categorize_initial_blocks(step)
         yield from own_model_ran(cell.key, step)
-        with history.annotating_modules(step.work.model):
+        with history.annotating_modules(step.work.model) if cell.execution == "eager" else nullcontext():
             for number, phase, run in phases_of(step, cell.mode):
                 position = (number, phase)
                 allocator.reset_peaks(device)

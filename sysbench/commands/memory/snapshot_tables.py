@@ -62,8 +62,8 @@ PHASES = DeclaredTable(
     (
         Field("allocated_peak", "allocated", "bytes", "{source}", get=lambda row: row.peak.allocated_bytes),
         Field("reserved", "reserved at that point", "bytes", "{source}", get=_PhaseRow.reserved, optional=True),
-        Field("mostly", "largest category", importance=1, get=lambda row: row.largest_category()[0]),
-        Field("mostly_bytes", "size", "bytes", importance=2, get=lambda row: row.largest_category()[1]),
+        Field("largest_category", "largest category", importance=1, get=lambda row: row.largest_category()[0]),
+        Field("largest_category_bytes", "size", "bytes", importance=2, get=lambda row: row.largest_category()[1]),
     ),
     rows=lambda timeline: [_PhaseRow(timeline, *item) for item in timeline.peaks_by_phase().items()],
     leading=leading_fields(Field("phase", get=lambda row: row.name)),
@@ -117,7 +117,7 @@ LARGEST_ALLOCATIONS = DeclaredTable(
     "largest",
     lambda timeline: _title("largest allocations at the peak", timeline, "categories"),
     (
-        Field("count", get=lambda row: f"{row.group.count} ×"),
+        Field("count", unit="count", get=lambda row: row.group.count),
         Field("size", "each", "bytes", "{source}", get=lambda row: row.group.size_bytes),
         Field("total", "together", "bytes", "{source}", 3, get=lambda row: row.group.total_bytes),
         Field("category", importance=1, get=lambda row: row.group.category),

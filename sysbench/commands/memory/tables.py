@@ -24,7 +24,7 @@ from sysbench.log.outcomes import stage_phrase
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, build_tables, leading_axes, leading_fields
 from sysbench.render.findings import join_words
-from sysbench.render.table import EMPTY_CELL, Cell, Measure, Remark, Sheet, Table, Word
+from sysbench.render.table import EMPTY_CELL, Cell, Measure, Remark, Sheet, Table, Word, multiplicity
 from sysbench.snapshot import CATEGORIES
 from sysbench.spec.run import Selection
 from sysbench.trace.stack_lines import frame_location
@@ -437,8 +437,8 @@ PHASES = DeclaredTable(
     (
         Field("allocated_peak", "allocated", "bytes", "{source}", get=_PhaseRow.allocated),
         Field("reserved_peak", "reserved", "bytes", "{source}", get=lambda row: row.peak.reserved_peak_bytes),
-        Field("mostly", "largest category", importance=1, get=lambda row: row.largest_category()[0]),
-        Field("mostly_bytes", "size", "bytes", importance=2, get=lambda row: row.largest_category()[1]),
+        Field("largest_category", "largest category", importance=1, get=lambda row: row.largest_category()[0]),
+        Field("largest_category_bytes", "size", "bytes", importance=2, get=lambda row: row.largest_category()[1]),
     ),
     rows=lambda record: [_PhaseRow(cell, *item) for cell in record.cells for item in cell.peaks_by_phase.items()],
     leading=(
@@ -498,7 +498,7 @@ LARGEST_ALLOCATIONS = DeclaredTable(
     "largest",
     lambda single: _title(f"largest allocations at the peak{single.title_suffix}", single),
     (
-        Field("count", get=lambda group: f"{group.count} ×"),
+        Field("count", unit="count", get=lambda group: group.count),
         Field("size", "each", "bytes", "{source}", get=lambda group: group.size_bytes),
         Field("total", "together", "bytes", "{source}", 3, get=lambda group: group.total_bytes),
         Field("category", importance=1, get=lambda group: group.category),
@@ -530,7 +530,7 @@ class ModuleRow(NamedTuple):
 
 MODULE = leading_fields(Field("module", get=ModuleRow.name))
 MODULE_COLUMNS = (
-    Field("count", get=lambda row: f"{row.number} ×" if row.number > 1 else ""),
+    Field("count", unit="count", get=lambda row: multiplicity(row.number)),
     Field("total", "with submodules", "bytes", "{source}", get=lambda row: row.total_bytes),
     Field("own", "itself", "bytes", "{source}", 1, get=lambda row: row.own_bytes),
 )

@@ -13,7 +13,7 @@ from sysbench.commands.profile.findings import RANGES
 from sysbench.commands.profile.profiles import NS, SLOWEST_MARGIN_SHARE, KernelTime, Profile, Profiles, find_range
 from sysbench.errors import UsageError
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, leading_fields
-from sysbench.render.table import EMPTY_CELL, Cell, Measure
+from sysbench.render.table import EMPTY_CELL, Cell, Measure, multiplicity
 from sysbench.spec.run import Sort
 from sysbench.trace.summary import (
     EVERYWHERE,
@@ -47,7 +47,7 @@ class BreakdownRow:
     label: str
     times: Sequence[KernelTime]
     whole_ns: int
-    count: str = ""
+    count: int = 1
 
     @cached_property
     def total_ns(self) -> int:
@@ -107,8 +107,7 @@ def _tree_rows(profiles: Profiles) -> Iterator[BreakdownRow]:
         for path in sorted(inclusive, key=lambda path: [first_position[ancestor] for ancestor in ancestry(path)]):
             ancestors = [each for each in ancestry(path)[:-1] if each in inclusive]
             name = f"{'  ' * len(ancestors)}  {path[len(ancestors[-1]) + 1 :] if ancestors else path}"
-            count = len(members[path])
-            yield BreakdownRow(profile, name, inclusive[path], whole_ns, f"{count} ×" if count > 1 else "")
+            yield BreakdownRow(profile, name, inclusive[path], whole_ns, len(members[path]))
         outside = [each for each in times if each.module == EVERYWHERE]
         if inclusive and outside:
             yield BreakdownRow(profile, "  outside modules", outside, whole_ns)
@@ -134,7 +133,7 @@ TREE = DeclaredTable(
     _tree_title,
     (
         Field("module", elastic=True, get=lambda row: row.label),
-        Field("count", importance=2, get=lambda row: row.count),
+        Field("count", unit="count", importance=2, get=lambda row: multiplicity(row.count)),
         Field("share", "time", "share", get=lambda row: row.share),
         Field("total", "all", "s", "{per}", get=lambda row: row.total),
         Each(

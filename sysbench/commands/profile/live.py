@@ -1,4 +1,4 @@
-"""Live state of a run of `sysbench profile`, folded from events, and its dashboard."""
+"""Live state of a run of `sysbench profile`, folded from events, and the slots of its dashboard."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from sysbench.log.events import CellFinished, CellStarted, StageEntered, StepMea
 from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
-from sysbench.render.dashboard.cell_lines import CellLines
-from sysbench.render.dashboard.cell_screen import ALWAYS_LABELLED, CellScreen
-from sysbench.render.dashboard.lines import pieces_that_fit
-from sysbench.render.dashboard.live import DashboardView, share_while_timed
+from sysbench.render.dashboard.canvas import Canvas
 from sysbench.render.dashboard.run_state import Handler, RunState, cell_handler, mean_and_deviation
+from sysbench.render.dashboard.screen import DETAILS, CellScreen, Progress, Slot, fixed
 from sysbench.trace.summary import ProfileSummary
 
 
@@ -116,41 +114,38 @@ advance = partial(run_state.advance, _HANDLERS)
 _TIMING, _PROFILING, _READING = "timing without a profiler", "profiling", "reading the trace"
 """Tasks of a cell, in order."""
 
-_STAGES = {"building": "building the model", "warming-up": "warming up", "writing": "writing the trace"}
-"""Clearer names for some stages."""
-
 
 class ProfileScreen(CellScreen[ProfileState]):
-    """Dashboard with the tasks of the current cell and their progress."""
+    """The display of a run: the tasks of the current cell with their results."""
 
-    command = "profile"
+    initial = ProfileState()
+    advance = staticmethod(advance)
 
-    def running_lines(self, width: int, plain: bool) -> list[Text]:
-        """Return a line for the hardware, and one line per task with its result or its duration so far."""
-        now, torch = self.state.current_cell, self.state.torch
-        pieces = [(now.device.name, theme.QUIET)] if now is not None and now.device is not None else []
-        pieces += [(f"torch {torch.torch}", theme.QUIET)] if torch is not None else []
-        lines = [*([pieces_that_fit(pieces, width)] if pieces else []), Text()]
+    @staticmethod
+    def result(cell: CellState) -> str:
+        """Return the result of a cell on one line."""
+        return result(cell)
+
+    def progress(self, cell: CellState) -> Progress:
+        """Return the number of timed steps."""
+        if not cell.timing or cell.stage != "measuring":
+            return Progress()
+        return Progress(len(cell.timed_s), cell.cell.steps, ((f"{len(cell.timed_s)}/{cell.cell.steps}", ""),))
+
+    def details(self, canvas: Canvas) -> Iterator[Slot]:
+        """Yield a line for each task, with its result."""
+        now = self.state.current_cell
         if now is None:
-            return [*lines, Text("starting the worker", theme.QUIET)]
+            return
         current = None
         if now.outcome is None:
             current = _TIMING if now.timing else _READING if now.stage == "reading" else _PROFILING
-        for name, result in _task_results(now):
-            mark, style = ("✓", "") if result else (" ", theme.QUIET)
-            words = [result]
-            if name == current:
-                elapsed = units.duration(max(0.0, self.now_s - now.stage_since_s))
-                stage = _STAGES.get(now.stage or "", now.stage or "starting the worker")
-                words.append(elapsed if stage in (current, "measuring", "reading") else f"{stage} {elapsed}")
-                mark, style = "▸", "bold"
+        lines = []
+        for name, found in _task_results(now):
+            mark, style = ("▸", "bold") if name == current else ("✓", "") if found else (" ", theme.QUIET)
             line = Text(f"{mark} {name.ljust(len(_TIMING))}  ", style)
-            lines.append(line.append(", ".join(filter(None, words)), "" if name == current else theme.QUIET))
-        return lines
-
-    def outcome_text(self, cell: CellState) -> str:
-        """Return the result of a cell on one line."""
-        return result(cell)
+            lines.append(line.append(found, "" if name == current else theme.QUIET))
+        yield fixed(DETAILS, lines)
 
 
 def _task_results(now: CellState) -> Iterator[tuple[str, str]]:
@@ -181,15 +176,3 @@ def result(cell: CellState) -> str:
         interval = f"{units.seconds(step.low_s)} to {units.seconds(step.high_s)}"
         words.append(f"PREDICTED step {units.seconds(step.point_s)} ({interval})")
     return ", ".join([*words, _calls_per_step(cell.summary)])
-
-
-class ProfileLines(CellLines):
-    """Progress lines for output that is not a terminal: one line per finished cell."""
-
-    initial = ProfileState()
-    always_labelled = ALWAYS_LABELLED
-    result = staticmethod(result)
-    advance = staticmethod(advance)
-
-
-PROFILE = DashboardView(ProfileState(), advance, ProfileScreen, share_while_timed)

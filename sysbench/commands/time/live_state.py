@@ -9,15 +9,15 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from typing import Self
 
 from sysbench import formulas
 from sysbench.commands.time.spec import TimeCell
-from sysbench.log.events import CellFinished, Event, ModelBuilt, OfRank, Reading, StepMeasured
+from sysbench.log.events import CellFinished, ModelBuilt, OfRank, StepMeasured
 from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render.dashboard import run_state
-from sysbench.render.dashboard.lines import memoized
+from sysbench.render.dashboard.canvas import memoized
 from sysbench.render.dashboard.run_state import CellState, RunState, cell_handler, mean_and_deviation
 
 
@@ -38,12 +38,8 @@ class TimedCell(CellState):
     cell: TimeCell
     parameters: int | None = None
     steps: tuple[Step, ...] = ()
-    peak_bytes: int | None = None
-    """Highest memory reading during this cell: the device's memory, or the worker's without a GPU."""
     predicted: PredictedTime | None = None
     """Predicted step of a cell for a simulated GPU."""
-    duration_s: float = 0.0
-    """Duration of the finished cell."""
     phases: tuple[tuple[str, float, float], ...] = ()
     """Name, mean and standard deviation in seconds of every phase of the finished cell, then of `step`."""
 
@@ -74,11 +70,6 @@ class TimedCell(CellState):
 
 LiveState = RunState[TimedCell]
 """State of a timing run at one moment."""
-
-
-def fold_events(events: Iterable[Event]) -> LiveState:
-    """Return the state after these events."""
-    return reduce(advance, events, LiveState())
 
 
 def phase_means(steps: Iterable[Step]) -> tuple[tuple[str, float, float], ...]:
@@ -116,26 +107,8 @@ def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
     return replace(cell, steps=(*cell.steps, step))
 
 
-def _reading(state: LiveState, event: Reading) -> LiveState:
-    if event.host_rss_bytes is None and event.device_used_bytes is None:
-        return state  # between cells, readings only count other processes
-    now = state.current_cell
-    if now is not None and now.outcome is None:
-        cuda = now.device is not None and now.device.type == "cuda"
-        used = event.device_used_bytes if cuda else event.host_rss_bytes
-        now = replace(now, peak_bytes=max(used or 0, now.peak_bytes or 0) or None)
-    return replace(run_state.with_reading(state, event), current_cell=now)
-
-
 def _cell_finished(cell: TimedCell, event: CellFinished) -> TimedCell:
-    return replace(
-        cell,
-        outcome=event.outcome,
-        detail=event.detail,
-        stage_since_s=event.at_s,
-        duration_s=event.at_s - cell.started_s if cell.started_s is not None else 0.0,
-        phases=phase_means(cell.measured),
-    )
+    return replace(run_state.finished(cell, event), phases=phase_means(cell.measured))
 
 
 _HANDLERS = run_state.handlers(
@@ -148,7 +121,6 @@ _HANDLERS = run_state.handlers(
             lambda cell, event: _step_measured(cell, event.said) if isinstance(event.said, StepMeasured) else cell
         ),
         StepPredicted: cell_handler(lambda cell, event: replace(cell, predicted=event.step)),
-        Reading: _reading,
         CellFinished: cell_handler(_cell_finished),
     },
 )
@@ -234,7 +206,7 @@ def _waiting_flops(planned: Cells, ended: Cells, running: str) -> int:
 def _waiting_s(planned: Cells, ended: Cells, running: str) -> float:
     timed = [(each, each.step[0]) for each in ended.values() if each.step]
     references = [(each, step_s / each.step_flops) for each, step_s in timed][-MAX_REFERENCE_CELLS:]
-    overheads_s = [max(0.0, each.duration_s - each.step_count * step_s) for each, step_s in timed]
+    overheads_s = [max(0.0, each.took_s - each.step_count * step_s) for each, step_s in timed]
     waiting = _waiting(planned, ended, running)
     steps_s = (each.step_count * each.step_flops * _seconds_per_flop(each, references) for each in waiting)
     return math.fsum(steps_s) + len(waiting) * statistics.fmean(overheads_s or [0.0])

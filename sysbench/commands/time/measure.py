@@ -13,10 +13,10 @@ import torch
 from sysbench.commands.own_models import own_model_built
 from sysbench.commands.time.spec import TimeCell
 from sysbench.garbage import gc_paused
-from sysbench.lab import allocator
 from sysbench.lab.clocks import Clock, StepTimes, clock_for
 from sysbench.lab.compilation import compiled_event, fresh_compiler, model_built, reset_counters, stage_entered
 from sysbench.lab.devices import disturbed, preemptions, synchronize, torch_device, using_threads
+from sysbench.lab.memory import allocator
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.strategies import max_over_ranks, mesh_of

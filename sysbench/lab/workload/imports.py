@@ -23,7 +23,7 @@ import torch
 
 import sysbench
 from sysbench.errors import SysbenchError, UnavailableError, nearest, unknown
-from sysbench.lab.allocator import is_out_of_memory
+from sysbench.lab.memory.allocator import is_out_of_memory
 from sysbench.log.events import CodeFile
 
 MAX_PRINTED_CHARACTERS = 2000

@@ -274,7 +274,7 @@ def build_from_config(path: Path, fields: Mapping[str, Any], attention: Attentio
     config.use_cache = fields.get("use_cache", False)
     dtype = getattr(torch, str(fields.get(DTYPE, "float32")), None)
     if not isinstance(dtype, torch.dtype):
-        raise UnavailableError(f"--model-arg dtype={fields[DTYPE]}: allowed are float32, bfloat16 and float16")
+        raise UnavailableError(f"--model-arg dtype={fields[DTYPE]}; use float32, bfloat16 or float16")
     options: dict[str, Any] = {DTYPE: dtype}
     if attention != "own":
         options["attn_implementation"] = _IMPLEMENTATIONS[attention]

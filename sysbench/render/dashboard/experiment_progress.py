@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed, RunStarted, StageEntered
 from sysbench.render import theme
-from sysbench.render.dashboard.lines import remaining_text, round_remaining
+from sysbench.render.dashboard.canvas import remaining_text, round_remaining
 
 MIN_HEIGHT_FOR_WARNINGS = 12
 """Fewest lines of a terminal that shows warnings above a screen."""

@@ -19,14 +19,15 @@ from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass, field
 from functools import reduce
 from types import TracebackType
-from typing import IO, Any, Generic, Self, TypeVar
+from typing import IO, Any, Self
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.live import Live
 
 from sysbench.log.events import Event
 from sysbench.render.dashboard.experiment_progress import ExperimentProgress, WithTopLines
 from sysbench.render.dashboard.run_state import RunState
+from sysbench.render.dashboard.screen import CellScreen
 
 INTERVAL_S = 0.25
 
@@ -80,27 +81,9 @@ class DrawThrottle:
             self._drawn_s = self.clock.monotonic()
 
 
-State = TypeVar("State")
-
-
-@dataclass(frozen=True)
-class DashboardView(Generic[State]):
-    """The live display of one kind of run."""
-
-    initial: State
-    advance: Callable[[State, Event], State]
-    """Return the state after another event; a pure function."""
-    draw: Callable[[State, float], RenderableType]
-    """Return the display of a state at a time in seconds since the epoch, in the available size."""
-    core_share: Callable[[State], float]
-    """Return the share of a core that drawing may use in this state."""
-    remaining_s: Callable[[State, float], float | None] = lambda _, now_s: None
-    """Return the remaining time in seconds that the display shows for the run, at a time since the epoch."""
-
-
-def share_while_timed(state: RunState[Any]) -> float:
-    """Return the share of a core that drawing may use in a run whose steps are timed or profiled."""
-    if not state.is_timing:
+def core_share(view: type[CellScreen[Any]], state: RunState[Any]) -> float:
+    """Return the share of a core that drawing may use."""
+    if not (view.times_steps and state.is_timing):
         return IDLE_SHARE
     return DEVICE_SHARE if state.on_gpu else CPU_SHARE
 
@@ -118,7 +101,7 @@ class Dashboard:
         console: Console,
         clock: Clock | None = None,
         *,
-        view: DashboardView[Any],
+        view: type[CellScreen[Any]],
         earlier: Iterable[Event] = (),
         overall: ExperimentProgress | None = None,
         above: str = "",
@@ -161,18 +144,18 @@ class Dashboard:
         self._state = self._view.advance(self._state, event)
         if self._overall is not None:
             self._overall.update(event)
-        share = self._view.core_share(self._state)
+        share = core_share(self._view, self._state)
         if not self._is_broken and self._throttle.due(share, resized=self._console.size != self._size):
             self._throttle.measure(self._draw)
 
     def _draw(self) -> None:
         self._size = self._console.size
         now_s = self._clock.epoch()
-        screen = self._view.draw(self._state, now_s)
+        screen = self._view(self._state, now_s)
         try:
             above = self._above
             if self._overall:
-                above = self._overall.describe(now_s, self._view.remaining_s(self._state, now_s))
+                above = self._overall.describe(now_s, screen.remaining_s())
             warnings = self._state.warnings
             self._live.update(WithTopLines(above, warnings, screen) if above or warnings else screen, refresh=True)
         except OSError:

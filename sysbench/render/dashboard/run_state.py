@@ -48,6 +48,10 @@ class CellState:
     outcome: Outcome | None = None
     """Outcome; None while the cell is running or waiting."""
     detail: str | None = None
+    took_s: float = 0.0
+    """Duration of the finished cell."""
+    peak_bytes: int | None = None
+    """Highest memory reading during this cell: the device's memory, or the worker's without a GPU."""
 
     def final_state(self) -> Self:
         """Return the state to keep once the cell has ended; by default the whole state."""
@@ -63,7 +67,7 @@ class RunState(Generic[AnyCell]):
     """State of a run after some event.
 
     `planned` and `ended` are replaced only when they change, so results that depend only on them can be cached by
-    identity (`sysbench.render.dashboard.lines.memoized`).
+    identity (`sysbench.render.dashboard.canvas.memoized`).
     """
 
     started_s: float = 0.0
@@ -159,12 +163,20 @@ class RunState(Generic[AnyCell]):
 
 
 def with_reading(state: AnyState, event: Reading) -> AnyState:
-    """Return the state after a reading; a reading without a load says nothing about other processes."""
-    since_s = state.busy_since_s
+    """Return the state after a reading.
+
+    A reading without a load says nothing about other processes. Between cells, readings only count other processes.
+    """
+    since_s, now = state.busy_since_s, state.current_cell
     if event.host_cpu_share is not None:
         is_busy = event.host_cpu_share > BUSY_SHARE
         since_s = (event.at_s if since_s is None else since_s) if is_busy else None
-    return replace(state, reading=event, busy_since_s=since_s)
+    if event.host_rss_bytes is None and event.device_used_bytes is None:
+        return replace(state, busy_since_s=since_s)
+    if now is not None and now.outcome is None:
+        used = event.device_used_bytes if state.on_gpu else event.host_rss_bytes
+        now = replace(now, peak_bytes=max(used or 0, now.peak_bytes or 0) or None)
+    return replace(state, reading=event, busy_since_s=since_s, current_cell=now)
 
 
 def _with_threads(torch: TorchInfo | None, probe: ThreadsProbe | None) -> TorchInfo | None:
@@ -179,6 +191,12 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     if len(values) < 2:
         return mean, 0.0
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def finished(cell: AnyCell, event: CellFinished) -> AnyCell:
+    """Return the state of a cell after its end."""
+    took_s = event.at_s - cell.started_s if cell.started_s is not None else 0.0
+    return replace(cell, outcome=event.outcome, detail=event.detail, stage_since_s=event.at_s, took_s=took_s)
 
 
 Handler = Callable[[Any, Any], Any]
@@ -238,7 +256,7 @@ def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[
         Reading: with_reading,
         ThreadsProbed: lambda run, event: replace(run, torch=_with_threads(run.torch, event), threads_probe=event),
         StageEntered: cell_handler(lambda each, event: replace(each, stage=event.stage, stage_since_s=event.at_s)),
-        CellFinished: cell_handler(lambda each, event: replace(each, outcome=event.outcome, detail=event.detail)),
+        CellFinished: cell_handler(finished),
         **others,
     }
 

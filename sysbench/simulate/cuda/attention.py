@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import DispatchMode
 from sysbench.lab.attention import FlexAttention
+from sysbench.lab.memory.accounting import DispatchMode
 from sysbench.simulate.followed import installed_torch
 from sysbench.simulate.gpu import Gpu
 

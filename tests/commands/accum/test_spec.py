@@ -15,7 +15,7 @@ from sysbench.spec.command_options import validated
     ("given", "said"),
     [
         ({"value": "0"}, "--value 0 cannot be summed"),
-        ({"value": "1e300"}, "--value 1e300 is out of range: allowed are magnitudes from 1e-30 to 1e30"),
+        ({"value": "1e300"}, "--value 1e300 is out of range; use a magnitude from 1e-30 to 1e30"),
         ({"value": "much"}, "--value much is not a number"),
         ({"count": "0"}, "--count 0 is out of range: it must be 1 to 100000000. Nearest: 1"),
         ({"count": "1e12"}, "--count 1000000000000 is out of range: it must be 1 to 100000000. Nearest: 100000000"),

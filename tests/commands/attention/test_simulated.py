@@ -15,8 +15,8 @@ from sysbench.commands.attention.measure_memory import count_memory
 from sysbench.commands.attention.simulate import SimulatedAttention, simulate
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import round_to_block
 from sysbench.lab.attention_functions import inputs_for
+from sysbench.lab.memory.accounting import round_to_block
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec.hardware import by_name

@@ -6,7 +6,8 @@ import csv
 import io
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from itertools import count
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,12 +23,9 @@ from sysbench.command import command_of
 from sysbench.commands.attention import figures
 from sysbench.commands.attention.command import refuse_unwritable
 from sysbench.commands.attention.live import (
-    ATTENTION,
-    AttentionLines,
     AttentionScreen,
     AttentionState,
     advance,
-    folded,
     left_s,
 )
 from sysbench.commands.attention.record import AttentionRecord, AttentionTimed
@@ -36,8 +34,10 @@ from sysbench.commands.attention.tables import TABLES, tables_for
 from sysbench.errors import OutputError, UsageError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed
 from sysbench.render import output as summary
+from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.dashboard.live import Clock, Dashboard
 from sysbench.render.output import sheet
+from sysbench.render.plots import DOTS_PER_INCH, WIDTH_IN
 from sysbench.render.table import Measure, Word
 from sysbench.spec.run import Format
 from sysbench.units import significant
@@ -263,10 +263,10 @@ def test_the_same_record_gives_the_same_bytes(record: AttentionRecord, tmp_path:
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_a_png_is_a_png_and_large_enough_for_a_report(record: AttentionRecord, tmp_path: Path) -> None:
+def test_a_png_is_a_png_as_wide_as_a_page(record: AttentionRecord, tmp_path: Path) -> None:
     (path,) = figures.write(record, curves=tmp_path / "curves.png")
     width, height = struct.unpack(">II", path.read_bytes()[16:24])
-    assert width >= 1500
+    assert width == round(WIDTH_IN * DOTS_PER_INCH)
     assert height >= 600
 
 
@@ -294,6 +294,10 @@ def test_a_name_that_is_none_of_a_picture_is_refused(record: AttentionRecord, tm
 
 
 # While it runs
+
+
+def folded(events: Iterable[Event]) -> AttentionState:
+    return reduce(advance, events, AttentionState())
 
 
 def screen(events: list[Event], width: int, height: int, encoding: str = "utf-8") -> list[str]:
@@ -352,7 +356,7 @@ def test_a_dashboard_draws_the_grid_on_a_terminal(stream: list[Event]) -> None:
     )
     terminal = pyte.Screen(80, 24)
     clock = Clock(epoch=lambda: stream[0].at_s, monotonic=(n / 50 for n in count()).__next__, thread_cpu=lambda: 0.0)
-    with Dashboard(console, clock, view=ATTENTION) as dashboard:
+    with Dashboard(console, clock, view=AttentionScreen) as dashboard:
         for event in until(stream, 18, 4):
             dashboard.show(event)
         drawn = file.getvalue()
@@ -365,7 +369,7 @@ def test_a_dashboard_draws_the_grid_on_a_terminal(stream: list[Event]) -> None:
 
 def test_where_there_is_no_terminal_every_cell_has_a_line(stream: list[Event]) -> None:
     console = Console(file=io.StringIO(), width=80)
-    with AttentionLines(console) as lines:
+    with CellLines(console, view=AttentionScreen) as lines:
         for event in stream:
             lines.show(event)
     assert isinstance(console.file, io.StringIO)
@@ -382,7 +386,7 @@ def test_a_lost_stream_ends_the_lines_not_the_run(stream: list[Event]) -> None:
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    with AttentionLines(Console(file=Closed(), width=80)) as lines:
+    with CellLines(Console(file=Closed(), width=80), view=AttentionScreen) as lines:
         for event in stream:
             lines.show(event)
 

@@ -14,11 +14,11 @@ from sysbench import units
 from sysbench.commands.memory import fold as memory_fold
 from sysbench.commands.memory import measure
 from sysbench.commands.memory import tables as memory_tables
-from sysbench.commands.memory.live import MemoryLines, MemoryScreen, MemoryState, advance
+from sysbench.commands.memory.live import MemoryScreen, MemoryState, advance
 from sysbench.commands.memory.record import PeakMeasured, VerdictReached
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.errors import DoesNotFitError
-from sysbench.lab.allocator import _Boundary, assign_categories, is_out_of_memory
+from sysbench.lab.memory.allocator import _Boundary, assign_categories, is_out_of_memory
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import (
     CellFinished,
@@ -32,6 +32,7 @@ from sysbench.log.events import (
     RunStarted,
 )
 from sysbench.log.outcomes import stage_phrase
+from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.table import Word
 from sysbench.simulate.recording import phases_of
 from tests.simulate.tensor_accounting import TensorAccounting
@@ -290,7 +291,7 @@ def test_the_screen_shows_every_phase_by_category(simulated: list[Event]) -> Non
 
 def test_without_a_terminal_every_cell_gets_a_line_that_says_simulated(simulated: list[Event]) -> None:
     file = io.StringIO()
-    lines = MemoryLines(Console(file=file))
+    lines = CellLines(Console(file=file), view=MemoryScreen)
     for event in simulated:
         lines.show(event)
     finished = [line for line in file.getvalue().splitlines() if line[0].isdigit()]
@@ -300,7 +301,7 @@ def test_without_a_terminal_every_cell_gets_a_line_that_says_simulated(simulated
 
 def test_a_line_says_where_memory_ran_out_and_with_which_value_of_a_search(too_large: list[Event]) -> None:
     file = io.StringIO()
-    lines = MemoryLines(Console(file=file))
+    lines = CellLines(Console(file=file), view=MemoryScreen)
     for event in too_large:
         lines.show(event)
     (cell,) = memory_fold.fold(too_large).cells

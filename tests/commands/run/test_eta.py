@@ -11,13 +11,14 @@ import pytest
 from rich.console import Console
 
 from sysbench.commands.run import prediction
-from sysbench.commands.time.live import TIME, TimeLines
+from sysbench.commands.time.live import TimeScreen
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.engine import devices
 from sysbench.engine.process import WorkerProcess
 from sysbench.log.durations import earlier_durations
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunStarted, StageEntered, encode
 from sysbench.render.dashboard import experiment_progress
+from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.dashboard.experiment_progress import PendingCell
 from sysbench.render.dashboard.live import Clock, Dashboard
 from tests import fixtures_timing
@@ -208,7 +209,7 @@ def test_lines_and_dashboard_say_where_the_whole_is(events: list[Event]) -> None
         return whole
 
     file = io.StringIO()
-    lines = TimeLines(Console(file=file), overall=at_this_one())
+    lines = CellLines(Console(file=file), view=TimeScreen, overall=at_this_one())
     for event in events:
         lines.show(event)
     cells = [line for line in file.getvalue().splitlines() if line.startswith(("1/2", "2/2"))]
@@ -219,7 +220,7 @@ def test_lines_and_dashboard_say_where_the_whole_is(events: list[Event]) -> None
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, height=24, legacy_windows=False)
     time = Ticking()
-    with Dashboard(console, Clock(time, time), view=TIME, overall=at_this_one()) as dashboard:
+    with Dashboard(console, Clock(time, time), view=TimeScreen, overall=at_this_one()) as dashboard:
         for event in events[:-3]:
             time.now_s = event.at_s
             dashboard.show(event)
@@ -261,7 +262,9 @@ def test_an_experiment_never_ends_before_the_run_that_is_shown_below(expected_s:
             continue
         screen = io.StringIO()
         console = Console(file=screen, width=120, height=40, force_terminal=True, color_system=None)
-        with Dashboard(console, Clock(time, time), view=TIME, earlier=events[:number], overall=whole) as dashboard:
+        with Dashboard(
+            console, Clock(time, time), view=TimeScreen, earlier=events[:number], overall=whole
+        ) as dashboard:
             dashboard.show(event)
         top, title, *_ = [line for line in screen.getvalue().splitlines() if " of " in line]
         total, of_run = seconds_left(top, "about "), seconds_left(title)

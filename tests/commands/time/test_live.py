@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import FrozenInstanceError
+from functools import reduce
 
 import numpy as np
 import pyte
@@ -15,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sysbench.commands.time import blocks
-from sysbench.commands.time.live import TIME, Screen, TimeLines, slow_without_gpu
-from sysbench.commands.time.live_state import advance, cell_remaining_s, expected_steps, fold_events, run_remaining_s
+from sysbench.commands.time.live import TimeScreen, slow_without_gpu
+from sysbench.commands.time.live_state import LiveState, advance, cell_remaining_s, expected_steps, run_remaining_s
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.events import (
     CellFinished,
@@ -30,6 +30,7 @@ from sysbench.log.events import (
     StepMeasured,
     ThreadsProbed,
 )
+from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.dashboard.live import Clock, Dashboard, can_draw_on
 from sysbench.render.dashboard.progress import Progress, Silent
 from tests import fixtures_timing as runs
@@ -48,11 +49,15 @@ def sweep() -> list[Event]:
     return runs.events(SWEEP)
 
 
+def fold_events(events: Sequence[Event]) -> LiveState:
+    return reduce(advance, events, LiveState())
+
+
 def screen(events: Sequence[Event], width: int, height: int, encoding: str = "utf-8", **options: bool) -> list[str]:
     """The lines that a terminal of this size shows after these events."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width, height=height, color_system=None, legacy_windows=False, **options)
-    console.print(Screen(fold_events(events), events[-1].at_s), end="")
+    console.print(TimeScreen(fold_events(events), events[-1].at_s), end="")
     file.flush()
     return file.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]
 
@@ -115,7 +120,7 @@ def test_a_resumed_run_keeps_what_lasts_and_waits_for_the_rest() -> None:
     assert state.current_cell is None
     assert state.started_s == resumed.at_s
     console = Console(file=io.StringIO(), width=80)
-    with TimeLines(console, earlier=crashed) as progress:
+    with CellLines(console, view=TimeScreen, earlier=crashed) as progress:
         again = next(key for key, done in fold_events(crashed).ended.items() if done.outcome == "crashed")
         for event in (resumed, *(event for event in log[1:] if getattr(event, "cell", again) == again)):
             progress.show(event)
@@ -261,17 +266,6 @@ def test_a_word_about_the_cpu_is_said_only_where_there_is_no_gpu_and_it_takes_lo
     assert slow_without_gpu(fold_events(on_gpu), on_gpu[-1].at_s) is None
 
 
-def test_what_did_not_change_is_not_laid_out_again(sweep: list[Event]) -> None:
-    part = runs.until_measuring(sweep, cell=5, step=6)
-    state = fold_events(part)
-    assert state.current_cell is not None
-    steps = blocks.steps(state.current_cell.steps, 5, 80, "utf-8")
-    later = advance(state, Reading(at_s=part[-1].at_s + 0.5, host_rss_bytes=1, device_used_bytes=2))
-    assert later.current_cell is not None
-    assert blocks.steps(later.current_cell.steps, 5, 80, "utf-8") is steps
-    assert blocks.steps(later.current_cell.steps[:-1], 5, 80, "utf-8") is not steps
-
-
 # The dashboard
 
 
@@ -313,7 +307,7 @@ def measuring(device: str) -> list[Event]:
 @pytest.mark.parametrize(("device", "share"), [("cpu", 0.005), ("cuda", 0.01)])
 def test_drawing_stays_within_its_share_of_a_core_while_steps_are_timed(device: str, share: float) -> None:
     events, time = measuring(device), FakeClock(cost_s=0.004)
-    with Dashboard(terminal(), time.clock(), view=TIME) as dashboard:
+    with Dashboard(terminal(), time.clock(), view=TimeScreen) as dashboard:
         for event in events:
             dashboard.show(event)
         before, since_s = time.drawings, time.now_s
@@ -327,7 +321,7 @@ def test_drawing_stays_within_its_share_of_a_core_while_steps_are_timed(device: 
 
 def test_it_never_draws_more_than_four_times_a_second() -> None:
     events, time = measuring("cuda"), FakeClock(cost_s=0.0)
-    with Dashboard(terminal(), time.clock(), view=TIME) as dashboard:
+    with Dashboard(terminal(), time.clock(), view=TimeScreen) as dashboard:
         for _ in range(400):
             time.now_s += 0.025
             dashboard.show(events[0])
@@ -343,7 +337,7 @@ def emulated(output: str, emulator: pyte.Screen) -> list[str]:
 def test_a_resized_terminal_is_redrawn_at_once_and_shows_nothing_of_the_old_picture(sweep: list[Event]) -> None:
     events, time, console = runs.until_measuring(sweep, 5, 6), FakeClock(cost_s=1.0), terminal(200, 50)
     emulator = pyte.Screen(200, 50)
-    with Dashboard(console, time.clock(), view=TIME) as dashboard:
+    with Dashboard(console, time.clock(), view=TimeScreen) as dashboard:
         for event in events:
             time.now_s = event.at_s
             dashboard.show(event)
@@ -355,7 +349,7 @@ def test_a_resized_terminal_is_redrawn_at_once_and_shows_nothing_of_the_old_pict
             before = len(written(console))
             dashboard.show(ReadingsLost(at_s=time.now_s, source="NVML", detail="gone"))
             alone = terminal(width, height)
-            alone.print(Screen(fold_events(events), time.now_s), end="")
+            alone.print(TimeScreen(fold_events(events), time.now_s), end="")
             expected = emulated(written(alone).rstrip("\n"), pyte.Screen(width, height))
             assert emulated(written(console)[before:], emulator) == expected
             assert any("7/10" in line for line in expected)
@@ -378,7 +372,7 @@ def test_a_dashboard_is_for_terminals_that_can_move_their_cursor(monkeypatch: py
 def test_the_terminal_is_left_as_it_was_however_the_run_ends(error: type[BaseException] | None) -> None:
     console = terminal()
     try:
-        with Dashboard(console, view=TIME) as dashboard:
+        with Dashboard(console, view=TimeScreen) as dashboard:
             for event in measuring("cpu"):
                 dashboard.show(event)
             if error:
@@ -392,7 +386,7 @@ def test_the_terminal_is_left_as_it_was_however_the_run_ends(error: type[BaseExc
 
 def test_what_is_written_to_stderr_meanwhile_is_shown_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(stderr=True, force_terminal=True, width=80, height=24)
-    with Dashboard(console, view=TIME) as dashboard:
+    with Dashboard(console, view=TimeScreen) as dashboard:
         dashboard.show(measuring("cpu")[0])
         print("a warning from elsewhere", file=sys.stderr)
         during = capsys.readouterr().err
@@ -415,7 +409,7 @@ class LostTerminal(io.StringIO):
 def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
     file, time = LostTerminal(), FakeClock(cost_s=0.0)
     console = Console(file=file, force_terminal=True, width=80, height=24)
-    with Dashboard(console, time.clock(), view=TIME) as dashboard:
+    with Dashboard(console, time.clock(), view=TimeScreen) as dashboard:
         dashboard.show(measuring("cpu")[0])
         file.lost = True
         for event in measuring("cpu"):
@@ -426,7 +420,7 @@ def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
 
 def test_no_color_means_no_colour(sweep: list[Event]) -> None:
     console = terminal(no_color=True)
-    console.print(Screen(fold_events(runs.until_measuring(sweep, 5, 6)), 0.0))
+    console.print(TimeScreen(fold_events(runs.until_measuring(sweep, 5, 6)), 0.0))
     codes = {code for codes in re.findall(r"\x1b\[([\d;]*)m", written(console)) for code in codes.split(";")}
     assert codes <= {"", "0", "1", "2"}
     assert written(terminal()) == ""
@@ -434,7 +428,7 @@ def test_no_color_means_no_colour(sweep: list[Event]) -> None:
 
 def test_the_dashboard_has_the_plan_of_the_run_above_it_from_the_beginning(sweep: list[Event]) -> None:
     console = terminal()
-    with Dashboard(console, view=TIME, above="4 context lengths; choose with --ctx") as dashboard:
+    with Dashboard(console, view=TimeScreen, above="4 context lengths; choose with --ctx") as dashboard:
         dashboard.show(sweep[0])
     assert "4 context lengths; choose with --ctx" in written(console)
 
@@ -444,7 +438,7 @@ def test_the_dashboard_has_the_plan_of_the_run_above_it_from_the_beginning(sweep
 
 def plainly(events: Sequence[Event]) -> list[str]:
     console = Console(file=io.StringIO(), width=40)
-    with TimeLines(console) as progress:
+    with CellLines(console, view=TimeScreen) as progress:
         for event in events:
             progress.show(event)
     return written(console).splitlines()
@@ -486,14 +480,14 @@ def test_plain_progress_says_that_a_run_is_resumed(sweep: list[Event]) -> None:
 def test_plain_progress_outlives_its_reader(sweep: list[Event]) -> None:
     file = LostTerminal()
     file.lost = True
-    with TimeLines(Console(file=file)) as progress:
+    with CellLines(Console(file=file), view=TimeScreen) as progress:
         for event in sweep:
             progress.show(event)
 
 
 def test_a_stream_without_utf_8_gets_plain_characters(sweep: list[Event]) -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    with TimeLines(Console(file=file)) as progress:
+    with CellLines(Console(file=file), view=TimeScreen) as progress:
         for event in sweep:
             progress.show(event)
     assert b"step 109.6 +/- 0.2 ms" in file.buffer.getvalue()  # type: ignore[attr-defined]
@@ -509,8 +503,8 @@ def test_silence_shows_nothing_and_all_three_are_shown_events_alike(
 
     follow(Silent())
     assert capsys.readouterr() == ("", "")
-    follow(TimeLines(Console(file=io.StringIO())))
-    follow(Dashboard(terminal(), view=TIME))
+    follow(CellLines(Console(file=io.StringIO()), view=TimeScreen))
+    follow(Dashboard(terminal(), view=TimeScreen))
 
 
 def test_a_finished_cell_says_done_until_the_next_one_starts(sweep: list[Event]) -> None:
@@ -564,7 +558,7 @@ def test_the_dashboard_shows_what_disturbs_the_run_above_everything_else() -> No
     log = busy(with_probe(runs.events(ON_CPU, runs.TWO_CORES), 4), 0.6)
     part = runs.until_measuring(log, cell=0, step=5)
     time, console = FakeClock(cost_s=0.0), terminal(100, 40)
-    with Dashboard(console, time.clock(), view=TIME) as dashboard:
+    with Dashboard(console, time.clock(), view=TimeScreen) as dashboard:
         for event in part:
             time.now_s = event.at_s
             dashboard.show(event)

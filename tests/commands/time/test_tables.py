@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from sysbench import formulas
 from sysbench.commands.plan import plan
-from sysbench.commands.time.live_state import fold_events
+from sysbench.commands.time.live_state import LiveState, advance
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.commands.time.tables import TABLES, sheet, tables_for
@@ -405,7 +406,7 @@ def test_rates_are_of_the_mean_that_stands_beside_them_and_the_dashboard_says_th
     sweep_events: list[Event], sweep: TimeRecord
 ) -> None:
     summary, spec_cells = only(TABLES["summary"](sweep)), list(SWEEP.cells())
-    done = fold_events(sweep_events).ended.values()
+    done = reduce(advance, sweep_events, LiveState()).ended.values()
     for row, (cell, live) in enumerate(zip(sweep.cells, done, strict=True)):
         mean_s = float(np.mean(wall(sweep_events, cell, "step")))
         flops = formulas.step_flops_of(spec_cells[row])

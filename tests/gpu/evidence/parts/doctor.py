@@ -14,24 +14,22 @@ ROUNDS = 2
 
 
 def _run(work: Work) -> None:
-    cost = () if work.rehearsal else ("--self-cost", f"--rounds={ROUNDS}")
-    if not work.has("what sysbench costs", 80):
-        cost = ()
-    ran = work.command(sys.executable, "-m", "sysbench", "doctor", "--json", *cost)
+    ran = work.command(sys.executable, "-m", "sysbench", "doctor", "--json")
     record = json.loads(ran.out.read_text())
     work.numbers["record"] = {name: record[name] for name in ("nvml", "torch", "advice")}
     work.see(UNKNOWN, len(record["torch"]["unknown"]), "; ".join(record["torch"]["unknown"].values())[:500])
     prospects = [(each["what"], each["works"], each["reason"]) for each in record["prospects"]]
     work.table("What the doctor expects to work", ("what", "works", "why"), prospects)
-    if record["self_cost"] is None:
+    if work.rehearsal or not work.has("what sysbench costs", 80):
         return
-    work.numbers["self_cost"] = record["self_cost"]
-    arms = {arm["part"]: arm for arm in record["self_cost"]["arms"]}
+    ran = work.command(sys.executable, "-m", "tests.bench.self_cost", "--json", f"--rounds={ROUNDS}")
+    work.numbers["self_cost"] = cost = json.loads(ran.out.read_text())
+    arms = {arm["part"]: arm for arm in cost["arms"]}
     rows = [[part, f"{arm['ratio'] - 1:+.2%}", str(len(arm["with_s"]))] for part, arm in arms.items()]
-    work.table(f"What sysbench costs {record['self_cost']['workload']}", ("part", "of a step", "rounds"), rows)
+    work.table(f"What sysbench costs {cost['workload']}", ("part", "of a step", "rounds"), rows)
     for part, name in COSTS.items():
         if part in arms:
-            work.see(name, arms[part]["ratio"], record["self_cost"]["workload"])
+            work.see(name, arms[part]["ratio"], cost["workload"])
 
 
 PART = Part(

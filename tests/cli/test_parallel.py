@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,8 @@ def test_what_a_worker_of_ray_was_doing_when_it_was_killed_is_done_again(
     one_after_the_other: dict[str, Any], tmp_path: Path
 ) -> None:
     with started(*SIMULATED, "--on=ray", f"--out={tmp_path}") as running:
-        wait_until(lambda: bool(carrying_out("ray::carried_out", running.pid)), running)
-        carrying_out("ray::carried_out", running.pid)[0].kill()
+        wait_until(lambda: bool(carrying_out("ray::run_shard", running.pid)), running)
+        carrying_out("ray::run_shard", running.pid)[0].kill()
         _, said = running.communicate(timeout=120)
     assert running.returncode == 0, said
     results = ("key", "outcome", "peak_allocated_bytes", "peak_reserved_bytes", "by_category", "verdict")
@@ -74,10 +75,19 @@ def test_a_process_that_is_killed_loses_its_cell_and_no_other(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with started(*SIMULATED, *MORE, "--parallel=2", f"--out={tmp_path}") as running:
-        wait_until(lambda: bool(finished(tmp_path)), running)
+        seen: dict[str, psutil.Process] = {}
+
+        def third_has_started() -> bool:
+            for process in carrying_out("sysbench.engine.parallel", running.pid):
+                # A process that forks is there twice for a moment, with one command line.
+                with suppress(psutil.Error):
+                    seen.setdefault(" ".join(process.cmdline()), process)
+            return len(seen) == 3
+
+        # The third starts when one of the first two has ended; the other one may be about to end.
+        wait_until(lambda: third_has_started() and bool(finished(tmp_path)), running)
         before = finished(tmp_path)
-        # The one that started last: those beside the finished one may be about to end.
-        max(carrying_out("sysbench.engine.elsewhere", running.pid), key=psutil.Process.create_time).kill()
+        list(seen.values())[-1].kill()
         running.communicate(timeout=120)
     assert running.returncode == 1
     assert set(before) <= set(finished(tmp_path))

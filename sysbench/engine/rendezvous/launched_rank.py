@@ -15,7 +15,7 @@ HIGHEST_PORT = 65_535
 
 
 @dataclass(frozen=True)
-class Launched:
+class LaunchedRank:
     """One of several processes that a launcher has started together."""
 
     rank: int
@@ -32,16 +32,16 @@ class Launched:
     """Whether all ranks are on one node, according to the launcher."""
 
 
-def among_others(environment: Mapping[str, str]) -> bool:
+def has_launcher_variables(environment: Mapping[str, str]) -> bool:
     """Whether variables of torchrun or of an srun step are set.
 
-    This quick check comes first, because `launched` is only needed if a cell has several ranks, and finding that out
-    requires expanding all cells.
+    This quick check comes first, because `launched_rank` is only needed if a cell has several ranks, and finding that
+    out requires expanding all cells.
     """
     return "WORLD_SIZE" in environment or "SLURM_STEP_NUM_TASKS" in environment
 
 
-def launched(environment: Mapping[str, str]) -> Launched | None:
+def launched_rank(environment: Mapping[str, str]) -> LaunchedRank | None:
     """Return the rank of this process and the address of rank 0; None if the process was started alone.
 
     torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; an srun step sets SLURM_ variables. The
@@ -61,7 +61,7 @@ def launched(environment: Mapping[str, str]) -> Launched | None:
     if not address:
         raise UsageError(f"{rank} and {ranks} indicate several ranks; set MASTER_ADDR to the address of rank 0")
     port = _number(environment, "MASTER_PORT", FIRST_PORT, 1, HIGHEST_PORT) + 1
-    return Launched(
+    return LaunchedRank(
         rank=_number(environment, rank, 0, 0, count - 1),
         ranks=count,
         local_rank=_number(environment, local_rank, 0, 0),

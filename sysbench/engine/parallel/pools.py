@@ -1,4 +1,4 @@
-"""Pools that run shares: processes on this machine, Ray, or SLURM."""
+"""Pools that run shards: processes on this machine, Ray, or SLURM."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from sysbench.engine.elsewhere.share import RunCells, Share, carried_out, carried_out_and_sent
 from sysbench.engine.launchers import command, environment
+from sysbench.engine.parallel.shard import RunCells, Shard, run_shard, run_shard_remotely
 from sysbench.errors import LogError, UsageError
 from sysbench.log import journal
 from sysbench.log.events import Event
@@ -44,26 +44,26 @@ class Job(Protocol):
     """A submitted part of a run: a Ray task or a SLURM job."""
 
     def done(self) -> bool:
-        """Whether the share has ended, successfully or not."""
+        """Whether the shard has ended, successfully or not."""
 
     def events(self) -> list[Event]:
-        """Return the events that the share has logged so far; after `stop`, wait for the share to end."""
+        """Return the events that the shard has logged so far; after `stop`, wait for the shard to end."""
 
     def failure(self) -> Failure:
-        """Return the outcome for the unfinished cells of the share, and the reason."""
+        """Return the outcome for the unfinished cells of the shard, and the reason."""
 
     def stop(self) -> None:
-        """Ask the share to stop."""
+        """Ask the shard to stop."""
 
 
 class Pool(Protocol):
-    """Interface of a pool that runs shares."""
+    """Interface of a pool that runs shards."""
 
     slots: int
-    """Approximate number of shares that run at the same time."""
+    """Approximate number of shards that run at the same time."""
 
-    def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Submit shares; each starts as soon as a slot is free."""
+    def start(self, shards: Sequence[Shard]) -> Sequence[Job]:
+        """Submit shards; each starts as soon as a slot is free."""
 
     def close(self) -> None:
         """Release all resources."""
@@ -77,12 +77,12 @@ class Processes:
         self._directory = ScratchDirectory()
         self._jobs: list[_Process] = []
 
-    def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Submit shares; their processes start when `Job.done` finds a free slot."""
-        for number, share in enumerate(shares):
+    def start(self, shards: Sequence[Shard]) -> Sequence[Job]:
+        """Submit shards; their processes start when `Job.done` finds a free slot."""
+        for number, shard in enumerate(shards):
             place = Path(self._directory.name) / str(number)
             place.mkdir()
-            (place / "share").write_text(share.model_dump_json())
+            (place / "shard").write_text(shard.model_dump_json())
             self._jobs.append(_Process(self, place))
         return self._jobs
 
@@ -107,8 +107,8 @@ class _Process:
     def done(self) -> bool:
         if self.process is None and self.pool.has_room():
             words = [
-                *command("sysbench.engine.elsewhere"),
-                str(self.place / "share"),
+                *command("sysbench.engine.parallel"),
+                str(self.place / "shard"),
                 str(self.place),
                 str(os.getpid()),
             ]
@@ -160,27 +160,27 @@ class OnRay:
         self._most_cpus = max(each.get("CPU", 1) for each in resources)
         self._most_gpus = max(each.get("GPU", 0) for each in resources)
 
-    def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Submit shares; a share that is measured on a CPU requests all CPUs of the largest machine.
+    def start(self, shards: Sequence[Shard]) -> Sequence[Job]:
+        """Submit shards; a shard that is measured on a CPU requests all CPUs of the largest machine.
 
         Raises UsageError if Ray rejects an option, or would wait forever because no machine has enough GPUs for a
-        share.
+        shard.
         """
         started = []
-        for share in shares:
-            gpus = share.gpus if share.gpus <= self._most_gpus or share.device != "auto" else 0
+        for shard in shards:
+            gpus = shard.gpus if shard.gpus <= self._most_gpus or shard.device != "auto" else 0
             if gpus > self._most_gpus:
                 raise UsageError(
-                    f"--device {share.device}: a cell needs {gpus} GPU{'s' if gpus > 1 else ''}, but no machine of "
+                    f"--device {shard.device}: a cell needs {gpus} GPU{'s' if gpus > 1 else ''}, but no machine of "
                     f"the Ray cluster has more than {self._most_gpus:g}. --device cpu needs none"
                 )
-            cpus = 1 if share.simulated or gpus else self._most_cpus
+            cpus = 1 if shard.simulated or gpus else self._most_cpus
             wanted = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 1, **self._arguments}
             try:
-                task = self._ray.remote(**wanted)(carried_out_and_sent)
+                task = self._ray.remote(**wanted)(run_shard_remotely)
             except (TypeError, ValueError) as error:
                 raise UsageError(f"--on-arg: rejected by Ray: {_words(error)}") from error
-            started.append(_RayTask(self._ray, task.remote(share, self._run)))
+            started.append(_RayTask(self._ray, task.remote(shard, self._run)))
         return started
 
     def close(self) -> None:
@@ -204,7 +204,7 @@ class _RayTask:
             self.error = error
             return []
         with ScratchDirectory() as directory:
-            (Path(directory) / "share.jsonl").write_bytes(content)
+            (Path(directory) / "shard.jsonl").write_bytes(content)
             return _left_in(Path(directory))
 
     def failure(self) -> Failure:
@@ -234,13 +234,13 @@ class OnSlurm:
         except Exception as error:
             raise UsageError(f"--on {asked}: {_words(error)}") from error
 
-    def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Submit shares as a job array; raises UsageError if SLURM rejects the jobs."""
-        self._executor.update_parameters(gpus_per_node=max(share.gpus for share in shares))
+    def start(self, shards: Sequence[Shard]) -> Sequence[Job]:
+        """Submit shards as a job array; raises UsageError if SLURM rejects the jobs."""
+        self._executor.update_parameters(gpus_per_node=max(shard.gpus for shard in shards))
         self._folder.mkdir(parents=True, exist_ok=True)
-        places = [Path(tempfile.mkdtemp(prefix="share-", dir=self._folder)) for _ in shares]
+        places = [Path(tempfile.mkdtemp(prefix="shard-", dir=self._folder)) for _ in shards]
         try:
-            jobs = self._executor.map_array(partial(carried_out, run=self._run), shares, places)
+            jobs = self._executor.map_array(partial(run_shard, run=self._run), shards, places)
         except Exception as error:
             raise UsageError(f"--on {self._asked}: {_words(error)}") from error
         return [_SlurmJob(job, place) for job, place in zip(jobs, places, strict=True)]
@@ -290,15 +290,15 @@ def _last_line(said: str) -> str:
 
 
 def _left_in(place: Path) -> list[Event]:
-    """Return the events in the log that a share left behind in a directory; empty if there is no log."""
+    """Return the events in the log that a shard left behind in a directory; empty if there is no log."""
     try:
-        return list(journal.read(place / "share.jsonl"))
+        return list(journal.read(place / "shard.jsonl"))
     except LogError:
         return []
 
 
 def pool_of(options: RunOptions, run: RunCells) -> Pool:
-    """Return the pool for `--on` or `--parallel`, whose shares are run with `run`.
+    """Return the pool for `--on` or `--parallel`, whose shards are run with `run`.
 
     Raises UsageError if the pool is not available.
     """

@@ -1,22 +1,30 @@
-"""Measurement of how much each part of sysbench slows down a step.
+"""How much each part of sysbench slows down a step: the dashboard, the sampler and the allocator's history.
+
+    python -m tests.bench.self_cost [--rounds 6] [--device cuda:0] [--json]
 
 A round runs every arm once, each in a fresh worker, and the next round runs them in the opposite order (A B C C B A …),
 so that drift affects all arms equally. Each round yields the ratio of the median step times with and without a part.
-The result is the median of these ratios over the rounds, with a confidence interval.
+The result is the median of these ratios over the rounds, with a confidence interval, which needs six rounds.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Protocol
 
+from rich.console import Console
+
 from sysbench.commands.doctor.children import ChildProcess, NoAnswerError
-from sysbench.commands.doctor.record import CostArm, SelfCost
+from sysbench.commands.doctor.examination import Examination
+from sysbench.commands.time.live import TimeScreen
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.engine import launchers as own_python
 from sysbench.engine import session
@@ -25,6 +33,7 @@ from sysbench.engine.sensors.sampler import Sampler, system_sampler
 from sysbench.errors import SysbenchError
 from sysbench.log.events import CellFinished, DeviceInfo, Event, Reading, ReadingsLost, RunFinished, StepMeasured
 from sysbench.log.storage import ScratchDirectory
+from sysbench.render.dashboard.live import Dashboard
 from sysbench.spec.run import RunOptions
 from sysbench.statistics import ratio
 
@@ -51,6 +60,48 @@ EXPLANATIONS = {
 }
 
 NO_HISTORY = "only the CUDA allocator records a history; on this device tensors are counted in untimed steps"
+
+
+@dataclass(frozen=True)
+class CostArm:
+    """How much one part of sysbench slows down a step."""
+
+    part: str
+    """dashboard, sampler or history."""
+    with_s: list[float]
+    """Median step time with the part, by round."""
+    without_s: list[float]
+    """Median step time without the part, in the same rounds."""
+    ratio: float
+    """Median over the rounds of the ratio with / without."""
+    ratio_low: float | None
+    """95 % confidence interval of the ratio; None with fewer than six rounds."""
+    ratio_high: float | None
+
+    def __str__(self) -> str:
+        change = f"{self.part:10}  {_percent(self.ratio)} of a step"
+        if self.ratio_low is None or self.ratio_high is None:
+            return f"{change} (too few rounds for an interval): {EXPLANATIONS[self.part]}"
+        verdict = "" if self.ratio_low > 1 or self.ratio_high < 1 else ", not significant"
+        interval = f"{_percent(self.ratio_low)} to {_percent(self.ratio_high)}"
+        return f"{change} (95 %: {interval}){verdict}: {EXPLANATIONS[self.part]}"
+
+
+@dataclass(frozen=True)
+class SelfCost:
+    """How much sysbench itself slows down a step on this machine."""
+
+    device: str
+    workload: str
+    rounds: int
+    took_s: float
+    arms: list[CostArm]
+    not_measured: dict[str, str] = field(default_factory=dict)
+    """Parts that could not be measured, and why."""
+
+
+def _percent(ratio: float) -> str:
+    return f"{(ratio - 1) * 100:+.2f} %"
 
 
 class EventListener(Protocol):
@@ -164,7 +215,6 @@ def cost_arm(part: str, with_s: list[float], without_s: list[float]) -> CostArm:
     )
     return CostArm(
         part=part,
-        explanation=EXPLANATIONS[part],
         with_s=with_s,
         without_s=without_s,
         ratio=overhead.value,
@@ -201,7 +251,7 @@ def _median_step_s(spec: TimeSpec, sampler: Sampler, dashboard: DashboardFactory
 
 
 def _recorded_step_s(cell: TimeCell, history: str) -> float:
-    command = [*own_python.command("sysbench.worker.recorded_steps"), cell.model_dump_json(), history]
+    command = [*own_python.command("tests.bench.recorded_steps"), cell.model_dump_json(), history]
     child = ChildProcess(command, RECORDED_STEPS_TIMEOUT_S, own_python.environment())
     try:
         samples_s: list[float] = json.loads(child.answer())
@@ -210,3 +260,35 @@ def _recorded_step_s(cell: TimeCell, history: str) -> float:
     finally:
         child.close()
     return median(samples_s)
+
+
+@contextmanager
+def discarded_dashboard() -> Iterator[EventListener]:
+    """Yield a dashboard of `sysbench time` that renders to a 120 × 40 terminal and discards the output."""
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as devnull,
+        Dashboard(Console(file=devnull, force_terminal=True, width=120, height=40), view=TimeScreen) as dashboard,
+    ):
+        yield dashboard
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--device", help="by default the one that `--device auto` selects")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with Examination() as examination:
+        devices = examination.torch().devices
+    device = next(each for each in devices if options.device in (None, each.torch_name))
+    cost = measure(device, max(2, options.rounds), discarded_dashboard, lambda done, of: None)
+    if options.json:
+        print(json.dumps(asdict(cost)))
+        return
+    print(f"{cost.workload} on {cost.device}, {cost.rounds} rounds, {cost.took_s:.0f} s")
+    print(*cost.arms, sep="\n")
+    print(*(f"{part:10}  not measured: {why}" for part, why in cost.not_measured.items()), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

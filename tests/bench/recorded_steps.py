@@ -1,6 +1,6 @@
-"""Times a step with or without allocation history: `python -m sysbench.worker.recorded_steps SPEC on|off`.
+"""Times a step with or without allocation history: `python -m tests.bench.recorded_steps SPEC on|off`.
 
-`sysbench doctor --self-cost` starts this module. SPEC is the JSON of a TimeCell. The output is one line of JSON on
+`tests.bench.self_cost` starts this module. SPEC is the JSON of a TimeCell. The output is one line of JSON on
 stdout, with the wall time of every measured step in seconds. Requires a CUDA device, because only CUDA's allocator
 records a history.
 """
@@ -31,8 +31,8 @@ def _samples_s(cell: TimeCell, *, recorded: bool) -> list[float]:
     import torch
 
     from sysbench.garbage import gc_paused
-    from sysbench.lab.allocator import History
     from sysbench.lab.clocks import clock_for
+    from sysbench.lab.memory.allocator import History
     from sysbench.lab.step import TrainingStep
 
     device = torch.device(cell.device)

@@ -1,7 +1,7 @@
-"""A share of a run's cells, run in another process.
+"""A shard of a run's cells, run in another process.
 
-The other process runs the share as a complete run with its own worker, sensors and timeouts. The original run reads the
-log of the share.
+The other process runs the shard as a complete run with its own worker, sensors and timeouts. The original run reads the
+log of the shard.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from sysbench.log.storage import ScratchDirectory
 from sysbench.spec.run import RunOptions
 
 RunCells = Callable[..., Any]
-"""`sysbench.engine.session.run`, handed over because a session in turn hands its cells to shares."""
+"""`sysbench.engine.session.run`, handed over because a session in turn hands its cells to shards."""
 
 
-class Share(BaseModel):
+class Shard(BaseModel):
     """Cells that one process runs one after another."""
 
     model_config = ConfigDict(frozen=True)
@@ -33,7 +33,7 @@ class Share(BaseModel):
     options: dict[str, Any]
     """The run's options that affect a worker."""
     digest: str
-    """Hash of the source code that must run the share."""
+    """Hash of the source code that must run the shard."""
     device: str
     """The device as requested."""
     gpus: int
@@ -41,26 +41,26 @@ class Share(BaseModel):
     simulated: bool
 
 
-def carried_out(share: Share, directory: Path, run: RunCells) -> Path:
-    """Run a share with `run`, and return the path of its log in `directory`.
+def run_shard(shard: Shard, directory: Path, run: RunCells) -> Path:
+    """Run a shard with `run`, and return the path of its log in `directory`.
 
     Raises UsageError if the code of sysbench differs from that of the original run; errors from the run propagate.
     """
-    if source_digest() != share.digest:
+    if source_digest() != shard.digest:
         raise UsageError(
             f"{socket.gethostname()} has a different sysbench from this machine: install the same one there"
         )
-    command_of(share.spec["kind"]).part("record")  # registers the command's own events
-    options = RunOptions(**share.options, out=directory, log_name="share")
-    with run(spec_of(share.spec), options, cells=[cell_of(axes) for axes in share.cells]) as running:
+    command_of(shard.spec["kind"]).part("record")  # registers the command's own events
+    options = RunOptions(**shard.options, out=directory, log_name="shard")
+    with run(spec_of(shard.spec), options, cells=[cell_of(axes) for axes in shard.cells]) as running:
         for _ in running:
             pass
     log_path: Path = running.log_path
     return log_path
 
 
-def carried_out_and_sent(share: Share, run: RunCells) -> bytes:
-    """Run a share with `run` in a temporary directory, and return the content of its log."""
+def run_shard_remotely(shard: Shard, run: RunCells) -> bytes:
+    """Run a shard with `run` in a temporary directory, and return the content of its log."""
 
     with ScratchDirectory() as directory:
-        return carried_out(share, Path(directory), run).read_bytes()
+        return run_shard(shard, Path(directory), run).read_bytes()

@@ -1,6 +1,6 @@
-"""Submission of cells to a pool, in groups called shares, and collection of their events.
+"""Submission of cells to a pool, in groups called shards, and collection of their events.
 
-When a share has ended, successfully or not, its events are appended to the log of the run.
+When a shard has ended, successfully or not, its events are appended to the log of the run.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sysbench.engine.conversation import StoppedByUserError
-from sysbench.engine.elsewhere.pools import Job, Pool
-from sysbench.engine.elsewhere.share import Share
 from sysbench.engine.identity import source_digest
 from sysbench.engine.interrupts import Interrupts
+from sysbench.engine.parallel.pools import Job, Pool
+from sysbench.engine.parallel.shard import Shard
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import RunOptions
 
 POLL_S = 0.2
-"""Polling interval for the end of shares."""
+"""Polling interval for the end of shards."""
 
-SHARES_PER_SLOT = 4
-"""Number of shares of simulated cells per parallel slot: with more, more workers start; with fewer, slots end at
+SHARDS_PER_SLOT = 4
+"""Number of shards of simulated cells per parallel slot: with more, more workers start; with fewer, slots end at
 different times.
 """
 
-LARGEST_SHARE = 256
-"""Maximum number of simulated cells in a share. Starting a worker takes as long as 100 simulated attention cells."""
+LARGEST_SHARD = 256
+"""Maximum number of simulated cells in a shard. Starting a worker takes as long as 100 simulated attention cells."""
 
 
 @dataclass
-class Elsewhere:
-    """Submits cells in shares, and yields the events of each share when it has ended."""
+class ParallelExecutor:
+    """Submits cells in shards, and yields the events of each shard when it has ended."""
 
     pool: Pool
     interrupts: Interrupts
     spec: RunSpec
     options: RunOptions
     _handed_over: list[tuple[set[str], Job]] = field(default_factory=list)
-    """Submitted shares that have not ended, each with the keys of its cells."""
+    """Submitted shards that have not ended, each with the keys of its cells."""
     _positions: dict[str, int] = field(default_factory=dict)
 
     def run(self, cells: Sequence[tuple[int, RunCell]]) -> Iterator[Event]:
@@ -51,7 +51,7 @@ class Elsewhere:
         """
         self._positions = {cell.key: position for position, cell in cells}
         groups = self._groups([cell for _, cell in cells])
-        jobs = self.pool.start(self._shares(groups))
+        jobs = self.pool.start(self._shards(groups))
         self._handed_over = [({cell.key for cell in group}, job) for group, job in zip(groups, jobs, strict=True)]
         while self._handed_over:
             if self.interrupts.requested:
@@ -66,7 +66,7 @@ class Elsewhere:
         self.pool.close()
 
     def stop(self) -> list[Event]:
-        """Stop all shares, and return the events of the cells that are already finished."""
+        """Stop all shards, and return the events of the cells that are already finished."""
         found: list[Event] = []
         for _, job in self._handed_over:
             with suppress(Exception):  # it may have ended by itself, or its machine may be gone
@@ -80,17 +80,17 @@ class Elsewhere:
         return found
 
     def _groups(self, cells: Sequence[RunCell]) -> list[list[RunCell]]:
-        """Divide cells into shares: simulated cells in groups, and each measured cell alone."""
+        """Divide cells into shards: simulated cells in groups, and each measured cell alone."""
         simulated = [cell for cell in cells if cell.simulated]
-        size = min(LARGEST_SHARE, math.ceil(len(simulated) / (SHARES_PER_SLOT * self.pool.slots)))
+        size = min(LARGEST_SHARD, math.ceil(len(simulated) / (SHARDS_PER_SLOT * self.pool.slots)))
         groups = [simulated[first : first + size] for first in range(0, len(simulated), size or 1)]
         return groups + [[cell] for cell in cells if not cell.simulated]
 
-    def _shares(self, groups: Sequence[Sequence[RunCell]]) -> list[Share]:
+    def _shards(self, groups: Sequence[Sequence[RunCell]]) -> list[Shard]:
         spec = self.spec.model_dump(mode="json")
         options = self.options.model_dump(include={"timeout_s", "no_skip", "force", "ceilings"})
         return [
-            Share(
+            Shard(
                 spec=spec,
                 cells=tuple(cell.model_dump(mode="json") for cell in group),
                 options=options,
@@ -103,7 +103,7 @@ class Elsewhere:
         ]
 
     def _finished(self, unfinished: set[str], job: Job) -> Iterator[Event]:
-        """Yield the events of a share that has ended, including an outcome for each of its unfinished cells."""
+        """Yield the events of a shard that has ended, including an outcome for each of its unfinished cells."""
         for event in self._of_finished_cells(job.events()):
             yield event
             if isinstance(event, CellFinished):
@@ -113,9 +113,9 @@ class Elsewhere:
             yield CellFinished(at_s=time.time(), cell=key, outcome=outcome, detail=why)
 
     def _of_finished_cells(self, events: Sequence[Event]) -> Iterator[Event]:
-        """Yield the events of a share for the run's log: those of finished cells, and those not tied to a cell.
+        """Yield the events of a shard for the run's log: those of finished cells, and those not tied to a cell.
 
-        Each CellStarted event receives the cell's position in the run and the host of the share.
+        Each CellStarted event receives the cell's position in the run and the host of the shard.
         """
         finished = {
             event.cell for event in events if isinstance(event, CellFinished) and event.outcome != "interrupted"

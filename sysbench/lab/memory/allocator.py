@@ -22,7 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sysbench.lab.accounting import DispatchMode, tensors_in
+from sysbench.lab.memory.accounting import DispatchMode, tensors_in
+from sysbench.lab.memory.modules import ModuleMetadata
 from sysbench.log.outcomes import BUILD
 from sysbench.trace.workspaces import are_kept_workspaces, are_momentary, workspace_bytes
 
@@ -106,9 +107,15 @@ class _Step(Protocol):
     """The attributes of a training step that are needed to assign categories."""
 
     model: Any
+    work: Any
 
     @property
     def keeps_whole_gradients(self) -> bool: ...
+
+    @property
+    def latest_loss(self) -> Tensor | None: ...
+
+    def optimizer_state(self) -> Iterator[tuple[Tensor, Tensor]]: ...
 
 
 @dataclass
@@ -123,6 +130,8 @@ class _Boundary:
     """Category of all other live blocks allocated since `default_since_us`; None leaves them uncategorized."""
     phase: str = ""
     """The phase that ends here; `BUILD` before the first step; empty within a phase."""
+    module_by_address: dict[int, str] = field(default_factory=dict)
+    """Module of parameters, buffers, gradients and optimizer state by address, for allocations without one."""
 
 
 @dataclass
@@ -140,6 +149,7 @@ class History:
     _annotations: list[dict[str, Any]] = field(default_factory=list)
     _step: int = -1
     _step_since_us: int = 0
+    _modules: ModuleMetadata | None = None
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -156,6 +166,7 @@ class History:
         category_by_address = dict.fromkeys(_addresses(step.model.buffers()), "inputs")
         category_by_address |= dict.fromkeys(_addresses(step.model.parameters()), "parameters")
         self._add_boundary(category_by_address, 0, "inputs", BUILD)
+        self._boundaries[-1].module_by_address = _module_by_address(step)
 
     @contextmanager
     def phase(self, number: int, name: str, step: _Step) -> Iterator[None]:
@@ -164,6 +175,8 @@ class History:
         if number != self._step:
             self._step, self._step_since_us = number, start_us
         self._annotate(name, "START", start_us)
+        if name == "backward" and self._modules is not None and step.latest_loss is not None:
+            self._modules.annotate_backward(step.latest_loss)
         yield
         category_by_address: dict[int, str] = {}
         default_category, default_since_us = None, start_us
@@ -177,33 +190,19 @@ class History:
         elif name == "optimizer":
             default_category = "optimizer state"
         ends_us = self._add_boundary(category_by_address, default_since_us, default_category, name)
+        if name in ("backward", "optimizer"):
+            self._boundaries[-1].module_by_address = _module_by_address(step)
         self._annotate(name, "END", ends_us)
 
     @contextmanager
     def annotating_modules(self, model: nn.Module) -> Iterator[None]:
-        """Annotate allocations in this context with the path of the module that is running."""
-        if not hasattr(torch.cuda.memory, "_set_memory_metadata"):
-            yield  # older torch: modules remain unknown
-            return
-        paths: list[str] = [""]
-        names = {module: name for name, module in model.named_modules()}
+        """Annotate allocations in this context with the module whose forward or backward runs.
 
-        def enter(module: nn.Module, arguments: object) -> None:
-            paths.append(names.get(module, paths[-1]))
-            torch.cuda.memory._set_memory_metadata(paths[-1])
-
-        def leave(module: nn.Module, arguments: object, result: object) -> None:
-            paths.pop()
-            torch.cuda.memory._set_memory_metadata(paths[-1])
-
-        hooks = [module.register_forward_pre_hook(enter) for module in model.modules()]
-        hooks += [module.register_forward_hook(leave, always_call=True) for module in model.modules()]
-        try:
+        Not for a compiled model, which would be compiled with the hooks of its modules, and break at each of them.
+        """
+        self._modules = ModuleMetadata(model)
+        with self._modules.annotating():
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-            torch.cuda.memory._set_memory_metadata("")
 
     def _on_collective(self, tensors: Iterable[Tensor]) -> None:
         """Record the addresses of tensors that a collective has read or written."""
@@ -350,6 +349,18 @@ def _apply_boundary(live: dict[int, dict[str, Any]], boundary: _Boundary) -> Non
             entry["category"] = category
         elif boundary.default_category is not None and entry["time_us"] >= boundary.default_since_us:
             entry.setdefault("category", boundary.default_category)
+        if address in boundary.module_by_address and not entry.get("user_metadata"):
+            entry["user_metadata"] = boundary.module_by_address[address]
+
+
+def _module_by_address(step: _Step) -> dict[int, str]:
+    """Return the module of each parameter, buffer, gradient and state of the optimizer, by address."""
+    model: nn.Module = step.work.model
+    named = [*model.named_buffers(), *model.named_parameters()]
+    module_of = {tensor: name.rpartition(".")[0] for name, tensor in named}
+    tensors = [*module_of.items(), *((each.grad, module) for each, module in module_of.items())]
+    tensors += [(state, module_of.get(parameter, "")) for parameter, state in step.optimizer_state()]
+    return {address: module for tensor, module in tensors for address in _addresses([tensor])}
 
 
 def _addresses(tensors: Iterable[Tensor | None]) -> Iterator[int]:

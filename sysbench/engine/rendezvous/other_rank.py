@@ -13,9 +13,9 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from sysbench.engine import protocol
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.launchers import Launcher, PlainLauncher
-from sysbench.engine.nodes.launched import Launched
-from sysbench.engine.nodes.links import GATHERING_S
-from sysbench.engine.nodes.wire import (
+from sysbench.engine.process import InvalidMessageError, WorkerGoneError, WorkerProcess
+from sysbench.engine.rendezvous.launched_rank import LaunchedRank
+from sysbench.engine.rendezvous.messages import (
     FOR_THE_RANK,
     FOR_THE_WORKER,
     ORDER,
@@ -27,7 +27,7 @@ from sysbench.engine.nodes.wire import (
     Welcome,
     connected,
 )
-from sysbench.engine.process import InvalidMessageError, WorkerGoneError, WorkerProcess
+from sysbench.engine.rendezvous.rank_zero import GATHERING_S
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import DeviceInfo, WorkerReady, encode
 from sysbench.spec.cell import RunCell
@@ -38,8 +38,8 @@ GOODBYE_S = 10.0
 _RETRY_S = 0.2
 
 
-def take(
-    own: Launched, hello: Hello, cells: Mapping[str, RunCell], timeout_s: float, launcher: Launcher | None = None
+def serve(
+    own: LaunchedRank, hello: Hello, cells: Mapping[str, RunCell], timeout_s: float, launcher: Launcher | None = None
 ) -> None:
     """Serve as one rank of a run until rank 0 dismisses this process.
 
@@ -69,7 +69,7 @@ def take(
             seat.clear()
 
 
-def _connection(own: Launched, patience_s: float) -> Connection:
+def _connection(own: LaunchedRank, patience_s: float) -> Connection:
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
@@ -85,7 +85,7 @@ def _connection(own: Launched, patience_s: float) -> Connection:
             time.sleep(_RETRY_S)
 
 
-def _introduced(connection: Connection, own: Launched, hello: Hello) -> Welcome:
+def _introduced(connection: Connection, own: LaunchedRank, hello: Hello) -> Welcome:
     answer_challenge(connection, own.key)
     deliver_challenge(connection, own.key)
     connection.send_bytes(hello.model_dump_json().encode())
@@ -95,7 +95,9 @@ def _introduced(connection: Connection, own: Launched, hello: Hello) -> Welcome:
 class _Seat:
     """One rank: its connection to rank 0, and its worker while there is one."""
 
-    def __init__(self, connection: Connection, own: Launched, cells: Mapping[str, RunCell], launcher: Launcher) -> None:
+    def __init__(
+        self, connection: Connection, own: LaunchedRank, cells: Mapping[str, RunCell], launcher: Launcher
+    ) -> None:
         self._launcher = launcher
         self._connection = connection
         self._own = own

@@ -19,11 +19,11 @@ import psutil
 import pytest
 
 from sysbench.commands.time.fold import fold
-from sysbench.engine.nodes import seat
-from sysbench.engine.nodes.launched import Launched, launched
-from sysbench.engine.nodes.links import Links, gathered
-from sysbench.engine.nodes.wire import Hello
 from sysbench.engine.provisions import Provisions
+from sysbench.engine.rendezvous import other_rank
+from sysbench.engine.rendezvous.launched_rank import LaunchedRank, launched_rank
+from sysbench.engine.rendezvous.messages import Hello
+from sysbench.engine.rendezvous.rank_zero import RankConnections, connect_ranks
 from sysbench.engine.session import run
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import CellFinished, OfRank, RunFinished, StepMeasured, WorkerExited
@@ -41,13 +41,13 @@ def free_port() -> int:
         return port
 
 
-def process(rank: int, port: int, key: bytes = b"") -> Launched:
-    return Launched(rank, 2, 0, "127.0.0.1", port, key)
+def process(rank: int, port: int, key: bytes = b"") -> LaunchedRank:
+    return LaunchedRank(rank, 2, 0, "127.0.0.1", port, key)
 
 
 @contextmanager
 def seated(
-    own: Launched, hello: Hello = HELLO, before: Callable[[], None] = lambda: None, **given: Any
+    own: LaunchedRank, hello: Hello = HELLO, before: Callable[[], None] = lambda: None, **given: Any
 ) -> Iterator[list[Exception]]:
     """Rank 1 in a thread of this process, which does something `before`; yields what it raised, complete at the end."""
     raised: list[Exception] = []
@@ -55,7 +55,7 @@ def seated(
     def run() -> None:
         try:
             before()
-            seat.take(own, hello, **{"cells": {}, "timeout_s": 20.0, **given})
+            other_rank.serve(own, hello, **{"cells": {}, "timeout_s": 20.0, **given})
         except Exception as error:  # noqa: BLE001  It is handed to the test.
             raised.append(error)
 
@@ -69,13 +69,13 @@ def seated(
 
 
 @contextmanager
-def two_nodes(spec: Any, script: ScriptedLauncher) -> Iterator[Links]:
+def two_nodes(spec: Any, script: ScriptedLauncher) -> Iterator[RankConnections]:
     """Rank 0's connections, and a rank 1 whose worker is scripted."""
     port = free_port()
     cells = {cell.key: cell for cell in spec.cells()}
     with (
         seated(process(1, port), cells=cells, launcher=script) as raised,
-        gathered(process(0, port), HELLO, 20) as links,
+        connect_ranks(process(0, port), HELLO, 20) as links,
     ):
         yield links
     assert raised == []
@@ -114,7 +114,7 @@ def test_what_writes_files_takes_the_ranks_of_one_node_which_rank_0_starts_itsel
     spec = spec_of([16], ranks=2)
     (cell,) = spec.cells()
     files = Provisions({cell.key: tmp_path / "trace.json"})
-    of_two, of_one = (Links(replace(process(0, 1), on_one_node=one), {}, {}) for one in (False, True))
+    of_two, of_one = (RankConnections(replace(process(0, 1), on_one_node=one), {}, {}) for one in (False, True))
     with pytest.raises(UsageError, match="ranks on several nodes would be written on each"):
         run(spec, RunOptions(out=tmp_path, links=of_two), provisions=files)
     here = RunOptions(out=tmp_path, links=of_one)
@@ -126,7 +126,7 @@ def test_a_node_that_leaves_ends_the_run_and_the_log_names_its_rank(tmp_path: Pa
     spec, port = spec_of([16, 32], ranks=2), free_port()
     with (
         seated(process(1, port), launcher=ScriptedLauncher({16: "goes on"})),  # knows no cell, and leaves
-        gathered(process(0, port), HELLO, 20) as links,
+        connect_ranks(process(0, port), HELLO, 20) as links,
         pytest.raises(SysbenchError, match=r"rank 1 (is lost|on elsewhere has left)"),
     ):
         carry_out(spec, tmp_path, ScriptedLauncher({16: "goes on"}), links=links)
@@ -149,7 +149,7 @@ def test_a_rank_measures_only_cells_of_its_own_command_line(tmp_path: Path) -> N
     spec, port = spec_of([16], ranks=2), free_port()
     with (
         seated(process(1, port), launcher=ScriptedLauncher()) as raised,
-        gathered(process(0, port), HELLO, 20) as links,
+        connect_ranks(process(0, port), HELLO, 20) as links,
     ):
         events = carry_out(spec, tmp_path, ScriptedLauncher({16: "hangs"}), links=links)
     assert outcomes(spec, events) == {16: "crashed"}
@@ -182,7 +182,7 @@ def test_a_rank_of_another_run_is_refused_in_the_same_line_on_both_sides(
     with (
         seated(process(1, port), HELLO.model_copy(update=other)) as raised,
         pytest.raises(UsageError, match=f"^{complaint}"),
-        gathered(process(0, port), HELLO, 20),
+        connect_ranks(process(0, port), HELLO, 20),
     ):
         pass
     assert str(raised[0]).startswith(complaint)
@@ -193,7 +193,7 @@ def test_a_rank_with_another_key_and_a_stranger_take_no_part() -> None:
     with (
         seated(process(1, port, b"other")) as raised,
         pytest.raises(SysbenchError, match=r"^rank 1 did not connect to"),
-        gathered(process(0, port, b"ours"), HELLO, 1),
+        connect_ranks(process(0, port, b"ours"), HELLO, 1),
     ):
         pass
     assert "is not rank 0 of this run, or has another SYSBENCH_KEY" in str(raised[0])
@@ -207,7 +207,7 @@ def test_a_rank_with_another_key_and_a_stranger_take_no_part() -> None:
             time.sleep(0.05)
         raise TimeoutError("rank 0 does not listen")
 
-    with seated(process(1, port), before=stray) as raised, gathered(process(0, port), HELLO, 20) as links:
+    with seated(process(1, port), before=stray) as raised, connect_ranks(process(0, port), HELLO, 20) as links:
         assert links.ranks == 2
     assert raised == []
 
@@ -243,23 +243,23 @@ def test_a_port_in_use_and_a_rank_0_that_is_nowhere_are_one_line_each(tmp_path: 
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),  # a script of sbatch, which runs once
         (
             {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29400"},
-            Launched(3, 4, 1, "a", 29401, b""),
+            LaunchedRank(3, 4, 1, "a", 29401, b""),
         ),
         (
             {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a"},
-            Launched(1, 2, 1, "a", 29501, b"", on_one_node=True),
+            LaunchedRank(1, 2, 1, "a", 29501, b"", on_one_node=True),
         ),
         (
             {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "1", "MASTER_ADDR": "a"}
             | {"SYSBENCH_PORT": "7", "SYSBENCH_KEY": "k"},
-            Launched(1, 2, 1, "a", 7, b"k"),
+            LaunchedRank(1, 2, 1, "a", 7, b"k"),
         ),
     ],
 )
 def test_the_variables_of_torchrun_and_srun_say_which_rank_this_is(
-    variables: Mapping[str, str], expected: Launched | None
+    variables: Mapping[str, str], expected: LaunchedRank | None
 ) -> None:
-    assert launched(variables) == expected
+    assert launched_rank(variables) == expected
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_the_variables_of_torchrun_and_srun_say_which_rank_this_is(
 )
 def test_variables_that_make_no_sense_are_refused(variables: Mapping[str, str], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        launched(variables)
+        launched_rank(variables)
 
 
 @pytest.mark.parametrize("node", [0, 1])

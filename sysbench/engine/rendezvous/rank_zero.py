@@ -15,8 +15,9 @@ from pydantic import ValidationError
 
 from sysbench.engine import protocol
 from sysbench.engine.interrupts import catch_interrupts, request_stop
-from sysbench.engine.nodes.launched import Launched
-from sysbench.engine.nodes.wire import (
+from sysbench.engine.process import KILL_TIMEOUT_S, TERMINATION_TIMEOUT_S, InvalidMessageError, WorkerGoneError
+from sysbench.engine.rendezvous.launched_rank import LaunchedRank
+from sysbench.engine.rendezvous.messages import (
     FOR_THE_RANK,
     FOR_THE_WORKER,
     ORDER,
@@ -30,7 +31,6 @@ from sysbench.engine.nodes.wire import (
     connected,
     limited,
 )
-from sysbench.engine.process import KILL_TIMEOUT_S, TERMINATION_TIMEOUT_S, InvalidMessageError, WorkerGoneError
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import Event, WorkerExited, WorkerReady, decode
 
@@ -40,10 +40,10 @@ GATHERING_S = 60.0
 _POLL_S = 0.2
 
 
-class Links:
+class RankConnections:
     """Rank 0's connections to all other ranks."""
 
-    def __init__(self, own: Launched, connections: dict[int, Connection], hosts: dict[int, str]) -> None:
+    def __init__(self, own: LaunchedRank, connections: dict[int, Connection], hosts: dict[int, str]) -> None:
         self._own = own
         self._connections = connections
         self._hosts = hosts
@@ -70,7 +70,7 @@ class Links:
 
 
 @contextmanager
-def gathered(own: Launched, hello: Hello, timeout_s: float) -> Iterator[Links]:
+def connect_ranks(own: LaunchedRank, hello: Hello, timeout_s: float) -> Iterator[RankConnections]:
     """Wait until all other ranks have connected; dismiss them at the end of the context.
 
     `hello` describes rank 0. Raises UsageError if the port is in use, or if a rank has different code or a different
@@ -97,10 +97,10 @@ def gathered(own: Launched, hello: Hello, timeout_s: float) -> Iterator[Links]:
                     continue
                 with suppress(BlockingIOError):
                     _admit(listener.accept()[0], own, hello, connections, hosts)
-        yield Links(own, connections, hosts)
+        yield RankConnections(own, connections, hosts)
 
 
-def _listening(own: Launched) -> socket.socket:
+def _listening(own: LaunchedRank) -> socket.socket:
     try:
         listener = socket.create_server((own.address, own.port), backlog=own.ranks)
     except OSError as error:
@@ -117,7 +117,7 @@ def _listening(own: Launched) -> socket.socket:
 
 
 def _admit(
-    taken: socket.socket, own: Launched, hello: Hello, connections: dict[int, Connection], hosts: dict[int, str]
+    taken: socket.socket, own: LaunchedRank, hello: Hello, connections: dict[int, Connection], hosts: dict[int, str]
 ) -> None:
     """Accept a rank; ignore a client that is not a rank.
 
