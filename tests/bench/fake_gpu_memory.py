@@ -69,7 +69,7 @@ GROUPS = (
     *(own(name, "--precision=fp32,bf16", "--input=image=float32[B,3,64,64]") for name in ("Patches", "Mixer")),
     own("Translator", "--precision=fp32,bf16", "--input=source=int64[B,T]<1024,target=int64[B,T]<1024"),
 )
-"""Sizes, contexts, batches, precisions, modes, attention kinds, optimizers, settings of PyTorch, two GPUs, own models."""
+"""Sizes, contexts, batches, precisions, modes, attention kinds, optimizers, settings, two GPUs, own models."""
 
 
 def key() -> str:

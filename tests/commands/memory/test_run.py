@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,12 @@ def test_the_grid_has_modes_beside_each_other_and_precisions_within(simulated: l
         ("simulated · full step", "bf16"),
     ]
     assert "simulated" in table.title
+
+
+def test_a_simulated_record_says_which_pytorch_it_follows(simulated: list[Event]) -> None:
+    record = json.loads(memory_fold.fold(simulated).model_dump_json())
+    installed = ".".join(torch.__version__.split(".")[:2])
+    assert {cell["gpu"]["torch"] for cell in record["cells"]} == {installed}
 
 
 def test_every_table_of_a_simulation_is_marked(simulated: list[Event]) -> None:
