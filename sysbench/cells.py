@@ -3,101 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from sysbench.log.records import CellRecord
 from sysbench.render.table import Cell, Column
+from sysbench.spec.axis import Axis, DeclaredAxes
 from sysbench.spec.cell import RunSpec
-from sysbench.spec.ranks import KNOBS
+from sysbench.spec.model import CHOICES as CHOICES
 from sysbench.spec.validation import option_name
 
-
-@dataclass(frozen=True)
-class Axis:
-    """One axis: its title in column headings, and the phrase for its values in sentences.
-
-    `role` says what an axis describes: the `machine`, the `extent` of the problem, the kind of `work`, a `choice` of
-    implementation, or the `effort` of the measurement.
-    """
-
-    title: str
-    role: Literal["machine", "extent", "work", "choice", "effort"]
-    phrase: str = "{}"
-    is_count: bool = False
-    """Whether the phrase is a count with a plural: `1 step`, `2 steps`."""
-    unset: str = "none"
-    """Phrase for a cell without a value."""
-    stored_default: object = None
-    """Value of the axis in cells that were stored without it."""
-    plural: str = ""
-    """Noun for the values of an axis that has several values by default."""
-
-    def format_value(self, value: object) -> str:
-        """Return the phrase for a value: `ctx 512`, `bf16`, `5 warm-ups`."""
-        if value is None:
-            return self.unset
-        if isinstance(value, str) and ":" in value:
-            return value  # a reference to the user's code, or a device, needs no phrase
-        return self.phrase.format(value) + ("s" if self.is_count and value != 1 else "")
-
-
-AXES: Mapping[str, Axis] = {
-    "device": Axis("device", "machine"),
-    "hardware": Axis("hardware", "machine", unset="this machine"),
-    "threads": Axis("threads", "choice", "{} thread", is_count=True, unset="default threads"),
-    "ranks": Axis("ranks", "machine", "{} rank", is_count=True, unset="1 rank", stored_default=1),
-    "strategy": Axis("strategy", "choice", unset=""),
-    "bucket_mb": Axis("bucket MiB", "choice", "buckets of {} MiB", unset=""),
-    "gradient_as_bucket_view": Axis("bucket view", "choice", "gradient as bucket view {}", unset=""),
-    "reshard": Axis("reshard", "choice", "reshard {}", unset=""),
-    "param_dtype": Axis("param dtype", "choice", "{} parameters", unset=""),
-    "reduce_dtype": Axis("reduce dtype", "choice", "{} reduction", unset=""),
-    "prefetch": Axis("prefetch", "choice", "prefetch {}", unset=""),
-    "no_sync": Axis("no_sync", "choice", "no_sync {}", unset=""),
-    "size": Axis("size", "extent"),
-    "batch": Axis("batch", "extent", "batch {}"),
-    "grad_accum": Axis("grad accum", "extent", "grad accum {}", unset="grad accum 1", stored_default=1),
-    "ctx": Axis("ctx", "extent", "ctx {}", plural="context lengths"),
-    "mode": Axis("mode", "work", plural="modes"),
-    "attention": Axis("attention", "choice", "{} attention"),
-    "execution": Axis("execution", "choice"),
-    "optimizer": Axis("optimizer", "choice", "{} AdamW"),
-    "precision": Axis("precision", "choice"),
-    "warmup": Axis("warm-up", "effort", "{} warm-up", is_count=True),
-    "steps": Axis("steps", "effort", "{} step", is_count=True),
-    "simulate": Axis("simulated GPU", "machine"),
-    "heads": Axis("heads", "extent", "{} heads", unset="no heads"),
-    "implementation": Axis("implementation", "choice"),
-    "dim": Axis("d_model", "extent", "d {}"),
-    "seq": Axis("seq_len", "extent", "N {}", plural="sequence lengths"),
-    "part": Axis("part", "work"),
-    "profiler": Axis("profiler", "choice", "with {}"),
-    "active": Axis("active", "effort", "{} profiled step", is_count=True),
-    "name": Axis("loop", "work"),
-}
-"""All axes of cells, in the order of columns and names."""
-
-TITLES: Mapping[str, str] = {name: axis.title for name, axis in AXES.items()}
-
-CHOICES = ("precision", "execution", "attention", "optimizer", "strategy", *KNOBS, "threads")
-"""Axes that choose how a training step is computed, the most frequently compared first."""
-
-_SUBJECT = (
-    "size",
-    "ctx",
-    "batch",
-    "grad_accum",
-    "precision",
-    "mode",
-    "attention",
-    "execution",
-    "optimizer",
-    "threads",
-    "ranks",
-    "strategy",
-    *KNOBS,
-)
+AXES: Mapping[str, Axis] = DeclaredAxes()
+"""All axes of cells, in the order of columns."""
 
 Axes = Mapping[str, Any]
 """All axes of a cell with their values, as returned by `TimeCell.model_dump()`."""
@@ -137,13 +53,13 @@ def group_ignoring(cells: Iterable[AnyCell], *ignored: str) -> list[list[AnyCell
 
 def values_along(cells: Iterable[CellRecord], axis: str) -> list[Any]:
     """Return the distinct values of an axis, in the order of the run."""
-    return list(dict.fromkeys(cell.axes.get(axis) for cell in cells))
+    return list(dict.fromkeys(cell.axis_value(axis) for cell in cells))
 
 
 def pairs(cells: Iterable[AnyCell], axis: str, base: object, other: object) -> Iterator[tuple[AnyCell, AnyCell]]:
     """Yield pairs of cells that differ only in `axis`, with the value `base` in the first and `other` in the second."""
     for row in group_ignoring(cells, axis):
-        by_value = {cell.axes.get(axis): cell for cell in row}
+        by_value = {cell.axis_value(axis): cell for cell in row}
         if base in by_value and other in by_value:
             yield by_value[base], by_value[other]
 
@@ -175,8 +91,9 @@ def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
     cell, differing = cells[0], varying(cells)
     phrases = [
         phrase(axis, cell[axis])
-        for axis in _SUBJECT
+        for axis in sorted(AXES, key=lambda name: AXES[name].name_order)
         if axis not in differing
+        and AXES[axis].role in ("scale", "extent", "work", "choice")
         and (axis != "optimizer" or str(cell["mode"]).startswith("train"))
         and (axis != "execution" or cell["execution"] != "eager")
         and axis in cell

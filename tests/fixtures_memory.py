@@ -15,8 +15,9 @@ from sysbench.commands.memory.record import (
     VerdictRecord,
 )
 from sysbench.commands.memory.spec import MemorySpec
+from sysbench.log.events import SimulatedGpuRecord
 from sysbench.log.outcomes import Caution, Outcome
-from sysbench.log.records import ModelRecord, SimulatedGpuRecord
+from sysbench.log.records import ModelRecord
 from tests.fixtures_timing import A100
 
 GIB = 2**30

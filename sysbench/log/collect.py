@@ -231,7 +231,7 @@ def run_fields(run: Run) -> dict[str, Any]:
         "environment": EnvironmentRecord(
             host=run.started.host,
             torch=torch,
-            threads_probe=ThreadsProbe(**probe.model_dump(exclude=_EVENT_FIELDS)) if probe is not None else None,
+            threads_probe=probe.as_record(ThreadsProbe) if probe is not None else None,
             devices=run.worker.devices if run.worker else [],
             driver=run.started.driver,
         ),
@@ -246,9 +246,7 @@ def cell_fields(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
         "device": seen.started.device if seen.started else None,
         "host": seen.started.host if seen.started else None,
         **outcome_fields(seen),
-        "own_model": OwnModelFacts(**own.model_dump(exclude=_EVENT_FIELDS))
-        if (own := seen.last(OwnModelBuilt))
-        else None,
+        "own_model": own.as_record(OwnModelFacts) if (own := seen.last(OwnModelBuilt)) else None,
     }
 
 
@@ -373,9 +371,6 @@ def merge_ranks(seen: CellEvents) -> CellEvents:
         warmup=slowest_samples(each.warmup for each in ranks),
         memory=max(peaks, key=lambda each: each.allocated_peak_bytes or 0, default=None),
     )
-
-
-_EVENT_FIELDS = {"event", "at_s", "cell"}
 
 
 def iso(at_s: float) -> str:

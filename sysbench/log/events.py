@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Self, Union
+from typing import Annotated, Any, Literal, Self, TypeVar, Union
 
 from pydantic import (
     AfterValidator,
@@ -58,11 +58,18 @@ WrittenSpec = Annotated[dict[str, Any], AfterValidator(_check_command)]
 """The spec of a run as its command stored it, in a form that can be read back."""
 
 
+AnyRecord = TypeVar("AnyRecord", bound=Frozen)
+
+
 class Event(Frozen):
     """Base class of events; the default of the field `event` is the name of the class in a log."""
 
     event: str
     at_s: Instant
+
+    def as_record(self, kind: type[AnyRecord], **computed: Any) -> AnyRecord:
+        """Return the record that keeps this event: its fields that the record has too, and `computed` ones."""
+        return kind(**self.model_dump(include=set(kind.model_fields)), **computed)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
@@ -438,11 +445,9 @@ class Reading(Event):
 Source = Literal["measured", "simulated"]
 
 
-class GpuSimulated(Event):
-    """The GPU that is simulated for a cell, and the assumptions about its memory."""
+class SimulatedGpuRecord(Frozen):
+    """The GPU that is simulated for a cell, and the memory assumed to be in use outside the allocator."""
 
-    event: Literal["gpu_simulated"] = "gpu_simulated"
-    cell: str
     title: str
     memory_bytes: Bytes
     context_bytes: Bytes
@@ -455,6 +460,13 @@ class GpuSimulated(Event):
     """PYTORCH_CUDA_ALLOC_CONF in the simulation."""
     torch: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """Version of PyTorch whose allocations the simulation follows; None in older records."""
+
+
+class GpuSimulated(SimulatedGpuRecord, Event):
+    """A GPU is simulated for a cell."""
+
+    event: Literal["gpu_simulated"] = "gpu_simulated"
+    cell: str
 
 
 class CellFinished(Event):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sysbench.spec.axis import declared_fields
 from sysbench.spec.cell import RunCell
 
 
-def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
+def labels_of(cells: Sequence[RunCell]) -> dict[str, str]:
     """Map each cell's key to a label that is valid in file names: `ctx128-train`.
 
     A label lists the cell's values on the axes in which the cells differ. The label of a single cell is empty.
     """
-    differing = [axis for axis in axes if len({str(getattr(cell, axis, None)) for cell in cells}) > 1]
+    axes = [name for name, axis in declared_fields().items() if axis.role != "setting"]
+    differing = [axis for axis in axes if len({str(cell.axis_value(axis)) for cell in cells}) > 1]
     return {
         cell.key: "-".join(
-            _axis_label(axis, value) for axis in differing if (value := getattr(cell, axis, None)) is not None
+            _axis_label(axis, value) for axis in differing if (value := cell.axis_value(axis)) is not None
         )
         for cell in cells
     }
@@ -46,10 +48,7 @@ def _with_label(path: Path, label: str) -> Path:
     return path.with_name(f"{path.name.removesuffix(ending)}-{label}{ending}")
 
 
-_AXES_WITH_NAME = ("ctx", "batch", "grad_accum", "threads", "ranks", "active", "warmup", "steps")
-"""Axes whose values alone would be ambiguous."""
-
-
 def _axis_label(axis: str, value: object) -> str:
-    text = f"{axis}{value}" if axis in _AXES_WITH_NAME else str(value)
+    needs_name = isinstance(value, int) or value in ("on", "off")
+    text = f"{axis}{value}" if needs_name else str(value)
     return "".join(character if character.isalnum() or character in ".-=" else "_" for character in text)

@@ -207,8 +207,8 @@ def prediction_of(cell: ModelCell, seen: CellEvents, price_per_hour: float | Non
     flops_per_s = work / step.point_s if step and work is not None else None
     tokens_per_s = tokens / step.point_s if step and tokens is not None else None
     peak = predicted.peak_flops_per_s
-    return PredictionRecord(
-        **predicted.model_dump(exclude={"event", "at_s", "cell"}),
+    return predicted.as_record(
+        PredictionRecord,
         step_flops=work,
         flops_per_s=flops_per_s,
         tokens_per_s=tokens_per_s,

@@ -127,6 +127,10 @@ class CellRecord(Frozen):
             axes["parameter_dtype"] = self.own_model.parameter_dtype
         return axes
 
+    def axis_value(self, axis: str) -> Any:
+        """Return the value on an axis, also if it was the default and is not stored; None without this axis."""
+        return self.axes[axis] if axis in self.axes else self.cell.axis_value(axis)
+
     @cached_property
     def written_axes(self) -> tuple[tuple[str, str], ...]:
         """Pairs of axis and value as text, in alphabetical order; equal for cells that agree in all axes."""
@@ -137,20 +141,6 @@ class ModelCellRecord(CellRecord):
     """The record of a cell that measures a Transformer."""
 
     model: ModelRecord
-
-
-class SimulatedGpuRecord(Frozen):
-    """The GPU that was simulated for a cell, and the memory assumed to be in use outside the allocator."""
-
-    title: str
-    memory_bytes: Bytes
-    context_bytes: Bytes
-    other_bytes: Bytes
-    nccl_bytes: Bytes = Field(default=0, exclude_if=lambda value: value == 0)
-    """NCCL buffers of each rank."""
-    settings: str
-    torch: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Version of PyTorch whose allocations the simulation follows; None in older records."""
 
 
 class EnvironmentRecord(Frozen):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sysbench.cells import TITLES
+from sysbench.cells import AXES
 from sysbench.errors import UsageError, unknown
 from sysbench.render.table import Cell, Column, Remark, Sheet, Table
 
@@ -84,7 +84,7 @@ def refuse_unknown(names: Sequence[str], known: Collection[ColumnName]) -> None:
 
 def is_known(name: str, columns: Iterable[ColumnName]) -> bool:
     """Whether this is the name of an axis or of one of the columns."""
-    return matches_any(name, columns) or _slug(name) in _AXES
+    return matches_any(name, columns) or _is_axis(name)
 
 
 def name_of(column: Column) -> str:
@@ -93,7 +93,7 @@ def name_of(column: Column) -> str:
 
 
 def _select(tables: Iterable[Table], replacing: Sequence[str], added: Sequence[str]) -> Iterable[Table]:
-    only_axes = bool(replacing) and all(_slug(name) in _AXES for name in replacing)
+    only_axes = bool(replacing) and all(map(_is_axis, replacing))
     for table in tables:
         if only_axes:
             yield _with_added(table, [], added)
@@ -156,5 +156,6 @@ def _slug(text: str) -> str:
     return _NON_NAME_CHARACTERS.sub("_", text.lower()).strip("_")
 
 
-_AXES = frozenset(_slug(text) for axis in TITLES.items() for text in axis)
-"""Columns that are always shown."""
+def _is_axis(name: str) -> bool:
+    """Whether the name or title of an axis was given: its column is always shown."""
+    return any(_slug(name) in (_slug(axis), _slug(declared.title)) for axis, declared in AXES.items())

@@ -6,11 +6,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from sysbench.spec.axes import integers, split_words
+from sysbench.spec.axis import Axis, add_axes
 from sysbench.spec.quantities import Size
 from sysbench.spec.validation import invalid_spec
 
@@ -34,10 +35,18 @@ def parse_devices(value: object) -> tuple[str, ...]:
     return names
 
 
-Devices = Annotated[tuple[str, ...], BeforeValidator(parse_devices)]
+Devices = Annotated[
+    tuple[str, ...],
+    BeforeValidator(parse_devices),
+    Axis("device", unset="none", order=10, name_order=10, comparison="controlled"),
+]
 """An axis of devices."""
 
-Threads = Annotated[tuple[int, ...], BeforeValidator(integers(1, 4096))]
+Threads = Annotated[
+    tuple[int, ...],
+    BeforeValidator(integers(1, 4096)),
+    Axis("choice", "{} thread", is_count=True, unset="default threads", order=12, name_order=50),
+]
 """An axis of CPU thread counts; the limit exceeds the core count of any current machine."""
 
 
@@ -57,6 +66,10 @@ class RunCell(BaseModel):
     """Number of CPU threads for computation; None leaves it to torch. A cell with None is stored without this field, so
     that keys of older runs stay valid.
     """
+
+    def axis_value(self, axis: str) -> Any:
+        """Return the value on an axis; None if this kind of cell does not have it."""
+        return getattr(self, axis, None)
 
     @property
     def key(self) -> str:
@@ -161,8 +174,17 @@ class RunSpec(BaseModel):
         except ValidationError as error:
             raise invalid_spec(type(self), error) from None
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Give the class of the cells the axes that only the spec declares."""
+        if "cell_class" in vars(cls):
+            add_axes(cls.cell_class, cls)
+
     # Otherwise pydantic would call it from `model_validate`, which reports all errors by itself.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    cell_class: ClassVar[type[RunCell]]
+    """Class of the cells, for specs whose axes are fields of it without being declared again."""
 
     if TYPE_CHECKING:  # a field of every command's own spec, with the kind as default
 

@@ -28,6 +28,7 @@ from pydantic import (
 from sysbench.command import STORED
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.spec.axes import split_words
+from sysbench.spec.axis import Axis
 from sysbench.spec.model import Precision
 
 PACKAGE = Path(__file__).parent.parent
@@ -245,7 +246,20 @@ def _parse_gpus_or_stored(value: object, info: ValidationInfo) -> tuple[str, ...
     return split_words(value) if info.context == STORED else parse_gpus(value)
 
 
-Gpus = Annotated[tuple[str, ...], BeforeValidator(_parse_gpus_or_stored)]
+Gpus = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_parse_gpus_or_stored),
+    Axis(
+        "device",
+        title="simulated GPU",
+        unset="none",
+        order=80,
+        name_order=11,
+        comparison="controlled",
+        compared_as="simulated GPU",
+        label="simulated for {}",
+    ),
+]
 """GPUs by name, or by memory size."""
 
 

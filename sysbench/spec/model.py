@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self, get_args
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sysbench.spec.axes import Sizes, choices, integers, split_words
+from sysbench.spec.axis import Axis, axes_of_model, value_if_not_stored
 from sysbench.spec.cell import Devices, RunCell, RunSpec, Threads, threads_problem
 from sysbench.spec.cell import DeviceType as DeviceType
 from sysbench.spec.options import Option, flag_of
 from sysbench.spec.own_model import Arguments, Code, DescribedInputs, OwnModel, Targets, code_reference
 from sysbench.spec.quantities import Count, Seed, Size
 from sysbench.spec.ranks import (
-    KNOBS,
+    DDP,
+    DISTRIBUTED,
+    SHARDED,
     BucketSizes,
     Prefetches,
     Ranks,
@@ -28,7 +31,6 @@ from sysbench.spec.ranks import (
     Switch,
     Switches,
     knobs_problem,
-    rank_combinations,
     ranks_problem,
 )
 
@@ -93,8 +95,19 @@ AdamW = Literal["for-loop", "foreach", "fused"]
 Optimizer = AdamW | Code
 """An implementation of AdamW, or the user's factory."""
 
-Precisions = Annotated[tuple[Precision, ...], BeforeValidator(choices("a precision", get_args(Precision)))]
-Modes = Annotated[tuple[Mode, ...], BeforeValidator(choices("a mode", get_args(Mode)))]
+Precisions = Annotated[
+    tuple[Precision, ...],
+    BeforeValidator(choices("a precision", get_args(Precision))),
+    Axis("choice", order=53, name_order=30, comparison="controlled"),
+]
+
+MODE = Axis("work", plural="modes", order=40, name_order=31, comparison="controlled")
+Modes = Annotated[tuple[Mode, ...], BeforeValidator(choices("a mode", get_args(Mode))), MODE]
+
+WARMUP = Axis("effort", "{} warm-up", "warm-up", is_count=True, order=70, name_order=70)
+STEPS = Axis("effort", "{} step", is_count=True, order=71, name_order=71)
+
+EFFORT = Axis("setting", name_order=72, comparison="effort")
 
 PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
     "inference": ("forward",),
@@ -141,8 +154,8 @@ class GridCell(RunCell):
     strategy: Strategy | None = Field(default=None, exclude_if=lambda value: value is None)
     """How the model is distributed over the ranks; None for one rank."""
     bucket_mb: Size | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Capacity of DDP's buckets in MiB; None leaves torch's default, where the first bucket is smaller. This field and
-    the following ones are in `KNOBS`; they too are not stored if they have their default values.
+    """Capacity of DDP's buckets in MiB; None leaves torch's default, where the first bucket is smaller. Like the
+    following fields, it is not stored if it has its default value.
     """
     gradient_as_bucket_view: Switch | None = Field(default=None, exclude_if=lambda value: value is None)
     """Whether DDP's gradients are views of the buckets instead of separate tensors; None is off."""
@@ -200,13 +213,7 @@ class GridCell(RunCell):
     def comparability_key(self) -> tuple[str, ...]:
         """Properties that two cells must share for their extents to be comparable."""
         own = () if self.own is None else (self.own.model_dump_json(),)
-        ranks = (
-            ()
-            if self.strategy is None
-            else (self.strategy, str(self.ranks), *(str(getattr(self, each)) for each in KNOBS))
-        )
-        accumulation = str(self.grad_accum)
-        return (self.precision, self.attention, self.execution, self.optimizer, accumulation, *own, *ranks)
+        return (*(str(self.axis_value(axis)) for axis in (*CHOICES, "grad_accum", "ranks")), *own)
 
     @property
     def shape(self) -> ModelShape | None:
@@ -263,27 +270,6 @@ class GridCell(RunCell):
         return None
 
 
-class ModelCell(GridCell):
-    """A cell whose step is the fixed sequence of phases of its mode."""
-
-    mode: Mode
-
-    @property
-    def comparability_key(self) -> tuple[str, ...]:
-        """Properties that two cells must share for their extents to be comparable."""
-        return (self.mode, *super().comparability_key)
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The phases of the cell's mode, in order."""
-        return PHASES_OF[self.mode]
-
-    @property
-    def step(self) -> ModelCell:
-        """The training step that the cell runs: the cell itself."""
-        return self
-
-
 def _is_empty(value: object) -> bool:
     return not value
 
@@ -295,6 +281,14 @@ def _optimizers(value: object) -> tuple[str, ...]:
 
 _ADAMW = choices("an optimizer implementation", get_args(AdamW))
 
+BATCH = Axis("extent", "batch {}", order=31, name_order=25, comparison="controlled")
+
+ContextLengths = Annotated[
+    Sizes,
+    Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL, common=True),
+    Axis("extent", "ctx {}", plural="context lengths", order=33, name_order=24),
+]
+
 BUILT_IN_ATTENTION: tuple[Attention, ...] = get_args(Attention)[:-1]
 
 
@@ -303,10 +297,13 @@ class ModelSpec(RunSpec):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 
+    cell_class: ClassVar[type[RunCell]] = GridCell
+
     size: Annotated[
         tuple[str, ...],
         BeforeValidator(choices("a size", SIZES)),
         Option(metavar="NAME,…", panel=MODEL, values=tuple(SIZES), common=True),
+        Axis("extent", order=30, name_order=20),
     ] = Field(default=("small",), description=f"Named model size: {', '.join(SIZES)}.")
     model: Annotated[Targets, Option(metavar="CODE,…", panel=OWN_MODEL, common=True)] = Field(
         default=(),
@@ -359,13 +356,23 @@ class ModelSpec(RunSpec):
     vocab: Annotated[tuple[int, ...], BeforeValidator(integers(2)), Option(metavar="AXIS", panel=MODEL)] = Field(
         default=(DEFAULT_VOCAB,), description="Vocabulary size."
     )
-    ctx: Annotated[Sizes, Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL, common=True)] = Field(
-        default=(128, 256, 512, 1024), description="Context length, in tokens."
-    )
-    batch: Annotated[Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=MODEL, common=True)] = (
-        Field(default=(4,), description="Sequences per step, on each rank; per micro-batch with --grad-accum.")
-    )
-    grad_accum: Annotated[Sizes, Option(metavar="AXIS", panel=STEP)] = Field(
+    ctx: ContextLengths = Field(default=(128, 256, 512, 1024), description="Context length, in tokens.")
+    batch: Annotated[
+        Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=MODEL, common=True), BATCH
+    ] = Field(default=(4,), description="Sequences per step, on each rank; per micro-batch with --grad-accum.")
+    grad_accum: Annotated[
+        Sizes,
+        Option(metavar="AXIS", panel=STEP),
+        Axis(
+            "extent",
+            "grad accum {}",
+            unset="grad accum 1",
+            order=32,
+            name_order=26,
+            comparison="controlled",
+            compared_as="micro-batches per step",
+        ),
+    ] = Field(
         default=(1,),
         exclude_if=lambda value: value == (1,),
         description="Micro-batches per step: run forward and backward this many times, each on --batch sequences, "
@@ -389,6 +396,7 @@ class ModelSpec(RunSpec):
         tuple[Attention, ...],
         BeforeValidator(choices("an attention kind", get_args(Attention))),
         Option(metavar="KIND,…", panel=STEP, values=BUILT_IN_ATTENTION),
+        Axis("choice", "{} attention", order=50, name_order=33),
     ] = Field(default=("naive",), description=f"Attention implementation: {', '.join(BUILT_IN_ATTENTION)}.")
     execution: Annotated[
         tuple[Execution, ...],
@@ -400,11 +408,13 @@ class ModelSpec(RunSpec):
             shorthands=(("--compile", "compiled"),),
             common=True,
         ),
+        Axis("choice", order=51, name_order=32),
     ] = Field(default=("eager",), description="eager, compiled (torch.compile), or both.")
     optimizer: Annotated[
         tuple[Optimizer, ...],
         BeforeValidator(_optimizers),
         Option(metavar="KIND,…", panel=STEP, values=get_args(AdamW)),
+        Axis("choice", "{} AdamW", order=52, name_order=34, label="{}"),
     ] = Field(
         default=("foreach",),
         description="Implementation of torch.optim.AdamW: for-loop, foreach, fused. With --model also "
@@ -419,61 +429,113 @@ class ModelSpec(RunSpec):
         exclude_if=lambda value: not value,
         description="Number of CPU threads for computation. Default: torch's own choice.",
     )
-    ranks: Annotated[Ranks, Option(metavar="AXIS", panel=RANKS, common=True)] = Field(
+    ranks: Annotated[
+        Ranks,
+        Option(metavar="AXIS", panel=RANKS, common=True),
+        Axis("scale", "{} rank", is_count=True, unset="1 rank", order=20, name_order=40),
+    ] = Field(
         default=(1,),
         exclude_if=lambda value: value == (1,),
         description="Number of processes that take each step together, each on its own device; on a CPU they share "
         "its cores.",
     )
-    strategy: Annotated[Strategies, Option(metavar="NAME,…", panel=RANKS)] = Field(
+    strategy: Annotated[
+        Strategies,
+        Option(metavar="NAME,…", panel=RANKS),
+        Axis("choice", order=21, name_order=41, applies_to=(("ranks", ()),)),
+    ] = Field(
         default=(),
         exclude_if=_is_empty,
         description="How the model is distributed: ddp (a replica on each rank, the default), fsdp2 (sharded "
         "parameters), tp (tensor parallel, one batch for all ranks), hsdp (sharded replicas).",
     )
-    bucket_mb: Annotated[BucketSizes, Option(metavar="AXIS", panel=RANKS)] = Field(
+    bucket_mb: Annotated[
+        BucketSizes,
+        Option(metavar="AXIS", panel=RANKS),
+        Axis("choice", "buckets of {} MiB", "bucket MiB", 22, 42, applies_to=(DDP,), compared_as="bucket size in MiB"),
+    ] = Field(
         default=(),
         exclude_if=_is_empty,
         description="ddp: capacity of each gradient bucket in MiB (bucket_cap_mb). Default: 25, and 1 for "
         "the first bucket.",
     )
-    gradient_as_bucket_view: Annotated[Switches, Option(metavar="on,off", panel=RANKS)] = Field(
+    gradient_as_bucket_view: Annotated[
+        Switches,
+        Option(metavar="on,off", panel=RANKS),
+        Axis(
+            "choice",
+            "gradient as bucket view {}",
+            "bucket view",
+            order=22,
+            name_order=42,
+            applies_to=(DDP,),
+            compared_as="gradients as bucket views",
+        ),
+    ] = Field(
         default=(),
         exclude_if=_is_empty,
         description="ddp: 'on' makes gradients views of the buckets, which saves one copy of all gradients. "
         "Default: off.",
     )
-    reshard: Annotated[Reshards, Option(metavar="on,off,N", panel=RANKS)] = Field(
+    reshard: Annotated[
+        Reshards,
+        Option(metavar="on,off,N", panel=RANKS),
+        Axis("choice", "reshard {}", "reshard", 22, 42, applies_to=(SHARDED,), compared_as="resharding"),
+    ] = Field(
         default=(),
         exclude_if=_is_empty,
         description="fsdp2, hsdp: 'on' frees gathered parameters after forward and gathers them again in backward; "
         "'off' keeps them; N keeps them sharded over groups of N ranks. Default: on for blocks, off for "
         "the rest.",
     )
-    param_dtype: Annotated[ShardDtypes, Option(metavar="NAME,…", panel=RANKS)] = Field(
+    param_dtype: Annotated[
+        ShardDtypes,
+        Option(metavar="NAME,…", panel=RANKS),
+        Axis("choice", "{} parameters", "param dtype", 22, 42, applies_to=(SHARDED,), compared_as="parameter dtype"),
+    ] = Field(
         default=(),
         exclude_if=_is_empty,
         description="fsdp2, hsdp: dtype in which parameters are gathered and the model computes: fp32 or bf16. The "
         "optimizer keeps its own dtype.",
     )
-    reduce_dtype: Annotated[ShardDtypes, Option(metavar="NAME,…", panel=RANKS)] = Field(
+    reduce_dtype: Annotated[
+        ShardDtypes,
+        Option(metavar="NAME,…", panel=RANKS),
+        Axis("choice", "{} reduction", "reduce dtype", 22, 42, applies_to=(SHARDED,), compared_as="reduction dtype"),
+    ] = Field(
         default=(),
         exclude_if=_is_empty,
         description="fsdp2, hsdp: dtype in which gradients are reduced: fp32 or bf16. Default: same as --param-dtype.",
     )
-    prefetch: Annotated[Prefetches, Option(metavar="AXIS", panel=RANKS)] = Field(
+    prefetch: Annotated[
+        Prefetches,
+        Option(metavar="AXIS", panel=RANKS),
+        Axis("choice", "prefetch {}", "prefetch", 22, 42, applies_to=(SHARDED,), compared_as="prefetching"),
+    ] = Field(
         default=(),
         exclude_if=_is_empty,
         description="fsdp2, hsdp: number of blocks to prefetch explicitly, in forward and backward; 0, the default, "
         "leaves prefetching to torch.",
     )
-    no_sync: Annotated[Switches, Option(metavar="on,off", panel=RANKS)] = Field(
+    no_sync: Annotated[
+        Switches,
+        Option(metavar="on,off", panel=RANKS),
+        Axis(
+            "choice",
+            "no_sync {}",
+            "no_sync",
+            order=22,
+            name_order=42,
+            applies_to=(DISTRIBUTED, ("grad_accum", ())),
+            compared_as="no_sync",
+        ),
+    ] = Field(
         default=(),
         exclude_if=_is_empty,
         description="ddp, fsdp2, hsdp, with --grad-accum: 'on' exchanges gradients only in the last micro-batch of "
         "a step (no_sync(), set_requires_gradient_sync). Default: off, as in torch.",
     )
-    seed: Annotated[Seed, Option(metavar="N", panel=STEP)] = Field(
+    seed: Annotated[Seed, Option(metavar="N", panel=STEP), EFFORT] = Field(
         default=0, description="Seed for parameters and tokens."
     )
 
@@ -501,17 +563,14 @@ class ModelSpec(RunSpec):
         """The strategies of cells with several ranks; default: ddp."""
         return self.strategy or ("ddp",)
 
-    @property
-    def _knobs(self) -> dict[str, tuple[object, ...]]:
-        return {name: getattr(self, name) for name in KNOBS}
-
     @model_validator(mode="after")
     def _check_ranks(self) -> Self:
-        for name, values in {"strategy": self.strategy, **self._knobs}.items():
+        knobs = {name: getattr(self, name) for name in KNOBS}
+        for name, values in {"strategy": self.strategy, **knobs}.items():
             if values and not self.is_distributed:
                 given = f"{flag_of(name)} {','.join(map(str, values))}"
                 raise ValueError(f"{given} distributes a model over ranks: add --ranks 2")
-        if (problem := knobs_problem(self.strategies, self._knobs)) is not None:
+        if (problem := knobs_problem(self.strategies, knobs, KNOBS)) is not None:
             raise ValueError(problem)
         if self.no_sync and max(self.grad_accum) == 1:
             raise ValueError(
@@ -539,47 +598,43 @@ class ModelSpec(RunSpec):
         return self
 
     def grid(self) -> Iterator[dict[str, Any]]:
-        """Yield the fields of every grid point.
+        """Yield the fields of every grid point: a value for each axis that applies to the point, and the settings.
 
-        For a given device and number of ranks, all points of one model are adjacent.
+        For a given device and number of ranks, all points of one model are adjacent. Axes of a subclass are innermost.
         """
-        for (
-            device,
-            threads,
-            ranks,
-            (size, shape),
-            batch,
-            ctx,
-            attention,
-            execution,
-            optimizer,
-            precision,
-        ) in itertools.product(
-            self.device,
-            self.threads or (None,),
-            list(rank_combinations(self.ranks, self.strategies, self._knobs, self.grad_accum)),
-            list(self._models()),
-            self.batch,
-            self.ctx,
-            self.attention,
-            self.execution,
-            self.optimizer,
-            self.precision,
-        ):
-            yield {
-                "size": size,
-                "model": shape,
-                "ctx": ctx,
-                "batch": batch,
-                "precision": precision,
-                "device": device,
-                "threads": threads,
-                "attention": attention,
-                "execution": execution,
-                "optimizer": optimizer,
-                "seed": self.seed,
-                **ranks,
-            }
+        declared = axes_of_model(type(self))
+        settings = {name: getattr(self, name) for name, axis in declared.items() if axis.role == "setting"}
+        axes = {name: axis for name, axis in declared.items() if name not in settings}
+        names = sorted(axes, key=lambda name: (0, axes[name].order) if name in ModelSpec.model_fields else (1, 0))
+        listed = {name: self._values(name) for name in names}
+        for values in itertools.product(*listed.values()):
+            point = dict(zip(names, values, strict=True))
+            unused = {name for name in names if not self._applies(axes, name, point)}
+            if all(point[name] == listed[name][0] for name in unused):
+                size, model = point["size"]
+                used = {name: value for name, value in point.items() if name not in unused}
+                yield {**settings, **used, "size": size, "model": model}
+
+    def _values(self, axis: str) -> tuple[Any, ...]:
+        match axis:
+            case "size":
+                return tuple(self._models())
+            case "strategy":
+                return self.strategies
+        values: tuple[Any, ...] = getattr(self, axis)
+        return values or (() if type(self).model_fields[axis].default else (None,))
+
+    def _applies(self, axes: Mapping[str, Axis], name: str, point: Mapping[str, Any]) -> bool:
+        """Whether an axis has a meaning at this point, which depends on the values of other axes."""
+        return all(
+            self._applies(axes, other, point)
+            and (
+                point[other] in values
+                if values
+                else point[other] != value_if_not_stored(type(self).model_fields[other])
+            )
+            for other, values in axes[name].applies_to
+        )
 
     def _models(self) -> Iterator[tuple[str, ModelShape | OwnModel]]:
         if not self.model:
@@ -623,3 +678,40 @@ class ModelSpec(RunSpec):
                 label = " ".join([named, *(f"{name}={value}" for name, value in swept.items())])
                 labelled[label] = shape.model_copy(update={"vocab": vocab})
         return labelled
+
+
+STEP_AXES: Mapping[str, Axis] = {
+    name: axis
+    for name, axis in sorted(axes_of_model(ModelSpec).items(), key=lambda item: item[1].name_order)
+    if axis.role not in ("device", "setting")
+}
+"""Axes that identify a training step, besides its mode, in the order of names."""
+
+CHOICES = tuple(name for name, axis in STEP_AXES.items() if axis.role == "choice")
+"""Axes that choose how a training step is computed, the most frequently compared first."""
+
+KNOBS: Mapping[str, tuple[object, ...]] = {
+    name: strategies for name, axis in STEP_AXES.items() if (strategies := dict(axis.applies_to).get("strategy"))
+}
+"""Axes that apply only to some strategies, with those strategies."""
+
+
+class ModelCell(GridCell):
+    """A cell whose step is the fixed sequence of phases of its mode."""
+
+    mode: Mode
+
+    @property
+    def comparability_key(self) -> tuple[str, ...]:
+        """Properties that two cells must share for their extents to be comparable."""
+        return (self.mode, *super().comparability_key)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of the cell's mode, in order."""
+        return PHASES_OF[self.mode]
+
+    @property
+    def step(self) -> ModelCell:
+        """The training step that the cell runs: the cell itself."""
+        return self

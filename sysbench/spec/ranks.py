@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import BeforeValidator
 
@@ -43,18 +42,10 @@ Reshards = Annotated[tuple[Reshard, ...], BeforeValidator(_reshards)]
 ShardDtypes = Annotated[tuple[ShardDtype, ...], BeforeValidator(choices("a type", get_args(ShardDtype)))]
 Prefetches = Annotated[tuple[int, ...], BeforeValidator(integers(0, 1000))]
 
-_SHARDED: tuple[Strategy, ...] = ("fsdp2", "hsdp")
-
-KNOBS: Mapping[str, tuple[Strategy, ...]] = {
-    "bucket_mb": ("ddp",),
-    "gradient_as_bucket_view": ("ddp",),
-    "reshard": _SHARDED,
-    "param_dtype": _SHARDED,
-    "reduce_dtype": _SHARDED,
-    "prefetch": _SHARDED,
-    "no_sync": ("ddp", *_SHARDED),
-}
-"""Fields of cells and specs that apply only to some strategies, with those strategies."""
+DDP: tuple[str, tuple[Strategy, ...]] = ("strategy", ("ddp",))
+SHARDED: tuple[str, tuple[Strategy, ...]] = ("strategy", ("fsdp2", "hsdp"))
+DISTRIBUTED: tuple[str, tuple[Strategy, ...]] = ("strategy", ("ddp", "fsdp2", "hsdp"))
+"""Strategies to which an option applies, as in `Axis.applies_to`."""
 
 Interconnect = Literal["eth-100", "ib-200", "ib-400", "ib-800"]
 """Network between nodes, by the nominal rate of each GPU's adapter in Gbit/s."""
@@ -66,34 +57,20 @@ NODE_RANKS = 8
 """Ranks of one node in every common GPU server; HSDP shards within a node."""
 
 
-def rank_combinations(
-    ranks: Sequence[int],
+def knobs_problem(
     strategies: Sequence[Strategy],
     knobs: Mapping[str, Sequence[object]],
-    accumulations: Sequence[int] = (1,),
-) -> Iterator[dict[str, Any]]:
-    """Yield the fields of a cell for every valid combination of ranks, strategy, values of `KNOBS`, and micro-batches.
+    applicable: Mapping[str, Sequence[object]],
+) -> str | None:
+    """Return an error message if one of the given knobs applies to none of the strategies, otherwise None.
 
-    A single rank has no strategy, a strategy has only its own knobs, and `no_sync` needs several micro-batches.
+    `applicable` has the strategies of each knob.
     """
-    for each in ranks:
-        for strategy, grad_accum in itertools.product(strategies if each > 1 else (None,), accumulations):
-            own = {
-                name: values
-                for name, values in knobs.items()
-                if values and strategy in KNOBS[name] and (name != "no_sync" or grad_accum > 1)
-            }
-            for chosen in itertools.product(*own.values()):
-                named = dict(zip(own, chosen, strict=True))
-                yield {"ranks": each, "strategy": strategy, "grad_accum": grad_accum, **named}
-
-
-def knobs_problem(strategies: Sequence[Strategy], knobs: Mapping[str, Sequence[object]]) -> str | None:
-    """Return an error message if one of the given knobs applies to none of the strategies, otherwise None."""
     for name, values in knobs.items():
-        if values and not set(KNOBS[name]) & set(strategies):
+        if values and not set(applicable[name]) & set(strategies):
             return (
-                f"{flag_of(name)} applies to --strategy {', '.join(KNOBS[name])}; this run has {', '.join(strategies)}"
+                f"{flag_of(name)} applies to --strategy {', '.join(map(str, applicable[name]))}; this run has "
+                f"{', '.join(strategies)}"
             )
     return None
 

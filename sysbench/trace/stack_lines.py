@@ -33,6 +33,8 @@ _LIBRARY: Final = re.compile(r"(^|/)(site-packages|dist-packages|torch|lib/pytho
 _NEVER_LIBRARY: Final = re.compile(r"(^|/)(sysbench|torch/optim)/")
 """Files that are never treated as library code. A line in torch's optimizers is more informative than the call of
 `step`."""
+_ROUTING: Final = re.compile(r"(^|/)torch/_native/")
+"""Files that every call of some operators passes through, also in the backward pass (PyTorch 2.15 and later)."""
 _MODEL_CALLING: Final = re.compile(r"(^|/)sysbench/(lab|workload)/(step|workload/(own|hugging_face|imports))\.py$")
 """Files of sysbench that only call a model. For a library's model, the library's line is more informative."""
 _ALLOCATING: Final = re.compile(r"(torch::(unwind|CapturedTraceback)|c10|at::(detail|_ops|empty\w*))\b")
@@ -43,8 +45,9 @@ def most_informative_frame(stack: Sequence[AnyFrame]) -> AnyFrame | None:
     """Return the most informative frame of a stack that is given innermost first.
 
     The order of preference is: the first frame of the user's own Python code, the first Python frame, and the first C++
-    function that is not part of the allocator's call path. None for an empty stack.
+    function that is not part of the allocator's call path. None for a stack without any frame that says something.
     """
+    stack = [frame for frame in stack if not _ROUTING.search(frame.filename)]
     python = [frame for frame in stack if frame.filename.endswith(".py") or frame.filename.startswith("<")]
     for frame in python:
         filename = frame.filename.replace("\\", "/")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+from functools import reduce
 from pathlib import Path
 
 import psutil
 import pytest
 
 from sysbench.commands.time.fold import fold
-from sysbench.commands.time.live_state import fold_events
+from sysbench.commands.time.live_state import LiveState, advance
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import (
     CellFinished,
@@ -69,7 +71,9 @@ def test_the_dashboard_shows_the_slowest_rank_of_each_step(tmp_path: Path) -> No
         assert isinstance(event, OfRank)
         said = event.said.model_copy(update={"step": PhaseSample(wall_s=0.003 / rank)})
         events[place] = event.model_copy(update={"said": said})
-    running = fold_events(events[: next(at for at, event in enumerate(events) if isinstance(event, CellFinished))])
+    running = reduce(
+        advance, itertools.takewhile(lambda event: not isinstance(event, CellFinished), events), LiveState()
+    )
     assert running.current_cell is not None
     assert [step.total_s for step in running.current_cell.steps] == [0.003]
 

@@ -5,7 +5,8 @@ from pydantic import ValidationError
 
 from sysbench.commands.memory.spec import MemorySpec
 from sysbench.commands.time.spec import TimeCell, TimeSpec
-from sysbench.spec.ranks import KNOBS, layout
+from sysbench.spec.model import KNOBS
+from sysbench.spec.ranks import layout
 
 
 def cells(**axes: object) -> list[TimeCell]:

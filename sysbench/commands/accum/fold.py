@@ -36,8 +36,6 @@ from sysbench.rounding import FORMATS, exact, stall
 WRONG = 0.1
 """Outputs of layer norm with at least this relative error count as wrong; rounding alone never causes it."""
 
-_EVENT_FIELDS = {"event", "at_s", "cell"}
-"""Fields of events that records do not have."""
 _NUMBERED = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
@@ -68,18 +66,16 @@ def _cell(cell: AccumCell, seen: CellEvents, _: Run) -> AccumCellRecord:
         ],
         dtypes=list(_dtypes(seen.all(DtypesMeasured))),
         norms=[_norm(measured) for measured in seen.all(NormMeasured)],
-        gradients=GradientsRecord(**gradients.model_dump(exclude=_EVENT_FIELDS)) if gradients else None,
+        gradients=gradients.as_record(GradientsRecord) if gradients else None,
         scaled=[
-            ScaledRecord(
-                **measured.model_dump(exclude=_EVENT_FIELDS),
+            measured.as_record(
+                ScaledRecord,
                 lost_share=measured.lost / measured.gradients if measured.gradients else 0.0,
                 overflowed_share=measured.overflowed / measured.gradients if measured.gradients else 0.0,
             )
             for measured in seen.all(ScaledBackward)
         ],
-        products=[
-            ProductRecord(**measured.model_dump(exclude=_EVENT_FIELDS)) for measured in seen.all(ProductMeasured)
-        ],
+        products=[measured.as_record(ProductRecord) for measured in seen.all(ProductMeasured)],
     )
 
 
@@ -90,8 +86,8 @@ def _sum(cell: AccumCell, measured: SumMeasured) -> SumRecord:
     value, count = exact(cell.value or 0.0), cell.count or 0
     addend = Fraction(measured.rounded_addend) if math.isfinite(measured.rounded_addend) else None
     stalled = stall(addend, FORMATS[measured.accumulator]) if addend and measured.order == "sequential" else None
-    return SumRecord(
-        **measured.model_dump(exclude={*_EVENT_FIELDS, "drift"}),
+    return measured.as_record(
+        SumRecord,
         error=_difference(measured.result, value * count),
         representation_error=_difference(measured.rounded_addend, value) * count,
         accumulation_error=_difference(measured.result, addend * count) if addend is not None else 0.0,

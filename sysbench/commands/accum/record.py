@@ -119,14 +119,12 @@ class GradientsMeasured(GradientsRecord, Event):
     cell: str
 
 
-class ScaledBackward(Event):
+class ScaledGradients(Frozen):
     """Gradients of one backward pass under autocast, compared with the fp32 gradients.
 
     Only gradients that are not zero in fp32 are counted.
     """
 
-    event: Literal["scaled_backward"] = "scaled_backward"
-    cell: str
     precision: FormatName
     scale: Amount
     """Factor by which the loss is multiplied; gradients are divided by the same factor in fp32."""
@@ -139,6 +137,13 @@ class ScaledBackward(Event):
     """‖g − g32‖ / ‖g32‖ over all gradients."""
     step_kept: bool
     """Whether torch's GradScaler runs the optimizer step."""
+
+
+class ScaledBackward(ScaledGradients, Event):
+    """A backward pass under autocast was compared with fp32."""
+
+    event: Literal["scaled_backward"] = "scaled_backward"
+    cell: str
 
 
 Accumulation = Literal["as it is", "reduced", "not reduced", "narrow"]
@@ -244,18 +249,11 @@ class NormRecord(Frozen):
         return check_equal_lengths(self, "scales", "relative_errors")
 
 
-class ScaledRecord(Frozen):
-    """How well 16 bits preserve the gradients at one loss scale; gradients that are zero in fp32 are not counted."""
+class ScaledRecord(ScaledGradients):
+    """How well 16 bits preserve the gradients at one loss scale."""
 
-    precision: FormatName
-    scale: Amount
-    gradients: Count
-    lost: Count
     lost_share: Amount
-    overflowed: Count
     overflowed_share: Amount
-    relative_error: Number
-    step_kept: bool
 
 
 class AccumCellRecord(CellRecord):

@@ -12,8 +12,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from sysbench.errors import unknown
 from sysbench.rounding import FormatName
 from sysbench.spec.axes import choices, integers, split_words
+from sysbench.spec.axis import Axis
 from sysbench.spec.cell import RunCell, RunSpec, parse_devices
-from sysbench.spec.model import DEFAULT_VOCAB, SIZES, ModelCell
+from sysbench.spec.model import DEFAULT_VOCAB, EFFORT, SIZES, ModelCell
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Amount, Count, Finite, Seconds, Seed, Size
 from sysbench.spec.run import OUTPUT, SavedOptions
@@ -112,7 +113,7 @@ class AccumCell(RunCell):
     batch: Size | None = None
     value: Finite | None = None
     count: Size | None = None
-    orders: tuple[Order, ...] | None = None
+    orders: Annotated[tuple[Order, ...] | None, Axis("setting", compared_as="orders of summation")] = None
     block: Size | None = None
     budget_s: Seconds | None = None
     width: Size | None = None
@@ -172,7 +173,7 @@ class AccumSpec(RunSpec):
         default=("auto",),
         description="auto, cuda, cuda:1, mps or cpu. auto picks the first available of cuda, mps, cpu.",
     )
-    seed: Annotated[Seed, Option(metavar="N")] = Field(
+    seed: Annotated[Seed, Option(metavar="N"), EFFORT] = Field(
         default=0, description="Seed of parameters, tokens and matrices."
     )
     value: Annotated[float, BeforeValidator(_summand), Option(metavar="X", panel=SUMS, common=True)] = Field(
@@ -189,7 +190,7 @@ class AccumSpec(RunSpec):
     block: Annotated[int, _integer(2, MAX_STEPS), Option(metavar="N", panel=SUMS)] = Field(
         default=32, description="Block size of blocked summation."
     )
-    budget_s: Annotated[Seconds, Option(flags=("--budget",), metavar="S", panel=SUMS)] = Field(
+    budget_s: Annotated[Seconds, Option(flags=("--budget",), metavar="S", panel=SUMS), EFFORT] = Field(
         default=60.0, gt=0, description="Refuse sums that would take longer than this many seconds."
     )
     size: Annotated[

@@ -24,10 +24,10 @@ from sysbench.formulas import AttentionCostsPhase as Phase
 from sysbench.log import collect as run_record
 from sysbench.log.cautions import emulation, environment_cautions
 from sysbench.log.collect import CellEvents, Run, fold_cells, samples_of
-from sysbench.log.events import Event, GpuSimulated
+from sysbench.log.events import Event, GpuSimulated, SimulatedGpuRecord
 from sysbench.log.outcomes import Caution
 from sysbench.log.predictions import GpuPrediction
-from sysbench.log.records import Samples, SimulatedGpuRecord
+from sysbench.log.records import Samples
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware
 
@@ -35,9 +35,6 @@ MAX_SHARE = 1.1
 """A rate above this share of the hardware's limit is not credible; caches and noise explain smaller excesses."""
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
-
-_EVENT_FIELDS = {"event", "at_s", "cell"}
-"""Fields of events that records do not have."""
 
 
 def fold(events: Iterable[Event]) -> AttentionRecord:
@@ -55,7 +52,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecor
     known = hardware.find(device.name, device.memory_bytes) if device and not cell.simulated else None
     rates = {phase: _rates(cell, phase, found.mean_s, known) for phase, found in times.items() if found}
     predicted_event = seen.last(AttentionPredicted)
-    prediction = GpuPrediction(**predicted_event.model_dump(exclude=_EVENT_FIELDS)) if predicted_event else None
+    prediction = predicted_event.as_record(GpuPrediction) if predicted_event else None
     if prediction is not None and cell.simulated:
         sheet = hardware.by_slug(cell.simulated)
         rates = {
@@ -74,7 +71,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecor
             *(prediction.cautions() if prediction else ()),
         ],
         source="predicted" if prediction and rates else "simulated" if cell.simulated else "measured",
-        gpu=SimulatedGpuRecord(**gpu.model_dump(exclude=_EVENT_FIELDS)) if gpu else None,
+        gpu=gpu.as_record(SimulatedGpuRecord) if gpu else None,
         code=imported.file if (imported := seen.last(AttentionImported)) else None,
         kernel=kernels.forward if kernels else None,
         compile_s=seen.compiled.compile_s if seen.compiled else None,

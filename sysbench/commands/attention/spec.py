@@ -13,8 +13,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from sysbench.errors import unknown
 from sysbench.spec import hardware
 from sysbench.spec.axes import Sizes, split_words
+from sysbench.spec.axis import Axis
 from sysbench.spec.cell import Devices, DeviceType, RunCell, RunSpec, Threads, threads_problem
-from sysbench.spec.model import Precision, Precisions
+from sysbench.spec.model import BATCH, EFFORT, WARMUP, Precision, Precisions
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Seconds, Seed, Size, Steps
 from sysbench.spec.run import OUTPUT, SavedOptions
@@ -70,7 +71,7 @@ class AttentionCell(RunCell):
     """
 
     kind: Literal["attention"] = "attention"
-    implementation: str
+    implementation: Annotated[str, Axis("choice", order=82, name_order=21, label="{}")]
     dim: Size
     seq: Size
     batch: Size
@@ -140,19 +141,25 @@ class AttentionSpec(RunSpec):
         default=("naive",),
         description=f"Implementations: {', '.join(IMPLEMENTATIONS)}, or your own function, as my_module:attention.",
     )
-    dim: Annotated[Sizes, Option(metavar="AXIS", panel=SWEEP, common=True)] = Field(
-        default=(64,), description="Head dimension d."
-    )
-    seq: Annotated[Sizes, Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP, common=True)] = Field(
-        default=(256, 1024), description="Sequence length N."
-    )
-    batch: Annotated[Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=SWEEP, common=True)] = (
-        Field(default=(8,), description="Sequences per call.")
-    )
-    heads: Annotated[Sizes, Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=SWEEP)] = Field(
-        default=(), description="Attention heads; by default the inputs have no head dimension."
-    )
-    causal: Annotated[bool, Option(panel=SWEEP, common=True)] = Field(
+    dim: Annotated[
+        Sizes,
+        Option(metavar="AXIS", panel=SWEEP, common=True),
+        Axis("extent", "d {}", "d_model", 83, 22, compared_as="head dimension"),
+    ] = Field(default=(64,), description="Head dimension d.")
+    seq: Annotated[
+        Sizes,
+        Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP, common=True),
+        Axis("extent", "N {}", "seq_len", 84, 23, plural="sequence lengths", compared_as="sequence length"),
+    ] = Field(default=(256, 1024), description="Sequence length N.")
+    batch: Annotated[
+        Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=SWEEP, common=True), BATCH
+    ] = Field(default=(8,), description="Sequences per call.")
+    heads: Annotated[
+        Sizes,
+        Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=SWEEP),
+        Axis("extent", "{} heads", unset="no heads", order=81, name_order=46),
+    ] = Field(default=(), description="Attention heads; by default the inputs have no head dimension.")
+    causal: Annotated[bool, Option(panel=SWEEP, common=True), Axis("setting", compared_as="causal mask")] = Field(
         default=False, description="Apply a causal mask: no position attends to later positions."
     )
     precision: Annotated[
@@ -178,21 +185,25 @@ class AttentionSpec(RunSpec):
         description="Predict times and simulate memory on these GPUs instead of measuring: a100-80gb. A bare memory "
         "size, 24GiB, has no times.",
     )
-    warmup: Annotated[Steps, Option(metavar="N", panel=MEASUREMENT)] = Field(
+    warmup: Annotated[Steps, Option(metavar="N", panel=MEASUREMENT), WARMUP] = Field(
         default=10, description="Warm-up calls of forward and of backward."
     )
-    repeats: Annotated[Size, Option(metavar="N", panel=MEASUREMENT)] = Field(
-        default=100, description="Measured calls of forward and of backward."
-    )
-    budget: Annotated[Seconds, Option(metavar="S", panel=MEASUREMENT)] = Field(
+    repeats: Annotated[
+        Size,
+        Option(metavar="N", panel=MEASUREMENT),
+        Axis("setting", name_order=72, comparison="effort", label="{} repeats"),
+    ] = Field(default=100, description="Measured calls of forward and of backward.")
+    budget: Annotated[Seconds, Option(metavar="S", panel=MEASUREMENT), EFFORT] = Field(
         default=60.0,
         description="Skip cells that would take longer than S seconds, as estimated from smaller cells or from the "
         "first call; 0 sets no limit.",
     )
-    cold: Annotated[bool, Option(panel=MEASUREMENT)] = Field(
-        default=False, description="Flush the device's caches before every call."
+    cold: Annotated[
+        bool, Option(panel=MEASUREMENT), Axis("setting", comparison="controlled", compared_as="cold caches")
+    ] = Field(default=False, description="Flush the device's caches before every call.")
+    seed: Annotated[Seed, Option(metavar="N", panel=MEASUREMENT), EFFORT] = Field(
+        default=0, description="Seed of q, k and v."
     )
-    seed: Annotated[Seed, Option(metavar="N", panel=MEASUREMENT)] = Field(default=0, description="Seed of q, k and v.")
 
     @model_validator(mode="before")
     @classmethod

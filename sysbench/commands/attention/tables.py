@@ -442,7 +442,7 @@ def _grid_column(unit: units.Unit) -> Field:
         "seq_{seq}",
         "{seq}",
         unit,
-        axes.TITLES["seq"],
+        axes.AXES["seq"].title,
         wide_range=True,
         get=lambda row, n: row[1].get(n, EMPTY_CELL),
         when=lambda part, n: (part.quantity == "saved") == (unit == "bytes"),
@@ -461,7 +461,7 @@ GRID = DeclaredTable(
     ),
     rows=lambda part: part.rows(),
     leading=leading_fields(
-        Field("dim", axes.TITLES["dim"], get=lambda row: row[0]), is_excluded=lambda row: bool(row[2])
+        Field("dim", axes.AXES["dim"].title, get=lambda row: row[0]), is_excluded=lambda row: bool(row[2])
     ),
     parts=_Grid.all_of,
     name_of=lambda part: f"grid-{part.quantity}",
@@ -529,7 +529,8 @@ CROSSOVERS = DeclaredTable(
     leading=(
         _along(_varying_settings, lambda each: each.cells),
         leading_fields(
-            Field("phase", get=lambda each: each.quantity), Field("dim", axes.TITLES["dim"], get=lambda each: each.dim)
+            Field("phase", get=lambda each: each.quantity),
+            Field("dim", axes.AXES["dim"].title, get=lambda each: each.dim),
         ),
     ),
     notes=lambda record: (

@@ -137,8 +137,8 @@ def case_of(timed: WorkTimed) -> CaseRecord:
     """Return the record of one piece of work, with the rate computed from its times."""
     median_s = statistics.median(timed.samples_s)
     logs = [math.log(each) for each in timed.samples_s]
-    return CaseRecord(
-        **timed.model_dump(exclude={"event", "at_s", "cell"}),
+    return timed.as_record(
+        CaseRecord,
         value=timed.work / median_s if timed.rate in PER_SECOND else median_s / timed.work,
         spread=statistics.stdev(logs) if len(logs) > 1 else 0.0,
     )

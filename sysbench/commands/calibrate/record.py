@@ -48,11 +48,9 @@ class RatesKnown(Event):
     """Rates that this file does not provide, with the reason."""
 
 
-class WorkTimed(Event):
-    """A piece of work was timed repeatedly after the device's clocks had settled."""
+class TimedWork(Frozen):
+    """A piece of work, timed repeatedly after the device's clocks had settled."""
 
-    event: Literal["work_timed"] = "work_timed"
-    cell: str
     rate: RateName
     """The rate that the work determines."""
     case: str
@@ -65,14 +63,16 @@ class WorkTimed(Event):
     """Seconds of each repetition, in order."""
 
 
-class CaseRecord(Frozen):
+class WorkTimed(TimedWork, Event):
+    """A piece of work was timed."""
+
+    event: Literal["work_timed"] = "work_timed"
+    cell: str
+
+
+class CaseRecord(TimedWork):
     """A timed piece of work, and the rate computed from its times."""
 
-    rate: RateName
-    case: str
-    counts: bool
-    work: PerSecond
-    samples_s: list[PositiveSeconds]
     value: PerSecond
     """The rate: work divided by the median time or, for a rate in seconds, the median time divided by the work."""
     spread: Amount

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from sysbench.spec.axes import choices
+from sysbench.spec.axis import Axis
 from sysbench.spec.cell import DeviceType, RunCell, RunSpec, parse_devices
-from sysbench.spec.model import Precision, precision_problem
+from sysbench.spec.model import EFFORT, Precision, precision_problem
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Seconds, Seed
 from sysbench.spec.run import OUTPUT, RunOptions
@@ -37,13 +38,15 @@ class CalibrateCell(RunCell):
     """One part of a calibration on one device."""
 
     kind: Literal["calibrate"] = "calibrate"
-    part: Part
+    part: Annotated[Part, Axis("work", order=85)]
     precisions: tuple[Precision, ...]
     """Precisions to measure; if empty, all that the device supports."""
     budget_s: Seconds
     """Total seconds for the measurements of the part, without setup."""
     seed: Seed
-    timed: Path | None = Field(default=None, exclude_if=lambda value: value is None)
+    timed: Annotated[Path | None, Axis("setting", compared_as="timed run")] = Field(
+        default=None, exclude_if=lambda value: value is None
+    )
     """The run from which rates are derived, instead of measuring."""
 
     @property
@@ -71,10 +74,12 @@ class CalibrateSpec(RunSpec):
         BeforeValidator(choices("a precision", get_args(Precision))),
         Option(metavar="NAME,…", common=True),
     ] = Field(default=(), description="Precisions of matrix products. Default: all that the device supports.")
-    budget_s: Annotated[float, Option(flags=("--budget",), metavar="S", common=True)] = Field(
+    budget_s: Annotated[float, Option(flags=("--budget",), metavar="S", common=True), EFFORT] = Field(
         default=BUDGET_S, gt=0, description="Approximate total duration of the measurements in seconds."
     )
-    seed: Annotated[int, Option(metavar="N")] = Field(default=0, ge=0, description="Seed for matrices and parameters.")
+    seed: Annotated[int, Option(metavar="N"), EFFORT] = Field(
+        default=0, ge=0, description="Seed for matrices and parameters."
+    )
     timed: Path | None = Field(default=None, exclude_if=lambda value: value is None)
     """A run of `sysbench time` to derive rates from. Not on the command line: `--from`."""
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sysbench.cells import AXES
 from sysbench.command import Kind
 from sysbench.commands.attention.record import AttentionCellRecord
 from sysbench.commands.loop.record import LoopCellRecord
@@ -17,79 +16,18 @@ from sysbench.errors import UsageError, unknown
 from sysbench.log.outcomes import MEASURED
 from sysbench.log.predictions import PredictedStep, PredictedTime, step_ratio
 from sysbench.log.records import CellRecord, RunRecord, Samples
-from sysbench.spec.ranks import KNOBS
-
-CONTROLLED_AXES: Mapping[str, str] = {
-    "precision": "precision",
-    "batch": "batch",
-    "grad_accum": "micro-batches per step",
-    "mode": "mode",
-    "device": "device",
-    "simulate": "simulated GPU",
-    "sync": "synchronization",
-    "cold": "cold caches",
-    "tokens": "tokens per step",
-    "by": "measured by",
-}
-"""Axes on which cells must agree for their times and peaks to be comparable, with their names in messages."""
-
-TREATMENT_AXES: Mapping[str, str] = {
-    "size": "size",
-    "ctx": "ctx",
-    "attention": "attention",
-    "execution": "execution",
-    "optimizer": "optimizer",
-    "threads": "threads",
-    "ranks": "ranks",
-    "strategy": "strategy",
-    "bucket_mb": "bucket size in MiB",
-    "gradient_as_bucket_view": "gradients as bucket views",
-    "reshard": "resharding",
-    "param_dtype": "parameter dtype",
-    "reduce_dtype": "reduction dtype",
-    "prefetch": "prefetching",
-    "no_sync": "no_sync",
-    "interconnect": "interconnect",
-    "host": "predicted host",
-    "implementation": "implementation",
-    "dim": "head dimension",
-    "seq": "sequence length",
-    "heads": "heads",
-    "causal": "causal mask",
-    "profiler": "profiler",
-    "shapes": "recorded shapes",
-    "find": "search",
-    "name": "name",
-    "experiment": "experiment",
-    "dtypes": "dtypes",
-    "value": "value",
-    "count": "count",
-    "orders": "orders of summation",
-    "block": "block",
-    "width": "width",
-    "eps": "eps",
-    "scales": "scales",
-    "lengths": "lengths",
-    "part": "part",
-    "precisions": "precisions",
-    "timed": "timed run",
-}
-"""Axes whose effect a comparison can show, with their names in messages."""
-
-EFFORT_AXES = ("warmup", "steps", "until", "max_steps", "repeats", "active", "budget", "budget_s", "seed")
-"""Axes of measurement effort: how often or how long something was measured."""
+from sysbench.spec.axis import SETTING, Comparison, declared_fields
 
 MACHINE = "machine"
 
-ACROSS = (*CONTROLLED_AXES, *TREATMENT_AXES, MACHINE)
-"""Allowed values of --across."""
 
-DETERMINED_BY: Mapping[str, str] = {
-    "strategy": "ranks",
-    "interconnect": "ranks",
-    **dict.fromkeys(KNOBS, "strategy"),
-}
-"""Axes that some cells lack because of another axis: a single rank has no strategy, a strategy has its own knobs."""
+def acceptable_axes() -> tuple[str, ...]:
+    """Return the allowed values of --across."""
+    return (*(name for name, axis in declared_fields().items() if axis.compares != "effort"), MACHINE)
+
+
+def _compares(axis: str) -> Comparison:
+    return declared_fields().get(axis, SETTING).compares
 
 
 class NoMatchingCellsError(UsageError):
@@ -110,8 +48,8 @@ class Matching:
 def refuse_unknown_axes(across: Iterable[str]) -> None:
     """Raise UsageError for an unknown axis in `--across`."""
     for name in across:
-        if name not in ACROSS:
-            raise UsageError(f"--across {unknown(name, 'an axis', ACROSS)}")
+        if name not in acceptable_axes():
+            raise UsageError(f"--across {unknown(name, 'an axis', acceptable_axes())}")
 
 
 @dataclass(frozen=True)
@@ -130,15 +68,15 @@ class Obstacle:
 def find_obstacles(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> list[Obstacle]:
     """Return the differences between the cells of two sides, all of one command, that prevent a comparison.
 
-    These are the axes of CONTROLLED_AXES without a common value, and all axes with a different value on each side if
+    These are the controlled axes without a common value, and all axes with a different value on each side if
     there are several. Axes in `across` do not count if they have a single value on each side.
     """
     disjoint, single_valued = _differing_axes(a, b)
     controlled = [
         axis
         for axis in disjoint
-        if (axis in CONTROLLED_AXES and axis not in across)
-        or (axis in across and axis not in single_valued and axis not in EFFORT_AXES)
+        if (_compares(axis) == "controlled" and axis not in across)
+        or (axis in across and axis not in single_valued and _compares(axis) != "effort")
     ]
     treatments = [
         axis
@@ -176,17 +114,17 @@ def refuse_obstacles(obstacles: Iterable[Obstacle], across: Sequence[str] = ()) 
 def match(a: Sequence[Axes], b: Sequence[Axes]) -> Matching:
     """Match the cells of two sides, all of one command, by their axes.
 
-    Cells match if they agree on all axes, with two exceptions. An axis of EFFORT_AXES is ignored if none of its values
+    Cells match if they agree on all axes, with two exceptions. An axis of effort is ignored if none of its values
     occurs on both sides. An axis with a single value on each side may differ: it is then the subject of the comparison.
 
     Raises NoMatchingCellsError if no cells match.
     """
     disjoint, single_valued = _differing_axes(a, b)
-    ignored = {*single_valued, *(axis for axis in disjoint if axis in EFFORT_AXES)}
+    ignored = {*single_valued, *(axis for axis in disjoint if _compares(axis) == "effort")}
     keys_a, keys_b = _index_by_key(a, ignored), _index_by_key(b, ignored)
     pairs = tuple((index, keys_b[key]) for key, index in keys_a.items() if key in keys_b)
     if not pairs:
-        reasons = [_describe_difference(axis, a, b) for axis in disjoint if axis not in EFFORT_AXES]
+        reasons = [_describe_difference(axis, a, b) for axis in disjoint if _compares(axis) != "effort"]
         several_valued = [axis for axis in disjoint if axis not in ignored]
         if not several_valued:
             reasons.append(f"their {'other ' if reasons else ''}axes have no combination in common")
@@ -206,25 +144,26 @@ def match(a: Sequence[Axes], b: Sequence[Axes]) -> Matching:
 def _differing_axes(a: Sequence[Axes], b: Sequence[Axes]) -> tuple[list[str], list[str]]:
     """Return the axes without a common value, and those of them that have a single value on each side.
 
-    The latter exclude EFFORT_AXES.
+    The latter exclude axes of effort.
     """
     names = dict.fromkeys(name for cell in (*a, *b) for name in cell)
     value_sets = {name: (set(distinct_values(a, name)), set(distinct_values(b, name))) for name in names}
     disjoint = [name for name, (a_values, b_values) in value_sets.items() if not a_values & b_values]
     single_valued = [
-        name for name in disjoint if name not in EFFORT_AXES and all(len(side) == 1 for side in value_sets[name])
+        name for name in disjoint if _compares(name) != "effort" and all(len(side) == 1 for side in value_sets[name])
     ]
     return disjoint, single_valued
 
 
 def _follows_from_another(axis: str, disjoint: Sequence[str], a: Sequence[Axes], b: Sequence[Axes]) -> bool:
     """Whether a side lacks this axis only because another axis differs."""
-    return DETERMINED_BY.get(axis) in disjoint and any(all(cell.get(axis) is None for cell in side) for side in (a, b))
+    determining = {other for other, _ in declared_fields().get(axis, SETTING).applies_to}
+    return bool(determining & set(disjoint)) and any(all(cell.get(axis) is None for cell in side) for side in (a, b))
 
 
 def distinct_values(cells: Iterable[Axes], axis: str) -> tuple[str, ...]:
     """Return the distinct values of an axis as text, in order of appearance; cells without it have its default."""
-    default = AXES[axis].stored_default if axis in AXES else None
+    default = declared_fields()[axis].stored_default if axis in declared_fields() else None
     return tuple(dict.fromkeys(value_text(cell.get(axis, default)) for cell in cells))
 
 
@@ -243,7 +182,7 @@ def value_text(value: object) -> str:
 
 def _describe_difference(axis: str, a: Sequence[Axes], b: Sequence[Axes]) -> str:
     """Describe a difference: `precision is fp32 in A and bf16 in B`."""
-    name = CONTROLLED_AXES.get(axis) or TREATMENT_AXES.get(axis) or axis.replace("_", " ")
+    name = declared_fields()[axis].compared_as if axis in declared_fields() else axis.replace("_", " ")
     a_values, b_values = (_abbreviated_list(distinct_values(side, axis)) for side in (a, b))
     return f"{name} is {a_values} in A and {b_values} in B"
 
@@ -437,66 +376,11 @@ def memory_of(cell: CellRecord) -> dict[str, int]:
     return {name: value for name, value in figures.items() if value is not None}
 
 
-LABEL_ORDER = (
-    "device",
-    "simulate",
-    "size",
-    "implementation",
-    "dim",
-    "seq",
-    "ctx",
-    "batch",
-    "precision",
-    "mode",
-    *(
-        axis
-        for axis in (*TREATMENT_AXES, *CONTROLLED_AXES)
-        if axis not in ("size", "implementation", "dim", "seq", "ctx")
-    ),
-    *EFFORT_AXES,
-)
-"""The order of axes in labels."""
-
-_LABEL_FORMATS = {
-    "ctx": "ctx {}",
-    "batch": "batch {}",
-    "grad_accum": "grad accum {}",
-    "dim": "d {}",
-    "seq": "N {}",
-    "attention": "{} attention",
-    "simulate": "simulated for {}",
-    "heads": "{} heads",
-    "sync": "synchronized by {}",
-    "warmup": "{} warm-ups",
-    "steps": "{} steps",
-    "repeats": "{} repeats",
-    "tokens": "{} tokens",
-    "name": "{}",
-    "active": "{} profiled steps",
-    "ranks": "{} ranks",
-    "host": "host {}",
-}
-"""Labels for axes whose value alone would be unclear."""
-
-_AXES_SHOWN_AS_VALUE = (
-    "device",
-    "size",
-    "implementation",
-    "precision",
-    "mode",
-    "execution",
-    "optimizer",
-    "profiler",
-    "strategy",
-    "interconnect",
-)
-
-
 def varying_axes(cells: Sequence[Axes]) -> tuple[str, ...]:
     """Return the axes in which these cells differ, in the order of labels; a missing axis counts as a value."""
     return tuple(
         axis
-        for axis in dict.fromkeys(LABEL_ORDER)
+        for axis in declared_fields()
         if len({value_text(cell[axis]) if axis in cell else "" for cell in cells}) > 1
     )
 
@@ -520,9 +404,8 @@ def _label(kind: Kind, cell: Axes, axes: Sequence[str]) -> str:
 def _axis_label(axis: str, value: object) -> str:
     if value is True:
         return axis.replace("_", " ")
-    if axis in _AXES_SHOWN_AS_VALUE:
-        return value_text(value)
-    return _LABEL_FORMATS.get(axis, f"{axis.replace('_', ' ')} {{}}").format(value_text(value))
+    declared = declared_fields()[axis]
+    return declared.label.format(value_text(value)) + ("s" if declared.is_count and value != 1 else "")
 
 
 def step_ratio_interval(a: CellRecord, b: CellRecord) -> tuple[float, float] | tuple[None, None]:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sysbench import units
-from sysbench.commands.compare.cells import LABEL_ORDER, Axes, labels, value_text, varying_axes
+from sysbench.commands.compare.cells import Axes, labels, value_text, varying_axes
 from sysbench.commands.compare.comparison import (
     CellComparison,
     Comparison,
@@ -31,6 +31,7 @@ from sysbench.render.declared import build_tables
 from sysbench.render.remarks import outcome_word
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, sentence
 from sysbench.render.theme import elided
+from sysbench.spec.axis import declared_fields
 from sysbench.statistics.verdict import Verdict
 
 Tables = list[Table]
@@ -277,7 +278,7 @@ def _left_over_axes(comparison: Comparison) -> tuple[str, ...]:
         *varying_axes(left_over),
         *varying_axes([{axis: cell[axis] for axis in common} for cell in every_cell]),
     }
-    return tuple(axis for axis in dict.fromkeys(LABEL_ORDER) if axis in telling)
+    return tuple(axis for axis in declared_fields() if axis in telling)
 
 
 def cells_table(comparison: Comparison) -> Tables:
@@ -330,11 +331,10 @@ TABLES: Mapping[str, Callable[[Comparison], Tables]] = {
 }
 """All tables of a comparison, by name."""
 
-_TITLES = {"ctx": "ctx", "dim": "d", "seq": "N", "simulate": "simulated GPU", "implementation": "implementation"}
-
 
 def _axis_columns(axes: Sequence[str]) -> tuple[Column, ...]:
-    return tuple(Column(axis, _TITLES.get(axis, axis.replace("_", " "))) for axis in axes)
+    declared = declared_fields()
+    return tuple(Column(axis, declared[axis].short_title) for axis in axes)
 
 
 def _axis_values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:

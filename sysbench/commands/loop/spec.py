@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from sysbench.errors import unknown
 from sysbench.log.runs import RUNS
 from sysbench.spec.axes import Texts, parse_share
+from sysbench.spec.axis import Axis
 from sysbench.spec.cell import Devices, RunCell, RunSpec
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Share, Size, Steps
@@ -59,12 +60,15 @@ class LoopCell(RunCell):
     """One loop, measured by the process that runs it."""
 
     kind: Literal["loop"] = "loop"
-    name: str
-    by: Literal["measure", "record"]
+    name: Annotated[str, Axis("work", title="loop", order=88, label="{}")]
+    by: Annotated[Literal["measure", "record"], Axis("setting", comparison="controlled", compared_as="measured by")]
     """measure  sysbench called the step, whose time is the sum of its phases if each phase is a separate function
     record   the program ran its own loop; a step lasts from its first phase to the first phase of the next step
     """
-    tokens: Size | None = Field(default=None, exclude_if=lambda value: value is None)
+    tokens: Annotated[
+        Size | None,
+        Axis("setting", comparison="controlled", compared_as="tokens per step", label="{} tokens"),
+    ] = Field(default=None, exclude_if=lambda value: value is None)
     """Tokens per step; None if unknown."""
     warmup: Steps
     steps: Size | None = Field(default=None, exclude_if=lambda value: value is None)

@@ -17,7 +17,6 @@ from sysbench.log.records import RunRecord
 from sysbench.log.storage import ScratchDirectory
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
-from sysbench.spec.ranks import KNOBS
 
 if TYPE_CHECKING:
     from sysbench.commands.memory.record import MemoryCellRecord
@@ -106,26 +105,6 @@ def show(path: Path, options: MemoryOptions) -> None:
     running.report_saved(map(running.Saved, drawn), options)
 
 
-AXES = (
-    "simulate",
-    "size",
-    "batch",
-    "grad_accum",
-    "ctx",
-    "attention",
-    "execution",
-    "optimizer",
-    "precision",
-    "mode",
-    "device",
-    "threads",
-    "ranks",
-    "strategy",
-    *KNOBS,
-)
-"""Axes that appear in file names, in order."""
-
-
 @dataclass(frozen=True)
 class Files:
     """Paths of all files of a run, by cell key."""
@@ -146,7 +125,7 @@ class Files:
         """
         validate_output_formats(options)
         cells = list(spec.cells())
-        labels = labels_of(cells, AXES)
+        labels = labels_of(cells)
         snapshots, figures, pages = (
             paths_of(path, labels) for path in (options.snapshot, options.figure, options.page)
         )

@@ -75,7 +75,7 @@ def _by_source(
 
     They rest on cells whose memory can be relied on.
     """
-    groups = axes.group_ignoring(cells, "model", *(axis for axis in axes.TITLES if axis != "simulate"))
+    groups = axes.group_ignoring(cells, "model", *(axis for axis in axes.AXES if axis != "simulate"))
     for group in groups:
         known = reliable(group, "memory")
         gpu = group[0].cell.simulate

@@ -28,12 +28,8 @@ from sysbench.commands.memory.spec import MemoryCell
 from sysbench.log import cautions
 from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
-from sysbench.log.events import Event, GpuSimulated
+from sysbench.log.events import Event, GpuSimulated, SimulatedGpuRecord
 from sysbench.log.outcomes import Caution
-from sysbench.log.records import SimulatedGpuRecord
-
-_EVENT_ONLY_FIELDS = {"event", "at_s", "cell", "source"}
-"""Fields of events that records do not have."""
 
 
 def fold(events: Iterable[Event]) -> MemoryRecord:
@@ -59,7 +55,7 @@ def _cell_record(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord
         **_common_fields(cell, seen),
         cautions=list(_cautions(seen)),
         source="simulated" if cell.simulated else "measured",
-        gpu=SimulatedGpuRecord(**gpu.model_dump(exclude=_EVENT_ONLY_FIELDS)) if gpu else None,
+        gpu=gpu.as_record(SimulatedGpuRecord) if gpu else None,
         device_used_peak_bytes=None if cell.simulated else seen.device_used_peak_bytes,
         largest=largest.groups if largest else [],
         modules=modules.modules if modules else [],
@@ -76,8 +72,7 @@ def _search_result(seen: CellEvents) -> LargestRecord | None:
     found = seen.last(LargestFound)
     if found is None:
         return None
-    tried = [each.value for each in seen.all(CandidateTried)]
-    return LargestRecord(axis=found.axis, value=found.value, beyond=found.beyond, tried=tried)
+    return found.as_record(LargestRecord, tried=[each.value for each in seen.all(CandidateTried)])
 
 
 def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
@@ -98,12 +93,9 @@ def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
         "context_bytes": None if is_shared else context_bytes,
         "alloc_retries": peak.alloc_retries if peak else None,
         "by_category": peak.by_category if peak else {},
-        "peaks_by_phase": {
-            phase.phase: PhasePeakRecord(**phase.model_dump(exclude={*_EVENT_ONLY_FIELDS, "phase"}))
-            for phase in seen.all(PhaseMemoryMeasured)
-        },
+        "peaks_by_phase": {phase.phase: phase.as_record(PhasePeakRecord) for phase in seen.all(PhaseMemoryMeasured)},
         "snapshot": snapshot.path if snapshot else None,
-        "verdict": VerdictRecord(**verdict.model_dump(exclude=_EVENT_ONLY_FIELDS)) if verdict else None,
+        "verdict": verdict.as_record(VerdictRecord) if verdict else None,
     }
 
 

@@ -8,25 +8,30 @@ from typing import Literal
 from pydantic import Field
 
 from sysbench.commands.memory.spec import MemoryCell, SearchAxis
-from sysbench.log.events import Event, Source
-from sysbench.log.records import ModelCellRecord, RunRecord, SimulatedGpuRecord
+from sysbench.log.events import Event, SimulatedGpuRecord, Source
+from sysbench.log.records import ModelCellRecord, RunRecord
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Bytes, Count, Signed
 
 
-class PhaseMemoryMeasured(Event):
+class PhasePeakRecord(Frozen):
     """Peak memory during one phase of the measured step."""
 
-    event: Literal["phase_memory_measured"] = "phase_memory_measured"
-    cell: str
-    source: Source
-    phase: str
     allocated_peak_bytes: Bytes
     """Size of the live tensors; the allocator counts in blocks of 512 bytes."""
     reserved_peak_bytes: Bytes | None
     """Memory reserved by the allocator; None if unknown."""
     by_category: dict[str, Count]
     """Breakdown by category when the peak is first reached; sums to the peak. Empty if unknown."""
+
+
+class PhaseMemoryMeasured(PhasePeakRecord, Event):
+    """The peak of one phase was measured."""
+
+    event: Literal["phase_memory_measured"] = "phase_memory_measured"
+    cell: str
+    source: Source
+    phase: str
 
 
 class PeakMeasured(Event):
@@ -108,12 +113,9 @@ class ModulesMeasured(Event):
     modules: list[ModuleMemory]
 
 
-class VerdictReached(Event):
+class VerdictRecord(Frozen):
     """Whether the cell fits on the device."""
 
-    event: Literal["verdict_reached"] = "verdict_reached"
-    cell: str
-    source: Source
     fits: bool
     failed_phase: str | None
     """Stage at which memory runs out: `build`, or a phase."""
@@ -122,6 +124,14 @@ class VerdictReached(Event):
     margin_bytes: Signed | None
     """Free device memory at the peak in bytes; a negative margin is the missing memory."""
     detail: str | None
+
+
+class VerdictReached(VerdictRecord, Event):
+    """It is known whether the cell fits."""
+
+    event: Literal["verdict_reached"] = "verdict_reached"
+    cell: str
+    source: Source
 
 
 class CandidateTried(Event):
@@ -135,16 +145,21 @@ class CandidateTried(Event):
     margin_bytes: Signed
 
 
-class LargestFound(Event):
+class SearchResult(Frozen):
     """Result of a search. All other results of the cell are for the value found, or for `beyond` if none was found."""
 
-    event: Literal["largest_found"] = "largest_found"
-    cell: str
     axis: SearchAxis
     value: Count
     """The largest value that fits, or the fewest ranks that suffice; 0 if the search found none."""
     beyond: Count | None
     """The smallest value tried that does not fit (for `ranks`, the largest); None if all values tried fit."""
+
+
+class LargestFound(SearchResult, Event):
+    """A search has ended."""
+
+    event: Literal["largest_found"] = "largest_found"
+    cell: str
 
 
 class SnapshotWritten(Event):
@@ -154,24 +169,6 @@ class SnapshotWritten(Event):
     cell: str
     path: str
     size_bytes: Bytes
-
-
-class PhasePeakRecord(Frozen):
-    """Peak memory during one phase."""
-
-    allocated_peak_bytes: Bytes
-    reserved_peak_bytes: Bytes | None
-    by_category: dict[str, Count]
-
-
-class VerdictRecord(Frozen):
-    """Whether the cell fits on the device; see VerdictReached."""
-
-    fits: bool
-    failed_phase: str | None
-    failed_step: Signed | None
-    margin_bytes: Signed | None
-    detail: str | None
 
 
 class RankRecord(Frozen):
@@ -197,12 +194,9 @@ def find_fullest_rank(ranks: Sequence[RankRecord]) -> RankRecord:
     return max(out_of_memory or ranks, key=lambda rank: rank.peak_allocated_bytes or 0)
 
 
-class LargestRecord(Frozen):
+class LargestRecord(SearchResult):
     """Result of a search, with all values tried. All other results of the cell are for `shown`."""
 
-    axis: SearchAxis
-    value: Count
-    beyond: Count | None
     tried: list[Count]
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -13,7 +12,8 @@ from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 from sysbench.command import STORED
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices
-from sysbench.spec.model import STEP, DeviceType, GridCell, Mode, ModelCell, ModelSpec, Phase
+from sysbench.spec.axis import Axis
+from sysbench.spec.model import MODE, STEP, DeviceType, GridCell, Mode, ModelCell, ModelSpec, Phase
 from sysbench.spec.options import Option
 from sysbench.spec.ranks import Strategy
 from sysbench.spec.run import OUTPUT, RunOptions
@@ -129,11 +129,14 @@ class MemoryCell(GridCell):
 class MemorySpec(ModelSpec):
     """A run of `sysbench memory`."""
 
+    cell_class = MemoryCell
+
     kind: Literal["memory"] = "memory"
     mode: Annotated[
         tuple[Protocol, ...],
         BeforeValidator(choices("a mode", get_args(Protocol))),
         Option(metavar="MODE,…", panel=STEP, common=True),
+        MODE,
     ] = Field(
         default=("forward", "train"),
         description="inference keeps no graph; forward keeps graph and loss; forward-backward adds gradients; "
@@ -143,7 +146,11 @@ class MemorySpec(ModelSpec):
         default=(),
         description="Simulate these GPUs, which need not be present, instead of measuring: a100-80gb, or 24GiB.",
     )
-    find: Annotated[SearchAxis | None, Option(metavar="AXIS", panel=SIMULATION, common=True)] = Field(
+    find: Annotated[
+        SearchAxis | None,
+        Option(metavar="AXIS", panel=SIMULATION, common=True),
+        Axis("setting", compared_as="search"),
+    ] = Field(
         default=None,
         description="With --simulate: find the largest batch or ctx that fits, starting from the given value, or the "
         "fewest ranks that fit.",
@@ -204,9 +211,10 @@ class MemorySpec(ModelSpec):
             search_start = {"ranks": (PLACEHOLDER_RANKS,), "strategy": self.strategies}
         # A simulation runs on the CPU, regardless of the devices present.
         device = {"device": "cpu"} if self.simulate else {}
-        points = list(self.model_copy(update=search_start).grid())
-        for gpu, point, mode in product(self.simulate or (None,), points, self.mode):
-            yield MemoryCell(**{**point, **device}, mode=mode, simulate=gpu, find=self.find)
+        for gpu in self.simulate or (None,):
+            one_gpu = {"simulate": (gpu,) if gpu else ()}
+            for point in self.model_copy(update={**search_start, **one_gpu}).grid():
+                yield MemoryCell(**{**point, **device})
 
 
 class MemoryOptions(RunOptions):

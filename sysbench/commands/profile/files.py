@@ -32,7 +32,6 @@ from sysbench.log.storage import ScratchDirectory
 from sysbench.render import theme
 from sysbench.render.dashboard.progress import show_status
 from sysbench.spec import hardware
-from sysbench.spec.ranks import KNOBS
 from sysbench.spec.validation import first_error
 from sysbench.trace import traces
 
@@ -43,12 +42,6 @@ if TYPE_CHECKING:
     from sysbench.trace.summary import ProfileSummary
     from sysbench.trace.window import TraceSlice
 
-
-AXES = (
-    *("simulate", "size", "batch", "grad_accum", "ctx", "attention", "execution", "optimizer", "precision", "mode"),
-    *("device", "threads", "ranks", "strategy", *KNOBS, "profiler", "active", "warmup", "steps"),
-)
-"""Axes that appear in file names, in order."""
 
 TRACE_SUFFIXES: Mapping[Profiler, tuple[str, ...]] = {"torch": (".json", ".json.gz"), "nsys": (".nsys-rep",)}
 
@@ -121,7 +114,7 @@ class Files:
         validate_output_formats(options)
         cells = list(spec.cells())
         refuse_impossible(cells)
-        labels = labels_of(cells, AXES)
+        labels = labels_of(cells)
         multi_rank_labels = {cell.key: labels[cell.key] for cell in cells if cell.workers > 1}
         if options.timeline is not None and not multi_rank_labels:
             raise UsageError("--timeline draws several ranks: add --ranks 2, or give their traces to --from")

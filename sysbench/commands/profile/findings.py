@@ -68,8 +68,8 @@ CLASS_NAMES: Final[Mapping[KernelClass, str]] = {
     "other": "other work",
 }
 
-_POOLED_AXES: Final = ("size", "ctx", "batch", "grad_accum", "mode", "active", "profiler")
-"""Axes over which a finding states a range. Each value of any other axis has findings of its own."""
+_POOLED_ROLES: Final = ("extent", "work", "effort")
+"""Roles of axes over which a finding states a range. Each value of any other axis has findings of its own."""
 
 
 def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
@@ -159,7 +159,7 @@ def _by_settings(
     cells: Sequence[ProfileCellRecord], everything: Sequence[ProfileCellRecord]
 ) -> Iterator[tuple[str, list[ProfileCellRecord], Namer]]:
     """Yield each group of cells with equal settings, a prefix that names the settings, and a namer for the cells."""
-    differing = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in _POOLED_AXES]
+    differing = [axis for axis in axes.varying(axes.axes_of(cells)) if axes.AXES[axis].role not in _POOLED_ROLES]
     found: dict[str, list[ProfileCellRecord]] = {}
     for cell in cells:
         words = ", ".join(axes.phrase(axis, getattr(cell.cell, axis)) for axis in differing)

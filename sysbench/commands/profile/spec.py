@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sysbench.commands.time.spec import PREDICTION, TimeCell
+from sysbench.commands.time.spec import HOST, PREDICTION, TimeCell
 from sysbench.spec import hardware
-from sysbench.spec.axes import Counts, Sizes, choices, integers, split_words
-from sysbench.spec.model import MODEL, STEP, DeviceType, Mode, ModelCell, ModelSpec, Modes
+from sysbench.spec.axes import Counts, choices, integers, split_words
+from sysbench.spec.axis import Axis
+from sysbench.spec.model import STEP, STEPS, WARMUP, ContextLengths, DeviceType, Mode, ModelCell, ModelSpec, Modes
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Size, Steps
 from sysbench.spec.run import OUTPUT, VIEW, RunOptions, Selection, Sort
@@ -81,10 +81,10 @@ class ProfileCell(ModelCell):
 class ProfileSpec(ModelSpec):
     """A run of `sysbench profile`."""
 
+    cell_class = ProfileCell
+
     kind: Literal["profile"] = "profile"
-    ctx: Annotated[Sizes, Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL, common=True)] = Field(
-        default=(256,), description="Context length, in tokens."
-    )
+    ctx: ContextLengths = Field(default=(256,), description="Context length, in tokens.")
     mode: Annotated[Modes, Option(metavar="MODE,…", panel=STEP, common=True)] = Field(
         default=("train",), description=f"Phases of a step: {', '.join(get_args(Mode))}."
     )
@@ -92,21 +92,25 @@ class ProfileSpec(ModelSpec):
         tuple[Profiler, ...],
         BeforeValidator(choices("a profiler", get_args(Profiler))),
         Option(flags=("--with",), metavar="NAME,…", panel=PROFILE),
+        Axis("effort", "with {}", order=86, name_order=68, comparison="treatment", label="{}"),
     ] = Field(
         default=("torch",),
         description="torch uses torch.profiler, nsys uses Nsight Systems. One profiler per run.",
     )
     active: Annotated[
-        tuple[int, ...], BeforeValidator(integers(1, MAX_ACTIVE_STEPS)), Option(metavar="AXIS", panel=PROFILE)
+        tuple[int, ...],
+        BeforeValidator(integers(1, MAX_ACTIVE_STEPS)),
+        Option(metavar="AXIS", panel=PROFILE),
+        Axis("effort", "{} profiled step", is_count=True, order=87, name_order=69),
     ] = Field(default=(1,), description=f"Number of profiled steps, 1 to {MAX_ACTIVE_STEPS}.")
-    warmup: Annotated[Counts, Option(metavar="AXIS", panel=PROFILE)] = Field(
+    warmup: Annotated[Counts, Option(metavar="AXIS", panel=PROFILE), WARMUP] = Field(
         default=(3,), description="Number of warm-up steps in every process."
     )
-    steps: Annotated[Counts, Option(metavar="AXIS", panel=PROFILE)] = Field(
+    steps: Annotated[Counts, Option(metavar="AXIS", panel=PROFILE), STEPS] = Field(
         default=(5,),
         description="Number of unprofiled steps, timed first in a separate process; 0 skips them.",
     )
-    shapes: Annotated[bool, Option(panel=PROFILE)] = Field(
+    shapes: Annotated[bool, Option(panel=PROFILE), Axis("setting", compared_as="recorded shapes")] = Field(
         default=False, description="Record the input shapes of operators."
     )
 
@@ -115,7 +119,7 @@ class ProfileSpec(ModelSpec):
         exclude_if=lambda value: not value,
         description="Predict the profile on these GPUs instead of profiling; no GPU is needed: a100-80gb,h100.",
     )
-    host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION)] = Field(
+    host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION), HOST] = Field(
         default=None,
         exclude_if=lambda value: value is None,
         description="With --simulate: file of the host that issues the work, written by sysbench calibrate --host.",
@@ -144,22 +148,9 @@ class ProfileSpec(ModelSpec):
 
     def cells(self) -> Iterator[ProfileCell]:
         """Yield every cell of the run in profiling order; cells that differ only in the simulated GPU are adjacent."""
-        points = [{**point, "device": "cpu"} if self.simulate else point for point in self.grid()]
-        axes = itertools.product(
-            points, self.mode, self.profiler, self.active, self.warmup, self.steps, self.simulate or (None,)
-        )
-        for point, mode, profiler, active, warmup, steps, gpu in axes:
-            yield ProfileCell(
-                **point,
-                mode=mode,
-                profiler=profiler,
-                active=active,
-                warmup=warmup,
-                steps=steps,
-                shapes=self.shapes,
-                simulate=gpu,
-                host=self.host,
-            )
+        device = {"device": "cpu"} if self.simulate else {}
+        for point in self.grid():
+            yield ProfileCell(**{**point, **device})
 
 
 def _parse_paths(value: object) -> tuple[Path, ...]:

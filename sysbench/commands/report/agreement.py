@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import Any, Final
 
 from sysbench import units
-from sysbench.cells import CHOICES
 from sysbench.commands.memory.findings import cells_with_peak, peak_bytes
 from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.commands.profile.findings import complete_profiles
@@ -19,8 +18,9 @@ from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.records import CellRecord
 from sysbench.render.findings import name_cells, namer, reliable, share_range
 from sysbench.spec import hardware
+from sysbench.spec.model import STEP_AXES
 
-_STEP_AXES: Final = ("size", "model", "ctx", "batch", "grad_accum", "ranks", *CHOICES)
+_STEP_AXES: Final = ("model", *STEP_AXES)
 """Axes that identify a step across commands, besides its mode or phase."""
 
 MIN_KERNEL_SHARE: Final = 0.9

@@ -8,8 +8,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from sysbench.commands.report.document import ReportedRun
-from sysbench.log.events import DeviceInfo, HostInfo
-from sysbench.log.records import SimulatedGpuRecord
+from sysbench.log.events import DeviceInfo, HostInfo, SimulatedGpuRecord
 from sysbench.render.declared import DeclaredTable, Field, leading_fields
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Table
 

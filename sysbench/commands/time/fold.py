@@ -83,8 +83,8 @@ def fold(events: Iterable[Event]) -> TimeRecord:
     return TimeRecord(
         **run_record.run_fields(run),
         ceilings=[
-            CeilingRecord(
-                **ceiling.model_dump(exclude={"event", "at_s", "seen_at_s"}),
+            ceiling.as_record(
+                CeilingRecord,
                 seen_at=None if ceiling.seen_at_s is None else run_record.iso(ceiling.seen_at_s),
             )
             for ceiling in run.ceilings.values()

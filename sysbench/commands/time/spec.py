@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
@@ -10,14 +9,18 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from sysbench.spec import hardware
-from sysbench.spec.axes import choices, integers, parse_share, split_words
-from sysbench.spec.model import STEP, Mode, ModelCell, ModelSpec, Precision
+from sysbench.spec.axes import Counts, Sizes, parse_share, split_words
+from sysbench.spec.axis import Axis
+from sysbench.spec.model import EFFORT, STEP, STEPS, WARMUP, Mode, ModelCell, ModelSpec, Modes, Precision
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Share, Size, Steps
 from sysbench.spec.ranks import NODE_RANKS, Interconnect
 from sysbench.spec.run import SavedOptions
 
 Sync = Literal["phase", "step"]
+
+SYNC = Axis("setting", comparison="controlled", compared_as="synchronization", label="synchronized by {}")
+HOST = Axis("setting", compared_as="predicted host", label="host {}")
 
 MEASUREMENT = "Measurement"
 PREDICTION = "Prediction"
@@ -82,29 +85,31 @@ class TimeCell(ModelCell):
 class TimeSpec(ModelSpec):
     """A run of `sysbench time`."""
 
+    cell_class = TimeCell
+
     kind: Literal["time"] = "time"
-    mode: Annotated[
-        tuple[Mode, ...],
-        BeforeValidator(choices("a mode", get_args(Mode))),
-        Option(metavar="MODE,…", panel=STEP),
-    ] = Field(default=("train",), description=f"Which phases a step has: {', '.join(get_args(Mode))}.")
-    warmup: Annotated[tuple[int, ...], BeforeValidator(integers(0)), Option(metavar="AXIS", panel=MEASUREMENT)] = Field(
+    mode: Annotated[Modes, Option(metavar="MODE,…", panel=STEP)] = Field(
+        default=("train",), description=f"Which phases a step has: {', '.join(get_args(Mode))}."
+    )
+    warmup: Annotated[Counts, Option(metavar="AXIS", panel=MEASUREMENT), WARMUP] = Field(
         default=(5,), description="Warm-up steps before measuring; recorded and shown, but not counted."
     )
-    steps: Annotated[
-        tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MEASUREMENT, common=True)
-    ] = Field(default=(10,), description="Steps to measure; with --until, at least this many.")
-    until: Annotated[float | None, BeforeValidator(parse_share), Option(metavar="SHARE", panel=MEASUREMENT)] = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="Measure until the 95 % CI of the median step is at most this wide, relative to the median, "
-        "e.g. 1%.",
+    steps: Annotated[Sizes, Option(metavar="AXIS", panel=MEASUREMENT, common=True), STEPS] = Field(
+        default=(10,), description="Steps to measure; with --until, at least this many."
     )
-    max_steps: Annotated[Size, Option(metavar="N", panel=MEASUREMENT)] = Field(
+    until: Annotated[float | None, BeforeValidator(parse_share), Option(metavar="SHARE", panel=MEASUREMENT), EFFORT] = (
+        Field(
+            default=None,
+            gt=0,
+            lt=1,
+            description="Measure until the 95 % CI of the median step is at most this wide, relative to the median, "
+            "e.g. 1%.",
+        )
+    )
+    max_steps: Annotated[Size, Option(metavar="N", panel=MEASUREMENT), EFFORT] = Field(
         default=1000, description="Give up on --until after this many steps."
     )
-    sync: Annotated[Sync, Option(metavar="KIND", panel=MEASUREMENT)] = Field(
+    sync: Annotated[Sync, Option(metavar="KIND", panel=MEASUREMENT), SYNC] = Field(
         default="phase",
         description='"phase" synchronizes before and after every phase; "step" only before and after the whole step, '
         "which perturbs it less.",
@@ -116,13 +121,17 @@ class TimeSpec(ModelSpec):
         description="Predict the times on these GPUs, which need not be present, instead of measuring: "
         "a100-80gb,h100. With --plan: compare predicted memory with theirs.",
     )
-    host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION)] = Field(
+    host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION), HOST] = Field(
         default=None,
         exclude_if=_is_none,
         description="With --simulate: rates of the host that launches the kernels, as written by sysbench calibrate "
         "--host; by default those of the host calibrated with the GPU, or of a typical one.",
     )
-    interconnect: Annotated[Interconnect | None, Option(metavar="NAME", panel=PREDICTION)] = Field(
+    interconnect: Annotated[
+        Interconnect | None,
+        Option(metavar="NAME", panel=PREDICTION),
+        Axis("setting", name_order=43, applies_to=(("ranks", ()),), label="{}"),
+    ] = Field(
         default=None,
         exclude_if=_is_none,
         description="With --simulate and more than 8 ranks: the network between nodes of 8 GPUs, with one adapter of "
@@ -156,21 +165,15 @@ class TimeSpec(ModelSpec):
 
     def cells(self) -> Iterator[TimeCell]:
         """Yield every cell in the order of measurement; cells that differ only in the GPU are consecutive."""
-        points = [{**point, "device": "cpu"} if self.simulate else point for point in self.grid()]
-        for point, mode, warmup, steps, gpu in itertools.product(
-            points, self.mode, self.warmup, self.steps, self.simulate or (None,)
-        ):
+        device = {"device": "cpu"} if self.simulate else {}
+        for point in self.grid():
             yield TimeCell(
-                **point,
-                mode=mode,
-                warmup=warmup,
-                steps=steps,
-                until=self.until,
-                max_steps=max(self.max_steps, steps),
-                sync=self.sync,
-                simulate=gpu,
-                host=self.host,
-                interconnect=self.interconnect if point["ranks"] > NODE_RANKS else None,
+                **{
+                    **point,
+                    **device,
+                    "max_steps": max(self.max_steps, point["steps"]),
+                    "interconnect": self.interconnect if point["ranks"] > NODE_RANKS else None,
+                }
             )
 
 

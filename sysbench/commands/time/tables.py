@@ -403,7 +403,7 @@ class _Arms:
     def rows(self) -> Iterator[_ArmsRow]:
         """Yield the cells that differ only in this axis, for each combination of the other axes."""
         for alike in axes.group_ignoring(self.record.cells, self.axis):
-            cells = {value: cell for cell in alike if (value := cell.axes.get(self.axis)) is not None}
+            cells = {value: cell for cell in alike if (value := cell.axis_value(self.axis)) is not None}
             if len(cells) < 2:  # nothing to compare, for example because a strategy has its own options
                 continue
             comparisons = {

@@ -150,7 +150,7 @@ def _table(
     grid: Layout, quantity: Quantity, cells: Mapping[Place, Cell], rows: Sequence[int], columns: Sequence[int]
 ) -> Table:
     planned = set(grid.positions.values())
-    heading = f"{quantity.title} by {axes.TITLES[grid.column_axis]}"
+    heading = f"{quantity.title} by {axes.AXES[grid.column_axis].title}"
     heading += "  * best" if any(isinstance(cell, Measure) and cell.tone == "good" for cell in cells.values()) else ""
     return Table(
         "board",

@@ -22,7 +22,6 @@ from sysbench.commands.attention.record import AttentionImported, AttentionRecor
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.compare import tables as compare_tables
 from sysbench.commands.compare.cells import (
-    EFFORT_AXES,
     NoMatchingCellsError,
     Side,
     build_side,
@@ -53,6 +52,7 @@ from sysbench.log.records import RunRecord
 from sysbench.log.runs import load
 from sysbench.render.latex import latex
 from sysbench.render.output import show_sheet
+from sysbench.spec.axis import declared_fields
 from tests import fixtures_attention, fixtures_runs, fixtures_timing
 from tests.commands.time import test_predicted
 from tests.fixtures_timing import TWO_CORES
@@ -334,7 +334,8 @@ def test_one_message_names_every_axis_that_across_needs() -> None:
 
 def test_every_axis_of_every_command_can_be_named() -> None:
     axes = {axis for kind in kinds() for axis in command_of(kind).cell_class.model_fields}
-    refuse_unknown_axes(sorted(axes - set(EFFORT_AXES) - {"kind", "model"}))
+    effort = {name for name, axis in declared_fields().items() if axis.compares == "effort"}
+    refuse_unknown_axes(sorted(axes - effort - {"kind", "model"}))
 
 
 def test_several_ranks_differ_from_one_in_one_thing_although_one_rank_has_no_strategy() -> None:

@@ -1,0 +1,173 @@
+"""What an axis is to grids, names, tables and comparisons: declared once, on the field of a spec, beside its option."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, Field
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from sysbench.command import command_of, kinds
+
+Comparison = Literal["controlled", "treatment", "effort"]
+"""controlled  cells must agree for their times and peaks to be comparable
+treatment   a comparison can show its effect
+effort      how often or how long something was measured
+"""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Marks a field of a spec as an axis: its cells get a field of the same name, with one value each.
+
+    A field that only cells have is marked on the cell. `role` says what the axis describes: the `device`, the `scale`
+    (number of processes), the `extent` of the problem, the kind of `work`, a `choice` of how a step is computed, or the
+    `effort` of the measurement. A `setting` has one value in a whole run: it is only compared between runs.
+
+    phrase         the phrase for a value in sentences
+    title          heading of the axis's column; default: the field's name with spaces
+    order          position in grids and tables: the outermost and leftmost axis first, equal ones as declared
+    name_order     position in names of cells and in comparisons: the most telling axis first
+    is_count       the phrase is a count with a plural: `1 step`, `2 steps`
+    unset          phrase for a cell without a value
+    plural         noun for the values of an axis that has several values by default
+    applies_to     other axes on which it depends, with the values for which it has a meaning; none: all but the default
+    comparison     what comparing two values means; default: `effort` for that role, otherwise `treatment`
+    compared_as    name in messages of comparisons; default: the field's name with spaces
+    label          phrase for a value in labels of comparisons, if `phrase` is too short or too long there
+    stored_default the value of cells that are stored without the field; follows from the field
+    """
+
+    role: Literal["device", "scale", "extent", "work", "choice", "effort", "setting"]
+    phrase: str = "{}"
+    title: str = ""
+    order: int = 60
+    name_order: int = 45
+    is_count: bool = False
+    unset: str = ""
+    plural: str = ""
+    applies_to: tuple[tuple[str, tuple[object, ...]], ...] = ()
+    comparison: Comparison | None = None
+    compared_as: str = ""
+    label: str = ""
+    stored_default: object = None
+
+    def format_value(self, value: object) -> str:
+        """Return the phrase for a value: `ctx 512`, `bf16`, `5 warm-ups`."""
+        if value is None:
+            return self.unset
+        if isinstance(value, str) and ":" in value:
+            return value  # a reference to the user's code, or a device, needs no phrase
+        return self.phrase.format(value) + ("s" if self.is_count and value != 1 else "")
+
+    @property
+    def short_title(self) -> str:
+        """The word before the value in the phrase, or else the title: `d` for `d 64`."""
+        return self.phrase.removesuffix(" {}") if self.phrase.endswith(" {}") else self.title
+
+    @property
+    def compares(self) -> Comparison:
+        """What comparing two values means."""
+        return self.comparison or ("effort" if self.role == "effort" else "treatment")
+
+
+SETTING = Axis("setting", name_order=60)
+
+
+def find_axis(field: FieldInfo) -> Axis | None:
+    """Return the Axis with which a field is marked; None if it is not an axis."""
+    return next((mark for mark in field.metadata if isinstance(mark, Axis)), None)
+
+
+def axes_of_model(model: type[BaseModel]) -> dict[str, Axis]:
+    """Return the axes that the fields of a spec or cell declare, in order of declaration."""
+    return {name: axis for name, field in model.model_fields.items() if (axis := find_axis(field)) is not None}
+
+
+def value_if_not_stored(field: FieldInfo) -> Any:
+    """Return the value of an axis in cells that were stored without it: the first default of the spec's field."""
+    default = field.default
+    return next(iter(default), None) if isinstance(default, tuple) else default
+
+
+def add_axes(cell: type[BaseModel], spec: type[BaseModel]) -> None:
+    """Give the cell a field for every axis of the spec that it does not declare itself.
+
+    A cell with the default value is stored without the field, so that keys of older runs stay valid. Subclasses of the
+    cell that exist already do not get the fields.
+    """
+    for name in axes_of_model(spec):
+        if name in cell.model_fields:
+            continue
+        field, default = spec.model_fields[name], value_if_not_stored(spec.model_fields[name])
+        annotation: Any = get_args(field.annotation)[0] if get_origin(field.annotation) is tuple else field.annotation
+        cell.__annotations__[name] = annotation if default is not None else annotation | None
+        cell.__pydantic_fields__[name] = FieldInfo.from_annotated_attribute(
+            cell.__annotations__[name], Field(default=default, exclude_if=_equals(default))
+        )
+        cell.model_rebuild(force=True)
+
+
+def _equals(default: object) -> Callable[[object], bool]:
+    return lambda value: value == default
+
+
+HARDWARE = Axis("device", unset="this machine", order=11, name_order=12)
+"""The device's name: not requested, but part of the record of a cell that was measured elsewhere."""
+
+
+class DeclaredAxes(Mapping[str, Axis]):
+    """The axes that the cells of all commands have, in the order of columns; without settings."""
+
+    def __getitem__(self, name: str) -> Axis:
+        return _axes(kinds())[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_axes(kinds()))
+
+    def __len__(self) -> int:
+        return len(_axes(kinds()))
+
+
+def declared_fields() -> Mapping[str, Axis]:
+    """Return all axes and settings by field, in the order of names; a field without a mark is a setting."""
+    return _fields(kinds())
+
+
+@cache
+def _fields(names: tuple[str, ...]) -> Mapping[str, Axis]:
+    marked: dict[str, Axis] = {"hardware": HARDWARE}
+    defaults: dict[str, object] = {"hardware": None}
+    for command in map(command_of, names):
+        cell_fields = command.cell_class.model_fields.items()
+        defaults = {**{name: field.get_default() for name, field in cell_fields if name not in _UNNAMED}, **defaults}
+        for model in (command.spec_class, command.cell_class):
+            marked = {**axes_of_model(model), **marked}
+    found = {name: _complete(name, marked.get(name, SETTING), default) for name, default in defaults.items()}
+    return dict(sorted(found.items(), key=lambda item: item[1].name_order))
+
+
+_UNNAMED = ("kind", "model")
+"""Fields of cells that are neither axes nor settings: the size names the model."""
+
+
+def _complete(name: str, axis: Axis, default: object) -> Axis:
+    """Return the axis with the defaults that follow from its name and from the field of the cell."""
+    words = name.replace("_", " ")
+    return replace(
+        axis,
+        title=axis.title or words,
+        compared_as=axis.compared_as or words,
+        label=axis.label or (f"{words} {{}}" if axis.role == "setting" else axis.phrase),
+        stored_default=None if default is PydanticUndefined else default,
+    )
+
+
+@cache
+def _axes(names: tuple[str, ...]) -> Mapping[str, Axis]:
+    axes = {name: axis for name, axis in _fields(names).items() if axis.role != "setting"}
+    return dict(sorted(axes.items(), key=lambda item: item[1].order))
