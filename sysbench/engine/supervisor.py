@@ -228,9 +228,8 @@ class Supervisor:
         try:
             yield from self._provisions.read(placed, artifact)
         except SysbenchError as error:
-            return _finished(
-                placed.cell, "crashed", f"{error}; {last_words(stderr_tail)}" if stderr_tail else str(error)
-            )
+            said = last_words(stderr_tail or "")
+            return _finished(placed.cell, "crashed", f"{error}; {said}" if said else str(error))
         return finished
 
     def _choose_threads(self) -> Iterator[Event]:
@@ -387,16 +386,21 @@ def _describe_exit(exited: WorkerExited) -> str:
 
 _CRASH_REPORT = re.compile(
     r"Fatal Python error|(Current )?[Tt]hread 0x|  File \"|  Binary file|  <|Extension modules:|Current thread's C"
+    r"|Exception raised from |frame #\d+: "
 )
-"""Lines that Python's faulthandler writes when a process is killed by a signal; they follow what was said before."""
+"""Lines that Python's faulthandler and PyTorch's C++ write of where a process ended, after they have said why."""
+
+_CPP_REASON = "  what():"
+"""Begins the message of a C++ exception that nothing caught, which may have further lines of advice."""
 
 _WATCHDOG = re.compile(r"\[Rank (\d+)\].*?Watchdog caught collective operation timeout: (.*)")
 
 
 def last_words(stderr: str) -> str | None:
-    """Return the last line of a worker's output that says why it ended: not the report of where each thread was."""
+    """Return the line of a worker's output that says why it ended: not the report of where each thread was."""
     lines = [line for line in stderr.splitlines() if line.strip() and not _CRASH_REPORT.match(line)]
-    return lines[-1].strip() if lines else None
+    reasons = [line.removeprefix(_CPP_REASON) for line in lines if line.startswith(_CPP_REASON)]
+    return (reasons or lines)[-1].strip() if lines else None
 
 
 def _hanging_collective(exited: WorkerExited) -> str | None:

@@ -59,6 +59,7 @@ class FakeSampler:
         self.driver: str | None = None
         self.watched: list[tuple[int, ...]] = []
         self.used: list[DeviceInfo | None] = []
+        self.used_by_other_ranks: list[DeviceInfo] = []
         self.closed = False
         self._free_bytes = free_bytes
         self._failures = [ReadingsLost(at_s=0, source="nvml", detail="Driver/library version mismatch")]
@@ -68,6 +69,7 @@ class FakeSampler:
 
     def use(self, device: DeviceInfo | None, others: Sequence[DeviceInfo] = ()) -> None:
         self.used.append(device)
+        self.used_by_other_ranks += others
 
     def read(self, at_s: float) -> Reading:
         return Reading(at_s=at_s, host_rss_bytes=1)

@@ -165,6 +165,17 @@ WATCHDOG = (
 )
 
 
+CPP_ERROR = """terminate called after throwing an instance of 'c10::AcceleratorError'
+  what():  CUDA error: an illegal memory access was encountered
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+
+Exception raised from c10_cuda_check_implementation at /pytorch/c10/cuda/CUDAException.cpp:44 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x80 (0x7f2d in libc10.so)
+frame #1: clone + 0x44 (0x7f2e in libc.so.6)
+"""
+
+
 def _hang(line: Line, cell: Cell) -> None:
     line.step(cell)
     time.sleep(60)
@@ -213,6 +224,7 @@ _ACTS: dict[str, Callable[[Line, Cell], None]] = {
     "killed": _die_by(signal.SIGKILL),
     "waits for a rank": _abort(WATCHDOG),
     "aborts in C++": _abort("terminate called after throwing an instance of 'c10::Error'"),
+    "aborts with a reason": _abort(CPP_ERROR),
     "aborted": _die_by(signal.SIGABRT),
     "leaves": _leave,
     "hangs": _hang,

@@ -33,8 +33,8 @@ FIRST, SECOND, INSTANCE = {FIRST!r}, {SECOND!r}, {INSTANCE!r}
 def control(*lines):
     Path(os.environ["STUB_NVML_CONTROL"]).write_text("".join(line + "\\n" for line in lines))
 
-def gpu(uuid, index=0):
-    return DeviceInfo(name="a GPU", type="cuda", index=index, uuid=uuid)
+def gpu(uuid, index=0, memory_bytes=None):
+    return DeviceInfo(name="a GPU", type="cuda", index=index, uuid=uuid, memory_bytes=memory_bytes)
 
 def lost(sampler):
     return [(failure.source, failure.detail) for failure in sampler.failures()]

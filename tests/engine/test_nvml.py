@@ -92,6 +92,27 @@ def test_a_mig_instance_has_its_own_memory_and_its_boards_clock(driver: Driver) 
     assert INSTANCE.startswith("MIG-")
 
 
+def test_an_instance_is_found_where_cuda_reports_the_uuid_of_its_gpu(driver: Driver) -> None:
+    """GPU FIRST has 80 GiB, and instances of 10, 20 and 20 GiB. CUDA reports a little less memory than NVML."""
+    program = """
+    def used(gib, visible=""):
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible
+        sampler = SystemSampler()
+        sampler.use(gpu(FIRST, memory_bytes=int(gib * 2**30)))
+        return sampler.read(1.0).device_used_bytes, [detail for _, detail in lost(sampler) if "instances" in detail]
+
+    control("mig 0")
+    whole = used(79.2)
+    control("mig 1")
+    show(whole=whole, ten=used(9.6), named=used(19.5, "MIG-55555555-aaaa-bbbb-cccc-000000000005"), any=used(19.5))
+    """
+    shown = driver.run(program)
+    assert (shown["whole"], shown["ten"], shown["named"]) == ([30 * GIB, []], [3 * GIB, []], [8 * GIB, []])
+    used_bytes, (reason,) = shown["any"]
+    assert used_bytes is None
+    assert reason.startswith("2 of the GPU's 3 MIG instances have 19.5 GiB: name the one to use, CUDA_VISIBLE_DEVICES=")
+
+
 def test_an_older_driver_is_read_by_its_older_calls(old_driver: Driver) -> None:
     program = """
     sampler.use(gpu(FIRST))

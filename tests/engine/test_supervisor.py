@@ -101,6 +101,12 @@ def test_cells_are_announced_in_order_with_everything_about_them(tmp_path: Path)
             "SIGABRT",
         ),
         (
+            "aborts with a reason",
+            "crashed",
+            "the worker was killed by SIGABRT: CUDA error: an illegal memory access was encountered",
+            "SIGABRT",
+        ),
+        (
             "waits for a rank",
             "timeout",
             "rank 1: a collective did not end: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "

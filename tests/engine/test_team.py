@@ -186,8 +186,9 @@ def test_more_ranks_than_gpus_are_refused_and_no_log_stays(tmp_path: Path) -> No
     with pytest.raises(UsageError, match=r"--ranks 2 .* from cuda:1 on there is 1 device"):
         carry_out(spec_of([16], ranks=2, device="cuda:1"), tmp_path, launcher)
     assert list(tmp_path.iterdir()) == []
-    spec = spec_of([16], ranks=2, device="cuda")
-    assert outcomes(spec, carry_out(spec, tmp_path, launcher)) == {16: "ok"}
+    spec, sampler = spec_of([16], ranks=2, device="cuda"), FakeSampler()
+    assert outcomes(spec, carry_out(spec, tmp_path, launcher, sampler=sampler)) == {16: "ok"}
+    assert [each.torch_name for each in sampler.used_by_other_ranks] == ["cuda:1"]
 
 
 def test_ranks_that_cannot_start_end_the_run_and_the_worker_that_had(tmp_path: Path) -> None:

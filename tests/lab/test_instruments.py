@@ -437,6 +437,8 @@ def test_connecting_the_ranks_does_not_count_towards_the_ceiling_of_their_link(
     clock, connected = FakeTime(), [False]
 
     def all_reduce(message: torch.Tensor, *_: object) -> None:
+        if message.dtype == torch.float64:
+            return  # a number of the host, which goes through gloo
         clock.now_s += 20e-6 + message.numel() * 4 / 475e9 + (0.0 if connected[0] else 1.0)
         connected[0] = True
 

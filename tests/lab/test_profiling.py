@@ -6,21 +6,27 @@ import gzip
 import json
 import resource
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import nvtx
 import pytest
 import torch
 
+from sysbench.commands.profile import measure
 from sysbench.commands.profile.measure import run
 from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
 from sysbench.errors import OutputError, SysbenchError
 from sysbench.lab.ranges import named
 from sysbench.lab.recorder import recorder_for
+from sysbench.lab.step import TrainingStep
 from sysbench.log.events import DeviceInfo, Event, StageEntered, StepMeasured
 
 CPU = DeviceInfo(name="a processor", type="cpu")
+RANGES = {"nsys": "annotate", "torch": "record_function"}
+"""What makes a range, by profiler."""
 LAYERS = 2
 SHAPE: dict[str, Any] = {"d_model": 32, "d_ff": 48, "layers": LAYERS, "heads": 2, "vocab": 40, "batch": 2, "ctx": 16}
 
@@ -121,6 +127,31 @@ def test_what_pays_for_the_start_of_the_profiler_is_not_recorded(tmp_path: Path)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert len(ran) == 1
     assert (count(events, "aten::sin"), count(events, "aten::cos")) == (0, 1)
+
+
+@pytest.mark.parametrize("profiler", ["torch", "nsys"])
+def test_one_more_step_runs_first_and_is_outside_all_steps(
+    profiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It pays for the start of the profiler: Nsight Systems' begins with its range, that of torch.profiler before."""
+    names: list[str] = []
+
+    def named_range(name: str) -> AbstractContextManager[None]:
+        names.append(name)
+        return nullcontext()
+
+    monkeypatch.setattr(nvtx if profiler == "nsys" else torch.profiler, RANGES[profiler], named_range)
+    time_step = measure._time_step
+
+    def timed(step: TrainingStep, device: torch.device) -> float:
+        names.append("runs")
+        return time_step(step, device)
+
+    monkeypatch.setattr(measure, "_time_step", timed)
+    one = cell(mode="inference", warmup=0, active=2).model_copy(update={"profiler": profiler})
+    list(run(one, CPU, tmp_path / "trace.json"))
+    begins = ["sysbench"] if profiler == "nsys" else []
+    assert [name for name in names if name in ("sysbench", "runs", "step")] == [*begins, "runs", *["runs", "step"] * 2]
 
 
 def test_nothing_is_named_once_the_profile_is_over(tmp_path: Path) -> None:

@@ -132,6 +132,12 @@ def test_a_phase_whose_device_never_has_work_left_is_launch_bound() -> None:
     assert "launch-bound" in {caution.code for caution in small.cautions}
 
 
+@pytest.mark.parametrize("execution", ["eager", "compiled"])
+def test_a_compiled_model_is_not_told_to_compile(execution: str) -> None:
+    caution = cautions(stream(size="small", ctx=128, execution=execution))["launch-bound"]
+    assert ("--compile" in caution.remedy) == (execution == "eager")
+
+
 def test_a_cpu_is_never_launch_bound() -> None:
     assert "launch-bound" not in cautions(stream(TWO_CORES, size="small", ctx=128))
 

@@ -8,12 +8,15 @@ a machine has no NVIDIA driver, or if a GPU is lost during a run.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
+
+from sysbench import units
 
 # The numbers of nvml.h are its stable interface; their names in Python change ("throttle" became "event" reasons).
 _UNSUPPORTED: Final = frozenset({2, 3, 13, 25, 26})
@@ -72,6 +75,10 @@ _BOARD_CALLS: Final[Mapping[str, NvmlCalls]] = {
 """Clocks and temperature belong to the chip; a MIG instance shares them with the whole board."""
 
 
+_LIKE_MEMORY: Final = 0.1
+"""By what share the memory of a device may differ between CUDA and NVML, which counts the driver's own too."""
+
+
 class NvmlUnusableError(Exception):
     """NVML is installed but cannot be used; the message has the reason."""
 
@@ -113,18 +120,27 @@ class Nvml:
         self._binding = binding
         self.driver: str | None = _text(binding, "nvmlSystemGetDriverVersion")
 
-    def gpu(self, uuid: str) -> Gpu:
+    def gpu(self, uuid: str, memory_bytes: int | None = None) -> Gpu:
         """Return the GPU or MIG instance with this UUID, with or without its prefix.
 
-        Raises NvmlUnusableError if NVML does not find it.
+        CUDA may report the UUID of the GPU that contains an instance (cuDeviceGetUuid, unlike cuDeviceGetUuid_v2). If
+        `memory_bytes`, the device's memory according to CUDA, is given, the instance is then found by its memory, or by
+        CUDA_VISIBLE_DEVICES. Raises NvmlUnusableError if NVML does not find it.
         """
-        error, bare = None, uuid.removeprefix("GPU-")
+        binding, bare, error = self._binding, uuid.removeprefix("GPU-"), None
         # CUDA reports the UUID of an instance without marking it as such.
         for spelling in (uuid,) if uuid.startswith("MIG-") else (f"GPU-{bare}", f"MIG-{bare}"):
             try:
-                return Gpu(self._binding, self._binding.nvmlDeviceGetHandleByUUID(spelling), spelling)
-            except self._binding.NVMLError as refused:
+                handle = binding.nvmlDeviceGetHandleByUUID(spelling)
+            except binding.NVMLError as refused:
                 error = error or refused
+                continue
+            if spelling.startswith("MIG-"):
+                return Gpu(binding, handle, _board(binding, handle))
+            instances = _instances(binding, handle) if memory_bytes is not None else []
+            if memory_bytes is not None and instances:
+                return Gpu(binding, _instance_used(binding, instances, memory_bytes), handle)
+            return Gpu(binding, handle, handle)
         raise NvmlUnusableError(f"no GPU {uuid}: {error}")
 
     def boards(self) -> Iterator[tuple[str, int]]:
@@ -148,11 +164,10 @@ class Nvml:
 
 
 class Gpu:
-    """One GPU or MIG instance. A query that fails once is not repeated."""
+    """One GPU or MIG instance, on a board. A query that fails once is not repeated."""
 
-    def __init__(self, binding: ModuleType, handle: object, uuid: str) -> None:
+    def __init__(self, binding: ModuleType, handle: object, board: object) -> None:
         self._binding = binding
-        board = _board(binding, handle) if uuid.startswith("MIG-") else handle
         self._calls: dict[str, tuple[object, NvmlCalls]] = {
             **{field: (handle, calls) for field, calls in _INSTANCE_CALLS.items()},
             **{field: (board, calls) for field, calls in _BOARD_CALLS.items()},
@@ -284,6 +299,44 @@ def _board(binding: ModuleType, instance: object) -> object:
     except binding.NVMLError:
         return instance
     return board
+
+
+def _instances(binding: ModuleType, board: object) -> list[object]:
+    """Return the MIG instances of a GPU; empty if MIG is off, because CUDA then uses the whole GPU."""
+    try:
+        if not binding.nvmlDeviceGetMigMode(board)[0]:
+            return []
+        count = binding.nvmlDeviceGetMaxMigDeviceCount(board)
+    except binding.NVMLError:
+        return []
+    found = []
+    for index in range(count):
+        with suppress(binding.NVMLError):  # not every place is taken
+            found.append(binding.nvmlDeviceGetMigDeviceHandleByIndex(board, index))
+    return found
+
+
+def _instance_used(binding: ModuleType, instances: Sequence[object], memory_bytes: int) -> object:
+    """Return the instance that CUDA uses, which has about `memory_bytes`; CUDA uses one instance at a time.
+
+    Raises NvmlUnusableError if it is not the only one, and CUDA_VISIBLE_DEVICES does not name it.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if visible.startswith("MIG-"):
+        with suppress(binding.NVMLError):
+            return binding.nvmlDeviceGetHandleByUUID(visible.partition(",")[0])
+    alike = []
+    for instance in instances:
+        with suppress(binding.NVMLError):
+            total_bytes = int(binding.nvmlDeviceGetMemoryInfo(instance).total)
+            if abs(total_bytes - memory_bytes) <= _LIKE_MEMORY * memory_bytes:
+                alike.append(instance)
+    if len(alike) != 1:
+        raise NvmlUnusableError(
+            f"{len(alike) or 'none'} of the GPU's {len(instances)} MIG instances have {units.size(memory_bytes)}: name "
+            "the one to use, CUDA_VISIBLE_DEVICES=MIG-… (nvidia-smi -L)"
+        )
+    return alike[0]
 
 
 def _throttle_reason_names(reasons: int) -> tuple[str, ...]:

@@ -199,7 +199,7 @@ class SystemSampler:
         try:
             if device.uuid is None:
                 raise NvmlUnusableError(f"{device.torch_name} has no UUID to find it by")
-            return nvml.gpu(device.uuid)
+            return nvml.gpu(device.uuid, device.memory_bytes)
         except NvmlUnusableError as error:
             self._report("NVML", str(error), self._clock())
             return None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench import formulas as attention_costs
@@ -144,6 +145,12 @@ def test_a_check_that_runs_out_of_memory_leaves_the_cell_its_times(monkeypatch: 
     assert checked.errors == {}
     seen = CellEvents(said={AttentionChecked: [checked]})
     assert "not-checked" in {each.code for each in fold._cautions(seen, {}, {})}
+
+
+def test_a_device_without_fp64_is_compared_on_the_cpu() -> None:
+    with FakeTensorMode():
+        exact = experiment._exact(torch.empty(2, 3, device="mps"))  # Apple's GPUs refuse float64
+        assert (exact.device.type, exact.dtype) == ("cpu", torch.float64)
 
 
 def test_all_forwards_come_before_all_backwards_after_their_warm_up() -> None:

@@ -369,6 +369,7 @@ def test_tensors_with_the_size_of_a_workspace_are_not_workspaces() -> None:
     size = 32 * 2**20
     trace = [
         _alloc(1, size, 1),  # a weight
+        _alloc(8, size, 11),  # an activation that the first product reads, freed in backward
         _alloc(2, size, 11),  # the workspace of forward's thread
         _alloc(3, size, 12),  # an activation
         _alloc(4, size, 13),  # a workspace that its product releases at once
@@ -376,6 +377,7 @@ def test_tensors_with_the_size_of_a_workspace_are_not_workspaces() -> None:
         _alloc(4, size, 21),  # the workspace of autograd's thread
         _alloc(5, size, 22),  # a gradient
         _free(3, 23),
+        _free(8, 24),
         _alloc(6, size, 31),  # state
         _alloc(7, size, 51),  # the logits of the next step
     ]
@@ -388,7 +390,8 @@ def test_tensors_with_the_size_of_a_workspace_are_not_workspaces() -> None:
     ]
     assign_categories({"device_traces": [trace], "segments": []}, 0, boundaries, size)
     found = [entry["category"] for entry in trace if entry["action"] == "alloc"]
-    forward, backward = ["workspace", "activations", "workspace"], ["workspace", "gradients"]
+    forward = ["activations", "workspace", "activations", "workspace"]
+    backward = ["workspace", "gradients"]
     assert found == ["parameters", *forward, *backward, "optimizer state", "activations"]
 
 

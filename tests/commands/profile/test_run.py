@@ -340,6 +340,14 @@ def test_a_device_that_waits_for_the_host_is_launch_bound(tmp_path: Path) -> Non
     assert "40 %" in cautions(tmp_path, waiting, gpu=True)["launch-bound"]
 
 
+@pytest.mark.parametrize("execution", ["eager", "compiled"])
+def test_a_compiled_model_is_not_told_to_compile(tmp_path: Path, execution: str) -> None:
+    waiting = on_device(device=device_use(waiting_ns=400_000))
+    found = recorded(tmp_path, waiting, gpu=True, execution=execution).cautions
+    (caution,) = [each for each in found if each.code == "launch-bound"]
+    assert ("--compile" in caution.remedy) == (execution == "eager")
+
+
 def test_kernels_that_nobody_launched_are_said_to_be_in_no_range(tmp_path: Path) -> None:
     assert "5.0 %" in cautions(tmp_path, on_device(unlinked_ns=50_000), gpu=True)["kernels-unlinked"]
     assert "kernels-unlinked" not in cautions(tmp_path, on_device(unlinked_ns=5_000), gpu=True)

@@ -1,11 +1,11 @@
-/* A stand-in for NVIDIA's management library: two GPUs and one MIG instance, with faults on demand.
+/* A stand-in for NVIDIA's management library: two GPUs and three MIG instances, with faults on demand.
  *
  * STUB_NVML_CONTROL names a file that is read at every call. Its lines:
  *     <function> <code> [<calls>]   the function returns this error code, after so many calls that succeed
  *     reasons <bits>                why the clocks are low
  *     pids <pid> ...                processes that compute on each GPU; `pids:GPU-22222222` and
  *                                   `reasons:GPU-22222222` are those of that GPU alone
- *     power_limit_mw <number>       and likewise mig, compute_mode: settings of each GPU
+ *     power_limit_mw <number>       and likewise compute_mode, mig (1 switches it on): settings of each GPU
  * STUB_NVML_LOG names a file that every call is written to, one name per line.
  *
  * There is no function that finds a GPU by index: whoever tries gets "function not found". Only with LISTED defined are
@@ -34,6 +34,8 @@ static Gpu gpus[] = {
     {"GPU-22222222-aaaa-bbbb-cccc-000000000002", 24 * GIB, 1 * GIB, 5 * GIB, 7000, 20, 1200, 150500, 50, -1},
     {"GPU-11111111-aaaa-bbbb-cccc-000000000001", 80 * GIB, 2 * GIB, 30 * GIB, 1000, 97, 1410, 312250, 61, -1},
     {"MIG-33333333-aaaa-bbbb-cccc-000000000003", 10 * GIB, 0, 3 * GIB, 0, 0, 0, 0, 0, 1},
+    {"MIG-44444444-aaaa-bbbb-cccc-000000000004", 20 * GIB, 0, 7 * GIB, 0, 0, 0, 0, 0, 1},
+    {"MIG-55555555-aaaa-bbbb-cccc-000000000005", 20 * GIB, 0, 8 * GIB, 0, 0, 0, 0, 0, 1},
 };
 
 typedef struct { unsigned long long total, free, used; } Memory;
@@ -102,6 +104,36 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, Gpu **gpu) {
     for (size_t index = 0; index < sizeof gpus / sizeof *gpus; index++)
         if (!strcmp(gpus[index].uuid, uuid)) {
             *gpu = &gpus[index];
+            return SUCCESS;
+        }
+    return NOT_FOUND;
+}
+
+/* A number that a line of the control file may set. */
+static unsigned setting(const char *word, unsigned otherwise) {
+    char rest[512];
+    return control(word, rest, sizeof rest) ? (unsigned)strtoul(rest, NULL, 10) : otherwise;
+}
+
+int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *current, unsigned *pending) {
+    ENTER
+    WHOLE_GPU_ONLY
+    *current = *pending = setting("mig", 0);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(Gpu *gpu, unsigned *count) {
+    ENTER
+    *count = gpu->board < 0 ? 7 : 0;
+    return SUCCESS;
+}
+
+/* The instances of a GPU are in the places 1, 2, …: place 0 is free. */
+int nvmlDeviceGetMigDeviceHandleByIndex(Gpu *gpu, unsigned index, Gpu **instance) {
+    ENTER
+    for (size_t each = 0; index && each < sizeof gpus / sizeof *gpus; each++)
+        if (gpus[each].board >= 0 && &gpus[gpus[each].board] == gpu && !--index) {
+            *instance = &gpus[each];
             return SUCCESS;
         }
     return NOT_FOUND;
@@ -279,12 +311,6 @@ int nvmlDeviceGetMaxClockInfo(Gpu *gpu, unsigned type, unsigned *clock_mhz) {
     return SUCCESS;
 }
 
-/* A number that a line of the control file may set. */
-static unsigned setting(const char *word, unsigned otherwise) {
-    char rest[512];
-    return control(word, rest, sizeof rest) ? (unsigned)strtoul(rest, NULL, 10) : otherwise;
-}
-
 int nvmlDeviceGetEnforcedPowerLimit(Gpu *gpu, unsigned *limit_mw) {
     (void)gpu;
     ENTER
@@ -310,13 +336,6 @@ int nvmlDeviceGetEccMode(Gpu *gpu, unsigned *current, unsigned *pending) {
     (void)gpu;
     ENTER
     *current = *pending = 1;
-    return SUCCESS;
-}
-
-int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *current, unsigned *pending) {
-    (void)gpu;
-    ENTER
-    *current = *pending = setting("mig", 0);
     return SUCCESS;
 }
 
