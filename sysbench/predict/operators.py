@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import _resolve_process_group
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.workload.workload import flops
 from sysbench.predict.trace import Dtype, HostWork, Kernel, Kind
-from sysbench.simulate.cuda.workspaces import installed_torch
+from sysbench.simulate.followed import installed_torch
 from sysbench.simulate.tensors import SimulatedTensor
 from sysbench.spec.ranks import NODE_RANKS
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from sysbench.log.events import DeviceInfo, GpuSimulated
 from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.simulate.cuda.workspaces import Workspaces, followed_torch
+from sysbench.simulate.cuda.workspaces import Workspaces
+from sysbench.simulate.followed import followed_torch
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.ranks import Strategy, layout
 

@@ -211,6 +211,7 @@ class ReplayCache:
             return unlimited, _verdict(unlimited, unlimited, usable_bytes)
         memory = gpu.memory_bytes, gpu.outside_bytes
         if memory not in self._replays:  # many GPUs have the same memory
-            base = None if self._collects_garbage or settings.expandable_segments else unlimited
+            is_restorable = not (self._collects_garbage or settings.expandable_segments or settings.prefers_oldest)
+            base = unlimited if is_restorable else None
             self._replays[memory] = Replay(self._recording, gpu, settings, base=base, shared_events=shared_events)
         return self._replays[memory], _verdict(self._replays[memory], unlimited, usable_bytes)

@@ -32,6 +32,7 @@ from torch.utils._device import _device_constructors
 import sysbench
 from sysbench.errors import UnavailableError
 from sysbench.lab.memory.accounting import DispatchMode, StorageWatch, tensors_in
+from sysbench.simulate.followed import installed_torch
 
 DEVICE = torch.device("cpu", 0)
 """Device of simulated tensors. torch distinguishes it from the host's `cpu`, which has no index, but otherwise treats
@@ -296,6 +297,10 @@ class SimulatedDevice(ObservedDevice):
             _aten._grouped_mm.default: self._multiply_groups,
             _aten.nonzero.default: self._find,
             _aten.masked_select.default: self._select,
+            _aten._scaled_dot_product_efficient_attention.default: self._attend,
+            _aten.native_dropout.default: self._drop,
+            _aten._fused_rms_norm.default: self._normalize,
+            _aten._fused_rms_norm_backward.default: self._normalize_backward,
             _aten._cudnn_rnn.default: self._recur,
             _aten._cudnn_rnn_backward.default: self._recur_backward,
             **dict.fromkeys(_INDEXED, self._index),
@@ -406,6 +411,46 @@ class SimulatedDevice(ObservedDevice):
         groups = [a.shape[0]] if a.dim() == b.dim() == 3 else groups
         self._arguments = args
         return self._watched(_as_simulated(torch.empty(*groups, a.shape[-2], b.shape[-1], dtype=a.dtype, device=_META)))
+
+    def _attend(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Handle efficient attention, which allocates the state of the random generator first, or has it on the host.
+
+        It is on the host before PyTorch 2.14, and where there is dropout.
+        """
+        dropout = args[5] if len(args) > 5 else kwargs.get("dropout_p", 0.0)
+        is_on_host = dropout > 0.0 or installed_torch() < (2, 14)
+        self._arguments = args
+        output, logsumexp, *state = _infer_shapes(func, args, kwargs)
+        if is_on_host:
+            state = [torch.empty(each.shape, dtype=each.dtype) for each in state]
+        state, results = (self._watched(_as_simulated(each)) for each in (state, [output, logsumexp]))
+        return (*results, *state)
+
+    def _drop(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Handle dropout, which allocates its mask first."""
+        mask = self._compute(_aten.empty_like.default, args[:1], {"dtype": torch.bool})
+        output = self._compute(_aten.empty_like.default, args[:1], {})
+        self.call_key = None
+        return output, mask
+
+    def _normalize(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Handle RMSNorm, for which PyTorch has a kernel on a GPU but no shape function."""
+        source, shape = args[:2]
+        kept = source.shape[: source.dim() - len(shape)]
+        self._arguments = args
+        output = torch.empty(source.shape, dtype=source.dtype, device=_META)
+        scale = torch.empty((*kept, *(1 for _ in shape)), dtype=torch.float32, device=_META)
+        return self._watched(_as_simulated((output, scale)))
+
+    def _normalize_backward(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Return the gradients of the input and of the weight of RMSNorm."""
+        _, source, _, _, weight, wanted = args
+        self._arguments = args
+        like = [
+            torch.empty(each.shape, dtype=each.dtype, device=_META) if asked else None
+            for each, asked in zip((source, weight), wanted, strict=True)
+        ]
+        return self._watched(_as_simulated(tuple(like)))
 
     def _recur(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle cuDNN's recurrent layers, which keep a reserve for backward; torch's shape function leaves it empty.

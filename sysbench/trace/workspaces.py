@@ -7,6 +7,8 @@ thread that runs forward, and one for autograd's. From torch 2.15 on, each produ
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -18,15 +20,24 @@ DEFAULT_BYTES: Final = 8_519_680
 """Size of a workspace by default (parseChosenWorkspaceSize in ATen/cuda/CublasHandlePool.cpp)."""
 LARGE_BYTES: Final = 33_554_432
 """Size of a workspace on Hopper and Blackwell. Parameters and activations often have this size too."""
-LARGE_MAJORS: Final = frozenset({9, 10, 12})
-"""Major compute capabilities with large workspaces."""
+_LARGE_MAJORS: Final = frozenset({9, 10, 12})
+_THOR: Final = 11
+"""Major compute capability that PyTorch knows since 2.14."""
+_CONFIGURATION: Final = re.compile(r":([0-9]+):([0-9]+)")
 MOST_PER_STREAM: Final = 2
 """Maximum number of workspaces that are kept for a stream: for the thread of forward, and for autograd's."""
 
 
-def workspace_bytes(major: int) -> int:
-    """Return the size of a workspace on a GPU of compute capability `major`."""
-    return LARGE_BYTES if major in LARGE_MAJORS else DEFAULT_BYTES
+def workspace_bytes(major: int, torch: tuple[int, int], environment: Mapping[str, str]) -> int:
+    """Return the size of a workspace on a GPU of compute capability `major`.
+
+    torch        version of PyTorch
+    environment  variables that PyTorch reads: CUBLAS_WORKSPACE_CONFIG asks for another size, as :KIB:COUNT:KIB:COUNT…
+    """
+    asked = _CONFIGURATION.findall(environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if asked:
+        return sum(int(kib) * 1024 * int(count) for kib, count in asked)
+    return LARGE_BYTES if major in _LARGE_MAJORS or (major == _THOR and torch >= (2, 14)) else DEFAULT_BYTES
 
 
 def are_kept_workspaces(

@@ -23,12 +23,13 @@ from typing import Any
 from unittest import mock
 
 from tests.fake_gpu.fake import FakeGpu
-from tests.fake_gpu.memory import Group, Pair, pairs, split, table
+from tests.fake_gpu.memory import Group, Pair, own, pairs, split, table
 
 ROOT = Path(__file__).parents[2]
 
 _TINY = ("--size=tiny",)
 _BOTH = ("--precision=fp32,bf16", "--attention=naive,sdpa", "--mode=train")
+_OF_TEXT = (*("NanoGpt", "Llama", "Grouped", "Encoder", "Weighted", "Mamba", "Mixture", "Adapted", "Recomputed"),)
 GROUPS = (
     Group((*_TINY, "--ctx=64,128,512", "--precision=fp32,bf16,fp16,tf32", "--mode=train", "--attention=naive,sdpa")),
     Group((*_TINY, "--ctx=128,512", "--precision=fp32,bf16", "--mode=forward,inference", "--attention=naive,sdpa")),
@@ -64,8 +65,11 @@ GROUPS = (
         )
     ),
     Group((*_TINY, "--ctx=128", *_BOTH), gpu=("a100-80gb", "8.0")),
+    *(own(name, "--precision=fp32,bf16") for name in _OF_TEXT),
+    *(own(name, "--precision=fp32,bf16", "--input=image=float32[B,3,64,64]") for name in ("Patches", "Mixer")),
+    own("Translator", "--precision=fp32,bf16", "--input=source=int64[B,T]<1024,target=int64[B,T]<1024"),
 )
-"""Sizes, contexts, batches, precisions, modes, attention kinds, optimizers, settings of PyTorch, and two GPUs."""
+"""Sizes, contexts, batches, precisions, modes, attention kinds, optimizers, settings, two GPUs, own models."""
 
 
 def key() -> str:

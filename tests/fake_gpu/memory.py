@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.fake_gpu.fake import FakeGpu
 
+ROOT = Path(__file__).parents[2]
 IDENTITY = ("size", "own", "ctx", "batch", "precision", "mode", "attention", "optimizer", "grad_accum")
 _PEAKS = ("allocated_peak_bytes", "reserved_peak_bytes")
 
@@ -32,7 +33,14 @@ class Group:
     def name(self) -> str:
         """The group, for people and as a key."""
         settings = [f"{name}={value}" for name, value in self.settings.items()]
-        return " ".join([*self.words, *settings, *([self.gpu[0]] if self.gpu[0] != "h100" else [])])
+        words = [word for word in self.words if not word.startswith("--app-dir")]
+        return " ".join([*words, *settings, *([self.gpu[0]] if self.gpu[0] != "h100" else [])])
+
+
+def own(name: str, *words: str) -> Group:
+    """A training step of a model of `strangers`."""
+    model = (f"--model=tests.fake_gpu.strangers:{name}", f"--app-dir={ROOT}")
+    return Group((*model, "--mode=train", "--batch=2", "--ctx=64", *words))
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,8 @@ def pairs(gpu: FakeGpu, group: Group) -> list[Pair]:
 
 def _cells(gpu: FakeGpu, group: Group, *words: str, capability: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as directory:
-        options: dict[str, Any] = {"capability": capability, **group.settings}
+        nvml = "expandable_segments:True" in group.settings.get("PYTORCH_CUDA_ALLOC_CONF", "")  # which they ask
+        options: dict[str, Any] = {"capability": capability, "nvml": nvml, **group.settings}
         ran = gpu.answered("memory", *group.words, *words, "--json=-", "--no-live", cwd=Path(directory), **options)
     try:
         cells: list[dict[str, Any]] = json.loads(ran.out)["cells"]

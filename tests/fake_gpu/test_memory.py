@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fake_gpu.fake import FakeGpu
-from tests.fake_gpu.memory import Group, pairs
+from tests.fake_gpu.memory import Group, own, pairs
 
 SMALL = ("--size=tiny", "--batch=2")
 GROUPS = (
@@ -22,6 +22,7 @@ GROUPS = (
         ("a100-80gb", "8.0"),
     ),
     Group((*SMALL, "--ctx=64", "--mode=train"), {"TORCH_CUBLAS_WORKSPACE_CACHE": "1"}),
+    *(own(name, "--precision=fp32,bf16") for name in ("NanoGpt", "Llama", "Grouped", "Adapted")),
 )
 
 

@@ -55,6 +55,19 @@ def test_streams_do_not_share_cached_blocks() -> None:
     assert len(segment_events(made)) == 2
 
 
+@pytest.mark.parametrize(("prefers_oldest", "expected"), [(False, 0), (True, 10 * MIB)])
+def test_of_equal_blocks_pytorch_2_12_takes_the_one_that_was_made_first(prefers_oldest: bool, expected: int) -> None:
+    """The addresses are those that the compiled allocators of PyTorch 2.11 and 2.12.1 gave."""
+    made = CachingAllocator(64 * GIB, AllocatorSettings(prefers_oldest=prefers_oldest))
+    first = made.allocate(10 * MIB).address
+    made.free(first)
+    small, other = made.allocate(3 * MIB), made.allocate(10 * MIB)
+    made.free(other)
+    made.free(small)
+    made.free(made.allocate(5 * MIB))  # which is made anew, at the lowest address
+    assert made.allocate(10 * MIB).address - first == expected
+
+
 def test_the_smallest_fitting_block_is_taken_and_of_equals_the_lowest() -> None:
     """get_free_block: lower_bound by size, then address."""
     made = allocator()

@@ -77,7 +77,8 @@ def test_efficient_attention_needs_more_for_wide_heads_and_for_fp32() -> None:
     assert _bytes(backward, by_position, by_position, by_position, by_position, None) == [expected]
 
 
-def test_a_softmax_that_is_safe_takes_an_unsafe_one_and_what_is_masked() -> None:
+def test_a_softmax_that_is_safe_takes_what_is_masked_and_its_gradient_a_product() -> None:
     scores = _empty(2, 3, 5, 7, dtype=torch.float32)
-    softmax, masked, rows = SCRATCH[aten._safe_softmax.default](scores, -1)[0]
-    assert (softmax, masked, rows) == (4 * scores.numel(), scores.numel(), 2 * 3 * 5)
+    masked, rows, _ = SCRATCH[aten._safe_softmax.default](scores, -1)[0]
+    assert (masked, rows) == (scores.numel(), 2 * 3 * 5)
+    assert _bytes(aten._softmax_backward_data.default, scores, scores, -1, torch.float32) == [4 * 210]

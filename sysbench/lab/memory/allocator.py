@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import resource
 import sys
 import time
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 from sysbench.lab.memory.accounting import DispatchMode, tensors_in
 from sysbench.lab.memory.modules import ModuleMetadata
+from sysbench.log.outcomes import BUILD
 from sysbench.trace.workspaces import are_kept_workspaces, are_momentary, workspace_bytes
 
 _OUT_OF_MEMORY_PHRASES = (
@@ -127,7 +129,7 @@ class _Boundary:
     default_category: str | None
     """Category of all other live blocks allocated since `default_since_us`; None leaves them uncategorized."""
     phase: str = ""
-    """The phase that ends here; empty at the end of the build, and within a phase."""
+    """The phase that ends here; `BUILD` before the first step; empty within a phase."""
     module_by_address: dict[int, str] = field(default_factory=dict)
     """Module of parameters, buffers, gradients and optimizer state by address, for allocations without one."""
 
@@ -161,8 +163,9 @@ class History:
 
     def categorize_initial_blocks(self, step: _Step) -> None:
         """Categorize the blocks that exist before the first step as parameters or inputs."""
-        category_by_address = dict.fromkeys(_addresses(step.model.parameters()), "parameters")
-        self._add_boundary(category_by_address, 0, "inputs")
+        category_by_address = dict.fromkeys(_addresses(step.model.buffers()), "inputs")
+        category_by_address |= dict.fromkeys(_addresses(step.model.parameters()), "parameters")
+        self._add_boundary(category_by_address, 0, "inputs", BUILD)
         self._boundaries[-1].module_by_address = _module_by_address(step)
 
     @contextmanager
@@ -209,7 +212,9 @@ class History:
         """Return the history in the format of `torch.cuda.memory._snapshot()`, with categories and phases added."""
         content: dict[str, Any] = torch.cuda.memory._snapshot(self.device)
         major, _ = torch.cuda.get_device_capability(self.device)
-        assign_categories(content, self.device.index or 0, self._boundaries, workspace_bytes(major))
+        version, minor = torch.__version__.split(".")[:2]
+        size_bytes = workspace_bytes(major, (int(version), int(minor)), os.environ)
+        assign_categories(content, self.device.index or 0, self._boundaries, size_bytes)
         content["external_annotations"] = [*content.get("external_annotations", []), *self._annotations]
         content["sysbench"] = {
             "source": "measured",
@@ -287,7 +292,11 @@ def assign_categories(
 def _workspaces(
     trace: list[dict[str, Any]], boundaries: Sequence[_Boundary], workspace_bytes: int
 ) -> Iterator[dict[str, Any]]:
-    """Return the allocations of cuBLAS workspaces, kept or momentary; see `sysbench.trace.workspaces`."""
+    """Return the allocations of cuBLAS workspaces, kept or momentary; see `sysbench.trace.workspaces`.
+
+    Each thread keeps one. Backward runs on autograd's thread. While the model is built, the trial of attention runs
+    forward and then backward.
+    """
     born: list[int] = []
     died: dict[int, int] = {}
     live: dict[int, int] = {}
@@ -309,8 +318,11 @@ def _workspaces(
         position not in died and phase != "optimizer" and last_named_us.get(entry["addr"], -1) < entry["time_us"]
         for position, entry, phase in zip(born, entries, phases, strict=True)
     ]
-    threads = np.array([2 * e.get("stream", 0) + (p == "backward") for e, p in zip(entries, phases, strict=True)], int)
-    kept = are_kept_workspaces(np.array(is_candidate, np.bool_), threads, most=1)
+    threads = [2 * e.get("stream", 0) + (p == "backward") for e, p in zip(entries, phases, strict=True)]
+    in_build = [n for n, phase in enumerate(phases) if is_candidate[n] and phase == BUILD]
+    for number in in_build[1:]:
+        threads[number] += 1
+    kept = are_kept_workspaces(np.array(is_candidate, np.bool_), np.array(threads, np.int64), most=1)
     is_workspace = kept | are_momentary(np.array(born, np.int64), ends)
     return (entry for entry, found in zip(entries, is_workspace, strict=True) if found)
 

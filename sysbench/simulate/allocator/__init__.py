@@ -90,8 +90,8 @@ class CachingAllocator:
         self._device = device or DeviceMemory(capacity_bytes, outside_bytes)
         self._ledger = Ledger(record)
         self._expandable = ExpandableMemory(self._device, settings, self._ledger)
-        self._small = BlockPool(is_small=True)
-        self._large = BlockPool(is_small=False)
+        self._small = BlockPool(is_small=True, by_age=settings.prefers_oldest)
+        self._large = BlockPool(is_small=False, by_age=settings.prefers_oldest)
         self._in_use: dict[int, Block] = {}
         self._annotations: list[Annotation] = []
         self._allowed_bytes: int | None = None

@@ -5,13 +5,17 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import count
+from operator import attrgetter
 
 Frames = Sequence[object]
 """Stack of an allocation: any objects that the caller wants in the snapshot. Viewers expect dictionaries with
 `filename`, `line` and `name`."""
 
 FreeBlocks = list[tuple[int, int, "Block"]]
-"""(size, address, block), ascending: addresses are unique, so blocks themselves are never compared."""
+"""(size, address or number, block), ascending: both are unique, so blocks themselves are never compared."""
+
+_numbers = count()
 
 
 class VirtualSegment:
@@ -53,6 +57,7 @@ class Block:
 
     A freed block may grow, shrink or merge with a neighbour, so keep a reference only while the block is in use.
 
+    number              blocks made later have larger ones
     address, size       start address, and size in bytes
     requested           size of the last request that the block served; at most `size`
     previous, next      neighbours in the same segment
@@ -67,6 +72,7 @@ class Block:
         "frames",
         "mapped",
         "next",
+        "number",
         "pool",
         "previous",
         "requested",
@@ -80,6 +86,7 @@ class Block:
     def __init__(
         self, pool: BlockPool, stream: int, address: int, size: int, virtual_segment: VirtualSegment | None = None
     ) -> None:
+        self.number = next(_numbers)
         self.pool = pool
         self.stream = stream
         self.address = address
@@ -132,14 +139,16 @@ class BlockPool:
     searches  number of searches for a block; counted only if garbage collection is enabled
     """
 
-    def __init__(self, is_small: bool) -> None:
+    def __init__(self, is_small: bool, *, by_age: bool) -> None:
+        """Create an empty pool; blocks of equal size are in the order of their creation or of their addresses."""
         self.is_small = is_small
+        self._order = attrgetter("number" if by_age else "address")
         self.searches = 0
         self._free: defaultdict[int, FreeBlocks] = defaultdict(list)
         self._unmapped: defaultdict[int, list[tuple[int, Block]]] = defaultdict(list)
 
     def free_blocks(self, stream: int) -> FreeBlocks:
-        """Return the free blocks of a stream in search order: by size, then address."""
+        """Return the free blocks of a stream in search order: by size, then address or age."""
         return self._free[stream]
 
     def unmapped_blocks(self, stream: int) -> list[tuple[int, Block]]:
@@ -147,7 +156,7 @@ class BlockPool:
         return self._unmapped[stream]
 
     def __iter__(self) -> Iterator[Block]:
-        """Yield all free blocks by stream, then size, then address."""
+        """Yield all free blocks by stream, then in search order."""
         for stream in sorted(self._free):
             for _, _, block in self._free[stream]:
                 yield block
@@ -156,7 +165,7 @@ class BlockPool:
         """Add a free or unmapped block."""
         if block.mapped:
             block.searches_at_insert = self.searches
-            insort(self._free[block.stream], (block.size, block.address, block))
+            insort(self._free[block.stream], (block.size, self._order(block), block))
         else:
             insort(self._unmapped[block.stream], (block.address, block))
 
@@ -164,7 +173,7 @@ class BlockPool:
         """Remove a block. Call this before the block's size or address changes, because they are the sort key."""
         if block.mapped:
             free = self._free[block.stream]
-            del free[bisect_left(free, (block.size, block.address))]
+            del free[bisect_left(free, (block.size, self._order(block)))]
         else:
             unmapped = self._unmapped[block.stream]
             del unmapped[bisect_left(unmapped, (block.address,))]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sysbench.errors import unknown
+from sysbench.simulate.followed import installed_torch
 from sysbench.snapshot.block_sizes import SMALL_BYTES, rounded_bytes
 
 MIB = 1024 * 1024
@@ -44,6 +45,8 @@ class AllocatorSettings:
     large_segment_bytes           segment size for requests of 1 to 10 MiB, and page size of large expandable segments
     memory_fraction               fraction of the device's memory that the allocator may use
     text                          the settings as they were written
+    prefers_oldest                whether, of free blocks of equal size, the one that was made first is used, as in
+                                  PyTorch 2.12; otherwise the one at the lowest address
     """
 
     max_split_bytes: int = UNLIMITED
@@ -54,6 +57,7 @@ class AllocatorSettings:
     large_segment_bytes: int = 20 * MIB
     memory_fraction: float = 1.0
     text: str = ""
+    prefers_oldest: bool = field(default_factory=lambda: installed_torch() == (2, 12))
 
     def __post_init__(self) -> None:
         if self.expandable_segments and self.large_segment_bytes % ROUND_LARGE_BYTES:

@@ -1,6 +1,6 @@
 """Attention on a simulated GPU: which kernel is selected, and which tensors each kernel saves for backward.
 
-Without a GPU, torch would use the CPU's kernels, which save different tensors. Sources, PyTorch 2.11 to 2.13:
+Without a GPU, torch would use the CPU's kernels, which save different tensors. Sources, PyTorch 2.11 to 2.15:
 aten/src/ATen/native/transformers/attention.cpp (scaled_dot_product_attention), cuda/sdp_utils.cpp (the selection),
 cuda/attention.cu and torch/_meta_registrations.py (the shapes), torch/_inductor/kernel/flex (FlexAttention).
 """
@@ -18,6 +18,8 @@ from torch import Tensor
 
 from sysbench.errors import UnavailableError
 from sysbench.lab.attention import FlexAttention
+from sysbench.lab.memory.accounting import DispatchMode
+from sysbench.simulate.followed import installed_torch
 from sysbench.simulate.gpu import Gpu
 
 _HALF_DTYPES = (torch.float16, torch.bfloat16)
@@ -51,7 +53,7 @@ def attention_on(gpu: Gpu) -> Attend:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        run = _select_kernel(gpu, query, key, value, attn_mask)
+        run = _select_kernel(gpu, query, key, value, attn_mask, dropout_p)
         if attn_mask is not None and attn_mask.dtype is torch.bool:
             hidden, shown = (
                 torch.scalar_tensor(number, dtype=query.dtype, device=query.device) for number in (-math.inf, 0.0)
@@ -100,9 +102,21 @@ def _cudnn(
     return output
 
 
+class _AddingInPlace(DispatchMode):
+    """A dispatch mode in which the sum of two tensors takes the memory of the first one.
+
+    Attention adds its mask to the scores so, but to a copy of them if they are dispatched in Python, as here.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.ops.aten.add.Tensor:
+            return func(*args, **(kwargs or {}))
+        return torch.ops.aten.alias.default(torch.ops.aten.add_.Tensor(*args))
+
+
 def _math(*args: Any, **options: Any) -> Tensor:
-    # For tensors dispatched in Python, torch adds the mask to a copy of the scores, which is freed before the peak.
-    output: Tensor = torch.ops.aten._scaled_dot_product_attention_math.default(*args, **options)[0]
+    with _AddingInPlace():
+        output: Tensor = torch.ops.aten._scaled_dot_product_attention_math.default(*args, **options)[0]
     return output
 
 
@@ -110,14 +124,16 @@ def _needs_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-def _select_kernel(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Callable[..., Tensor]:
+def _select_kernel(
+    gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float
+) -> Callable[..., Tensor]:
     """Select the kernel (select_sdp_backend). Raises RuntimeError if no enabled kernel supports the inputs."""
     cuda = torch.backends.cuda
     candidates: list[tuple[Callable[..., Tensor], bool, str | None]] = [
         (_flash, cuda.flash_sdp_enabled(), _flash_problem(gpu, q, k, v, masked=mask is not None)),
         (_efficient, cuda.mem_efficient_sdp_enabled(), _efficient_problem(gpu, q, k, v)),
         (_math, cuda.math_sdp_enabled(), None),
-        (_cudnn, cuda.cudnn_sdp_enabled(), _cudnn_problem(gpu, q, k, v, mask)),
+        (_cudnn, cuda.cudnn_sdp_enabled(), _cudnn_problem(gpu, q, k, v, mask, dropout)),
     ]
     if gpu.compute_capability[0] in (9, 10):
         # check_prefer_cudnn_attention: cuDNN needs the same memory as flash attention except for its workspace.
@@ -152,7 +168,7 @@ def _efficient_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Return why efficient attention does not support the inputs, or None (can_use_mem_efficient_attention)."""
     if q.dim() != 4:
         return _NOT_4D
-    if k.shape[1] != q.shape[1]:
+    if k.shape[1] != q.shape[1] and installed_torch() < (2, 14):
         return "Memory efficient attention requires equal numbers of key and query heads"
     is_recent = gpu.compute_capability >= (8, 0)
     # The alignment is minimum_gemm_alignment, in elements.
@@ -165,8 +181,12 @@ def _efficient_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     return _type_problem("Memory efficient attention", q, dtypes)
 
 
-def _cudnn_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> str | None:
+def _cudnn_problem(
+    gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> str | None:
     """Return why cuDNN 9.15 or later does not support the inputs, or None if it does (can_use_cudnn_attention)."""
+    if dropout and installed_torch() >= (2, 12):
+        return "cuDNN attention does not support dropout"
     if mask is not None and _needs_gradient(mask):
         return "cuDNN attention has no gradient of the mask"
     if gpu.compute_capability < (8, 0):

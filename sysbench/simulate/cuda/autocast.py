@@ -130,8 +130,10 @@ class Autocast:
             def kernel(*args: Any, **kwargs: Any) -> Any:
                 with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
                     dtype = dtype_for([*args, *kwargs.values()])
-                    converted = {key: self.cast(value, dtype) for key, value in kwargs.items()}
-                    return operator(*(self.cast(value, dtype) for value in args), **converted)
+                    # The last argument first, as the compiler of PyTorch evaluates them.
+                    converted = {key: self.cast(value, dtype) for key, value in reversed(kwargs.items())}
+                    cast = [self.cast(value, dtype) for value in reversed(args)]
+                    return operator(*reversed(cast), **converted)
 
             return kernel
 

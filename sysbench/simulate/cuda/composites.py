@@ -30,6 +30,7 @@ def composites_on(gpu: Gpu) -> Composites:
         "softmax.int": _softmax_with_cast(torch.ops.aten._softmax.default),
         "log_softmax.int": _softmax_with_cast(torch.ops.aten._log_softmax.default),
         "dropout": _dropout,
+        "_fused_rms_norm": _rms_norm,
         **{f"{name}.input": _recurrent(mode) for mode, name in enumerate(_RECURRENT)},
         **{f"{name}.data": _recurrent(mode, packed=True) for mode, name in enumerate(_RECURRENT)},
     }
@@ -97,6 +98,37 @@ def _softmax_with_cast(operator: Any) -> Callable[..., Tensor]:
         return result
 
     return softmax
+
+
+def _rms_norm(source: Tensor, shape: list[int], weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
+    """Simulate RMSNorm as one kernel (cuda/layer_norm_kernel.cu); elsewhere, PyTorch takes it apart."""
+    normalize: Callable[..., tuple[Tensor, Tensor]] = _RmsNorm.apply
+    return normalize(source, shape, weight, eps)
+
+
+class _RmsNorm(torch.autograd.Function):
+    """RMSNorm with the kernels of a GPU, which read contiguous tensors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, source: Tensor, shape: list[int], weight: Tensor | None, eps: float | None
+    ) -> tuple[Tensor, Tensor]:
+        with torch._C._AutoDispatchBelowAutograd():
+            output, scale = torch.ops.aten._fused_rms_norm.default(source.contiguous(), shape, weight, eps)
+        ctx.save_for_backward(source, weight, scale)
+        ctx.shape = shape
+        ctx.mark_non_differentiable(scale)
+        return output, scale
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        source, weight, scale = ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
+        with torch._C._AutoDispatchBelowAutograd():
+            of_source, of_weight = torch.ops.aten._fused_rms_norm_backward.default(
+                gradient.contiguous(), source.contiguous(), ctx.shape, scale, weight, wanted
+            )
+        return of_source, None, of_weight, None
 
 
 def _dropout(values: Tensor, p: float, train: bool) -> Tensor:

@@ -94,11 +94,16 @@ def _mm_needs_copy(matrix: Tensor) -> bool:
 
 
 def _safe_softmax(scores: Tensor, *_: Any) -> Scratch:
-    """Return the sizes of the softmax, the mask of masked-out scores, and the mask of fully masked rows.
+    """Return the sizes of the mask of masked-out scores, the mask of fully masked rows, and a 0.
 
-    The result is a copy of the softmax with zeros in fully masked rows (transformers/attention.cpp).
+    The rows of the softmax that are fully masked become 0 in place (SoftMax.cpp).
     """
-    return [[_bytes(scores), scores.numel(), scores.numel() // max(1, scores.shape[-1])]]
+    return [[scores.numel(), scores.numel() // max(1, scores.shape[-1]), scores.dtype.itemsize]]
+
+
+def _softmax_backward(gradient: Tensor, output: Tensor, *_: Any) -> Scratch:
+    """Return the size of the product of gradient and output (cuda/SoftMax.cu, softmax_backward_cuda_out)."""
+    return [[output.numel() * max(gradient.dtype.itemsize, output.dtype.itemsize)]]
 
 
 _MAX_UNSORTED_INDICES = 3072
@@ -180,6 +185,7 @@ SCRATCH: Mapping[Any, Callable[..., Scratch]] = {
     _aten.mm.default: _mm,
     _aten.addmm.default: _addmm,
     _aten._safe_softmax.default: _safe_softmax,
+    _aten._softmax_backward_data.default: _softmax_backward,
     _aten.embedding_dense_backward.default: _embedding_backward,
     _aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
     _aten._scaled_dot_product_cudnn_attention_backward.default: _cudnn_backward,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,12 @@ def test_the_grid_has_modes_beside_each_other_and_precisions_within(simulated: l
         ("simulated · full step", "bf16"),
     ]
     assert "simulated" in table.title
+
+
+def test_a_simulated_record_says_which_pytorch_it_follows(simulated: list[Event]) -> None:
+    record = json.loads(memory_fold.fold(simulated).model_dump_json())
+    installed = ".".join(torch.__version__.split(".")[:2])
+    assert {cell["gpu"]["torch"] for cell in record["cells"]} == {installed}
 
 
 def test_every_table_of_a_simulation_is_marked(simulated: list[Event]) -> None:
@@ -386,6 +393,26 @@ def test_tensors_with_the_size_of_a_workspace_are_not_workspaces() -> None:
     forward = ["activations", "workspace", "activations", "workspace"]
     backward = ["workspace", "gradients"]
     assert found == ["parameters", *forward, *backward, "optimizer state", "activations"]
+
+
+def test_the_trial_of_attention_allocates_the_workspaces_of_both_threads() -> None:
+    size = 32 * 2**20
+    trace = [
+        _alloc(1, size, 1),  # a weight
+        _alloc(2, size, 2),  # a buffer
+        _alloc(3, size, 3),  # the workspace of forward's thread
+        _alloc(4, size, 4),  # the workspace of autograd's thread
+        _alloc(5, size, 11),  # an activation
+        _alloc(6, size, 21),  # what backward leaves
+    ]
+    boundaries = [
+        _Boundary(10, {1: "parameters", 2: "inputs"}, 0, "inputs", "build"),
+        _Boundary(20, {}, 11, "activations", "forward"),
+        _Boundary(30, {}, 21, "gradients", "backward"),
+    ]
+    assign_categories({"device_traces": [trace], "segments": []}, 0, boundaries, size)
+    found = [entry["category"] for entry in trace]
+    assert found == ["parameters", "inputs", "workspace", "workspace", "activations", "gradients"]
 
 
 def test_what_ranks_send_each_other_is_communication_unless_it_holds_parameters_or_gradients() -> None:

@@ -162,8 +162,8 @@ EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* 
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr*, size_t*, CUmodule, const char*) { return CUDA_ERROR_NOT_FOUND; }
-EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) {
-  *value = 0;
+EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
+  *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : attribute == CU_FUNC_ATTRIBUTE_NUM_REGS ? 32 : 0;
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }

@@ -86,7 +86,8 @@ def build(directory: Path) -> CompiledAllocator:
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-o", nvml, SOURCES / "nvml.cpp", f"-Wl,-soname,{nvml.name}"], check=True
     )
-    return CompiledAllocator(driver)
+    version = next(site.glob("torch-*.dist-info")).name.removeprefix("torch-")
+    return CompiledAllocator(driver, ".".join(version.split(".")[:2]))
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ class CompiledAllocator:
     """The driver, ready to run; every run is a process of its own, so that settings and state are fresh."""
 
     driver: Path
+    torch: str
+    """Minor version of PyTorch."""
 
     def run(self, calls: Sequence[Call], settings: str, capacity_bytes: int) -> CompiledRun:
         """Make the calls on a device of `capacity_bytes` under these `PYTORCH_CUDA_ALLOC_CONF` settings."""
