@@ -52,7 +52,7 @@ _REDUCTIONS = _names(
 
 _ROW_WISE = _names(
     "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data native_layer_norm _fused_rms_norm "
-    "_fused_rms_norm_backward _safe_softmax"
+    "_fused_rms_norm_backward"
 )
 
 _ELEMENTWISE = _names(
@@ -282,23 +282,69 @@ def _loss_backward(call: Call) -> Kernels:
     )
 
 
+MAX_BATCHED_DIMENSIONS = 4
+"""Largest number of dimensions for which one kernel copies all inputs (CAT_ARRAY_MAX_INPUT_DIMS in cuda/Shape.cu)."""
+
+
 def _concatenation(call: Call) -> Kernels:
-    return (call.kernel("indexed", call.result, 2 * _bytes(call.result)),)
+    """Return the copy of all inputs, or a copy of each if they have too many dimensions for one kernel.
+
+    Tensors are stacked by concatenating them, with a dimension more only if they are stacked along a new last one
+    (native/TensorShape.cpp).
+    """
+    dimensions = call.tensors[0].dim()
+    if call.name == "stack" and (call.argument("dim") or 0) in (-1, dimensions):
+        dimensions += 1
+    if dimensions <= MAX_BATCHED_DIMENSIONS:
+        return (call.kernel("indexed", call.result, 2 * _bytes(call.result)),)
+    return tuple(call.kernel("indexed", each, 2 * _bytes(each)) for each in call.tensors)
+
+
+def _filled_copy(call: Call) -> Kernels:
+    """Return the copy of the input, and the kernel that fills it where the mask is set (masked_fill)."""
+    return (call.kernel("map", call.result, 2 * _bytes(call.result)), *_elementwise(call))
+
+
+def _safe_softmax(call: Call) -> Kernels:
+    """Return the softmax, and the search for rows without a finite score, whose result is 0 (native/SoftMax.cpp)."""
+    scores, out = call.tensors[0], call.result
+    rows = out.numel() // max(1, out.shape[-1])
+    return (
+        *_row_wise(call),
+        call.kernel("map", scores, _bytes(scores) + scores.numel()),
+        call.kernel("reduce", out, out.numel(), dims=(rows, out.shape[-1]), layout="rows"),
+        call.kernel("map", out, _SECTOR_BYTES),
+        call.kernel("indexed", out, 2 * _bytes(out)),
+    )
 
 
 def _attention_forward(call: Call) -> Kernels:
     query, key, value = call.tensors[:3]
-    layout = f"{_implementation(call)} forward"
-    return (attention(call.name, layout, query, key, value, causal=call.flag("is_causal")),)
+    implementation = _implementation(call)
+    kernel = attention(call.name, f"{implementation} forward", query, key, value, causal=call.flag("is_causal"))
+    if implementation == "efficient" and not call.argument("dropout_p") and installed_torch() >= (2, 14):
+        clear = call.kernel("map", query, 2 * _SECTOR_BYTES)._replace(elements=1)
+        return clear, clear, kernel  # the seed and the offset of the random generator
+    return (kernel,)
 
 
 def _attention_backward(call: Call) -> Kernels:
-    """Return two kernels: the row sums of gradient × output, and all other work."""
+    """Return the row sums of gradient × output, all other work, and what each implementation launches besides.
+
+    Flash attention converts the gradient of the queries from fp32; efficient attention in fp32 copies the gradient,
+    multiplies and sums it in kernels of their own, and clears a counter (cuda/attention_backward.cu).
+    """
     gradient, query, key, value = call.tensors[:4]
-    width = gradient.shape[-1]
+    implementation, width = _implementation(call), gradient.shape[-1]
     sums = call.kernel("reduce", gradient, 2 * _bytes(gradient), dims=(gradient.numel() // width, width), layout="rows")
-    layout = f"{_implementation(call)} backward"
-    return sums, attention(call.name, layout, query, key, value, causal=call.flag("is_causal"))
+    kernel = attention(call.name, f"{implementation} backward", query, key, value, causal=call.flag("is_causal"))
+    if implementation == "flash":
+        return sums, kernel, call.kernel("map", query, _bytes(query) + 4 * query.numel())
+    if implementation == "efficient" and gradient.dtype is torch.float32:
+        copy, product = (call.kernel("map", gradient, passes * _bytes(gradient)) for passes in (2, 3))
+        clear = call.kernel("map", gradient, _SECTOR_BYTES)._replace(elements=1)
+        return copy, product, sums._replace(bytes=_bytes(gradient)), clear, kernel
+    return sums, kernel
 
 
 def _implementation(call: Call) -> str:
@@ -550,6 +596,8 @@ _RULES: Mapping[str, Callable[[Call], Kernels]] = {
     "nll_loss_forward": _loss_forward,
     "nll_loss_backward": _loss_backward,
     **dict.fromkeys(("cat", "stack"), _concatenation),
+    "masked_fill": _filled_copy,
+    "_safe_softmax": _safe_softmax,
     "_amp_foreach_non_finite_check_and_unscale_": _unscale,
     **{f"_scaled_dot_product_{kind}_attention": _attention_forward for kind in _FUSED_ATTENTION},
     **{f"_scaled_dot_product_{kind}_attention_backward": _attention_backward for kind in _FUSED_ATTENTION},

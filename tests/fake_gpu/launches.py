@@ -44,6 +44,11 @@ class PhaseLaunches:
     views: int
     scalars: int
 
+    @property
+    def agrees(self) -> bool:
+        """Whether the trace has as many launches, and as many matrix products, as there were."""
+        return (self.real, self.real_products) == (self.traced, self.traced_products)
+
 
 def compare(gpu: FakeGpu, configurations: Iterable[Axes], **options: Any) -> Iterator[tuple[Axes, list[PhaseLaunches]]]:
     """Run the configurations in one process with the fake GPU."""
