@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from sysbench.trace.columns import Nesting, depths, distinct, take_or_none, unique_with_inverse
-from sysbench.trace.recording import NONE, Integers, Ranges
+from sysbench.trace.recording import NAME, NONE, Integers, Ranges, Recording
 from sysbench.trace.summary import PHASES
 
 BACKWARD: Final = PHASES.index("backward")
@@ -156,6 +156,12 @@ def step_names(used: Integers, names: Sequence[str], step_pattern: str | None) -
     return np.flatnonzero(_meanings(used, names, step_pattern) == _STEP).tolist()
 
 
+def range_names(recording: Recording) -> frozenset[str]:
+    """Return the names of all ranges, as long as they are compared with patterns."""
+    used = distinct(recording.ranges.column(NAME)).tolist()
+    return frozenset(recording.names[name][:MAX_NAME_LENGTH] for name in used)
+
+
 def _inside_steps(meaning: Integers, parents: Integers, order: Integers, levels: Integers) -> Integers:
     """Return the ranges with the name of a step that lie within a step: rounds of gradient accumulation, say."""
     is_step = meaning == _STEP
@@ -170,11 +176,10 @@ def _inside_steps(meaning: Integers, parents: Integers, order: Integers, levels:
 def _meanings(used: Integers, names: Sequence[str], step_pattern: str | None) -> Integers:
     """Return the meaning of each name: a position in PHASES, or `_STEP`, `_TRANSPARENT` or `_MODULE`."""
     meaning = np.full(len(names), _MODULE, np.int64)
-    used_names = distinct(used).tolist()
+    texts = {name: names[name][:MAX_NAME_LENGTH] for name in distinct(used).tolist()}
     families = (*_STEP_NAMES, _OWN_STEP_NAMES) if step_pattern is None else (re.compile(step_pattern),)
-    family = next((each for each in families if any(each.fullmatch(names[name]) for name in used_names)), None)
-    for name in used_names:
-        text = names[name][:MAX_NAME_LENGTH]
+    family = next((each for each in families if any(map(each.fullmatch, texts.values()))), None)
+    for name, text in texts.items():
         phase = next((number for number, each in enumerate(_PHASE_NAMES) if each.fullmatch(text)), None)
         is_step = family is not None and family.fullmatch(text) is not None
         if phase is not None and not (is_step and step_pattern):

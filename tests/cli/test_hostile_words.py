@@ -251,6 +251,15 @@ class Clock(Surrogate):
     def forward(self, tokens):
         time.time = lambda: float("nan")
         return self.embed(tokens)
+
+
+class Counter(Surrogate):
+    def __init__(self):
+        super().__init__()
+        time.perf_counter = lambda: "noon"
+
+    def forward(self, tokens):
+        return self.embed(tokens)
 """
 
 
@@ -268,6 +277,14 @@ def test_what_a_model_does_wrong_is_said(model: str, detail: str, tmp_path: Path
     (cell,) = json.loads(ran.out)["cells"]
     assert detail in cell["detail"]
     assert "this is a bug" not in ran.err
+
+
+def test_building_a_model_is_timed_by_a_clock_that_the_model_cannot_replace(tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    words = ("--ctx=8", "--batch=1", "--mode=forward", "--steps=2", "--warmup=0", "--device=cpu", "--json=-", "--quiet")
+    ran = answered("time", "--model=faulty.py:Counter", *words, cwd=tmp_path)
+    (cell,) = json.loads(ran.out)["cells"]
+    assert (cell["outcome"], cell["detail"]) == ("ok", None)
 
 
 @pytest.mark.parametrize("is_deleted", [False, True], ids=["moved", "deleted"])

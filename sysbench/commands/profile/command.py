@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from sysbench.commands.prediction_checks import refuse_unpredictable
 from sysbench.commands.profile import files as profile_files
 from sysbench.commands.profile.files import compare_ranks, with_rank
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
-from sysbench.errors import UsageError
+from sysbench.errors import UsageError, nearest
 from sysbench.log import storage
 from sysbench.log.runs import is_log_or_record
 from sysbench.render.dashboard.progress import show_status
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from sysbench.commands.running import Saved
     from sysbench.trace.ranks.reading import RankReading
     from sysbench.trace.readers.reading import Progress
+    from sysbench.trace.recording import Recording
     from sysbench.trace.summary import ProfileSummary
     from sysbench.trace.window import TraceSlice
 
@@ -147,7 +149,9 @@ def _load_trace(path: Path, options: ProfileOptions, progress: Progress, *, seve
     """Read a trace. The summary is made last, because making it consumes the recording."""
     from sysbench.trace.ranks import reading
 
-    recording = replace(traces.read(path, progress), step_pattern=options.step_pattern)
+    recording = traces.read(path, progress)
+    if options.step_pattern is not None:
+        recording = _with_steps(recording, options.step_pattern, path)
     trace_slice = profile_files.extract_range(recording, options.range) if options.window is not None else None
     rank = None
     if several or len(recording.collectives):
@@ -155,6 +159,21 @@ def _load_trace(path: Path, options: ProfileOptions, progress: Progress, *, seve
         recording = replace(recording, rank=rank.rank)
     summary = traces.summary_of(recording, ranges=profile_files.additional_ranges(options), progress=progress)
     return _LoadedTrace(summary, trace_slice, rank)
+
+
+def _with_steps(recording: Recording, step_pattern: str, path: Path) -> Recording:
+    """Return the recording with this pattern of steps; raises UsageError if no range is one, or it takes too long."""
+    from sysbench.commands.profile.profiles import matching_names
+    from sysbench.trace.range_tree import range_names
+
+    names = range_names(recording)
+    if not matching_names(re.compile(step_pattern), names, "--step-pattern", whole=True):
+        suggestion = nearest(step_pattern, names)
+        raise UsageError(
+            f"--step-pattern {step_pattern} matches no range of {path.name}"
+            + (f". Did you mean {suggestion}?" if suggestion else "")
+        )
+    return replace(recording, step_pattern=step_pattern)
 
 
 def _write_outputs(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from time import perf_counter  # by name: a model's code may replace time.perf_counter
 
 import torch
 
@@ -49,10 +50,10 @@ def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> 
 
 def _run_stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator[Event]:
     yield stage_entered(cell.key, "building")
-    started_s = time.perf_counter()
+    started_s = perf_counter()
     step = TrainingStep(cell, device, mesh_of(cell.strategy, cell.ranks, device.type) if cell.strategy else None)
     synchronize(device)
-    yield model_built(cell.key, step, time.perf_counter() - started_s)
+    yield model_built(cell.key, step, perf_counter() - started_s)
     yield from own_model_built(cell, step)
 
     if cell.execution == "compiled":
@@ -130,12 +131,12 @@ def _time_step(step: TrainingStep, device: torch.device) -> float:
     """Run one step and return its duration in seconds. The device is synchronized only before and after the step."""
     step.forget()
     synchronize(device)
-    start_s = time.perf_counter()
+    start_s = perf_counter()
     with named("step"):
         for _, run_phase in step.phases:
             run_phase()
         synchronize(device)
-    return time.perf_counter() - start_s
+    return perf_counter() - start_s
 
 
 def _step_event(cell: ProfileCell, index: int, step_s: float, *, warmup: bool) -> StepMeasured:

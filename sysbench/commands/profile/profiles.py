@@ -238,14 +238,17 @@ class _TimeLimitExceededError(Exception):
     """Raised if the search exceeds its time limit."""
 
 
-def matching_names(pattern: re.Pattern[str], names: Iterable[str]) -> frozenset[str]:
-    """Return the names that the pattern matches; raises UsageError if the pattern takes too long."""
+def matching_names(
+    pattern: re.Pattern[str], names: Iterable[str], option: str = "--kernel", *, whole: bool = False
+) -> frozenset[str]:
+    """Return the names of which the pattern matches a part, or the whole; raises UsageError if it takes too long."""
+    matches = pattern.fullmatch if whole else pattern.search
     try:
         with _time_limit(TIME_LIMIT_S):
-            return frozenset(name for name in names if pattern.search(name[:MAX_NAME_LENGTH]))
+            return frozenset(name for name in names if matches(name[:MAX_NAME_LENGTH]))
     except _TimeLimitExceededError:
         raise UsageError(
-            f"--kernel {pattern.pattern} takes longer than {TIME_LIMIT_S:.0f} s on the names of this profile: "
+            f"{option} {pattern.pattern} takes longer than {TIME_LIMIT_S:.0f} s on the names of this profile: "
             "repetitions within repetitions, as in (a+)+, do that"
         ) from None
 
