@@ -304,3 +304,12 @@ def test_a_log_that_is_moved_or_deleted_during_its_run_is_copied(is_deleted: boo
     record = runs.load(log)
     assert [cell.outcome for cell in record.cells] == ["ok"] * 8
     assert log.with_suffix(".json").is_file()
+
+
+def test_a_plan_of_what_is_continued_names_the_damaged_line_of_its_log(tmp_path: Path) -> None:
+    lines = LOG.read_bytes().splitlines(keepends=True)
+    path = tmp_path / "damaged.jsonl"
+    path.write_bytes(b"".join([*lines[:-2], b"\xff" + lines[-2], lines[-1]]))
+    ran = answered("time", f"--resume={path}", "--plan")
+    assert ran.code == 0, ran.err
+    assert f"line {len(lines) - 1} is damaged; a cell that it belongs to runs again" in ran.err
