@@ -6,7 +6,6 @@ This module imports no other part of `sysbench.lab`, so that `sysbench doctor` c
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import os
 import platform
 import resource
@@ -20,6 +19,7 @@ import torch
 
 from sysbench.errors import UnavailableError
 from sysbench.log.events import DeviceInfo, TorchInfo
+from sysbench.spec.extras import installed_version
 
 SCATTERED_RATIO = 1.5
 """Work on several threads counts as disturbed if its slowest run takes this many times as long as its fastest."""
@@ -156,15 +156,8 @@ def torch_info(import_s: float | None) -> TorchInfo:
         torch=torch.__version__,
         cuda=torch.version.cuda,
         cudnn=str(cudnn) if cudnn is not None else None,
-        triton=_installed_version("triton"),
+        triton=installed_version("triton"),
         threads=torch.get_num_threads(),
         allocator=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
         import_s=import_s,
     )
-
-
-def _installed_version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
