@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
+from sysbench.lab.knobs.checkpointing import checkpoint_blocks
 from sysbench.lab.precision import AUTOCAST_DTYPES, set_precision
 from sysbench.lab.ranges import named
 from sysbench.lab.strategies import distributed, gradient_sync
@@ -60,6 +61,8 @@ class TrainingStep:
         self.model = self.work.model
         self.precision_overridden = set_precision(cell.precision) if self.work.own else []
         """Kinds of fp32 kernels whose precision the user's code had changed; they have that of the cell again."""
+        if cell.checkpoint is not None:
+            checkpoint_blocks(self.model, cell.checkpoint)
         self._is_among_ranks = mesh is not None and cell.strategy is not None
         if mesh is not None and cell.strategy is not None:
             self.model = distributed(self.model, cell, mesh)

@@ -12,6 +12,7 @@ from sysbench.spec.axes import Sizes, choices, integers, split_words
 from sysbench.spec.axis import Axis, axes_of_model, value_if_not_stored
 from sysbench.spec.cell import Devices, RunCell, RunSpec, Threads, threads_problem
 from sysbench.spec.cell import DeviceType as DeviceType
+from sysbench.spec.knobs import Checkpoints, knobs_of_backward_problem
 from sysbench.spec.options import Option, flag_of
 from sysbench.spec.own_model import Arguments, Code, DescribedInputs, OwnModel, Targets, code_reference
 from sysbench.spec.quantities import Count, Seed, Size
@@ -173,6 +174,8 @@ class GridCell(RunCell):
     """Whether ranks exchange gradients only in the last micro-batch of a step; None is off."""
     grad_accum: Size = Field(default=1, exclude_if=lambda value: value == 1)
     """Micro-batches of a step, each of `batch` sequences, whose gradients are accumulated before the optimizer runs."""
+    checkpoint: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Which blocks compute their activations again in backward: full, every-N, selective, or a pattern of modules."""
 
     @property
     def compute_precision(self) -> Precision:
@@ -239,16 +242,10 @@ class GridCell(RunCell):
         """
         device = "cuda" if self.simulated else device
         precision_reason = precision_problem(self.precision, device) if device else None
-        accumulation_reason = None
-        if self.grad_accum > 1 and "backward" not in self.phases:
-            accumulation_reason = (
-                f"--grad-accum {self.grad_accum} adds up the gradients of several backward passes, but this mode has "
-                "no backward pass. Nearest: --mode forward-backward"
-            )
         return (
             self.model.problem()
             or precision_reason
-            or accumulation_reason
+            or knobs_of_backward_problem(self)
             or threads_problem(self, device)
             or ranks_problem(self)
         )
@@ -419,6 +416,15 @@ class ModelSpec(RunSpec):
         default=("foreach",),
         description="Implementation of torch.optim.AdamW: for-loop, foreach, fused. With --model also "
         "module:factory for your own optimizer.",
+    )
+    checkpoint: Annotated[
+        Checkpoints, Option(metavar="CHOICE,…", panel=STEP, values=("none", "full", "every-2", "selective"))
+    ] = Field(
+        default=(),
+        exclude_if=_is_empty,
+        description="Activation checkpointing: compute the activations of these blocks again in backward instead of "
+        "keeping them. full, every-2 (every second block), selective (keep linear layers and fused attention), or a "
+        "pattern of module names: 'layers.*.attention'. Default: none.",
     )
     device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP, common=True)] = Field(
         default=("auto",),

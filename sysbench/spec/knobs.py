@@ -1,0 +1,77 @@
+"""Knobs that people turn when a step does not fit or is too slow; `lab/knobs` applies them to the built step."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BeforeValidator
+
+from sysbench.errors import nearest, unknown
+from sysbench.spec.axes import split_words
+from sysbench.spec.axis import Axis
+from sysbench.spec.options import flag_of
+
+if TYPE_CHECKING:
+    from sysbench.spec.model import GridCell
+
+_EVERY = re.compile(r"every-([1-9]\d{0,3})")
+WORDS = ("full", "every-2", "selective")
+
+
+def _checkpoints(value: object) -> tuple[str | None, ...]:
+    """Parse a list such as `none,full,layers.*`; `none` is None, so that a cell without the knob keeps its key."""
+    words = split_words(value)
+    for word in words:
+        if word in ("none", "None", *WORDS) or _EVERY.fullmatch(word):
+            continue
+        if not re.fullmatch(r"[\w*.?\[\]-]+", word) or not set(word) & set("*."):
+            near = nearest(word, ("none", *WORDS))
+            raise ValueError(
+                unknown(word, "a choice of blocks", ("none", *WORDS))
+                if near
+                else f"{word or '(nothing)'} is not none, full, every-2, selective, or a pattern of module names such "
+                "as layers.*"
+            )
+    return tuple(None if word in ("none", "None") else word for word in words)
+
+
+def blocks_between_checkpoints(choice: str) -> int:
+    """Return N for `every-N`; 1 for any other choice."""
+    found = _EVERY.fullmatch(choice)
+    return int(found[1]) if found else 1
+
+
+def module_pattern(choice: str) -> str | None:
+    """Return the pattern of module names if the choice is one; None for a word such as `full`."""
+    return None if choice in WORDS or _EVERY.fullmatch(choice) else choice
+
+
+def matches_module(name: str, pattern: str) -> bool:
+    """Return whether a module's name matches a pattern, part by part: `layers.*` is `layers.3`, not `layers.3.norm`."""
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
+Checkpoints = Annotated[
+    tuple[str | None, ...],
+    BeforeValidator(_checkpoints),
+    Axis("choice", "{} checkpointing", unset="no checkpointing", order=54, name_order=35),
+]
+
+
+def knobs_of_backward_problem(cell: GridCell) -> str | None:
+    """Return why a knob of the backward pass has no meaning for this cell, or None if it has."""
+    if cell.grad_accum > 1 and "backward" not in cell.phases:
+        return (
+            f"--grad-accum {cell.grad_accum} adds up the gradients of several backward passes, but this mode has "
+            "no backward pass. Nearest: --mode forward-backward"
+        )
+    step = cell.step
+    if cell.checkpoint is not None and step is not None and "backward" not in step.phases:
+        return (
+            f"{flag_of('checkpoint')} {cell.checkpoint} computes activations again in the backward pass, but this mode "
+            "has no backward pass. Nearest: --mode forward-backward"
+        )
+    return None
