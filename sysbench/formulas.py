@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from sysbench.spec.cell import RunCell
+from sysbench.spec.knobs import NONE
 from sysbench.spec.model import PHASES_OF, Attention, Mode, ModelCell, ModelShape, Phase, Precision
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
     `device` is the device that will run the cell, if known; it replaces `cell.device`, which may be `auto`.
     """
     step = cell.step
-    if step is None or step.shape is None or step.strategy not in (None, "ddp") or step.checkpoint is not None:
+    if step is None or step.shape is None or step.strategy not in (None, "ddp") or step.checkpoint != NONE:
         return None  # the formula is for a whole model on one device that keeps all activations
     placed = step if device is None else step.model_copy(update={"device": device})
     return predicted_memory(placed, cell.phases, first=cell.is_first_step).total_bytes

@@ -18,6 +18,7 @@ from sysbench.lab.ranges import named
 from sysbench.lab.strategies import distributed, gradient_sync
 from sysbench.lab.workload.own import own_workload
 from sysbench.lab.workload.workload import Workload, built_in_workload
+from sysbench.spec.knobs import NONE
 from sysbench.spec.model import PHASES_OF, ModelCell, Phase
 from sysbench.spec.ranks import layout
 
@@ -61,7 +62,7 @@ class TrainingStep:
         self.model = self.work.model
         self.precision_overridden = set_precision(cell.precision) if self.work.own else []
         """Kinds of fp32 kernels whose precision the user's code had changed; they have that of the cell again."""
-        if cell.checkpoint is not None:
+        if cell.checkpoint != NONE:
             checkpoint_blocks(self.model, cell.checkpoint)
         self._is_among_ranks = mesh is not None and cell.strategy is not None
         if mesh is not None and cell.strategy is not None:

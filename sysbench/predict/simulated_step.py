@@ -17,7 +17,7 @@ import torch
 
 from sysbench import units
 from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.log.events import Event, OwnModelBuilt, StageEntered
+from sysbench.log.events import Event, OwnModelBuilt, RecomputationCounted, StageEntered
 from sysbench.log.outcomes import stage_phrase
 from sysbench.log.predictions import PredictedConstant, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.predict.rates import GpuRates, HostRates, host_of
@@ -74,8 +74,11 @@ class SimulatedStep:
         """
         yield StageEntered(at_s=time.time(), cell=self.cell.key, stage="simulating")
         yield self._step_predicted()
-        if (facts := self._traced[1].own_model) is not None:
+        recording = self._traced[1]
+        if (facts := recording.own_model) is not None:
             yield OwnModelBuilt(at_s=time.time(), cell=self.cell.key, **facts.model_dump())
+        if recording.recomputed_flops:
+            yield RecomputationCounted(at_s=time.time(), cell=self.cell.key, flops=recording.recomputed_flops)
         _, verdict = self._replayed
         if not verdict.fits and self.cell.execution == "compiled":
             raise UnavailableError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
 
-from sysbench.errors import nearest, unknown
+from sysbench.errors import unknown
 from sysbench.spec.axes import split_words
 from sysbench.spec.axis import Axis
 from sysbench.spec.options import flag_of
@@ -16,25 +16,23 @@ from sysbench.spec.options import flag_of
 if TYPE_CHECKING:
     from sysbench.spec.model import GridCell
 
+NONE = "none"
+"""Value of a knob that is not turned."""
+
 _EVERY = re.compile(r"every-([1-9]\d{0,3})")
-WORDS = ("full", "every-2", "selective")
+CHECKPOINTS = (NONE, "full", "every-2", "selective")
+_PATTERN = re.compile(r"[\w*.?\[\]-]+")
 
 
-def _checkpoints(value: object) -> tuple[str | None, ...]:
-    """Parse a list such as `none,full,layers.*`; `none` is None, so that a cell without the knob keeps its key."""
+def _checkpoints(value: object) -> tuple[str, ...]:
+    """Parse a list such as `none,full,layers.*`; raises ValueError for a word that is not a choice."""
     words = split_words(value)
     for word in words:
-        if word in ("none", "None", *WORDS) or _EVERY.fullmatch(word):
+        if word in CHECKPOINTS or _EVERY.fullmatch(word) or (set(word) & {"*", "."} and _PATTERN.fullmatch(word)):
             continue
-        if not re.fullmatch(r"[\w*.?\[\]-]+", word) or not set(word) & set("*."):
-            near = nearest(word, ("none", *WORDS))
-            raise ValueError(
-                unknown(word, "a choice of blocks", ("none", *WORDS))
-                if near
-                else f"{word or '(nothing)'} is not none, full, every-2, selective, or a pattern of module names such "
-                "as layers.*"
-            )
-    return tuple(None if word in ("none", "None") else word for word in words)
+        pattern = ", or a pattern of module names such as 'layers.*'"
+        raise ValueError(unknown(word, "a choice of blocks", CHECKPOINTS).replace(")", pattern + ")"))
+    return words
 
 
 def blocks_between_checkpoints(choice: str) -> int:
@@ -45,7 +43,7 @@ def blocks_between_checkpoints(choice: str) -> int:
 
 def module_pattern(choice: str) -> str | None:
     """Return the pattern of module names if the choice is one; None for a word such as `full`."""
-    return None if choice in WORDS or _EVERY.fullmatch(choice) else choice
+    return None if choice in CHECKPOINTS or _EVERY.fullmatch(choice) else choice
 
 
 def matches_module(name: str, pattern: str) -> bool:
@@ -55,7 +53,7 @@ def matches_module(name: str, pattern: str) -> bool:
 
 
 Checkpoints = Annotated[
-    tuple[str | None, ...],
+    tuple[str, ...],
     BeforeValidator(_checkpoints),
     Axis("choice", "{} checkpointing", unset="no checkpointing", order=54, name_order=35),
 ]
@@ -69,7 +67,7 @@ def knobs_of_backward_problem(cell: GridCell) -> str | None:
             "no backward pass. Nearest: --mode forward-backward"
         )
     step = cell.step
-    if cell.checkpoint is not None and step is not None and "backward" not in step.phases:
+    if cell.checkpoint != NONE and step is not None and "backward" not in step.phases:
         return (
             f"{flag_of('checkpoint')} {cell.checkpoint} computes activations again in the backward pass, but this mode "
             "has no backward pass. Nearest: --mode forward-backward"

@@ -12,7 +12,7 @@ from sysbench.spec.axes import Sizes, choices, integers, split_words
 from sysbench.spec.axis import Axis, axes_of_model, value_if_not_stored
 from sysbench.spec.cell import Devices, RunCell, RunSpec, Threads, threads_problem
 from sysbench.spec.cell import DeviceType as DeviceType
-from sysbench.spec.knobs import Checkpoints, knobs_of_backward_problem
+from sysbench.spec.knobs import CHECKPOINTS, NONE, Checkpoints, knobs_of_backward_problem
 from sysbench.spec.options import Option, flag_of
 from sysbench.spec.own_model import Arguments, Code, DescribedInputs, OwnModel, Targets, code_reference
 from sysbench.spec.quantities import Count, Seed, Size
@@ -174,7 +174,7 @@ class GridCell(RunCell):
     """Whether ranks exchange gradients only in the last micro-batch of a step; None is off."""
     grad_accum: Size = Field(default=1, exclude_if=lambda value: value == 1)
     """Micro-batches of a step, each of `batch` sequences, whose gradients are accumulated before the optimizer runs."""
-    checkpoint: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    checkpoint: str = Field(default=NONE, exclude_if=lambda value: value == NONE)
     """Which blocks compute their activations again in backward: full, every-N, selective, or a pattern of modules."""
 
     @property
@@ -417,14 +417,12 @@ class ModelSpec(RunSpec):
         description="Implementation of torch.optim.AdamW: for-loop, foreach, fused. With --model also "
         "module:factory for your own optimizer.",
     )
-    checkpoint: Annotated[
-        Checkpoints, Option(metavar="CHOICE,…", panel=STEP, values=("none", "full", "every-2", "selective"))
-    ] = Field(
-        default=(),
-        exclude_if=_is_empty,
+    checkpoint: Annotated[Checkpoints, Option(metavar="CHOICE,…", panel=STEP, values=CHECKPOINTS)] = Field(
+        default=(NONE,),
+        exclude_if=lambda value: value == (NONE,),
         description="Activation checkpointing: compute the activations of these blocks again in backward instead of "
         "keeping them. full, every-2 (every second block), selective (keep linear layers and fused attention), or a "
-        "pattern of module names: 'layers.*.attention'. Default: none.",
+        "pattern of module names: 'layers.*.attention'.",
     )
     device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP, common=True)] = Field(
         default=("auto",),

@@ -22,6 +22,8 @@ GROUPS = (
         ("a100-80gb", "8.0"),
     ),
     Group((*SMALL, "--ctx=64", "--mode=train"), {"TORCH_CUBLAS_WORKSPACE_CACHE": "1"}),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16", "--checkpoint=full,every-2,selective")),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--attention=sdpa", "--checkpoint=selective,layers.*.attention")),
     *(own(name, "--precision=fp32,bf16") for name in ("NanoGpt", "Llama", "Grouped", "Adapted")),
 )
 

@@ -65,8 +65,8 @@ def _chosen(model: nn.Module, choice: str) -> list[nn.Module]:
     interval = blocks_between_checkpoints(choice)
     if not found:
         raise UnavailableError(
-            f"--checkpoint {choice}: {type(model).__name__} has no list of equal blocks; name its modules instead, as in "
-            f"--checkpoint '{_named_patterns(model)[0]}'"
+            f"--checkpoint {choice}: {type(model).__name__} has no list of equal blocks; name its modules instead, "
+            f"as in --checkpoint '{_named_patterns(model)[0]}'"
         )
     if interval > len(found):
         raise UnavailableError(
