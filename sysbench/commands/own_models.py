@@ -24,7 +24,7 @@ def counted_work(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBuilt 
     FLOPs are counted in a simulated step. Called before and after the first step, because the loss may be unknown
     before that step.
     """
-    if cell.own is None and cell.checkpoint == NONE:
+    if cell.own is None and cell.checkpoint == NONE and cell.cross_entropy == "full":
         return
     # FLOPs are those of one micro-batch, and of a model in one piece: this process may already belong to a group.
     recording, reason = _simulated(

@@ -220,6 +220,14 @@ class StepRecording(Recording):
     """FLOPs of one micro-batch that activation checkpointing computes again in backward."""
 
 
+def _refuse_hidden_memory(cell: ModelCell) -> None:
+    if cell.cross_entropy == "linear":
+        raise UnavailableError(
+            "--cross-entropy linear is one operator of torch, and what it allocates inside is not seen here: measure "
+            "it on a GPU. Nearest that is seen: chunked"
+        )
+
+
 def record(
     cell: ModelCell,
     protocol: Protocol,
@@ -235,6 +243,7 @@ def record(
     parts of a module count as modules. `device` creates the device to run on, given the observer to report to. Raises
     UnavailableError for cells that cannot be simulated, and for attention that the platform does not support.
     """
+    _refuse_hidden_memory(cell)
     if cell.execution == "compiled":
         raise UnavailableError("a compiled step cannot be simulated: its tensors are only known after a run")
     # FlexAttention is part of the compiler, user code may use any part of it, and tensor parallelism uses it too.
@@ -282,6 +291,7 @@ def record_real(
     After the last occurrence of each phase in the measured step, yields the recording so far; the last recording is
     complete. Memory that operators allocate and free before they return is not observed.
     """
+    _refuse_hidden_memory(cell)
     recorder = _StepRecorder(
         _REAL_PLATFORM,
         lambda observer: RealDevice(observer, device),
@@ -532,7 +542,7 @@ class _StepRecorder(Recorder):
     ) -> None:
         super().__init__(platform, device, origins)
         self._is_own = cell.own is not None
-        self._counts_flops = self._is_own or cell.checkpoint != NONE
+        self._counts_flops = self._is_own or cell.checkpoint != NONE or cell.cross_entropy != "full"
         self._work: Workload | None = None
         self._flops: Counter[tuple[int, str]] = Counter()
         self._repeated_losses: dict[int, list[int]] = {}

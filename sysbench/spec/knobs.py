@@ -59,8 +59,34 @@ Checkpoints = Annotated[
 ]
 
 
-def knobs_of_backward_problem(cell: GridCell) -> str | None:
-    """Return why a knob of the backward pass has no meaning for this cell, or None if it has."""
+CROSS_ENTROPIES = ("full", "chunked", "linear")
+_CHUNKED = re.compile(r"chunked-([1-9]\d{0,8})")
+DEFAULT_CHUNK = 1024
+
+
+def _cross_entropies(value: object) -> tuple[str, ...]:
+    words = split_words(value)
+    for word in words:
+        if word not in CROSS_ENTROPIES and not _CHUNKED.fullmatch(word):
+            raise ValueError(unknown(word, "a way to compute cross-entropy", (*CROSS_ENTROPIES, "chunked-512")))
+    return words
+
+
+def tokens_per_chunk(choice: str) -> int | None:
+    """Return N for `chunked-N`, 1,024 for `chunked`; None for the others."""
+    found = _CHUNKED.fullmatch(choice)
+    return int(found[1]) if found else DEFAULT_CHUNK if choice == "chunked" else None
+
+
+CrossEntropies = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_cross_entropies),
+    Axis("choice", "{} cross-entropy", unset="full cross-entropy", order=55, name_order=36),
+]
+
+
+def knobs_problem_of(cell: GridCell) -> str | None:
+    """Return why a knob has no meaning in the mode of this cell, or None if all have."""
     if cell.grad_accum > 1 and "backward" not in cell.phases:
         return (
             f"--grad-accum {cell.grad_accum} adds up the gradients of several backward passes, but this mode has "
@@ -71,5 +97,10 @@ def knobs_of_backward_problem(cell: GridCell) -> str | None:
         return (
             f"{flag_of('checkpoint')} {cell.checkpoint} computes activations again in the backward pass, but this mode "
             "has no backward pass. Nearest: --mode forward-backward"
+        )
+    if cell.cross_entropy != "full" and "loss" not in cell.phases:
+        return (
+            f"{flag_of('cross_entropy')} {cell.cross_entropy} computes the loss in another way, but this mode has no "
+            "loss. Nearest: --mode forward-backward"
         )
     return None

@@ -12,7 +12,14 @@ from sysbench.spec.axes import Sizes, choices, integers, split_words
 from sysbench.spec.axis import Axis, axes_of_model, value_if_not_stored
 from sysbench.spec.cell import Devices, RunCell, RunSpec, Threads, threads_problem
 from sysbench.spec.cell import DeviceType as DeviceType
-from sysbench.spec.knobs import CHECKPOINTS, NONE, Checkpoints, knobs_of_backward_problem
+from sysbench.spec.knobs import (
+    CHECKPOINTS,
+    CROSS_ENTROPIES,
+    NONE,
+    Checkpoints,
+    CrossEntropies,
+    knobs_problem_of,
+)
 from sysbench.spec.options import Option, flag_of
 from sysbench.spec.own_model import Arguments, Code, DescribedInputs, OwnModel, Targets, code_reference
 from sysbench.spec.quantities import Count, Seed, Size
@@ -176,6 +183,8 @@ class GridCell(RunCell):
     """Micro-batches of a step, each of `batch` sequences, whose gradients are accumulated before the optimizer runs."""
     checkpoint: str = Field(default=NONE, exclude_if=lambda value: value == NONE)
     """Which blocks compute their activations again in backward: full, every-N, selective, or a pattern of modules."""
+    cross_entropy: str = Field(default="full", exclude_if=lambda value: value == "full")
+    """How logits and loss are computed: full, chunked, chunked-N (tokens), or linear."""
 
     @property
     def compute_precision(self) -> Precision:
@@ -245,7 +254,7 @@ class GridCell(RunCell):
         return (
             self.model.problem()
             or precision_reason
-            or knobs_of_backward_problem(self)
+            or knobs_problem_of(self)
             or threads_problem(self, device)
             or ranks_problem(self)
         )
@@ -423,6 +432,13 @@ class ModelSpec(RunSpec):
         description="Activation checkpointing: compute the activations of these blocks again in backward instead of "
         "keeping them. full, every-2 (every second block), selective (keep linear layers and fused attention), or a "
         "pattern of module names: 'layers.*.attention'.",
+    )
+    cross_entropy: Annotated[CrossEntropies, Option(metavar="CHOICE,…", panel=STEP, values=CROSS_ENTROPIES)] = Field(
+        default=("full",),
+        exclude_if=lambda value: value == ("full",),
+        description="How the loss is computed from the last hidden states: full logits, chunked (the logits of 1,024 "
+        "tokens at a time, in forward and backward; chunked-N for another number), or linear "
+        "(torch.nn.functional.linear_cross_entropy).",
     )
     device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP, common=True)] = Field(
         default=("auto",),

@@ -12,7 +12,10 @@ from typing import Any
 from tests.fake_gpu.fake import FakeGpu
 
 ROOT = Path(__file__).parents[2]
-IDENTITY = ("size", "own", "ctx", "batch", "precision", "mode", "attention", "optimizer", "grad_accum", "checkpoint")
+IDENTITY = (
+    *("size", "own", "ctx", "batch", "precision", "mode", "attention", "optimizer", "grad_accum", "checkpoint"),
+    "cross_entropy",
+)
 _PEAKS = ("allocated_peak_bytes", "reserved_peak_bytes")
 
 
