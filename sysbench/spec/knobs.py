@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
 
-from sysbench.errors import unknown
+from sysbench.errors import nearest, unknown
 from sysbench.spec.axes import split_words
 from sysbench.spec.axis import Axis
 from sysbench.spec.options import flag_of
@@ -25,13 +25,13 @@ _PATTERN = re.compile(r"[\w*.?\[\]-]+")
 
 
 def _checkpoints(value: object) -> tuple[str, ...]:
-    """Parse a list such as `none,full,layers.*`; raises ValueError for a word that is not a choice."""
+    """Parse a list such as `none,full,layers.*`; raises ValueError for a mistyped word."""
     words = split_words(value)
     for word in words:
-        if word in CHECKPOINTS or _EVERY.fullmatch(word) or (set(word) & {"*", "."} and _PATTERN.fullmatch(word)):
-            continue
-        pattern = ", or a pattern of module names such as 'layers.*'"
-        raise ValueError(unknown(word, "a choice of blocks", CHECKPOINTS).replace(")", pattern + ")"))
+        is_mistyped = not set(word) & {"*", "."} and nearest(word, CHECKPOINTS) is not None
+        if word not in CHECKPOINTS and not _EVERY.fullmatch(word) and (is_mistyped or not _PATTERN.fullmatch(word)):
+            pattern = ", or a pattern of module names such as 'layers.*'"
+            raise ValueError(unknown(word, "a choice of blocks", CHECKPOINTS).removesuffix(")") + pattern + ")")
     return words
 
 

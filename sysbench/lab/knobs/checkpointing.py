@@ -53,9 +53,19 @@ def checkpoint_blocks(model: nn.Module, choice: str) -> None:
         return
     keeps = _keeping_products if choice == "selective" else None
     for module in _chosen(model, choice):
+        _refuse_running_statistics(module, choice)
         run: Any = partial(checkpoint, module.forward, use_reentrant=False)
         # The module stays what it is, with its name, its hooks and its class; only its forward is another.
         module.forward = run if keeps is None else partial(run, context_fn=keeps)
+
+
+def _refuse_running_statistics(block: nn.Module, choice: str) -> None:
+    for module in block.modules():
+        if getattr(module, "track_running_stats", False):
+            raise UnavailableError(
+                f"--checkpoint {choice}: {type(module).__name__} would update its running statistics twice in each "
+                "step; name modules without it"
+            )
 
 
 def _chosen(model: nn.Module, choice: str) -> list[nn.Module]:

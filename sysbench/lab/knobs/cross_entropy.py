@@ -41,9 +41,9 @@ class DeferredLogits(TorchFunctionMode):
         """Replace the output layer's forward. Call this before the model is distributed or compiled.
 
         The output layer is the one that the model names (`get_output_embeddings` of transformers), or else its last
-        linear layer with `vocabulary` outputs. `choice` is `chunked`, `chunked-N` or `linear`. Raises UnavailableError
-        if there is no such layer, if this torch lacks `linear_cross_entropy`, or if N exceeds the `tokens` of a
-        micro-batch.
+        linear layer with `vocabulary` outputs, preferably one whose name contains `head` or `output`. `choice` is
+        `chunked`, `chunked-N` or `linear`. Raises UnavailableError if there is no such layer, if this torch lacks
+        `linear_cross_entropy`, or if N exceeds the `tokens` of a micro-batch.
         """
         super().__init__()
         self._choice, self._chunk = choice, tokens_per_chunk(choice)
@@ -194,13 +194,15 @@ _DTYPE: Any = Tensor.dtype.__get__  # type: ignore[attr-defined]
 
 
 def _output_layer(model: nn.Module, vocabulary: int | None) -> nn.Module | None:
-    named = getattr(model, "get_output_embeddings", None)
-    if callable(named) and isinstance(layer := named(), nn.Module):
+    getter = getattr(model, "get_output_embeddings", None)
+    if callable(getter) and isinstance(layer := getter(), nn.Module):
         return layer
-    found = None
-    for module in model.modules():
-        weight = getattr(module, "weight", None)
-        is_linear = isinstance(module, nn.Linear) or type(module).__name__ == "Linear"
-        if is_linear and isinstance(weight, Tensor) and weight.dim() == 2 and weight.shape[0] == vocabulary:
-            found = module
-    return found
+    linear = {
+        name: module
+        for name, module in model.named_modules()
+        if (isinstance(module, nn.Linear) or type(module).__name__ == "Linear")
+        and isinstance(weight := getattr(module, "weight", None), Tensor)
+        and weight.shape[0] == vocabulary
+    }
+    named_so = [name for name in linear if "head" in name or "output" in name]
+    return linear[(named_so or list(linear))[-1]] if linear else None
