@@ -70,6 +70,7 @@ class DeferredLogits(TorchFunctionMode):
         replaced: Any = layer
         replaced.forward = self._begin
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # the compiler cannot follow into a mode
     def _begin(self, hidden: Tensor) -> Tensor:
         if not self._is_active:
             self._is_active = True
