@@ -6,7 +6,6 @@ that does not fit is reported as out of memory.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -206,5 +205,5 @@ def _traced(step: ModelCell, gpu: Gpu, with_modules: bool) -> tuple[Trace, StepR
 def _replay_cache(step: ModelCell, gpu: Gpu, with_modules: bool, workspaces: Workspaces) -> ReplayCache:
     """Return the replays of the step on GPUs with these workspaces."""
     _, recording = _traced(step, gpu, with_modules)
-    settings = AllocatorSettings.from_environment(os.environ)
+    settings = AllocatorSettings.of(step.allocator)
     return ReplayCache(recording.with_workspaces(workspaces), settings)

@@ -85,6 +85,31 @@ CrossEntropies = Annotated[
 ]
 
 
+ALLOCATORS = ("default", "expandable")
+_SETTINGS = re.compile(r"\w+:[\w.:\[\]>]+(\+\w+:[\w.:\[\]>]+)*")
+
+
+def _allocators(value: object) -> tuple[str, ...]:
+    words = split_words(value)
+    for word in words:
+        if word not in ALLOCATORS and not _SETTINGS.fullmatch(word):
+            options = ", or options of PYTORCH_CUDA_ALLOC_CONF joined by +, such as max_split_size_mb:128)"
+            raise ValueError(unknown(word, "an allocator", ALLOCATORS).removesuffix(")") + options)
+    return words
+
+
+def allocator_options(choice: str) -> str | None:
+    """Return the choice as PYTORCH_CUDA_ALLOC_CONF; None for `default`, which leaves that variable in force."""
+    return {"default": None, "expandable": "expandable_segments:True"}.get(choice, choice.replace("+", ","))
+
+
+Allocators = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_allocators),
+    Axis("choice", "{} segments", unset="default allocator", order=56, name_order=37),
+]
+
+
 def knobs_problem_of(cell: GridCell) -> str | None:
     """Return why a knob has no meaning in the mode of this cell, or None if all have."""
     if cell.grad_accum > 1 and "backward" not in cell.phases:

@@ -13,9 +13,11 @@ from sysbench.spec.axis import Axis, axes_of_model, value_if_not_stored
 from sysbench.spec.cell import Devices, RunCell, RunSpec, Threads, threads_problem
 from sysbench.spec.cell import DeviceType as DeviceType
 from sysbench.spec.knobs import (
+    ALLOCATORS,
     CHECKPOINTS,
     CROSS_ENTROPIES,
     NONE,
+    Allocators,
     Checkpoints,
     CrossEntropies,
     knobs_problem_of,
@@ -185,6 +187,8 @@ class GridCell(RunCell):
     """Which blocks compute their activations again in backward: full, every-N, selective, or a pattern of modules."""
     cross_entropy: str = Field(default="full", exclude_if=lambda value: value == "full")
     """How logits and loss are computed: full, chunked, chunked-N (tokens), or linear."""
+    allocator: str = Field(default="default", exclude_if=lambda value: value == "default")
+    """Options of CUDA's caching allocator: default (those of the environment), expandable, or options of its own."""
 
     @property
     def compute_precision(self) -> Precision:
@@ -251,9 +255,13 @@ class GridCell(RunCell):
         """
         device = "cuda" if self.simulated else device
         precision_reason = precision_problem(self.precision, device) if device else None
+        allocator_reason = None
+        if self.allocator != "default" and device not in (None, "cuda"):
+            allocator_reason = f"--allocator {self.allocator} is for CUDA; {device} has no caching allocator of torch"
         return (
             self.model.problem()
             or precision_reason
+            or allocator_reason
             or knobs_problem_of(self)
             or threads_problem(self, device)
             or ranks_problem(self)
@@ -439,6 +447,12 @@ class ModelSpec(RunSpec):
         description="How the loss is computed from the last hidden states: full logits, chunked (the logits of 1,024 "
         "tokens at a time, in forward and backward; chunked-N for another number), or linear "
         "(torch.nn.functional.linear_cross_entropy).",
+    )
+    allocator: Annotated[Allocators, Option(metavar="CHOICE,…", panel=STEP, values=ALLOCATORS)] = Field(
+        default=("default",),
+        exclude_if=lambda value: value == ("default",),
+        description="CUDA's caching allocator: default, expandable (segments that grow, against fragmentation), or "
+        "options of PYTORCH_CUDA_ALLOC_CONF joined by +: max_split_size_mb:128.",
     )
     device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP, common=True)] = Field(
         default=("auto",),
