@@ -1,4 +1,4 @@
-"""Names and functions that a worker needs before all other imports.
+"""Names and functions that a worker needs before all other imports, and how its process is started.
 
 Therefore, this module itself imports nothing at import time.
 """
@@ -17,6 +17,28 @@ KEY_VARIABLE = "SYSBENCH_AUTHKEY"
 
 CAPTURE_RANGE = "sysbench"
 """The NVTX range inside which Nsight Systems records a worker."""
+
+
+def command(module: str) -> list[str]:
+    """Return the command line that runs a module of this sysbench with this Python.
+
+    Without `-P`, Python would prefer a `sysbench` or `torch.py` in the current directory.
+    """
+    import sys
+
+    return [sys.executable, "-P", "-m", module]
+
+
+def environment() -> dict[str, str]:
+    """Return this process's environment, extended so that a checkout that is not installed can be imported."""
+    import os
+    from pathlib import Path
+
+    root = Path(__file__).parent.parent
+    if root.name in ("site-packages", "dist-packages"):
+        return dict(os.environ)
+    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def exit_with_parent() -> None:

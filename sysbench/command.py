@@ -101,8 +101,18 @@ class Command:
     terms: str | None = None
     """Definitions of the terms in the tables: `cells -> Iterator[Term]`."""
     report: ReportLayout | None = None
-    compared: tuple[str, ...] = ()
+    measures: str | None = None
+    """What `compare` and `report` put beside other cells, `cell record -> sysbench.log.measures.Measures`, if there is
+    anything.
+    """
+    verdicts: tuple[str, ...] = ()
     """Times for which `compare` gives verdicts; all other times are parts of these."""
+    completed_together: str | None = None
+    """Function that completes the records of several runs with what the others know: `records -> records`."""
+    report_tables: str | None = None
+    """Function that omits tables from the layout's for a certain record: `(record, names) -> names`."""
+    step_numbers: str | None = None
+    """Numbers of training steps that other commands may know, too: `cell records -> Iterator[StepNumber]`."""
     runs_anywhere: bool = False
     """Whether the results are those of number formats, not of a device: an experiment for a GPU that is not present
     then computes them on this machine.

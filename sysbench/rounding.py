@@ -161,19 +161,6 @@ def stall(addend: Fraction, accumulator: Format) -> Stall | None:
     return next((Stall(each.first_step, each.start_total) for each in ends), None)
 
 
-def running_sum(addend: Fraction, count: int, accumulator: Format) -> Fraction | None:
-    """Return the sum of `count` addends, rounded after every addition; None if it overflows."""
-    total, step = Fraction(0), 0
-    for each in equal_steps(addend, accumulator):
-        if each.steps == 0:
-            return each.start_total
-        taken = min(each.steps, count - each.first_step)
-        total, step = each.start_total + taken * each.increment, each.first_step + taken
-        if step == count:
-            return total
-    return None
-
-
 def checkpoints(count: int, max_count: int) -> tuple[int, ...]:
     """Return the steps at which to inspect a running sum: up to `max_count` steps, evenly spaced, with the last one."""
     if count <= max_count:

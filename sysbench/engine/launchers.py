@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Protocol
 
-import sysbench
-from sysbench.bootstrap import CAPTURE_RANGE
+from sysbench.bootstrap import CAPTURE_RANGE, command, environment
 from sysbench.engine import nsys
-
-
-def command(module: str) -> list[str]:
-    """Return the command line that runs a module of this sysbench with this Python.
-
-    Without `-P`, Python would prefer a `sysbench` or `torch.py` in the current directory.
-    """
-    return [sys.executable, "-P", "-m", module]
-
-
-def environment() -> dict[str, str]:
-    """Return this process's environment, extended so that a checkout that is not installed can be imported."""
-    root = Path(sysbench.__file__).parent.parent
-    if root.name in ("site-packages", "dist-packages"):
-        return dict(os.environ)
-    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 class Launcher(Protocol):

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import importlib
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,8 +22,7 @@ from sysbench.commands.attention.spec import IMPLEMENTATIONS, AttentionCell
 from sysbench.errors import UnavailableError
 from sysbench.lab.attention import softmax
 from sysbench.lab.precision import compute_dtype
-from sysbench.lab.workload.imports import code_file
-from sysbench.log.events import CodeFile
+from sysbench.lab.workload.imports import LoadedCode, load_code
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -43,7 +40,8 @@ def function_for(cell: AttentionCell, device: torch.device) -> Attention:
     """Return the cell's implementation; raises UnavailableError if it is not available on this device."""
     name = cell.implementation
     if name not in IMPLEMENTATIONS:
-        return _user_function(name)
+        function: Attention = user_code(name).value
+        return function
     if name in BACKENDS:
         return _fused(BACKENDS[name], causal=cell.causal)
     factories: dict[str, Callable[[], Attention]] = {
@@ -130,32 +128,9 @@ def flash_attn(cell: AttentionCell, kernel: Any) -> Attention:
     return attend
 
 
-def _user_function(name: str) -> Attention:
+def user_code(name: str) -> LoadedCode:
     """Import the user's function `module:function`; modules in the current directory can be imported."""
-    function_name = name.partition(":")[2]
-    module = _user_module(name)
-    function: Any = getattr(module, function_name, None)
-    if not callable(function):
-        raise UnavailableError(f"{module.__name__} has no function {function_name}")
-    attend: Attention = function
-    return attend
-
-
-def user_file(name: str) -> CodeFile:
-    """Import the user's function `module:function`, and return the file of its module."""
-    file = getattr(_user_module(name), "__file__", None)
-    return code_file(name, None if file is None else Path(file))
-
-
-def _user_module(name: str) -> ModuleType:
-    module_name = name.partition(":")[0]
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(module_name)
-    except ImportError as error:
-        raise UnavailableError(f"{module_name} cannot be imported from {here}: {error}") from error
+    return load_code(name, str(Path.cwd()), "--impl")
 
 
 Inputs = tuple[Tensor, Tensor, Tensor]

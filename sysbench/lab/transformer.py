@@ -157,11 +157,6 @@ class Transformer(nn.Module):
         self.final_norm = RMSNorm(shape.d_model)
         self.lm_head = Linear(shape.d_model, shape.vocab)
 
-    @property
-    def parameter_count(self) -> int:
-        """Number of learned parameters."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
     def forward(self, tokens: Tensor) -> Tensor:
         """Map token ids (batch, ctx) to logits (batch, ctx, vocab)."""
         x = self.embedding(tokens)

@@ -86,6 +86,11 @@ class GpuPrediction(Frozen):
         """Return the phase with this name; None if there is none, or if times are withheld."""
         return next((each for each in self.phases if each.name == name), None) if self.withheld is None else None
 
+    @property
+    def times(self) -> dict[str, PredictedTime]:
+        """All predicted times by quantity; empty if they are withheld."""
+        return {phase.name: phase for phase in self.phases} if self.withheld is None else {}
+
     def cautions(self) -> Iterator[Caution]:
         """Yield reasons to doubt the prediction."""
         for doubt in self.doubts:
@@ -129,6 +134,11 @@ class PredictedStep(GpuPrediction):
     """Whether the prediction includes a guess, such as which operators torch.compile fuses."""
     host_time_without: str = Field(default="", exclude_if=lambda value: not value)
     """Libraries whose own Python code takes host time that the prediction leaves out: `FSDP2 and DTensor`."""
+
+    @property
+    def times(self) -> dict[str, PredictedTime]:
+        """All predicted times by quantity, the whole step first; empty if they are withheld."""
+        return ({"step": self.step} if self.step else {}) | super().times
 
     @property
     def phased_step_s(self) -> float | None:

@@ -7,7 +7,8 @@ Modules and kernels are referenced by their position in `modules` and `names`.
 from __future__ import annotations
 
 import re
-from typing import Final, Literal, Self
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -105,6 +106,23 @@ class KernelName(Frozen):
         if phase == "optimizer" and self.kernel_class in ("elementwise", "reduction"):
             return "optimizer"
         return self.kernel_class
+
+
+class KernelTime(NamedTuple):
+    """Time and calls of one kernel in one module and phase, over all steps."""
+
+    phase: str
+    module: str
+    kernel: int
+    """Position in the summary's names."""
+    name: KernelName
+    total_ns: int
+    calls: int
+
+    @property
+    def kernel_class(self) -> KernelClass:
+        """Return the kernel's class in this phase."""
+        return self.name.class_in(self.phase)
 
 
 class KernelTimeColumns(Frozen):
@@ -265,9 +283,30 @@ class ProfileSummary(Frozen):
     remarks: list[str]
     """Defects of the file, and data that were omitted."""
 
+    def times(self) -> Iterator[KernelTime]:
+        """Yield the rows of `spent`, with positions replaced by names."""
+        spent = self.spent
+        rows = zip(spent.phase, spent.module, spent.kernel, spent.total_ns, spent.calls, strict=True)
+        for phase, module, kernel, total_ns, calls in rows:
+            yield KernelTime(self.phases[phase], self.modules[module], kernel, self.names[kernel], total_ns, calls)
+
+    @property
+    def phases_with_work(self) -> tuple[str, ...]:
+        """Return the phases with any kernel time, in the order of PHASES."""
+        present = {self.phases[phase] for phase in self.spent.phase}
+        return tuple(phase for phase in PHASES if phase in present)
+
+    def by_class(self, phases: Sequence[str] | None = None) -> dict[KernelClass, int]:
+        """Return the time of each kernel class in the given phases (default: all), in nanoseconds over all steps."""
+        total_ns: dict[KernelClass, int] = {}
+        for time in self.times():
+            if phases is None or time.phase in phases:
+                total_ns[time.kernel_class] = total_ns.get(time.kernel_class, 0) + time.total_ns
+        return total_ns
+
     @model_validator(mode="after")
     def _positions(self) -> Self:
-        kernels = [*self.spent.kernel, *(each.kernel for each in self.kernels)]
+        kernels = [*self.spent.kernel, *(row.kernel for row in self.kernels)]
         lists = (("phases", self.spent.phase), ("modules", self.spent.module), ("names", kernels))
         for name, positions in lists:
             if positions and max(positions) >= len(getattr(self, name)):

@@ -213,11 +213,15 @@ def on_meta(shape: ModelShape, ctx: int = 16) -> Transformer:
         return Transformer(shape, ctx)
 
 
+def parameter_count(model: Transformer) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 @pytest.mark.parametrize("size", PARAMETERS)
 def test_named_sizes_have_their_published_parameters(size: str) -> None:
     model = on_meta(SIZES[size])
     total, without_lm_head = PARAMETERS[size]
-    assert (model.parameter_count, model.parameter_count - model.lm_head.weight.numel()) == (total, without_lm_head)
+    assert (parameter_count(model), parameter_count(model) - model.lm_head.weight.numel()) == (total, without_lm_head)
     assert formulas.parameters(SIZES[size]) == total
     assert formulas.parameters_without_lm_head(SIZES[size]) == without_lm_head
 
@@ -230,12 +234,12 @@ def test_named_sizes_have_their_published_parameters(size: str) -> None:
     ],
 )
 def test_custom_shapes_have_the_parameters_of_the_formula(shape: ModelShape, expected: int) -> None:
-    assert on_meta(shape).parameter_count == formulas.parameters(shape) == expected
+    assert parameter_count(on_meta(shape)) == formulas.parameters(shape) == expected
 
 
 def test_a_longer_context_does_not_make_a_larger_model() -> None:
     short, long = on_meta(SIZES["tiny"], 128), on_meta(SIZES["tiny"], 4096)
-    assert short.parameter_count == long.parameter_count
+    assert parameter_count(short) == parameter_count(long)
     assert short.state_dict().keys() == long.state_dict().keys() == dict(long.named_parameters()).keys()
 
 

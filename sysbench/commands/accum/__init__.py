@@ -9,7 +9,7 @@ COMMAND = Command(
     files="command:draw",
     refuse_files="command:refuse_unwritable",
     plan="tables:plan",
-    terms="sysbench.commands.report.method:accum_terms",
+    terms="terms:terms",
     default_tables="tables:usual",
     runs_anywhere=True,
 )

@@ -371,10 +371,11 @@ _POSSIBLE_WAYS = [
 ]
 
 
-def _ways_notes(cell: AccumCellRecord, error: str) -> Iterator[str]:
+def _ways_notes(cell: AccumCellRecord) -> Iterator[str]:
     ways = _Way.all_of(cell)
     accumulations = {way.accumulation for way in ways}
     m = cell.products[0].m
+    error = "‖C − C64‖ / ‖C64‖, including the rounding of the inputs"
     yield f"({m} × k) · (k × {m}), entries uniform in [0, 1); error: {error}"
     if "as it is" in accumulations:
         narrow = "; in bf16, in fp16: every partial sum rounded to that format" if "narrow" in accumulations else ""
@@ -393,50 +394,32 @@ def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], A
     return list(found.items())
 
 
-def _products(name: str, title: str, error: str, said: str) -> DeclaredTable:
-    """Declare a table of the field `error`, by length of the dot products, format and accumulation."""
-
-    def get(row: tuple[int, Mapping[tuple[str, str], Any]], way: _Way) -> Cell:
-        each = row[1].get((way.dtype, way.accumulation))
-        return _relative(getattr(each, error)) if each else None
-
-    return DeclaredTable(
-        name,
-        title,
-        (
-            Each(
-                "way",
-                (Field("{way.dtype}_{way.accumulation}", "{way.title}", "number", "{way.group}", get=get),),
-                values=_Way.all_of,
-                possible_values=_POSSIBLE_WAYS,
-                format_value=lambda way: way,
-            ),
-        ),
-        rows=_by_length,
-        leading=leading_fields(Field("k", get=itemgetter(0))),
-        parts=attrgetter("cells"),
-        when=lambda cell: bool(cell.products),
-        notes=lambda cell: _ways_notes(cell, said),
-        needs="the experiment matmul",
-    )
+def _product_error(row: tuple[int, Mapping[tuple[str, str], Any]], way: _Way) -> Cell:
+    each = row[1].get((way.dtype, way.accumulation))
+    return _relative(each.total_error) if each else None
 
 
-MATMUL = _products(
+MATMUL = DeclaredTable(
     "matmul",
     "error of matrix products relative to fp64",
-    "total_error",
-    "‖C − C64‖ / ‖C64‖, including the rounding of the inputs (--tables matmul-sums excludes it)",
+    (
+        Each(
+            "way",
+            (Field("{way.dtype}_{way.accumulation}", "{way.title}", "number", "{way.group}", get=_product_error),),
+            values=_Way.all_of,
+            possible_values=_POSSIBLE_WAYS,
+            format_value=lambda way: way,
+        ),
+    ),
+    rows=_by_length,
+    leading=leading_fields(Field("k", get=itemgetter(0))),
+    parts=attrgetter("cells"),
+    when=lambda cell: bool(cell.products),
+    notes=_ways_notes,
+    needs="the experiment matmul",
 )
-"""Errors relative to fp64 products of the inputs before rounding."""
-
-MATMUL_SUMS = _products(
-    "matmul-sums",
-    "relative error of summation alone",
-    "relative_error",
-    "‖C − C64‖ / ‖C64‖, where C64 uses the same rounded inputs",
-)
-"""Errors relative to fp64 products of the rounded inputs: the errors of summation alone."""
-
+"""Errors relative to fp64 products of the inputs before rounding; the table `cells` also has those of summation alone.
+"""
 
 # --- everything, for programs
 
@@ -494,7 +477,7 @@ SHOWN: Mapping[Experiment, tuple[DeclaredTable, ...]] = {
 """Default tables by experiment."""
 
 TABLES: dict[str, DeclaredTable] = {
-    table.name: table for table in (SUMS, FORMATS, AUTOCAST, NORM, SCALING, MATMUL, MATMUL_SUMS, CELLS)
+    table.name: table for table in (SUMS, FORMATS, AUTOCAST, NORM, SCALING, MATMUL, CELLS)
 }
 """All tables by name."""
 

@@ -41,7 +41,7 @@ from sysbench.lab.attention_functions import (
     gradient_for,
     inputs_for,
     naive,
-    user_file,
+    user_code,
 )
 from sysbench.lab.clocks import Clock, clock_for, until_hidden
 from sysbench.lab.compilation import compiled_event, fresh_compiler, reset_counters, stage_entered
@@ -77,7 +77,7 @@ def run(
     implementation.
     """
     if cell.implementation not in IMPLEMENTATIONS:
-        yield AttentionImported(at_s=time.time(), cell=cell.key, file=user_file(cell.implementation))
+        yield AttentionImported(at_s=time.time(), cell=cell.key, file=user_code(cell.implementation).file)
     if cell.simulate is not None:
         yield from _simulated(cell, hardware.by_name(cell.simulate))
         return

@@ -53,9 +53,6 @@ if TYPE_CHECKING:
     from sysbench.render.table import Table
 
 
-DEFAULT_COMMAND = "time"
-
-
 def parse_arms(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
     """Parse both specs; raises UsageError if one is invalid, naming the arm, or if their commands differ."""
     specs: dict[Arm, RunSpec] = {}
@@ -80,8 +77,8 @@ def parse_spec(text: str) -> RunSpec:
         raise UsageError(f"cannot split {text} into arguments: {str(error).lower()}") from None
     if words and words[0] == "sysbench":
         words = words[1:]
-    name = words.pop(0) if words and not words[0].startswith("-") else DEFAULT_COMMAND
     supported = [kind for kind in kinds() if command_of(kind).can_alternate]
+    name = words.pop(0) if words and not words[0].startswith("-") else supported[0]
     if name not in supported:
         raise UsageError(unknown(name, "a command that --ab can measure", supported))
     return validated(command_of(name).spec_class, *parse_options(name, words, command_of(name).spec_class))

@@ -157,12 +157,11 @@ def _kernels_per_step(trace: TraceArtefact) -> tuple[dict[Key, float], dict[Key,
     seconds: dict[Key, float] = defaultdict(float)
     calls: dict[Key, float] = defaultdict(float)
     for summary in trace.summaries:
-        spent, step_count = summary.spent, max(summary.steps, 1) * len(trace.summaries)
-        for phase, kernel, total_ns, count in zip(spent.phase, spent.kernel, spent.total_ns, spent.calls, strict=True):
-            name = summary.names[kernel]
-            key = (name.class_in(summary.phases[phase]), name.short)
-            seconds[key] += total_ns * 1e-9 / step_count
-            calls[key] += count / step_count
+        step_count = max(summary.steps, 1) * len(trace.summaries)
+        for time in summary.times():
+            key = (time.kernel_class, time.name.short)
+            seconds[key] += time.total_ns * 1e-9 / step_count
+            calls[key] += time.calls / step_count
     return seconds, calls
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from sysbench.command import Kind
-from sysbench.commands.attention.record import AttentionCellRecord
-from sysbench.commands.loop.record import LoopCellRecord
-from sysbench.commands.memory.record import MemoryCellRecord
-from sysbench.commands.profile.record import ProfileCellRecord
-from sysbench.commands.time.record import TimeCellRecord
 from sysbench.errors import UsageError, unknown
+from sysbench.log.measures import Amount, Measures, measures_of
 from sysbench.log.outcomes import MEASURED
-from sysbench.log.predictions import PredictedStep, PredictedTime, step_ratio
-from sysbench.log.records import CellRecord, RunRecord, Samples
+from sysbench.log.records import CellRecord, RunRecord
 from sysbench.spec.axis import SETTING, Comparison, declared_fields
 
 MACHINE = "machine"
@@ -204,12 +201,6 @@ def _index_by_key(cells: Sequence[Axes], ignored: set[str]) -> dict[Key, int]:
 
 Axes = Mapping[str, Any]
 
-COMPARED_RECORDS = (TimeCellRecord, LoopCellRecord, AttentionCellRecord, ProfileCellRecord, MemoryCellRecord)
-"""Records with times or memory; those of other commands, such as `accum`, have nothing to compare."""
-
-SAMPLED_MEMORY = ("host_rss_peak", "device_used_peak")
-"""Memory figures that are sampled from outside the process: inexact, so the gate ignores them."""
-
 
 @dataclass(frozen=True)
 class Occurrence:
@@ -218,6 +209,11 @@ class Occurrence:
     run: int
     """Number of the run."""
     record: CellRecord
+
+    @cached_property
+    def measures(self) -> Measures:
+        """The numbers to compare."""
+        return measures_of(self.record)
 
 
 @dataclass(frozen=True)
@@ -241,16 +237,17 @@ class SideCell:
         """
         accepted = {"ok"} if complete_only else MEASURED
         measured = (each for each in self.occurrences if each.record.outcome in accepted)
-        samples_by_run = ((each.run, times_of(each.record).get(quantity)) for each in measured)
+        samples_by_run = ((each.run, each.measures.times.get(quantity)) for each in measured)
         return {run: samples.samples_s for run, samples in samples_by_run if samples is not None and samples.samples_s}
 
-    def memory(self) -> dict[str, int]:
-        """Return the memory figures in bytes, each the maximum over all runs."""
-        maxima: dict[str, int] = {}
-        for each in self.occurrences:
-            for name, value in memory_of(each.record).items():
-                maxima[name] = max(value, maxima.get(name, value))
-        return maxima
+    def amounts(self) -> dict[str, Amount]:
+        """Return the numbers without samples, each the worst of all runs, or the largest if none is better."""
+        worst: dict[str, Amount] = {}
+        for amounts in (each.measures.amounts for each in self.occurrences):
+            for name, amount in amounts.items():
+                choose = min if amount.better == "higher" else max
+                worst[name] = choose(worst.get(name, amount), amount, key=attrgetter("value"))
+        return worst
 
 
 @dataclass(frozen=True)
@@ -326,56 +323,6 @@ def _device_name(record: RunRecord[Any], cell: CellRecord) -> str | None:
     return f"{device.name} ({requested})" if len(record.spec.get("device", ())) > 1 else device.name
 
 
-def times_of(cell: CellRecord) -> dict[str, Samples]:
-    """Return all times for which a cell has samples, by quantity."""
-    match cell:
-        case TimeCellRecord() | LoopCellRecord():
-            times = {name: phase.times for name, phase in cell.phases.items()}
-        case AttentionCellRecord():
-            times = {"forward": cell.forward, "backward": cell.backward}
-        case ProfileCellRecord():
-            times = {"step": cell.unprofiled}
-        case _:
-            times = {}
-    return {name: samples for name, samples in times.items() if samples is not None}
-
-
-def predictions_of(cell: CellRecord) -> dict[str, PredictedTime]:
-    """Return the predicted times of a cell by quantity, the whole step first; empty if it has none or does not fit."""
-    if not isinstance(cell, TimeCellRecord | ProfileCellRecord | AttentionCellRecord) or cell.prediction is None:
-        return {}
-    if cell.outcome != "ok":
-        return {}
-    prediction = cell.prediction
-    step_time = prediction.step if isinstance(prediction, PredictedStep) else None
-    times: dict[str, PredictedTime | None] = {"step": step_time}
-    times |= {phase.name: prediction.phase(phase.name) for phase in prediction.phases}
-    return {name: time for name, time in times.items() if time is not None}
-
-
-def memory_of(cell: CellRecord) -> dict[str, int]:
-    """Return the known memory figures of a cell in bytes."""
-    figures: dict[str, int | None] = {}
-    match cell:
-        case TimeCellRecord() | LoopCellRecord():
-            figures = {
-                "allocated_peak": cell.memory.allocated_peak_bytes,
-                "reserved_peak": cell.memory.reserved_peak_bytes,
-                "device_used_peak": cell.memory.device_used_peak_bytes,
-                "host_rss_peak": cell.memory.host_rss_peak_bytes,
-            }
-        case MemoryCellRecord():
-            figures = {
-                "allocated_peak": cell.peak_allocated_bytes,
-                "reserved_peak": cell.peak_reserved_bytes,
-                "device_used_peak": cell.device_used_peak_bytes,
-                "host_rss_peak": cell.host_rss_peak_bytes,
-            }
-        case AttentionCellRecord():
-            figures = {"allocated_peak": cell.peak_allocated_bytes, "saved_for_backward": cell.saved_bytes}
-    return {name: value for name, value in figures.items() if value is not None}
-
-
 def varying_axes(cells: Sequence[Axes]) -> tuple[str, ...]:
     """Return the axes in which these cells differ, in the order of labels; a missing axis counts as a value."""
     return tuple(
@@ -406,11 +353,3 @@ def _axis_label(axis: str, value: object) -> str:
         return axis.replace("_", " ")
     declared = declared_fields()[axis]
     return declared.label.format(value_text(value)) + ("s" if declared.is_count and value != 1 else "")
-
-
-def step_ratio_interval(a: CellRecord, b: CellRecord) -> tuple[float, float] | tuple[None, None]:
-    """Return the 90 % prediction interval of the step time in B over that in A; (None, None) without draws of both."""
-    predictions = [cell.prediction for cell in (b, a) if isinstance(cell, TimeCellRecord | ProfileCellRecord)]
-    steps = [each for each in predictions if isinstance(each, PredictedStep) and each.step_draws_s]
-    ratio = step_ratio(*steps) if len(steps) == 2 else None
-    return (ratio.low, ratio.high) if ratio else (None, None)

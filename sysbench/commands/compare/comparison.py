@@ -14,22 +14,19 @@ from sysbench import __version__, units
 from sysbench.command import Kind, command_of
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import (
-    SAMPLED_MEMORY,
     Axes,
     Matching,
     NoMatchingCellsError,
     Side,
     SideCell,
     labels,
-    predictions_of,
-    step_ratio_interval,
-    times_of,
 )
 from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, same_code, warnings
 from sysbench.errors import LogError, UsageError
 from sysbench.log.events import SCHEMA_VERSION
+from sysbench.log.measures import measures_of, predicted_times
 from sysbench.log.outcomes import CautionCode, Outcome
-from sysbench.log.predictions import PredictedTime
+from sysbench.log.predictions import PredictedStep, PredictedTime, step_ratio
 from sysbench.log.records import CellRecord
 from sysbench.spec.frozen import Frozen
 from sysbench.statistics.verdict import (
@@ -216,7 +213,7 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         *(obstacle for sides in axes_by_kind.values() for obstacle in cells.find_obstacles(*sides, rules.across)),
         *machine_obstacles(a, b, rules.across),
     ]
-    if obstacles and not any(isinstance(cell.latest_record, cells.COMPARED_RECORDS) for cell in a.cells):
+    if obstacles and not any(command_of(kind).measures for kind in a.kinds):
         raise LogError(f"nothing to compare: {_list_commands(a)} measures neither times nor memory peaks")
     # First, because `--across` is no remedy if no cells match with it.
     matchings = _match_cells(axes_by_kind)
@@ -274,7 +271,7 @@ def _side_record(side: Side) -> SideRecord:
 
 
 def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
-    a_memory, b_memory = a.memory(), b.memory()
+    a_amounts, b_amounts = a.amounts(), b.amounts()
     times = list(_compare_times(a, b, rules))
     by_steps = any(time.repeated == "steps" for time in times)
     codes = {code for side in (a, b) if by_steps for code in side.latest_record.excluding_cautions()}
@@ -290,26 +287,36 @@ def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
         times=times,
         predictions=list(_compare_predictions(a.latest_record, b.latest_record)),
         memory=[
-            MemoryComparison(quantity=name, exact=name not in SAMPLED_MEMORY, a_bytes=value, b_bytes=b_memory[name])
-            for name, value in a_memory.items()
-            if name in b_memory
+            MemoryComparison(
+                quantity=name, exact=amount.exact, a_bytes=int(amount.value), b_bytes=int(b_amounts[name].value)
+            )
+            for name, amount in a_amounts.items()
+            if name in b_amounts
         ],
         excluded_by=sorted(codes),
     )
 
 
 def _compare_predictions(a: CellRecord, b: CellRecord) -> Iterator[PredictionComparison]:
-    a_times, b_times = predictions_of(a), predictions_of(b)
+    a_times, b_times = predicted_times(a), predicted_times(b)
     for name, time in a_times.items():
         if name in b_times and time.point_s:
-            low, high = step_ratio_interval(a, b) if name == "step" else (None, None)
+            low, high = _step_ratio_interval(a, b) if name == "step" else (None, None)
             yield PredictionComparison(quantity=name, a=time, b=b_times[name], low=low, high=high)
 
 
+def _step_ratio_interval(a: CellRecord, b: CellRecord) -> tuple[float, float] | tuple[None, None]:
+    """Return the 90 % prediction interval of the step time in B over that in A; (None, None) without draws of both."""
+    predictions = (measures_of(cell).prediction for cell in (b, a))
+    steps = [each for each in predictions if isinstance(each, PredictedStep) and each.step_draws_s]
+    ratio = step_ratio(*steps) if len(steps) == 2 else None
+    return (ratio.low, ratio.high) if ratio else (None, None)
+
+
 def _compare_times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
-    headlines = command_of(a.kind).compared
+    headlines = command_of(a.kind).verdicts
     # The headlines come first, in their own order.
-    phases = (name for each in (*a.occurrences, *b.occurrences) for name in times_of(each.record))
+    phases = (name for each in (*a.occurrences, *b.occurrences) for name in each.measures.times)
     for quantity in dict.fromkeys((*headlines, *phases)) if rules.include_phases else headlines:
         # An interrupted round has fewer samples than the others, but would have the same weight.
         a_samples, b_samples = (side.times(quantity, complete_only=rules.paired) for side in (a, b))

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sysbench import units
+from sysbench.command import runnable
 from sysbench.commands.compare.cells import Axes, labels, value_text, varying_axes
 from sysbench.commands.compare.comparison import (
     CellComparison,
@@ -381,7 +382,7 @@ def _describe_sameness(comparison: Comparison) -> str:
     code = f", same file of {', '.join(comparison.same_code)}" if comparison.same_code else ""
     unknown_code = [
         *(["modules that it imports"] if code else []),
-        *(["the code of the program"] if "loop" in _kinds(comparison) else []),
+        *(["the code of the program"] if set(_kinds(comparison)) - set(runnable()) else []),
     ]
     caveat = f"; {' and '.join(unknown_code)} could differ" if unknown_code else ""
     return f"A and B have no known differences: same spec, same software{code}{caveat}"

@@ -8,9 +8,9 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from sysbench import bootstrap
 from sysbench.commands.doctor import children
 from sysbench.commands.doctor.children import ChildProcess, NoAnswerError
-from sysbench.engine import launchers as own_python
 
 if TYPE_CHECKING:
     from sysbench.commands.doctor.record import (
@@ -39,11 +39,11 @@ class Examination:
 
     def __init__(self) -> None:
         with ExitStack() as resources:
-            environment = own_python.environment()
-            self._torch = ChildProcess(own_python.command("sysbench.worker.survey"), TORCH_TIMEOUT_S, environment)
+            environment = bootstrap.environment()
+            self._torch = ChildProcess(bootstrap.command("sysbench.worker.survey"), TORCH_TIMEOUT_S, environment)
             resources.callback(self._torch.close)
             self._nvml = ChildProcess(
-                own_python.command("sysbench.commands.doctor.gpu_survey"), NVML_TIMEOUT_S, environment
+                bootstrap.command("sysbench.commands.doctor.gpu_survey"), NVML_TIMEOUT_S, environment
             )
             resources.callback(self._nvml.close)
             self._tools = children.query_versions()

@@ -11,8 +11,9 @@ import psutil
 
 from sysbench.commands.doctor.questions import Questions
 from sysbench.commands.doctor.record import HostSection
-from sysbench.engine.sensors.host import host_info, in_container
-from sysbench.engine.sensors.memory_limits import MemoryLimit, directories, memory_limits
+from sysbench.engine.sensors.host import container_kind, host_info
+from sysbench.engine.sensors.memory_limits import MemoryLimit, directories, host_available_bytes, memory_limits
+from sysbench.trace.readers.reading import processors
 
 RELEVANT_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -34,17 +35,6 @@ RELEVANT_VARIABLES = (
 )
 """Environment variables that affect measurements, or make them impossible."""
 
-_CONTAINER_FILES = (
-    ("docker", ".dockerenv"),
-    ("podman", "run/.containerenv"),
-)
-_CGROUP_RUNTIMES = {
-    "kubepods": "kubernetes",
-    "docker": "docker",
-    "containerd": "containerd",
-    "libpod": "podman",
-    "lxc": "lxc",
-}
 _JOB_VARIABLES = {"SLURM_JOB_ID": "Slurm", "PBS_JOBID": "PBS", "LSB_JOBID": "LSF", "JOB_ID": "Grid Engine"}
 
 
@@ -54,17 +44,17 @@ def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) 
     shm = questions.ask("shm_bytes", lambda: _shared_memory(root))
     found = HostSection(
         system=questions.ask("system", host_info),
-        usable_cores=questions.ask("usable_cores", _usable_cores),
+        usable_cores=questions.ask("usable_cores", processors),
         quota_cores=questions.ask("quota_cores", lambda: quota_cores(root)),
         load_1min=questions.ask("load_1min", lambda: os.getloadavg()[0]),
         cpu_governor=questions.ask("cpu_governor", lambda: _governor(root)),
-        available_bytes=questions.ask("available_bytes", lambda: _available_bytes(root)),
+        available_bytes=questions.ask("available_bytes", lambda: host_available_bytes(_limits(root))),
         limit_bytes=questions.ask(
             "limit_bytes", lambda: min((limit.limit_bytes for limit in _limits(root)), default=None)
         ),
         shm_bytes=shm[0] if shm else None,
         shm_free_bytes=shm[1] if shm else None,
-        container=questions.ask("container", lambda: container(root, environment)),
+        container=questions.ask("container", lambda: container_kind(root, environment)),
         batch_job=next(
             (f"{name} {environment[key]}" for key, name in _JOB_VARIABLES.items() if environment.get(key)), None
         ),
@@ -86,30 +76,6 @@ def quota_cores(root: Path) -> float | None:
     return min((quota / period for quota, period in known if period), default=None)
 
 
-def container(root: Path, environment: Mapping[str, str]) -> str | None:
-    """Return the kind of container that this process runs in; None outside containers.
-
-    Containers are recognised by environment variables, marker files and cgroups.
-    """
-    if "KUBERNETES_SERVICE_HOST" in environment:
-        return "kubernetes"
-    if environment.get("APPTAINER_CONTAINER") or environment.get("SINGULARITY_CONTAINER"):
-        return "apptainer"
-    for name, file in _CONTAINER_FILES:
-        if (root / file).exists():
-            return name
-    if environment.get("container"):
-        return environment["container"]  # systemd's convention: podman, lxc, systemd-nspawn
-    cgroups = _text(root / "proc/1/cgroup") or ""
-    runtime_name = next((runtime for sign, runtime in _CGROUP_RUNTIMES.items() if sign in cgroups), None)
-    return runtime_name or ("unnamed" if in_container(root, environment) else None)
-
-
-def _usable_cores() -> int | None:
-    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
-    return len(affinity(0)) if affinity else os.cpu_count()
-
-
 def _governor(root: Path) -> str | None:
     """Return the frequency governor of the first core, e.g. `performance` or `powersave`."""
     text = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -118,11 +84,6 @@ def _governor(root: Path) -> str | None:
 
 def _limits(root: Path) -> tuple[MemoryLimit, ...]:
     return memory_limits(int(psutil.virtual_memory().total), root)
-
-
-def _available_bytes(root: Path) -> int:
-    allowed = (limit.available_bytes() for limit in _limits(root))
-    return min([int(psutil.virtual_memory().available), *(size for size in allowed if size is not None)])
 
 
 def _shared_memory(root: Path) -> tuple[int, int] | None:

@@ -7,7 +7,8 @@ COMMAND = Command(
     help=__doc__,
     measure=None,
     report=ReportLayout(6, "Your own loop", ("phases", "memory")),
-    terms="sysbench.commands.report.method:loop_terms",
+    terms="terms:terms",
+    measures="compared:measures",
     default_tables="tables:usual",
-    compared=("step",),
+    verdicts=("step",),
 )

@@ -18,6 +18,8 @@ COMMAND = Command(
     refuse_files="command:validate_output_formats",
     headlines="findings:headlines",
     screen="live:MemoryScreen",
-    terms="sysbench.commands.report.method:memory_terms",
+    terms="terms:terms",
+    measures="compared:measures",
+    step_numbers="compared:step_numbers",
     default_tables="tables:default_tables",
 )

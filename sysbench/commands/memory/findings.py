@@ -48,12 +48,6 @@ MODE_NAMES: Final = {"train": "a full training step", "train-first": "the first 
 PERSISTENT_CATEGORIES: Final = ("parameters", "gradients", "optimizer state")
 COMPARED_AXES: Final = ("precision", "attention", "execution", "optimizer")
 
-BLOCK_ROUNDING_BYTES: Final = 512
-"""The allocator rounds sizes up to a multiple of this."""
-
-MAX_UNSPLIT_BYTES: Final = 1 << 20
-"""The allocator splits a large block only if the remainder is larger than this."""
-
 
 def findings(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
     """Yield all findings, most important first. No finding covers both measured and simulated cells."""
@@ -386,49 +380,11 @@ def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Statemen
 
 
 def _group_description(cell: MemoryCellRecord, group: AllocationGroup) -> str:
-    """Describe a group of allocations: `32 × 128.0 MiB of activations from attention.py:56 (batch 4 × heads 32 …)`."""
-    product = _dimension_product(cell, group)
+    """Describe a group of allocations: `32 × 128.0 MiB of activations from attention.py:56`."""
     frame = group.stack[0] if group.stack else None
     line = f" from {PurePath(frame.filename.replace(chr(92), '/')).name}:{frame.line}" if frame and frame.line else ""
     many = f"{group.count} × " if group.count > 1 else ""
-    return f"{many}{units.size(group.size_bytes)} of {group.category}{line}{f' ({product})' if product else ''}"
-
-
-def _dimension_product(cell: MemoryCellRecord, group: AllocationGroup) -> str | None:
-    """Return the product of model dimensions that equals the size of an allocation, after the allocator's rounding.
-
-    The allocator does not split a remainder of up to 1 MiB off a large block, so a block may be larger by up to this
-    amount. If several products match (for example because heads × ctx = d_ff), the module of the group decides. None if
-    no product matches or the choice remains ambiguous.
-    """
-    shape, batch, ctx = cell.cell.shape, cell.cell.batch, cell.cell.ctx
-    if shape is None:
-        return None
-    heads, d_model, d_ff, vocab = shape.heads, shape.d_model, shape.d_ff, shape.vocab
-    products = (  # each with part of the name of the modules that create such tensors
-        ("attend", f"batch {batch} × heads {heads} × ctx {ctx}²", batch * heads * ctx * ctx),
-        ("feed_forward", f"batch {batch} × ctx {ctx} × d_ff {d_ff}", batch * ctx * d_ff),
-        ("head", f"batch {batch} × ctx {ctx} × vocabulary {vocab}", batch * ctx * vocab),
-        ("", f"batch {batch} × ctx {ctx} × d_model {d_model}", batch * ctx * d_model),
-        ("feed_forward", f"d_model {d_model} × d_ff {d_ff}", d_model * d_ff),
-        ("embedding", f"vocabulary {vocab} × d_model {d_model}", vocab * d_model),
-        ("attention", f"d_model {d_model}²", d_model * d_model),
-    )
-    modules = " ".join(group.modules)
-    for slack in (0, MAX_UNSPLIT_BYTES):
-        found = [
-            (module_part, f"{words} × {width} bytes")
-            for module_part, words, count in products
-            for width in (4, 2)
-            if 0
-            <= group.size_bytes - -(-count * width // BLOCK_ROUNDING_BYTES) * BLOCK_ROUNDING_BYTES
-            <= (slack if count * width > MAX_UNSPLIT_BYTES else 0)
-        ]
-        if found:
-            in_module = [words for module_part, words in found if module_part and module_part in modules]
-            choice = in_module if len(in_module) == 1 else [words for _, words in found]
-            return choice[0] if len(choice) == 1 else None
-    return None
+    return f"{many}{units.size(group.size_bytes)} of {group.category}{line}"
 
 
 def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:

@@ -21,8 +21,10 @@ COMMAND = Command(
     build_tables="tables:non_empty_tables",
     headlines="findings:headlines",
     screen="live:ProfileScreen",
-    terms="sysbench.commands.report.method:profile_terms",
+    terms="terms:terms",
+    measures="compared:measures",
+    step_numbers="compared:step_numbers",
     expected_duration="fold:estimated_duration_s",
-    compared=("step",),
+    verdicts=("step",),
     default_tables="tables:default_tables",
 )

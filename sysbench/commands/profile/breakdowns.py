@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, get_args
 
 from sysbench import units
 from sysbench.commands.profile.findings import RANGES
-from sysbench.commands.profile.profiles import NS, SLOWEST_MARGIN_SHARE, KernelTime, Profile, Profiles, find_range
+from sysbench.commands.profile.profiles import NS, SLOWEST_MARGIN_SHARE, Profile, Profiles, find_range
 from sysbench.errors import UsageError
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, leading_fields
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, multiplicity
@@ -21,6 +21,7 @@ from sysbench.trace.summary import (
     PHASES,
     KernelClass,
     KernelStatistics,
+    KernelTime,
     ancestry,
     folded,
     part_of,
@@ -230,7 +231,7 @@ class _ClassRow:
 def _class_rows(profiles: Profiles) -> Iterator[_ClassRow]:
     groups = _group_keys(profiles)
     for profile in profiles.all:
-        times = {group: profile.by_class(_PHASE_GROUPS[group][1]) for group in groups}
+        times = {group: profile.summary.by_class(_PHASE_GROUPS[group][1]) for group in groups}
         totals = {group: sum(found.values()) for group, found in times.items()}
         largest = {name: max(found.get(name, 0) for found in times.values()) for name in get_args(KernelClass)}
         present = [name for name in largest if any(name in found for found in times.values())]
@@ -443,7 +444,7 @@ def _comparison_rows(profiles: Profiles) -> Iterator[_ComparisonRow]:
     """Yield rows of step time, busy time and time by class. A class's largest value is emphasised if it stands out."""
     for label, name in (("step", "window_ns"), ("busy", "busy_ns")):
         yield _ComparisonRow(label, [profile.per_step(getattr(profile.summary, name)) for profile in profiles.all])
-    times = [profile.by_class() for profile in profiles.all]
+    times = [profile.summary.by_class() for profile in profiles.all]
     for kind in get_args(KernelClass):
         if any(kind in each for each in times):
             values = [

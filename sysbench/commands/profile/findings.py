@@ -6,6 +6,7 @@ cautions (`CellRecord.excluding_cautions`) are excluded.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -116,13 +117,7 @@ def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[
 
     Empty if nothing ran in the phases.
     """
-    summary = cell.summary
-    if summary is None:
-        return {}
-    time_ns: dict[KernelClass, int] = {}
-    for (phase, kernel), (total_ns, _) in _by_kernel(summary, phases).items():
-        kind = summary.names[kernel].class_in(summary.phases[phase])
-        time_ns[kind] = time_ns.get(kind, 0) + total_ns
+    time_ns = cell.summary.by_class(phases) if cell.summary is not None else {}
     whole_ns = sum(time_ns.values())
     ordered = sorted(time_ns.items(), key=lambda item: -item[1])
     return {kind: total_ns / whole_ns for kind, total_ns in ordered} if whole_ns else {}
@@ -130,29 +125,13 @@ def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[
 
 def has_phase(cell: ProfileCellRecord, phase: str) -> bool:
     """Return whether anything was launched in a phase."""
-    if cell.summary is None or phase not in cell.summary.phases:
-        return False
-    return cell.summary.phases.index(phase) in set(cell.summary.spent.phase)
+    return cell.summary is not None and phase in cell.summary.phases_with_work
 
 
 def attention_parts(summary: ProfileSummary, phase: str) -> dict[str, Rate]:
     """Return the rates of the parts of attention in a phase, in the order of PARTS."""
     found = {rate.part: rate for rate in summary.rates if rate.kind == "attention" and rate.phase == phase}
     return {part: found[part] for part in PARTS if part in found}
-
-
-def _by_kernel(summary: ProfileSummary, phases: Sequence[str] | None) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return (time, calls) by (phase, kernel), summed over modules. Phases and kernels are positions in the summary."""
-    phase_numbers = {number for number, phase in enumerate(summary.phases) if phases is None or phase in phases}
-    columns = summary.spent
-    found: dict[tuple[int, int], tuple[int, int]] = {}
-    for key, total_ns, calls in zip(
-        zip(columns.phase, columns.kernel, strict=True), columns.total_ns, columns.calls, strict=True
-    ):
-        if key[0] in phase_numbers:
-            before_ns, before = found.get(key, (0, 0))
-            found[key] = before_ns + total_ns, before + calls
-    return found
 
 
 def _by_settings(
@@ -186,17 +165,17 @@ class LeadingKernel:
 def leading_kernel(cell: ProfileCellRecord, phases: Sequence[str] | None) -> LeadingKernel | None:
     """Return the kernel that takes the most time in the given phases; None if nothing was launched in them."""
     summary = cell.summary
-    total: dict[int, tuple[int, int]] = {}
-    for (_, kernel), (total_ns, calls) in (_by_kernel(summary, phases) if summary is not None else {}).items():
-        before_ns, before = total.get(kernel, (0, 0))
-        total[kernel] = before_ns + total_ns, before + calls
-    whole_ns = sum(total_ns for total_ns, _ in total.values())
-    if summary is None or not whole_ns:
+    total_ns, calls = Counter[int](), Counter[int]()
+    for time in summary.times() if summary is not None else ():
+        if phases is None or time.phase in phases:
+            total_ns[time.kernel] += time.total_ns
+            calls[time.kernel] += time.calls
+    if summary is None or not total_ns.total():
         return None
-    top_kernel, (top_ns, calls) = max(total.items(), key=lambda item: item[1][0])
-    per_step = calls / summary.steps
+    ((kernel, top_ns),) = total_ns.most_common(1)
+    per_step = calls[kernel] / summary.steps
     return LeadingKernel(
-        cell, summary.names[top_kernel], top_ns / whole_ns, f"{per_step:g} call{'' if per_step == 1 else 's'}"
+        cell, summary.names[kernel], top_ns / total_ns.total(), f"{per_step:g} call{'' if per_step == 1 else 's'}"
     )
 
 

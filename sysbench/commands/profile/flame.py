@@ -20,7 +20,7 @@ from sysbench.commands.profile.profiles import NS
 from sysbench.errors import UsageError
 from sysbench.render import pages
 from sysbench.render.theme import elided
-from sysbench.trace.summary import KernelClass, ProfileSummary, folded
+from sysbench.trace.summary import ProfileSummary, folded
 
 FORMATS: Final = ("svg", "html")
 WIDTH: Final = 1200.0
@@ -79,15 +79,12 @@ def step_box(summary: ProfileSummary) -> Box:
     """Return the box of the whole step, which contains phases, modules (layers merged) and kernels."""
     spent = summary.spent
     step = Box("step", NEUTRAL_COLOUR, "", sum(spent.total_ns), sum(spent.calls))
-    columns = zip(spent.phase, spent.module, spent.kernel, spent.total_ns, spent.calls, strict=True)
-    for phase, module, kernel, total_ns, calls in columns:
-        phase_name = summary.phases[phase]
-        phase_colour = PHASE_COLOURS.get(phase_name, NEUTRAL_COLOUR)
-        box = step.add(("phase", phase), phase_name or _UNKNOWN_PHASE, phase_colour, total_ns, calls)
-        for part in folded(summary.modules[module]).split(".") if summary.modules[module] else ():
+    for phase, module, kernel, name, total_ns, calls in summary.times():
+        phase_colour = PHASE_COLOURS.get(phase, NEUTRAL_COLOUR)
+        box = step.add(("phase", phase), phase or _UNKNOWN_PHASE, phase_colour, total_ns, calls)
+        for part in folded(module).split(".") if module else ():
             box = box.add(("module", part), part, phase_colour, total_ns, calls)
-        name = summary.names[kernel]
-        colour = CLASS_COLOURS[name.class_in(phase_name)]
+        colour = CLASS_COLOURS[name.class_in(phase)]
         box.add(("kernel", kernel), name.short.removeprefix("aten::"), colour, total_ns, calls, name.name or name.short)
     return step
 
@@ -159,18 +156,13 @@ def _label(name: str, width: float) -> str:
 
 
 def _legend(summary: ProfileSummary, y: float) -> Iterator[str]:
-    present = set(_classes(summary))
+    present = {time.kernel_class for time in summary.times()}
     x = MARGIN
     for name, colour in CLASS_COLOURS.items():
         if name in present:
             yield f'<rect x="{x:g}" y="{y:g}" width="11" height="11" rx="2" fill="{colour}"/>'
             yield f'<text x="{x + 15:g}" y="{y + 9.5:g}" fill="{INK}">{name}</text>'
             x += 15 + _CHARACTER_WIDTH * len(name) + 16
-
-
-def _classes(summary: ProfileSummary) -> list[KernelClass]:
-    rows = zip(summary.spent.kernel, summary.spent.phase, strict=True)
-    return [summary.names[kernel].class_in(summary.phases[phase]) for kernel, phase in rows]
 
 
 def _escaped(text: str) -> str:
@@ -198,7 +190,7 @@ def page(summary: ProfileSummary, title: str) -> str:
             "phase": spent.phase,
             "module": spent.module,
             "kernel": spent.kernel,
-            "class": [order.index(name) for name in _classes(summary)],
+            "class": [order.index(time.kernel_class) for time in summary.times()],
             "ns": spent.total_ns,
             "calls": spent.calls,
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,31 +17,13 @@ from sysbench.errors import UsageError, unknown
 from sysbench.render.table import Cell, Column, Measure
 from sysbench.spec.run import Selection
 from sysbench.trace.ranks.summary import RanksSummary
-from sysbench.trace.summary import PHASES, STEP, KernelClass, KernelName, ProfileSummary, ancestry, folded
+from sysbench.trace.summary import STEP, KernelTime, ProfileSummary, ancestry, folded
 
 NS: Final = 1e-9
 """Seconds in a nanosecond."""
 
 MAX_SUGGESTIONS: Final = 30
 """Maximum number of ranges that a message lists."""
-
-
-@dataclass(frozen=True)
-class KernelTime:
-    """Time and calls of one kernel in one module and phase, over all steps."""
-
-    phase: str
-    module: str
-    kernel: int
-    """Position in the profile's names."""
-    name: KernelName
-    total_ns: int
-    calls: int
-
-    @property
-    def kernel_class(self) -> KernelClass:
-        """Return the kernel's class in this phase."""
-        return self.name.class_in(self.phase)
 
 
 @dataclass(frozen=True)
@@ -55,13 +37,13 @@ class Profile:
 
     @cached_property
     def times(self) -> tuple[KernelTime, ...]:
-        """Return the rows of `spent`, with positions replaced by names."""
-        columns, summary = self.summary.spent, self.summary
-        rows = zip(columns.phase, columns.module, columns.kernel, columns.total_ns, columns.calls, strict=True)
-        return tuple(
-            KernelTime(summary.phases[phase], summary.modules[module], kernel, summary.names[kernel], total_ns, calls)
-            for phase, module, kernel, total_ns, calls in rows
-        )
+        """Return the times of all kernels."""
+        return tuple(self.summary.times())
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Return the phases with any kernel time."""
+        return self.summary.phases_with_work
 
     @property
     def total_ns(self) -> int:
@@ -69,23 +51,9 @@ class Profile:
         return sum(self.summary.spent.total_ns)
 
     @property
-    def phases(self) -> tuple[str, ...]:
-        """Return the phases with any kernel time, in the order of PHASES."""
-        present = {self.summary.phases[phase] for phase in self.summary.spent.phase}
-        return tuple(phase for phase in PHASES if phase in present)
-
-    @property
     def label(self) -> str:
         """Return `rank 3`, or the file name if the trace contains no rank."""
         return f"rank {self.summary.rank}" if self.summary.rank is not None else self.summary.title
-
-    def by_class(self, phases: Sequence[str] | None = None) -> dict[KernelClass, int]:
-        """Return the time of each kernel class in the given phases (default: all), in nanoseconds over all steps."""
-        found: dict[KernelClass, int] = {}
-        for each in self.times:
-            if phases is None or each.phase in phases:
-                found[each.kernel_class] = found.get(each.kernel_class, 0) + each.total_ns
-        return found
 
     def per_step(self, total_ns: float) -> Measure:
         """Convert nanoseconds over all steps to seconds per step."""

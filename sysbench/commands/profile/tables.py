@@ -35,8 +35,8 @@ def _step_time(cell: ProfileCellRecord) -> Cell:
 
 
 def _matmul_share(cell: ProfileCellRecord) -> float | None:
-    profile = Profile((), cell.summary) if cell.summary is not None else None
-    return profile.by_class().get("matmul", 0) / profile.total_ns if profile is not None and profile.total_ns else None
+    total_ns = sum(cell.summary.spent.total_ns) if cell.summary is not None else 0
+    return cell.summary.by_class().get("matmul", 0) / total_ns if cell.summary is not None and total_ns else None
 
 
 _PREDICTION_NOTE: Final = "kernel times are computed from GPU rates; kernels run one after another, issued by the host"

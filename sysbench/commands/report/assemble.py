@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sysbench import cells as axes
 from sysbench.command import command_of, spec_of
 from sysbench.commands.artefacts import Artefact
 from sysbench.commands.report import agreement, environment, first_page, method
@@ -51,9 +50,6 @@ MAX_CELLS_FOR_DETAIL = 3
 TOP_KERNELS = 10
 """Number of kernels, or operators, listed for each cell of a run with more than MAX_CELLS_FOR_DETAIL cells."""
 
-REQUIRED_AXES: Mapping[str, str] = {"warmup": "warmup"}
-"""Tables that are shown only if a certain axis varies, each with the name of that axis."""
-
 
 def tables_of(record: RunRecord[Any]) -> Iterator[Table]:
     """Yield the tables of a run without duplicates, which occur in runs with only one cell or axis."""
@@ -66,12 +62,9 @@ def tables_of(record: RunRecord[Any]) -> Iterator[Table]:
 
 
 def _all_tables(record: RunRecord[Any]) -> Iterable[Table]:
-    few, layout = len(record.cells) <= MAX_CELLS_FOR_DETAIL, report_layout(record.kind)
-    differing = axes.varying(axes.axes_of(record.cells))
-    names = (name for name in layout.tables if name not in REQUIRED_AXES or REQUIRED_AXES[name] in differing)
-    if record.kind == "time" and not any(cell.memory.allocated_peak_bytes for cell in record.cells):
-        # The summary already shows the only peak, that on the host.
-        names = (name for name in names if name != "memory")
+    few = len(record.cells) <= MAX_CELLS_FOR_DETAIL
+    layout, command = report_layout(record.kind), command_of(record.kind)
+    names = command.part("report_tables")(record, layout.tables) if command.report_tables else layout.tables
     requested = (*names, *(layout.tables_for_few_cells if few else ()))
     if not requested:
         return sheets.sheet(record).tables

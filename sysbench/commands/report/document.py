@@ -16,6 +16,7 @@ from sysbench.command import Command, Kind, ReportLayout, command_of, kinds
 from sysbench.log.outcomes import Subject
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.render.table import Remark, Table, sentence
+from sysbench.render.terms import Term
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -109,14 +110,6 @@ class GroupedCaution:
     def applies_to(self, run: str) -> bool:
         """Whether the caution applies to a cell of this run."""
         return any(basis.run == run for basis in self.bases)
-
-
-@dataclass(frozen=True)
-class Term:
-    """The definition of a term in the tables."""
-
-    word: str
-    meaning: str
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Final
 
 from sysbench.command import command_of
-from sysbench.commands.compare.cells import memory_of, predictions_of, times_of
 from sysbench.commands.report.document import Headline, Picture, ReportedRun, Section
+from sysbench.log.measures import Amount, measures_of, predicted_times
 from sysbench.log.outcomes import Subject
 from sysbench.log.records import CellRecord
 from sysbench.render.findings import reliable
@@ -20,9 +20,6 @@ MAX_PICTURES: Final = 4
 
 MAX_HEADLINES: Final = 10
 """Largest number of section findings on the first page, unless there are more sections than that."""
-
-MEMORY: Final = {"allocated_peak": "peak", "saved_for_backward": "kept for backward"}
-"""Memory figures among the headline numbers, by name."""
 
 _COLUMNS: Final = (
     Column("section", "section", elastic=True),
@@ -57,21 +54,26 @@ def overview(runs: Sequence[ReportedRun[Any]], titles: Sequence[str]) -> tuple[T
 def _rows(run: ReportedRun[Any], title: str) -> Iterator[tuple[tuple[Cell, ...], bool]]:
     """Yield the row of each quantity of a run, and whether cautions exclude a cell from it."""
     finished = [cell for cell in run.record.cells if cell.outcome == "ok"]
-    for name in command_of(run.record.kind).compared:
+    for name in command_of(run.record.kind).verdicts:
         yield from _row(run, title, name, _ends(finished, partial(_seconds, name=name), "times"), False)
-    for name, what in MEMORY.items():
-        ends = _ends(finished, partial(_bytes, name=name), "memory")
-        yield from _row(run, title, what, ends, True)
+    for headline in dict.fromkeys(amount.headline for cell in finished for amount in _amounts(cell)):
+        ends = _ends(finished, partial(_bytes, headline=headline), "memory")
+        yield from _row(run, title, headline, ends, True)
 
 
 def _seconds(cell: CellRecord, name: str) -> float | None:
     """Return the median or predicted time of a cell, in seconds."""
-    samples, predicted = times_of(cell).get(name), predictions_of(cell).get(name)
+    samples, predicted = measures_of(cell).times.get(name), predicted_times(cell).get(name)
     return samples.median_s if samples else predicted.point_s if predicted else None
 
 
-def _bytes(cell: CellRecord, name: str) -> int | None:
-    return memory_of(cell).get(name)
+def _amounts(cell: CellRecord) -> list[Amount]:
+    amounts = measures_of(cell).amounts.values()
+    return [amount for amount in amounts if amount.headline and amount.unit == "bytes"]
+
+
+def _bytes(cell: CellRecord, headline: str) -> float | None:
+    return next((amount.value for amount in _amounts(cell) if amount.headline == headline), None)
 
 
 _Ends = tuple[list[float], int]

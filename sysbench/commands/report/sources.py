@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sysbench.command import command_of
 from sysbench.commands import artefacts
 from sysbench.commands.artefacts import Artefact
 from sysbench.commands.report.assemble import number_duplicates
 from sysbench.commands.report.document import ReportedRun, report_layout
-from sysbench.commands.time.record import TimeRecord, share_ceilings
 from sysbench.log import manifest, runs
 from sysbench.log.manifest import Manifest, RunEntry
 from sysbench.log.records import RunRecord
@@ -58,10 +58,7 @@ def read_sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
     experiments = {each: manifest.read(each) for each in directories if manifest.is_manifest(each)}
     loaded = _deduplicate(_read_run(path, experiments) for path in paths)
     loaded.sort(key=lambda each: each.sort_key)
-    timed = {id(each): each.record for each in loaded if isinstance(each.record, TimeRecord)}
-    shared = dict(zip(timed, share_ceilings([*timed.values()]), strict=True))
-    for each in loaded:
-        each.record = shared.get(id(each), each.record)
+    _complete_together(loaded)
     run_names = number_duplicates([each.entry.name if each.entry else each.record.kind for each in loaded])
     experiment_by_id = {id(each.experiment): each.experiment for each in loaded}
     single_experiment = next(iter(experiment_by_id.values())) if len(experiment_by_id) == 1 else None
@@ -72,6 +69,16 @@ def read_sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
         single_experiment.question if single_experiment else "",
         tuple(_missing_runs(experiments, loaded)),
     )
+
+
+def _complete_together(loaded: Sequence[_LoadedRun]) -> None:
+    """Complete the records of each command with what its other runs know."""
+    for kind in {each.record.kind for each in loaded}:
+        if command_of(kind).completed_together:
+            of_kind = [each for each in loaded if each.record.kind == kind]
+            records = command_of(kind).part("completed_together")([each.record for each in of_kind])
+            for each, record in zip(of_kind, records, strict=True):
+                each.record = record
 
 
 def _read_run(path: Path, experiments: dict[Path, Manifest]) -> _LoadedRun:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from sysbench.engine.launchers import command, environment
+from sysbench.bootstrap import command, environment
 from sysbench.engine.parallel.shard import RunCells, Shard, run_shard, run_shard_remotely
 from sysbench.errors import LogError, UsageError
 from sysbench.log import journal

@@ -99,23 +99,6 @@ class AllocatorSettings:
             source = ENVIRONMENT_VARIABLES[0] if options is None else f"--allocator {choice}"
             raise UnavailableError(f"{source}: {error}") from error
 
-    @classmethod
-    def from_snapshot(cls, recorded: Mapping[str, Any]) -> AllocatorSettings:
-        """Return the settings in the `allocator_settings` of a memory snapshot.
-
-        The option text contains only the options from the last call that set any. The separate fields also reflect
-        earlier calls, and take precedence.
-        """
-        values = vars(cls.parse(str(recorded.get("PYTORCH_CUDA_ALLOC_CONF", "")))).copy()
-        if "max_split_size" in recorded:
-            values["max_split_bytes"] = int(recorded["max_split_size"]) % (UNLIMITED + 1)
-        for name in ("garbage_collection_threshold", "expandable_segments"):
-            values[name] = recorded.get(name, values[name])
-        divisions = recorded.get("roundup_power2_divisions")
-        if divisions:
-            values["roundup_power2_divisions"] = tuple(divisions[key] for key in sorted(divisions, key=int))
-        return cls(**values)
-
     def for_snapshot(self) -> dict[str, Any]:
         """Return these settings as the `allocator_settings` of a memory snapshot.
 

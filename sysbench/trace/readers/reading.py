@@ -7,10 +7,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
-import sysbench
+from sysbench import bootstrap
 
 _LENGTH_BYTES: Final = 8
 
@@ -36,11 +35,9 @@ def start_module(module: str, *arguments: str) -> Iterator[subprocess.Popen[byte
 
     The process is killed when the `with` block ends.
     """
-    paths = [str(Path(sysbench.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     with subprocess.Popen(
-        # Without -P, Python would import a sysbench or a numpy.py from the current directory instead.
-        [sys.executable, "-P", "-m", module, *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        [*bootstrap.command(module), *arguments],
+        env=bootstrap.environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from sysbench.commands.accum import running_sums
 from sysbench.lab.precision import Arithmetic, round_to_tf32
-from sysbench.rounding import FORMATS, FormatName, checkpoints, equal_steps, exact, running_sum, stall
+from sysbench.rounding import FORMATS, FormatName, checkpoints, equal_steps, exact, stall
+from tests.commands.accum.exact_sums import running_sum
 
 CPU = torch.device("cpu")
 

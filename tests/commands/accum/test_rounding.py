@@ -16,8 +16,9 @@ from sysbench.commands.accum.spec import AccumCell, AccumSpec
 from sysbench.errors import UnavailableError
 from sysbench.lab.precision import Arithmetic
 from sysbench.log.events import decode, encode
-from sysbench.rounding import FORMATS, FormatName, running_sum
+from sysbench.rounding import FORMATS, FormatName
 from tests.commands.accum.cells import CPU, cell, record
+from tests.commands.accum.exact_sums import running_sum
 
 HERE = torch.device("cpu")
 

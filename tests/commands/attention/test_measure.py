@@ -244,8 +244,8 @@ def test_the_kernel_that_really_ran_is_named() -> None:
         ("my_attention:not_finite", "non-finite"),
         ("my_attention:detached", "does not require grad"),
         ("my_attention:of_v_alone", "computes no gradient of q, k and v"),
-        ("my_attention:absent", "has no function absent"),
-        ("no_such_module:attention", "cannot be imported"),
+        ("my_attention:absent", "absent is not in my_attention"),
+        ("no_such_module:attention", "no module no_such_module"),
     ],
 )
 def test_what_is_not_attention_or_not_here_says_so(own: Path, implementation: str, reason: str) -> None:

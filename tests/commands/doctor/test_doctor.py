@@ -140,25 +140,6 @@ def test_a_limit_of_version_1_is_read_and_minus_one_is_none(tmp_path: Path) -> N
     assert host_survey.quota_cores(root) is None
 
 
-@pytest.mark.parametrize(
-    ("files", "environment", "expected"),
-    [
-        ({".dockerenv": ""}, {}, "docker"),
-        ({"run/.containerenv": "engine=podman"}, {}, "podman"),
-        ({".dockerenv": ""}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes"),
-        ({}, {"APPTAINER_CONTAINER": "/a.sif"}, "apptainer"),
-        ({}, {"container": "systemd-nspawn"}, "systemd-nspawn"),
-        ({"proc/1/cgroup": "0::/kubepods/besteffort/pod1\n"}, {}, "kubernetes"),
-        ({"proc/self/mounts": "overlay / overlay rw 0 0\n"}, {}, "unnamed"),
-        ({"proc/1/cgroup": "0::/init.scope\n"}, {}, None),
-    ],
-)
-def test_the_kind_of_container_is_told_by_its_marks(
-    tmp_path: Path, files: dict[str, str], environment: dict[str, str], expected: str | None
-) -> None:
-    assert host_survey.container(tree(tmp_path, files), environment) == expected
-
-
 def test_a_machine_with_nonsense_in_proc_is_surveyed_all_the_same(tmp_path: Path) -> None:
     nonsense = {
         "proc/self/mountinfo": "1 - cgroup2 x\n- cgroup\n\x00\x01\n",

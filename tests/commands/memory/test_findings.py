@@ -142,29 +142,10 @@ def test_other_savings_are_explained_by_category() -> None:
 # --- what is largest
 
 
-def test_the_largest_allocation_is_told_as_the_product_it_is() -> None:
+def test_the_largest_allocations_are_told_with_their_line() -> None:
     scores = group(32, 4 * 32 * 512 * 512 * 4, "activations", "layers.0.attention.attend")
-    assert "32 × 128.0 MiB of activations from attention.py:56 (batch 4 × heads 32 × ctx 512² × 4 bytes)" in about(
-        [memory_cell(GIB, ctx=512, largest=[scores])], "largest"
-    )
-
-
-@pytest.mark.parametrize(
-    ("module", "product"),
-    [
-        ("layers.0.attention.attend", "batch 4 × heads 12 × ctx 256² × 4 bytes"),
-        ("layers.0.feed_forward.w1", "batch 4 × ctx 256 × d_ff 3072 × 4 bytes"),
-    ],
-)
-def test_of_two_products_that_are_as_large_the_module_decides(module: str, product: str) -> None:
-    # heads × ctx is d_ff here.
-    same = group(24, 4 * 12 * 256 * 256 * 4, "activations", module)
-    assert product in about([memory_cell(GIB, size="small", ctx=256, largest=[same])], "largest")
-
-
-def test_what_no_product_explains_is_not_explained() -> None:
-    odd = group(1, 123_456_512, "activations", "layers.0")
-    assert "×" not in about([memory_cell(GIB, ctx=512, largest=[odd])], "largest")
+    said = about([memory_cell(GIB, ctx=512, largest=[scores])], "largest")
+    assert "32 × 128.0 MiB of activations from attention.py:56." in said
 
 
 def test_workspaces_are_not_the_models_largest_allocation() -> None:

@@ -16,11 +16,12 @@ import pytest
 
 from sysbench.commands.report import page
 from sysbench.commands.report import page as page_pictures
-from sysbench.commands.report.document import Basis, Document, Finding, GroupedCaution, Picture, Section, Term
+from sysbench.commands.report.document import Basis, Document, Finding, GroupedCaution, Picture, Section
 from sysbench.commands.report.first_page import headlines
 from sysbench.render.csv import csv_text
 from sysbench.render.pages import asset
 from sysbench.render.table import Column, Measure, Remark, Table, Word
+from sysbench.render.terms import Term
 from tests.render.browser import Browser, browser, missing
 
 if TYPE_CHECKING:

@@ -1,0 +1,45 @@
+"""What other commands compare of a timed step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sysbench.cells import axes_of, varying
+from sysbench.commands.time.findings import reliable_cells
+from sysbench.commands.time.record import TimeCellRecord, TimeRecord
+from sysbench.log.measures import Measures, StepNumber, peaks, phase_times
+from sysbench.render.findings import reliable
+from sysbench.spec.hardware import slug_of
+
+
+def measures(cell: TimeCellRecord) -> Measures:
+    """Return the times of the phases, the peaks and the prediction."""
+    return Measures(phase_times(cell.phases), peaks(cell.memory), cell.prediction)
+
+
+def report_tables(record: TimeRecord, names: Sequence[str]) -> tuple[str, ...]:
+    """Omit the table of memory without peaks of the allocator, and that of warm-ups if all are equal."""
+    omitted = set()
+    if not any(cell.memory.allocated_peak_bytes for cell in record.cells):
+        omitted.add("memory")  # the summary already shows the only peak, that on the host
+    if "warmup" not in varying(axes_of(record.cells)):
+        omitted.add("warmup")
+    return tuple(name for name in names if name not in omitted)
+
+
+def step_numbers(cells: Sequence[TimeCellRecord]) -> Iterator[StepNumber]:
+    """Yield the measured medians of forward, backward and step, and the predicted steps."""
+    for cell in reliable_cells(cells):
+        device = cell.device
+        if device is None:
+            continue
+        for phase in ("forward", "backward"):
+            if samples := cell.samples(phase):
+                yield StepNumber(cell, phase, "measured", samples.median_s, device.name)
+        if samples := cell.samples("step"):
+            slug = slug_of(device.name, device.memory_bytes)
+            yield StepNumber(cell, "step", "measured", samples.median_s, slug, cell.cell.mode)
+    for cell in reliable(cells):
+        step = cell.prediction.step if cell.prediction else None
+        if step is not None and cell.cell.simulated is not None:
+            yield StepNumber(cell, "step", "predicted", step.point_s, cell.cell.simulated, cell.cell.mode, step)

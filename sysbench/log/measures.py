@@ -1,0 +1,85 @@
+"""Numbers of a cell that other commands compare, as the cell's own command names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sysbench.command import command_of
+from sysbench.log.predictions import GpuPrediction, PredictedTime
+from sysbench.log.records import CellRecord, PeakRecord, PhaseRecord, Samples
+from sysbench.units import Unit
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A number without samples, such as a peak of memory."""
+
+    value: float
+    unit: Unit = "bytes"
+    better: Literal["lower", "higher"] | None = "lower"
+    """The direction of an improvement; None if there is none."""
+    exact: bool = True
+    """Whether the number was counted; the gate of `compare` ignores numbers that were sampled."""
+    headline: str = ""
+    """Name among the headline numbers of a report; empty if it is not one of them."""
+
+
+@dataclass(frozen=True)
+class Measures:
+    """The numbers of a cell that `compare` and `report` put beside those of other cells, by quantity."""
+
+    times: Mapping[str, Samples] = field(default_factory=dict)
+    """Times with samples; lower is better."""
+    amounts: Mapping[str, Amount] = field(default_factory=dict)
+    prediction: GpuPrediction | None = None
+
+
+def measures_of(cell: CellRecord) -> Measures:
+    """Return the numbers that the cell's command names; none if it names none."""
+    command = command_of(cell.cell.kind)
+    found: Measures = command.part("measures")(cell) if command.measures else Measures()
+    return found
+
+
+def predicted_times(cell: CellRecord) -> Mapping[str, PredictedTime]:
+    """Return the predicted times of a cell by quantity, the whole step first; empty if it has none or does not fit."""
+    prediction = measures_of(cell).prediction if cell.outcome == "ok" else None
+    return prediction.times if prediction else {}
+
+
+def phase_times(phases: Mapping[str, PhaseRecord]) -> dict[str, Samples]:
+    """Return the samples of every phase that has some."""
+    return {name: times for name, phase in phases.items() if (times := phase.times) is not None}
+
+
+def peaks(memory: PeakRecord) -> dict[str, Amount]:
+    """Return the known memory peaks."""
+    amounts = {
+        "allocated_peak": _bytes(memory.allocated_peak_bytes, headline="peak"),
+        "reserved_peak": _bytes(memory.reserved_peak_bytes),
+        "device_used_peak": _bytes(memory.device_used_peak_bytes, exact=False),
+        "host_rss_peak": _bytes(memory.host_rss_peak_bytes, exact=False),
+    }
+    return {name: amount for name, amount in amounts.items() if amount is not None}
+
+
+def _bytes(value: int | None, *, exact: bool = True, headline: str = "") -> Amount | None:
+    return None if value is None else Amount(value, exact=exact, headline=headline)
+
+
+@dataclass(frozen=True)
+class StepNumber:
+    """A number of a training step that runs of other commands may know from another source."""
+
+    cell: CellRecord
+    quantity: Literal["forward", "backward", "step", "peak"]
+    source: Literal["measured", "profiled", "simulated", "predicted"]
+    value: float
+    """Seconds; bytes for the peak."""
+    hardware: str
+    """The hardware as all sources of the quantity name it: numbers of different hardware are not compared."""
+    mode: str = ""
+    """The mode of the step; empty if the quantity is the same in all of them."""
+    interval: PredictedTime | None = None
