@@ -5,7 +5,11 @@ This module imports no other part of `sysbench.lab`, so that `sysbench doctor` c
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import importlib.metadata
+=======
+import ctypes
+>>>>>>> main
 import os
 import platform
 import resource
@@ -19,6 +23,7 @@ import torch
 
 from sysbench.lab.memory.allocator import refuse_expandable_segments_without_nvml
 from sysbench.log.events import DeviceInfo, TorchInfo
+from sysbench.spec.extras import installed_version
 
 SCATTERED_RATIO = 1.5
 """Work on several threads counts as disturbed if its slowest run takes this many times as long as its fastest."""
@@ -142,15 +147,8 @@ def torch_info(import_s: float | None) -> TorchInfo:
         torch=torch.__version__,
         cuda=torch.version.cuda,
         cudnn=str(cudnn) if cudnn is not None else None,
-        triton=_installed_version("triton"),
+        triton=installed_version("triton"),
         threads=torch.get_num_threads(),
         allocator=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
         import_s=import_s,
     )
-
-
-def _installed_version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
