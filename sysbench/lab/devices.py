@@ -5,11 +5,6 @@ This module imports no other part of `sysbench.lab`, so that `sysbench doctor` c
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-import importlib.metadata
-=======
-import ctypes
->>>>>>> main
 import os
 import platform
 import resource
