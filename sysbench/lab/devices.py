@@ -5,7 +5,6 @@ This module imports no other part of `sysbench.lab`, so that `sysbench doctor` c
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import resource
@@ -17,7 +16,7 @@ from typing import Any
 import psutil
 import torch
 
-from sysbench.errors import UnavailableError
+from sysbench.lab.memory.allocator import refuse_expandable_segments_without_nvml
 from sysbench.log.events import DeviceInfo, TorchInfo
 from sysbench.spec.extras import installed_version
 
@@ -99,22 +98,9 @@ def make_current(device: DeviceInfo) -> None:
     Raises UnavailableError if PyTorch's allocator would end the process at its first allocation.
     """
     if device.type == "cuda":
-        _refuse_expandable_segments_without_nvml()
+        names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+        refuse_expandable_segments_without_nvml(",".join(os.environ.get(name, "") for name in names))
         torch.cuda.set_device(torch_device(device))
-
-
-def _refuse_expandable_segments_without_nvml() -> None:
-    """Raise UnavailableError where `expandable_segments` needs NVIDIA's management library, and it is missing."""
-    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-    settings = ",".join(os.environ.get(name, "") for name in names).replace(" ", "").lower()
-    if "expandable_segments:true" in settings:
-        try:
-            ctypes.CDLL("libnvidia-ml.so.1")
-        except OSError:
-            raise UnavailableError(
-                "expandable_segments needs NVIDIA's management library (libnvidia-ml.so.1), which is not installed: "
-                "unset it, or give a container NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-            ) from None
 
 
 def synchronize(device: torch.device) -> None:
