@@ -3,6 +3,7 @@
 PACKAGES = (
     "sysbench.commands.time",
     "sysbench.commands.memory",
+    "sysbench.commands.fit",
     "sysbench.commands.profile",
     "sysbench.commands.attention",
     "sysbench.commands.accum",

@@ -65,6 +65,8 @@ class SimulatedStep:
     sync_per_step: bool = False
     interconnect: Interconnect | None = None
     """Network between nodes of several GPUs."""
+    memory_bytes: int | None = None
+    """Memory that the step may use, in place of that of the GPU."""
 
     def events(self) -> Iterator[Event]:
         """Yield the events of the prediction.
@@ -73,12 +75,12 @@ class SimulatedStep:
         """
         yield StageEntered(at_s=time.time(), cell=self.cell.key, stage="simulating")
         yield self._step_predicted()
-        recording = self._traced[1]
+        recording = self.recording
         if (facts := recording.own_model) is not None:
             yield OwnModelBuilt(at_s=time.time(), cell=self.cell.key, **facts.model_dump())
         if recording.recomputed_flops:
             yield RecomputationCounted(at_s=time.time(), cell=self.cell.key, flops=recording.recomputed_flops)
-        _, verdict = self._replayed
+        _, verdict = self.memory
         if not verdict.fits and self.cell.execution == "compiled":
             raise UnavailableError(
                 f"the eager step does not fit on {self._gpu.title}, by {units.size(-verdict.margin_bytes)}; "
@@ -90,6 +92,11 @@ class SimulatedStep:
                 f"{units.size(-verdict.margin_bytes)} more are needed"
             )
 
+    @property
+    def recording(self) -> StepRecording:
+        """Return the allocator's requests in the step."""
+        return self._traced[1]
+
     @cached_property
     def prediction(self) -> StepPrediction:
         """Return the prediction of the step's time."""
@@ -98,7 +105,8 @@ class SimulatedStep:
 
     @cached_property
     def _hardware(self) -> Hardware:
-        return hardware.by_name(self.slug)
+        known = hardware.by_name(self.slug)
+        return known if self.memory_bytes is None else known.model_copy(update={"memory_bytes": self.memory_bytes})
 
     @property
     def _gpu(self) -> Gpu:
@@ -106,8 +114,12 @@ class SimulatedStep:
 
     @property
     def _step(self) -> tuple[ModelCell, Gpu, bool]:
-        """Return the arguments of `_traced`: the cell, a GPU that launches the same kernels, and `with_modules`."""
-        step = ModelCell(**{name: getattr(self.cell, name) for name in ModelCell.model_fields} | {"device": "cuda"})
+        """Return the arguments of `_traced`: the cell, a GPU that launches the same kernels, and `with_modules`.
+
+        The allocator's options change no request, so steps that differ only in them share a trace.
+        """
+        changed = {"device": "cuda", "allocator": "default"}
+        step = ModelCell(**{name: getattr(self.cell, name) for name in ModelCell.model_fields} | changed)
         refuse_unsupported(step, self._gpu)
         return step, _unlimited_gpu(step, self._gpu), self.with_modules
 
@@ -116,11 +128,13 @@ class SimulatedStep:
         return _traced(*self._step)
 
     @cached_property
-    def _replayed(self) -> tuple[Replay, Verdict]:
-        return _replay_cache(*self._step, self._gpu.workspaces).replay_on(self._gpu)
+    def memory(self) -> tuple[Replay, Verdict]:
+        """Return the allocator's replay of the step, and whether the step fits."""
+        cached = _replay_cache(*self._step, self._gpu.workspaces, self.cell.allocator)
+        return cached.replay_on(self._gpu)
 
     def _step_predicted(self) -> StepPredicted:
-        prediction, gpu, (replay, verdict) = self.prediction, self._hardware, self._replayed
+        prediction, gpu, (replay, verdict) = self.prediction, self._hardware, self.memory
         peaks = replay.peaks_of_last_step()
         withheld, peak = prediction.withheld, hardware.peak(gpu, self.cell.compute_precision)
         return StepPredicted(
@@ -202,8 +216,7 @@ def _traced(step: ModelCell, gpu: Gpu, with_modules: bool) -> tuple[Trace, StepR
 
 
 @lru_cache(maxsize=CACHED_TRACES)
-def _replay_cache(step: ModelCell, gpu: Gpu, with_modules: bool, workspaces: Workspaces) -> ReplayCache:
-    """Return the replays of the step on GPUs with these workspaces."""
+def _replay_cache(step: ModelCell, gpu: Gpu, with_modules: bool, workspaces: Workspaces, allocator: str) -> ReplayCache:
+    """Return the replays of the step with these options of the allocator, on GPUs with these workspaces."""
     _, recording = _traced(step, gpu, with_modules)
-    settings = AllocatorSettings.of(step.allocator)
-    return ReplayCache(recording.with_workspaces(workspaces), settings)
+    return ReplayCache(recording.with_workspaces(workspaces), AllocatorSettings.of(allocator))

@@ -225,12 +225,13 @@ def _peaks(recording: Recording, replay: Replay) -> Iterator[PhasePeak]:
             phase=phase,
             allocated_peak_bytes=largest.allocated_bytes,
             reserved_peak_bytes=max(peak.reserved_bytes for peak in peaks),
-            by_category=_by_category(recording, replay.sizes, largest.position),
+            by_category=by_category(recording, replay.sizes, largest.position),
             position=largest.position,
         )
 
 
-def _by_category(recording: Recording, block_bytes: Sequence[int], position: int) -> dict[Category, int]:
+def by_category(recording: Recording, block_bytes: Sequence[int], position: int) -> dict[Category, int]:
+    """Return the bytes of each category that are live after `position` events."""
     sums = dict.fromkeys(CATEGORIES, 0)
     for number in recording.live_at(position):
         sums[recording.allocations[number].category] += block_bytes[number]

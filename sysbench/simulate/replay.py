@@ -44,6 +44,7 @@ class SpanPeak:
 class Replay:
     """Replay of a recording with the allocator of a GPU, to the end of the recording or until memory runs out.
 
+    recording       what is replayed
     sizes           block sizes in bytes, by allocation number
     peaks           peaks of every span that was entered
     failure         the error that ended the replay, if any
@@ -79,7 +80,7 @@ class Replay:
         self.failure: SimulatedOutOfMemoryError | None = None
         self.reserved_bytes: list[int] = []
         self._addresses: list[int] = []
-        self._recording = recording
+        self.recording = recording
         self._frames = frames
         self._allocated_bytes = 0
         position, spans = 0, recording.spans
@@ -103,7 +104,7 @@ class Replay:
     @property
     def addresses(self) -> dict[int, int]:
         """Return the addresses of the blocks that are live at the end of the replay, by allocation number."""
-        return {number: self._addresses[number] for number in self._recording.live_at(len(self.reserved_bytes))}
+        return {number: self._addresses[number] for number in self.recording.live_at(len(self.reserved_bytes))}
 
     def peaks_of_last_step(self) -> list[SpanPeak]:
         """Return the peaks of the step in which the replay ended."""
@@ -111,12 +112,12 @@ class Replay:
 
     def _restore(self, base: Replay, position: int) -> None:
         """Copy the state that the replay `base` had before event `position`."""
-        events, requests = self._recording.events[:position], self._recording.allocations
+        events, requests = self.recording.events[:position], self.recording.allocations
         count = sum(event >= 0 for event in events)
         self.sizes, self._addresses = base.sizes[:count], base._addresses[:count]
         self.reserved_bytes = base.reserved_bytes[:position]
         reserved_by_event = zip(events, self.reserved_bytes, [0, *self.reserved_bytes], strict=False)
-        live = sorted(self._recording.live_at(position), key=self._addresses.__getitem__)
+        live = sorted(self.recording.live_at(position), key=self._addresses.__getitem__)
         self._allocated_bytes = sum(self.sizes[number] for number in live)
         self.allocator.restore(
             [
@@ -134,13 +135,13 @@ class Replay:
         """
         allocator, addresses, sizes, reserved = self.allocator, self._addresses, self.sizes, self.reserved_bytes
         highest_bytes, peak = self._allocated_bytes, first
-        for position, event in enumerate(self._recording.events[first:end], start=first + 1):
+        for position, event in enumerate(self.recording.events[first:end], start=first + 1):
             if event < 0:
                 allocator.free(addresses[~event])
                 self._allocated_bytes -= sizes[~event]
                 reserved.append(reserved[-1])  # freed memory stays in the cache
                 continue
-            allocation = self._recording.allocations[event]
+            allocation = self.recording.allocations[event]
             frames = self._frames[allocation.stack] if self._frames is not None else None
             try:
                 block = allocator.allocate(allocation.size_bytes, allocation.stream, frames)

@@ -165,3 +165,17 @@ def parse_scalar(word: str) -> Scalar:
         except ValueError:
             continue
     return word
+
+
+_AMOUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<suffix>[kmbt]?)", re.IGNORECASE)
+_POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
+
+
+def parse_amount(value: object) -> object:
+    """Parse an amount of tokens such as `500k` or `1.5B` into a whole number; raises ValueError for other text."""
+    if not isinstance(value, str):
+        return value
+    found = _AMOUNT.fullmatch(value.replace("_", "").replace(",", "").strip())
+    if found is None:
+        raise ValueError(f"{value or '(nothing)'} is not a number of tokens, such as 500k, 20M or 1.5B")
+    return round(float(found["number"]) * 10 ** _POWERS[found["suffix"].lower()])

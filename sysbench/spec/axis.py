@@ -21,6 +21,26 @@ effort      how often or how long something was measured
 
 
 @dataclass(frozen=True)
+class Remedy:
+    """Marks an axis as one whose value can make a step fit into memory, or make it faster.
+
+    values         values to try in place of the default, the mildest first
+    relearns       values that also change what the model learns: its arithmetic, or the rule of its updates
+    costs_time     whether none of the values ever makes a step faster
+    frees_state    whether a value can shrink weights, gradients or optimizer state, not only activations
+    replays        whether the step requests the same memory with every value, so that it need not be traced again
+    built_in_only  whether the axis applies only to the built-in Transformer
+    """
+
+    values: tuple[object, ...] = ()
+    relearns: tuple[object, ...] = ()
+    costs_time: bool = False
+    frees_state: bool = False
+    replays: bool = False
+    built_in_only: bool = False
+
+
+@dataclass(frozen=True)
 class Axis:
     """Marks a field of a spec as an axis: its cells get a field of the same name, with one value each.
 
@@ -40,6 +60,7 @@ class Axis:
     compared_as    name in messages of comparisons; default: the field's name with spaces
     label          phrase for a value in labels of comparisons, if `phrase` is too short or too long there
     stored_default the value of cells that are stored without the field; follows from the field
+    remedy         how another value can make a step fit or faster; None if the axis is no such knob
     """
 
     role: Literal["device", "scale", "extent", "work", "choice", "effort", "setting"]
@@ -55,6 +76,7 @@ class Axis:
     compared_as: str = ""
     label: str = ""
     stored_default: object = None
+    remedy: Remedy | None = None
 
     def format_value(self, value: object) -> str:
         """Return the phrase for a value: `ctx 512`, `bf16`, `5 warm-ups`."""

@@ -209,9 +209,7 @@ def by_name(name: str) -> Hardware:
     plain = name.strip().lower()
     if (exact := by_slug(plain)) is not None:
         return exact
-    size = _SIZE.fullmatch(name.strip())
-    memory_bytes = round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
-    if memory_bytes > 0:
+    if memory_bytes := memory_size(name):
         return Hardware(slug=name.strip(), title=f"a GPU with {name.strip()}", memory_bytes=memory_bytes)
     candidates = [hardware for hardware in known() if _matches_name(name, hardware)]
     # A plain H100 is the card without a suffix, not the PCIe or the NVL card.
@@ -227,6 +225,12 @@ def by_name(name: str) -> Hardware:
     raise UsageError(unknown(name, "a known GPU or a memory size such as 24GiB", with_prefix or all_names))
 
 
+def memory_size(text: str) -> int:
+    """Return the bytes that a memory size such as `24GiB` stands for; 0 for any other text."""
+    size = _SIZE.fullmatch(text.strip())
+    return round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
+
+
 def parse_gpus(value: object) -> tuple[str, ...]:
     """Parse names of GPUs and memory sizes, such as `h100,24GiB`, into slugs; raises ValueError for unknown ones.
 
@@ -238,7 +242,22 @@ def parse_gpus(value: object) -> tuple[str, ...]:
         raise ValueError(str(error)) from None
 
 
-def _parse_gpus_or_stored(value: object, info: ValidationInfo) -> tuple[str, ...]:
+def parse_prices(value: object) -> dict[str, float]:
+    """Parse `h100=2.5,4090=0.4` into a mapping from GPU slug to price; raises ValueError for anything else."""
+    if isinstance(value, dict):
+        return value
+    found = {}
+    for text in split_words(value):
+        name, _, number = text.partition("=")
+        try:
+            price = float(number)
+        except ValueError:
+            raise ValueError(f"{text} is not GPU=PRICE, such as h100=2.5") from None
+        found[parse_gpus(name)[0]] = price
+    return found
+
+
+def parse_gpus_or_stored(value: object, info: ValidationInfo) -> tuple[str, ...]:
     """Parse names of GPUs as `parse_gpus` does, but accept any slug in a stored spec.
 
     The GPU may have been calibrated on another machine, so its file may be missing here.
@@ -248,7 +267,7 @@ def _parse_gpus_or_stored(value: object, info: ValidationInfo) -> tuple[str, ...
 
 Gpus = Annotated[
     tuple[str, ...],
-    BeforeValidator(_parse_gpus_or_stored),
+    BeforeValidator(parse_gpus_or_stored),
     Axis(
         "device",
         title="simulated GPU",

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 
 from sysbench.errors import nearest, unknown
 from sysbench.spec.axes import split_words
-from sysbench.spec.axis import Axis
+from sysbench.spec.axis import Axis, Remedy
 from sysbench.spec.options import flag_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,14 @@ def matches_module(name: str, pattern: str) -> bool:
 Checkpoints = Annotated[
     tuple[str, ...],
     BeforeValidator(_checkpoints),
-    Axis("choice", "{} checkpointing", unset="no checkpointing", order=54, name_order=35),
+    Axis(
+        "choice",
+        "{} checkpointing",
+        unset="no checkpointing",
+        order=54,
+        name_order=35,
+        remedy=Remedy(("every-2", "selective", "full"), costs_time=True),
+    ),
 ]
 
 
@@ -81,7 +88,14 @@ def tokens_per_chunk(choice: str) -> int | None:
 CrossEntropies = Annotated[
     tuple[str, ...],
     BeforeValidator(_cross_entropies),
-    Axis("choice", "{} cross-entropy", unset="full cross-entropy", order=55, name_order=36),
+    Axis(
+        "choice",
+        "{} cross-entropy",
+        unset="full cross-entropy",
+        order=55,
+        name_order=36,
+        remedy=Remedy(("chunked",), costs_time=True),
+    ),
 ]
 
 
@@ -106,7 +120,14 @@ def allocator_options(choice: str) -> str | None:
 Allocators = Annotated[
     tuple[str, ...],
     BeforeValidator(_allocators),
-    Axis("choice", "{} segments", unset="default allocator", order=56, name_order=37),
+    Axis(
+        "choice",
+        "{} segments",
+        unset="default allocator",
+        order=56,
+        name_order=37,
+        remedy=Remedy(("expandable",), costs_time=True, replays=True),
+    ),
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sysbench.spec.axes import Sizes, choices, integers, split_words
-from sysbench.spec.axis import Axis, axes_of_model, value_if_not_stored
+from sysbench.spec.axis import Axis, Remedy, axes_of_model, value_if_not_stored
 from sysbench.spec.cell import Devices, RunCell, RunSpec, Threads, threads_problem
 from sysbench.spec.cell import DeviceType as DeviceType
 from sysbench.spec.knobs import (
@@ -108,7 +108,9 @@ Optimizer = AdamW | Code
 Precisions = Annotated[
     tuple[Precision, ...],
     BeforeValidator(choices("a precision", get_args(Precision))),
-    Axis("choice", order=53, name_order=30, comparison="controlled"),
+    Axis(
+        "choice", order=53, name_order=30, comparison="controlled", remedy=Remedy(relearns=("bf16",), frees_state=True)
+    ),
 ]
 
 MODE = Axis("work", plural="modes", order=40, name_order=31, comparison="controlled")
@@ -410,7 +412,7 @@ class ModelSpec(RunSpec):
         tuple[Attention, ...],
         BeforeValidator(choices("an attention kind", get_args(Attention))),
         Option(metavar="KIND,…", panel=STEP, values=BUILT_IN_ATTENTION),
-        Axis("choice", "{} attention", order=50, name_order=33),
+        Axis("choice", "{} attention", order=50, name_order=33, remedy=Remedy(("sdpa",), built_in_only=True)),
     ] = Field(default=("naive",), description=f"Attention implementation: {', '.join(BUILT_IN_ATTENTION)}.")
     execution: Annotated[
         tuple[Execution, ...],
@@ -428,7 +430,7 @@ class ModelSpec(RunSpec):
         tuple[Optimizer, ...],
         BeforeValidator(_optimizers),
         Option(metavar="KIND,…", panel=STEP, values=get_args(AdamW)),
-        Axis("choice", "{} AdamW", order=52, name_order=34, label="{}"),
+        Axis("choice", "{} AdamW", order=52, name_order=34, label="{}", remedy=Remedy(("fused",), frees_state=True)),
     ] = Field(
         default=("foreach",),
         description="Implementation of torch.optim.AdamW: for-loop, foreach, fused. With --model also "

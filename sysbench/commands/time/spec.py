@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from sysbench.spec import hardware
-from sysbench.spec.axes import Counts, Sizes, parse_share, split_words
+from sysbench.spec.axes import Counts, Sizes, parse_share
 from sysbench.spec.axis import Axis
 from sysbench.spec.model import EFFORT, STEP, STEPS, WARMUP, Mode, ModelCell, ModelSpec, Modes, Precision
 from sysbench.spec.options import Option
@@ -24,21 +24,6 @@ HOST = Axis("setting", compared_as="predicted host", label="host {}")
 
 MEASUREMENT = "Measurement"
 PREDICTION = "Prediction"
-
-
-def _prices(value: object) -> dict[str, float]:
-    """Parse `h100=2.5,4090=0.4` into a mapping from GPU slug to price."""
-    if isinstance(value, dict):
-        return value
-    found = {}
-    for text in split_words(value):
-        name, _, number = text.partition("=")
-        try:
-            price = float(number)
-        except ValueError:
-            raise ValueError(f"{text} is not GPU=PRICE, such as h100=2.5") from None
-        found[hardware.parse_gpus(name)[0]] = price
-    return found
 
 
 def _is_none(value: object) -> bool:
@@ -138,7 +123,9 @@ class TimeSpec(ModelSpec):
         f"that many Gbit/s per GPU: {', '.join(get_args(Interconnect))}.",
     )
     price: Annotated[
-        dict[str, PositiveFloat], BeforeValidator(_prices), Option(metavar="GPU=PRICE,…", panel=PREDICTION)
+        dict[str, PositiveFloat],
+        BeforeValidator(hardware.parse_prices),
+        Option(metavar="GPU=PRICE,…", panel=PREDICTION),
     ] = Field(
         default={},
         exclude_if=lambda value: not value,

@@ -1,0 +1,64 @@
+"""`sysbench fit`: options → spec → run → show."""
+
+from __future__ import annotations
+
+import typer
+
+from sysbench.commands import running
+from sysbench.commands.fit.spec import FitOptions, FitSpec
+from sysbench.spec import hardware
+from sysbench.spec.command_options import Given, command_options
+
+DEFAULT_GPU = "h100"
+"""The GPU where there is none and none was named: the one that training runs on most often."""
+
+GATE_EXIT_CODE = 3
+"""Exit code of `--gate` if the step as asked does not fit."""
+
+
+@command_options(FitSpec, FitOptions)
+def fit(spec_given: Given, options_given: Given) -> None:
+    """Find what makes a training step fit into memory, what makes it faster, and what it costs.
+
+    Every combination shown is simulated, so neither a GPU nor a guess is needed.
+    """
+    running.execute_command("fit", spec_given, options_given)
+
+
+def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
+    """Return the spec with the GPU of this machine, or DEFAULT_GPU, if no GPU is named."""
+    if spec.gpus:
+        return spec
+    from sysbench.engine.sensors.nvml import present_gpus
+
+    present = [known.slug for name, size_bytes in present_gpus() if (known := hardware.find(name, size_bytes))]
+    gpu = present[0] if present else DEFAULT_GPU
+    title = hardware.by_name(gpu).title
+    where = "the GPU of this machine" if present else "no GPU here"
+    running.say(f"{where}: simulating {title} (--on names others: 4090,a100-40gb, or 24GiB)", options)
+    return FitSpec(**{**spec.model_dump(exclude_unset=True), "gpus": (gpu,)})
+
+
+def refuse_unsupported_files(options: FitOptions) -> None:
+    """Raise UsageError if a figure is requested in an unknown format."""
+    running.refuse_unsupported_figure(options.figure)
+
+
+def perform(spec: FitSpec, options: FitOptions) -> running.RunResult:
+    """Run the search and write the figure; with `--gate`, exit with GATE_EXIT_CODE if the step does not fit.
+
+    Raises the exceptions of `running.run_cells`.
+    """
+    record = running.run_cells(spec, options)
+    files = []
+    if options.figure is not None and any(cell.trials for cell in record.cells):
+        from sysbench.commands.fit.figures import frontier
+        from sysbench.render import plots
+
+        plots.write(options.figure, lambda: frontier(record))
+        files = [running.Saved(options.figure)]
+    result = running.RunResult(record, running.report_saved(files, options))
+    asked = [cell.asked(gpu) for cell in record.cells for gpu in cell.gpus]
+    if options.gate and not all(trial.fits for trial in asked):
+        raise typer.Exit(GATE_EXIT_CODE)
+    return result

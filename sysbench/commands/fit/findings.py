@@ -1,0 +1,69 @@
+"""Findings of `sysbench fit`: whether the step fits on each GPU, and which change to make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sysbench import units
+from sysbench.commands.fit.record import FitCellRecord, FitRecord, Trial
+from sysbench.commands.fit.suggestions import Suggestions, nearest_miss, suggestions, words
+from sysbench.render.findings import Statement
+from sysbench.spec import hardware
+
+
+def verdict(trial: Trial) -> str:
+    """Return whether a step fits, in words."""
+    return "fits" if trial.is_safe else "barely fits" if trial.fits else "does not fit"
+
+
+def of_run(record: FitRecord) -> Iterator[Statement]:
+    """Yield the answer for each GPU, and what holds for all of them."""
+    for cell in record.cells:
+        found = list(suggestions(cell))
+        for gpu in cell.gpus:
+            first = next((each for each in found if each.gpu == gpu), None)
+            yield Statement(" ".join(_answer(cell, gpu, first)), (cell,))
+        if record.status != "complete" and cell.trials:
+            yield Statement("the search did not end: better changes may exist.", (cell,))
+
+
+def _answer(cell: FitCellRecord, gpu: str, first: Suggestions | None) -> Iterator[str]:
+    asked = cell.asked(gpu)
+    missing = f", {units.size(-asked.margin_bytes)} more are needed" if not asked.fits else ""
+    spare = f", with {units.size(asked.margin_bytes)} to spare" if asked.fits else ""
+    yield f"{gpu}: as asked, the step {verdict(asked)}{missing}{spare}."
+    if first is not None:
+        yield _best(first)
+    elif asked.is_safe and cell.cell.faster:
+        yield "No change that was tried makes it faster."
+    elif asked.is_safe:
+        yield "--faster searches for changes that make it faster."
+    else:
+        yield from _nothing_fits(cell, gpu)
+
+
+def _best(found: Suggestions) -> str:
+    trial = found.trials[0]
+    time = f", a step of {units.seconds(trial.step.point_s)}" if trial.step else ""
+    aim = "faster" if found.cell.asked(found.gpu).is_safe else "fit"
+    learning = ", but alters what the model learns" if found.relearns else ""
+    spare = units.size(trial.margin_bytes)
+    return f"{words(trial.changes)} makes it {aim}{learning}: {spare} to spare{time}."
+
+
+def _nothing_fits(cell: FitCellRecord, gpu: str) -> Iterator[str]:
+    """Yield the nearest miss, and what it would take."""
+    miss = nearest_miss(cell.trials, gpu)
+    if miss is None:
+        return
+    changes = f" is {words(miss.changes)}, which" if miss.changes else " is the step as asked, which"
+    yield f"Nothing that was tried fits: nearest{changes} lacks {units.size(-miss.margin_bytes)}."
+    if miss.state_bytes > miss.gpu_bytes:
+        yield f"Weights, gradients and optimizer state alone take {units.size(miss.state_bytes)}."
+    larger = min(
+        (card for card in hardware.available() if card.memory_bytes >= miss.needed_bytes + miss.uncertainty_bytes),
+        key=lambda card: card.memory_bytes,
+        default=None,
+    )
+    if larger is not None:
+        yield f"The smallest known GPU that has enough is {larger.slug} ({units.size(larger.memory_bytes)})."

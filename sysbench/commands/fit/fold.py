@@ -1,0 +1,29 @@
+"""Fold the event log of `sysbench fit` into its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sysbench.commands.fit.record import CombinationTried, FitCellRecord, FitRecord, PeakExplained, Trial
+from sysbench.commands.fit.spec import FitCell
+from sysbench.log import cautions
+from sysbench.log import collect as run_record
+from sysbench.log.collect import CellEvents, Run, fold_cells
+from sysbench.log.events import Event
+
+
+def fold(events: Iterable[Event]) -> FitRecord:
+    """Build the record of a run, finished or not; raises LogError if the events contain no run."""
+    run, cells = fold_cells(events, _cell_record)
+    return FitRecord(**run_record.run_fields(run), cells=cells)
+
+
+def _cell_record(cell: FitCell, seen: CellEvents, run: Run) -> FitCellRecord:
+    return FitCellRecord(
+        **run_record.model_cell_fields(cell, seen),
+        cautions=list(cautions.assumptions(seen)),
+        explained=seen.last(PeakExplained),
+        trials=[each.as_record(Trial) for each in seen.all(CombinationTried)],
+        price_per_hour=run.started.spec.get("price", {}),
+        training_tokens=run.started.spec.get("tokens"),
+    )

@@ -1,0 +1,179 @@
+"""Worker side of `sysbench fit`: simulate combinations of changes, and report each one."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from sysbench.commands.fit.changes import Combination, changed, changes_of
+from sysbench.commands.fit.record import Cause, CombinationTried, PeakExplained, Trial
+from sysbench.commands.fit.search import Outcome, Search
+from sysbench.commands.fit.spec import FitCell
+from sysbench.commands.own_models import own_model_recorded
+from sysbench.errors import UnavailableError
+from sysbench.lab.compilation import stage_entered
+from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
+from sysbench.log.events import DeviceInfo, Event
+from sysbench.log.predictions import PredictedTime
+from sysbench.predict.simulated_step import UNLIMITED_BYTES, SimulatedStep
+from sysbench.simulate.memory import by_category
+from sysbench.simulate.replay import Replay, SpanPeak
+from sysbench.spec import hardware
+from sysbench.spec.model import ModelCell, ModelShape
+
+REFERENCE = "a100-80gb"
+"""GPU whose times order the combinations on a GPU of which only the memory is known."""
+
+STATE = ("parameters", "gradients", "optimizer state")
+"""Categories that a training step keeps, or needs all at once in the optimizer."""
+
+
+def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
+    """Answer the question of the cell; `device` and `artifact` are not used.
+
+    Raises UnavailableError if the step as asked cannot be simulated. A combination that cannot be simulated is left
+    out.
+    """
+    yield stage_entered(cell.key, "simulating")
+    first = SimulatedStep(cell.step, cell.on[0], with_modules=True)
+    yield from own_model_recorded(cell.key, first.recording, simulated=True)
+    yield _explanation(cell)
+    yield stage_entered(cell.key, "searching")
+    simulations = _Simulations(cell)
+    search = Search(cell.on, changes_of(cell), simulations.outcome, cell.faster)
+    for combination, gpu in search.run():
+        if (trial := simulations.trials.get((combination, gpu))) is not None:
+            yield CombinationTried(at_s=time.time(), cell=cell.key, **trial.model_dump())
+
+
+class _Simulations:
+    """The simulated combinations of a question, by combination and GPU."""
+
+    def __init__(self, question: FitCell) -> None:
+        self._question = question
+        self.trials: dict[tuple[Combination, str], Trial] = {}
+
+    def outcome(self, combination: Combination, gpu: str) -> Outcome | None:
+        """Simulate a combination on a GPU; None if that is not possible."""
+        step = changed(self._question, combination).step
+        try:
+            trial = self._simulate(step, combination, gpu)
+        except UnavailableError:
+            if not combination:
+                raise
+            return None
+        self.trials[combination, gpu] = trial
+        return Outcome(
+            fits=trial.is_safe,
+            needed_bytes=trial.needed_bytes,
+            step_s=trial.relative_s,
+            state_fits=trial.state_bytes <= trial.gpu_bytes,
+            tensors_fit=trial.allocated_peak_bytes <= trial.gpu_bytes,
+        )
+
+    def _simulate(self, step: ModelCell, combination: Combination, gpu: str) -> Trial:
+        card, budget = hardware.by_name(gpu), self._question.budget
+        gpu_bytes = min(card.memory_bytes, budget or card.memory_bytes)
+        is_asked = not combination  # its trace has modules already, for the explanation
+        simulated = SimulatedStep(step, gpu, with_modules=is_asked, memory_bytes=gpu_bytes)
+        _, verdict = simulated.memory
+        replay = _unlimited(step, gpu, with_modules=is_asked)
+        prediction = (simulated if card.rates else SimulatedStep(step, REFERENCE, with_modules=is_asked)).prediction
+        peaks = {peak.span.name: peak for peak in sorted(replay.peaks_of_last_step(), key=_allocated_bytes)}
+        highest = max(peaks.values(), key=_allocated_bytes)
+        at_peak, in_optimizer = (
+            by_category(replay.recording, replay.sizes, each.position) for each in (highest, peaks["optimizer"])
+        )
+        is_known = card.rates and prediction.withheld is None
+        estimate = prediction.time
+        return Trial(
+            gpu=gpu,
+            gpu_bytes=gpu_bytes,
+            changes={name: value for change in combination for name, value in change.fields},
+            relearns=any(change.relearns for change in combination),
+            ranks=step.ranks,
+            fits=verdict.fits,
+            phase=verdict.failed_phase or highest.span.name,
+            margin_bytes=verdict.margin_bytes,
+            allocated_peak_bytes=highest.allocated_bytes,
+            by_category=dict(at_peak),
+            state_bytes=sum(size_bytes for name, size_bytes in in_optimizer.items() if name in STATE),
+            step=PredictedTime(point_s=estimate.point_s, low_s=estimate.low_s, high_s=estimate.high_s)
+            if is_known
+            else None,
+            relative_s=estimate.point_s,
+            tokens=step.tokens * step.batches,
+            uncertainty_bytes=round(MARGIN_UNCERTAINTY_SHARE * gpu_bytes),
+        )
+
+
+def _unlimited(step: ModelCell, gpu: str, *, with_modules: bool = False) -> Replay:
+    """Return the replay of a step on a GPU like this one with enough memory."""
+    replay, _ = SimulatedStep(step, gpu, with_modules=with_modules, memory_bytes=UNLIMITED_BYTES).memory
+    return replay
+
+
+def _allocated_bytes(peak: SpanPeak) -> int:
+    return peak.allocated_bytes
+
+
+# --- causes
+
+
+def _explanation(cell: FitCell) -> PeakExplained:
+    replay = _unlimited(cell.step, cell.on[0], with_modules=True)
+    peak = max(replay.peaks_of_last_step(), key=_allocated_bytes)
+    sizes: Counter[tuple[str, str]] = Counter()
+    for number in replay.recording.live_at(peak.position):
+        allocation = replay.recording.allocations[number]
+        cause = _cause(cell.step, allocation.category, allocation.module, allocation.size_bytes)
+        sizes[cause] += replay.sizes[number]
+    causes = [
+        Cause(name=name, size_bytes=size_bytes, shrinks_with=remedy)
+        for (name, remedy), size_bytes in sizes.most_common()
+    ]
+    return PeakExplained(
+        at_s=time.time(),
+        cell=cell.key,
+        phase=peak.span.name,
+        allocated_peak_bytes=peak.allocated_bytes,
+        causes=causes,
+        reference=REFERENCE,
+    )
+
+
+MODULE_DEPTH = 3
+"""Parts of a module's path that tell apart causes: `layers.*.attention`."""
+
+_NUMBER = re.compile(r"\.\d+")
+
+_OF_STATE = {
+    "parameters": ("weights", "sharding over ranks"),
+    "gradients": ("gradients", "sharding over ranks"),
+    "optimizer state": ("optimizer state", "sharding over ranks, another optimizer"),
+}
+
+
+def _cause(cell: ModelCell, category: str, module: str, size_bytes: int) -> tuple[str, str]:
+    """Return the name of what an allocation is for, and what makes it smaller."""
+    if category in _OF_STATE:
+        return _OF_STATE[category]
+    if category == "workspace":
+        return "workspaces of cuBLAS", "nothing"
+    if category == "communication":
+        return "buffers of collectives", "smaller buckets or blocks"
+    shape = cell.shape
+    if shape is not None and _is_multiple(size_bytes, cell.batch * shape.heads * cell.ctx**2):
+        return "attention scores", "fused attention, micro-batches, checkpointing"
+    if isinstance(shape, ModelShape) and _is_multiple(size_bytes, cell.tokens * shape.vocab):
+        return "logits and their gradients", "chunked cross-entropy, micro-batches"
+    path = ".".join(_NUMBER.sub(".*", module).split(".")[:MODULE_DEPTH])
+    return f"activations of {path or 'the step'}", "checkpointing, micro-batches"
+
+
+def _is_multiple(size_bytes: int, elements: int) -> bool:
+    """Return whether a block holds this many elements of 1, 2 or 4 bytes."""
+    return any(size_bytes == elements * width for width in (1, 2, 4))

@@ -1,0 +1,122 @@
+"""Events and record of `sysbench fit`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from sysbench.commands.fit.spec import FitCell
+from sysbench.log.events import Event
+from sysbench.log.predictions import PredictedTime
+from sysbench.log.records import ModelCellRecord, RunRecord
+from sysbench.spec.frozen import Frozen
+from sysbench.spec.quantities import Amount, Bytes, Count, PerSecond, Signed
+
+
+class Trial(Frozen):
+    """A step with some changes, simulated on a GPU."""
+
+    gpu: str
+    """The name that `--simulate` takes."""
+    gpu_bytes: Bytes
+    """Memory of the GPU, or the budget if that is smaller."""
+    changes: dict[str, Any]
+    """Changed fields of the cell with their values; empty for the step as asked."""
+    relearns: bool
+    """Whether a change alters what the model learns."""
+    ranks: Count
+    fits: bool
+    phase: str
+    """Phase with the highest peak, or the one in which memory runs out."""
+    margin_bytes: Signed
+    """Free memory of the GPU at the peak; a negative number is the missing memory."""
+    allocated_peak_bytes: Bytes
+    by_category: dict[str, Count]
+    """Allocated bytes by category at the peak, on a GPU with enough memory."""
+    state_bytes: Bytes
+    """Weights, gradients and optimizer state together, in the optimizer."""
+    step: PredictedTime | None
+    """Predicted time; None if the GPU's rates are unknown."""
+    relative_s: Amount
+    """Predicted seconds on this GPU, or on `FitCellRecord.reference` if its own rates are unknown: for the order."""
+    tokens: Count
+    """Tokens of a step over all ranks."""
+    uncertainty_bytes: Bytes
+    """Uncertainty of the simulated margin."""
+
+    @property
+    def needed_bytes(self) -> int:
+        """Memory that a GPU must have for the step, with CUDA's context and the allocator's cache."""
+        return self.gpu_bytes - self.margin_bytes
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the step fits with a margin that is larger than the uncertainty."""
+        return self.fits and self.margin_bytes >= self.uncertainty_bytes
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens per second of all ranks; None without a predicted time."""
+        return self.tokens / self.step.point_s if self.step else None
+
+
+class CombinationTried(Trial, Event):
+    """A combination of changes was simulated on a GPU; the first one on each GPU is the step as asked."""
+
+    event: Literal["combination_tried"] = "combination_tried"
+    cell: str
+
+
+class Cause(Frozen):
+    """A part of the peak of the step as asked."""
+
+    name: str
+    size_bytes: Bytes
+    shrinks_with: str
+    """What makes it smaller, in words."""
+
+
+class PeakExplained(Event):
+    """The largest causes of the peak of the step as asked."""
+
+    event: Literal["peak_explained"] = "peak_explained"
+    cell: str
+    phase: str
+    allocated_peak_bytes: Bytes
+    causes: list[Cause]
+    reference: str
+    """GPU whose predicted times order the combinations where those of a GPU are unknown."""
+
+
+class FitCellRecord(ModelCellRecord):
+    """The answer to one question."""
+
+    cell: FitCell = Field(alias="axes")
+
+    explained: PeakExplained | None
+    trials: list[Trial]
+    price_per_hour: dict[str, PerSecond]
+    """Price of a GPU hour by GPU, as given by the user."""
+    training_tokens: Count | None
+    """Tokens of the whole training, as given by the user."""
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs for which there is an answer."""
+        return tuple(dict.fromkeys(trial.gpu for trial in self.trials))
+
+    def asked(self, gpu: str) -> Trial:
+        """Return the step as asked, on a GPU."""
+        return next(trial for trial in self.trials if trial.gpu == gpu and not trial.changes)
+
+    def cost(self, trial: Trial, tokens: int) -> float | None:
+        """Return the price of training on this many tokens; None without a price or a predicted time."""
+        price = self.price_per_hour.get(trial.gpu)
+        return price * trial.ranks * tokens / trial.tokens_per_s / 3600 if price and trial.tokens_per_s else None
+
+
+class FitRecord(RunRecord[FitCellRecord]):
+    """The record of a run of `sysbench fit`."""
+
+    kind: Literal["fit"] = "fit"

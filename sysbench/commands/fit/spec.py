@@ -1,0 +1,193 @@
+"""Spec, cell and options of `sysbench fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
+
+from sysbench.errors import unknown
+from sysbench.spec import hardware
+from sysbench.spec.axes import Texts, parse_amount
+from sysbench.spec.axis import axes_of_model
+from sysbench.spec.model import RANKS, ContextLengths, GridCell, Mode, ModelCell, ModelSpec
+from sysbench.spec.options import Option, flag_of
+from sysbench.spec.quantities import Bytes, Count, Size
+from sysbench.spec.ranks import NODE_RANKS
+from sysbench.spec.run import OUTPUT, SavedOptions
+
+QUESTION = "Question"
+
+BATCH_AND_RANKS = ("batch", "ranks")
+"""Names for `--keep` besides those of axes: the split of a step into micro-batches, and the number of GPUs."""
+
+
+def remedy_names() -> tuple[str, ...]:
+    """Return what `--keep` accepts: the axes that a search may change."""
+    axes = axes_of_model(ModelSpec)
+    return (*(name.replace("_", "-") for name, axis in axes.items() if axis.remedy is not None), *BATCH_AND_RANKS)
+
+
+def _memory_size(value: object) -> object:
+    if isinstance(value, str):
+        if not (size_bytes := hardware.memory_size(value)):
+            raise ValueError(f"{value} is not a memory size, such as 22GiB")
+        return size_bytes
+    return value
+
+
+class FitCell(ModelCell):
+    """One question: a training step, the GPUs that it shall fit on, and what may be changed."""
+
+    kind: Literal["fit"] = "fit"
+    mode: Mode = "train"
+    on: tuple[str, ...]
+    """The GPUs, names that `sysbench.spec.hardware.by_name` accepts."""
+    budget: Bytes | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Memory that the step may use on each GPU; None for all of it."""
+    keep: tuple[str, ...] = Field(default=(), exclude_if=lambda value: not value)
+    """Axes that are not to be changed, with dashes."""
+    faster: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether to search for faster steps also where the step fits."""
+    max_ranks: Size = Field(default=NODE_RANKS, exclude_if=lambda value: value == NODE_RANKS)
+    """Largest number of GPUs to suggest where a step fits on none alone."""
+
+    @property
+    def simulated(self) -> str | None:
+        """The first of the GPUs: every result is simulated."""
+        return self.on[0]
+
+    @property
+    def runs_despite_oom(self) -> bool:
+        """Whether to run a cell that is expected not to fit: yes, that is the question."""
+        return True
+
+    @property
+    def ranks_unsupported_reason(self) -> str | None:
+        """Why the step cannot have several ranks; None if it can."""
+        if self.ranks > NODE_RANKS:
+            return f"fit knows no network between nodes; at most {NODE_RANKS}"
+        return None
+
+    @property
+    def step(self) -> ModelCell:
+        """The training step as asked, on a GPU."""
+        fields = {name: getattr(self, name) for name in GridCell.model_fields}
+        return ModelCell(**{**fields, "device": "cuda"}, mode=self.mode)
+
+    def problem(self, device: Any) -> str | None:
+        """Return why this step cannot be simulated, or None if it can."""
+        if self.execution == "compiled":
+            return "--execution compiled cannot be simulated: what the compiler saves is known only after it has run"
+        return super().problem(device)
+
+
+class FitSpec(ModelSpec):
+    """A question for `sysbench fit`."""
+
+    cell_class = FitCell
+
+    kind: Literal["fit"] = "fit"
+    ctx: ContextLengths = Field(default=(1024,), description="Context length, in tokens.")
+    gpus: Annotated[
+        tuple[str, ...],
+        BeforeValidator(hardware.parse_gpus_or_stored),
+        Option(flags=("--on",), metavar="GPU,…", panel=QUESTION, common=True),
+    ] = Field(
+        default=(),
+        description="GPUs that the step shall fit on: 4090,a100-40gb, or 24GiB. Default: the GPU of this machine, or "
+        "h100 without one.",
+    )
+    budget: Annotated[
+        Bytes | None, BeforeValidator(_memory_size), Option(metavar="SIZE", panel=QUESTION, common=True)
+    ] = Field(default=None, description="Memory that the step may use on each GPU, if it is less than all: 22GiB.")
+    faster: Annotated[bool, Option(panel=QUESTION, common=True)] = Field(
+        default=False, description="Also search for changes that make a step faster that fits."
+    )
+    keep: Annotated[Texts, Option(metavar="NAME,…", panel=QUESTION, common=True)] = Field(
+        default=(), description="What must not be changed: batch, ranks, precision, attention, checkpoint, …"
+    )
+    max_ranks: Annotated[Size, Option(metavar="N", panel=RANKS)] = Field(
+        default=NODE_RANKS, le=NODE_RANKS, description="Suggest at most this many GPUs where one does not suffice."
+    )
+    tokens_per_step: Annotated[
+        Count | None,
+        BeforeValidator(parse_amount),
+        Option(metavar="N", panel=QUESTION, common=True),
+    ] = Field(
+        default=None,
+        ge=1,
+        description="Tokens of an optimizer step over all ranks, such as 512k: sets --grad-accum for --batch, --ctx "
+        "and --ranks.",
+    )
+    tokens: Annotated[Count | None, BeforeValidator(parse_amount), Option(metavar="N", panel=QUESTION, common=True)] = (
+        Field(default=None, ge=1, description="Tokens of the whole training, such as 1B: adds its hours and its cost.")
+    )
+    price: Annotated[
+        dict[str, PositiveFloat],
+        BeforeValidator(hardware.parse_prices),
+        Option(metavar="GPU=PRICE,…", panel=QUESTION, common=True),
+    ] = Field(default={}, description="Price of a GPU hour in any currency: h100=2.5,4090=0.4.")
+
+    @model_validator(mode="after")
+    def _check_question(self) -> Self:
+        for name in self.keep:
+            if name not in remedy_names():
+                raise ValueError(f"--keep {unknown(name, 'something that fit changes', remedy_names())}")
+        if other := set(self.price) - set(self.gpus):
+            raise ValueError(f"--price names {', '.join(sorted(other))}, but --on does not")
+        for name in (*axes_of_model(ModelSpec), "d_model", "d_ff", "layers", "heads", "vocab", "model"):
+            values = getattr(self, name)
+            if isinstance(values, tuple) and len(values) > 1:
+                listed = ",".join(map(str, values))
+                raise ValueError(
+                    f"{flag_of(name)} {listed}: fit answers one question at a time. Give one: {flag_of(name)} "
+                    f"{values[0]}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_tokens_per_step(self) -> Self:
+        if self.tokens_per_step is None:
+            return self
+        if self.grad_accum != (1,):
+            raise ValueError("--tokens-per-step determines --grad-accum: drop one of them")
+        each = self.batch[0] * self.ctx[0] * self.ranks[0]
+        if self.tokens_per_step % each:
+            nearest = max(1, round(self.tokens_per_step / each)) * each
+            raise ValueError(
+                f"--tokens-per-step {self.tokens_per_step} is not a multiple of --batch {self.batch[0]} × --ctx "
+                f"{self.ctx[0]} × --ranks {self.ranks[0]}. Nearest: {nearest}"
+            )
+        return self
+
+    def cells(self) -> Iterator[FitCell]:
+        """Yield the one cell of the question."""
+        for point in self.grid():
+            if self.tokens_per_step is not None:
+                point["grad_accum"] = self.tokens_per_step // (self.batch[0] * self.ctx[0] * self.ranks[0])
+            yield FitCell(
+                **{**point, "device": "cpu"},
+                on=self.gpus or ("h100",),
+                budget=self.budget,
+                keep=self.keep,
+                faster=self.faster,
+                max_ranks=self.max_ranks,
+            )
+
+
+class FitOptions(SavedOptions):
+    """Run options of `sysbench fit`. The one cell of a question runs here, so no option says where."""
+
+    on: None = None
+    on_arg: tuple[()] = ()
+    parallel: None = None
+
+    gate: Annotated[bool, Option(panel=OUTPUT, common=True)] = Field(
+        default=False, description="Exit with 3 if the step as asked does not fit on every GPU: a check for CI."
+    )
+    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Draw step time against memory, with every combination tried: .png, .svg or .pdf."
+    )

@@ -1,0 +1,104 @@
+"""Suggestions: the combinations that are worth showing, in words and as commands."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sysbench import cells as axes
+from sysbench.command import command_of
+from sysbench.commands.fit.record import FitCellRecord, FitRecord, Trial
+from sysbench.commands.fit.spec import FitSpec
+from sysbench.spec.command_options import command_line
+from sysbench.spec.model import ModelSpec
+
+MAX_SUGGESTIONS = 10
+"""Largest number of suggestions for one GPU and of one kind."""
+
+
+@dataclass(frozen=True)
+class Suggestions:
+    """The suggestions for a GPU, the fastest first; either all or none change what the model learns."""
+
+    cell: FitCellRecord
+    gpu: str
+    relearns: bool
+    trials: tuple[Trial, ...]
+
+    @property
+    def shared_changes(self) -> dict[str, Any]:
+        """Changes that all suggestions have in common; empty if there is only one suggestion."""
+        first = self.trials[0].changes
+        return {
+            name: value
+            for name, value in first.items()
+            if len(self.trials) > 1 and all(trial.changes.get(name) == value for trial in self.trials)
+        }
+
+    def words(self, trial: Trial) -> str:
+        """Return the changes of a suggestion that not all have in common."""
+        own = {name: value for name, value in trial.changes.items() if name not in self.shared_changes}
+        return words(own) or "nothing else"
+
+
+def suggestions(cell: FitCellRecord) -> Iterator[Suggestions]:
+    """Yield the suggestions for each GPU: first those that leave unchanged what the model learns."""
+    for relearns, gpu in itertools.product((False, True), cell.gpus):
+        asked = cell.asked(gpu)
+        if not asked.is_safe or cell.cell.faster:
+            fitting = [trial for trial in cell.trials if trial.gpu == gpu and trial.fits]
+            rivals = [trial for trial in fitting if relearns or not trial.relearns]
+            shown = [
+                trial
+                for trial in rivals
+                if trial.changes
+                and trial.relearns == relearns
+                and not any(is_better(other, trial) for other in rivals)
+                and (not asked.is_safe or trial.relative_s < asked.relative_s)
+            ]
+            if shown:
+                ordered = sorted(shown, key=lambda trial: (trial.ranks, trial.relative_s, trial.needed_bytes))
+                yield Suggestions(cell, gpu, relearns, tuple(ordered[:MAX_SUGGESTIONS]))
+
+
+def is_better(one: Trial, other: Trial) -> bool:
+    """Return whether a step takes less memory or time than another, and not more of anything, ranks included."""
+    ours, theirs = ((trial.needed_bytes, trial.relative_s, trial.ranks, len(trial.changes)) for trial in (one, other))
+    return (
+        ours != theirs
+        and all(mine <= its for mine, its in zip(ours[:3], theirs[:3], strict=True))
+        and (ours[:3] != theirs[:3] or ours[3] < theirs[3])
+    )
+
+
+def words(changes: Mapping[str, Any]) -> str:
+    """Return changes as words: `sdpa attention, batch 2 × 4`; empty if there are none."""
+    left = dict(changes)
+    found = []
+    if (ranks := left.pop("ranks", None)) is not None:
+        strategy = left.pop("strategy", None)
+        found.append(f"{ranks} GPUs{f' with {strategy}' if strategy else ''}")
+    batch, accumulated = left.pop("batch", None), left.pop("grad_accum", None)
+    if batch is not None:
+        found.append(f"batch {batch} × {accumulated}" if accumulated else f"batch {batch}")
+    elif accumulated is not None:
+        found.append(f"grad accum {accumulated}")
+    return ", ".join([*(axes.phrase(name, value) for name, value in left.items()), *found])
+
+
+def command(record: FitRecord, trial: Trial) -> str:
+    """Return the command that predicts a step on its GPU; without --simulate, the command measures it there."""
+    asked = FitSpec.model_validate(record.spec)
+    cell = record.cells[0].cell
+    given = {name: getattr(asked, name) for name in ModelSpec.model_fields if name in asked.model_fields_set}
+    exact = {"ctx": cell.ctx, "batch": cell.batch, "grad_accum": cell.grad_accum, **trial.changes}
+    fields = {**given, **{name: (value,) for name, value in exact.items()}, "simulate": (trial.gpu,)}
+    fields.pop("kind", None)
+    return command_line(command_of("time").spec_class(**fields))
+
+
+def nearest_miss(trials: Sequence[Trial], gpu: str) -> Trial | None:
+    """Return the trial on a GPU that lacks the least memory; None if there is none."""
+    return max((trial for trial in trials if trial.gpu == gpu), key=lambda trial: trial.margin_bytes, default=None)

@@ -1,0 +1,259 @@
+"""Tables of `sysbench fit`: the step as asked, what its memory is for, and changes that make it fit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from sysbench import cells as axes
+from sysbench import units
+from sysbench.commands.fit.findings import of_run, verdict
+from sysbench.commands.fit.record import Cause, FitCellRecord, FitRecord, Trial
+from sysbench.commands.fit.suggestions import Suggestions, command, suggestions, words
+from sysbench.log.predictions import INTERVAL
+from sysbench.render import remarks
+from sysbench.render.declared import DeclaredTable, Field, build_tables, leading_fields
+from sysbench.render.table import Cell, Measure, Remark, Sheet, Table, Word
+from sysbench.spec.run import Selection
+
+MAX_CAUSES = 6
+"""Number of causes that are listed by name."""
+
+MILLION = 1_000_000
+
+
+def sheet(record: FitRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
+    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
+    chosen = tuple(names)
+    tables = (
+        build_tables(TABLES, record, chosen)
+        if chosen
+        else [each for build in TABLES.values() for each in build(record)]
+    )
+    return Sheet(
+        subject=(*axes.subject(axes.axes_of(record.cells)), *record.environment.software),
+        tables=tuple(tables),
+        remarks=(
+            *(Remark("finding", statement.text) for statement in of_run(record)),
+            *remarks.outcomes(record),
+            *remarks.cautions(record),
+            *remarks.own_models(record),
+        ),
+    )
+
+
+class _Row(NamedTuple):
+    """A step on a GPU, with the question that it belongs to."""
+
+    cell: FitCellRecord
+    trial: Trial
+    number: int = 0
+    words: str = ""
+    command: str = ""
+
+
+def _step(row: _Row) -> Cell:
+    step = row.trial.step
+    return Measure(step.point_s, low=step.low_s, high=step.high_s) if step else None
+
+
+def _spare(row: _Row) -> Measure:
+    tone = "good" if row.trial.is_safe else "doubtful" if row.trial.fits else "bad"
+    return Measure(row.trial.margin_bytes, tone=tone)  # type: ignore[arg-type]
+
+
+def _cost(row: _Row) -> Cell:
+    """Return the price of the whole training, or else of a million tokens."""
+    cost = row.cell.cost(row.trial, row.cell.training_tokens or MILLION)
+    return Measure(cost, text=units.with_digits(cost)) if cost is not None else None
+
+
+def _duration(row: _Row) -> Cell:
+    step, tokens = row.trial.step, row.cell.training_tokens
+    if step is None or tokens is None:
+        return None
+    steps = tokens / row.trial.tokens
+    point_s, low_s, high_s = (steps * each_s for each_s in (step.point_s, step.low_s, step.high_s))
+    text = f"{units.duration(point_s)} ({units.duration(low_s)}–{units.duration(high_s)})"
+    return Measure(point_s, low=low_s, high=high_s, text=text)
+
+
+def _has_goal(part: FitRecord | Suggestions) -> bool:
+    cells = part.cells if isinstance(part, FitRecord) else [part.cell]
+    return any(cell.training_tokens for cell in cells)
+
+
+_NUMBERS = (
+    Field("needed", "memory", "bytes", get=lambda row: row.trial.needed_bytes, importance=2),
+    Field("to_spare", "to spare", "bytes", get=_spare, signed=True),
+    Field("step", unit="s", get=_step, importance=1),
+    Field(
+        "tokens_per_s",
+        "throughput",
+        "tokens_per_s",
+        get=lambda row: row.trial.tokens_per_s,
+        optional=True,
+        importance=3,
+    ),
+    Field("training", "training", "s", get=_duration, optional=True),
+    Field("cost", "cost", "number", get=_cost, optional=True, when=_has_goal),
+    Field(
+        "million_tokens",
+        "per million tokens",
+        "number",
+        get=_cost,
+        optional=True,
+        when=lambda part: not _has_goal(part),
+    ),
+)
+
+
+def _has_times(rows: Iterable[Trial]) -> bool:
+    return any(trial.step is not None for trial in rows)
+
+
+def _asked(record: FitRecord) -> Iterator[_Row]:
+    for cell in record.cells:
+        yield from (_Row(cell, cell.asked(gpu)) for gpu in cell.gpus)
+
+
+def _asked_notes(record: FitRecord) -> Iterator[str]:
+    trials = [row.trial for row in _asked(record)]
+    yield "memory: what a GPU must have, with CUDA's context and the allocator's cache"
+    if _has_times(trials):
+        yield INTERVAL
+    for trial in trials:
+        if trial.step is None:
+            yield f"{trial.gpu}: no times, because its rates are unknown; the order is that of an a100-80gb"
+
+
+ASKED = DeclaredTable(
+    "asked",
+    "as asked",
+    (
+        Field("gpu_memory", "has", "bytes", get=lambda row: row.trial.gpu_bytes, importance=4),
+        *_NUMBERS[:2],
+        Field("fits", "", get=lambda row: Word(verdict(row.trial), "good" if row.trial.is_safe else "bad")),
+        Field("phase", "peak in", get=lambda row: row.trial.phase, importance=5),
+        *_NUMBERS[2:],
+    ),
+    rows=_asked,
+    leading=leading_fields(Field("gpu", "GPU", get=lambda row: row.trial.gpu)),
+    notes=_asked_notes,
+    needs="a simulated step",
+)
+"""One row per GPU: the step without changes."""
+
+
+def _causes(cell: FitCellRecord) -> list[Cause]:
+    explained = cell.explained
+    if explained is None:
+        return []
+    shown = explained.causes[:MAX_CAUSES]
+    rest = explained.allocated_peak_bytes - sum(cause.size_bytes for cause in shown)
+    return [*shown, Cause(name="everything else", size_bytes=rest, shrinks_with="")] if rest > 0 else shown
+
+
+def _cause_rows(record: FitRecord) -> Iterator[tuple[FitCellRecord, Cause]]:
+    return ((cell, cause) for cell in record.cells for cause in _causes(cell))
+
+
+def _causes_title(record: FitRecord) -> str:
+    explained = record.cells[0].explained
+    return f"what the peak is for, in {explained.phase}" if explained else "what the peak is for"
+
+
+def _share(row: tuple[FitCellRecord, Cause]) -> Measure | None:
+    cell, cause = row
+    return Measure(cause.size_bytes / cell.explained.allocated_peak_bytes) if cell.explained else None
+
+
+CAUSES = DeclaredTable(
+    "causes",
+    _causes_title,
+    (
+        Field("size", unit="bytes", get=lambda row: row[1].size_bytes),
+        Field("share", unit="share", get=_share),
+        Field("shrinks_with", "shrinks with", get=lambda row: row[1].shrinks_with, importance=1, elastic=True),
+    ),
+    rows=_cause_rows,
+    leading=leading_fields(Field("cause", get=lambda row: row[1].name)),
+    needs="a simulated step",
+)
+"""The largest parts of the peak, without changes."""
+
+
+def _parts(relearns: bool, record: FitRecord) -> Iterator[Suggestions]:
+    for cell in record.cells:
+        yield from (part for part in suggestions(cell) if part.relearns == relearns)
+
+
+def _suggested(part: Suggestions) -> Iterator[_Row]:
+    first = 1 + sum(len(each.trials) for each in _earlier(part))
+    for number, trial in enumerate(part.trials, first):
+        yield _Row(part.cell, trial, number, part.words(trial))
+
+
+def _earlier(part: Suggestions) -> Iterator[Suggestions]:
+    """Yield the suggestions before these: rows are numbered through."""
+    names = part.gpu, part.relearns
+    return itertools.takewhile(lambda each: (each.gpu, each.relearns) != names, suggestions(part.cell))
+
+
+def _title(what: str, part: Suggestions) -> str:
+    is_faster = part.cell.asked(part.gpu).is_safe
+    return f"{what} {'faster' if is_faster else 'fit'} on {part.gpu}, fastest first"
+
+
+def _part_notes(part: Suggestions) -> Iterator[str]:
+    if shared := words(part.shared_changes):
+        yield f"all with {shared}"
+    if any(not trial.is_safe for trial in part.trials):
+        uncertainty = units.size(part.trials[0].uncertainty_bytes)
+        yield f"less than {uncertainty} to spare is within the uncertainty of a simulation"
+    if part.relearns:
+        yield "precision and optimizer change the numbers that a model learns: compare losses before a long training"
+    if _has_times(part.trials):
+        yield INTERVAL
+
+
+def _suggestion_table(name: str, title: str, relearns: bool) -> DeclaredTable:
+    return DeclaredTable(
+        name,
+        partial(_title, title),
+        _NUMBERS,
+        rows=_suggested,
+        leading=leading_fields(
+            Field("number", "#", get=lambda row: str(row.number)), Field("changes", get=lambda row: row.words)
+        ),
+        parts=partial(_parts, relearns),
+        notes=_part_notes,
+        needs="a step that does not fit, or --faster",
+    )
+
+
+def _commands(record: FitRecord) -> Iterator[_Row]:
+    for relearns in (False, True):
+        for part in _parts(relearns, record):
+            yield from (row._replace(command=command(record, row.trial)) for row in _suggested(part))
+
+
+COMMANDS = DeclaredTable(
+    "commands",
+    "commands that predict these steps; without --simulate, they measure on the GPU itself",
+    (Field("command", get=lambda row: row.command),),
+    rows=_commands,
+    leading=leading_fields(Field("number", "#", get=lambda row: str(row.number))),
+    needs="a step that does not fit, or --faster",
+)
+
+TABLES: dict[str, Callable[[FitRecord], list[Table]]] = {
+    "asked": ASKED,
+    "causes": CAUSES,
+    "changes": _suggestion_table("changes", "changes that make it", False),
+    "learning": _suggestion_table("learning", "changes that also alter what is learned, and make it", True),
+    "commands": COMMANDS,
+}
+"""Builders of all tables, in the order in which they are shown."""
