@@ -56,9 +56,6 @@ USUAL_DIM: Final = 64
 LARGEST: Final = 2
 """Largest number of kinds of tensors that a sentence names."""
 
-_MEMORY: Final = re.compile(r"ran out of memory|\b[KMGT]i?B are free|of memory")
-"""Matches the engine's messages for cells that were skipped for lack of memory."""
-
 _SETTING: Final = ("simulate", "device", "threads", "precision", "batch", "heads")
 
 
@@ -106,11 +103,6 @@ def value(cell: AttentionCellRecord, quantity: Quantity) -> float | None:
 def subject_of(quantity: Quantity) -> Subject:
     """Return what a quantity is about: times or memory."""
     return "memory" if quantity == "saved" else "times"
-
-
-def over_memory(cell: AttentionCellRecord) -> bool:
-    """Whether the cell ran out of memory, or was skipped because it would have."""
-    return cell.outcome == "oom" or (cell.outcome == "skipped" and _MEMORY.search(cell.detail or "") is not None)
 
 
 def rows_along(cells: Iterable[AttentionCellRecord], axis: str) -> list[list[AttentionCellRecord]]:
@@ -195,7 +187,7 @@ def frontier(cells: Iterable[AttentionCellRecord]) -> list[Frontier]:
     found = []
     for row in rows_along(cells, "seq"):
         fits = [cell for cell in row if cell.outcome == "ok"]
-        beyond = [cell for cell in row if over_memory(cell)]
+        beyond = [cell for cell in row if cell.lacks_memory]
         if fits or beyond:
             found.append(Frontier(row, fits[-1] if fits else None, beyond[0] if beyond else None))
     return found
