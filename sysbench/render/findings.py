@@ -40,6 +40,7 @@ class Statement:
 
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
+Named = TypeVar("Named")
 
 
 def reliable(cells: Iterable[AnyCell], subject: Subject = "times") -> list[AnyCell]:
@@ -242,7 +243,7 @@ def share_with_interval(found: Ratio) -> str:
     return units.share(found.value) if low == value == high else f"{units.share(found.value)} (95 % CI {low}–{high} %)"
 
 
-def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell], str]) -> str:
+def share_range(values: Sequence[tuple[float, Named]], name: Callable[[Named], str]) -> str:
     """Format a range of shares: `86 %` if all round to the same value, otherwise `47 % (small) to 60 % (large)`."""
     ordered = sorted(values, key=lambda each: each[0])
     (low, least), (high, most) = ordered[0], ordered[-1]
