@@ -25,11 +25,11 @@ EVENT: Mapping[int, Callable[[Fields], Fields]] = {}
 """Functions that convert an event, by schema; called in log order, since a conversion may depend on earlier events."""
 
 _SKIPPED: Mapping[Reason, re.Pattern[str]] = {
-    "larger-than-failed": re.compile(r"^at least as large as "),
+    "larger-than-failed": re.compile(r", which (ran out of memory|does not fit)\b"),
     "exceeds-memory": re.compile(r"\b([KMGT]i?)?B are free|\bof memory$"),
     "over-budget": re.compile(r"\bof --budget$"),
 }
-"""Details of skipped cells as versions before 0.2.0 worded them; those versions stored no reason."""
+"""Details of skipped cells, as worded by versions that stored no reason."""
 
 
 def reason_if_not_stored(fields: Fields) -> Reason | None:

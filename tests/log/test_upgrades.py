@@ -28,6 +28,7 @@ from tests import fixtures_timing
         ("skipped", "needs 6.00 GiB, but this process has only 1.00 GiB of memory", "exceeds-memory"),
         ("skipped", "at least as large as tiny, ctx 32, batch 4, which ran out of memory", "larger-than-failed"),
         ("skipped", "at least as large as ctx 32, which does not fit according to a simulation", "larger-than-failed"),
+        ("skipped", "no smaller than naive d 16 N 16384, which ran out of memory", "larger-than-failed"),
         ("skipped", "would take about 4 min, more than the 60 s of --budget", "over-budget"),
         ("skipped", "words that no version has written", None),
     ],
