@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sysbench.commands.artefacts import Breakdown, FileComparison, Key, TablesArtefact, saved_tables
-from sysbench.commands.memory.snapshot_tables import peak_bytes_by_line, sheet
 from sysbench.render.csv import tidy
-from sysbench.snapshot import snapshot
-from sysbench.snapshot.categories import from_snapshot
-from sysbench.snapshot.timeline import Timeline
+
+if TYPE_CHECKING:
+    from sysbench.snapshot.timeline import Timeline
 
 _SUFFIXES = (".pickle", ".pickle.gz", ".pkl")
 
@@ -32,6 +32,8 @@ class SnapshotArtefact(TablesArtefact):
         columns = {"category": "category", "line": "line"}
         timelines = [side.timeline for side in (self, other) if side.timeline is not None]
         if len(timelines) == 2:
+            from sysbench.commands.memory.snapshot_tables import peak_bytes_by_line
+
             a, b = map(peak_bytes_by_line, timelines)
             lines = Breakdown("largest", "allocations at the peak by line", columns, "bytes", a, b, "all")
         else:
@@ -50,6 +52,10 @@ class SnapshotArtefact(TablesArtefact):
 def read(path: Path, beginning: bytes) -> SnapshotArtefact | None:
     """Return the snapshot in this file, or the tables that `--from` wrote to it with `--json`; None for other files."""
     if path.name.lower().endswith(_SUFFIXES):
+        from sysbench.commands.memory.snapshot_tables import sheet
+        from sysbench.snapshot import snapshot
+        from sysbench.snapshot.categories import from_snapshot
+
         timeline = from_snapshot(snapshot.read(path))
         return SnapshotArtefact(path.name, sheet(timeline, path.name), timeline=timeline)
     tables = saved_tables(path, beginning)
