@@ -96,8 +96,8 @@ class Command:
     """Table of a run's cells for `--plan`: `(cells, gpu or None) -> Sheet`; memory is compared with the GPU's."""
     findings: str = "findings:of_run"
     """Findings of a run: `record -> Iterable[Said]`."""
-    figures: str = "figures:of_run"
-    """Figures of a run: `record -> Iterable[Drawn]`."""
+    figures: str | None = "figures:of_run"
+    """Figures of a run: `record -> Iterable[Drawn]`; None for a command without figures."""
     terms: str | None = None
     """Definitions of the terms in the tables: `cells -> Iterator[Term]`."""
     report: ReportLayout | None = None

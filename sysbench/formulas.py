@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from sysbench.spec.cell import RunCell
+from sysbench.spec.knobs import NONE
 from sysbench.spec.model import PHASES_OF, Attention, Mode, ModelCell, ModelShape, Phase, Precision
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
     step = cell.step
     if step is None or step.shape is None or step.strategy not in (None, "ddp"):
         return None  # the formula is for a whole model on one device
+    if step.checkpoint != NONE or step.cross_entropy != "full":
+        return None  # it is for a step that keeps all activations and logits
     placed = step if device is None else step.model_copy(update={"device": device})
     return predicted_memory(placed, cell.phases, first=cell.is_first_step).total_bytes
 

@@ -1,4 +1,4 @@
-"""Events that report facts about the user's own models."""
+"""Events that report facts about the user's own models, and the work that has no formula."""
 
 from __future__ import annotations
 
@@ -9,30 +9,43 @@ from functools import lru_cache
 from sysbench.errors import SysbenchError
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.workload import facts_of
-from sysbench.log.events import OwnModelBuilt, OwnModelFacts
+from sysbench.log.events import OwnModelBuilt, RecomputationCounted
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, StepRecording, record
+from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelCell
 
 _ANY_GPU = Gpu("any", 1 << 50)
 
 
-def own_model_built(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBuilt]:
-    """Yield the facts about a user's model, including its FLOPs, which are counted in a simulated step.
+def counted_work(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBuilt | RecomputationCounted]:
+    """Yield the facts about a user's model with its FLOPs, and those that are computed again in backward.
 
-    Called before and after the first step, because the loss may be unknown before that step.
+    FLOPs are counted in a simulated step. Called before and after the first step, because the loss may be unknown
+    before that step.
     """
-    if cell.own is None:
+    if cell.own is None and cell.checkpoint == NONE and cell.cross_entropy == "full":
         return
     # FLOPs are those of one micro-batch, and of a model in one piece: this process may already belong to a group.
-    simulated, reason = _simulated_facts(
+    recording, reason = _simulated(
         cell.model_copy(update={"execution": "eager", "grad_accum": 1, "no_sync": None, "ranks": 1, "strategy": None})
     )
+    if recording is not None:
+        yield from recomputation(cell.key, recording)
+    if cell.own is None:
+        return
+    simulated = None if recording is None else recording.own_model
     if simulated is not None and simulated.assumed:  # what is assumed must not pass for measured
         reason = f"they depend on values: a simulation would assume that {' and '.join(simulated.assumed)}"
     facts = facts_of(step.work, simulated.flops if simulated and reason is None else None, reason)
     loss = facts.loss or (simulated.loss if simulated else None)
     yield OwnModelBuilt(at_s=time.time(), cell=cell.key, **facts.model_dump() | {"loss": loss})
+
+
+def recomputation(cell: str, recording: StepRecording) -> Iterator[RecomputationCounted]:
+    """Yield the FLOPs that the recorded step computes again in backward, if there are any."""
+    if recording.recomputed_flops:
+        yield RecomputationCounted(at_s=time.time(), cell=cell, flops=recording.recomputed_flops)
 
 
 def own_model_ran(cell: str, step: TrainingStep) -> Iterator[OwnModelBuilt]:
@@ -49,9 +62,9 @@ def own_model_recorded(cell: str, recording: StepRecording, *, simulated: bool) 
 
 
 @lru_cache(maxsize=1)
-def _simulated_facts(cell: ModelCell) -> tuple[OwnModelFacts | None, str | None]:
-    """Return the facts from a simulated step, or the reason why the step cannot be simulated."""
+def _simulated(cell: ModelCell) -> tuple[StepRecording | None, str | None]:
+    """Return the recording of a simulated step, or the reason why the step cannot be simulated."""
     try:
-        return record(cell, cell.mode, Platform.of(_ANY_GPU), origins=False).own_model, None
+        return record(cell, cell.mode, Platform.of(_ANY_GPU), origins=False), None
     except Exception as error:  # noqa: BLE001  FLOPs are optional: a model that fails without data may run with it.
         return None, str(error) if isinstance(error, SysbenchError) else f"{type(error).__name__}: {error}"

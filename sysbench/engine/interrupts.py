@@ -138,3 +138,11 @@ def request_stop() -> None:
 def is_interrupted() -> bool:
     """Whether a signal has interrupted the program, which is about to exit."""
     return bool(_active) and _active[0].interrupting_signal is not None
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal: `SIGKILL`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

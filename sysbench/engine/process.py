@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysbench import bootstrap
-from sysbench.engine.interrupts import catch_interrupts
+from sysbench.engine.interrupts import catch_interrupts, signal_name
 from sysbench.engine.launchers import Launcher
 from sysbench.errors import SysbenchError
 from sysbench.log.storage import ScratchDirectory, reason
@@ -230,7 +230,7 @@ class WorkerProcess:
             at_s=time.time(),
             pid=self.pid,
             exit_code=code if code is not None and code >= 0 else None,
-            signal=_signal_name(-code) if code is not None and code < 0 else None,
+            signal=signal_name(-code) if code is not None and code < 0 else None,
             stderr_tail=tail,
         )
 
@@ -304,10 +304,3 @@ def _open_sentinel(pid: int, resources: ExitStack) -> int | None:
         return None
     resources.callback(os.close, descriptor)
     return descriptor
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

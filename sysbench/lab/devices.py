@@ -5,8 +5,6 @@ This module imports no other part of `sysbench.lab`, so that `sysbench doctor` c
 
 from __future__ import annotations
 
-import ctypes
-import importlib.metadata
 import os
 import platform
 import resource
@@ -18,8 +16,9 @@ from typing import Any
 import psutil
 import torch
 
-from sysbench.errors import UnavailableError
+from sysbench.lab.memory.allocator import refuse_expandable_segments_without_nvml
 from sysbench.log.events import DeviceInfo, TorchInfo
+from sysbench.spec.extras import installed_version
 
 SCATTERED_RATIO = 1.5
 """Work on several threads counts as disturbed if its slowest run takes this many times as long as its fastest."""
@@ -99,22 +98,9 @@ def make_current(device: DeviceInfo) -> None:
     Raises UnavailableError if PyTorch's allocator would end the process at its first allocation.
     """
     if device.type == "cuda":
-        _refuse_expandable_segments_without_nvml()
+        names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+        refuse_expandable_segments_without_nvml(",".join(os.environ.get(name, "") for name in names))
         torch.cuda.set_device(torch_device(device))
-
-
-def _refuse_expandable_segments_without_nvml() -> None:
-    """Raise UnavailableError where `expandable_segments` needs NVIDIA's management library, and it is missing."""
-    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-    settings = ",".join(os.environ.get(name, "") for name in names).replace(" ", "").lower()
-    if "expandable_segments:true" in settings:
-        try:
-            ctypes.CDLL("libnvidia-ml.so.1")
-        except OSError:
-            raise UnavailableError(
-                "expandable_segments needs NVIDIA's management library (libnvidia-ml.so.1), which is not installed: "
-                "unset it, or give a container NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-            ) from None
 
 
 def synchronize(device: torch.device) -> None:
@@ -156,15 +142,8 @@ def torch_info(import_s: float | None) -> TorchInfo:
         torch=torch.__version__,
         cuda=torch.version.cuda,
         cudnn=str(cudnn) if cudnn is not None else None,
-        triton=_installed_version("triton"),
+        triton=installed_version("triton"),
         threads=torch.get_num_threads(),
         allocator=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
         import_s=import_s,
     )
-
-
-def _installed_version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None

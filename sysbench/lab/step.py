@@ -12,11 +12,15 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
+from sysbench.lab.knobs.checkpointing import checkpoint_blocks
+from sysbench.lab.knobs.cross_entropy import DeferredLogits
 from sysbench.lab.precision import AUTOCAST_DTYPES, set_precision
 from sysbench.lab.ranges import named
 from sysbench.lab.strategies import distributed, gradient_sync
+from sysbench.lab.workload.inputs import vocabulary_size
 from sysbench.lab.workload.own import own_workload
 from sysbench.lab.workload.workload import Workload, built_in_workload
+from sysbench.spec.knobs import NONE
 from sysbench.spec.model import PHASES_OF, ModelCell, Phase
 from sysbench.spec.ranks import layout
 
@@ -60,6 +64,13 @@ class TrainingStep:
         self.model = self.work.model
         self.precision_overridden = set_precision(cell.precision) if self.work.own else []
         """Kinds of fp32 kernels whose precision the user's code had changed; they have that of the cell again."""
+        self._until_loss: Callable[..., AbstractContextManager[None]] = (
+            _whole_logits
+            if cell.cross_entropy == "full"
+            else DeferredLogits(self.model, vocabulary_size(self.model), cell.cross_entropy, cell.tokens).until_loss
+        )
+        if cell.checkpoint != NONE:
+            checkpoint_blocks(self.model, cell.checkpoint)
         self._is_among_ranks = mesh is not None and cell.strategy is not None
         if mesh is not None and cell.strategy is not None:
             self.model = distributed(self.model, cell, mesh)
@@ -168,11 +179,12 @@ class TrainingStep:
             self.work.attention_context(),
             self._gradient_sync(number),
             self._user_code("forward"),
+            self._until_loss(is_loss=False),
         ):
             self._output = self._run_model(*batch.arguments, **batch.keywords)
 
     def _compute_loss(self, number: int) -> None:
-        with named("loss"), self._autocast:
+        with named("loss"), self._autocast, self._until_loss(is_loss=True):
             loss = self.work.batches[number].loss(self._output)
             self._losses[number:] = [loss / self.cell.grad_accum if self.cell.grad_accum > 1 else loss]
 
@@ -226,6 +238,10 @@ def workload_of(
         return own_workload(cell, cell.own, device)
     assert cell.shape is not None
     return built_in_workload(cell, cell.shape, device, trial)
+
+
+def _whole_logits(*, is_loss: bool) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def _no_user_code(action: str) -> AbstractContextManager[None]:

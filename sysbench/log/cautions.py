@@ -322,7 +322,7 @@ def memory_pressure(alloc_retries: int, margin_bytes: int | None, simulated_byte
             code="allocator-retried",
             message=f"the allocator had to release its whole cache {times}: "
             "steps stall while it does, and a slightly larger step would not fit",
-            remedy="use a smaller --batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            remedy="use a smaller --batch, or --allocator expandable",
         )
     if simulated_bytes is None or margin_bytes is None:
         return

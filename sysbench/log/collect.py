@@ -25,6 +25,7 @@ from sysbench.log.events import (
     OwnModelFacts,
     Reading,
     ReadingsLost,
+    RecomputationCounted,
     RunFinished,
     RunResumed,
     RunStarted,
@@ -342,6 +343,12 @@ def step_flops(cell: ModelCell, seen: CellEvents) -> int | None:
         return cell.batches * formulas.step_flops(cell.mode, cell.shape, cell.ctx, cell.batch)
     own = seen.last(OwnModelBuilt)
     return cell.batches * sum(own.flops.values()) or None if own and own.flops else None  # no rate without products
+
+
+def recomputed_flops(cell: ModelCell, seen: CellEvents) -> int | None:
+    """Return the FLOPs of one step that are computed again in backward, over all ranks; None without checkpointing."""
+    counted = seen.last(RecomputationCounted)
+    return cell.batches * counted.flops if counted else None
 
 
 def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:

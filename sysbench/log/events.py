@@ -344,6 +344,14 @@ class OwnModelBuilt(OwnModelFacts, Event):
     cell: str
 
 
+class RecomputationCounted(Event):
+    """FLOPs of one micro-batch that activation checkpointing computes again in backward, counted by operator."""
+
+    event: Literal["recomputation_counted"] = "recomputation_counted"
+    cell: str
+    flops: Flops
+
+
 class Compiled(Event):
     """torch.compile has run; `compile_s` is the time of the first step, which includes compilation."""
 

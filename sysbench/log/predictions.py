@@ -10,7 +10,7 @@ from pydantic import Field
 
 from sysbench import units
 from sysbench.log.cautions import memory_pressure
-from sysbench.log.collect import CellEvents, step_flops, step_tokens
+from sysbench.log.collect import CellEvents, recomputed_flops, step_flops, step_tokens
 from sysbench.log.events import Event
 from sysbench.log.outcomes import Caution
 from sysbench.spec.frozen import Frozen
@@ -203,6 +203,10 @@ class PredictionRecord(PredictedStep):
     tokens_per_s: PerSecond | None
     peak_share: Amount | None
     """Share of the data sheet's dense rate at this precision, from 0 to 1."""
+    recomputed_flops: Flops | None = Field(default=None, exclude_if=lambda value: value is None)
+    """FLOPs of a step that activation checkpointing computes again; not part of `step_flops`."""
+    hardware_share: Amount | None = Field(default=None, exclude_if=lambda value: value is None)
+    """`peak_share` with the recomputed FLOPs: the share of the rate at which the GPU works."""
     price_per_hour: PerSecond | None
     """Price of the GPU, as given by the user."""
     price_per_million_tokens: PerSecond | None
@@ -216,13 +220,16 @@ def prediction_of(cell: ModelCell, seen: CellEvents, price_per_hour: float | Non
     work, tokens, step = step_flops(cell, seen), step_tokens(cell, seen), predicted.step
     flops_per_s = work / step.point_s if step and work is not None else None
     tokens_per_s = tokens / step.point_s if step and tokens is not None else None
-    peak = predicted.peak_flops_per_s
+    peak, repeated = predicted.peak_flops_per_s, recomputed_flops(cell, seen)
+    peak_share = flops_per_s / (cell.ranks * peak) if flops_per_s and peak else None
     return predicted.as_record(
         PredictionRecord,
         step_flops=work,
         flops_per_s=flops_per_s,
         tokens_per_s=tokens_per_s,
-        peak_share=flops_per_s / (cell.ranks * peak) if flops_per_s and peak else None,
+        peak_share=peak_share,
+        recomputed_flops=repeated,
+        hardware_share=peak_share * (1 + repeated / work) if peak_share and repeated and work else None,
         price_per_hour=price_per_hour,
         price_per_million_tokens=cell.ranks * price_per_hour / 3600 / tokens_per_s * 1e6
         if price_per_hour and tokens_per_s

@@ -6,7 +6,6 @@ that does not fit is reported as out of memory.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +16,7 @@ import torch
 
 from sysbench import units
 from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.log.events import Event, OwnModelBuilt, StageEntered
+from sysbench.log.events import Event, OwnModelBuilt, RecomputationCounted, StageEntered
 from sysbench.log.outcomes import stage_phrase
 from sysbench.log.predictions import PredictedConstant, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.predict.rates import GpuRates, HostRates, host_of
@@ -74,8 +73,11 @@ class SimulatedStep:
         """
         yield StageEntered(at_s=time.time(), cell=self.cell.key, stage="simulating")
         yield self._step_predicted()
-        if (facts := self._traced[1].own_model) is not None:
+        recording = self._traced[1]
+        if (facts := recording.own_model) is not None:
             yield OwnModelBuilt(at_s=time.time(), cell=self.cell.key, **facts.model_dump())
+        if recording.recomputed_flops:
+            yield RecomputationCounted(at_s=time.time(), cell=self.cell.key, flops=recording.recomputed_flops)
         _, verdict = self._replayed
         if not verdict.fits and self.cell.execution == "compiled":
             raise UnavailableError(
@@ -203,5 +205,5 @@ def _traced(step: ModelCell, gpu: Gpu, with_modules: bool) -> tuple[Trace, StepR
 def _replay_cache(step: ModelCell, gpu: Gpu, with_modules: bool, workspaces: Workspaces) -> ReplayCache:
     """Return the replays of the step on GPUs with these workspaces."""
     _, recording = _traced(step, gpu, with_modules)
-    settings = AllocatorSettings.from_environment(os.environ)
+    settings = AllocatorSettings.of(step.allocator)
     return ReplayCache(recording.with_workspaces(workspaces), settings)

@@ -46,6 +46,7 @@ from sysbench.simulate.tensors import (
 )
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.snapshot import Category
+from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelCell, Phase
 from sysbench.spec.ranks import layout
 
@@ -77,6 +78,9 @@ class RealDevice(ObservedDevice):
 
 MICRO_BATCH_PHASES: tuple[Phase, ...] = ("forward", "loss", "backward")
 """Phases that run once for each micro-batch."""
+
+RECOMPUTED = "recomputed"
+"""Stands for the phase of the FLOPs that activation checkpointing computes again in backward."""
 
 _COMMUNICATION_NAMESPACES = ("c10d", "fsdp")
 """Namespaces of communication operators."""
@@ -212,6 +216,16 @@ class StepRecording(Recording):
     protocol: Protocol
     own_model: OwnModelFacts | None = None
     """Facts about a custom model; None for the built-in one."""
+    recomputed_flops: int = 0
+    """FLOPs of one micro-batch that activation checkpointing computes again in backward."""
+
+
+def _refuse_hidden_memory(cell: ModelCell) -> None:
+    if cell.cross_entropy == "linear":
+        raise UnavailableError(
+            "--cross-entropy linear is one operator of torch, and what it allocates inside is not seen here: measure "
+            "it on a GPU. Nearest that is seen: chunked"
+        )
 
 
 def record(
@@ -229,6 +243,7 @@ def record(
     parts of a module count as modules. `device` creates the device to run on, given the observer to report to. Raises
     UnavailableError for cells that cannot be simulated, and for attention that the platform does not support.
     """
+    _refuse_hidden_memory(cell)
     if cell.execution == "compiled":
         raise UnavailableError("a compiled step cannot be simulated: its tensors are only known after a run")
     # FlexAttention is part of the compiler, user code may use any part of it, and tensor parallelism uses it too.
@@ -237,14 +252,14 @@ def record(
         _simulated_ranks_of(cell) as mesh,
         nullcontext() if compiling else without_compiler(),
         using_composites(platform.composites),
-        cuda_autocast(platform.autocast) as autocast,
+        cuda_autocast(platform.autocast),
     ):
         tracker = Origins(_run_steps.__code__, parts=parts) if origins else None
-        recorder = _StepRecorder(platform, device, tracker, is_own=cell.own is not None)
+        recorder = _StepRecorder(platform, device, tracker, cell)
         if cell.own is not None and isinstance(recorder.device, SimulatedDevice):
             recorder.device.values = KnownValues()
         with _sharding_handled(mesh, recorder.device), recorder.device:
-            for _ in _run_steps(recorder, cell, protocol, DEVICE, autocast.clear, mesh=mesh):
+            for _ in _run_steps(recorder, cell, protocol, DEVICE, mesh=mesh):
                 pass
     recording = recorder.step_recording(cell, protocol)
     return recording if layout(cell.strategy, cell.ranks)[1] == 1 else recording.without_build_temporaries()
@@ -276,16 +291,17 @@ def record_real(
     After the last occurrence of each phase in the measured step, yields the recording so far; the last recording is
     complete. Memory that operators allocate and free before they return is not observed.
     """
+    _refuse_hidden_memory(cell)
     recorder = _StepRecorder(
         _REAL_PLATFORM,
         lambda observer: RealDevice(observer, device),
         Origins(_run_steps.__code__),
-        is_own=cell.own is not None,
+        cell,
     )
     last = PROCEDURES[protocol].earlier_steps
     with _sharding_handled(mesh, recorder.device), recorder.device:
         settle = (lambda: None) if mesh is None else (lambda: time.sleep(_SETTLE_S))
-        for step in _run_steps(recorder, cell, protocol, device, settle, gc.collect, mesh):
+        for step in _run_steps(recorder, cell, protocol, device, gc.collect, settle, mesh=mesh):
             if step == last and recorder.occurrence == cell.occurrences(recorder.phase) - 1:
                 yield recorder.step_recording(cell, protocol)
 
@@ -295,8 +311,8 @@ def _run_steps(
     cell: ModelCell,
     protocol: Protocol,
     device: torch.device,
-    after_phase: Callable[[], None],
     after_build: Callable[[], object] = lambda: None,
+    after_phase: Callable[[], None] = lambda: None,
     mesh: DeviceMesh | None = None,
 ) -> Iterator[int]:
     """Build the model and run the steps; yield the number of the current step after each phase."""
@@ -512,18 +528,21 @@ class _MicroBatch(NamedTuple):
 
 
 class _StepRecorder(Recorder):
-    """A recorder that categorizes the allocations of training steps, and counts the FLOPs of custom models."""
+    """A recorder that categorizes the allocations of training steps, and counts the FLOPs that have no formula.
+
+    These are the FLOPs of a user's model, and of what is computed again; both of the first micro-batch of each step.
+    """
 
     def __init__(
         self,
         platform: Platform,
         device: Callable[[DeviceObserver], Device],
         origins: Origins | None,
-        *,
-        is_own: bool,
+        cell: ModelCell,
     ) -> None:
         super().__init__(platform, device, origins)
-        self._is_own = is_own
+        self._is_own = cell.own is not None
+        self._counts_flops = self._is_own or cell.checkpoint != NONE or cell.cross_entropy != "full"
         self._work: Workload | None = None
         self._flops: Counter[tuple[int, str]] = Counter()
         self._repeated_losses: dict[int, list[int]] = {}
@@ -531,7 +550,7 @@ class _StepRecorder(Recorder):
 
     def observes(self, func: Operator) -> bool:
         """Return whether the operator may need scratch memory, communicates, or has FLOPs to count."""
-        return super().observes(func) or func.namespace in _COMMUNICATION_NAMESPACES or self._is_own
+        return super().observes(func) or func.namespace in _COMMUNICATION_NAMESPACES or self._counts_flops
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
         """Record the operator's scratch memory, mark its communication buffers, and count its FLOPs."""
@@ -542,8 +561,10 @@ class _StepRecorder(Recorder):
                 number = self.device.number_of(tensor)
                 if number is not None and self._categories.get(number) not in ("parameters", "gradients"):
                     self._categories[number] = "communication"
-        if self._work is not None and self._is_own:
-            self._flops[self.step, self.phase] += flops(func, arguments, options, result)
+        if self._work is not None and self._counts_flops and not self.occurrence:
+            # Gradients are computed without a graph: operators in backward that record one repeat a part of forward.
+            repeats = self.phase == "backward" and torch.is_grad_enabled()
+            self._flops[self.step, RECOMPUTED if repeats else self.phase] += flops(func, arguments, options, result)
 
     def freed(self, number: int) -> None:
         """Record a free. Before the loss of a repeated micro-batch is freed, free the losses of its repetitions.
@@ -639,12 +660,16 @@ class _StepRecorder(Recorder):
         recording = self.recording()
         own = None
         if self._work is not None and self._work.own is not None:
-            flops: dict[str, int] = {
-                phase: self._flops[self.step, phase] // cell.occurrences(phase) for phase in PROCEDURES[protocol].phases
-            }
+            flops: dict[str, int] = {phase: self._flops[self.step, phase] for phase in PROCEDURES[protocol].phases}
             values = self.device.values if isinstance(self.device, SimulatedDevice) else None
             own = facts_of(self._work, flops, assumed=values.assumed if values is not None else ())
-        return StepRecording(**vars(recording), cell=cell, protocol=protocol, own_model=own)
+        return StepRecording(
+            **vars(recording),
+            cell=cell,
+            protocol=protocol,
+            own_model=own,
+            recomputed_flops=self._flops[self.step, RECOMPUTED],
+        )
 
     def _assign(self, category: Category, tensors: Iterable[Tensor], module: str | None = None) -> None:
         for tensor in tensors:

@@ -33,7 +33,7 @@ class Axis:
     order          position in grids and tables: the outermost and leftmost axis first, equal ones as declared
     name_order     position in names of cells and in comparisons: the most telling axis first
     is_count       the phrase is a count with a plural: `1 step`, `2 steps`
-    unset          phrase for a cell without a value
+    unset          phrase for a cell without a value, or with the default value
     plural         noun for the values of an axis that has several values by default
     applies_to     other axes on which it depends, with the values for which it has a meaning; none: all but the default
     comparison     what comparing two values means; default: `effort` for that role, otherwise `treatment`
@@ -58,7 +58,7 @@ class Axis:
 
     def format_value(self, value: object) -> str:
         """Return the phrase for a value: `ctx 512`, `bf16`, `5 warm-ups`."""
-        if value is None:
+        if value is None or (self.unset and value == self.stored_default):
             return self.unset
         if isinstance(value, str) and ":" in value:
             return value  # a reference to the user's code, or a device, needs no phrase

@@ -6,11 +6,19 @@ import importlib.util
 import json
 import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 TRANSFORMERS = ("transformers", "hf", "--model hf:…")
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package, without importing it; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def missing(package: str, extra: str, what: str) -> str | None:

@@ -12,6 +12,16 @@ from sysbench.spec.axes import Sizes, choices, integers, split_words
 from sysbench.spec.axis import Axis, axes_of_model, value_if_not_stored
 from sysbench.spec.cell import Devices, RunCell, RunSpec, Threads, threads_problem
 from sysbench.spec.cell import DeviceType as DeviceType
+from sysbench.spec.knobs import (
+    ALLOCATORS,
+    CHECKPOINTS,
+    CROSS_ENTROPIES,
+    NONE,
+    Allocators,
+    Checkpoints,
+    CrossEntropies,
+    knobs_problem_of,
+)
 from sysbench.spec.options import Option, flag_of
 from sysbench.spec.own_model import Arguments, Code, DescribedInputs, OwnModel, Targets, code_reference
 from sysbench.spec.quantities import Count, Seed, Size
@@ -173,6 +183,12 @@ class GridCell(RunCell):
     """Whether ranks exchange gradients only in the last micro-batch of a step; None is off."""
     grad_accum: Size = Field(default=1, exclude_if=lambda value: value == 1)
     """Micro-batches of a step, each of `batch` sequences, whose gradients are accumulated before the optimizer runs."""
+    checkpoint: str = Field(default=NONE, exclude_if=lambda value: value == NONE)
+    """Which blocks compute their activations again in backward: full, every-N, selective, or a pattern of modules."""
+    cross_entropy: str = Field(default="full", exclude_if=lambda value: value == "full")
+    """How logits and loss are computed: full, chunked, chunked-N (tokens), or linear."""
+    allocator: str = Field(default="default", exclude_if=lambda value: value == "default")
+    """Options of CUDA's caching allocator: default (those of the environment), expandable, or options of its own."""
 
     @property
     def compute_precision(self) -> Precision:
@@ -239,16 +255,14 @@ class GridCell(RunCell):
         """
         device = "cuda" if self.simulated else device
         precision_reason = precision_problem(self.precision, device) if device else None
-        accumulation_reason = None
-        if self.grad_accum > 1 and "backward" not in self.phases:
-            accumulation_reason = (
-                f"--grad-accum {self.grad_accum} adds up the gradients of several backward passes, but this mode has "
-                "no backward pass. Nearest: --mode forward-backward"
-            )
+        allocator_reason = None
+        if self.allocator != "default" and device not in (None, "cuda"):
+            allocator_reason = f"--allocator {self.allocator} is for CUDA; {device} has no caching allocator of torch"
         return (
             self.model.problem()
             or precision_reason
-            or accumulation_reason
+            or allocator_reason
+            or knobs_problem_of(self)
             or threads_problem(self, device)
             or ranks_problem(self)
         )
@@ -419,6 +433,26 @@ class ModelSpec(RunSpec):
         default=("foreach",),
         description="Implementation of torch.optim.AdamW: for-loop, foreach, fused. With --model also "
         "module:factory for your own optimizer.",
+    )
+    checkpoint: Annotated[Checkpoints, Option(metavar="CHOICE,…", panel=STEP, values=CHECKPOINTS)] = Field(
+        default=(NONE,),
+        exclude_if=lambda value: value == (NONE,),
+        description="Activation checkpointing: compute the activations of these blocks again in backward instead of "
+        "keeping them. full, every-2 (every second block), selective (keep linear layers and fused attention), or a "
+        "pattern of module names: 'layers.*.attention'.",
+    )
+    cross_entropy: Annotated[CrossEntropies, Option(metavar="CHOICE,…", panel=STEP, values=CROSS_ENTROPIES)] = Field(
+        default=("full",),
+        exclude_if=lambda value: value == ("full",),
+        description="How the loss is computed from the last hidden states: full logits, chunked (the logits of 1,024 "
+        "tokens at a time, in forward and backward; chunked-N for another number), or linear "
+        "(torch.nn.functional.linear_cross_entropy).",
+    )
+    allocator: Annotated[Allocators, Option(metavar="CHOICE,…", panel=STEP, values=ALLOCATORS)] = Field(
+        default=("default",),
+        exclude_if=lambda value: value == ("default",),
+        description="CUDA's caching allocator: default, expandable (segments that grow, against fragmentation), or "
+        "options of PYTORCH_CUDA_ALLOC_CONF joined by +: max_split_size_mb:128.",
     )
     device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP, common=True)] = Field(
         default=("auto",),

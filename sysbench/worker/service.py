@@ -36,6 +36,7 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate
 from sysbench.spec.cell import RunCell
+from sysbench.spec.knobs import allocator_options
 from sysbench.spec.validation import first_error
 from sysbench.worker import threads
 
@@ -86,7 +87,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     detail = trace = None
     try:
         device.make_current(request.device)
-        with device.using_threads(_threads(request)), _process_group(request):
+        with device.using_threads(_threads(request)), _allocator_settings(request), _process_group(request):
             for event in load_command(request.package).measure_function(request.cell, request.device, request.artifact):
                 channel.send(event)
     except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.
@@ -96,6 +97,13 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     if outcome in ("invalid", "skipped"):
         allocator.release(device.torch_device(request.device))
     return CellFinished(at_s=now(), cell=request.cell.key, outcome=outcome, detail=detail, traceback=trace)
+
+
+def _allocator_settings(request: protocol.Measure) -> AbstractContextManager[None]:
+    """Set the options of CUDA's allocator for this cell, if it has its own."""
+    step = request.cell.step
+    options = None if step is None or step.simulated else allocator_options(step.allocator)
+    return nullcontext() if options is None else allocator.using_options(options, device.torch_device(request.device))
 
 
 def _threads(request: protocol.Measure) -> int | None:
@@ -178,10 +186,10 @@ def foresee(cell: RunCell, device: DeviceInfo, free_bytes: int) -> MemoryForesee
     `forward` also computes a loss, and therefore needs slightly more memory than the mode. Raises UnavailableError if
     the cell cannot be simulated.
     """
-    settings = AllocatorSettings.from_environment(os.environ)
     step = cell.step
     if step is None:
         raise UnavailableError("only training steps are simulated in advance")
+    settings = AllocatorSettings.of(step.allocator)
     result = simulate(step, step.mode, Gpu.like(device, free_bytes), settings, origins=False)
     verdict = result.verdict
     return MemoryForeseen(

@@ -45,8 +45,8 @@ def _query_torch(facts: Facts, torch: Any) -> None:
         "cuda": lambda torch: torch.version.cuda,
         "hip": lambda torch: torch.version.hip,
         "archs": lambda torch: list(torch.cuda.get_arch_list()),
-        "triton": lambda torch: _installed("triton"),
-        "flash_attn": lambda torch: _installed("flash-attn"),
+        "triton": lambda torch: _installed_version("triton"),
+        "flash_attn": lambda torch: _installed_version("flash-attn"),
         "threads": lambda torch: torch.get_num_threads(),
         "cpu_capability": lambda torch: torch.backends.cpu.get_cpu_capability(),
         "cpu_bf16": lambda torch: _cpu_bf16(),
@@ -64,13 +64,10 @@ def _query_torch(facts: Facts, torch: Any) -> None:
             facts["unknown"][field] = _one_line(error)
 
 
-def _installed(distribution: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
+def _installed_version(package: str) -> str | None:
+    from sysbench.spec.extras import installed_version
 
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
+    return installed_version(package)
 
 
 def _cpu_bf16() -> bool:

@@ -12,7 +12,10 @@ from typing import Any
 from tests.fake_gpu.fake import FakeGpu
 
 ROOT = Path(__file__).parents[2]
-IDENTITY = ("size", "own", "ctx", "batch", "precision", "mode", "attention", "optimizer", "grad_accum")
+IDENTITY = (
+    *("size", "own", "ctx", "batch", "precision", "mode", "attention", "optimizer", "grad_accum", "checkpoint"),
+    *("cross_entropy", "allocator"),
+)
 _PEAKS = ("allocated_peak_bytes", "reserved_peak_bytes")
 
 
@@ -88,7 +91,7 @@ def pairs(gpu: FakeGpu, group: Group) -> list[Pair]:
 
 def _cells(gpu: FakeGpu, group: Group, *words: str, capability: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as directory:
-        nvml = "expandable_segments:True" in group.settings.get("PYTORCH_CUDA_ALLOC_CONF", "")  # which they ask
+        nvml = "expandable" in f"{group}"  # such segments ask it
         options: dict[str, Any] = {"capability": capability, "nvml": nvml, **group.settings}
         ran = gpu.answered("memory", *group.words, *words, "--json=-", "--no-live", cwd=Path(directory), **options)
     try:

@@ -22,6 +22,12 @@ GROUPS = (
         ("a100-80gb", "8.0"),
     ),
     Group((*SMALL, "--ctx=64", "--mode=train"), {"TORCH_CUBLAS_WORKSPACE_CACHE": "1"}),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16", "--checkpoint=full,every-2,selective")),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--attention=sdpa", "--checkpoint=selective,layers.*.attention")),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16", "--cross-entropy=chunked-50,chunked")),
+    Group((*SMALL, "--ctx=64,128", "--mode=train", "--allocator=default,expandable,max_split_size_mb:20")),
+    own("NanoGpt", "--checkpoint=none,full", "--cross-entropy=full,chunked-40"),
+    own("Llama", "--bf16", "--checkpoint=none,full", "--cross-entropy=full,chunked-40"),
     *(own(name, "--precision=fp32,bf16") for name in ("NanoGpt", "Llama", "Grouped", "Adapted")),
 )
 

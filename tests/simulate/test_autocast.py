@@ -83,13 +83,12 @@ class Toy(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_types_are_those_that_a_model_has_on_cuda(dtype: torch.dtype) -> None:
-    with SimulatedDevice(Books()), cuda_autocast() as autocast:
+    with SimulatedDevice(Books()), cuda_autocast():
         with DEVICE:
             model, x = Toy(), torch.empty(3, 6)
         with torch.autocast("cpu", dtype):
             logits = model(x)
             loss = functional.cross_entropy(logits, torch.zeros(3, dtype=torch.long, device=DEVICE))
-        autocast.clear()
         loss.backward()
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert model.seen["fc1"].dtype == dtype
@@ -145,7 +144,7 @@ def test_an_operator_gives_the_type_that_it_gives_on_cuda(name: str) -> None:
 
 def test_a_parameter_is_cast_once_and_its_cast_is_kept_until_autocast_is_over() -> None:
     books = Books()
-    with SimulatedDevice(books), cuda_autocast() as autocast, torch.no_grad():
+    with SimulatedDevice(books), cuda_autocast(), torch.no_grad():
         weight, x = nn.Parameter(torch.empty(100, 100, device=DEVICE)), torch.empty(100, 100, device=DEVICE)
         before = books.live_bytes
         with torch.autocast("cpu", NARROW):
@@ -153,7 +152,6 @@ def test_a_parameter_is_cast_once_and_its_cast_is_kept_until_autocast_is_over() 
                 x @ weight
             assert books.live_bytes - before == weight.numel() * 2
             assert books.sizes.count(weight.numel() * 2) == 1 + 3 + 3  # one of the weight; of x and results each time
-        autocast.clear()
         assert books.live_bytes == before
 
 

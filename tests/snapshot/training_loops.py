@@ -97,8 +97,8 @@ def recorded(loop: Loop, gpu: str = "a100-80gb") -> tuple[Known, tuple[int, ...]
 
 
 def _run(loop: Loop, of: ModelCell, platform: Platform) -> StepRecording:
-    with without_compiler(), using_composites(platform.composites), cuda_autocast(platform.autocast) as autocast:
-        recorder = _StepRecorder(platform, SimulatedDevice, Origins(_run.__code__, parts=False), is_own=False)
+    with without_compiler(), using_composites(platform.composites), cuda_autocast(platform.autocast):
+        recorder = _StepRecorder(platform, SimulatedDevice, Origins(_run.__code__, parts=False), of)
         with recorder.device, gc_paused():
             with recorder.span(-1, "build"):
                 step = TrainingStep(of, DEVICE)
@@ -108,7 +108,6 @@ def _run(loop: Loop, of: ModelCell, platform: Platform) -> StepRecording:
                 for number, phase, run in _phases(step, loop):
                     with recorder.span(number, phase):
                         run()
-                        autocast.clear()
                     recorder.ended(phase, step)
             recorder.device.stop()
     return recorder.step_recording(of, "train")

@@ -58,14 +58,12 @@ def measured(cell: AccumCell, precision: FormatName, device: torch.device) -> li
 
 def simulated(cell: AccumCell, precision: FormatName) -> list[DtypeSeen]:
     """Return the dtypes of one step under CUDA's rules, on tensors without data."""
-    with SimulatedDevice(_NullObserver()), cuda_autocast() as autocast:
+    with SimulatedDevice(_NullObserver()), cuda_autocast():
         work = supervised(cell.step, cell.batch or 1, DEVICE, cell.seed)
-        return types_of(work, "cpu", precision, autocast.clear)
+        return types_of(work, "cpu", precision)
 
 
-def types_of(
-    work: Supervised, device_type: str, precision: FormatName, after_forward: Callable[[], None] = lambda: None
-) -> list[DtypeSeen]:
+def types_of(work: Supervised, device_type: str, precision: FormatName) -> list[DtypeSeen]:
     """Return the dtypes of a step with forward and loss under autocast, and backward outside of it, as in training."""
     model = work.model
 
@@ -83,7 +81,6 @@ def types_of(
         with torch.autocast(device_type, TORCH_DTYPES[precision]):
             logits = model(work.inputs)
             loss = work.loss_of(logits)
-        after_forward()
         loss.backward()
     finally:
         for hook in hooks:

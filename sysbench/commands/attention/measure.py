@@ -28,7 +28,6 @@ from sysbench.commands.attention.record import (
 )
 from sysbench.commands.attention.simulate import SimulatedAttention, predicted, simulate
 from sysbench.commands.attention.spec import IMPLEMENTATIONS, AttentionCell
-from sysbench.commands.memory.simulate import allocator_settings
 from sysbench.engine.sensors.memory_limits import host_available_bytes
 from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError, UnavailableError
 from sysbench.formulas import bytes_moved
@@ -50,6 +49,7 @@ from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.memory import allocator
 from sysbench.lab.precision import matmul_precision
 from sysbench.log.events import DeviceInfo, Event, PhaseSample
+from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 
@@ -141,7 +141,7 @@ def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
 
 
 def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]:
-    gpu, settings = Gpu.of(known), allocator_settings()
+    gpu, settings = Gpu.of(known), AllocatorSettings.of("default")
     yield gpu.simulation_event(cell.key, settings)
     yield stage_entered(cell.key, "simulating")
     result = simulate(cell, gpu, settings)
@@ -237,7 +237,7 @@ def _measured(cell: AttentionCell, device_info: DeviceInfo, device: torch.device
         # Simulate how much memory the cell would have needed on this GPU; these details are optional.
         with suppress(UnavailableError):
             yield _memory_account(
-                simulate(cell, Gpu.like(device_info, device_info.memory_bytes), allocator_settings()), cell
+                simulate(cell, Gpu.like(device_info, device_info.memory_bytes), AllocatorSettings.of("default")), cell
             )
     raise DoesNotFitError("memory ran out")
 

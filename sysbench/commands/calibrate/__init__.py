@@ -5,6 +5,7 @@ from sysbench.command import Command, ReportLayout
 COMMAND = Command(
     package=__name__,
     help=__doc__,
+    figures=None,
     report=ReportLayout(5, "Calibration", ("rates",)),
     files="command:write",
     refuse_files="command:refuse_unwritable",

@@ -5,10 +5,8 @@ This module also checks whether the programs that some options need are installe
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -21,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-POLL_S = 0.05
-"""Polling interval for the end of a process whose output another process keeps open."""
+from sysbench.engine.interrupts import signal_name
+from sysbench.log.storage import reason
 
 MAX_STDERR_CHARACTERS = 160
 
@@ -36,19 +34,20 @@ class ChildProcess:
 
     def __init__(self, command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> None:
         """Start the process; if this fails, `answer` raises NoAnswerError."""
-        self._command = list(command)
+        self._program = Path(command[0]).name
         self._timeout_s = timeout_s
         self._deadline_s = time.monotonic() + timeout_s
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
+        # Files, not pipes: a daemon that the process leaves behind may keep its output open.
+        self._output, self._errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
         self._start_error: OSError | None = None
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._process = subprocess.Popen(
-                self._command,
+                list(command),
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
+                stdout=self._output,
+                stderr=self._errors,
                 start_new_session=True,
             )
         except OSError as error:
@@ -56,15 +55,21 @@ class ChildProcess:
 
     def answer(self) -> str:
         """Return the complete output; raises NoAnswerError if the process fails or takes too long."""
-        if self._process is None or self._process.stdout is None:
-            raise NoAnswerError(
-                f"{Path(self._command[0]).name} cannot be started: {_start_failure_reason(self._start_error)}"
-            )
-        output = self._read(self._process, self._process.stdout)
-        code = self._exit_code(self._process)
+        if self._start_error is not None:
+            is_missing = isinstance(self._start_error, FileNotFoundError)
+            cause = "program not found" if is_missing else reason(self._start_error)
+            raise NoAnswerError(f"{self._program} cannot be started: {cause}")
+        assert self._process is not None
+        try:
+            code = self._process.wait(max(0.0, self._deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise NoAnswerError(f"no answer within {self._timeout_s:g} s") from None
+        output, errors = _content(self._output), _content(self._errors)
         if code == 0:
             return output
-        raise NoAnswerError(self._describe_exit(code, output))
+        end = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
+        last_line = next((line.strip() for line in reversed((errors or output).split("\n")) if line.strip()), "")
+        raise NoAnswerError(f"{self._program} {end}" + (f": {last_line[:MAX_STDERR_CHARACTERS]}" if last_line else ""))
 
     def close(self) -> None:
         """Kill the process and all its children."""
@@ -73,46 +78,13 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)  # a process that hangs in a driver may never end
-            if self._process.stdout is not None:
-                self._process.stdout.close()
-        self._stderr.close()
-
-    def _read(self, process: subprocess.Popen[bytes], output: IO[bytes]) -> str:
-        received = b""
-        while (remaining_s := self._deadline_s - time.monotonic()) > 0:
-            readable, _, _ = select.select([output], [], [], min(POLL_S, remaining_s))
-            if readable:
-                chunk = os.read(output.fileno(), 65536)
-                if not chunk:
-                    return received.decode(errors="replace")
-                received += chunk
-            elif process.poll() is not None:
-                return received.decode(errors="replace")
-        raise NoAnswerError(f"no answer within {self._timeout_s:g} s")
-
-    def _exit_code(self, process: subprocess.Popen[bytes]) -> int:
-        """Return the exit code; 0 if the process has closed its output but not yet ended."""
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(POLL_S)
-        return 0
-
-    def _describe_exit(self, code: int, output: str) -> str:
-        end = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
-        self._stderr.seek(0)
-        lines = (self._stderr.read().decode(errors="replace") or output).split("\n")
-        last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"{Path(self._command[0]).name} {end}" + (f": {last_line[:MAX_STDERR_CHARACTERS]}" if last_line else "")
+        self._output.close()
+        self._errors.close()
 
 
-def _start_failure_reason(error: OSError | None) -> str:
-    return (error.strerror if error is not None else None) or "for no reason given"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def _content(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 TOOL_TIMEOUT_S = 10.0
@@ -167,14 +139,6 @@ def python_headers() -> str | None:
     """Return the directory of Python.h; None if it is not installed."""
     directory = Path(sysconfig.get_path("include"))
     return str(directory) if (directory / "Python.h").is_file() else None
-
-
-def installed(distribution: str) -> str | None:
-    """Return the version of a distribution, without importing it; None if it is not installed."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def find_version(text: str) -> str | None:

@@ -81,16 +81,17 @@ class Examination:
         """Look for the programs and files that some options need."""
         from sysbench.commands.doctor.questions import Questions
         from sysbench.commands.doctor.record import Tool, ToolsSection
+        from sysbench.spec.extras import installed_version
 
         questions = Questions()
         found = ToolsSection(
             **{name: Tool(**question.answer()) for name, question in self._tools.items()},
             python_headers=questions.ask("python_headers", children.python_headers),
-            matplotlib=questions.ask("matplotlib", partial(children.installed, "matplotlib")),
+            matplotlib=questions.ask("matplotlib", partial(installed_version, "matplotlib")),
             torchrun=shutil.which("torchrun"),
             sbatch=shutil.which("sbatch"),
-            ray=questions.ask("ray", partial(children.installed, "ray")),
-            submitit=questions.ask("submitit", partial(children.installed, "submitit")),
+            ray=questions.ask("ray", partial(installed_version, "ray")),
+            submitit=questions.ask("submitit", partial(installed_version, "submitit")),
         )
         return found.model_copy(update={"unknown": questions.unknown})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict
@@ -25,7 +24,7 @@ from sysbench.commands.memory.record import (
 )
 from sysbench.commands.memory.spec import MemoryCell, SearchAxis
 from sysbench.commands.own_models import own_model_recorded
-from sysbench.errors import DoesNotFitError, UnavailableError
+from sysbench.errors import DoesNotFitError
 from sysbench.lab.compilation import stage_entered
 from sysbench.log.events import Event, Source
 from sysbench.log.outcomes import stage_phrase
@@ -47,7 +46,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     See `commands.memory.measure.run`.
     """
     gpu = Gpu.of(hardware.by_name(slug)).with_nccl_memory(cell.strategy, cell.ranks)
-    settings = allocator_settings()
+    settings = AllocatorSettings.of(cell.allocator)
     yield gpu.simulation_event(cell.key, settings)
     if cell.find is None:
         yield stage_entered(cell.key, "simulating")
@@ -81,14 +80,6 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
             f"does not fit on {result.gpu.title}: memory runs out {stage_phrase(verdict.failed_phase)}; "
             f"{units.size(-verdict.margin_bytes)} more are needed"
         )
-
-
-def allocator_settings() -> AllocatorSettings:
-    """Return the settings in PYTORCH_CUDA_ALLOC_CONF; raises UnavailableError if they are invalid."""
-    try:
-        return AllocatorSettings.from_environment(os.environ)
-    except ValueError as error:
-        raise UnavailableError(f"PYTORCH_CUDA_ALLOC_CONF: {error}") from error
 
 
 def _search(

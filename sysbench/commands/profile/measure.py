@@ -12,7 +12,7 @@ from time import perf_counter  # by name: a model's code may replace time.perf_c
 
 import torch
 
-from sysbench.commands.own_models import own_model_built
+from sysbench.commands.own_models import counted_work
 from sysbench.commands.profile.record import LinkMeasured
 from sysbench.commands.profile.spec import ProfileCell
 from sysbench.errors import SysbenchError
@@ -54,7 +54,7 @@ def _run_stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iter
     step = TrainingStep(cell, device, mesh_of(cell.strategy, cell.ranks, device.type) if cell.strategy else None)
     synchronize(device)
     yield model_built(cell.key, step, perf_counter() - started_s)
-    yield from own_model_built(cell, step)
+    yield from counted_work(cell, step)
 
     if cell.execution == "compiled":
         yield stage_entered(cell.key, "compiling")
@@ -80,7 +80,7 @@ def _run_stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iter
         attention_kernel=step.work.attention_kernel,
     )
 
-    yield from own_model_built(cell, step)
+    yield from counted_work(cell, step)
     yield stage_entered(cell.key, "writing")
     recorder.write(artifact)
     if cell.ranks > 1:

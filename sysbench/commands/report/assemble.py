@@ -348,5 +348,6 @@ def _findings(run: ReportedRun[Any]) -> tuple[Finding, ...]:
 
 def _pictures(run: ReportedRun[Any]) -> Iterator[Picture]:
     """Yield the figures of a run; their names are unique within the run."""
-    for each in command_of(run.record.kind).part("figures")(run.record):
-        yield Picture(each.name, each.caption, each.draw, origin_of(each.cells))
+    command = command_of(run.record.kind)
+    for figure in command.part("figures")(run.record) if command.figures else ():
+        yield Picture(figure.name, figure.caption, figure.draw, origin_of(figure.cells))

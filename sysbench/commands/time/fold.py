@@ -167,6 +167,7 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
         peak_share=flops_per_s / peak_flops_per_s if peak_flops_per_s and flops_per_s is not None else None,
         ceiling_flops_per_s=None,
         ceiling_share=None,
+        recomputed_flops=run_record.recomputed_flops(cell, seen),
     )
     return rates.with_ceiling(devices * ceiling.matmul_flops_per_s if ceiling and not ceiling.disturbed else None)
 

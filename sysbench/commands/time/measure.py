@@ -11,7 +11,7 @@ from time import perf_counter  # by name: a model's code may replace time.perf_c
 
 import torch
 
-from sysbench.commands.own_models import own_model_built
+from sysbench.commands.own_models import counted_work
 from sysbench.commands.time.spec import TimeCell
 from sysbench.garbage import gc_paused
 from sysbench.lab.clocks import Clock, StepTimes, clock_for
@@ -62,7 +62,7 @@ def _run_stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[
     step = TrainingStep(cell, device, mesh_of(cell.strategy, cell.ranks, device.type) if cell.strategy else None)
     synchronize(device)
     yield model_built(cell.key, step, perf_counter() - started_s)
-    yield from own_model_built(cell, step)
+    yield from counted_work(cell, step)
 
     if cell.execution == "compiled":
         yield stage_entered(cell.key, "compiling")
@@ -98,7 +98,7 @@ def _measure_steps(cell: TimeCell, step: TrainingStep, device: torch.device, clo
                 loss=step.loss,
                 attention_kernel=step.work.attention_kernel,
             )
-            yield from own_model_built(cell, step)
+            yield from counted_work(cell, step)
         steps_s.append(max_over_ranks(times.wall_s))
     threads = torch.get_num_threads()
     is_disturbed = disturbed(steps_s, preemptions() - preemptions_before, threads)

@@ -161,11 +161,14 @@ def _sum_over_phases(name: str) -> Callable[[TimeCellRecord], float | None]:
     return get
 
 
+HFU_NOTE = "HFU: like MFU, with the FLOPs that activation checkpointing computes again, counted by operator"
+
 _COMMON_COLUMNS = (
     Field("limit", "limited by", get=limit, importance=1),
     Field("tokens_per_s", "throughput", "tokens_per_s", get=_prediction_field("tokens_per_s"), importance=3),
     Field("flops_per_s", "achieved", "flops_per_s", get=_prediction_field("flops_per_s"), importance=8),
     Field("mfu", "MFU", "share", get=_prediction_field("peak_share"), importance=4),
+    Field("hfu", "HFU", "share", get=_prediction_field("hardware_share"), optional=True, importance=5, note=HFU_NOTE),
     Field(
         "lower_bound", "lower bound", "s", get=_prediction_field("lower_bound_s"), importance=9, note=LOWER_BOUND_NOTE
     ),

@@ -42,6 +42,15 @@ class RateRecord(Frozen):
     ceiling_flops_per_s: PerSecond | None
     """Highest rate of a large matrix product seen on this device with this torch; None if only a disturbed one was."""
     ceiling_share: Amount | None
+    recomputed_flops: Flops | None = Field(default=None, exclude_if=lambda value: value is None)
+    """FLOPs of a step that activation checkpointing computes again; not part of `step_flops`."""
+
+    @property
+    def hardware_share(self) -> float | None:
+        """`peak_share` with the recomputed FLOPs: the share of the rate at which the device works (HFU)."""
+        if not (self.peak_share and self.recomputed_flops and self.step_flops):
+            return None
+        return self.peak_share * (1 + self.recomputed_flops / self.step_flops)
 
     def with_ceiling(self, flops_per_s: float | None) -> RateRecord:
         """Return the rates with another ceiling; without a share of it if the step was credibly faster."""

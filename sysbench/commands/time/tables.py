@@ -142,6 +142,7 @@ _optional_column = partial(Field, on_request=True)
 
 _OPTIONAL_COLUMNS = (
     _optional_column("mfu", "MFU", "share", get=_rate("peak_share"), replaces="peak", note=_mfu_note),
+    _optional_column("hfu", "HFU", "share", get=_rate("hardware_share"), note=predicted.HFU_NOTE),
     _optional_column("flops_per_s", "achieved", "flops_per_s", get=_rate("flops_per_s")),
     _optional_column("tokens_per_s", "throughput", "tokens_per_s", get=_rate("tokens_per_s")),
     _optional_column("step_flops", "step FLOPs", "flops", get=_rate("step_flops")),

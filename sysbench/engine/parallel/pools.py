@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import socket
 import subprocess
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from sysbench.bootstrap import command, environment
+from sysbench.engine.interrupts import signal_name
 from sysbench.engine.parallel.shard import RunCells, Shard, run_shard, run_shard_remotely
 from sysbench.errors import LogError, UsageError
 from sysbench.log import journal
@@ -130,7 +130,7 @@ class _Process:
     def failure(self) -> Failure:
         last = _last_line((self.place / "said").read_text(errors="replace"))
         code = self.process.returncode if self.process else 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
         return "crashed", last or f"the process that ran it {how}"
 
     def stop(self) -> None:

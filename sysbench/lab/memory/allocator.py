@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from sysbench.errors import UnavailableError
 from sysbench.lab.memory.accounting import DispatchMode, tensors_in
 from sysbench.lab.memory.modules import ModuleMetadata
 from sysbench.log.outcomes import BUILD
@@ -81,6 +82,45 @@ def release(device: torch.device) -> None:
             ctypes.CDLL(None).malloc_trim(0)
         with suppress(OSError):  # a container may forbid it
             Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, see proc_pid_clear_refs(5)
+
+
+@contextmanager
+def using_options(options: str, device: torch.device) -> Iterator[None]:
+    """Give CUDA's caching allocator these options inside this context, in place of those of the environment.
+
+    All cached memory is released before and after, because segments keep the options with which they were made.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    refuse_expandable_segments_without_nvml(options)
+    before = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    _set_options(options, device)
+    try:
+        yield
+    finally:
+        _set_options(before, device)
+
+
+def _set_options(options: str, device: torch.device) -> None:
+    torch._C._cuda_clearCublasWorkspaces()
+    release(device)
+    torch._C._accelerator_setAllocatorSettings(options)
+
+
+def refuse_expandable_segments_without_nvml(options: str) -> None:
+    """Raise UnavailableError where `expandable_segments` needs NVIDIA's management library, and it is missing.
+
+    PyTorch would end the process at its first allocation.
+    """
+    if "expandable_segments:true" in options.replace(" ", "").lower():
+        try:
+            ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            raise UnavailableError(
+                "expandable_segments needs NVIDIA's management library (libnvidia-ml.so.1), which is not installed: "
+                "unset it, or give a container NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+            ) from None
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -61,12 +61,12 @@ def create_inputs(
     from the model. Raises UnavailableError if the inputs are unsuitable or cannot be inferred, and UserCodeError if the
     user's function fails.
     """
-    vocabulary_size = _vocabulary_size(model)
+    vocabulary = vocabulary_size(model)
     if own.inputs is not None:
         function = load_code(own.inputs, own.directory, "--inputs")
         create = partial(_inputs_from_function, function.value, f"{own.inputs}", cell, device, (function.file,))
     elif own.described:
-        create = partial(_inputs_from_options, own.described, cell, vocabulary_size, device, _generator(cell))
+        create = partial(_inputs_from_options, own.described, cell, vocabulary, device, _generator(cell))
     elif code is not None and callable(get_inputs := getattr(code.module, GET_INPUTS, None)):
         create = partial(_inputs_from_function, get_inputs, f"{GET_INPUTS} beside the model", cell, device, ())
     else:
@@ -74,8 +74,8 @@ def create_inputs(
     batches = (create() for _ in range(cell.grad_accum))
     return tuple(
         each
-        if each.tokens is None or vocabulary_size is None
-        else replace(each, next_tokens=each.tokens.roll(-1, 1).long(), vocabulary=vocabulary_size)
+        if each.tokens is None or vocabulary is None
+        else replace(each, next_tokens=each.tokens.roll(-1, 1).long(), vocabulary=vocabulary)
         for each in batches
     )
 
@@ -131,7 +131,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 def _inputs_from_options(
     inputs: tuple[DescribedInput, ...],
     cell: ModelCell,
-    vocabulary_size: int | None,
+    vocabulary: int | None,
     device: torch.device,
     generator: torch.Generator,
 ) -> Inputs:
@@ -140,7 +140,7 @@ def _inputs_from_options(
         symbols = {"B": cell.batch, "T": cell.ctx}
         sizes = [size if isinstance(size, int) else symbols[size] for size in each.sizes]
         dtype = getattr(torch, each.dtype)
-        limit = vocabulary_size if each.below == "vocab" else each.below
+        limit = vocabulary if each.below == "vocab" else each.below
         if limit is None and each.below is not None:
             raise UnavailableError(
                 "--input: <vocab means the size of the first embedding, but the model has no embedding"
@@ -164,7 +164,7 @@ def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) ->
     A model with an optional argument for targets also gets the next token ids. Raises UnavailableError for other
     models.
     """
-    name, vocabulary = type(model).__name__, _vocabulary_size(model)
+    name, vocabulary = type(model).__name__, vocabulary_size(model)
     try:
         parameters = list(inspect.signature(model.forward).parameters.values())
     except (TypeError, ValueError):
@@ -245,7 +245,7 @@ def _generator(cell: ModelCell) -> torch.Generator:
     return torch.Generator().manual_seed(cell.seed + data_parallel_index(cell.strategy))
 
 
-def _vocabulary_size(model: nn.Module) -> int | None:
+def vocabulary_size(model: nn.Module) -> int | None:
     """Return the number of rows of the first embedding, or None.
 
     An embedding is an `nn.Embedding`, or a module with "embedding" in its class name and a weight matrix.

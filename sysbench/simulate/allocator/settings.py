@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sysbench.errors import unknown
+from sysbench.errors import UnavailableError, unknown
 from sysbench.simulate.followed import installed_torch
 from sysbench.snapshot.block_sizes import SMALL_BYTES, rounded_bytes
+from sysbench.spec.knobs import allocator_options
 
 MIB = 1024 * 1024
 
@@ -86,6 +88,16 @@ class AllocatorSettings:
         """Return the settings in these environment variables. Raises the same errors as `parse`."""
         given = (environment[name] for name in ENVIRONMENT_VARIABLES if name in environment)
         return cls.parse(next(given, ""))
+
+    @classmethod
+    def of(cls, choice: str) -> AllocatorSettings:
+        """Return the settings of a value of --allocator; raises UnavailableError for options that are not valid."""
+        options = allocator_options(choice)
+        try:
+            return cls.from_environment(os.environ) if options is None else cls.parse(options)
+        except ValueError as error:
+            source = ENVIRONMENT_VARIABLES[0] if options is None else f"--allocator {choice}"
+            raise UnavailableError(f"{source}: {error}") from error
 
     def for_snapshot(self) -> dict[str, Any]:
         """Return these settings as the `allocator_settings` of a memory snapshot.

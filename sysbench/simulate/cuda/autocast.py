@@ -88,7 +88,7 @@ class Autocast:
         self._casts: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     def clear(self) -> None:
-        """Clear the cache. Call this when the outermost `torch.autocast` exits, as torch does."""
+        """Forget the casts."""
         self._casts.clear()
 
     def cast(self, value: Any, dtype: torch.dtype) -> Any:
@@ -171,12 +171,18 @@ def _banned(name: str) -> Kernel:
 
 
 @contextmanager
-def cuda_autocast(rules: AutocastRules = CUDA_RULES) -> Iterator[Autocast]:
+def cuda_autocast(rules: AutocastRules = CUDA_RULES) -> Iterator[None]:
     """Context manager in which `torch.autocast("cpu", …)` applies `rules` to simulated tensors.
 
-    On exit, all changes to torch's dispatcher are undone.
+    On exit, all changes to torch and its dispatcher are undone.
     """
     autocast = Autocast()
+    clear_real_cache = torch.clear_autocast_cache
+
+    def clear_caches() -> None:
+        clear_real_cache()
+        autocast.clear()
+
     library = torch.library.Library("aten", "IMPL")
     kernels = autocast.kernels(rules)
     registered = torch._C._dispatch_get_registrations_for_dispatch_key(_KEY.name)
@@ -190,9 +196,11 @@ def cuda_autocast(rules: AutocastRules = CUDA_RULES) -> Iterator[Autocast]:
                 library.impl(name, kernel, _KEY.name)
             for name in others - kernels.keys():
                 library.impl(name, torch.library.fallthrough_kernel, _KEY.name)
+        torch.clear_autocast_cache = clear_caches  # called where the outermost `torch.autocast` ends
         with torch._C._IncludeDispatchKeyGuard(_KEY):  # `meta` tensors do not have this key themselves
-            yield autocast
+            yield
     finally:
+        torch.clear_autocast_cache = clear_real_cache
         autocast.clear()
         library._destroy()
 

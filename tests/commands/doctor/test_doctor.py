@@ -53,7 +53,7 @@ def test_what_a_child_says_is_its_answer() -> None:
 def test_a_child_that_fails_is_unknown_with_its_last_words(tmp_path: Path) -> None:
     assert refusal(["sh", "-c", "echo first >&2; echo no licence >&2; exit 3"]) == "sh exited with 3: no licence"
     assert refusal(["sh", "-c", "kill -SEGV $$"]).startswith("sh was killed by SIGSEGV")
-    assert refusal([str(tmp_path / "nowhere")]) == "nowhere cannot be started: No such file or directory"
+    assert refusal([str(tmp_path / "nowhere")]) == "nowhere cannot be started: program not found"
 
 
 def test_a_child_that_hangs_is_given_up_and_ended_with_all_that_it_started(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_compiler_that_a_variable_names_must_be_it(tmp_path: Path) -> None:
     """Triton and Inductor take what CC and CXX name, and do not look for another."""
     program(tmp_path, "gcc", "echo gcc 12.2.0")
     found = asked({"PATH": f"{tmp_path}{os.pathsep}/bin", "CC": "icx"})["c_compiler"]
-    assert found["problem"] == "icx cannot be started: No such file or directory"
+    assert found["problem"] == "icx cannot be started: program not found"
     assert asked({"PATH": f"{tmp_path}{os.pathsep}/bin"})["c_compiler"]["version"] == "12.2.0"
 
 

@@ -382,7 +382,7 @@ def test_what_only_several_runs_show_comes_from_finders_that_get_them_all(monkey
     assert seen == [["time", "memory"]]
     assert [finding.text for finding in found.findings] == ["Together."]
     concluding = [command_of(kind) for kind in KINDS if kind != "calibrate"]
-    assert all(callable(each.part(part)) for each in concluding for part in ("findings", "figures", "terms"))
+    assert all(callable(each.part(part)) for each in concluding for part in ("findings", "terms"))
 
 
 def test_which_cells_are_kept_out_of_the_findings_is_said_among_the_cautions_and_not_found(

@@ -1,0 +1,131 @@
+"""Knobs that people turn when a step does not fit or is too slow; `lab/knobs` applies them to the built step."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BeforeValidator
+
+from sysbench.errors import nearest, unknown
+from sysbench.spec.axes import split_words
+from sysbench.spec.axis import Axis
+from sysbench.spec.options import flag_of
+
+if TYPE_CHECKING:
+    from sysbench.spec.model import GridCell
+
+NONE = "none"
+"""Value of a knob that is not turned."""
+
+_EVERY = re.compile(r"every-([1-9]\d{0,3})")
+CHECKPOINTS = (NONE, "full", "every-2", "selective")
+_PATTERN = re.compile(r"[\w*.?\[\]-]+")
+
+
+def _checkpoints(value: object) -> tuple[str, ...]:
+    """Parse a list such as `none,full,layers.*`; raises ValueError for a mistyped word."""
+    words = split_words(value)
+    for word in words:
+        is_mistyped = not set(word) & {"*", "."} and nearest(word, CHECKPOINTS) is not None
+        if word not in CHECKPOINTS and not _EVERY.fullmatch(word) and (is_mistyped or not _PATTERN.fullmatch(word)):
+            pattern = ", or a pattern of module names such as 'layers.*'"
+            raise ValueError(unknown(word, "a choice of blocks", CHECKPOINTS).removesuffix(")") + pattern + ")")
+    return words
+
+
+def blocks_between_checkpoints(choice: str) -> int:
+    """Return N for `every-N`; 1 for any other choice."""
+    found = _EVERY.fullmatch(choice)
+    return int(found[1]) if found else 1
+
+
+def module_pattern(choice: str) -> str | None:
+    """Return the pattern of module names if the choice is one; None for a word such as `full`."""
+    return None if choice in CHECKPOINTS or _EVERY.fullmatch(choice) else choice
+
+
+def matches_module(name: str, pattern: str) -> bool:
+    """Return whether a module's name matches a pattern, part by part: `layers.*` is `layers.3`, not `layers.3.norm`."""
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
+Checkpoints = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_checkpoints),
+    Axis("choice", "{} checkpointing", unset="no checkpointing", order=54, name_order=35),
+]
+
+
+CROSS_ENTROPIES = ("full", "chunked", "linear")
+_CHUNKED = re.compile(r"chunked-([1-9]\d{0,8})")
+DEFAULT_CHUNK = 1024
+
+
+def _cross_entropies(value: object) -> tuple[str, ...]:
+    words = split_words(value)
+    for word in words:
+        if word not in CROSS_ENTROPIES and not _CHUNKED.fullmatch(word):
+            raise ValueError(unknown(word, "a way to compute cross-entropy", (*CROSS_ENTROPIES, "chunked-512")))
+    return words
+
+
+def tokens_per_chunk(choice: str) -> int | None:
+    """Return N for `chunked-N`, 1,024 for `chunked`; None for the others."""
+    found = _CHUNKED.fullmatch(choice)
+    return int(found[1]) if found else DEFAULT_CHUNK if choice == "chunked" else None
+
+
+CrossEntropies = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_cross_entropies),
+    Axis("choice", "{} cross-entropy", unset="full cross-entropy", order=55, name_order=36),
+]
+
+
+ALLOCATORS = ("default", "expandable")
+_SETTINGS = re.compile(r"\w+:[\w.:\[\]>]+(\+\w+:[\w.:\[\]>]+)*")
+
+
+def _allocators(value: object) -> tuple[str, ...]:
+    words = split_words(value)
+    for word in words:
+        if word not in ALLOCATORS and not _SETTINGS.fullmatch(word):
+            options = ", or options of PYTORCH_CUDA_ALLOC_CONF joined by +, such as max_split_size_mb:128)"
+            raise ValueError(unknown(word, "an allocator", ALLOCATORS).removesuffix(")") + options)
+    return words
+
+
+def allocator_options(choice: str) -> str | None:
+    """Return the choice as PYTORCH_CUDA_ALLOC_CONF; None for `default`, which leaves that variable in force."""
+    return {"default": None, "expandable": "expandable_segments:True"}.get(choice, choice.replace("+", ","))
+
+
+Allocators = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_allocators),
+    Axis("choice", "{} segments", unset="default allocator", order=56, name_order=37),
+]
+
+
+def knobs_problem_of(cell: GridCell) -> str | None:
+    """Return why a knob has no meaning in the mode of this cell, or None if all have."""
+    if cell.grad_accum > 1 and "backward" not in cell.phases:
+        return (
+            f"--grad-accum {cell.grad_accum} adds up the gradients of several backward passes, but this mode has "
+            "no backward pass. Nearest: --mode forward-backward"
+        )
+    step = cell.step
+    if cell.checkpoint != NONE and step is not None and "backward" not in step.phases:
+        return (
+            f"{flag_of('checkpoint')} {cell.checkpoint} computes activations again in the backward pass, but this mode "
+            "has no backward pass. Nearest: --mode forward-backward"
+        )
+    if cell.cross_entropy != "full" and "loss" not in cell.phases:
+        return (
+            f"{flag_of('cross_entropy')} {cell.cross_entropy} computes the loss in another way, but this mode has no "
+            "loss. Nearest: --mode forward-backward"
+        )
+    return None

@@ -1,0 +1,200 @@
+"""A knob changes what is kept and how it is computed, but not the gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from sysbench.commands.memory.spec import MemorySpec
+from sysbench.commands.own_models import counted_work
+from sysbench.errors import UnavailableError
+from sysbench.lab.step import TrainingStep
+from sysbench.log.events import RecomputationCounted
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.recording import Platform, record
+from sysbench.spec.model import ModelCell
+from tests.fake_gpu.memory import ROOT
+
+CPU = torch.device("cpu")
+CHECKPOINTS = ("full", "every-2", "selective")
+STRANGERS = {
+    **dict.fromkeys(("NanoGpt", "Llama", "Encoder", "Adapted", "Recomputed"), CHECKPOINTS),
+    "Mixture": ("gate",),
+    "Mamba": ("head",),
+}
+
+
+def cell(model: str = "", **fields: Any) -> ModelCell:
+    """The one cell of a training step, of the built-in model or of a stranger's."""
+    built_in = {"d_model": 16, "d_ff": 24, "layers": 4, "heads": 2, "vocab": 31}
+    own = {"model": f"tests.fake_gpu.strangers:{model}", "app_dir": str(ROOT)}
+    given = {"ctx": 8, "batch": 3, "mode": "train", **(own if model else built_in), **fields}
+    (only,) = MemorySpec(**given).cells()
+    assert only.step is not None
+    return only.step
+
+
+def gradients(of: ModelCell) -> dict[str, Tensor]:
+    """The gradients of two steps, summed; the second step starts from other weights."""
+    step = TrainingStep(of, CPU)
+    found: dict[str, Tensor] = {}
+    for _ in range(2):
+        step.forget()
+        for _, run in step.phases:
+            run()
+        for name, parameter in step.model.named_parameters():
+            if parameter.grad is not None:
+                found[name] = found.get(name, 0) + parameter.grad.clone()
+    return found
+
+
+def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
+    assert one.keys() == other.keys()
+    return [name for name in one if not torch.equal(one[name], other[name])]
+
+
+@pytest.mark.parametrize("choice", [*CHECKPOINTS, "layers.*.attention", "layers.[12]"])
+@pytest.mark.parametrize("fields", [{"attention": "sdpa"}, {"precision": "bf16"}, {"grad_accum": 2}], ids=str)
+def test_checkpointing_leaves_the_gradients_as_they_are(choice: str, fields: dict[str, Any]) -> None:
+    assert differing(gradients(cell(**fields)), gradients(cell(checkpoint=choice, **fields))) == []
+
+
+@pytest.mark.parametrize("model", STRANGERS)
+def test_checkpointing_leaves_the_gradients_of_others_models_as_they_are(model: str) -> None:
+    plain = gradients(cell(model))
+    for choice in STRANGERS[model]:
+        assert differing(plain, gradients(cell(model, checkpoint=choice))) == []
+
+
+@pytest.mark.parametrize("model", ["", "NanoGpt", "Llama", "Mamba", "Mixture", "Adapted"])
+@pytest.mark.parametrize("choice", ["chunked", "chunked-5", "linear"])
+def test_chunks_of_logits_have_the_gradients_of_all(model: str, choice: str) -> None:
+    if choice == "linear" and not hasattr(torch.nn.functional, "linear_cross_entropy"):
+        pytest.skip("this torch has no linear_cross_entropy")
+    plain, chunked = gradients(cell(model)), gradients(cell(model, cross_entropy=choice))
+    assert plain.keys() == chunked.keys()
+    for name, gradient in plain.items():
+        torch.testing.assert_close(chunked[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_logits_never_exist_as_a_whole() -> None:
+    fields: dict[str, Any] = {"vocab": 5000, "ctx": 64, "batch": 4, "layers": 1, "attention": "sdpa"}
+    logits_bytes = 5000 * 64 * 4 * 4
+    platform = Platform.of(Gpu("any", 1 << 50))
+
+    def largest(**knob: Any) -> int:
+        recording = record(cell(**fields, **knob), "train", platform, origins=False)
+        sizes = enumerate(each.size_bytes for each in recording.allocations)
+        return max(size_bytes for number, size_bytes in sizes if number not in recording.workspaces)
+
+    assert largest() == logits_bytes
+    assert largest(cross_entropy="chunked-32") <= 5000 * 32 * 4
+
+
+@pytest.mark.parametrize("choice", ["full", "every-2", "layers.*.feed_forward"])
+def test_flops_computed_again_are_those_that_torch_counts(choice: str) -> None:
+    def counted(of: ModelCell) -> int:
+        step = TrainingStep(of, CPU)
+        for name, run in step.phases:
+            with FlopCounterMode(display=False) as counter:
+                run()
+            if name == "backward":
+                return int(counter.get_total_flops())
+        raise AssertionError
+
+    of = cell(checkpoint=choice)
+    (event,) = counted_work(of, TrainingStep(of, CPU))
+    assert isinstance(event, RecomputationCounted)
+    assert event.flops == counted(of) - counted(cell())
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"checkpoint": "layer.*"}, "layer.* matches no module of Transformer. Nearest that does: layers.*"),
+        ({"checkpoint": "every-9"}, "--checkpoint every-9: Transformer has only 4 blocks. Nearest: every-4"),
+        ({"cross_entropy": "chunked-99"}, "a micro-batch has only 24 tokens. Nearest: chunked-24"),
+    ],
+)  # fmt: skip
+def test_what_a_model_does_not_have_is_refused(fields: dict[str, Any], line: str) -> None:
+    with pytest.raises(UnavailableError, match=line.replace("*", r"\*").replace(".", r"\.")):
+        TrainingStep(cell(**fields), CPU)
+
+
+THEIRS = """
+import torch
+from torch import nn
+
+
+class Capped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(50, 8), nn.Linear(8, 50)
+
+    def forward(self, tokens):
+        return torch.tanh(self.head(self.embed(tokens)))
+
+
+class Headless(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.layers = nn.Embedding(50, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+
+    def forward(self, tokens):
+        return self.layers(self.embed(tokens))
+
+
+class Dropping(Headless):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)) for _ in range(3))
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Counting(Headless):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)) for _ in range(2)))
+"""
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    (tmp_path / "capped.py").write_text(THEIRS)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("model", "knob", "line"),
+    [
+        ("Capped", {"cross_entropy": "chunked"}, "applies tanh to its logits, which needs all logits at once"),
+        ("Headless", {"cross_entropy": "chunked"}, "found no linear layer in Headless whose outputs are the 50 logits"),
+        ("Capped", {"checkpoint": "full"}, "Capped has no list of equal blocks; name its modules instead, as in"),
+        ("Counting", {"checkpoint": "full"}, "BatchNorm1d would update its running statistics twice in each step"),
+    ],
+)  # fmt: skip
+def test_models_that_a_knob_does_not_suit_are_refused(
+    theirs: Path, model: str, knob: dict[str, str], line: str
+) -> None:
+    (of,) = MemorySpec(model=f"capped.py:{model}", app_dir=str(theirs), ctx=8, batch=2, mode="train", **knob).cells()
+    with pytest.raises(UnavailableError, match=line):
+        gradients(of.step)
+
+
+def test_a_block_draws_the_same_random_numbers_again(theirs: Path) -> None:
+    def found(**knob: str) -> dict[str, Tensor]:
+        spec = MemorySpec(model="capped.py:Dropping", app_dir=str(theirs), ctx=8, batch=2, mode="train", **knob)
+        (of,) = spec.cells()
+        return gradients(of.step)
+
+    assert differing(found(), found(checkpoint="full")) == []

@@ -1,0 +1,57 @@
+"""Values of knobs, and modes in which they have no meaning, are refused before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from sysbench.commands.memory.spec import MemorySpec
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.errors import SpecError
+
+
+@pytest.mark.parametrize(
+    ("knob", "line"),
+    [
+        ({"checkpoint": "ful"}, "Did you mean full?"),
+        ({"checkpoint": "every-0"}, "Did you mean every-2?"),
+        ({"checkpoint": "a b"}, "or a pattern of module names such as 'layers.*'"),
+        ({"cross_entropy": "chunk"}, "Did you mean chunked?"),
+        ({"cross_entropy": "chunked-0"}, "Did you mean chunked"),
+        ({"allocator": "expandabel"}, "Did you mean expandable?"),
+    ],
+)
+def test_a_value_that_is_mistyped_is_refused_with_the_nearest(knob: dict[str, str], line: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        TimeSpec(**knob)  # type: ignore[arg-type]
+    assert line in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"mode": "inference", "checkpoint": "full"}, "no backward pass. Nearest: --mode forward-backward"),
+        ({"mode": "forward", "checkpoint": "layers.*"}, "no backward pass. Nearest: --mode forward-backward"),
+        ({"mode": "forward", "cross_entropy": "chunked"}, "no loss. Nearest: --mode forward-backward"),
+    ],
+)
+def test_a_knob_that_the_mode_lacks_is_refused(fields: dict[str, str], line: str) -> None:
+    (cell,) = TimeSpec(ctx=16, **fields).cells()  # type: ignore[arg-type]
+    assert line in str(cell.problem("cuda"))
+
+
+def test_options_of_the_allocator_are_for_cuda() -> None:
+    (cell,) = TimeSpec(ctx=16, allocator="expandable", mode="train").cells()  # type: ignore[arg-type]
+    assert cell.problem("cuda") is None
+    assert "cpu has no caching allocator" in str(cell.problem("cpu"))
+
+
+def test_a_forward_pass_that_keeps_its_graph_can_be_checkpointed() -> None:
+    (cell,) = MemorySpec(ctx=16, mode="forward", checkpoint="full").cells()  # type: ignore[arg-type]
+    assert cell.problem("cuda") is None
+
+
+def test_a_cell_without_knobs_keeps_its_key() -> None:
+    (plain,) = TimeSpec(ctx=16).cells()  # type: ignore[arg-type]
+    (turned,) = TimeSpec(ctx=16, checkpoint="full").cells()  # type: ignore[arg-type]
+    assert "checkpoint" not in plain.model_dump(mode="json")
+    assert plain.key != turned.key
