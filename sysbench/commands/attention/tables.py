@@ -18,7 +18,6 @@ from sysbench.commands.attention.findings import (
     SYMBOLS,
     TIMES,
     Cells,
-    Frontier,
     Growth,
     Quantity,
     dims,
@@ -42,6 +41,7 @@ from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.log.records import Samples
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, build_tables, leading_fields
+from sysbench.render.finding_kinds import Limit
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
@@ -548,7 +548,7 @@ CROSSOVERS = DeclaredTable(
 """Sequence lengths at which one implementation overtakes another, with the nearest measured sizes."""
 
 
-def _beyond(row: Frontier) -> tuple[Cell, str]:
+def _beyond(row: Limit[AttentionCellRecord]) -> tuple[Cell, str]:
     """Return the shortest sequence that does not fit, and how this is known."""
     if row.beyond is None:
         return Word("not tried", "quiet") if row.untried else Word("all fit", "good"), ""
@@ -579,7 +579,7 @@ FRONTIER = DeclaredTable(
         Field("how", "known by", importance=3, get=lambda row: _beyond(row)[1]),
     ),
     rows=lambda record: frontier(record.cells),
-    leading=_along(lambda record: (*_varying_settings(record), "implementation", "dim"), lambda row: row.cells),
+    leading=_along(lambda record: (*_varying_settings(record), "implementation", "dim"), lambda row: row.row),
     needs="a cell that is known to fit or not to fit",
     about="memory",
 )

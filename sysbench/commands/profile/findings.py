@@ -15,6 +15,7 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.render.findings import (
+    Named,
     Namer,
     Statement,
     exclusions,
@@ -26,7 +27,7 @@ from sysbench.render.findings import (
     undecided,
 )
 from sysbench.spec.model import Mode, Phase
-from sysbench.trace.summary import KernelClass, KernelName, ProfileSummary, Rate
+from sysbench.trace.summary import PARTS, KernelClass, KernelName, ProfileSummary, Rate
 
 RANGES: Final[Mapping[str, tuple[str, ...] | None]] = {
     "forward": ("forward",),
@@ -43,8 +44,11 @@ _RANGE_MODES: Final[Mapping[str, tuple[Mode, Phase]]] = {
 }
 """The mode that consists of each range, and the last phase of the range."""
 
-PARTS: Final = ("scores", "mask", "softmax", "output")
-"""Parts of naive attention, in order."""
+PRODUCTS: Final = ("scores", "output")
+"""Parts of attention that are matrix products."""
+
+NEEDED_PARTS: Final = (*PRODUCTS, "softmax")
+"""Parts that must be known to compare softmax with the matrix products."""
 
 NOTABLE: Final = 0.02
 """Minimum share of time to mention, and minimum difference to report."""
@@ -132,6 +136,13 @@ def attention_parts(summary: ProfileSummary, phase: str) -> dict[str, Rate]:
     """Return the rates of the parts of attention in a phase, in the order of PARTS."""
     found = {rate.part: rate for rate in summary.rates if rate.kind == "attention" and rate.phase == phase}
     return {part: found[part] for part in PARTS if part in found}
+
+
+def complete_attention_parts(summary: ProfileSummary, phase: str) -> dict[str, Rate]:
+    """Return the rates of the parts of attention in a phase; empty if softmax or a matrix product is not known."""
+    parts = attention_parts(summary, phase)
+    is_complete = all(part in parts for part in NEEDED_PARTS) and any(rate.total_ns for rate in parts.values())
+    return parts if is_complete else {}
 
 
 def _by_settings(
@@ -293,37 +304,48 @@ def _cells_by_range(alike: Sequence[ProfileCellRecord]) -> dict[str, list[Profil
 
 def _softmax_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
     for phase in ("forward", "backward"):
-        found = []
-        for cell in group:
-            parts = attention_parts(cell.summary, phase) if cell.summary is not None else {}
-            needed = [parts[part] for part in ("scores", "softmax", "output") if part in parts]
-            whole_ns = sum(rate.total_ns for rate in parts.values())
-            if len(needed) == 3 and whole_ns and all(rate.flops is not None for rate in needed):
-                found.append((cell, parts))
+        found = [
+            (cell, cell.summary, parts)
+            for cell in group
+            if cell.summary is not None
+            and (parts := complete_attention_parts(cell.summary, phase))
+            and all(parts[part].flops is not None for part in NEEDED_PARTS)
+        ]
         if found:
-            yield Statement(f"{where}softmax {_softmax_words(found, phase, name)}.", tuple(cell for cell, _ in found))
+            text = f"{where}softmax {softmax_words(found, phase, name)}."
+            yield Statement(text, tuple(cell for cell, *_ in found))
 
 
-def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], phase: str, name: Namer) -> str:
-    """Compare softmax with the two matrix products of attention, by share of FLOPs and by share of time."""
+def softmax_words(
+    profiles: Sequence[tuple[Named, ProfileSummary, Mapping[str, Rate]]], phase: str, name: Callable[[Named], str]
+) -> str:
+    """Compare softmax with the two matrix products of attention, by share of FLOPs, if known, and by share of time.
+
+    Each of `profiles` consists of something that `name` names, a summary, and the summary's rates by part of attention.
+    """
 
     def share(value: Callable[[Rate], int], *parts: str) -> str:
-        values = [
-            (sum(value(rates[part]) for part in parts) / sum(map(value, rates.values())), cell) for cell, rates in found
+        shares = [
+            (sum(value(rates[part]) for part in parts) / sum(map(value, rates.values())), profiled)
+            for profiled, _, rates in profiles
         ]
-        return share_range(values, name)
+        return share_range(shares, name)
 
-    flops, time = share(lambda rate: rate.flops or 0, "softmax"), share(lambda rate: rate.total_ns, "softmax")
-    products = share(lambda rate: rate.total_ns, "scores", "output")
-    text = f"has {flops} of attention's {phase} FLOPs and takes {time} of its time"
-    (cell, rates), *others = found
-    if others or cell.summary is None:
-        return f"{text}; the two matrix products take {products}"
-    own, of_products = (
-        units.seconds(sum(rates[part].total_ns for part in parts) / cell.summary.steps * 1e-9)
-        for parts in (("softmax",), ("scores", "output"))
-    )
-    return f"{text} ({own} per step); the two matrix products take {products} ({of_products})"
+    own = of_products = ""
+    if len(profiles) == 1:
+        ((_, summary, rates),) = profiles
+        softmax_s, products_s = (
+            units.seconds(sum(rates[part].total_ns for part in parts) / summary.steps * 1e-9)
+            for parts in (("softmax",), PRODUCTS)
+        )
+        own = f" ({softmax_s} {'per step' if summary.steps_marked else 'in the trace'})"
+        of_products = f" ({products_s})"
+    flops = ""
+    if all(rates[part].flops for _, _, rates in profiles for part in NEEDED_PARTS):
+        flops = f"has {share(lambda rate: rate.flops or 0, 'softmax')} of attention's {phase} FLOPs and "
+    time, products = (share(lambda rate: rate.total_ns, *parts) for parts in (("softmax",), PRODUCTS))
+    of_time = "its time" if flops else f"attention's {phase} time"
+    return f"{flops}takes {time} of {of_time}{own}; the two matrix products take {products}{of_products}"
 
 
 # --- precision and the device

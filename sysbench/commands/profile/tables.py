@@ -9,6 +9,7 @@ from typing import Final
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.profile import breakdowns, entries
+from sysbench.commands.profile.findings import complete_attention_parts, softmax_words
 from sysbench.commands.profile.profiles import NS, Profile, Profiles, RankComparison, find_range
 from sysbench.commands.profile.ranks import tables as rank_tables
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
@@ -20,7 +21,7 @@ from sysbench.render.declared import DeclaredTable, Field, Fill, leading_axes, l
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word, mean_of
 from sysbench.spec.run import Selection
 from sysbench.trace.ranks.summary import RanksSummary
-from sysbench.trace.summary import ProfileSummary, Rate, part_of
+from sysbench.trace.summary import ProfileSummary, part_of
 
 
 def _step_time(cell: ProfileCellRecord) -> Cell:
@@ -375,56 +376,13 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
 
 def _softmax_remarks(profile: Profile, range_name: str | None) -> Iterator[Remark]:
     """Yield a comparison of softmax with the two matrix products of attention, for each phase in the range."""
-    selected_range, steps = find_range(profile, range_name), profile.summary.steps
-    parts = {(rate.part, rate.phase): rate for rate in profile.summary.rates if rate.kind == "attention"}
+    selected_range, mark = find_range(profile, range_name), "predicted, " if profile.summary.predicted else ""
     for phase in ("forward", "backward"):
-        softmax = parts.get(("softmax", phase))
-        products = [parts[part, phase] for part in ("scores", "output") if (part, phase) in parts]
-        times = [each for each in profile.times if each.phase == phase and part_of(each.module) == "softmax"]
-        if softmax is None or len(products) < 2 or not all(map(selected_range.contains, times)):
-            continue
-        product_ns = sum(rate.total_ns for rate in products)
-        mark = "predicted, " if profile.summary.predicted else ""
-        text = f"{mark}{phase}: softmax takes {units.seconds(softmax.total_ns * NS / steps)}"
-        if product_ns:
-            text += (
-                f", {units.ratio(softmax.total_ns / product_ns)} the {units.seconds(product_ns * NS / steps)} of both "
-            )
-            text += "attention matmuls together"
-        text += "."
-        flops = sum(rate.flops or 0 for rate in products)
-        if softmax.flops and all(rate.flops is not None for rate in products):
-            text += f" It has 1/{flops / softmax.flops:.0f} of their FLOPs: {units.flops(softmax.flops)} instead of "
-            text += f"{units.flops(flops)}.{_intensity_text(softmax, products, steps)}"
-        yield Remark("finding", text)
-
-
-def _intensity_text(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
-    """Describe the FLOPs per byte of softmax and of the products and, for known hardware, the resulting limit."""
-    moved = sum(rate.bytes or 0 for rate in products)
-    if not softmax.flops or not softmax.bytes or not moved:
-        return ""
-    intensity, products_intensity = softmax.flops / softmax.bytes, sum(rate.flops or 0 for rate in products) / moved
-    comparison = (
-        f" Per byte of minimum traffic, softmax does {_two_digits(intensity)} FLOP and the matmuls do "
-        f"{_two_digits(products_intensity)}."
-    )
-    bandwidth = softmax.peak_bytes_per_s
-    if softmax.peak_flops_per_s is None or bandwidth is None:
-        return comparison
-    # Softmax runs in fp32; the products may run on tensor cores, with a higher peak and a higher limit.
-    limits = f"softmax is memory-bound below {_two_digits(softmax.peak_flops_per_s / bandwidth)} FLOP per byte"
-    peaks = {rate.peak_flops_per_s for rate in products}
-    products_peak = peaks.pop() if len(peaks) == 1 else None
-    if products_peak is not None:
-        limits += f", and the matmuls below {_two_digits(products_peak / bandwidth)}"
-    reached = softmax.bytes / (softmax.total_ns * NS / steps) / bandwidth if softmax.total_ns else 0.0
-    return f"{comparison} On this GPU, {limits}; softmax reaches {units.share(reached)} of the memory bandwidth."
-
-
-def _two_digits(value: float) -> str:
-    """Return a number with two significant digits, or as an integer from 100."""
-    return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"
+        parts = complete_attention_parts(profile.summary, phase)
+        times = [time for time in profile.times if time.phase == phase and part_of(time.module) == "softmax"]
+        if parts and all(map(selected_range.contains, times)):
+            words = softmax_words([(profile, profile.summary, parts)], phase, lambda profile: profile.label)
+            yield Remark("finding", f"{mark}{phase}: softmax {words}.")
 
 
 def default_tables(spec: ProfileSpec) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from sysbench import units
 from sysbench.commands.time import predicted
 from sysbench.commands.time.record import FORWARD_BACKWARD, TimeCellRecord, TimeRecord
 from sysbench.log.records import CellRecord, Samples
+from sysbench.render.finding_kinds import limit_findings, limits
 from sysbench.render.findings import (
     MAX_ALL_NAMED,
     Namer,
@@ -31,7 +32,7 @@ from sysbench.render.findings import (
     intervals_overlap,
     join_words,
     name_cells,
-    name_cells_by_context,
+    name_cells_along,
     namer,
     no_difference_clause,
     pooled_ratio,
@@ -151,9 +152,7 @@ class _Comparison:
 
     def where(self, cells: Cells, among: Cells | None = None) -> str:
         """Return a phrase that names `cells` and distinguishes them from others in `among` (default: base cells)."""
-        return name_cells_by_context(
-            cells, [each.base for each in self.pairs] if among is None else among, (self.axis,)
-        )
+        return name_cells_along(cells, [each.base for each in self.pairs] if among is None else among, (self.axis,))
 
 
 def _comparisons(cells: Cells) -> Iterator[Statement]:
@@ -428,7 +427,7 @@ def _backward_without_launch_bound(found: _PhaseRatios, group: Cells) -> str:
     )
     which = f"the {len(not_launch_bound.cells)} cells that are not launch-bound"
     if len(not_launch_bound.cells) <= MAX_ALL_NAMED // 2:
-        which = f"cells that are not launch-bound ({name_cells_by_context(not_launch_bound.cells, group)})"
+        which = f"cells that are not launch-bound ({name_cells_along(not_launch_bound.cells, group)})"
     return f" In {which}, it takes {ratio_text} as long."
 
 
@@ -504,7 +503,7 @@ def _flat_times(cells: Cells) -> Iterator[Statement]:
     launch_bound_cells = [cell for cell in cells if launch_bound(cell)]
     if launch_bound_cells:
         verb = "is" if len(launch_bound_cells) == 1 else "are"
-        which = name_cells_by_context(launch_bound_cells, cells)
+        which = name_cells_along(launch_bound_cells, cells)
         text = f"{which} {verb} launch-bound: the host, not the device, is the bottleneck."
         yield Statement(text, tuple(launch_bound_cells))
     for where, group in _by_setting(cells, lambda _: False):
@@ -841,22 +840,9 @@ def _peak_memory(cells: Cells, name: Namer) -> Iterator[Statement]:
 
 
 def _memory_limits(cells: Cells) -> Iterator[Statement]:
-    """Yield the shortest context at which memory runs out; rows with the same limit share a sentence."""
-    by_limit: dict[tuple[str, str], list[tuple[TimeCellRecord | None, TimeCellRecord]]] = {}
-    for row in axes.group_ignoring(cells, "ctx"):
-        ordered = sorted(row, key=lambda cell: cell.cell.ctx)
-        oom_index = next((number for number, cell in enumerate(ordered) if cell.outcome == "oom"), None)
-        if oom_index is None or any(cell.outcome == "ok" for cell in ordered[oom_index:]):
-            continue  # a longer context fits, so the context is not why memory ran out
-        first_oom = ordered[oom_index]
-        last = next((cell for cell in ordered[:oom_index][::-1] if cell.outcome == "ok"), None)
-        fits = f"ctx {last.cell.ctx} fits" if last is not None else "no smaller context was measured"
-        by_limit.setdefault((f"ctx {first_oom.cell.ctx}", fits), []).append((last, first_oom))
-    for (ends, fits), found in by_limit.items():
-        which = name_cells([first_oom for _, first_oom in found], namer(cells, ("ctx",)), MAX_ALL_NAMED)
-        verb = "runs" if len(found) == 1 else "run"
-        basis = tuple(cell for each in found for cell in each if cell is not None)
-        yield Statement(f"{which} {verb} out of memory at {ends}; {fits}.", basis, about="memory")
+    """Yield the longest context that fits and the shortest that does not."""
+    found = limits(cells, "ctx", lambda cell: cell.outcome == "ok", lambda cell: cell.outcome == "oom")
+    yield from limit_findings(found, lambda some: name_cells(some, namer(cells, ("ctx",)), MAX_ALL_NAMED))
 
 
 def of_run(record: TimeRecord) -> Iterator[Statement]:

@@ -257,8 +257,8 @@ def test_what_was_skipped_for_its_time_is_not_said_to_fit_nor_not_to_fit() -> No
     (found,) = frontier(skipped.cells)
     assert found.untried == (4096, 8192)
     sentences = said(skipped)
-    (sentence,) = [each for each in sentences if "N 2048 fits at d 64, but N 16384 does not: it needs" in each]
-    assert sentence.endswith(" N 4096 and 8192 were not tried.")
+    (sentence,) = [each for each in sentences if "aive: N 2048 fits, N 16384 does not (needs" in each]
+    assert sentence.endswith(" Whether N 4096 and 8192 fit is unknown.")
     (at_the_end,) = frontier(over_budget({8192, 16384}).cells)
     assert (at_the_end.beyond, at_the_end.untried) == (None, (8192, 16384))
     (row,) = FRONTIER(over_budget({8192, 16384}))[0].rows
@@ -297,11 +297,15 @@ def test_what_several_dimensions_need_is_a_range(record: AttentionRecord) -> Non
         else cell
         for cell in record.cells
     ]
-    (sentence,) = [text for text in said(record.model_copy(update={"cells": cells})) if "aive: N 8192 fits" in text]
-    assert ": it needs 56.0 GiB to 64.1 GiB, and 40.0 GiB are available." in sentence
+    (sentence,) = [
+        text
+        for text in said(record.model_copy(update={"cells": cells}))
+        if "aive at d 16, 32, 64 and 128: N 8192" in text
+    ]
+    assert " (needs 56.0 GiB to 64.1 GiB, 40.0 GiB available)." in sentence
     # In a measured run, the cells after the first that ran out were skipped, and what they need is unknown.
-    (measured,) = [text for text in said(record) if "aive: N 8192 fits at d 16, 32, 64 and 128" in text]
-    assert ": it needs 24.0 GiB at d 16, and 12.0 GiB are available." in measured
+    (measured,) = [text for text in said(record) if "aive at d 16, 32, 64 and 128: N 8192 fits" in text]
+    assert " (needs 24.0 GiB at d 16, 12.0 GiB available)." in measured
 
 
 def test_tensors_of_the_same_kind_are_counted_in_words(record: AttentionRecord) -> None:
