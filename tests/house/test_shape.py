@@ -54,6 +54,46 @@ def test_nothing_is_keyed_by_the_names_of_commands_but_the_list_of_them() -> Non
             assert len(keys & names) < 3, f"{path}:{node.lineno}"
 
 
+KNOWN_TO_OTHERS = {
+    ("profile", "time"),  # a profile times the step first
+    ("loop", "time"),  # a loop is synchronized as a timed step is
+}
+"""Commands whose folder imports that of another, and the other."""
+
+
+def commands_named_in(path: Path) -> set[str]:
+    """The commands whose folders a file imports anywhere in it, or names as the place of a part."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import():
+                names |= {alias.name for alias in node.names}
+            case ast.ImportFrom():
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            case ast.Constant(value=str(text)):
+                names.add(text)
+    found = {match[1] for name in names if (match := re.match(r"sysbench\.commands\.(\w+)\b", name))}
+    return found & set(commands())
+
+
+def test_no_command_knows_another() -> None:
+    folder = PACKAGE / "commands"
+    files = [path for path in SOURCES if path.is_relative_to(folder) and path != folder / "__init__.py"]
+    owner = {path: path.relative_to(folder).parts[0] for path in files}
+    known = {(owner[path], other) for path in files for other in commands_named_in(path) - {owner[path]}}
+    assert known == KNOWN_TO_OTHERS
+
+
+def test_a_lazy_import_of_a_command_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "lazy.py"
+    file.write_text("def show():\n    from sysbench.commands.memory.tables import sheet\n    return sheet\n")
+    assert commands_named_in(file) == {"memory"}
+    file.write_text("COMMAND = Command(terms='sysbench.commands.report.method:terms')\n")
+    assert commands_named_in(file) == {"report"}
+    file.write_text("from sysbench.commands import running, artefacts\n")
+    assert not commands_named_in(file)
+
+
 def test_every_part_that_a_command_names_is_there() -> None:
     for kind in kinds():
         command = commands()[kind]
