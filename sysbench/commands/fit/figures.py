@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sysbench.commands.fit.record import FitCellRecord, FitRecord
+from sysbench.commands.fit.record import FitCellRecord
 from sysbench.commands.fit.suggestions import suggestions
+from sysbench.log.records import RunRecord
 from sysbench.render.plots import INK, LIMIT, QUIET, Heading, PanelLayout, create_panels, printable, style_axes, subject
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ MAX_COLUMNS = 2
 PANEL_HEIGHT_IN = 2.8
 
 
-def frontier(record: FitRecord) -> Figure:
+def frontier(record: RunRecord[FitCellRecord]) -> Figure:
     """Draw one panel per GPU: every combination tried, the suggestions with their numbers, and the memory limit."""
     cell = record.cells[0]
     heading = Heading("Step time against memory", ", ".join(subject(record.cells)), ", ".join(cell.gpus))
@@ -38,7 +39,8 @@ def _draw(panel: Axes, cell: FitCellRecord, gpu: str) -> None:
         color=[QUIET if trial.fits else LIMIT for trial in trials],
         alpha=0.6,
     )
-    panel.annotate("as asked", (asked.needed_bytes / GIB, asked.relative_s * 1e3), fontsize=7, color=INK)
+    at = (asked.needed_bytes / GIB, asked.relative_s * 1e3)
+    panel.annotate("as asked", at, xytext=(0, 5), textcoords="offset points", fontsize=7, color=INK, ha="right")
     panel.axvline(asked.gpu_bytes / GIB, color=LIMIT, linewidth=1.0)
     number = 0
     for part in suggestions(cell):

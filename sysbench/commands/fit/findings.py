@@ -43,12 +43,12 @@ def _answer(cell: FitCellRecord, gpu: str, first: Suggestions | None) -> Iterato
 
 
 def _best(found: Suggestions) -> str:
-    trial = found.trials[0]
+    trial = found.best
     time = f", a step of {units.seconds(trial.step.point_s)}" if trial.step else ""
-    aim = "faster" if found.cell.asked(found.gpu).is_safe else "fit"
-    learning = ", but alters what the model learns" if found.relearns else ""
-    spare = units.size(trial.margin_bytes)
-    return f"{words(trial.changes)} makes it {aim}{learning}: {spare} to spare{time}."
+    aim = "Faster" if found.cell.asked(found.gpu).is_safe else "It fits"
+    learning = ", which alters what the model learns" if found.relearns else ""
+    spare = f"{units.size(trial.margin_bytes)} to spare{'' if trial.is_safe else ', within the uncertainty'}"
+    return f"{aim} with {words(trial.changes)}{learning}: {spare}{time}."
 
 
 def _nothing_fits(cell: FitCellRecord, gpu: str) -> Iterator[str]:

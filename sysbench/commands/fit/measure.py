@@ -42,14 +42,14 @@ def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iter
     yield from own_model_recorded(cell.key, first.recording, simulated=True)
     yield _explanation(cell)
     yield stage_entered(cell.key, "searching")
-    simulations = _Simulations(cell)
+    simulations = Simulations(cell)
     search = Search(cell.on, changes_of(cell), simulations.outcome, cell.faster)
     for combination, gpu in search.run():
         if (trial := simulations.trials.get((combination, gpu))) is not None:
             yield CombinationTried(at_s=time.time(), cell=cell.key, **trial.model_dump())
 
 
-class _Simulations:
+class Simulations:
     """The simulated combinations of a question, by combination and GPU."""
 
     def __init__(self, question: FitCell) -> None:

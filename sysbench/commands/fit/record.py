@@ -94,6 +94,7 @@ class FitCellRecord(ModelCellRecord):
 
     cell: FitCell = Field(alias="axes")
 
+    source: Literal["simulated"] = "simulated"
     explained: PeakExplained | None
     trials: list[Trial]
     price_per_hour: dict[str, PerSecond]

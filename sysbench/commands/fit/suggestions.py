@@ -37,6 +37,11 @@ class Suggestions:
             if len(self.trials) > 1 and all(trial.changes.get(name) == value for trial in self.trials)
         }
 
+    @property
+    def best(self) -> Trial:
+        """The first suggestion with a margin beyond the uncertainty; if there is none, the first suggestion."""
+        return next((trial for trial in self.trials if trial.is_safe), self.trials[0])
+
     def words(self, trial: Trial) -> str:
         """Return the changes of a suggestion that not all have in common."""
         own = {name: value for name, value in trial.changes.items() if name not in self.shared_changes}
@@ -89,13 +94,18 @@ def words(changes: Mapping[str, Any]) -> str:
 
 
 def command(record: FitRecord, trial: Trial) -> str:
-    """Return the command that predicts a step on its GPU; without --simulate, the command measures it there."""
+    """Return the command that predicts a step on its GPU, or its memory if the GPU's rates are unknown.
+
+    Without --simulate, the command measures the step on the GPU itself.
+    """
     asked = FitSpec.model_validate(record.spec)
     cell = record.cells[0].cell
     given = {name: getattr(asked, name) for name in ModelSpec.model_fields if name in asked.model_fields_set}
     exact = {"ctx": cell.ctx, "batch": cell.batch, "grad_accum": cell.grad_accum, **trial.changes}
     fields = {**given, **{name: (value,) for name, value in exact.items()}, "simulate": (trial.gpu,)}
     fields.pop("kind", None)
+    if trial.step is None:
+        return command_line(command_of("memory").spec_class(**fields, mode=("train",)))
     return command_line(command_of("time").spec_class(**fields))
 
 

@@ -1,0 +1,146 @@
+"""`sysbench fit` as a user meets it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.running import Ran, answered, ran_once, record_in
+
+QUESTION = ("--d-model=64", "--d-ff=256", "--layers=2", "--heads=4", "--vocab=20000", "--ctx=256", "--batch=4")
+SMALL = (*QUESTION, "--on=rtx-4090,24GiB", "--budget=760MiB", "--price=rtx-4090=0.4", "--tokens=1B")
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    """A step that does not fit as asked, and what was left."""
+    ran, out = ran_once(tmp_path_factory, "fit", "fit", *SMALL, "--figure=f.svg", COLUMNS="160")
+    assert ran.code == 0, ran.err
+    return ran, out
+
+
+@pytest.fixture(scope="module")
+def trials(answer: tuple[Ran, Path]) -> list[dict[str, Any]]:
+    (cell,) = record_in(answer[1] / "runs")["cells"]
+    found: list[dict[str, Any]] = cell["trials"]
+    return found
+
+
+def test_the_answer_says_what_does_not_fit_why_and_what_to_change(answer: tuple[Ran, Path]) -> None:
+    shown = answer[0].out
+    for words in (
+        "does not fit",
+        "logits and their gradients",
+        "chunked cross-entropy",
+        "changes that make it fit on rtx-4090, fastest first",
+        "rtx-4090: as asked, the step does not fit",
+        "It fits with",
+        "--cross-entropy chunked",
+    ):
+        assert words in shown
+    assert (answer[1] / "f.svg").is_file()
+
+
+def test_each_command_alone_gives_the_bytes_and_the_time_of_its_row(answer: tuple[Ran, Path], tmp_path: Path) -> None:
+    lines = [line.split("sysbench ", 1)[1] for line in answer[0].out.splitlines() if " sysbench " in line]
+    assert len(lines) >= 4
+    (cell,) = record_in(answer[1] / "runs")["cells"]
+    for number, line in enumerate(lines):
+        out = tmp_path / str(number)
+        kind, *words = shlex.split(line)
+        ran = answered(kind, *words, "--quiet", f"--out={out}")
+        assert ran.code == 0, ran.err
+        (alone,) = record_in(out)["cells"]
+        gpu = words[words.index("--simulate") + 1]
+        same = [each for each in cell["trials"] if each["gpu"] == gpu and is_of(each["changes"], alone["axes"])]
+        assert len(same) == 1
+        (trial,) = same
+        # The budget is not the GPU's memory, so margins differ by the difference of the two.
+        if kind == "time":
+            assert alone["prediction"]["allocated_peak_bytes"] == trial["allocated_peak_bytes"]
+            assert alone["prediction"]["step"] == trial["step"]
+            unused = alone["prediction"]["memory_bytes"] - trial["gpu_bytes"]
+            assert alone["prediction"]["margin_bytes"] == trial["margin_bytes"] + unused
+        else:
+            assert alone["peak_allocated_bytes"] == trial["allocated_peak_bytes"]
+
+
+KNOBS = {
+    "attention": "naive",
+    "optimizer": "foreach",
+    "checkpoint": "none",
+    "cross_entropy": "full",
+    "allocator": "default",
+    "precision": "fp32",
+    "grad_accum": 1,
+}
+
+
+def is_of(changes: dict[str, Any], axes: dict[str, Any]) -> bool:
+    return all(axes.get(name, default) == changes.get(name, default) for name, default in KNOBS.items())
+
+
+def test_the_whole_training_has_hours_and_a_cost(trials: list[dict[str, Any]], answer: tuple[Ran, Path]) -> None:
+    asked = next(each for each in trials if each["gpu"] == "rtx-4090" and not each["changes"])
+    hours = 1e9 / asked["tokens"] * asked["step"]["point_s"] / 3600
+    row = next(line for line in answer[0].out.splitlines() if line.startswith(" rtx-4090"))
+    assert float(row.split()[-1]) == pytest.approx(0.4 * hours, rel=0.01)
+
+
+def test_a_gpu_of_which_only_the_memory_is_known_has_no_times(trials: list[dict[str, Any]]) -> None:
+    assert {each["step"] is None for each in trials if each["gpu"] == "24GiB"} == {True}
+
+
+def test_the_gate_exits_with_3_only_where_the_step_does_not_fit(tmp_path: Path) -> None:
+    words = (
+        "fit",
+        *QUESTION,
+        "--on=24GiB",
+        "--keep=batch,precision,optimizer,checkpoint,cross-entropy,ranks",
+        "--gate",
+    )
+    assert answered(*words, "--budget=760MiB", cwd=tmp_path).code == 3
+    assert answered(*words, cwd=tmp_path).code == 0
+
+
+def test_where_nothing_fits_the_nearest_miss_and_what_it_takes_are_said(tmp_path: Path) -> None:
+    keep = "--keep=batch,precision,checkpoint,cross-entropy,ranks"
+    ran = answered("fit", *QUESTION, "--on=24GiB", "--budget=610MiB", keep, cwd=tmp_path, COLUMNS="400")
+    assert ran.code == 0
+    assert "Nothing that was tried fits: nearest is" in ran.out
+    assert "lacks" in ran.out
+    assert "The smallest known GPU that has enough is" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--on=409",), "--on 409 is not a known GPU or a memory size such as 24GiB"),
+        (("--keep=bach",), "--keep bach is not something that fit changes. Did you mean batch?"),
+        (("--budget=22",), "--budget 22 is not a memory size, such as 22GiB"),
+        (("--tokens=1x",), "--tokens 1x is not a number of tokens, such as 500k, 20M or 1.5B"),
+        (("--tokens-per-step=1000", "--batch=4", "--ctx=256"), "Nearest: 1024"),
+        (("--tokens-per-step=1024", "--grad-accum=2"), "--tokens-per-step determines --grad-accum: drop one of them"),
+        (("--on=h100", "--price=a100-80gb=1"), "--price names a100-80gb, but --on does not"),
+        (("--ctx=128,256",), "fit answers one question at a time. Give one: --ctx 128"),
+        (("--compile",), "--execution compiled cannot be simulated"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_answered_with_one_line(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    ran = answered("fit", *words, cwd=tmp_path)
+    assert ran.code == 2
+    assert said in " ".join(ran.err.split())
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_tokens_per_step_determine_the_micro_batches(tmp_path: Path) -> None:
+    ran = answered("fit", *QUESTION, "--on=24GiB", "--tokens-per-step=4096", "--out=runs", cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    (cell,) = record_in(tmp_path / "runs")["cells"]
+    assert cell["axes"]["grad_accum"] == 4
+    assert cell["trials"][0]["tokens"] == 4096

@@ -1,0 +1,117 @@
+"""The search of `sysbench fit` against brute force: every combination of changes, simulated on every size of GPU."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from sysbench.commands.fit.changes import Change, Combination, changed, changes_of
+from sysbench.commands.fit.measure import Simulations
+from sysbench.commands.fit.search import MAX_CHANGES, Outcome, Search
+from sysbench.commands.fit.spec import FitCell, FitSpec
+
+MIB = 2**20
+
+BUDGETS_MIB = (700, 760, 800, 830, 860, 880, 900, 930, 960, 1000, 1050, 1100, 1200, 1400)
+"""From a GPU on which nothing fits to one on which everything does."""
+
+SHAPE = {"d_model": (64,), "d_ff": (256,), "layers": (2,), "heads": (4,)}
+
+QUESTIONS = {
+    "logits": FitSpec(
+        **SHAPE, vocab=(20_000,), ctx=(256,), batch=(4,), gpus=("a100-40gb",), keep=("precision", "ranks")
+    ),
+    "scores": FitSpec(**SHAPE, vocab=(500,), ctx=(1024,), batch=(4,), gpus=("a100-40gb",), keep=("precision", "ranks")),
+}
+
+
+def question(spec: FitSpec, budget_mib: int) -> FitCell:
+    (cell,) = spec.cells()
+    return cell.model_copy(update={"budget": budget_mib * MIB})
+
+
+Table = Mapping[tuple[Combination, int], Outcome | None]
+"""The outcome of every combination with every budget."""
+
+
+@pytest.fixture(scope="module", params=list(QUESTIONS))
+def simulated(request: pytest.FixtureRequest) -> tuple[list[Change], Table]:
+    """The changes of a question, and every combination of them, simulated with every budget."""
+    spec = QUESTIONS[request.param]
+    simulations = {budget: Simulations(question(spec, budget)) for budget in BUDGETS_MIB}
+    changes = changes_of(question(spec, BUDGETS_MIB[0]))
+    return changes, {
+        (combination, budget): simulations[budget].outcome(combination, "a100-40gb")
+        for combination in every_combination(changes)
+        for budget in BUDGETS_MIB
+    }
+
+
+def every_combination(changes: list[Change]) -> Iterator[Combination]:
+    groups: dict[str, list[Change | None]] = {}
+    for change in changes:
+        groups.setdefault(change.group, [None]).append(change)
+    for chosen in itertools.product(*groups.values()):
+        found = [change for change in chosen if change is not None]
+        costly = [change for change in found if change.costs_time and not change.replays]
+        if len(costly) <= MAX_CHANGES:
+            yield tuple(sorted(found, key=lambda change: (change.replays, change.costs_time)))
+
+
+@pytest.mark.parametrize("budget", BUDGETS_MIB)
+def test_the_fastest_combination_that_fits_is_the_fastest_of_all(
+    simulated: tuple[list[Change], Table], budget: int
+) -> None:
+    changes, table = simulated
+    asked: list[Combination] = []
+
+    def look_up(combination: Combination, _: str) -> Outcome | None:
+        key = tuple(sorted(combination, key=lambda change: (change.replays, change.costs_time)))
+        asked.append(key)
+        return table[key, budget]
+
+    tried = [combination for combination, _ in Search(("a100-40gb",), changes, look_up, faster=True).run()]
+    found = [outcome.step_s for each in asked if (outcome := table[each, budget]) and outcome.fits]
+    everything = [
+        outcome.step_s for (_, where), outcome in table.items() if where == budget and outcome and outcome.fits
+    ]
+    assert bool(found) == bool(everything)
+    assert min(found, default=0) == pytest.approx(min(everything, default=0))
+    assert len(tried) == len(set(tried)) < len(table) / len(BUDGETS_MIB)
+
+
+def test_where_the_state_alone_is_too_large_only_changes_of_the_state_are_tried(
+    simulated: tuple[list[Change], Table],
+) -> None:
+    changes, table = simulated
+    too_small = {key: Outcome(False, 1, 1.0, False, False) for key, _ in table}
+    tried = [each for each, _ in Search(("a100-40gb",), changes, lambda each, _: too_small[each]).run()]
+    assert all(change.frees_state for combination in tried for change in combination)
+
+
+def test_a_step_that_fits_is_not_searched_unless_a_faster_one_is_wanted() -> None:
+    (cell,) = FitSpec(ctx=(32,), size=("tiny",), gpus=("h100",)).cells()
+    fits = Outcome(True, 1, 1.0, True, True)
+    assert [each for each, _ in Search(("h100",), changes_of(cell), lambda *_: fits).run()] == [()]
+
+
+def test_what_is_kept_is_not_changed() -> None:
+    (cell,) = FitSpec(ctx=(32,), batch=(8,), gpus=("h100",), keep=("batch", "attention", "ranks")).cells()
+    groups = {change.group for change in changes_of(cell)}
+    assert groups == {"checkpoint", "cross_entropy", "allocator", "optimizer", "precision"}
+
+
+def test_a_value_that_the_user_chose_is_not_changed_but_for_what_alters_learning() -> None:
+    (cell,) = FitSpec(ctx=(32,), batch=(1,), gpus=("h100",), attention=("flash",), precision=("bf16",)).cells()
+    assert not {"attention", "precision", "batch"} & {change.group for change in changes_of(cell)}
+
+
+def test_micro_batches_and_ranks_keep_the_sequences_of_a_step() -> None:
+    (cell,) = FitSpec(ctx=(32,), batch=(6,), grad_accum=(2,), gpus=("h100",)).cells()
+    changes = [change for change in changes_of(cell) if change.group in ("batch", "ranks")]
+    assert {change.group for change in changes} == {"batch", "ranks"}
+    for change in changes:
+        step = changed(cell, (change,))
+        assert step.batch * step.grad_accum * step.ranks == 12
