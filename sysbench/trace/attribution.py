@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.trace import range_tree
-from sysbench.trace.columns import FirstRows, Nesting, distinct, map_distinct, self_time_ns, take_or_none
+from sysbench.trace.columns import Nesting, distinct, first_rows, map_distinct, self_time_ns, take_or_none
 from sysbench.trace.range_tree import BACKWARD, FORWARD, RangeTree
 from sysbench.trace.recording import (
     DURATION,
@@ -128,12 +128,12 @@ def slice_recording(recording: Recording) -> tuple[RangeTree, Slices]:
 
 def _append_launches(work: Table, launches: Table) -> None:
     """Append columns with the launch of each piece of work: the first launch with its correlation number."""
-    first_launches = FirstRows.of(launches.column(column_index(Launches, "correlation")))
+    first_launch = first_rows(launches.column(column_index(Launches, "correlation")))
     start_ns, duration_ns = launches.column(START), launches.column(DURATION)
     thread = launches.column(column_index(Launches, "thread"))
 
     def launched(_: Integers, own_start_ns: Integers, correlation: Integers) -> Sequence[Integers]:
-        launch = first_launches.find(correlation)
+        launch = first_launch(correlation)
         unknown = launch == NONE
         return (
             launch,

@@ -105,26 +105,18 @@ def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
     return rows, found
 
 
-@dataclass(frozen=True)
-class FirstRows:
-    """The first row of each key."""
+def first_rows(keys: Integers) -> Callable[[Integers], Integers]:
+    """Return a function that finds the first row with each key: NONE if there is none, or if the key is NONE."""
+    order = np.argsort(keys, kind="stable").astype(np.int32)  # half the memory: there can be tens of millions
+    ordered = keys[order]
 
-    keys: Integers
-    """The keys of all rows, in ascending order."""
-    rows: NDArray[np.int32]
-
-    @classmethod
-    def of(cls, keys: Integers) -> FirstRows:
-        """Index rows by their keys; rows whose key is NONE are never found."""
-        order = np.argsort(keys, kind="stable")
-        return cls(keys[order], order.astype(np.int32))  # half the memory: there can be tens of millions
-
-    def find(self, wanted: Integers) -> Integers:
-        """Return the first row with each wanted key; NONE if there is none, or if the key is NONE."""
-        if not len(self.keys):
+    def find(wanted: Integers) -> Integers:
+        if not len(ordered):
             return np.full(len(wanted), NONE, np.int64)
-        position = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        return np.where((wanted != NONE) & (self.keys[position] == wanted), self.rows[position], np.int64(NONE))
+        position = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+        return np.where((wanted != NONE) & (ordered[position] == wanted), order[position], np.int64(NONE))
+
+    return find
 
 
 @dataclass(frozen=True)

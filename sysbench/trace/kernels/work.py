@@ -147,7 +147,6 @@ def _attention_product(cell: ModelCell, shape: ModelShape) -> Amount:
 
 
 def _score_count(cell: ModelCell, shape: ModelShape) -> int:
-    """Return the number of attention scores in all layers."""
     return shape.layers * cell.batch * (shape.heads // _tensor_parallel_ranks(cell)) * cell.ctx**2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Final, Literal
@@ -10,7 +11,7 @@ from typing import Final, Literal
 import numpy as np
 
 from sysbench.trace import range_tree
-from sysbench.trace.columns import FirstRows, Intervals, map_distinct, take_or_none, union
+from sysbench.trace.columns import Intervals, first_rows, map_distinct, take_or_none, union
 from sysbench.trace.kernels.names import classify
 from sysbench.trace.ranks.summary import Kind, kind_of
 from sysbench.trace.recording import (
@@ -180,8 +181,8 @@ class _Work:
     name: Integers
     kind: Integers
     correlation: Integers
-    launches: FirstRows
-    """Launches by correlation number."""
+    launch_of: Callable[[Integers], Integers]
+    """Finds the launch with each correlation number."""
     launches_ns: Integers
 
     @classmethod
@@ -191,13 +192,13 @@ class _Work:
             recording.work.column(column_index(DeviceWork, each))
             for each in ("start_ns", "duration_ns", "name", "kind", "correlation")
         )
-        launches = FirstRows.of(recording.launches.column(column_index(Launches, "correlation")))
+        launch_of = first_rows(recording.launches.column(column_index(Launches, "correlation")))
         launches_ns = recording.launches.column(START)
-        return cls(start_ns, start_ns + duration_ns, name, kind, correlation, launches, launches_ns)
+        return cls(start_ns, start_ns + duration_ns, name, kind, correlation, launch_of, launches_ns)
 
     def launched_ns(self, correlation: Integers, own_ns: Integers) -> Integers:
         """Return the launch time of each piece of work; its start time, `own_ns`, if the launch was not recorded."""
-        launch = self.launches.find(correlation)
+        launch = self.launch_of(correlation)
         return np.where(launch == NONE, own_ns, take_or_none(self.launches_ns, launch))
 
 
@@ -297,7 +298,6 @@ def _merge(one: Intervals, other: Intervals) -> Intervals:
 
 
 def _subtract(one: Intervals, other: Intervals) -> Intervals:
-    """Return the intervals covered by `one` but not by `other`."""
     edges = np.unique(np.concatenate([one.start_ns, one.end_ns, other.start_ns, other.end_ns]))
     start, end = edges[:-1], edges[1:]
     kept = (one.covered_before_ns(end) > one.covered_before_ns(start)) & (
