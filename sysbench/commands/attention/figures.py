@@ -508,7 +508,7 @@ def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) 
     beyond = [each.beyond for each in frontier(own_cells) if each.beyond is not None]
     if not points and not beyond:
         return None
-    laws = [each.law for each in growth(own_cells, "seq") if each.quantity == quantity]
+    laws = [each.law for each in growth(own_cells, "seq", (quantity,))]
     return Curve(
         implementation=name,
         points=tuple(points),
