@@ -245,7 +245,7 @@ def _refused(facts: Facts, what: str, **option: object) -> Prospect | None:
         refusal = Admission(RunOptions(), lambda _: None).refusal(placed)
         if refusal is None:
             return None
-        _, complaint = refusal
+        complaint = refusal.detail
     reason, *remedy = re.split(r"; |\. ", complaint.removeprefix(f"--{name} {option[name]} "), maxsplit=1)
     return _no(what, reason, *remedy)
 
