@@ -10,4 +10,5 @@ COMMAND = Command(
     refuse_files="command:refuse_unsupported_files",
     figures=None,
     screen="live:FitScreen",
+    default_tables="tables:default_tables",
 )

@@ -11,6 +11,7 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.fit.findings import of_run, verdict
 from sysbench.commands.fit.record import Cause, FitCellRecord, FitRecord, Trial
+from sysbench.commands.fit.spec import FitSpec
 from sysbench.commands.fit.suggestions import Suggestions, command, suggestions, words
 from sysbench.log.predictions import INTERVAL
 from sysbench.render import remarks
@@ -253,7 +254,12 @@ TABLES: dict[str, Callable[[FitRecord], list[Table]]] = {
     "asked": ASKED,
     "causes": CAUSES,
     "changes": _suggestion_table("changes", "changes that make it", False),
-    "learning": _suggestion_table("learning", "changes that also alter what is learned, and make it", True),
+    "learning": _suggestion_table("learning", "changes that alter what is learned, and make it", True),
     "commands": COMMANDS,
 }
 """Builders of all tables, in the order in which they are shown."""
+
+
+def default_tables(spec: FitSpec) -> tuple[str, ...]:
+    """Return all tables; those with changes are shown only where there are any."""
+    return tuple(TABLES)

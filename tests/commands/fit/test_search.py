@@ -14,16 +14,14 @@ from sysbench.commands.fit.spec import FitCell, FitSpec
 
 MIB = 2**20
 
-BUDGETS_MIB = (700, 760, 800, 830, 860, 880, 900, 930, 960, 1000, 1050, 1100, 1200, 1400)
+BUDGETS_MIB = (640, 700, 720, 740, 760, 780, 800, 830, 860, 1000)
 """From a GPU on which nothing fits to one on which everything does."""
 
-SHAPE = {"d_model": (64,), "d_ff": (256,), "layers": (2,), "heads": (4,)}
+SHAPE = {"d_model": (64,), "d_ff": (256,), "layers": (2,), "heads": (4,), "batch": (2,), "gpus": ("a100-40gb",)}
 
 QUESTIONS = {
-    "logits": FitSpec(
-        **SHAPE, vocab=(20_000,), ctx=(256,), batch=(4,), gpus=("a100-40gb",), keep=("precision", "ranks")
-    ),
-    "scores": FitSpec(**SHAPE, vocab=(500,), ctx=(1024,), batch=(4,), gpus=("a100-40gb",), keep=("precision", "ranks")),
+    "logits": FitSpec(**SHAPE, vocab=(40_000,), ctx=(256,), keep=("precision", "ranks", "attention")),
+    "scores": FitSpec(**SHAPE, vocab=(500,), ctx=(1024,), keep=("precision", "ranks", "cross-entropy", "optimizer")),
 }
 
 
