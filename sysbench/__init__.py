@@ -3,6 +3,8 @@
 The functions (`load`, `run`, `measure`, `record`, …) and the spec classes (`TimeSpec`, …) are imported on first use.
 """
 
+from sysbench.package import VERSION
+
 TYPE_CHECKING = False  # `typing` takes longer to import than everything else here
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from sysbench.commands.time.spec import TimeSpec
     from sysbench.errors import SysbenchError
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "AccumSpec",

@@ -16,7 +16,6 @@ from sysbench.spec.quantities import Size
 from sysbench.spec.validation import invalid_spec
 
 if TYPE_CHECKING:
-    from sysbench.commands.time.spec import TimeCell
     from sysbench.spec.model import ModelCell, Phase, Precision
 
 DeviceType = Literal["cpu", "cuda", "mps"]
@@ -93,7 +92,7 @@ class RunCell(BaseModel):
         return False
 
     @property
-    def reference_time_cell(self) -> TimeCell | None:
+    def reference_time_cell(self) -> RunCell | None:
         """A cell to measure before this one, in a separate process; None for most cells."""
         return None
 

@@ -51,7 +51,6 @@ def test_nothing_is_keyed_by_the_names_of_commands_but_the_list_of_them() -> Non
 
 KNOWN_TO_OTHERS = {
     ("profile", "time"),  # a profile times the step first
-    ("loop", "time"),  # a loop is synchronized as a timed step is
 }
 """Commands whose folder imports that of another, and the other."""
 
@@ -103,8 +102,6 @@ def test_every_part_that_a_command_names_is_there() -> None:
 def test_no_module_imports_itself_through_others() -> None:
     graph = build_graph("sysbench", exclude_type_checking_imports=True)
     imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
-    # The package itself only passes on what `sysbench.api` and the specs offer, once somebody asks for it.
-    imported["sysbench"] = set()
     TopologicalSorter(imported).prepare()
 
 
