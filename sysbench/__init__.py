@@ -3,8 +3,6 @@
 The functions (`load`, `run`, `measure`, `record`, …) and the spec classes (`TimeSpec`, …) are imported on first use.
 """
 
-from sysbench.package import VERSION
-
 TYPE_CHECKING = False  # `typing` takes longer to import than everything else here
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from sysbench.commands.time.spec import TimeSpec
     from sysbench.errors import SysbenchError
 
-__version__ = VERSION
+    __version__: str
 
 __all__ = [
     "AccumSpec",
@@ -67,6 +65,10 @@ def _found(name: str) -> object:
 
     if name in ("phase", "step"):  # a script with marks that is not recorded imports nothing else
         return getattr(marks, name)
+    if name == "__version__":
+        from sysbench.package import VERSION
+
+        return VERSION
     from sysbench import api
     from sysbench.command import command_of, kinds
 
