@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -11,6 +12,10 @@ from pathlib import Path
 from grimp import build_graph
 
 from sysbench.command import commands, kinds
+from sysbench.commands.time.record import ReadingsRecord
+from sysbench.log import records
+from sysbench.log.events import EVENTS, Event
+from sysbench.spec.frozen import Frozen
 
 PACKAGE = Path(__file__).parents[2] / "sysbench"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -108,6 +113,23 @@ def test_no_module_imports_itself_through_others() -> None:
 def test_axes_are_rarely_looked_up_by_name() -> None:
     found = [path for path in SOURCES for _ in range(path.read_text(encoding="utf-8").count(".axes["))]
     assert len(found) <= MOST_LOOKUPS
+
+
+def test_a_record_keeps_its_event_instead_of_declaring_its_fields_again() -> None:
+    declared: dict[type, dict[str, str]] = {
+        cls: {name: str(cls.__annotations__[name]) for name in cls.__annotations__ if name not in ("event", "cell")}
+        for cls in (*EVENTS.values(), *_record_classes())
+    }
+    for event in EVENTS.values():
+        for record in set(_record_classes()) - {ReadingsRecord}:  # medians over readings, not a reading
+            common = declared[event].items() & declared[record].items()
+            assert len(common) < 3, f"{event.__name__} and {record.__name__}: {sorted(common)}"
+
+
+def _record_classes() -> list[type[Frozen]]:
+    modules = [records, *(sys.modules[commands()[kind].part("record").__module__] for kind in kinds())]
+    found = [cls for module in modules for cls in vars(module).values() if isinstance(cls, type)]
+    return [cls for cls in found if issubclass(cls, Frozen) and not issubclass(cls, Event)]
 
 
 def test_functions_fit_a_screen() -> None:

@@ -7,9 +7,10 @@ from typing import Literal
 from pydantic import Field
 
 from sysbench.commands.profile.spec import ProfileCell, Profiler
-from sysbench.log.events import SCHEMA_VERSION, Event
+from sysbench.log.events import Event
 from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import CellRecord, RunRecord, Samples
+from sysbench.log.upgrades import SCHEMA_VERSION
 from sysbench.package import VERSION
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Finite, PerSecond, Seconds
