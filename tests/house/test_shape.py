@@ -116,12 +116,13 @@ def test_axes_are_rarely_looked_up_by_name() -> None:
 
 
 def test_a_record_keeps_its_event_instead_of_declaring_its_fields_again() -> None:
+    records = _record_classes()  # importing them registers the events of their commands
     declared: dict[type, dict[str, str]] = {
         cls: {name: str(cls.__annotations__[name]) for name in cls.__annotations__ if name not in ("event", "cell")}
-        for cls in (*EVENTS.values(), *_record_classes())
+        for cls in (*EVENTS.values(), *records)
     }
     for event in EVENTS.values():
-        for record in set(_record_classes()) - {ReadingsRecord}:  # medians over readings, not a reading
+        for record in set(records) - {ReadingsRecord}:  # medians over readings, not a reading
             common = declared[event].items() & declared[record].items()
             assert len(common) < 3, f"{event.__name__} and {record.__name__}: {sorted(common)}"
 
