@@ -56,9 +56,6 @@ USUAL_DIM: Final = 64
 LARGEST: Final = 2
 """Largest number of kinds of tensors that a sentence names."""
 
-_MEMORY: Final = re.compile(r"ran out of memory|\b[KMGT]i?B are free|of memory")
-"""Matches the engine's messages for cells that were skipped for lack of memory."""
-
 _SETTING: Final = ("simulate", "device", "threads", "precision", "batch", "heads")
 
 
@@ -108,11 +105,6 @@ def subject_of(quantity: Quantity) -> Subject:
     return "memory" if quantity == "saved" else "times"
 
 
-def over_memory(cell: AttentionCellRecord) -> bool:
-    """Whether the cell ran out of memory, or was skipped because it would have."""
-    return cell.outcome == "oom" or (cell.outcome == "skipped" and _MEMORY.search(cell.detail or "") is not None)
-
-
 def settings(cells: Iterable[AttentionCellRecord]) -> list[list[AttentionCellRecord]]:
     """Group the cells by setting: batch, precision, device and so on."""
     return group_ignoring(cells, "implementation", "dim", "seq")
@@ -152,7 +144,7 @@ def growth(
 
 def frontier(cells: Iterable[AttentionCellRecord]) -> list[Limit[AttentionCellRecord]]:
     """Return the sequence lengths at which the rows of cells run out of memory, where known."""
-    return limits(cells, "seq", lambda cell: cell.outcome == "ok", over_memory)
+    return limits(cells, "seq", lambda cell: cell.outcome == "ok", lambda cell: cell.lacks_memory)
 
 
 def smallest_beyond(cells: Cells) -> AttentionCellRecord | None:

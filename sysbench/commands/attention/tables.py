@@ -24,7 +24,6 @@ from sysbench.commands.attention.findings import (
     growth,
     implementations,
     named_settings,
-    over_memory,
     passages,
     predicted,
     settings,
@@ -122,7 +121,7 @@ def status(cell: AttentionCellRecord) -> Word:
     """Return the outcome to show for a cell; `simulated` or `predicted` for a finished cell that was not measured."""
     if cell.outcome == "ok":
         return Word("ok" if cell.source == "measured" else cell.source, "quiet")
-    if over_memory(cell):
+    if cell.lacks_memory:
         return Word("does not fit" if cell.cell.simulated else cell.outcome, "bad")
     return remarks.outcome_word(cell.outcome)
 
@@ -728,7 +727,7 @@ def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
     """Yield the reasons why cells have no numbers, grouped by implementation; findings cover out-of-memory cells."""
     grouped: dict[tuple[str, str], list[AttentionCellRecord]] = {}
     for cell in record.cells:
-        if cell.outcome != "ok" and not over_memory(cell):
+        if cell.outcome != "ok" and not cell.lacks_memory:
             reason = _PREDICTED.sub("", remarks.reason(cell))
             grouped.setdefault((cell.cell.implementation, reason), []).append(cell)
     for (name, _), cells in grouped.items():

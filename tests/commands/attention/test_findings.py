@@ -248,7 +248,8 @@ def over_budget(lengths: set[int], predicted: str = "about 4 min") -> AttentionR
         if getattr(event, "cell", None) not in keys:
             events.append(event)
         elif isinstance(event, CellFinished):
-            events.append(event.model_copy(update={"outcome": "skipped", "detail": detail}))
+            ended = {"outcome": "skipped", "detail": detail, "reason": "over-budget"}
+            events.append(event.model_copy(update=ended))
     return fold(events)
 
 
@@ -323,7 +324,8 @@ def test_a_cell_skipped_for_lack_of_time_is_not_beyond_memory() -> None:
     events = runs.events(ONE)
     last = [number for number, event in enumerate(events) if isinstance(event, CellStarted)][-1]
     key = list(ONE.cells())[-1].key
-    skipped = CellFinished(at_s=0, cell=key, outcome="skipped", detail="would take about 90 s, --budget allows 60 s")
+    detail = "would take about 90 s, --budget allows 60 s"
+    skipped = CellFinished(at_s=0, cell=key, outcome="skipped", detail=detail, reason="over-budget")
     record = fold([*events[:last], skipped, RunFinished(at_s=1, status="complete")])
     (found,) = frontier(record.cells)
     assert found.beyond is None
