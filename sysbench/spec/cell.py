@@ -76,6 +76,9 @@ class RunCell(BaseModel):
         canonical = _CANONICAL.encode(self.model_dump(mode="json"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
+    named_by_title: ClassVar[bool] = False
+    """Whether a report names a cell by its title instead of the axes in which it differs from other cells."""
+
     @property
     def simulated(self) -> str | None:
         """The simulated GPU; None if the cell is measured on a real device."""
