@@ -95,6 +95,9 @@ edition.
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+StepPrecision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-true"]
+"""`bf16` and `fp16` are autocast over fp32 parameters; with `bf16-true`, parameters are bf16, and all else follows."""
+
 Mode = Literal["inference", "forward", "forward-backward", "train"]
 Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex", "own"]
@@ -106,8 +109,8 @@ Optimizer = AdamW | Code
 """An implementation of AdamW, or the user's factory."""
 
 Precisions = Annotated[
-    tuple[Precision, ...],
-    BeforeValidator(choices("a precision", get_args(Precision))),
+    tuple[StepPrecision, ...],
+    BeforeValidator(choices("a precision", get_args(StepPrecision))),
     Axis("choice", order=53, name_order=30, comparison="controlled"),
 ]
 
@@ -133,7 +136,7 @@ STEP = "Training step"
 RANKS = "Several ranks"
 
 
-def precision_problem(precision: Precision, device: DeviceType) -> str | None:
+def precision_problem(precision: StepPrecision, device: DeviceType) -> str | None:
     """Return the reason why a type of device does not support a precision, or None if it does."""
     if precision == "fp16" and device == "cpu":
         return "--precision fp16 is not supported on the CPU, which would emulate it; use bf16 there, or --device cuda"
@@ -152,7 +155,7 @@ class GridCell(RunCell):
     model: ModelShape | OwnModel
     ctx: Size
     batch: Size
-    precision: Precision
+    precision: StepPrecision
     attention: Attention
     execution: Execution
     optimizer: Optimizer
@@ -193,7 +196,9 @@ class GridCell(RunCell):
     @property
     def compute_precision(self) -> Precision:
         """The number format in which matrix products are computed."""
-        return "bf16" if self.param_dtype == "bf16" and self.precision in ("fp32", "tf32") else self.precision
+        if self.precision == "bf16-true" or (self.param_dtype == "bf16" and self.precision in ("fp32", "tf32")):
+            return "bf16"
+        return self.precision
 
     @property
     def tokens(self) -> int:
@@ -404,7 +409,7 @@ class ModelSpec(RunSpec):
     ] = Field(
         default=("fp32",),
         description="Numeric format: fp32 and tf32 compute in that format; bf16 and fp16 use autocast over fp32 "
-        "parameters.",
+        "parameters; with bf16-true, parameters, gradients and optimizer state are bf16.",
     )
     attention: Annotated[
         tuple[Attention, ...],

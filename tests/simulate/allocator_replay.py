@@ -105,7 +105,7 @@ def reproduce(
     trace = snapshot["device_traces"][device]
     if any(tuple(entry.get("pool_id", (0, 0))) != (0, 0) for entry in trace):
         raise ValueError("traces with private memory pools (CUDA graphs, MemPool) are not simulated")
-    settings = AllocatorSettings.from_snapshot(snapshot.get("allocator_settings", {}))
+    settings = _settings(snapshot.get("allocator_settings", {}))
     segments = [segment for segment in snapshot["segments"] if int(segment.get("device", 0)) == device]
     run = _Run(trace, capacity_bytes or _UNKNOWN_CAPACITY_BYTES)
     run.allocator = RestorableAllocator.from_segments(
@@ -145,6 +145,23 @@ class _RecordedDevice(AdoptingDevice):
 
     def release(self, size_bytes: int) -> None:
         """Nothing to do: what is left is in the recording."""
+
+
+def _settings(recorded: Mapping[str, Any]) -> AllocatorSettings:
+    """Return the settings in the `allocator_settings` of a memory snapshot.
+
+    The option text contains only the options from the last call that set any. The separate fields also reflect earlier
+    calls, and take precedence.
+    """
+    values = vars(AllocatorSettings.parse(str(recorded.get("PYTORCH_CUDA_ALLOC_CONF", "")))).copy()
+    if "max_split_size" in recorded:
+        values["max_split_bytes"] = int(recorded["max_split_size"]) % (UNLIMITED + 1)
+    for name in ("garbage_collection_threshold", "expandable_segments"):
+        values[name] = recorded.get(name, values[name])
+    divisions = recorded.get("roundup_power2_divisions")
+    if divisions:
+        values["roundup_power2_divisions"] = tuple(divisions[key] for key in sorted(divisions, key=int))
+    return AllocatorSettings(**values)
 
 
 class _Run:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
 from sysbench.lab.attention import kernel_of
-from sysbench.lab.precision import compute_dtype
+from sysbench.lab.precision import building, compute_dtype
 from sysbench.lab.transformer import build
 from sysbench.lab.workload.imports import Printed
 from sysbench.lab.workload.inputs import random_tokens
@@ -98,7 +98,8 @@ def built_in_workload(
 
     `trial` creates the context of the trial run of attention.
     """
-    model = build(shape, cell.ctx, cell.attention, device, cell.seed)
+    with building(cell.precision):
+        model = build(shape, cell.ctx, cell.attention, device, cell.seed)
     sequences = random_tokens(shape.vocab, cell, device)
     # With inputs of the shape and type that the model's own attention will receive.
     size, dtype = (3, cell.batch, shape.heads, cell.ctx, shape.d_head), compute_dtype(cell.compute_precision)
