@@ -23,11 +23,12 @@ from torch.nn.attention import sdpa_kernel
 
 from sysbench.errors import UnavailableError, nearest
 from sysbench.lab.attention import BACKENDS, KINDS
+from sysbench.lab.knobs.optimizers import optimizer_for
 from sysbench.lab.precision import building
 from sysbench.lab.workload.imports import LoadedCode, Printed, arguments_for, code_file, import_s, load_code, user_code
 from sysbench.lab.workload.inputs import create_inputs
 from sysbench.lab.workload.losses import Loss
-from sysbench.lab.workload.workload import Batch, OwnWorkload, Workload, adamw
+from sysbench.lab.workload.workload import Batch, OwnWorkload, Workload
 from sysbench.spec import extras
 from sysbench.spec.model import BUILT_IN_ATTENTION, Attention, ModelCell, ModelShape
 from sysbench.spec.options import flag_of
@@ -77,7 +78,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
     return Workload(
         model=model,
         batches=batches,
-        optimizer=partial(adamw, model, cell.optimizer)
+        optimizer=partial(optimizer_for, model, cell.optimizer)
         if optimizers is None
         else partial(_own_optimizer, optimizers, model),
         tokens=cell.tokens if inputs[0].tokens is not None else None,
