@@ -42,7 +42,7 @@ from sysbench.log.events import (
     WorkerExited,
     WorkerReady,
 )
-from sysbench.log.outcomes import Outcome
+from sysbench.log.outcomes import REASONS, Outcome, Reason
 from sysbench.spec.cell import RunCell
 from sysbench.spec.model import Precision
 
@@ -115,7 +115,7 @@ class Supervisor:
             self._conversation.check_interrupts()
             refusal = self._admission.refusal(placed)
             if refusal is not None:
-                yield _finished(placed.cell, *refusal)
+                yield _finished(placed.cell, refusal.outcome, refusal.detail, refusal.reason)
             else:
                 yield from self._run_cell(placed)
         yield from self._shut_down_worker()
@@ -150,7 +150,8 @@ class Supervisor:
             if timed.outcome != "ok":
                 if timed.outcome == "oom":
                     self._admission.remember_too_large(placed)
-                yield _finished(placed.cell, timed.outcome, f"without a profiler: {timed.detail or timed.outcome}")
+                detail = f"without a profiler: {timed.detail or timed.outcome}"
+                yield _finished(placed.cell, timed.outcome, detail, timed.reason)
                 return
         finished = yield from self._measure(placed)
         if placed.cell.simulated and finished.outcome == "oom":
@@ -363,8 +364,10 @@ def _leaves_threads_open(placed: PlacedCell) -> bool:
     return placed.device.type == "cpu" and placed.cell.threads is None and placed.cell.simulated is None
 
 
-def _finished(cell: RunCell, outcome: Outcome, detail: str | None = None) -> CellFinished:
-    return CellFinished(at_s=time.time(), cell=cell.key, outcome=outcome, detail=detail)
+def _finished(cell: RunCell, outcome: Outcome, detail: str, reason: Reason | None = None) -> CellFinished:
+    """Return the end of a cell; without `reason`, it is the one that the outcome has."""
+    reason = reason or REASONS.get(outcome)
+    return CellFinished(at_s=time.time(), cell=cell.key, outcome=outcome, detail=detail, reason=reason)
 
 
 def _describe_exit(exited: WorkerExited) -> str:

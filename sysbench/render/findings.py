@@ -37,6 +37,8 @@ class Statement:
     """Whether the sentence explains why these cells have no findings."""
     about: Subject = "times"
     """What the cells must be reliable for."""
+    hint: str = ""
+    """How to see more on a screen: names an option."""
 
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
@@ -92,31 +94,34 @@ def name_cells(cells: Sequence[CellRecord], name: Namer, max_named: int = MAX_NA
     return join_words([*words[:max_named], f"{len(words) - max_named} more"] if len(words) > max_named + 1 else words)
 
 
-def name_cells_by_context(
-    cells: Sequence[CellRecord], among: Sequence[CellRecord] | None = None, ignored: Iterable[str] = ()
+def name_cells_along(
+    cells: Sequence[CellRecord],
+    among: Sequence[CellRecord] | None = None,
+    ignored: Iterable[str] = (),
+    along: str = "ctx",
 ) -> str:
-    """Name cells grouped by context length: `small and large at ctx 128 and 256, and xl at ctx 128`.
+    """Name cells grouped by their values of an axis: `small and large at ctx 128 and 256, and xl at ctx 128`.
 
     Names contain the axes in which the cells in `among` (by default `cells`) differ, except the axes in `ignored`.
     """
     all_cells = cells if among is None else among
     differing = axes.varying(axes.axes_of(all_cells))
-    if "ctx" not in differing:
+    if along not in differing:
         return name_cells(cells, namer(all_cells, ignored), MAX_ALL_NAMED)
-    words = [axis for axis in differing if axis not in (*ignored, "ctx")]
-    contexts: dict[str, set[int]] = {}
+    words = [axis for axis in differing if axis not in (*ignored, along)]
+    values_by_name: dict[str, set[int]] = {}
     for cell in cells:
-        contexts.setdefault(" ".join(axes.phrase(axis, cell.axes.get(axis)) for axis in words), set()).add(
-            cell.axes["ctx"]
-        )
-    names_by_contexts: dict[tuple[int, ...], list[str]] = {}
-    for name, found in list(contexts.items())[:MAX_ALL_NAMED]:
-        names_by_contexts.setdefault(tuple(sorted(found)), []).append(name)
+        name = " ".join(axes.phrase(axis, cell.axes.get(axis)) for axis in words)
+        values_by_name.setdefault(name, set()).add(cell.axes[along])
+    names_by_values: dict[tuple[int, ...], list[str]] = {}
+    for name, values in list(values_by_name.items())[:MAX_ALL_NAMED]:
+        names_by_values.setdefault(tuple(sorted(values)), []).append(name)
+    symbol = axes.AXES[along].short_title
     clauses = [
-        f"{join_words(names)}{' at' * bool(names[0])} ctx {join_words(list(map(str, found)))}".strip()
-        for found, names in names_by_contexts.items()
+        f"{f'{join_words(names)} at ' if names[0] else ''}{symbol} {join_words(list(map(str, values)))}"
+        for values, names in names_by_values.items()
     ]
-    if uncounted := sum(len(found) for found in list(contexts.values())[MAX_ALL_NAMED:]):
+    if uncounted := sum(map(len, list(values_by_name.values())[MAX_ALL_NAMED:])):
         clauses.append(f"{uncounted} more cells")
     return clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])}, and {clauses[-1]}"
 

@@ -148,8 +148,8 @@ def _extremes(text: str) -> Iterator[str]:
     slow = re.search(r"first step takes (?:[\d.]+× to )?([\d.]+)×.*?(?:would be (\S+) % higher|\.$)", text)
     if slow and (float(slow[1]) <= 1 or (slow[2] and float(slow[2]) <= 0)):
         yield "a slow first step is not slow"
-    frontier = re.search(r"memory at ctx (\d+); ctx (\d+) fits", text)
-    if frontier and int(frontier[2]) >= int(frontier[1]):
+    frontier = re.search(r"ctx (\d+) fits, ctx (\d+) does not", text)
+    if frontier and int(frontier[1]) >= int(frontier[2]):
         yield "what is larger fits"
     for first, last in (
         re.findall(r"takes ([\d.,]+) (?:s|ms|µs) at ctx \d+ and ([\d.,]+) (?:s|ms|µs)", text)

@@ -9,29 +9,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, groupby, pairwise
+from operator import methodcaller
 from typing import Final, Literal
 
 from sysbench import units
-from sysbench.cells import group_ignoring
+from sysbench.cells import AXES, group_ignoring
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.log.outcomes import Subject
 from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import Samples
+from sysbench.render.finding_kinds import Growth, Limit, fit_growth, growth_text, limit_findings, limits
 from sysbench.render.findings import (
     Statement,
     contains_one,
     exclusions,
-    exponent,
     interval,
     join_words,
+    name_cells_along,
     no_difference_clause,
     reliable,
     undecided,
     with_interval,
 )
-from sysbench.render.table import sentence
-from sysbench.statistics import Crossover, NoPowerLaw, PowerLaw, Ratio, crossovers, direction, effect, power_law, ratio
+from sysbench.statistics import Crossover, PowerLaw, Ratio, crossovers, direction, effect, ratio
 
 Quantity = Literal["forward", "backward", "saved"]
 """`forward` and `backward` are times; `saved` is the memory that forward keeps for backward."""
@@ -48,16 +50,11 @@ NAMES: Final[dict[Quantity, str]] = {
     "saved": "memory kept for backward",
 }
 
-SYMBOLS: Final = {"seq": "N", "dim": "d"}
-
 USUAL_DIM: Final = 64
 """Head dimension of most models; findings refer to it if the sweep includes it."""
 
 LARGEST: Final = 2
 """Largest number of kinds of tensors that a sentence names."""
-
-_MEMORY: Final = re.compile(r"ran out of memory|\b[KMGT]i?B are free|of memory")
-"""Matches the engine's messages for cells that were skipped for lack of memory."""
 
 _SETTING: Final = ("simulate", "device", "threads", "precision", "batch", "heads")
 
@@ -108,16 +105,6 @@ def subject_of(quantity: Quantity) -> Subject:
     return "memory" if quantity == "saved" else "times"
 
 
-def over_memory(cell: AttentionCellRecord) -> bool:
-    """Whether the cell ran out of memory, or was skipped because it would have."""
-    return cell.outcome == "oom" or (cell.outcome == "skipped" and _MEMORY.search(cell.detail or "") is not None)
-
-
-def rows_along(cells: Iterable[AttentionCellRecord], axis: str) -> list[list[AttentionCellRecord]]:
-    """Return rows of cells that differ only in `axis`, each row in ascending order of this axis."""
-    return [sorted(row, key=lambda cell: int(cell.axes[axis])) for row in group_ignoring(cells, axis)]
-
-
 def settings(cells: Iterable[AttentionCellRecord]) -> list[list[AttentionCellRecord]]:
     """Group the cells by setting: batch, precision, device and so on."""
     return group_ignoring(cells, "implementation", "dim", "seq")
@@ -139,66 +126,25 @@ def named_settings(cells: Iterable[AttentionCellRecord]) -> Iterator[tuple[str, 
 # --- numbers
 
 
-@dataclass(frozen=True)
-class Growth:
-    """Growth of one quantity of one implementation along one axis."""
-
-    axis: str
-    quantity: Quantity
-    law: PowerLaw | NoPowerLaw
-    cells: Cells
-    """The cells to which the law is fitted."""
-
-    @property
-    def implementation(self) -> str:
-        """The implementation, which all cells share."""
-        return self.cells[0].cell.implementation
-
-
 def growth(
     cells: Iterable[AttentionCellRecord], axis: str, quantities: Sequence[Quantity] = QUANTITIES
-) -> list[Growth]:
+) -> list[Growth[AttentionCellRecord]]:
     """Return the growth of each quantity along `axis`, for each row with two or more reliable values."""
-    found = []
-    for row in rows_along(cells, axis):
+    symbol, found = AXES[axis].short_title, []
+    for row in group_ignoring(cells, axis):
         for quantity in quantities:
             known = reliable(row, subject_of(quantity))
-            points = {int(cell.axes[axis]): (cell, y) for cell in known if (y := value(cell, quantity))}
-            if len(points) > 1:
-                law = power_law(list(points), [y for _, y in points.values()])
-                found.append(Growth(axis, quantity, law, [cell for cell, _ in points.values()]))
-    return found
+            found.append(
+                fit_growth(
+                    NAMES[quantity], symbol, known, methodcaller("axis_value", axis), partial(value, quantity=quantity)
+                )
+            )
+    return [each for each in found if each is not None]
 
 
-@dataclass(frozen=True)
-class Frontier:
-    """The sequence length at which a row of cells runs out of memory."""
-
-    cells: Cells
-    """All cells of the row, ascending in N."""
-    fits: AttentionCellRecord | None
-    """The cell with the longest sequence that fits; None if none fits."""
-    beyond: AttentionCellRecord | None
-    """The cell with the shortest sequence that does not fit; None if all fit."""
-
-    @property
-    def untried(self) -> tuple[int, ...]:
-        """Sequence lengths between `fits` and `beyond` that were skipped or failed: it is unknown whether they fit."""
-        first = self.fits.cell.seq if self.fits else 0
-        last = self.beyond.cell.seq if self.beyond else None
-        lengths = (cell.cell.seq for cell in self.cells if cell.outcome != "ok")
-        return tuple(n for n in lengths if n > first and (last is None or n < last))
-
-
-def frontier(cells: Iterable[AttentionCellRecord]) -> list[Frontier]:
-    """Return the frontier of every row in which at least one cell is known to fit or not to fit."""
-    found = []
-    for row in rows_along(cells, "seq"):
-        fits = [cell for cell in row if cell.outcome == "ok"]
-        beyond = [cell for cell in row if over_memory(cell)]
-        if fits or beyond:
-            found.append(Frontier(row, fits[-1] if fits else None, beyond[0] if beyond else None))
-    return found
+def frontier(cells: Iterable[AttentionCellRecord]) -> list[Limit[AttentionCellRecord]]:
+    """Return the sequence lengths at which the rows of cells run out of memory, where known."""
+    return limits(cells, "seq", lambda cell: cell.outcome == "ok", lambda cell: cell.lacks_memory)
 
 
 def smallest_beyond(cells: Cells) -> AttentionCellRecord | None:
@@ -326,15 +272,7 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
 # --- sentences
 
 
-@dataclass(frozen=True)
-class Finding(Statement):
-    """A sentence about a sweep."""
-
-    hint: str = ""
-    """The option that shows more details."""
-
-
-def findings(record: AttentionRecord) -> Iterator[Finding]:
+def findings(record: AttentionRecord) -> Iterator[Statement]:
     """Yield all findings, setting by setting; if there are several settings, each sentence names its setting."""
     for setting, cells in named_settings(record.cells):
         dim = usual_dim(cells)
@@ -358,17 +296,17 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
             yield replace(each, text=f"{prefix}: {each.text}" if prefix else each.text)
         prefix = f"{setting}: " if setting else ""
         for excluded in exclusions(cells):
-            yield Finding(f"{prefix}{excluded.text}", excluded.cells, excluded.is_exclusion)
+            yield Statement(f"{prefix}{excluded.text}", excluded.cells, excluded.is_exclusion)
 
 
-def _unanswered(cells: Cells, believed: Cells) -> Iterator[Finding]:
+def _unanswered(cells: Cells, believed: Cells) -> Iterator[Statement]:
     """Yield that the fastest implementation is undecided, if cautions leave no two implementations to compare."""
     timed = [cell for cell in cells if value(cell, "forward") is not None]
     if len(implementations(timed)) > 1 and len(implementations(believed)) < 2:
-        yield Finding(undecided("which implementation is fastest", timed).text, ())
+        yield Statement(undecided("which implementation is fastest", timed).text, ())
 
 
-def _fastest(cells: Cells, dim: int | None) -> Iterator[Finding]:
+def _fastest(cells: Cells, dim: int | None) -> Iterator[Statement]:
     """Yield the fastest implementation for each range of lengths, and the crossovers between the fastest ones.
 
     An implementation that is always fastest is compared with the slowest one, at the longest N where they differ.
@@ -378,7 +316,7 @@ def _fastest(cells: Cells, dim: int | None) -> Iterator[Finding]:
         timed = [cell for cell in cells if value(cell, quantity) is not None]
         if len(found) == 1:
             text = f"{quantity} at d {dim}: {_only_lead(found[0], cells, quantity)}."
-            yield Finding(text, timed)
+            yield Statement(text, timed)
         elif found:
             takes = {(late.implementation, early.implementation) for early, late in pairwise(found)}
             crossings = [
@@ -388,7 +326,7 @@ def _fastest(cells: Cells, dim: int | None) -> Iterator[Finding]:
                 if each.quantity == quantity and (each.slower_first, each.other) in takes
             ]
             text = f"{quantity} at d {dim}: {_several_leads(found, cells)}.{''.join(crossings)}"
-            yield Finding(text, timed)
+            yield Statement(text, timed)
 
 
 def _several_leads(found: Sequence[Lead], cells: Cells) -> str:
@@ -437,7 +375,7 @@ def _with_interval(pair: Compared) -> str:
     return with_interval(pair.ratio, "90 % interval " if pair.first.prediction is not None else "95 % CI ")
 
 
-def _compiled(cells: Cells, dim: int | None) -> Iterator[Finding]:
+def _compiled(cells: Cells, dim: int | None) -> Iterator[Statement]:
     """Yield a comparison of compiled with naive attention for each phase.
 
     Covers the shortest and the longest sequence for which both have times.
@@ -455,10 +393,10 @@ def _compiled(cells: Cells, dim: int | None) -> Iterator[Finding]:
         parts += [f"compiled and naive {_do_not_differ(cells)} at N {join_words(same)}"] if same else []
         if parts:
             text = f"{quantity} at d {dim}: {'; '.join(parts)}."
-            yield Finding(text, [cell for pair in ends for cell in (pair.first, pair.second)])
+            yield Statement(text, [cell for pair in ends for cell in (pair.first, pair.second)])
 
 
-def _grows(cells: Cells, reliable: Cells, dim: int | None) -> Iterator[Finding]:
+def _grows(cells: Cells, reliable: Cells, dim: int | None) -> Iterator[Statement]:
     """Yield how times and memory at `dim` grow with N, and how times grow with d at the longest sequence.
 
     Times are those of the `reliable` cells. Implementations with identical statements share a sentence.
@@ -470,65 +408,24 @@ def _grows(cells: Cells, reliable: Cells, dim: int | None) -> Iterator[Finding]:
     in_n = growth([cell for cell in reliable if cell.cell.dim == dim], "seq", TIMES)
     in_d = growth([cell for cell in reliable if cell.cell.seq == longest], "dim", TIMES)
     saved = growth([cell for cell in cells if cell.cell.dim == dim], "seq", ("saved",))
-    told: tuple[tuple[list[Growth], str, Subject], ...] = (
-        ([each for each in in_n if _has_law(each) and _tells(each)], f"d {dim}", "times"),
-        ([each for each in in_d if isinstance(each.law, PowerLaw) and _tells(each)], f"N {longest}", "times"),
-        ([each for each in saved if _has_law(each)], f"d {dim}", "memory"),
+    told: tuple[tuple[list[Growth[AttentionCellRecord]], str, Subject], ...] = (
+        ([each for each in in_n if each.has_law and _is_significant(each)], f"d {dim}", "times"),
+        ([each for each in in_d if isinstance(each.law, PowerLaw) and _is_significant(each)], f"N {longest}", "times"),
+        ([each for each in saved if each.has_law], f"d {dim}", "memory"),
     )
-    grouped: dict[tuple[str, str, Subject], list[Growth]] = {}
+    grouped: dict[tuple[str, str, Subject], list[Growth[AttentionCellRecord]]] = {}
     for name in implementations(cells):
         for growths, where, about in told:
-            if own := [each for each in growths if each.implementation == name]:
-                grouped.setdefault((where, _together(own), about), []).extend(own)
+            if own := [each for each in growths if each.cells[0].cell.implementation == name]:
+                grouped.setdefault((where, growth_text(own), about), []).extend(own)
     for (where, text, about), growths in grouped.items():
-        names = list(dict.fromkeys(each.implementation for each in growths))
         basis = [cell for each in growths for cell in each.cells]
-        yield Finding(f"for {join_words(names)} at {where}, {text}", basis, about=about)
+        yield Statement(f"for {join_words(implementations(basis))} at {where}, {text}.", basis, about=about)
 
 
-def _has_law(each: Growth) -> bool:
-    """Whether there are enough sizes to tell how the quantity grows."""
-    return isinstance(each.law, PowerLaw) or not each.law.too_few
-
-
-def _tells(each: Growth) -> bool:
-    """Whether the quantity grows significantly, judging by its exponents and its mean times."""
-    if isinstance(each.law, NoPowerLaw):
-        return min(each.law.slopes[0].exponent, each.law.slopes[-1].exponent) > 0
-    sizes = (each.law.sizes[0], each.law.sizes[-1])
-    ends = [found for cell in each.cells if cell.axes[each.axis] in sizes and (found := samples(cell, each.quantity))]
-    return each.law.low > 0 and (not ends or ends[0].mean_s < ends[-1].mean_s)
-
-
-def _together(growths: Sequence[Growth]) -> str:
-    """Describe growth: `forward grows as N^1.97 ± 0.03 and backward as N^1.99 over 4 sizes from N 1024 to 16384.`
-
-    Quantities that follow no single power law come last, each with its exponents at both ends.
-    """
-    grouped: dict[str, list[str]] = {}
-    broken: dict[tuple[str, ...], list[str]] = {}
-    for each in growths:
-        symbol, law = SYMBOLS[each.axis], each.law
-        if isinstance(law, PowerLaw):
-            over = f"over {len(law.sizes)} sizes from {symbol} {law.sizes[0]:.0f} to {law.sizes[-1]:.0f}"
-            grouped.setdefault(over, []).append(f"{NAMES[each.quantity]} as {exponent(law, symbol)}")
-        else:
-            ends = dict.fromkeys((law.slopes[0], law.slopes[-1]))
-            parts = [f"{symbol}^{end.exponent:.2f} from {symbol} {end.first:.0f} to {end.last:.0f}" for end in ends]
-            broken.setdefault(tuple(parts), []).append(NAMES[each.quantity])
-    sentences = [f"{join_words(powers)} {over}".replace(" as ", " grows as ", 1) for over, powers in grouped.items()]
-    if broken:
-        no_law = [f"{join_words(names)} as {' and as '.join(parts)}" for parts, names in broken.items()]
-        every = [name for names in broken.values() for name in names]
-        follow, grow = ("follows", "grows as") if len(every) == 1 else ("follow", "grow as")
-        if len(broken) == 1:
-            no_law = [f"{'it' if len(every) == 1 else 'both'} {grow} {' and as '.join(parts)}" for parts in broken]
-        else:
-            no_law[0] = no_law[0].replace(
-                " as ", " grows as " if len(next(iter(broken.values()))) == 1 else " grow as ", 1
-            )
-        sentences.append(f"{join_words(every)} {follow} no single power law: {'; '.join(no_law)}")
-    return " ".join(sentence(text) if number else f"{text}." for number, text in enumerate(sentences))
+def _is_significant(growth: Growth[AttentionCellRecord]) -> bool:
+    quantity: Quantity = "forward" if growth.quantity == "forward" else "backward"
+    return growth.is_significant(lambda cell: times.mean_s if (times := samples(cell, quantity)) else None)
 
 
 def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRecord | None:
@@ -536,7 +433,7 @@ def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRe
     return max(own, key=lambda cell: cell.cell.seq, default=None)
 
 
-def _phases(cells: Cells, dim: int | None) -> Iterator[Finding]:
+def _phases(cells: Cells, dim: int | None) -> Iterator[Statement]:
     """Yield the ratio of backward to forward time at the longest sequence of each implementation."""
     both = [cell for cell in cells if value(cell, "forward") and value(cell, "backward")]
     by_length: dict[int, list[tuple[str, AttentionCellRecord]]] = {}
@@ -555,10 +452,10 @@ def _phases(cells: Cells, dim: int | None) -> Iterator[Finding]:
                  for name, ratio in ratios.items() if contains_one(ratio)]  # fmt: skip
         parts = [f"backward takes {join_words(longer)}"] if longer else []
         parts += [f"backward and forward {_do_not_differ(cells)} in {join_words(equal)}"] if equal else []
-        yield Finding(f"at d {dim} and N {n}, {'; '.join(parts)}.", [cell for _, cell in found])
+        yield Statement(f"at d {dim} and N {n}, {'; '.join(parts)}.", [cell for _, cell in found])
 
 
-def _kept(cells: Cells, dim: int | None) -> Iterator[Finding]:
+def _kept(cells: Cells, dim: int | None) -> Iterator[Statement]:
     """Yield the memory saved for backward besides inputs and output.
 
     This memory is compared with the formulas for naive and fused attention.
@@ -578,37 +475,29 @@ def _kept(cells: Cells, dim: int | None) -> Iterator[Finding]:
             grouped.setdefault((cell.cell.seq, kept), []).append(cell)
     for (n, kept), found in grouped.items():
         keep = "keep" if len(found) > 1 else "keeps"
-        yield Finding(
+        yield Statement(
             f"at d {dim} and N {n}, {join_words(implementations(found))} {keep} {kept}", found, about="memory"
         )
 
 
-def _ends(cells: Cells) -> Iterator[Finding]:
-    """Yield one sentence per frontier; head dimensions with the same frontier share a sentence."""
-    grouped: dict[tuple[str, int | None, int, tuple[int, ...]], list[Frontier]] = {}
-    for each in frontier(cells):
-        # If a longer sequence fits, the length is not why memory ran out.
-        if each.beyond is not None and (each.fits is None or each.fits.cell.seq < each.beyond.cell.seq):
-            fits = each.fits.cell.seq if each.fits else None
-            place = (each.beyond.cell.implementation, fits, each.beyond.cell.seq, each.untried)
-            grouped.setdefault(place, []).append(each)
-    for (name, fits, beyond, untried), rows in grouped.items():
-        which = join_words([str(row.cells[0].cell.dim) for row in rows])
-        there = (
-            f"N {fits} fits at d {which}, but N {beyond} does not" if fits else f"N {beyond} does not fit at d {which}"
-        )
-        known = [row.beyond for row in rows if row.beyond is not None and row.beyond.needed_bytes is not None]
-        needs = ""
-        if known:
-            needs = f": it needs {_size_range([cell.needed_bytes or 0 for cell in known])}"
-            if len(known) < len(rows):
-                needs += f" at d {join_words([str(dim) for dim in dims(known)])}"
-            if available := [cell.available_bytes for cell in known if cell.available_bytes is not None]:
-                needs += f", and {_size_range(available)} are available"
-        were = "was" if len(untried) == 1 else "were"
-        skipped = f" N {join_words(list(map(str, untried)))} {were} not tried." if untried else ""
-        ends = [cell for row in rows for cell in (row.fits, row.beyond) if cell is not None]
-        yield Finding(f"{name}: {there}{needs}.{skipped}", ends, about="memory")
+def _ends(cells: Cells) -> Iterator[Statement]:
+    """Yield the longest sequence that fits and the shortest that does not; head dimensions may share a sentence."""
+
+    def name(some: Cells) -> str:
+        return name_cells_along(some, cells, ("seq",), along="dim")
+
+    def shortage(beyond: Cells) -> str:
+        known = [cell for cell in beyond if cell.needed_bytes is not None]
+        if not known:
+            return ""
+        where = f" at d {join_words(list(map(str, dims(known))))}" if len(known) < len(beyond) else ""
+        available = [cell.available_bytes for cell in known if cell.available_bytes is not None]
+        rest = f", {_size_range(available)} available" if available else ""
+        return f" (needs {_size_range([cell.needed_bytes or 0 for cell in known])}{where}{rest})"
+
+    for name_of_run in implementations(cells):
+        own = [cell for cell in cells if cell.cell.implementation == name_of_run]
+        yield from limit_findings(frontier(own), name, shortage)
 
 
 def _size_range(sizes_bytes: Sequence[int]) -> str:
@@ -617,7 +506,7 @@ def _size_range(sizes_bytes: Sequence[int]) -> str:
     return smallest if smallest == largest else f"{smallest} to {largest}"
 
 
-def _accounted(cells: Cells) -> Iterator[Finding]:
+def _accounted(cells: Cells) -> Iterator[Statement]:
     """Yield a sentence that lists the tensors of the smallest cell that does not fit; similar tensors are grouped."""
     cell = smallest_beyond(cells)
     if cell is None or not cell.tensors:
@@ -643,4 +532,4 @@ def _accounted(cells: Cells) -> Iterator[Finding]:
     have = f"; {units.size(cell.available_bytes)} are available" if cell.available_bytes is not None else ""
     which = f"{cell.cell.implementation} at d {cell.cell.dim} and N {cell.cell.seq}"
     text = f"the smallest cell that does not fit is {which}. It needs {join_words(parts)}, {total}{have}."
-    yield Finding(text, [cell], about="memory", hint="--tables accounting lists all tensors by name")
+    yield Statement(text, [cell], about="memory", hint="--tables accounting lists all tensors by name")

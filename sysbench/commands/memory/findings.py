@@ -17,13 +17,15 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord, MemoryRecord
 from sysbench.commands.memory.spec import search_goal
+from sysbench.render.finding_kinds import limit_findings, limits
 from sysbench.render.findings import (
+    MAX_ALL_NAMED,
     Statement,
     count_phrase,
     exclusions,
     join_words,
     name_cells,
-    name_cells_by_context,
+    name_cells_along,
     namer,
     reliable,
     share_range,
@@ -206,7 +208,7 @@ def _axis_comparison(pairs: Sequence[Pair], axis: str) -> str:
         if notable
     ]
     same = [pair.base for pair in ordered if abs(pair.share) <= NOTABLE]
-    rest = f" It makes no difference for {name_cells_by_context(same, bases, ('mode',))}." if same else ""
+    rest = f" It makes no difference for {name_cells_along(same, bases, ('mode',))}." if same else ""
     why = _difference_cause(
         high if costs else low, autocast=axis == "precision" and costs, offset=saves, several=several_pairs
     )
@@ -332,10 +334,7 @@ def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
         else:
             alike = [[cell for cell in of_mode if cell.peak_phase == phase] for phase in phases]
             words = join_words(
-                [
-                    f"in the {row[0].peak_phase} phase for {name_cells_by_context(row, of_mode, ('mode',))}"
-                    for row in alike
-                ]
+                [f"in the {row[0].peak_phase} phase for {name_cells_along(row, of_mode, ('mode',))}" for row in alike]
             )
         yield Statement(f"the peak of {mode} is {words}.", tuple(of_mode))
 
@@ -406,24 +405,18 @@ def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
 
 
 def _context_limits(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
-    """Yield findings on the longest context that fits and the shortest that does not.
-
-    Settings with equal results are combined in one finding.
-    """
-    by_result: dict[str, list[tuple[MemoryCellRecord | None, MemoryCellRecord]]] = {}
-    for row in axes.group_ignoring([cell for cell in cells if cell.found is None], "ctx"):
-        beyond = min(filter(does_not_fit, row), key=_ctx, default=None)
-        if beyond is not None:
-            last = max((cell for cell in cells_with_peak(row) if _ctx(cell) < _ctx(beyond)), key=_ctx, default=None)
-            fits = f"ctx {_ctx(last)} fits, ctx {_ctx(beyond)} does not" if last is not None else ""
-            by_result.setdefault(fits or f"ctx {_ctx(beyond)} does not fit", []).append((last, beyond))
+    """Yield the longest context that fits and the shortest that does not."""
+    fitting = {cell.key for cell in cells_with_peak(cells)}
+    without_search = [cell for cell in cells if cell.found is None]
+    found = limits(without_search, "ctx", lambda cell: cell.key in fitting, does_not_fit)
     name = namer(cells, ("ctx",))
-    for words, found in by_result.items():
-        verdict = found[0][1].verdict
-        missing = -(verdict.margin_bytes or 0) if verdict is not None and len(found) == 1 else 0
-        short = f" (short by {units.size(missing)})" if missing > 0 else ""
-        basis = tuple(cell for ends in found for cell in ends if cell is not None)
-        yield Statement(f"{name_cells([beyond for _, beyond in found], name, 6)}: {words}{short}.", basis)
+    yield from limit_findings(found, lambda some: name_cells(some, name, MAX_ALL_NAMED), _shortage)
+
+
+def _shortage(cells: Sequence[MemoryCellRecord]) -> str:
+    verdict = cells[0].verdict
+    missing = -(verdict.margin_bytes or 0) if verdict is not None and len(cells) == 1 else 0
+    return f" (short by {units.size(missing)})" if missing > 0 else ""
 
 
 def _rank_limits(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
@@ -437,7 +430,7 @@ def _rank_limits(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
             short = max(filter(does_not_fit, compared), key=_ranks, default=None)
             if fitting is not None and short is not None and _ranks(short) < _ranks(fitting):
                 words = f"fits with {_ranks(fitting)} ranks ({strategy}), not with {_ranks(short)}"
-                yield Statement(f"{name_cells([fitting], name, 6)}: {words}.", (short, fitting))
+                yield Statement(f"{name(fitting)}: {words}.", (short, fitting))
 
 
 def _ranks(cell: MemoryCellRecord) -> int:

@@ -15,7 +15,6 @@ from sysbench.commands.attention.findings import (
     growth,
     leads,
     passages,
-    rows_along,
     settings,
     usual_dim,
     value,
@@ -25,6 +24,7 @@ from sysbench.commands.attention.record import AttentionCellRecord, AttentionRec
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.commands.attention.tables import FRONTIER, sheet
 from sysbench.log.events import CellFinished, CellStarted, Event, Reading, RunFinished
+from sysbench.render.finding_kinds import Limit
 from sysbench.render.table import Word
 from sysbench.statistics import PowerLaw
 from tests import fixtures_attention as runs
@@ -143,11 +143,11 @@ def test_times_on_a_busy_cpu_support_no_finding_but_memory_does(others: float) -
 
 
 def test_the_exponent_of_memory_is_exact_and_that_of_time_lies_in_its_interval(record: AttentionRecord) -> None:
-    laws = {(each.implementation, each.quantity): each.law for each in growth(of(record, "naive"), "seq")}
-    saved = laws["naive", "saved"]
+    laws = {each.quantity: each.law for each in growth(of(record, "naive"), "seq")}
+    saved = laws["memory kept for backward"]
     assert isinstance(saved, PowerLaw)
     assert saved.exponent == pytest.approx(2, abs=1e-9)
-    forward = laws["naive", "forward"]
+    forward = laws["forward"]
     assert isinstance(forward, PowerLaw)
     assert forward.low <= 1.97 <= forward.high
     assert forward.excluded_sizes, "the fixed cost of a launch shows at the shortest sequences"
@@ -248,7 +248,8 @@ def over_budget(lengths: set[int], predicted: str = "about 4 min") -> AttentionR
         if getattr(event, "cell", None) not in keys:
             events.append(event)
         elif isinstance(event, CellFinished):
-            events.append(event.model_copy(update={"outcome": "skipped", "detail": detail}))
+            ended = {"outcome": "skipped", "detail": detail, "reason": "over-budget"}
+            events.append(event.model_copy(update=ended))
     return fold(events)
 
 
@@ -257,8 +258,8 @@ def test_what_was_skipped_for_its_time_is_not_said_to_fit_nor_not_to_fit() -> No
     (found,) = frontier(skipped.cells)
     assert found.untried == (4096, 8192)
     sentences = said(skipped)
-    (sentence,) = [each for each in sentences if "N 2048 fits at d 64, but N 16384 does not: it needs" in each]
-    assert sentence.endswith(" N 4096 and 8192 were not tried.")
+    (sentence,) = [each for each in sentences if "aive: N 2048 fits, N 16384 does not (needs" in each]
+    assert sentence.endswith(" Whether N 4096 and 8192 fit is unknown.")
     (at_the_end,) = frontier(over_budget({8192, 16384}).cells)
     assert (at_the_end.beyond, at_the_end.untried) == (None, (8192, 16384))
     (row,) = FRONTIER(over_budget({8192, 16384}))[0].rows
@@ -297,11 +298,15 @@ def test_what_several_dimensions_need_is_a_range(record: AttentionRecord) -> Non
         else cell
         for cell in record.cells
     ]
-    (sentence,) = [text for text in said(record.model_copy(update={"cells": cells})) if "aive: N 8192 fits" in text]
-    assert ": it needs 56.0 GiB to 64.1 GiB, and 40.0 GiB are available." in sentence
+    (sentence,) = [
+        text
+        for text in said(record.model_copy(update={"cells": cells}))
+        if "aive at d 16, 32, 64 and 128: N 8192" in text
+    ]
+    assert " (needs 56.0 GiB to 64.1 GiB, 40.0 GiB available)." in sentence
     # In a measured run, the cells after the first that ran out were skipped, and what they need is unknown.
-    (measured,) = [text for text in said(record) if "aive: N 8192 fits at d 16, 32, 64 and 128" in text]
-    assert ": it needs 24.0 GiB at d 16, and 12.0 GiB are available." in measured
+    (measured,) = [text for text in said(record) if "aive at d 16, 32, 64 and 128: N 8192 fits" in text]
+    assert " (needs 24.0 GiB at d 16, 12.0 GiB available)." in measured
 
 
 def test_tensors_of_the_same_kind_are_counted_in_words(record: AttentionRecord) -> None:
@@ -319,7 +324,8 @@ def test_a_cell_skipped_for_lack_of_time_is_not_beyond_memory() -> None:
     events = runs.events(ONE)
     last = [number for number, event in enumerate(events) if isinstance(event, CellStarted)][-1]
     key = list(ONE.cells())[-1].key
-    skipped = CellFinished(at_s=0, cell=key, outcome="skipped", detail="would take about 90 s, --budget allows 60 s")
+    detail = "would take about 90 s, --budget allows 60 s"
+    skipped = CellFinished(at_s=0, cell=key, outcome="skipped", detail=detail, reason="over-budget")
     record = fold([*events[:last], skipped, RunFinished(at_s=1, status="complete")])
     (found,) = frontier(record.cells)
     assert found.beyond is None
@@ -343,8 +349,9 @@ def test_several_settings_are_told_apart_and_never_compared() -> None:
 
 def test_rows_ascend_whatever_the_order_of_the_axis() -> None:
     record = runs.record(AttentionSpec(impl="naive", dim="64,16", seq="4096,256,1024", repeats=6))
-    for row in rows_along(record.cells, "seq"):
-        assert [cell.cell.seq for cell in row] == [256, 1024, 4096]
+    for row in (*growth(record.cells, "seq"), *frontier(record.cells)):
+        cells = row.row if isinstance(row, Limit) else row.cells
+        assert [cell.cell.seq for cell in cells] == [256, 1024, 4096]
     assert usual_dim(record.cells) == 64
     assert usual_dim([cell for cell in record.cells if cell.cell.dim == 16]) == 16
 

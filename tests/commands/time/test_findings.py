@@ -176,7 +176,7 @@ def test_growth_is_a_power_of_the_context_where_it_is_one() -> None:
     ]
     text = about(cells, "grows with the context").text
     assert text.startswith("forward time grows with the context length as ctx^1.20")
-    assert text.endswith("(4 contexts, 256 to 2048).")
+    assert text.endswith(" over 4 sizes from ctx 256 to 2048.")
 
 
 def test_growth_is_withheld_of_two_sizes_and_of_no_one_power() -> None:
@@ -200,7 +200,7 @@ def test_the_share_of_the_peak_names_the_peak_and_where_it_is_from() -> None:
 def test_where_memory_ends_is_said_with_what_fits() -> None:
     fits = time_cell({"forward": spread_about(0.1, 1e-3)}, size="xl", ctx=512, mode="forward")
     ends = time_cell({}, size="xl", ctx=1024, mode="forward", outcome="oom")
-    assert about([fits, ends], "memory at").text == "xl runs out of memory at ctx 1024; ctx 512 fits."
+    assert about([fits, ends], "does not").text == "xl: ctx 512 fits, ctx 1024 does not."
 
 
 # --- what is withheld

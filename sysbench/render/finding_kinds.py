@@ -1,0 +1,173 @@
+"""Kinds of findings that several commands have: the numbers with their cells, and one sentence for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic
+
+from sysbench import cells as axes
+from sysbench import units
+from sysbench.log.records import AnyCell
+from sysbench.render.findings import Namer, Statement, exponent, join_words
+from sysbench.statistics import NoPowerLaw, PowerLaw, power_law
+
+# --- where memory ends
+
+
+@dataclass(frozen=True)
+class Limit(Generic[AnyCell]):
+    """Where memory ends along an axis."""
+
+    axis: str
+    row: Sequence[AnyCell]
+    """Cells that differ only in this axis, in ascending order."""
+    fits: AnyCell | None
+    """The last cell that fits; None if none fits."""
+    beyond: AnyCell | None
+    """The first cell that does not fit; None if all fit."""
+
+    @property
+    def untried(self) -> tuple[int, ...]:
+        """Values between `fits` and `beyond` for which it is unknown whether they fit."""
+        start = self.row.index(self.fits) + 1 if self.fits is not None else 0
+        end = self.row.index(self.beyond) if self.beyond is not None else len(self.row)
+        return tuple(cell.axis_value(self.axis) for cell in self.row[start:end] if cell.outcome != "ok")
+
+    def describe(self) -> str:
+        """Return `ctx 512 fits, ctx 1024 does not`; empty if all fit, or if memory ends for another reason.
+
+        If a cell beyond the first that does not fit fits, the axis is not why memory ran out.
+        """
+        if self.beyond is None:
+            return ""
+        beyond = axes.phrase(self.axis, self.beyond.axis_value(self.axis))
+        if self.fits is None:
+            return f"{beyond} does not fit"
+        if self.row.index(self.fits) > self.row.index(self.beyond):
+            return ""
+        return f"{axes.phrase(self.axis, self.fits.axis_value(self.axis))} fits, {beyond} does not"
+
+
+def limits(
+    cells: Iterable[AnyCell], axis: str, fits: Callable[[AnyCell], bool], exceeds: Callable[[AnyCell], bool]
+) -> list[Limit[AnyCell]]:
+    """Return the limit of every row along `axis` in which a cell is known to fit or to exceed the memory."""
+    found = []
+    for row in axes.group_ignoring(cells, axis):
+        ordered = sorted(row, key=lambda cell: int(cell.axis_value(axis)))
+        fitting, beyond = list(filter(fits, ordered)), list(filter(exceeds, ordered))
+        if fitting or beyond:
+            found.append(Limit(axis, ordered, fitting[-1] if fitting else None, beyond[0] if beyond else None))
+    return found
+
+
+def limit_findings(
+    found: Iterable[Limit[AnyCell]],
+    name: Callable[[Sequence[AnyCell]], str],
+    shortage: Callable[[Sequence[AnyCell]], str] = lambda _: "",
+) -> Iterator[Statement]:
+    """Yield `small and medium: ctx 512 fits, ctx 1024 does not.`; rows with the same limit share a sentence.
+
+    `name` and `shortage` describe the cells that do not fit.
+    """
+    axis, alike = "", dict[tuple[str, tuple[int, ...]], list[tuple[AnyCell | None, AnyCell]]]()
+    for limit in found:
+        axis = limit.axis
+        if (text := limit.describe()) and limit.beyond is not None:
+            alike.setdefault((text, limit.untried), []).append((limit.fits, limit.beyond))
+    for (text, untried), ends in alike.items():
+        beyond = [cell for _, cell in ends]
+        values = f"{axes.AXES[axis].short_title} {join_words(list(map(str, untried)))}" if untried else ""
+        unknown = f" Whether {values} {'fits' if len(untried) == 1 else 'fit'} is unknown." if untried else ""
+        basis = tuple(cell for pair in ends for cell in pair if cell is not None)
+        yield Statement(f"{name(beyond)}: {text}{shortage(beyond)}.{unknown}", basis, about="memory")
+
+
+# --- growth along an axis
+
+MAX_LISTED_LAWS: Final = 4
+"""Largest number of power laws of a quantity that are all listed; if there are more, the extremes are."""
+
+
+@dataclass(frozen=True)
+class Growth(Generic[AnyCell]):
+    """How a quantity grows along an axis."""
+
+    quantity: str
+    symbol: str
+    """Symbol of the size that grows: `N`."""
+    law: PowerLaw | NoPowerLaw
+    cells: Sequence[AnyCell]
+    """The cells to which the law is fitted, in ascending order of size."""
+
+    @property
+    def has_law(self) -> bool:
+        """Whether there are enough sizes to tell how the quantity grows."""
+        return isinstance(self.law, PowerLaw) or not self.law.too_few
+
+    def is_significant(self, mean: Callable[[AnyCell], float | None]) -> bool:
+        """Return whether the quantity grows significantly, judging by the exponents and by the means, where known."""
+        if isinstance(self.law, NoPowerLaw):
+            return min(self.law.slopes[0].exponent, self.law.slopes[-1].exponent) > 0
+        first, last = mean(self.cells[-len(self.law.sizes)]), mean(self.cells[-1])
+        return self.law.low > 0 and (first is None or last is None or first < last)
+
+    def describe(self) -> tuple[str, str]:
+        """Return the power and the sizes: `N^1.97 ± 0.03`, ` over 4 sizes from N 1024 to 16384`.
+
+        Without a single power law, return the powers at both ends with their sizes.
+        """
+        show = units.count if self.symbol == "P" else "{:.0f}".format
+        if isinstance(self.law, PowerLaw):
+            sizes = self.law.sizes
+            span = f" over {len(sizes)} sizes from {self.symbol} {show(sizes[0])} to {show(sizes[-1])}"
+            return exponent(self.law, self.symbol), span
+        ends = [
+            f"{self.symbol}^{end.exponent:.2f} from {self.symbol} {show(end.first)} to {show(end.last)}"
+            for end in dict.fromkeys((self.law.slopes[0], self.law.slopes[-1]))
+        ]
+        return " and ".join(ends), ""
+
+
+def fit_growth(
+    quantity: str,
+    symbol: str,
+    row: Iterable[AnyCell],
+    size: Callable[[AnyCell], int],
+    value: Callable[[AnyCell], float | None],
+) -> Growth[AnyCell] | None:
+    """Fit the growth of a quantity to the cells of a row that have a value; None without two different sizes."""
+    cells = sorted((cell for cell in row if value(cell)), key=size)
+    sizes = [size(cell) for cell in cells]
+    if len(cells) < 2 or len(set(sizes)) < len(sizes):
+        return None
+    return Growth(quantity, symbol, power_law(sizes, [value(cell) or 0.0 for cell in cells]), cells)
+
+
+def growth_text(growths: Sequence[Growth[AnyCell]], name: Namer | None = None, along: str = "") -> str:
+    """Return `forward grows as N^1.97 ± 0.03 and backward as N^1.99 over 4 sizes from N 1024 to 16384`.
+
+    `name` distinguishes cells with the same quantity; `along` is a phrase for what grows.
+    """
+    if len(growths) > MAX_LISTED_LAWS and name is not None:
+        laws = [(each.law.exponent, each) for each in growths if isinstance(each.law, PowerLaw)]
+        ends = (function(laws, key=lambda each: each[0])[1] for function in (min, max))
+        shown = " to ".join(f"{each.describe()[0]} ({name(each.cells[0])})" for each in ends)
+        return f"{growths[0].quantity} grows{along} as {shown} over {len(growths)} settings"
+    quantities: dict[tuple[str, str], list[str]] = {}
+    for each in growths:
+        power, span = each.describe()
+        shown = f"{power} ({name(each.cells[0])})" if name is not None else power
+        quantities.setdefault((span, shown), []).append(each.quantity)
+    powers: dict[str, dict[str, list[str]]] = {}
+    for (span, power), names in quantities.items():
+        powers.setdefault(span, {}).setdefault(join_words(names), []).append(power)
+    clauses = []
+    for span, found in powers.items():
+        words = [f"{names} as {join_words(shown)}" for names, shown in found.items()]
+        first = next(iter(found))
+        verb = f"{'grow' if ' and ' in first else 'grows'}{along} as"
+        words[0] = f"{first} {verb} {join_words(found[first])}"
+        clauses.append(f"{join_words(words)}{span}" if span else "; ".join(words))
+    return "; ".join(clauses)
