@@ -317,7 +317,6 @@ class Supervisor:
             raise SysbenchError(f"no worker could be started: {lost.detail or _describe_exit(exited)}") from lost
 
     def _replace_worker(self) -> Iterator[Event]:
-        """End the current worker, if any; the next cell starts a new one."""
         if self._worker is not None:
             yield self._end_worker(self._worker)
 
@@ -371,7 +370,6 @@ def _finished(cell: RunCell, outcome: Outcome, detail: str, reason: Reason | Non
 
 
 def _describe_exit(exited: WorkerExited) -> str:
-    """Describe in one line how a worker ended: the signal or the exit code, and the last line of its output."""
     worker = "the worker" if exited.rank is None else f"rank {exited.rank}"
     if exited.lost:
         return f"{worker} is lost: its process, on this node or another, has exited or is unreachable"

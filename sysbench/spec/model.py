@@ -100,6 +100,7 @@ StepPrecision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-true"]
 
 Mode = Literal["inference", "forward", "forward-backward", "train"]
 Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
+Sync = Literal["phase", "step"]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex", "own"]
 """`own` is the unchanged attention of the user's model."""
 

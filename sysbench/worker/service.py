@@ -117,7 +117,6 @@ def _threads(request: protocol.Measure) -> int | None:
 
 
 def _process_group(request: protocol.Measure) -> AbstractContextManager[None]:
-    """Join the process group of the cell's ranks, if there are several."""
     rank = request.rank
     if rank is None:
         return nullcontext()

@@ -217,7 +217,6 @@ def _cuda(facts: Facts) -> Iterator[Prospect]:
 
 
 def _gpu_problem(facts: Facts, gpu: DeviceInfo) -> tuple[str, str] | None:
-    """Return why a CUDA device that torch sees cannot be used, and a remedy; None if it can be used."""
     torch, state = facts.torch, facts.state
     if facts.allocator.problem:
         return f"torch will refuse {facts.allocator.variable}: {facts.allocator.problem}", "correct or unset it"
