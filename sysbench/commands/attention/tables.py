@@ -32,10 +32,11 @@ from sysbench.commands.attention.findings import (
     value,
 )
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
-from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.log.records import Samples
 from sysbench.render import remarks
+from sysbench.render.axis_columns import axis_columns, axis_values
 from sysbench.render.declared import (
     DeclaredTable,
     Each,
@@ -47,6 +48,7 @@ from sysbench.render.declared import (
 )
 from sysbench.render.finding_kinds import Growth, Limit
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, mean_of
+from sysbench.spec.attention import AttentionCell
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
 from sysbench.statistics import NoPowerLaw
@@ -694,14 +696,14 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
     specs = [cell.model_dump() for cell in planned]
     named = axes.varying(specs) or ("implementation",)
     columns = (
-        *axes.columns(named),
+        *axis_columns(named),
         Column("forward", "forward", "flops", wide_range=True),
         Column("naive", "two N × N tensors", "bytes", wide_range=True),
         Column("inputs", "q, k, v and output", "bytes", wide_range=True),
     )
     rows = tuple(
         (
-            *axes.values(spec, named),
+            *axis_values(spec, named),
             Measure(formulas.flops(cell, "forward")),
             Measure(formulas.naive_saved_bytes(cell)),
             Measure(formulas.bytes_moved(cell, "forward")),
