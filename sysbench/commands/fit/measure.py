@@ -58,7 +58,10 @@ class Simulations:
 
     def outcome(self, combination: Combination, gpu: str) -> Outcome | None:
         """Simulate a combination on a GPU; None if that is not possible."""
-        step = changed(self._question, combination).step
+        question = changed(self._question, combination)
+        if question.problem("cuda") is not None:
+            return None
+        step = question.step
         try:
             trial = self._simulate(step, combination, gpu)
         except UnavailableError:
@@ -85,7 +88,8 @@ class Simulations:
         peaks = {peak.span.name: peak for peak in sorted(replay.peaks_of_last_step(), key=_allocated_bytes)}
         highest = max(peaks.values(), key=_allocated_bytes)
         at_peak, in_optimizer = (
-            by_category(replay.recording, replay.sizes, each.position) for each in (highest, peaks["optimizer"])
+            by_category(replay.recording, replay.sizes, each.position)
+            for each in (highest, peaks.get("optimizer", highest))
         )
         is_known = card.rates and prediction.withheld is None
         estimate = prediction.time
