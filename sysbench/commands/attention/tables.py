@@ -682,9 +682,7 @@ CELLS = DeclaredTable(
         Field("status", get=lambda cell: cell.outcome),
     ),
     leading=_along(
-        lambda record: [
-            axis for axis in AXES if axis in axes.present_axes(axes.axes_of(record.cells)) or not record.cells
-        ]
+        lambda record: [axis for axis in AXES if axis in axes.present_axes(record.cells) or not record.cells]
     ),
     keep_empty=True,
 )

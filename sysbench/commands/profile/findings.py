@@ -149,7 +149,7 @@ def _by_settings(
     cells: Sequence[ProfileCellRecord], everything: Sequence[ProfileCellRecord]
 ) -> Iterator[tuple[str, list[ProfileCellRecord], Namer]]:
     """Yield each group of cells with equal settings, a prefix that names the settings, and a namer for the cells."""
-    differing = [axis for axis in axes.varying(axes.axes_of(cells)) if axes.AXES[axis].role not in _POOLED_ROLES]
+    differing = [axis for axis in axes.varying(cells) if axes.AXES[axis].role not in _POOLED_ROLES]
     found: dict[str, list[ProfileCellRecord]] = {}
     for cell in cells:
         words = ", ".join(axes.phrase(axis, getattr(cell.cell, axis)) for axis in differing)

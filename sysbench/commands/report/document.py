@@ -168,7 +168,7 @@ class ReportedRun(Generic[AnyRecord]):
 
     @cached_property
     def _varying_axes(self) -> tuple[str, ...]:
-        return axes.varying(axes.axes_of(self.record.cells))
+        return axes.varying(self.record.cells)
 
     def label(self, cell: CellRecord) -> str:
         """Label a cell by the axes in which the cells of the run differ: `medium ctx 512 bf16`."""
@@ -191,7 +191,7 @@ def label(cell: CellRecord, differing: Sequence[str]) -> str:
     """Label a cell of `sysbench accum` by its experiment, any other cell by the axes in `differing`."""
     if "experiment" in cell.axes:
         return " ".join(str(word) for word in (cell.axes["experiment"], cell.axes.get("size")) if word)
-    return axes.label(cell.axes, differing)
+    return axes.label(cell, differing)
 
 
 def origin_of(cells: Iterable[CellRecord], about: Subject = "times") -> Origin:

@@ -99,7 +99,7 @@ def _by_setting(cells: Cells, agree: Callable[[Cells], bool]) -> Iterator[tuple[
     if not 1 < len(groups) <= MAX_SETTINGS or agree(cells):
         yield "", cells
         return
-    differing = axes.varying([group[0].axes for group in groups])
+    differing = axes.varying([group[0] for group in groups])
     for group in groups:
         yield f"{', '.join(filter(None, (axes.phrase(axis, group[0].axes.get(axis)) for axis in differing)))}: ", group
 

@@ -515,7 +515,7 @@ def arms_table(axis: str) -> DeclaredTable:
         (Each("phase", (each_arm,), values=lambda arms: arms.phases),),
         rows=_Arms.rows,
         leading=leading_axes(
-            lambda arms: [name for name in axes.varying(axes.axes_of(arms.record.cells)) if name != axis],
+            lambda arms: [name for name in axes.varying(arms.record.cells) if name != axis],
             cells_of=lambda row: row.cells.values(),
         ),
         parts=lambda record: (_Arms(record, axis),),
@@ -555,13 +555,11 @@ class _Grid:
         model.
         """
         row_axes = tuple(
-            each
-            for each in axes.varying(axes.axes_of(record.cells))
-            if each != axis and not (rows_are_models and each == "size")
+            each for each in axes.varying(record.cells) if each != axis and not (rows_are_models and each == "size")
         )
         rows: dict[str, dict[Any, TimeCellRecord]] = {}
         for cell in record.cells:
-            key = (*axes.values(cell.axes, row_axes), *((cell.cell.size, cell.cell.model) if rows_are_models else ()))
+            key = (*axes.values(cell, row_axes), *((cell.cell.size, cell.cell.model) if rows_are_models else ()))
             rows.setdefault(str(key), {})[column_of(cell)] = cell
         column_values = tuple(dict.fromkeys(column_of(cell) for cell in record.cells))
         return cls(record, column_values, row_axes, tuple(rows.values()))
@@ -574,7 +572,7 @@ def _any_cell(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
 
 def _phase_grids(record: TimeRecord) -> Iterator[tuple[str, str, _Grid]]:
     """Yield each phase to show, the axis laid out across the columns, and the grid."""
-    differing = axes.varying(axes.axes_of(record.cells))
+    differing = axes.varying(record.cells)
     column_axis = next((axis for axis in ("ctx", "batch") if axis in differing), None)
     if column_axis is None or len(differing) < 2:
         return
@@ -741,7 +739,7 @@ SPREAD = DeclaredTable(
 
 
 def _other_axes(record: TimeRecord) -> list[str]:
-    return [axis for axis in axes.varying(axes.axes_of(record.cells)) if axis != "warmup"]
+    return [axis for axis in axes.varying(record.cells) if axis != "warmup"]
 
 
 def _warmup_rows(record: TimeRecord) -> Iterator[SamplesRow]:
@@ -915,7 +913,7 @@ CELLS = DeclaredTable(
         Field("cautions", get=lambda row: " ".join(each.code for each in row[0].cautions)),
     ),
     rows=_phase_rows,
-    leading=leading_axes(lambda record: axes.present_axes(axes.axes_of(record.cells)), cells_of=lambda row: row[:1]),
+    leading=leading_axes(lambda record: axes.present_axes(record.cells), cells_of=lambda row: row[:1]),
     keep_empty=True,
 )
 """One row per cell and phase: all axes, the outcome, every statistic for both clocks, rates, memory, cautions."""
@@ -957,7 +955,7 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
         return build_tables(TABLES, record, chosen)
     if predicted.is_predicted(record):
         return predicted.default_tables(record)
-    differing = axes.varying(axes.axes_of(record.cells))
+    differing = axes.varying(record.cells)
     default_comparison = next((table for axis, table in COMPARISONS.items() if axis in differing), None)
     comparison = TABLES[default_comparison](record) if default_comparison else []
     if comparison and len(record.cells) > MAX_SUMMARY_ROWS:
@@ -968,13 +966,12 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
 
 def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return the complete output for a record."""
-    specs = axes.axes_of(record.cells)
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
-    about = (*hardware, *axes.effort(specs))
+    about = (*hardware, *axes.effort(record.cells))
     if predicted.is_predicted(record):
         about = (MARK, *predicted.gpu_title(record.cells))
     return Sheet(
-        subject=(*axes.subject(specs), *about, *record.environment.software),
+        subject=(*axes.subject(record.cells), *about, *record.environment.software),
         tables=tuple(tables_for(record, names)),
         remarks=(*outcomes(record), *cautions(record), *own_models(record)),
     )
