@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sysbench import cells as axes
 from sysbench import formulas, units
+from sysbench.render.axis_columns import axis_columns, axis_values
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Sheet, Table, Word
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.spec import hardware
@@ -23,7 +24,7 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
     gpus = [hardware.by_name(cell.simulated) if cell.simulated else device for cell in cells]
     axis_names = axes.varying(cells) or ("size", "ctx")
     columns = (
-        *axes.columns(axis_names),
+        *axis_columns(axis_names),
         Column("parameters", "parameters", "count", importance=2),
         Column("forward", "forward", "flops", importance=3),
         Column("step", "step", "flops", importance=1),
@@ -31,7 +32,7 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
         *((Column("spare", "to spare", "bytes", importance=1), Column("fits", "")) * any(gpus)),
     )
     rows = tuple(
-        (*axes.values(cell, axis_names), *_row(cell, cell.step, gpu))
+        (*axis_values(cell, axis_names), *_row(cell, cell.step, gpu))
         for cell, gpu in zip(cells, gpus, strict=True)
         if cell.step is not None
     )

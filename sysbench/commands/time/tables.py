@@ -21,6 +21,7 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.outcomes import MEASURED
 from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
+from sysbench.render.axis_columns import axis_values
 from sysbench.render.declared import DeclaredTable, Each, Field, build_tables, leading_axes, leading_fields
 from sysbench.render.remarks import cautions, outcome_word, outcomes, own_models
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, Sheet, Table, Tone, Word, mean_of
@@ -559,7 +560,7 @@ class _Grid:
         )
         rows: dict[str, dict[Any, TimeCellRecord]] = {}
         for cell in record.cells:
-            key = (*axes.values(cell, row_axes), *((cell.cell.size, cell.cell.model) if rows_are_models else ()))
+            key = (*axis_values(cell, row_axes), *((cell.cell.size, cell.cell.model) if rows_are_models else ()))
             rows.setdefault(str(key), {})[column_of(cell)] = cell
         column_values = tuple(dict.fromkeys(column_of(cell) for cell in record.cells))
         return cls(record, column_values, row_axes, tuple(rows.values()))

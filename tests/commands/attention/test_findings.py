@@ -21,11 +21,12 @@ from sysbench.commands.attention.findings import (
 )
 from sysbench.commands.attention.fold import fold
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord, AttentionTimed
-from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.attention.tables import FRONTIER, sheet
 from sysbench.log.events import CellFinished, CellStarted, Event, Reading, RunFinished
 from sysbench.render.finding_kinds import Limit
 from sysbench.render.table import Word
+from sysbench.spec.attention import AttentionCell
 from sysbench.statistics import PowerLaw
 from tests import fixtures_attention as runs
 

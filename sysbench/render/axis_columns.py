@@ -1,0 +1,19 @@
+"""Axes of cells as the leading columns of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sysbench.cells import AXES, HasAxes
+from sysbench.render.table import Cell, Column
+
+
+def axis_columns(axes: Sequence[str]) -> tuple[Column, ...]:
+    """Return the leading columns of a table whose rows differ in these axes."""
+    return tuple(Column(axis, AXES[axis].title) for axis in axes)
+
+
+def axis_values(cell: HasAxes, axes: Iterable[str]) -> tuple[Cell, ...]:
+    """Return the values of one cell for the columns of these axes."""
+    stored = cell.axes
+    return tuple(stored.get(axis, AXES[axis].stored_default) for axis in axes)
