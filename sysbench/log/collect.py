@@ -210,8 +210,7 @@ def fold_cells(
             seen = run.cells.pop(event.cell)
             if seen.started is None and event.cell in folded:
                 # A later verdict on the same attempt, not another attempt.
-                changed = {"outcome": event.outcome, "detail": event.detail}
-                folded[event.cell] = folded[event.cell].model_copy(update=changed)
+                folded[event.cell] = folded[event.cell].model_copy(update=outcome_fields(seen))
             else:
                 folded[event.cell] = fold_cell(cells[event.cell], seen, run)
     for key, cell in cells.items():
@@ -256,12 +255,14 @@ def cell_fields(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
 
 
 def outcome_fields(seen: CellEvents) -> dict[str, Any]:
-    """Return the outcome of a cell and its detail; a cell whose end is not in the log is `unfinished` or `not run`."""
+    """Return the outcome of a cell with its reason; a cell whose end is not in the log is `unfinished` or `not run`."""
     if seen.finished is not None:
-        return {"outcome": seen.finished.outcome, "detail": seen.finished.detail}
+        end = seen.finished
+        return {"outcome": end.outcome, "detail": end.detail, "reason": end.reason}
     if seen.started is not None:
-        return {"outcome": "unfinished", "detail": "the run is in progress or ended abruptly"}
-    return {"outcome": "not run", "detail": None}
+        detail = "the run is in progress or ended abruptly"
+        return {"outcome": "unfinished", "detail": detail, "reason": "log-ended"}
+    return {"outcome": "not run", "detail": None, "reason": None}
 
 
 def peak_record(seen: CellEvents, **computed: Any) -> PeakRecord:

@@ -24,7 +24,8 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError, from_json
 
 from sysbench.command import Kind, spec_of
-from sysbench.log.outcomes import Outcome, RunStatus
+from sysbench.log.outcomes import Outcome, Reason, RunStatus
+from sysbench.log.upgrades import SCHEMA_VERSION, reason_if_not_stored
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import DeviceType, Precision
 from sysbench.spec.quantities import (
@@ -42,8 +43,6 @@ from sysbench.spec.quantities import (
     Size,
 )
 from sysbench.spec.validation import first_error
-
-SCHEMA_VERSION = 1
 
 
 def _check_command(fields: dict[str, Any]) -> dict[str, Any]:
@@ -501,6 +500,7 @@ class CellFinished(Event):
     cell: str
     outcome: Outcome
     detail: str | None = None
+    reason: Reason | None = Field(default_factory=reason_if_not_stored, exclude_if=lambda value: value is None)
     traceback: str | None = None
 
 

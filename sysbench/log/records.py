@@ -18,7 +18,17 @@ from sysbench.log.events import (
     ThreadsProbe,
     TorchInfo,
 )
-from sysbench.log.outcomes import EXCLUDING, Caution, CautionCode, Outcome, RunStatus, Subject
+from sysbench.log.outcomes import (
+    EXCLUDING,
+    LACK_OF_MEMORY,
+    Caution,
+    CautionCode,
+    Outcome,
+    Reason,
+    RunStatus,
+    Subject,
+)
+from sysbench.log.upgrades import reason_if_not_stored
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Bytes, Count, Finite, Flops, Moment, PositiveSeconds, Seconds
@@ -93,9 +103,16 @@ class CellRecord(Frozen):
     """The machine, if the cell ran elsewhere."""
     outcome: Outcome
     detail: str | None
+    reason: Reason | None = Field(default_factory=reason_if_not_stored, exclude_if=lambda value: value is None)
+    """Why the outcome is not `ok`; None if unknown, and for cells that were not run."""
     own_model: OwnModelFacts | None = Field(default=None, exclude_if=lambda value: value is None)
     """The user's model, as it ran; None for the built-in model, and for one that was never built."""
     cautions: list[Caution]
+
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether the cell ran out of memory, or was skipped because it would have."""
+        return self.reason in LACK_OF_MEMORY
 
     @property
     def code_files(self) -> Sequence[CodeFile]:

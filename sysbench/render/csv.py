@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from sysbench import __version__
-from sysbench.log.events import SCHEMA_VERSION
+from sysbench.log.upgrades import SCHEMA_VERSION
 from sysbench.render.table import Cell, Column, Measure, Remark, RemarkKind, Sheet, Table, Word, notes
 from sysbench.spec.frozen import Frozen
 from sysbench.units import Unit, significant

@@ -73,7 +73,7 @@ def run(
     """Measure the cell, or simulate it; all memory is freed at the end.
 
     Raises UnavailableError for an implementation that is not available or does not compute attention, DoesNotFitError
-    if memory runs out, NotTriedError for a cell that would need too much host memory or time, and any error of the
+    if memory runs out, BeyondMemoryError or OverBudgetError for a cell that is skipped, and any error of the
     implementation.
     """
     if cell.implementation not in IMPLEMENTATIONS:

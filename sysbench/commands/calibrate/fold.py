@@ -171,7 +171,6 @@ def _rate(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mapping[s
 
 
 def _sheet_value(name: str, sheet: Hardware | None) -> float | None:
-    """Return the data sheet's value of a rate, or None."""
     if sheet is None:
         return None
     if name in ("stream", "reduce"):

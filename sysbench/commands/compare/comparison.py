@@ -23,11 +23,11 @@ from sysbench.commands.compare.cells import (
 )
 from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, same_code, warnings
 from sysbench.errors import LogError, UsageError
-from sysbench.log.events import SCHEMA_VERSION
 from sysbench.log.measures import Better, measures_of, predicted_times
 from sysbench.log.outcomes import CautionCode, Outcome
 from sysbench.log.predictions import PredictedStep, PredictedTime, step_ratio
 from sysbench.log.records import CellRecord
+from sysbench.log.upgrades import SCHEMA_VERSION
 from sysbench.spec.frozen import Frozen
 from sysbench.statistics.verdict import (
     MARGIN,

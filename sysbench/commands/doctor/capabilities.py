@@ -217,7 +217,6 @@ def _cuda(facts: Facts) -> Iterator[Prospect]:
 
 
 def _gpu_problem(facts: Facts, gpu: DeviceInfo) -> tuple[str, str] | None:
-    """Return why a CUDA device that torch sees cannot be used, and a remedy; None if it can be used."""
     torch, state = facts.torch, facts.state
     if facts.allocator.problem:
         return f"torch will refuse {facts.allocator.variable}: {facts.allocator.problem}", "correct or unset it"
@@ -246,7 +245,7 @@ def _refused(facts: Facts, what: str, **option: object) -> Prospect | None:
         refusal = Admission(RunOptions(), lambda _: None).refusal(placed)
         if refusal is None:
             return None
-        _, complaint = refusal
+        complaint = refusal.detail
     reason, *remedy = re.split(r"; |\. ", complaint.removeprefix(f"--{name} {option[name]} "), maxsplit=1)
     return _no(what, reason, *remedy)
 

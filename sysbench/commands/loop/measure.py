@@ -218,7 +218,6 @@ def measure_loop(
 
 
 def _phase_functions(step: object, spec: LoopSpec) -> dict[str, Call]:
-    """Return the phases of a mapping of functions; empty if `step` is a function. Raises UsageError otherwise."""
     if not isinstance(step, Mapping):
         if not callable(step):
             raise UsageError(

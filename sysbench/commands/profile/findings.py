@@ -374,7 +374,6 @@ def _matmul_precision(group: Sequence[ProfileCellRecord], where: str, name: Name
 
 
 def _device_idle_time(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Statement]:
-    """Yield a finding on the idle time of the device, and on the part of it spent waiting for the host."""
     found = sorted(
         (
             (use.waiting_ns / use.window_ns, 1 - use.busy_ns / use.window_ns, cell)

@@ -187,14 +187,14 @@ def _cell_record(cell: ProfileCell, run: Run) -> ProfileCellRecord:
 
 
 def _outcome_fields(seen: CellEvents, timed: CellEvents, run: Run) -> dict[str, Any]:
-    """Return the outcome of a cell and its detail; the run that times the cell without a profiler belongs to it."""
+    """Return the outcome of a cell with its reason; the run that times the cell without a profiler belongs to it."""
     fields = run_record.outcome_fields(seen)
     if fields["outcome"] != "not run" or timed.started is None:
         return fields
     if timed.finished is None or timed.finished.outcome != "ok":
         return run_record.outcome_fields(timed)
     if run.finished is not None:
-        return {"outcome": "interrupted", "detail": None}
+        return {"outcome": "interrupted", "detail": None, "reason": "stopped"}
     return run_record.outcome_fields(replace(timed, finished=None))
 
 

@@ -8,9 +8,10 @@ from pydantic import Field
 
 from sysbench import __version__
 from sysbench.commands.profile.spec import ProfileCell, Profiler
-from sysbench.log.events import SCHEMA_VERSION, Event
+from sysbench.log.events import Event
 from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import CellRecord, RunRecord, Samples
+from sysbench.log.upgrades import SCHEMA_VERSION
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Finite, PerSecond, Seconds
 from sysbench.trace.ranks.summary import RanksSummary

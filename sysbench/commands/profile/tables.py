@@ -275,7 +275,6 @@ def non_empty_tables(record: ProfileRecord, names: Iterable[str], selection: Sel
 
 
 def _mark_predicted(profiles: Profiles, tables: Iterable[Table]) -> list[Table]:
-    """Return the tables, with a mark in their titles if the profiles are predicted."""
     return [replace(table, title=f"{MARK}: {table.title}") if profiles.predicted else table for table in tables]
 
 
@@ -308,7 +307,6 @@ def _step_counts(profiles: Profiles) -> Iterator[str]:
 
 
 def _requested_tables(profiles: Profiles, names: Sequence[str]) -> list[Table]:
-    """Return the requested tables; if none is requested, the default ones."""
     selection = profiles.selection
     if not names and profiles.all and (selection.range or selection.kernel):
         names = ("kernels", "tree")
@@ -347,7 +345,6 @@ def _named_tables(profiles: Profiles, name: str) -> list[Table]:
 
 
 def _remarks(profiles: Profiles) -> Iterator[Remark]:
-    """Yield findings, then notes on work that the tables exclude or cannot assign."""
     yield from rank_tables.remarks(profiles)
     if profiles.record is not None and any(cell.cell.ranks > 1 and cell.summary for cell in profiles.record.cells):
         yield Remark("note", "kernels, modules and phases: rank 0; steps: slowest rank")

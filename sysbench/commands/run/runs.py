@@ -120,7 +120,6 @@ def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> No
 
 
 def _refuse_changed_runs(path: Path, saved_runs: Sequence[RunEntry], planned_runs: Sequence[RunEntry]) -> None:
-    """Raise UsageError, naming the first difference, if the runs in a directory are not the planned ones."""
     if [run.name for run in saved_runs] != [run.name for run in planned_runs]:
         missing = sorted({run.name for run in saved_runs} ^ {run.name for run in planned_runs}) or ["their order"]
         raise UsageError(f"--resume {path}: the runs of the experiment have changed ({', '.join(missing)})")
@@ -180,7 +179,6 @@ def _was_interrupted(run_result: FinishedRun) -> bool:
 
 
 def _write_json(saved_manifest: Manifest, run_results: Sequence[FinishedRun], options: ExperimentOptions) -> None:
-    """Write the manifest and all records as JSON to the destination of `--json`, if given."""
     if options.json_path is None:
         return
     records = {each.entry.name: each.record.model_dump(mode="json") for each in run_results if each.record is not None}

@@ -19,7 +19,7 @@ from sysbench import units
 from sysbench.commands.time import predicted
 from sysbench.commands.time.record import FORWARD_BACKWARD, TimeCellRecord, TimeRecord
 from sysbench.log.records import CellRecord, Samples
-from sysbench.render.finding_kinds import limit_findings, limits
+from sysbench.render.finding_kinds import Growth, fit_growth, growth_text, limit_findings, limits
 from sysbench.render.findings import (
     MAX_ALL_NAMED,
     Namer,
@@ -27,7 +27,6 @@ from sysbench.render.findings import (
     contains_one,
     count_phrase,
     exclusions,
-    exponent,
     interval,
     intervals_overlap,
     join_words,
@@ -47,7 +46,7 @@ from sysbench.render.findings import (
     with_setting,
 )
 from sysbench.render.table import sentence
-from sysbench.statistics import Effect, Pooled, PowerLaw, Ratio, effect, pooled, power_law, ratio
+from sysbench.statistics import Effect, Pooled, PowerLaw, Ratio, effect, pooled, ratio
 
 Cells = Sequence[TimeCellRecord]
 
@@ -537,55 +536,37 @@ def _flat_times(cells: Cells) -> Iterator[Statement]:
 # --- growth
 
 
-def _power_laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
-    """Return a power law for the step times of each row of at least three cells along `ctx` or `size`.
+def _growths(cells: Cells, axis: str, symbol: str) -> list[Growth[TimeCellRecord]]:
+    """Return how the time of a step grows in each row of at least three cells along `ctx` or `size`.
 
-    Launch-bound cells are left out because their time does not grow. A law is left out if the interval of its exponent
-    contains 0, or if the mean times do not grow.
+    Launch-bound cells are left out because their time does not grow.
     """
-    found: list[tuple[PowerLaw, Cells]] = []
     launch_limited = {cell.key for cell in launch_limited_cells(cells)}
-    for row in axes.group_ignoring([cell for cell in cells if cell.key not in launch_limited], axis):
-        points = sorted(
-            (_axis_extent(cell, axis), number, timed, cell)
-            for number, cell in enumerate(row)
-            if (timed := cell.samples("step")) is not None and timed.median_s > 0
-        )
-        sizes = [extent for extent, *_ in points]
-        if len(set(sizes)) == len(sizes) > 2:
-            law = power_law(sizes, [timed.median_s for _, _, timed, _ in points])
-            of_those = [timed for size, _, timed, _ in points if isinstance(law, PowerLaw) and size >= law.sizes[0]]
-            if isinstance(law, PowerLaw) and law.low > 0 and of_those[0].mean_s < of_those[-1].mean_s:
-                found.append((law, [cell for *_, cell in points]))
-    return found
+    rows = axes.group_ignoring([cell for cell in cells if cell.key not in launch_limited], axis)
+    quantity = "forward time" if cells[0].cell.mode in ("forward", "inference") else "step time"
+    found = (fit_growth(quantity, symbol, row, partial(_axis_extent, axis=axis), _step_median_s) for row in rows)
+    return [
+        each
+        for each in found
+        if each is not None and isinstance(each.law, PowerLaw) and each.is_significant(_step_mean_s)
+    ]
+
+
+def _step_median_s(cell: TimeCellRecord) -> float | None:
+    return timed.median_s if (timed := cell.samples("step")) else None
+
+
+def _step_mean_s(cell: TimeCellRecord) -> float | None:
+    return timed.mean_s if (timed := cell.samples("step")) else None
 
 
 def _growth(cells: Cells) -> Iterator[Statement]:
-    for axis, symbol, noun in (("ctx", "ctx", "the context length"), ("size", "P", "the number of parameters P")):
+    for axis, symbol, along in (("ctx", "ctx", " with the context length"), ("size", "P", " with the parameters P")):
         for where, group in _by_setting(cells, lambda _: False):
-            if laws := _power_laws(group, axis):
-                what = "forward time" if group[0].cell.mode in ("forward", "inference") else "step time"
-                text = f"{where}{what} grows with {noun} {_power_law_text(laws, group, axis, symbol)}."
-                yield Statement(text, tuple(cell for _, row in laws for cell in row))
-
-
-def _power_law_text(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, symbol: str) -> str:
-    """Describe each law, or the range of the exponents if there are many: `as ctx^1.08 ± 0.03 at small (…), …`."""
-    name = namer(group, (axis,))
-    if len(laws) > MAX_LISTED_ROWS:
-        ordered = sorted(laws, key=lambda each: each[0].exponent)
-        ends = " to ".join(f"{exponent(law, symbol)} ({name(row[0])})" for law, row in (ordered[0], ordered[-1]))
-        return f"as {ends}, over {len(laws)} settings"
-    alone = len(axes.group_ignoring(group, axis)) == 1
-    words = []
-    for law, row in laws:
-        ends = " to ".join(
-            units.count(size) if axis == "size" else f"{size:.0f}" for size in (law.sizes[0], law.sizes[-1])
-        )
-        at = "" if alone else f" for {name(row[0])}"
-        what = "contexts" if axis == "ctx" else "sizes"
-        words.append(f"as {exponent(law, symbol)}{at} ({len(law.sizes)} {what}, {ends})")
-    return ", ".join(words)
+            if group and (growths := _growths(group, axis, symbol)):
+                name = None if len(axes.group_ignoring(group, axis)) == 1 else namer(group, (axis,))
+                text = f"{where}{growth_text(growths, name, along)}."
+                yield Statement(text, tuple(cell for growth in growths for cell in growth.cells))
 
 
 # --- rates

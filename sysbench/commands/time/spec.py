@@ -167,14 +167,9 @@ class TimeSpec(ModelSpec):
         """Yield every cell in the order of measurement; cells that differ only in the GPU are consecutive."""
         device = {"device": "cpu"} if self.simulate else {}
         for point in self.grid():
-            yield TimeCell(
-                **{
-                    **point,
-                    **device,
-                    "max_steps": max(self.max_steps, point["steps"]),
-                    "interconnect": self.interconnect if point["ranks"] > NODE_RANKS else None,
-                }
-            )
+            point.update(device, max_steps=max(self.max_steps, point["steps"]))
+            point["interconnect"] = self.interconnect if point["ranks"] > NODE_RANKS else None
+            yield TimeCell(**point)
 
 
 class TimeOptions(SavedOptions):

@@ -293,7 +293,6 @@ def _text(binding: ModuleType, function: str) -> str | None:
 
 
 def _board(binding: ModuleType, instance: object) -> object:
-    """Return the GPU that contains a MIG instance, or the instance itself if its GPU is unknown."""
     try:
         board: object = binding.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)
     except binding.NVMLError:

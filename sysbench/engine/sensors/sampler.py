@@ -169,7 +169,6 @@ class SystemSampler:
         self._gpus.clear()
 
     def _open_nvml(self) -> Nvml | None:
-        """Return NVML, initialised on first use; None if it is unavailable."""
         if not self._nvml_tried:
             self._nvml_tried = True
             try:
