@@ -490,7 +490,16 @@ class GpuSimulated(SimulatedGpuRecord, Event):
     cell: str
 
 
-class CellFinished(Event):
+class CellEnd(Frozen):
+    """How a cell ended."""
+
+    outcome: Outcome
+    detail: str | None = None
+    reason: Reason | None = Field(default_factory=reason_if_not_stored, exclude_if=lambda value: value is None)
+    """Why the outcome is not `ok`; None if unknown, and for cells that were not run."""
+
+
+class CellFinished(CellEnd, Event):
     """A cell has ended. If a cell has several CellFinished events, the last one counts.
 
     A cell that was not started (`skipped`, or `invalid` on this device) has no other events.
@@ -498,9 +507,6 @@ class CellFinished(Event):
 
     event: Literal["cell_finished"] = "cell_finished"
     cell: str
-    outcome: Outcome
-    detail: str | None = None
-    reason: Reason | None = Field(default_factory=reason_if_not_stored, exclude_if=lambda value: value is None)
     traceback: str | None = None
 
 

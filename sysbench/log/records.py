@@ -9,6 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import ConfigDict, Field, SerializeAsAny
 
 from sysbench.log.events import (
+    CellEnd,
     CodeFile,
     DeviceInfo,
     HostInfo,
@@ -23,12 +24,9 @@ from sysbench.log.outcomes import (
     LACK_OF_MEMORY,
     Caution,
     CautionCode,
-    Outcome,
-    Reason,
     RunStatus,
     Subject,
 )
-from sysbench.log.upgrades import reason_if_not_stored
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Bytes, Count, Finite, Flops, Moment, PositiveSeconds, Seconds
@@ -90,7 +88,7 @@ class ModelRecord(Frozen):
     """FLOPs of one forward pass over the batch, ignoring the causal mask; None if they could not be counted."""
 
 
-class CellRecord(Frozen):
+class CellRecord(CellEnd):
     """The record of a cell: the fields common to all commands and all outcomes."""
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -101,10 +99,6 @@ class CellRecord(Frozen):
     device: DeviceInfo | None
     host: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """The machine, if the cell ran elsewhere."""
-    outcome: Outcome
-    detail: str | None
-    reason: Reason | None = Field(default_factory=reason_if_not_stored, exclude_if=lambda value: value is None)
-    """Why the outcome is not `ok`; None if unknown, and for cells that were not run."""
     own_model: OwnModelFacts | None = Field(default=None, exclude_if=lambda value: value is None)
     """The user's model, as it ran; None for the built-in model, and for one that was never built."""
     cautions: list[Caution]
