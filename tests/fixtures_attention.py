@@ -22,7 +22,7 @@ from sysbench.commands.attention.record import (
     AttentionTensor,
     AttentionTimed,
 )
-from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.log.events import (
     CellFinished,
     CellStarted,
@@ -36,6 +36,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.spec import hardware
+from sysbench.spec.attention import AttentionCell
 from tests.fixtures_timing import A100, STARTED_AT_S, TWO_CORES, Machine
 
 __all__ = ["TWO_CORES", "events", "record"]

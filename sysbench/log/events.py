@@ -490,8 +490,8 @@ class GpuSimulated(SimulatedGpuRecord, Event):
     cell: str
 
 
-class CellEnd(Frozen):
-    """How a cell ended."""
+class CellOutcome(Frozen):
+    """How a cell has ended, and why."""
 
     outcome: Outcome
     detail: str | None = None
@@ -499,7 +499,7 @@ class CellEnd(Frozen):
     """Why the outcome is not `ok`; None if unknown, and for cells that were not run."""
 
 
-class CellFinished(CellEnd, Event):
+class CellFinished(CellOutcome, Event):
     """A cell has ended. If a cell has several CellFinished events, the last one counts.
 
     A cell that was not started (`skipped`, or `invalid` on this device) has no other events.

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import ConfigDict, Field, SerializeAsAny
 
 from sysbench.log.events import (
-    CellEnd,
+    CellOutcome,
     CodeFile,
     DeviceInfo,
     HostInfo,
@@ -88,8 +88,8 @@ class ModelRecord(Frozen):
     """FLOPs of one forward pass over the batch, ignoring the causal mask; None if they could not be counted."""
 
 
-class CellRecord(CellEnd):
-    """The record of a cell: the fields common to all commands and all outcomes."""
+class CellIdentity(Frozen):
+    """Which cell a record describes, and where it ran."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -99,6 +99,11 @@ class CellRecord(CellEnd):
     device: DeviceInfo | None
     host: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """The machine, if the cell ran elsewhere."""
+
+
+class CellRecord(CellOutcome, CellIdentity):
+    """The record of a cell: the fields common to all commands and all outcomes."""
+
     own_model: OwnModelFacts | None = Field(default=None, exclude_if=lambda value: value is None)
     """The user's model, as it ran; None for the built-in model, and for one that was never built."""
     cautions: list[Caution]

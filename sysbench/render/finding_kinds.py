@@ -9,8 +9,92 @@ from typing import Final, Generic
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.log.records import AnyCell
-from sysbench.render.findings import Namer, Statement, exponent, join_words
-from sysbench.statistics import NoPowerLaw, PowerLaw, power_law
+from sysbench.render.findings import (
+    Namer,
+    Statement,
+    count_phrase,
+    exponent,
+    intervals_overlap,
+    join_words,
+    no_difference_clause,
+    pooled_ratio,
+    ratio_range,
+    ratio_with_name,
+    with_interval,
+)
+from sysbench.statistics import NoPowerLaw, Pooled, PowerLaw, Ratio, pooled, power_law
+
+# --- comparisons
+
+
+@dataclass(frozen=True)
+class Compared(Generic[AnyCell]):
+    """A ratio of two times."""
+
+    ratio: Ratio
+    cells: tuple[AnyCell, ...]
+    """The compared cells, or the single cell two of whose phases are compared. The first one names the ratio."""
+    direction: int
+    """1 if the ratio is significantly above 1, -1 if below, 0 if neither."""
+    sample_count: int
+    """Number of samples of whichever time has fewer."""
+
+
+@dataclass(frozen=True)
+class Comparison(Generic[AnyCell]):
+    """Ratios of the same two times over cells, in ascending order; there is at least one."""
+
+    ratios: tuple[Compared[AnyCell], ...]
+
+    @classmethod
+    def of(cls, ratios: Iterable[Compared[AnyCell]]) -> Comparison[AnyCell] | None:
+        """Return the comparison of the ratios that have an interval; None if there are none."""
+        known = [each for each in ratios if each.ratio.low is not None]
+        return cls(tuple(sorted(known, key=lambda each: each.ratio.value))) if known else None
+
+    def significant(self, *directions: int) -> list[Compared[AnyCell]]:
+        """Return the ratios with one of these directions."""
+        return [each for each in self.ratios if each.direction in directions]
+
+    @property
+    def cells(self) -> tuple[AnyCell, ...]:
+        """All cells that are compared."""
+        return tuple({cell.key: cell for each in self.ratios for cell in each.cells}.values())
+
+    @property
+    def pooled(self) -> Pooled | None:
+        """The pooled ratio if all cells agree on it; otherwise None."""
+        return pooled([each.ratio for each in self.ratios])
+
+    @property
+    def differ(self) -> bool:
+        """Whether the largest ratio is significantly larger than the smallest."""
+        return not intervals_overlap(self.ratios[0].ratio, self.ratios[-1].ratio)
+
+    @property
+    def ends(self) -> str:
+        """The range of the ratios: `1.05 to 1.31×`."""
+        return ratio_range(self.ratios[0].ratio.value, self.ratios[-1].ratio.value)
+
+    def describe(self, name: Namer) -> tuple[str, str]:
+        """Return the ratio and the cells that agree on it: `2.03 ± 0.02×`, ` in all 12 cells`.
+
+        Cells that disagree have a range of ratios, with the names of its ends if they differ significantly.
+        """
+        first, last = self.ratios[0], self.ratios[-1]
+        if len(self.ratios) == 1:
+            return with_interval(first.ratio), ""
+        if (common := self.pooled) is not None:
+            return pooled_ratio(common), f" in {count_phrase(len(self.ratios))}"
+        if self.differ:
+            ends = (ratio_with_name(end.ratio, name(end.cells[0])) for end in (first, last))
+            return " to ".join(ends), ""
+        return self.ends, ""
+
+    def no_difference(self, one: str, other: str, noun: str = "step") -> str:
+        """Return a clause saying that the times of `one` and `other` do not differ measurably."""
+        return no_difference_clause(one, other, [(each.ratio, each.sample_count) for each in self.ratios], noun)
+
 
 # --- where memory ends
 

@@ -10,14 +10,9 @@ from pydantic import AfterValidator, Field, model_validator
 from sysbench.commands.accum.spec import AccumCell, Experiment, Order
 from sysbench.log.events import Event, Source
 from sysbench.log.records import CellRecord, RunRecord
-from sysbench.rounding import FORMATS, FormatName
+from sysbench.rounding import FORMATS, ArithmeticSource, FormatName
 from sysbench.spec.frozen import Frozen, check_equal_lengths
 from sysbench.spec.quantities import Amount, Count, Exponent, Finite, Number
-
-ArithmeticSource = Literal["device", "rounded"]
-"""device   the device's own arithmetic in the format
-rounded  arithmetic in a wider format, with every result rounded to the format (for products: the inputs)
-"""
 
 
 def _within_fp32(value: float) -> float:

@@ -15,12 +15,12 @@ from operator import methodcaller
 from typing import Final, Literal
 
 from sysbench import units
-from sysbench.cells import AXES, group_ignoring
+from sysbench.cells import AXES, group_ignoring, pairs
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.log.outcomes import Subject
 from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import Samples
-from sysbench.render.finding_kinds import Growth, Limit, fit_growth, growth_text, limit_findings, limits
+from sysbench.render.finding_kinds import Compared, Growth, Limit, fit_growth, growth_text, limit_findings, limits
 from sysbench.render.findings import (
     Statement,
     contains_one,
@@ -29,6 +29,7 @@ from sysbench.render.findings import (
     join_words,
     name_cells_along,
     no_difference_clause,
+    range_text,
     reliable,
     undecided,
     with_interval,
@@ -153,28 +154,17 @@ def smallest_beyond(cells: Cells) -> AttentionCellRecord | None:
     return min(over, key=lambda cell: sum(each.size_bytes for each in cell.tensors), default=None)
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Two implementations on the same input; `ratio` is the time of the first over that of the second."""
-
-    first: AttentionCellRecord
-    second: AttentionCellRecord
-    ratio: Ratio
-
-    def calls(self, quantity: Quantity) -> int:
-        """Return the number of measured calls in whichever cell has fewer."""
-        return min(len(found.samples_s) for cell in (self.first, self.second) if (found := samples(cell, quantity)))
-
-
-def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity) -> list[Compared]:
-    """Return a comparison for each input on which both implementations have a reliable value, by ascending length."""
+def compared(
+    cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity
+) -> list[Compared[AttentionCellRecord]]:
+    """Return by how much `second` is faster on each input on which both have a reliable value, by ascending length."""
+    timed = [cell for cell in reliable(cells) if value(cell, quantity)]
     found = []
-    for row in group_ignoring(reliable(cells), "implementation"):
-        by_name = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
-        if first in by_name and second in by_name:
-            one, other = by_name[first], by_name[second]
-            found.append(Compared(one, other, _ratio(one, quantity, other, quantity)))
-    return sorted(found, key=lambda each: each.first.cell.seq)
+    for pair in pairs(timed, "implementation", first, second):
+        ratio = _ratio(pair[0], quantity, pair[1], quantity)
+        counts = [len(times.samples_s) for cell in pair if (times := samples(cell, quantity))]
+        found.append(Compared(ratio, pair, direction(ratio), min(counts, default=0)))
+    return sorted(found, key=lambda each: each.cells[0].cell.seq)
 
 
 def _ratio(
@@ -221,9 +211,9 @@ def passages(cells: Cells) -> list[Passage]:
         here = [cell for cell in cells if cell.cell.dim == dim]
         for first, second in combinations(implementations(here), 2):
             for quantity in TIMES:
-                pairs = compared(here, first, second, quantity)
-                lengths = [float(pair.first.cell.seq) for pair in pairs]
-                for each in crossovers(lengths, [pair.ratio for pair in pairs]):
+                both_timed = compared(here, first, second, quantity)
+                lengths = [float(pair.cells[0].cell.seq) for pair in both_timed]
+                for each in crossovers(lengths, [pair.ratio for pair in both_timed]):
                     late, early = (first, second) if each.falls else (second, first)
                     both = [cell for cell in here if cell.cell.implementation in (first, second)]
                     found.append(Passage(late, early, dim, quantity, each, both))
@@ -353,14 +343,14 @@ def _only_lead(lead: Lead, cells: Cells, quantity: Quantity) -> str:
     equal = _do_not_differ(cells)
     if not against:
         tied = compared(cells, lead.alike[0], lead.implementation, quantity) if len(lead.alike) == 1 else []
-        if tied and tied[0].first.prediction is None:
+        if tied and tied[0].cells[0].prediction is None:
             return no_difference_clause(
-                lead.alike[0], lead.implementation, [(pair.ratio, pair.calls(quantity)) for pair in tied], "call"
+                lead.alike[0], lead.implementation, [(pair.ratio, pair.sample_count) for pair in tied], "call"
             )
         return f"{join_words(lead.leaders)} {equal} {lead.span}"
     slowest = max(against, key=lambda pairs: pairs[-1].ratio.value)
-    pair = next((pair for pair in reversed(slowest) if direction(pair.ratio) != 0), slowest[-1])
-    much = f"{_with_interval(pair)} as fast as {pair.first.cell.implementation} at N {pair.first.cell.seq}"
+    pair = next((pair for pair in reversed(slowest) if pair.direction != 0), slowest[-1])
+    much = f"{_with_interval(pair)} as fast as {pair.cells[0].cell.implementation} at N {pair.cells[0].cell.seq}"
     if not lead.alike:
         return f"{lead.implementation} is fastest {lead.span}, {much}"
     return f"{join_words(lead.leaders)} are fastest {lead.span} and {equal}; {lead.implementation} is {much}"
@@ -370,9 +360,9 @@ def _do_not_differ(cells: Cells) -> str:
     return "do not differ significantly" if any(cell.prediction for cell in cells) else "do not differ measurably"
 
 
-def _with_interval(pair: Compared) -> str:
+def _with_interval(pair: Compared[AttentionCellRecord]) -> str:
     """Format the ratio of a pair with its interval: 95 % if measured, 90 % if predicted."""
-    return with_interval(pair.ratio, "90 % interval " if pair.first.prediction is not None else "95 % CI ")
+    return with_interval(pair.ratio, "90 % interval " if pair.cells[0].prediction is not None else "95 % CI ")
 
 
 def _compiled(cells: Cells, dim: int | None) -> Iterator[Statement]:
@@ -383,17 +373,17 @@ def _compiled(cells: Cells, dim: int | None) -> Iterator[Statement]:
     for quantity in TIMES:
         pairs = compared(cells, "naive", "compiled", quantity)
         ends = pairs[:1] + pairs[1:][-1:]
-        differ = [pair for pair in ends if direction(pair.ratio) != 0]
+        differ = [pair for pair in ends if pair.direction != 0]
         faster = [
-            f"{_with_interval(pair)} as fast{' as naive' * (pair is differ[0])} at N {pair.first.cell.seq}"
+            f"{_with_interval(pair)} as fast{' as naive' * (pair is differ[0])} at N {pair.cells[0].cell.seq}"
             for pair in differ
         ]
-        same = [str(pair.first.cell.seq) for pair in ends if direction(pair.ratio) == 0]
+        same = [str(pair.cells[0].cell.seq) for pair in ends if pair.direction == 0]
         parts = [f"compiled is {' and '.join(faster)}"] if faster else []
         parts += [f"compiled and naive {_do_not_differ(cells)} at N {join_words(same)}"] if same else []
         if parts:
             text = f"{quantity} at d {dim}: {'; '.join(parts)}."
-            yield Statement(text, [cell for pair in ends for cell in (pair.first, pair.second)])
+            yield Statement(text, [cell for pair in ends for cell in pair.cells])
 
 
 def _grows(cells: Cells, reliable: Cells, dim: int | None) -> Iterator[Statement]:
@@ -491,19 +481,15 @@ def _ends(cells: Cells) -> Iterator[Statement]:
         if not known:
             return ""
         where = f" at d {join_words(list(map(str, dims(known))))}" if len(known) < len(beyond) else ""
-        available = [cell.available_bytes for cell in known if cell.available_bytes is not None]
-        rest = f", {_size_range(available)} available" if available else ""
-        return f" (needs {_size_range([cell.needed_bytes or 0 for cell in known])}{where}{rest})"
+        available = [(cell.available_bytes, cell) for cell in known if cell.available_bytes is not None]
+        rest = f", {range_text(available, show=units.size)} available" if available else ""
+        return (
+            f" (needs {range_text([(cell.needed_bytes or 0, cell) for cell in known], show=units.size)}{where}{rest})"
+        )
 
     for name_of_run in implementations(cells):
         own = [cell for cell in cells if cell.cell.implementation == name_of_run]
         yield from limit_findings(frontier(own), name, shortage)
-
-
-def _size_range(sizes_bytes: Sequence[int]) -> str:
-    """Return `56.0 GiB`, or `56.0 GiB to 64.1 GiB` if the sizes differ in what is shown."""
-    smallest, largest = units.size(min(sizes_bytes)), units.size(max(sizes_bytes))
-    return smallest if smallest == largest else f"{smallest} to {largest}"
 
 
 def _accounted(cells: Cells) -> Iterator[Statement]:

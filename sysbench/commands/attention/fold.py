@@ -20,7 +20,6 @@ from sysbench.commands.attention.record import (
     AttentionRecord,
     AttentionTimed,
 )
-from sysbench.commands.attention.spec import AttentionCell
 from sysbench.formulas import AttentionCostsPhase as Phase
 from sysbench.log import collect as run_record
 from sysbench.log.cautions import emulation, environment_cautions
@@ -30,6 +29,7 @@ from sysbench.log.outcomes import Caution
 from sysbench.log.predictions import GpuPrediction
 from sysbench.log.records import Samples
 from sysbench.spec import hardware
+from sysbench.spec.attention import AttentionCell
 from sysbench.spec.hardware import Hardware
 
 MAX_SHARE = 1.1

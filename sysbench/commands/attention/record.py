@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from sysbench.commands.attention.spec import AttentionCell
 from sysbench.log.events import CodeFile, Event, PhaseSample, SimulatedGpuRecord, Source
 from sysbench.log.predictions import GpuPrediction
 from sysbench.log.records import CellRecord, RunRecord, Samples
+from sysbench.spec.attention import AttentionCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Count, Flops, Number, Seconds
 

@@ -33,13 +33,15 @@ from sysbench.commands.attention.findings import (
     value,
 )
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
-from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.log.records import Samples
 from sysbench.render import remarks
+from sysbench.render.axis_columns import axis_columns
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, build_tables, leading_fields
 from sysbench.render.finding_kinds import Growth, Limit
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, mean_of
+from sysbench.spec.attention import AttentionCell
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
 from sysbench.statistics import NoPowerLaw
@@ -141,7 +143,7 @@ def _along(named: Callable[[Any], Sequence[str]], cells_of: Callable[[Any], Cell
         axis_names = named(part)
         return lambda row: _values(cells_of(row)[0].axes, axis_names)
 
-    return Leading(columns=lambda part: axes.columns(named(part)), values=values, cells_of=cells_of)
+    return Leading(columns=lambda part: axis_columns(named(part)), values=values, cells_of=cells_of)
 
 
 def _varying_settings(record: AttentionRecord) -> tuple[str, ...]:
@@ -701,7 +703,7 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
     specs = [cell.model_dump() for cell in planned]
     named = tuple(axis for axis in AXES if len({str(spec.get(axis)) for spec in specs}) > 1) or ("implementation",)
     columns = (
-        *axes.columns(named),
+        *axis_columns(named),
         Column("forward", "forward", "flops", wide_range=True),
         Column("naive", "two N × N tensors", "bytes", wide_range=True),
         Column("inputs", "q, k, v and output", "bytes", wide_range=True),

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from sysbench import __version__, units
+from sysbench import units
 from sysbench.command import Kind, command_of
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import (
@@ -28,6 +28,7 @@ from sysbench.log.outcomes import CautionCode, Outcome
 from sysbench.log.predictions import PredictedStep, PredictedTime, step_ratio
 from sysbench.log.records import CellRecord
 from sysbench.log.upgrades import SCHEMA_VERSION
+from sysbench.package import VERSION
 from sysbench.spec.frozen import Frozen
 from sysbench.statistics.verdict import (
     MARGIN,
@@ -193,7 +194,7 @@ class Comparison(Frozen):
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["comparison"] = "comparison"
-    sysbench_version: str = __version__
+    sysbench_version: str = VERSION
     a: SideRecord
     b: SideRecord
     margin: float

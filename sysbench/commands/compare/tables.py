@@ -176,32 +176,38 @@ def _time_row(time: TimeComparison) -> tuple[Cell, ...]:
 
 def predictions_table(comparison: Comparison) -> Tables:
     """Return the predicted times of both sides, in one table per command; without verdicts, as nothing was measured."""
-    tables = []
-    for kind in _kinds(comparison):
-        cells = [cell for cell in comparison.cells if cell.kind == kind]
-        axes = varying_axes([cell.axes for cell in cells])
-        rows = tuple(
-            (
-                *_axis_values(cell.axes, axes),
-                each.quantity,
-                _interval(each.a),
-                _interval(each.b),
-                Measure(each.ratio, low=each.low, high=each.high),
-            )
-            for cell in cells
-            for each in cell.predictions
-        )
-        note = f"{INTERVAL}; B / A: errors common to both predictions, such as that of the same host, cancel"
-        columns = (
-            *_axis_columns(axes),
-            Column("quantity", "time"),
-            Column("a_predicted", "A", "s"),
-            Column("b_predicted", "B", "s"),
-            Column("b_over_a", "B / A, < 1 faster", "ratio", note=note),
-        )
-        if rows:
-            tables.append(Table("predictions", f"{kind}: {MARK}", columns, rows, len(axes) + 1))
-    return tables
+
+    def rows(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
+        for each in cell.predictions:
+            ratio = Measure(each.ratio, low=each.low, high=each.high)
+            yield (each.quantity, _interval(each.a), _interval(each.b), ratio)
+
+    note = f"{INTERVAL}; B / A: errors common to both predictions, such as that of the same host, cancel"
+    columns = (
+        Column("quantity", "time"),
+        Column("a_predicted", "A", "s"),
+        Column("b_predicted", "B", "s"),
+        Column("b_over_a", "B / A, < 1 faster", "ratio", note=note),
+    )
+    tables = (
+        _table_of_kind(comparison, kind, Table("predictions", f"{kind}: {MARK}", columns, (), 1), rows)
+        for kind in _kinds(comparison)
+    )
+    return [table for table in tables if table.rows]
+
+
+def _table_of_kind(
+    comparison: Comparison, kind: str, table: Table, rows: Callable[[CellComparison], Iterable[tuple[Cell, ...]]]
+) -> Table:
+    """Return the table with the rows of each cell of a command, after columns for the axes in which the cells vary."""
+    cells = [cell for cell in comparison.cells if cell.kind == kind]
+    axes = varying_axes([cell.axes for cell in cells])
+    return replace(
+        table,
+        columns=(*_axis_columns(axes), *table.columns),
+        rows=tuple((*_axis_values(cell.axes, axes), *row) for cell in cells for row in rows(cell)),
+        axes=len(axes) + table.axes,
+    )
 
 
 def _interval(time: PredictedTime) -> Measure:
@@ -210,21 +216,13 @@ def _interval(time: PredictedTime) -> Measure:
 
 def memory_table(comparison: Comparison, *, changed: bool = False) -> Tables:
     """Return the memory of both sides; `changed` omits equal and sampled values."""
+    columns = (Column("quantity", "memory"), *_MEMORY_COLUMNS)
     tables = []
     for kind in _kinds(comparison):
-        cells = [cell for cell in comparison.cells if cell.kind == kind]
-        axes = varying_axes([cell.axes for cell in cells])
-        rows = tuple(
-            (*_axis_values(cell.axes, axes), *_number_row(memory))
-            for cell in cells
-            for memory in cell.memory
-            if not changed or _has_changed(memory)
-        )
-        if rows:
-            columns = (*_axis_columns(axes), Column("quantity", "memory"), *_MEMORY_COLUMNS)
-            title = kind if kind == "memory" else f"{kind}: memory"
-            table = Table("memory", title, columns, rows, len(axes) + 1)
-            tables.append(with_source_marks(table, *_sources(cells)))
+        empty = Table("memory", kind if kind == "memory" else f"{kind}: memory", columns, (), 1)
+        table = _table_of_kind(comparison, kind, empty, lambda cell: _number_rows(cell.memory, changed))
+        if table.rows:
+            tables.append(with_source_marks(table, *_sources(cell for cell in comparison.cells if cell.kind == kind)))
     return tables
 
 
@@ -242,25 +240,19 @@ def amounts_table(comparison: Comparison, *, changed: bool = False) -> Tables:
     """Return the other numbers of both sides, in one table per command and unit; `changed` as for memory."""
     tables = []
     for kind, unit in dict.fromkeys((cell.kind, each.unit) for cell in comparison.cells for each in cell.amounts):
-        cells = [cell for cell in comparison.cells if cell.kind == kind]
-        axes = varying_axes([cell.axes for cell in cells])
-        rows = tuple(
-            (*_axis_values(cell.axes, axes), *_number_row(amount))
-            for cell in cells
-            for amount in cell.amounts
-            if amount.unit == unit and (not changed or _has_changed(amount))
-        )
-        if rows:
-            numbers = (
-                replace(column, unit=unit if column.unit == "bytes" else column.unit) for column in _MEMORY_COLUMNS
-            )
-            columns = (*_axis_columns(axes), Column("quantity", "quantity"), *numbers)
-            tables.append(Table("amounts", kind, columns, rows, len(axes) + 1))
-    return tables
+        numbers = (replace(column, unit=unit if column.unit == "bytes" else column.unit) for column in _MEMORY_COLUMNS)
+
+        def rows(cell: CellComparison, unit: str = unit) -> Iterator[tuple[Cell, ...]]:
+            return _number_rows([each for each in cell.amounts if each.unit == unit], changed)
+
+        empty = Table("amounts", kind, (Column("quantity", "quantity"), *numbers), (), 1)
+        tables.append(_table_of_kind(comparison, kind, empty, rows))
+    return [table for table in tables if table.rows]
 
 
-def _has_changed(number: MemoryComparison | AmountComparison) -> bool:
-    return number.exact and number.a != number.b
+def _number_rows(numbers: Iterable[MemoryComparison | AmountComparison], changed: bool) -> Iterator[tuple[Cell, ...]]:
+    """Yield a row for each number; `changed` omits equal and sampled ones."""
+    return (_number_row(each) for each in numbers if not changed or (each.exact and each.a != each.b))
 
 
 def _number_row(number: MemoryComparison | AmountComparison) -> tuple[Cell, ...]:

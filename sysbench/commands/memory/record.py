@@ -7,10 +7,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from sysbench.commands.memory.spec import MemoryCell, SearchAxis
+from sysbench.commands.memory.spec import MemoryCell
 from sysbench.log.events import Event, SimulatedGpuRecord, Source
 from sysbench.log.records import ModelCellRecord, RunRecord
 from sysbench.spec.frozen import Frozen
+from sysbench.spec.protocols import SearchAxis
 from sysbench.spec.quantities import Bytes, Count, Signed
 
 

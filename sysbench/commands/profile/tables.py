@@ -17,6 +17,7 @@ from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.render import remarks
+from sysbench.render.axis_columns import axis_columns, axis_values
 from sysbench.render.declared import DeclaredTable, Field, Fill, leading_axes, leading_fields, varying_or_size
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word, mean_of
 from sysbench.spec.run import Selection
@@ -281,14 +282,14 @@ def _mark_predicted(profiles: Profiles, tables: Iterable[Table]) -> list[Table]:
 def _profiles_of_run(record: ProfileRecord, selection: Selection) -> Profiles:
     differing = axes.varying(axes.axes_of(record.cells))
     each = (
-        Profile(axes.values(cell.axes, differing), cell.summary, bool(cell.excluding_cautions()))
+        Profile(axis_values(cell.axes, differing), cell.summary, bool(cell.excluding_cautions()))
         for cell in record.cells
         if cell.summary is not None
     )
     several = len(record.cells) > 1
     ranks = (
         RankComparison(
-            axes.values(cell.axes, differing),
+            axis_values(cell.axes, differing),
             remarks.name_cells([cell], record.cells) if several else "",
             cell.ranks,
             cell.link,
@@ -296,7 +297,7 @@ def _profiles_of_run(record: ProfileRecord, selection: Selection) -> Profiles:
         for cell in record.cells
         if cell.ranks is not None
     )
-    return Profiles(axes.columns(differing), tuple(each), selection, record, tuple(ranks))
+    return Profiles(axis_columns(differing), tuple(each), selection, record, tuple(ranks))
 
 
 def _step_counts(profiles: Profiles) -> Iterator[str]:

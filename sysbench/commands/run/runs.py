@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sysbench import __version__
 from sysbench.command import Kind, command_of
 from sysbench.commands import running, saved
 from sysbench.commands.run import directory as experiment_directory
@@ -30,6 +29,7 @@ from sysbench.log.outcomes import LASTING
 from sysbench.log.records import RunRecord
 from sysbench.log.runs import find_experiment
 from sysbench.log.storage import make_directory, write_atomically
+from sysbench.package import VERSION
 from sysbench.render import output as summary
 from sysbench.render import theme
 from sysbench.render.dashboard.experiment_progress import ExperimentProgress
@@ -64,7 +64,7 @@ def run_experiment(
         _refuse_wrong_results(each, options)
     name = options.experiment or experiment.name
     content = Manifest(
-        sysbench_version=__version__,
+        sysbench_version=VERSION,
         experiment=name if name in experiment_file.names() else str(experiment.path.resolve()),
         title=experiment.title,
         question=experiment.question,

@@ -13,6 +13,7 @@ import statistics as standard
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
+from sysbench.commands.time.cautions import judge
 from sysbench.commands.time.record import (
     CeilingRecord,
     EnergyRecord,
@@ -103,7 +104,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
         **run_record.model_cell_fields(cell, seen),
         cautions=[
             *cautions.thread_contention(seen),
-            *cautions.judge(cell, seen, rates, run.lost),
+            *judge(cell, seen, rates, run.lost),
             *cautions.shared_cores(cell, seen, run),
             *(prediction.cautions() if prediction else ()),
             *cautions.assumptions(seen),

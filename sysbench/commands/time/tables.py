@@ -22,6 +22,7 @@ from sysbench.log.outcomes import MEASURED
 from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
 from sysbench.render import phase_rows
+from sysbench.render.axis_columns import axis_values
 from sysbench.render.declared import DeclaredTable, Each, Field, build_tables, leading_axes, leading_fields
 from sysbench.render.phase_rows import in_step_row
 from sysbench.render.remarks import cautions, outcome_word, outcomes, own_models
@@ -563,7 +564,7 @@ class _Grid:
         )
         rows: dict[str, dict[Any, TimeCellRecord]] = {}
         for cell in record.cells:
-            key = (*axes.values(cell.axes, row_axes), *((cell.cell.size, cell.cell.model) if rows_are_models else ()))
+            key = (*axis_values(cell.axes, row_axes), *((cell.cell.size, cell.cell.model) if rows_are_models else ()))
             rows.setdefault(str(key), {})[column_of(cell)] = cell
         column_values = tuple(dict.fromkeys(column_of(cell) for cell in record.cells))
         return cls(record, column_values, row_axes, tuple(rows.values()))

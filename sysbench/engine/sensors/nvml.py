@@ -193,13 +193,13 @@ class Gpu:
         answer = self._query("memory")
         return Memory(int(answer.total), int(answer.free), int(answer.used)) if answer is not None else None
 
-    def compute_pids(self) -> frozenset[int] | None:
-        """Return the ids, as the driver reports them, of the processes that compute on this GPU; None if unknown.
+    def compute_processes(self) -> Sequence[Any] | None:
+        """Return the processes that compute on this GPU, as the driver reports them; None if unknown.
 
         Slow: takes milliseconds, and holds a driver lock.
         """
-        answer = self._query("processes")
-        return frozenset(int(process.pid) for process in answer) if answer is not None else None
+        answer: Sequence[Any] | None = self._query("processes")
+        return answer
 
     def losses(self) -> list[LostValue]:
         """Return the values lost since the last call."""

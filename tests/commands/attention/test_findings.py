@@ -21,11 +21,12 @@ from sysbench.commands.attention.findings import (
 )
 from sysbench.commands.attention.fold import fold
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord, AttentionTimed
-from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.attention.tables import FRONTIER, sheet
 from sysbench.log.events import CellFinished, CellStarted, Event, Reading, RunFinished
 from sysbench.render.finding_kinds import Limit
 from sysbench.render.table import Word
+from sysbench.spec.attention import AttentionCell
 from sysbench.statistics import PowerLaw
 from tests import fixtures_attention as runs
 
@@ -208,9 +209,10 @@ def test_implementations_that_cannot_be_told_apart_have_no_crossover_and_share_t
 def test_compiled_against_eager_has_the_ratio_of_the_samples(record: AttentionRecord) -> None:
     pairs = compared(of(record, "naive") + of(record, "compiled"), "naive", "compiled", "forward")
     last = pairs[-1]
-    assert last.first.forward is not None
-    assert last.second.forward is not None
-    assert last.ratio == statistics.ratio(last.first.forward.samples_s, last.second.forward.samples_s)
+    naive, compiled = (cell.forward for cell in last.cells)
+    assert naive is not None
+    assert compiled is not None
+    assert last.ratio == statistics.ratio(naive.samples_s, compiled.samples_s)
     sentence = next(text for text in said(record) if text.startswith("Forward at d 64: compiled is 0."))
     assert f"{last.ratio.value:.2f}×" in sentence
 

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from sysbench.commands.attention.measure_memory import count_memory
 from sysbench.commands.attention.simulate import SimulatedAttention, simulate
-from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.errors import UnavailableError
 from sysbench.lab.attention_functions import inputs_for
 from sysbench.lab.memory.accounting import round_to_block
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
+from sysbench.spec.attention import AttentionCell
 from sysbench.spec.hardware import by_name
 
 MIB, GIB = 2**20, 2**30
