@@ -14,6 +14,7 @@ def axis_columns(axes: Sequence[str]) -> tuple[Column, ...]:
 
 
 def axis_values(cell: HasAxes, axes: Iterable[str]) -> tuple[Cell, ...]:
-    """Return the values of one cell for the columns of these axes."""
+    """Return the values of one cell for the columns of these axes; without a value, the word for that."""
     stored = cell.axes
-    return tuple(stored.get(axis, AXES[axis].stored_default) for axis in axes)
+    found = ((axis, stored.get(axis, AXES[axis].stored_default)) for axis in axes)
+    return tuple(AXES[axis].unset or None if value is None else value for axis, value in found)
