@@ -34,7 +34,7 @@ def sheet(record: FitRecord, names: Iterable[str] = (), selection: Selection | N
         else [each for build in TABLES.values() for each in build(record)]
     )
     return Sheet(
-        subject=(*axes.subject(axes.axes_of(record.cells)), *record.environment.software),
+        subject=(*axes.subject(record.cells), *record.environment.software),
         tables=tuple(tables),
         remarks=(
             *(Remark("finding", statement.text) for statement in of_run(record)),
