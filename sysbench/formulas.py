@@ -82,8 +82,8 @@ def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
     step = cell.step
     if step is None or step.shape is None or step.strategy not in (None, "ddp"):
         return None  # the formula is for a whole model on one device
-    if step.checkpoint != NONE or step.cross_entropy != "full":
-        return None  # it is for a step that keeps all activations and logits
+    if step.checkpoint != NONE or step.cross_entropy != "full" or step.lora:
+        return None  # it is for a step that keeps all activations and logits, and trains all parameters
     placed = step if device is None else step.model_copy(update={"device": device})
     return predicted_memory(placed, cell.phases, first=cell.is_first_step).total_bytes
 
