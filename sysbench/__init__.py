@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sysbench.commands.time.spec import TimeSpec
     from sysbench.errors import SysbenchError
 
-__version__ = "0.1.0"
+    __version__: str
 
 __all__ = [
     "AccumSpec",
@@ -65,6 +65,10 @@ def _found(name: str) -> object:
 
     if name in ("phase", "step"):  # a script with marks that is not recorded imports nothing else
         return getattr(marks, name)
+    if name == "__version__":
+        from sysbench.package import VERSION
+
+        return VERSION
     from sysbench import api
     from sysbench.command import command_of, kinds
 

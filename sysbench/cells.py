@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sysbench.log.records import CellRecord
-from sysbench.render.table import Cell, Column
 from sysbench.spec.axis import Axis, DeclaredAxes
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.model import CHOICES as CHOICES
@@ -134,16 +133,3 @@ def describe_default_axes(spec: RunSpec) -> str:
                 descriptions.append(f"{len(values)} {axis.plural} ({', '.join(values)})")
                 flags.append(option_name(type(spec), name))
     return f"{' and '.join(descriptions)}; choose with {' and '.join(flags)}" if descriptions else ""
-
-
-# --- tables
-
-
-def columns(axes: Sequence[str]) -> tuple[Column, ...]:
-    """Return the leading columns of a table whose rows differ in these axes."""
-    return tuple(Column(axis, AXES[axis].title) for axis in axes)
-
-
-def values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
-    """Return the values of one cell for the columns of these axes."""
-    return tuple(cell.get(axis, AXES[axis].stored_default) for axis in axes)

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import typer
 
-import sysbench
 from sysbench import stderr
 from sysbench.bootstrap import rank_from_environment
 from sysbench.command import commands, runnable
@@ -23,6 +22,7 @@ from sysbench.engine.interrupts import is_interrupted
 from sysbench.errors import SysbenchError
 from sysbench.garbage import gc_paused
 from sysbench.log.storage import cannot_read, reason
+from sysbench.package import VERSION
 
 INTERRUPTED = 130
 
@@ -75,7 +75,7 @@ def _placeholder() -> None:
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"sysbench {sysbench.__version__}")
+        typer.echo(f"sysbench {VERSION}")
         raise typer.Exit
 
 

@@ -107,6 +107,10 @@ class Command:
     """
     verdicts: tuple[str, ...] = ()
     """Times for which `compare` gives verdicts; all other times are parts of these."""
+    artefact: str | None = None
+    """Function that reads a file that is not a run, for `report` and `compare`:
+    `(path, its first bytes) -> sysbench.commands.artefacts.Artefact`, or None for a file of another kind.
+    """
     completed_together: str | None = None
     """Function that completes the records of several runs with what the others know: `records -> records`."""
     report_tables: str | None = None

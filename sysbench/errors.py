@@ -48,16 +48,12 @@ class DoesNotFitError(SysbenchError, MemoryError):
     """There is not enough memory, according to a simulation or a failed allocation."""
 
 
-class NotTriedError(SysbenchError):
-    """Base class of errors for a cell that was not run, because its outcome was predictable."""
+class OverBudgetError(SysbenchError):
+    """A cell was skipped: it would take longer than allowed, judging by earlier cells or by its own first call."""
 
 
-class OverBudgetError(NotTriedError):
-    """A cell would take longer than allowed, judging by earlier cells or by its own first call."""
-
-
-class BeyondMemoryError(NotTriedError):
-    """A cell would need more host memory than is available."""
+class BeyondMemoryError(SysbenchError):
+    """A cell was skipped: it would need more host memory than is available."""
 
 
 def nearest(value: str, choices: Iterable[str]) -> str | None:

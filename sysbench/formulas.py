@@ -15,14 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from sysbench.spec.attention import AttentionCell
 from sysbench.spec.cell import RunCell
 from sysbench.spec.knobs import NONE
 from sysbench.spec.model import PHASES_OF, Attention, Mode, ModelCell, ModelShape, Phase, Precision
-
-if TYPE_CHECKING:
-    from sysbench.commands.attention.spec import AttentionCell
 
 
 def parameters(shape: ModelShape) -> int:

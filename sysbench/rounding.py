@@ -15,6 +15,11 @@ from typing import Literal
 
 FormatName = Literal["fp32", "tf32", "bf16", "fp16", "fp8-e4m3", "fp8-e5m2"]
 
+ArithmeticSource = Literal["device", "rounded"]
+"""device   the device's own arithmetic in the format
+rounded  arithmetic in a wider format, with every result rounded to the format (for products: the inputs)
+"""
+
 
 @dataclass(frozen=True)
 class Format:

@@ -22,7 +22,7 @@ from sysbench.commands.attention.record import (
     AttentionTensor,
     AttentionTimed,
 )
-from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.log.events import (
     CellFinished,
     CellStarted,
@@ -36,6 +36,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.spec import hardware
+from sysbench.spec.attention import AttentionCell
 from tests.fixtures_timing import A100, STARTED_AT_S, TWO_CORES, Machine
 
 __all__ = ["TWO_CORES", "events", "record"]
@@ -100,7 +101,7 @@ def _events(
         larger = next((other for other in too_large if _at_least(cell, other)), None)
         if larger is not None:
             detail = f"at least as large as {larger.title}, which ran out of memory (--no-skip runs it anyway)"
-            yield CellFinished(at_s=now_s, cell=cell.key, outcome="skipped", detail=detail)
+            yield CellFinished(at_s=now_s, cell=cell.key, outcome="skipped", detail=detail, reason="larger-than-failed")
             continue
         for event in _cell(cell, index, machine, dice, noise, memory_bytes, now_s):
             now_s = event.at_s

@@ -1,73 +1,97 @@
 """Input files that are not runs: traces, memory snapshots, and tables that sysbench wrote with `--json`.
 
-`report` shows each file in its own section, and `compare` compares two files of the same kind.
+Each command reads its own kinds of files. `report` shows a file in its own section, and `compare` compares two files of
+the same kind.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from sysbench.command import commands
 from sysbench.errors import LogError
 from sysbench.log.storage import cannot_read
 from sysbench.render.csv import SheetRecord
 from sysbench.render.table import Sheet
 from sysbench.spec.validation import first_error
-from sysbench.trace.ranks.summary import RanksSummary
-from sysbench.trace.summary import ProfileSummary
+from sysbench.units import Unit
 
-if TYPE_CHECKING:
-    from sysbench.snapshot.timeline import Timeline
-
-BINARY_TRACE_SUFFIXES = (".json.gz", ".sqlite", ".nsys-rep")
-"""Suffixes of traces that are not text."""
-
-SNAPSHOT_SUFFIXES = (".pickle", ".pickle.gz", ".pkl")
-"""Suffixes of memory snapshots."""
+Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class TraceArtefact:
-    """Summaries of one or more traces."""
+class Breakdown:
+    """Times or sizes in two files, keyed by name."""
 
-    name: str
-    summaries: tuple[ProfileSummary, ...]
-    ranks: RanksSummary | None = None
-    kind: Literal["trace"] = "trace"
+    table: str
+    title: str
+    columns: Mapping[str, str]
+    """Headings of the columns that name an amount, by their keys."""
+    unit: Unit
+    a: Mapping[Key, float]
+    b: Mapping[Key, float]
+    total_label: str = ""
+    """Label of the row with the total; empty if the amounts are incomplete and have no total."""
+    calls: tuple[Mapping[Key, float], Mapping[Key, float]] | None = None
+    """Calls per step in both files, by name; None for memory, which has none."""
+
+
+@dataclass(frozen=True)
+class FileComparison:
+    """What two files of the same kind have to compare."""
+
+    breakdowns: tuple[Breakdown, ...]
+    basis: str
+    """What the amounts are from: `per step: A 3 steps, B 5 steps`."""
+    work: str = ""
+    """What takes the time, in the plural; empty for memory."""
+
+
+class Artefact(Protocol):
+    """A file that is not a run."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of file: `trace`, `snapshot`, `plan`."""
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the contents were computed instead of recorded."""
 
     @property
     def sheet(self) -> Sheet:
-        """The tables that `profile --from` shows."""
-        from sysbench.commands.profile.tables import traces_sheet
+        """The tables that `--from` shows."""
 
-        return traces_sheet([(each.title, each) for each in self.summaries], ranks=self.ranks)
+    def compared_with(self, other: Any) -> FileComparison | None:
+        """Return what this file and another of its kind have to compare; None if files of this kind have nothing."""
 
 
 @dataclass(frozen=True)
 class TablesArtefact:
-    """The tables of a memory snapshot, or other tables that sysbench wrote as JSON."""
+    """Tables that sysbench wrote as JSON, such as those of a plan."""
 
     name: str
     sheet: Sheet
-    kind: Literal["snapshot", "plan"]
-    timeline: Timeline | None = None
-    """All allocations of a snapshot; None if only its tables are known, which have the largest groups."""
+    kind: str = "plan"
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the tables are those of a simulated run, as their subject says: `simulated for a GPU with 24GiB`."""
+        return any(phrase.startswith("simulated for ") for phrase in self.sheet.subject[1:])
 
-Artefact = TraceArtefact | TablesArtefact
-
-
-def is_simulated(artefact: Artefact) -> bool:
-    """Whether this is the snapshot of a simulated run, which its subject says: `simulated for a GPU with 24GiB`."""
-    if isinstance(artefact, TraceArtefact):
-        return False
-    return any(phrase.startswith("simulated for ") for phrase in artefact.sheet.subject[1:])
+    def compared_with(self, other: Any) -> FileComparison | None:
+        """Return None: plans have nothing to compare."""
+        return None
 
 
 def read(path: Path) -> Artefact | None:
@@ -75,48 +99,25 @@ def read(path: Path) -> Artefact | None:
 
     Raises LogError if the file cannot be read.
     """
-    name = path.name.lower()
     with _as_log_errors(path):
         if not path.is_file():
             return None
-    if name.endswith(SNAPSHOT_SUFFIXES):
-        from sysbench.commands.memory.snapshot_tables import sheet
-        from sysbench.snapshot import snapshot
-        from sysbench.snapshot.categories import from_snapshot
-
-        timeline = from_snapshot(snapshot.read(path))
-        return TablesArtefact(path.name, sheet(timeline, path.name), "snapshot", timeline)
-    with _as_log_errors(path), path.open("rb") as file:
-        beginning = file.read(_BEGINNING_BYTES)
-    if not name.endswith(BINARY_TRACE_SUFFIXES) and not _TRACE_START.search(beginning):
-        return _read_saved_json(path, beginning)
-    from sysbench.trace import traces
-
-    return TraceArtefact(path.name, (traces.summary_of(traces.read(path)),))
+        with path.open("rb") as file:
+            beginning = file.read(_BEGINNING_BYTES)
+        for command in commands().values():
+            artefact: Artefact | None = command.part("artefact")(path, beginning) if command.artefact else None
+            if artefact is not None:
+                return artefact
+        sheet = saved_tables(path, beginning)
+        return TablesArtefact(path.name, sheet) if sheet else None
 
 
 _BEGINNING_BYTES = 4096
 
-_TRACE_START = re.compile(rb'\A\s*\[|"(traceEvents|schemaVersion|deviceProperties|distributedInfo)"')
-"""Matches the beginning of a file in Chrome's trace format, but not of files that sysbench writes."""
 
-
-def _read_saved_json(path: Path, beginning: bytes) -> Artefact | None:
-    """Return the trace or the tables that `profile --from`, `memory --from` or `--plan` wrote with `--json`.
-
-    Return None for a record.
-    """
-    from sysbench.commands.profile.record import TraceRecord
-
-    with _as_log_errors(path):
-        if b'"kind": "traces"' in beginning:
-            record = TraceRecord.model_validate_json(path.read_bytes())
-            return TraceArtefact(path.name, tuple(record.summaries), record.ranks)
-        if b'"kind": "tables"' in beginning:
-            sheet = SheetRecord.model_validate_json(path.read_bytes()).sheet
-            snapshot = any(table.name == "categories" for table in sheet.tables)
-            return TablesArtefact(path.name, sheet, "snapshot" if snapshot else "plan")
-    return None
+def saved_tables(path: Path, beginning: bytes) -> Sheet | None:
+    """Return the tables that `--from` or `--plan` wrote to this file with `--json`; None for other files."""
+    return SheetRecord.model_validate_json(path.read_bytes()).sheet if b'"kind": "tables"' in beginning else None
 
 
 @contextmanager

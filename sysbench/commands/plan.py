@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sysbench import cells as axes
 from sysbench import formulas, units
+from sysbench.render.axis_columns import axis_columns, axis_values
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Sheet, Table, Word
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.spec import hardware
@@ -24,7 +25,7 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
     specs = [cell.model_dump() for cell in cells]
     axis_names = axes.varying(specs) or ("size", "ctx")
     columns = (
-        *axes.columns(axis_names),
+        *axis_columns(axis_names),
         Column("parameters", "parameters", "count", importance=2),
         Column("forward", "forward", "flops", importance=3),
         Column("step", "step", "flops", importance=1),
@@ -32,7 +33,7 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
         *((Column("spare", "to spare", "bytes", importance=1), Column("fits", "")) * any(gpus)),
     )
     rows = tuple(
-        (*axes.values(spec, axis_names), *_row(cell, cell.step, gpu))
+        (*axis_values(spec, axis_names), *_row(cell, cell.step, gpu))
         for cell, spec, gpu in zip(cells, specs, gpus, strict=True)
         if cell.step is not None
     )

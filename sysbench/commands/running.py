@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import typer
 from pydantic import BaseModel, TypeAdapter
 
-from sysbench import __version__, stderr
+from sysbench import stderr
 from sysbench.bootstrap import rank_from_environment
 from sysbench.command import Kind, command_of
 from sysbench.errors import LogError, OutputError, SysbenchError, UsageError, unknown
 from sysbench.garbage import gc_paused
 from sysbench.log import storage
 from sysbench.log.outcomes import FAILURES
+from sysbench.package import VERSION
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.command_options import Given, option_name, validated
 from sysbench.spec.run import Format, RunOptions, Selection
@@ -178,7 +179,7 @@ def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunOpti
         rank=max(this_rank.rank, 1),
         ranks=this_rank.ranks,
         host=platform.node(),
-        version=__version__,
+        version=VERSION,
         digest=source_digest(),
         spec=hashlib.sha256(spec.model_dump_json().encode()).hexdigest(),
     )

@@ -6,11 +6,12 @@ A cell that is at least as large as one that did not fit is skipped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from sysbench import units
 from sysbench.engine.plan import PlacedCell
 from sysbench.log.events import DeviceInfo, MemoryForeseen
-from sysbench.log.outcomes import Outcome
+from sysbench.log.outcomes import REASONS, Outcome, Reason
 from sysbench.spec.run import RunOptions
 
 UNCERTAIN_SHARES = (0.5, 1.5)
@@ -18,6 +19,19 @@ UNCERTAIN_SHARES = (0.5, 1.5)
 cells are simulated, because the formula does not include the allocator's rounding and fragmentation, or the copies that
 autocast keeps.
 """
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a cell is not started."""
+
+    reason: Reason
+    detail: str
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of the cell: `invalid` if it is not available here, otherwise `skipped`."""
+        return "invalid" if self.reason == REASONS["invalid"] else "skipped"
 
 
 class Admission:
@@ -57,15 +71,17 @@ class Admission:
             if UNCERTAIN_SHARES[0] <= share <= UNCERTAIN_SHARES[1]:
                 yield placed, free_bytes
 
-    def refusal(self, placed: PlacedCell) -> tuple[Outcome, str] | None:
-        """Return the outcome and the reason if the cell should not be started; None if it should be started."""
+    def refusal(self, placed: PlacedCell) -> Refusal | None:
+        """Return why the cell should not be started; None if it should be started."""
         unavailable = placed.cell.unavailable(placed.device.type)
         if unavailable is not None:
-            return "invalid", unavailable
+            return Refusal("unavailable", unavailable)
         if placed.cell.simulated:
             return None  # the simulation uses no device memory, and itself reports what does not fit
-        reason = self._larger_than_failed_cell(placed) or self._exceeds_free_memory(placed)
-        return ("skipped", reason) if reason is not None else None
+        if (larger := self._larger_than_failed_cell(placed)) is not None:
+            return Refusal("larger-than-failed", larger)
+        exceeding = self._exceeds_free_memory(placed)
+        return Refusal("exceeds-memory", exceeding) if exceeding is not None else None
 
     def _can_be_simulated(self, placed: PlacedCell) -> bool:
         cell, device = placed.cell, placed.device

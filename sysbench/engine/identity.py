@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
-from pathlib import Path
 
-import sysbench
+from sysbench.package import DIRECTORY
 
 
 @cache
 def source_digest() -> str:
     """Return the SHA-256 of the names and contents of this package's Python files."""
-    root = Path(sysbench.__file__).parent
+    root = DIRECTORY
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         content = path.read_bytes()

@@ -295,7 +295,6 @@ def _listen(resources: ExitStack) -> tuple[Path, socket.socket]:
 
 
 def _open_sentinel(pid: int, resources: ExitStack) -> int | None:
-    """Return a descriptor that becomes readable when the process ends, without reaping it; None if unsupported."""
     if sys.platform != "linux":
         return None
     try:

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from sysbench import __version__
 from sysbench.engine.admission import Admission
 from sysbench.engine.conversation import StoppedByUserError
 from sysbench.engine.identity import source_digest
@@ -26,6 +25,7 @@ from sysbench.log.journal import Log
 from sysbench.log.outcomes import RunStatus
 from sysbench.log.resume import EarlierRun, read_earlier_run
 from sysbench.log.storage import refuse_unwritable
+from sysbench.package import VERSION
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import RunOptions
 
@@ -214,7 +214,7 @@ class Session:
         links = self._options.links
         placed = place(self._cells, ready.devices, links.ranks if links is not None else None)
         if self._earlier is not None:
-            self._earlier.refuse_other_machine(ready, placed)
+            self._earlier.refuse_other_machine(ready, ((each.cell, each.device) for each in placed))
             for each in placed:
                 if self._earlier.outcome(each.cell) == "oom":
                     self._admission.remember_too_large(each)
@@ -248,7 +248,7 @@ def _run_started(spec: RunSpec, cells: int, driver: str | None) -> RunStarted:
     return RunStarted(
         at_s=time.time(),
         kind=spec.kind,
-        sysbench_version=__version__,
+        sysbench_version=VERSION,
         source_digest=source_digest(),
         spec=spec.model_dump(mode="json"),
         host=host_info(),

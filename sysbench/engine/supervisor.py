@@ -42,7 +42,7 @@ from sysbench.log.events import (
     WorkerExited,
     WorkerReady,
 )
-from sysbench.log.outcomes import Outcome
+from sysbench.log.outcomes import REASONS, Outcome, Reason
 from sysbench.spec.cell import RunCell
 from sysbench.spec.model import Precision
 
@@ -115,7 +115,7 @@ class Supervisor:
             self._conversation.check_interrupts()
             refusal = self._admission.refusal(placed)
             if refusal is not None:
-                yield _finished(placed.cell, *refusal)
+                yield _finished(placed.cell, refusal.outcome, refusal.detail, refusal.reason)
             else:
                 yield from self._run_cell(placed)
         yield from self._shut_down_worker()
@@ -150,7 +150,8 @@ class Supervisor:
             if timed.outcome != "ok":
                 if timed.outcome == "oom":
                     self._admission.remember_too_large(placed)
-                yield _finished(placed.cell, timed.outcome, f"without a profiler: {timed.detail or timed.outcome}")
+                detail = f"without a profiler: {timed.detail or timed.outcome}"
+                yield _finished(placed.cell, timed.outcome, detail, timed.reason)
                 return
         finished = yield from self._measure(placed)
         if placed.cell.simulated and finished.outcome == "oom":
@@ -316,7 +317,6 @@ class Supervisor:
             raise SysbenchError(f"no worker could be started: {lost.detail or _describe_exit(exited)}") from lost
 
     def _replace_worker(self) -> Iterator[Event]:
-        """End the current worker, if any; the next cell starts a new one."""
         if self._worker is not None:
             yield self._end_worker(self._worker)
 
@@ -363,12 +363,13 @@ def _leaves_threads_open(placed: PlacedCell) -> bool:
     return placed.device.type == "cpu" and placed.cell.threads is None and placed.cell.simulated is None
 
 
-def _finished(cell: RunCell, outcome: Outcome, detail: str | None = None) -> CellFinished:
-    return CellFinished(at_s=time.time(), cell=cell.key, outcome=outcome, detail=detail)
+def _finished(cell: RunCell, outcome: Outcome, detail: str, reason: Reason | None = None) -> CellFinished:
+    """Return the end of a cell; without `reason`, it is the one that the outcome has."""
+    reason = reason or REASONS.get(outcome)
+    return CellFinished(at_s=time.time(), cell=cell.key, outcome=outcome, detail=detail, reason=reason)
 
 
 def _describe_exit(exited: WorkerExited) -> str:
-    """Describe in one line how a worker ended: the signal or the exit code, and the last line of its output."""
     worker = "the worker" if exited.rank is None else f"rank {exited.rank}"
     if exited.lost:
         return f"{worker} is lost: its process, on this node or another, has exited or is unreachable"

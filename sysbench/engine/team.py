@@ -179,7 +179,6 @@ class Team:
         return exited.model_copy(update={"rank": ended})
 
     def _check_torch_version(self, rank: int) -> None:
-        """Raise SysbenchError if the rank's version of torch differs from rank 0's: the two may be incompatible."""
         first, here = self._workers[0].torch, self._workers[rank].torch
         if first is not None and here != first:
             raise SysbenchError(

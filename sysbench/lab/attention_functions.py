@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from sysbench.commands.attention.spec import IMPLEMENTATIONS, AttentionCell
 from sysbench.errors import UnavailableError
 from sysbench.lab.attention import softmax
 from sysbench.lab.precision import compute_dtype
 from sysbench.lab.workload.imports import LoadedCode, load_code
+from sysbench.spec.attention import IMPLEMENTATIONS, AttentionCell
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 

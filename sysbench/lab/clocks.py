@@ -7,15 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
 from sysbench.lab.devices import synchronize
 from sysbench.log.events import PhaseSample
-
-if TYPE_CHECKING:
-    from sysbench.commands.time.spec import Sync
+from sysbench.spec.model import Sync
 
 Call = Callable[[], object]
 T = TypeVar("T")

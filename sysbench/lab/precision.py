@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from sysbench.rounding import FORMATS, FormatName
+from sysbench.rounding import FORMATS, ArithmeticSource, FormatName
 from sysbench.spec.model import Precision
-
-if TYPE_CHECKING:
-    from sysbench.commands.accum.record import ArithmeticSource
 
 T = TypeVar("T")
 

@@ -66,7 +66,7 @@ class TrainingStep:
         self.precision_overridden = set_precision(cell.precision) if self.work.own else []
         """Kinds of fp32 kernels whose precision the user's code had changed; they have that of the cell again."""
         if cell.lora:
-            add_adapters(self.model, cell.lora, cell.lora_targets, device)
+            add_adapters(self.model, cell.lora, cell.lora_targets, device, cell.seed)
         self._until_loss: Callable[..., AbstractContextManager[None]] = (
             _whole_logits
             if cell.cross_entropy == "full"

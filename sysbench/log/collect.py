@@ -13,6 +13,7 @@ from sysbench.command import spec_of
 from sysbench.errors import LogError
 from sysbench.log.events import (
     AdaptedModelBuilt,
+    AnyRecord,
     CeilingMeasured,
     CellFinished,
     CellStarted,
@@ -28,6 +29,7 @@ from sysbench.log.events import (
     ReadingsLost,
     RecomputationCounted,
     RunFinished,
+    RunIdentity,
     RunResumed,
     RunStarted,
     StepChecked,
@@ -36,7 +38,7 @@ from sysbench.log.events import (
     ThreadsProbed,
     WorkerReady,
 )
-from sysbench.log.records import AnyCell, EnvironmentRecord, ModelRecord, PhaseRecord, Samples
+from sysbench.log.records import AnyCell, EnvironmentRecord, ModelRecord, PeakRecord, PhaseRecord, Samples
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import GridCell, ModelCell
@@ -72,6 +74,11 @@ class CellEvents:
         """Return the last event of a class that has no dedicated field in this object, or None."""
         events = self.all(kind)
         return events[-1] if events else None
+
+    def record_of(self, kind: type[Event], record: type[AnyRecord]) -> AnyRecord | None:
+        """Return the record that keeps the last event of a class; None without such an event."""
+        event = self.last(kind)
+        return event.as_record(record) if event else None
 
     @property
     def warmup_s(self) -> list[float]:
@@ -204,8 +211,7 @@ def fold_cells(
             seen = run.cells.pop(event.cell)
             if seen.started is None and event.cell in folded:
                 # A later verdict on the same attempt, not another attempt.
-                changed = {"outcome": event.outcome, "detail": event.detail}
-                folded[event.cell] = folded[event.cell].model_copy(update=changed)
+                folded[event.cell] = folded[event.cell].model_copy(update=outcome_fields(seen))
             else:
                 folded[event.cell] = fold_cell(cells[event.cell], seen, run)
     for key, cell in cells.items():
@@ -222,18 +228,15 @@ def run_fields(run: Run) -> dict[str, Any]:
     if torch is not None and probe is not None:
         torch = torch.model_copy(update={"threads": probe.threads})
     return {
-        "schema_version": run.started.schema_version,
-        "sysbench_version": run.started.sysbench_version,
-        "source_digest": run.started.source_digest,
+        **run.started.fields_of(RunIdentity),
         "started_at": iso(run.started.at_s),
         "finished_at": iso(finished_at) if finished_at else None,
         "status": run.finished.status if run.finished else "unfinished",
-        "spec": run.started.spec,
         "damaged_lines": run.damaged_lines,
         "environment": EnvironmentRecord(
             host=run.started.host,
             torch=torch,
-            threads_probe=probe.as_record(ThreadsProbe) if probe is not None else None,
+            threads_probe=probe.as_record(ThreadsProbe) if probe else None,
             devices=run.worker.devices if run.worker else [],
             driver=run.started.driver,
         ),
@@ -248,17 +251,25 @@ def cell_fields(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
         "device": seen.started.device if seen.started else None,
         "host": seen.started.host if seen.started else None,
         **outcome_fields(seen),
-        "own_model": own.as_record(OwnModelFacts) if (own := seen.last(OwnModelBuilt)) else None,
+        "own_model": seen.record_of(OwnModelBuilt, OwnModelFacts),
     }
 
 
 def outcome_fields(seen: CellEvents) -> dict[str, Any]:
-    """Return the outcome of a cell and its detail; a cell whose end is not in the log is `unfinished` or `not run`."""
+    """Return the outcome of a cell with its reason; a cell whose end is not in the log is `unfinished` or `not run`."""
     if seen.finished is not None:
-        return {"outcome": seen.finished.outcome, "detail": seen.finished.detail}
+        end = seen.finished
+        return {"outcome": end.outcome, "detail": end.detail, "reason": end.reason}
     if seen.started is not None:
-        return {"outcome": "unfinished", "detail": "the run is in progress or ended abruptly"}
-    return {"outcome": "not run", "detail": None}
+        detail = "the run is in progress or ended abruptly"
+        return {"outcome": "unfinished", "detail": detail, "reason": "log-ended"}
+    return {"outcome": "not run", "detail": None, "reason": None}
+
+
+def peak_record(seen: CellEvents, **computed: Any) -> PeakRecord:
+    """Return the memory peaks of a cell; `computed` ones replace those of the event."""
+    measured = seen.memory.fields_of(PeakRecord) if seen.memory else {}
+    return PeakRecord(**{**measured, "device_used_peak_bytes": seen.device_used_peak_bytes, **computed})
 
 
 def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:

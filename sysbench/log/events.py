@@ -24,7 +24,8 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError, from_json
 
 from sysbench.command import Kind, spec_of
-from sysbench.log.outcomes import Outcome, RunStatus
+from sysbench.log.outcomes import Outcome, Reason, RunStatus
+from sysbench.log.upgrades import SCHEMA_VERSION, reason_if_not_stored
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import DeviceType, Precision
 from sysbench.spec.quantities import (
@@ -42,8 +43,6 @@ from sysbench.spec.quantities import (
     Size,
 )
 from sysbench.spec.validation import first_error
-
-SCHEMA_VERSION = 1
 
 
 def _check_command(fields: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +68,11 @@ class Event(Frozen):
 
     def as_record(self, kind: type[AnyRecord], **computed: Any) -> AnyRecord:
         """Return the record that keeps this event: its fields that the record has too, and `computed` ones."""
-        return kind(**self.model_dump(include=set(kind.model_fields)), **computed)
+        return kind(**{**self.fields_of(kind), **computed})
+
+    def fields_of(self, kind: type[Frozen]) -> dict[str, Any]:
+        """Return the fields of this event that `kind` has too."""
+        return self.model_dump(include=set(kind.model_fields))
 
     @classmethod
     def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
@@ -131,31 +134,31 @@ class TorchInfo(Frozen):
     """None in the user's own process."""
 
 
-def refuse_foreign_spec(kind: Kind, spec: WrittenSpec) -> None:
-    """Raise ValueError if the spec belongs to another command."""
-    if spec["kind"] != kind:
-        raise ValueError(f"its spec belongs to `sysbench {spec['kind']}`, not to `sysbench {kind}`")
+class RunIdentity(Frozen):
+    """What a log and its record say first: the code that measures, and what it was asked to measure."""
 
-
-class RunStarted(Event):
-    """First event of every log."""
-
-    event: Literal["run_started"] = "run_started"
     schema_version: int = SCHEMA_VERSION
     kind: Kind
     sysbench_version: str
     source_digest: str
     """Hash of sysbench's own source: a log can only be resumed by the code that created it."""
     spec: WrittenSpec
+
+    @model_validator(mode="after")
+    def _check_spec_kind(self) -> Self:
+        if self.spec["kind"] != self.kind:
+            raise ValueError(f"its spec belongs to `sysbench {self.spec['kind']}`, not to `sysbench {self.kind}`")
+        return self
+
+
+class RunStarted(RunIdentity, Event):
+    """First event of every log."""
+
+    event: Literal["run_started"] = "run_started"
     host: HostInfo
     driver: str | None
     """Version of the NVIDIA driver, from NVML."""
     cells: Count
-
-    @model_validator(mode="after")
-    def _check_spec_kind(self) -> Self:
-        refuse_foreign_spec(self.kind, self.spec)
-        return self
 
 
 class RunResumed(Event):
@@ -197,10 +200,9 @@ class ThreadsProbed(ThreadsProbe, Event):
     event: Literal["threads_probed"] = "threads_probed"
 
 
-class CeilingMeasured(Event):
+class Ceiling(Frozen):
     """Highest rate among matrix products of several sizes on a device, in FLOP/s, in this run or in an earlier one."""
 
-    event: Literal["ceiling_measured"] = "ceiling_measured"
     device: str
     precision: Precision
     threads: Size | None = Field(default=None, exclude_if=lambda value: value is None)
@@ -210,10 +212,16 @@ class CeilingMeasured(Event):
     """The product is (n, n) × (n, n)."""
     disturbed: bool = Field(default=False, exclude_if=lambda value: not value)
     """Whether other processes slowed the products down: the rate is then no ceiling."""
-    seen_at_s: Instant | None = Field(default=None, exclude_if=lambda value: value is None)
-    """When an earlier run saw this rate; None if this run saw it."""
     flops_per_s_now: PerSecond | None = Field(default=None, exclude_if=lambda value: value is None)
     """Rate in this run, if an earlier run saw a higher one."""
+
+
+class CeilingMeasured(Ceiling, Event):
+    """The ceiling of a device is known."""
+
+    event: Literal["ceiling_measured"] = "ceiling_measured"
+    seen_at_s: Instant | None = Field(default=None, exclude_if=lambda value: value is None)
+    """When an earlier run saw this rate; None if this run saw it."""
 
 
 class CeilingFailed(Event):
@@ -412,15 +420,20 @@ class StepMeasured(Event):
     step: PhaseSample
 
 
-class MemoryMeasured(Event):
-    """Peak memory over the measured steps; a field is None if the device does not report it."""
+class ProcessPeaks(Frozen):
+    """Peak memory of one process over the measured steps; a field is None if the device does not report it."""
+
+    allocated_peak_bytes: Bytes | None = None
+    reserved_peak_bytes: Bytes | None = None
+    host_rss_peak_bytes: Bytes | None = None
+    """`ru_maxrss` of the process: its highest resident set size so far, including earlier cells."""
+
+
+class MemoryMeasured(ProcessPeaks, Event):
+    """The peak memory of the worker was read after the measured steps."""
 
     event: Literal["memory_measured"] = "memory_measured"
     cell: str
-    allocated_peak_bytes: Bytes | None
-    reserved_peak_bytes: Bytes | None
-    host_rss_peak_bytes: Bytes | None
-    """`ru_maxrss` of the worker: its highest resident set size so far, including earlier cells."""
 
 
 class StepChecked(Event):
@@ -495,7 +508,16 @@ class GpuSimulated(SimulatedGpuRecord, Event):
     cell: str
 
 
-class CellFinished(Event):
+class CellOutcome(Frozen):
+    """How a cell has ended, and why."""
+
+    outcome: Outcome
+    detail: str | None = None
+    reason: Reason | None = Field(default_factory=reason_if_not_stored, exclude_if=lambda value: value is None)
+    """Why the outcome is not `ok`; None if unknown, and for cells that were not run."""
+
+
+class CellFinished(CellOutcome, Event):
     """A cell has ended. If a cell has several CellFinished events, the last one counts.
 
     A cell that was not started (`skipped`, or `invalid` on this device) has no other events.
@@ -503,8 +525,6 @@ class CellFinished(Event):
 
     event: Literal["cell_finished"] = "cell_finished"
     cell: str
-    outcome: Outcome
-    detail: str | None = None
     traceback: str | None = None
 
 

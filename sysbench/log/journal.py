@@ -29,7 +29,6 @@ from sysbench.command import command_of
 from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log import upgrades
 from sysbench.log.events import (
-    SCHEMA_VERSION,
     CellFinished,
     CellStarted,
     Event,
@@ -45,6 +44,7 @@ from sysbench.log.events import (
     other_events_pattern,
 )
 from sysbench.log.storage import cannot_read, cannot_write, make_directory, sync_directory, write_all
+from sysbench.log.upgrades import SCHEMA_VERSION
 from sysbench.spec.validation import first_error
 
 LINE_LIMIT_BYTES = 16 * 1024**2

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from sysbench.command import Kind
+from sysbench.command import Kind, kinds
 from sysbench.errors import LogError
 from sysbench.log.storage import cannot_read
 from sysbench.spec.frozen import Frozen
@@ -63,10 +63,12 @@ class RunEntry(Frozen):
     @property
     def command_line(self) -> str:
         """The command line that repeats this run without the rest of the experiment."""
+        from sysbench.spec.command_options import keys_of
+
         words = ["sysbench", self.command]
+        keys = keys_of(self.command) if self.command in kinds() else {}
         for name, value in self.options.items():
-            # Experiments of `accum` are positional arguments, without a flag.
-            flag = [] if (self.command, name) == ("accum", "experiment") else [f"--{name}"]
+            flag = [] if name in keys and keys[name].is_positional else [f"--{name}"]
             words += [*flag, *([value] if value else [])]
         return shlex.join(words)
 

@@ -11,6 +11,9 @@ from sysbench.log.predictions import GpuPrediction, PredictedTime
 from sysbench.log.records import CellRecord, PeakRecord, PhaseRecord, Samples
 from sysbench.units import Unit
 
+Better = Literal["lower", "higher"] | None
+"""The direction of an improvement; None if there is none."""
+
 
 @dataclass(frozen=True)
 class Amount:
@@ -18,8 +21,7 @@ class Amount:
 
     value: float
     unit: Unit = "bytes"
-    better: Literal["lower", "higher"] | None = "lower"
-    """The direction of an improvement; None if there is none."""
+    better: Better = "lower"
     exact: bool = True
     """Whether the number was counted; the gate of `compare` ignores numbers that were sampled."""
     headline: str = ""

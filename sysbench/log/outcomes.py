@@ -31,6 +31,43 @@ FAILURES: frozenset[Outcome] = frozenset({"crashed", "invalid", "timeout"})
 LASTING: frozenset[Outcome] = frozenset({"ok", "oom", "invalid"})
 """Outcomes that would not change if a cell ran again; a resumed run repeats cells with any other outcome."""
 
+Reason = Literal[
+    "out-of-memory",
+    "larger-than-failed",
+    "exceeds-memory",
+    "over-budget",
+    "unavailable",
+    "no-answer",
+    "failed",
+    "stopped",
+    "log-ended",
+]
+"""Why a cell has no result, or only a part of it; the detail says more.
+
+out-of-memory       memory ran out, on the device or in a simulation
+larger-than-failed  skipped: at least as large as a cell that ran out of memory, or was simulated to do so
+exceeds-memory      skipped: needs more memory than is free, according to a formula or a simulation
+over-budget         skipped: would take longer than allowed
+unavailable         there is no such kernel, or no such combination of options, on this device
+no-answer           the worker, or one of its ranks, was silent for longer than allowed
+failed              an exception, or the end of the worker's process
+stopped             the user stopped the run
+log-ended           the log ends within the cell, or is damaged there
+"""
+
+REASONS: Final[Mapping[Outcome, Reason]] = {
+    "oom": "out-of-memory",
+    "timeout": "no-answer",
+    "crashed": "failed",
+    "invalid": "unavailable",
+    "interrupted": "stopped",
+    "unfinished": "log-ended",
+}
+"""Reasons of the outcomes that have only one; a skipped cell may have several."""
+
+LACK_OF_MEMORY: Final[frozenset[Reason]] = frozenset({"out-of-memory", "larger-than-failed", "exceeds-memory"})
+"""Reasons for which a cell does not fit, or would not."""
+
 BUILD: Final = "build"
 """The stage before the first step: creation of model and batch."""
 ATTENTION_TRIAL: Final = "attention trial"

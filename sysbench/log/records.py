@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
+from pydantic import ConfigDict, Field, SerializeAsAny
 
-from sysbench.command import Kind
 from sysbench.log.events import (
-    SCHEMA_VERSION,
+    CellOutcome,
     CodeFile,
     DeviceInfo,
     HostInfo,
     OwnModelFacts,
+    ProcessPeaks,
+    RunIdentity,
     ThreadsProbe,
     TorchInfo,
-    WrittenSpec,
-    refuse_foreign_spec,
 )
-from sysbench.log.outcomes import EXCLUDING, Caution, CautionCode, Outcome, RunStatus, Subject
+from sysbench.log.outcomes import (
+    EXCLUDING,
+    LACK_OF_MEMORY,
+    Caution,
+    CautionCode,
+    RunStatus,
+    Subject,
+)
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Bytes, Count, Finite, Flops, Moment, PositiveSeconds, Seconds
@@ -60,17 +66,15 @@ class PhaseRecord(Frozen):
         return self.wall or self.device
 
 
-class PeakRecord(Frozen):
-    """Memory peaks over the measured steps, in bytes; a field is None if not measured."""
+class PeakRecord(ProcessPeaks):
+    """Memory peaks over the measured steps, in bytes; a field is None if not measured.
 
-    allocated_peak_bytes: Bytes | None
-    reserved_peak_bytes: Bytes | None
+    `host_rss_peak_bytes` is the memory of the measured process and its children, sampled from outside during this cell;
+    for a process that measured itself, its peak since it started.
+    """
+
     device_used_peak_bytes: Bytes | None
     """Memory in use on the whole device, including other processes."""
-    host_rss_peak_bytes: Bytes | None
-    """Memory of the measured process and its children, sampled from outside during this cell; for a process that
-    measured itself, its peak since it started.
-    """
 
 
 class ModelRecord(Frozen):
@@ -92,8 +96,8 @@ class ModelRecord(Frozen):
         return None if trained is None or self.parameters is None else self.parameters - trained
 
 
-class CellRecord(Frozen):
-    """The record of a cell: the fields common to all commands and all outcomes."""
+class CellIdentity(Frozen):
+    """Which cell a record describes, and where it ran."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -103,11 +107,19 @@ class CellRecord(Frozen):
     device: DeviceInfo | None
     host: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """The machine, if the cell ran elsewhere."""
-    outcome: Outcome
-    detail: str | None
+
+
+class CellRecord(CellOutcome, CellIdentity):
+    """The record of a cell: the fields common to all commands and all outcomes."""
+
     own_model: OwnModelFacts | None = Field(default=None, exclude_if=lambda value: value is None)
     """The user's model, as it ran; None for the built-in model, and for one that was never built."""
     cautions: list[Caution]
+
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether the cell ran out of memory, or was skipped because it would have."""
+        return self.reason in LACK_OF_MEMORY
 
     @property
     def code_files(self) -> Sequence[CodeFile]:
@@ -171,26 +183,16 @@ class EnvironmentRecord(Frozen):
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
 
 
-class RunRecord(Frozen, Generic[AnyCell]):
+class RunRecord(RunIdentity, Generic[AnyCell]):
     """The record of a run of any command."""
 
-    schema_version: int = SCHEMA_VERSION
-    kind: Kind
-    sysbench_version: str
-    source_digest: str
     started_at: Moment
     finished_at: Moment | None
     status: RunStatus
-    spec: WrittenSpec
     environment: EnvironmentRecord
     damaged_lines: list[int] = Field(default_factory=list, exclude_if=lambda value: not value)
     """Numbers of the log's lines that are no events; cells to which they belong are unfinished."""
     cells: list[AnyCell]
-
-    @model_validator(mode="after")
-    def _check_spec_kind(self) -> Self:
-        refuse_foreign_spec(self.kind, self.spec)
-        return self
 
 
 def build() -> None:

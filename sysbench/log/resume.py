@@ -6,18 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sysbench import __version__
 from sysbench.errors import LogError, UsageError
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, RunStarted, ThreadsProbed, WorkerReady
 from sysbench.log.journal import read
 from sysbench.log.outcomes import LASTING, Outcome
+from sysbench.package import VERSION
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.options import flag_of
-
-if TYPE_CHECKING:
-    from sysbench.engine.plan import PlacedCell
 
 
 @lru_cache(maxsize=2**16)
@@ -68,22 +65,22 @@ class EarlierRun:
         if self.started.source_digest != digest:
             raise UsageError(
                 f"--resume {self.path}: the log was made by different code: sysbench {self.started.sysbench_version} "
-                f"({self.started.source_digest[:8]}) there, {__version__} ({digest[:8]}) here"
+                f"({self.started.source_digest[:8]}) there, {VERSION} ({digest[:8]}) here"
             )
 
-    def refuse_other_machine(self, ready: WorkerReady, placed: Iterable[PlacedCell]) -> None:
+    def refuse_other_machine(self, ready: WorkerReady, cells: Iterable[tuple[RunCell, DeviceInfo]]) -> None:
         """Raise UsageError if the version of torch, or the device of a kept cell, differs from the one in the log."""
         if self.worker is not None and self.worker.torch.torch != ready.torch.torch:
             raise UsageError(
                 f"--resume {self.path}: the log was made with a different torch: {self.worker.torch.torch} there, "
                 f"{ready.torch.torch} here"
             )
-        for each in placed:
-            device = self.devices.get(_key(each.cell)) if self.keeps(each.cell) else None
-            if device is not None and _identity(device) != _identity(each.device):
+        for cell, here in cells:
+            device = self.devices.get(_key(cell)) if self.keeps(cell) else None
+            if device is not None and _identity(device) != _identity(here):
                 raise UsageError(
                     f"--resume {self.path}: the log was made on a different device: {_device_title(device)} there, "
-                    f"{_device_title(each.device)} here"
+                    f"{_device_title(here)} here"
                 )
 
 

@@ -20,9 +20,10 @@ from sysbench.errors import LogError, nearest
 from sysbench.garbage import gc_paused
 from sysbench.log import journal as log
 from sysbench.log import manifest, upgrades
-from sysbench.log.events import SCHEMA_VERSION, RunStarted
+from sysbench.log.events import RunStarted
 from sysbench.log.records import RunRecord
 from sysbench.log.storage import cannot_read, exists
+from sysbench.log.upgrades import SCHEMA_VERSION
 from sysbench.spec.validation import first_error
 
 RUNS = Path("runs")

@@ -6,12 +6,15 @@ schema. Schema 1 is the first one, so there are no upgrades yet.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sysbench.errors import LogError
-from sysbench.log.events import SCHEMA_VERSION
+from sysbench.log.outcomes import REASONS, Outcome, Reason
+
+SCHEMA_VERSION = 1
 
 Fields = dict[str, Any]
 
@@ -20,6 +23,22 @@ RECORD: Mapping[int, Callable[[Fields], Fields]] = {}
 
 EVENT: Mapping[int, Callable[[Fields], Fields]] = {}
 """Functions that convert an event, by schema; called in log order, since a conversion may depend on earlier events."""
+
+_SKIPPED: Mapping[Reason, re.Pattern[str]] = {
+    "larger-than-failed": re.compile(r", which (ran out of memory|does not fit)\b"),
+    "exceeds-memory": re.compile(r"\b([KMGT]i?)?B are free|\bof memory$"),
+    "over-budget": re.compile(r"\bof --budget$"),
+}
+"""Details of skipped cells, as worded by versions that stored no reason."""
+
+
+def reason_if_not_stored(fields: Fields) -> Reason | None:
+    """Return the reason of an outcome that is stored without one; None if it has none, or if it is unknown."""
+    outcome: Outcome = fields["outcome"]
+    if outcome != "skipped":
+        return REASONS.get(outcome)
+    detail = fields["detail"] or ""
+    return next((reason for reason, wording in _SKIPPED.items() if wording.search(detail)), None)
 
 
 def refuse_unsupported(path: Path, schema: object, writer: object, steps: Mapping[int, Any]) -> None:

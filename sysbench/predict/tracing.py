@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sysbench.commands.memory.spec import PROCEDURES
 from sysbench.errors import UnavailableError
 from sysbench.predict.fusing import COMPILED_PHASES, Flow, fuse
 from sysbench.predict.operators import Call, attention, bytes_touched
@@ -20,6 +19,7 @@ from sysbench.simulate.ordered import OrderedStream
 from sysbench.simulate.recording import MICRO_BATCH_PHASES, Device, Platform, Recorder, StepRecording, record
 from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice, extend_call_key
 from sysbench.spec.model import ModelCell
+from sysbench.spec.protocols import PROCEDURES
 
 _AMPERE = (8, 0)
 

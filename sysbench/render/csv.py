@@ -7,8 +7,8 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from sysbench import __version__
-from sysbench.log.events import SCHEMA_VERSION
+from sysbench.log.upgrades import SCHEMA_VERSION
+from sysbench.package import VERSION
 from sysbench.render.table import Cell, Column, Measure, Remark, RemarkKind, Sheet, Table, Word, notes
 from sysbench.spec.frozen import Frozen
 from sysbench.units import Unit, significant
@@ -148,7 +148,7 @@ class SheetRecord(Frozen):
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["tables"] = "tables"
-    sysbench_version: str = __version__
+    sysbench_version: str = VERSION
     subject: tuple[str, ...]
     tables: tuple[_TableRecord, ...]
     remarks: tuple[_RemarkRecord, ...]

@@ -43,6 +43,7 @@ from sysbench.errors import UsageError, unknown
 from sysbench.log.outcomes import MEASURED, Subject
 from sysbench.log.records import CellRecord
 from sysbench.render import column_selection
+from sysbench.render.axis_columns import axis_columns, axis_values
 from sysbench.render.column_selection import ColumnName, is_known
 from sysbench.render.table import EMPTY_CELL, EXCLUDED_NOTE, Cell, Column, Measure, OnRequestColumn, Table, Word
 from sysbench.spec.cell import RunSpec
@@ -139,7 +140,7 @@ class Leading:
         for axis in cells.present_axes(specs):
             value = specs[0].get(axis)
             if axis not in there and all(spec.get(axis) == value for spec in specs):
-                yield cells.columns([axis])[0], value
+                yield axis_columns([axis])[0], value
 
 
 def varying_or_size(record: Any) -> tuple[str, ...]:
@@ -155,9 +156,9 @@ def leading_axes(
 
     def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
         named = axes(part)
-        return lambda row: cells.values(next(iter(cells_of(row))).axes, named)
+        return lambda row: axis_values(next(iter(cells_of(row))).axes, named)
 
-    return Leading(columns=lambda part: cells.columns(axes(part)), values=values, cells_of=cells_of)
+    return Leading(columns=lambda part: axis_columns(axes(part)), values=values, cells_of=cells_of)
 
 
 def leading_fields(*fields: Field, is_excluded: Callable[[Any], bool] | None = None) -> Leading:

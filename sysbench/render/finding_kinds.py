@@ -4,11 +4,97 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Final, Generic
 
 from sysbench import cells as axes
+from sysbench import units
 from sysbench.log.records import AnyCell
-from sysbench.render.findings import Statement, join_words
+from sysbench.render.findings import (
+    Namer,
+    Statement,
+    count_phrase,
+    exponent,
+    intervals_overlap,
+    join_words,
+    no_difference_clause,
+    pooled_ratio,
+    ratio_range,
+    ratio_with_name,
+    with_interval,
+)
+from sysbench.statistics import NoPowerLaw, Pooled, PowerLaw, Ratio, pooled, power_law
+
+# --- comparisons
+
+
+@dataclass(frozen=True)
+class Compared(Generic[AnyCell]):
+    """A ratio of two times."""
+
+    ratio: Ratio
+    cells: tuple[AnyCell, ...]
+    """The compared cells, or the single cell two of whose phases are compared. The first one names the ratio."""
+    direction: int
+    """1 if the ratio is significantly above 1, -1 if below, 0 if neither."""
+    sample_count: int
+    """Number of samples of whichever time has fewer."""
+
+
+@dataclass(frozen=True)
+class Comparison(Generic[AnyCell]):
+    """Ratios of the same two times over cells, in ascending order; there is at least one."""
+
+    ratios: tuple[Compared[AnyCell], ...]
+
+    @classmethod
+    def of(cls, ratios: Iterable[Compared[AnyCell]]) -> Comparison[AnyCell] | None:
+        """Return the comparison of the ratios that have an interval; None if there are none."""
+        known = [each for each in ratios if each.ratio.low is not None]
+        return cls(tuple(sorted(known, key=lambda each: each.ratio.value))) if known else None
+
+    def significant(self, *directions: int) -> list[Compared[AnyCell]]:
+        """Return the ratios with one of these directions."""
+        return [each for each in self.ratios if each.direction in directions]
+
+    @property
+    def cells(self) -> tuple[AnyCell, ...]:
+        """All cells that are compared."""
+        return tuple({cell.key: cell for each in self.ratios for cell in each.cells}.values())
+
+    @property
+    def pooled(self) -> Pooled | None:
+        """The pooled ratio if all cells agree on it; otherwise None."""
+        return pooled([each.ratio for each in self.ratios])
+
+    @property
+    def differ(self) -> bool:
+        """Whether the largest ratio is significantly larger than the smallest."""
+        return not intervals_overlap(self.ratios[0].ratio, self.ratios[-1].ratio)
+
+    @property
+    def ends(self) -> str:
+        """The range of the ratios: `1.05 to 1.31×`."""
+        return ratio_range(self.ratios[0].ratio.value, self.ratios[-1].ratio.value)
+
+    def describe(self, name: Namer) -> tuple[str, str]:
+        """Return the ratio and the cells that agree on it: `2.03 ± 0.02×`, ` in all 12 cells`.
+
+        Cells that disagree have a range of ratios, with the names of its ends if they differ significantly.
+        """
+        first, last = self.ratios[0], self.ratios[-1]
+        if len(self.ratios) == 1:
+            return with_interval(first.ratio), ""
+        if (common := self.pooled) is not None:
+            return pooled_ratio(common), f" in {count_phrase(len(self.ratios))}"
+        if self.differ:
+            ends = (ratio_with_name(end.ratio, name(end.cells[0])) for end in (first, last))
+            return " to ".join(ends), ""
+        return self.ends, ""
+
+    def no_difference(self, one: str, other: str, noun: str = "step") -> str:
+        """Return a clause saying that the times of `one` and `other` do not differ measurably."""
+        return no_difference_clause(one, other, [(each.ratio, each.sample_count) for each in self.ratios], noun)
+
 
 # --- where memory ends
 
@@ -80,3 +166,92 @@ def limit_findings(
         unknown = f" Whether {values} {'fits' if len(untried) == 1 else 'fit'} is unknown." if untried else ""
         basis = tuple(cell for pair in ends for cell in pair if cell is not None)
         yield Statement(f"{name(beyond)}: {text}{shortage(beyond)}.{unknown}", basis, about="memory")
+
+
+# --- growth along an axis
+
+MAX_LISTED_LAWS: Final = 4
+"""Largest number of power laws of a quantity that are all listed; if there are more, the extremes are."""
+
+
+@dataclass(frozen=True)
+class Growth(Generic[AnyCell]):
+    """How a quantity grows along an axis."""
+
+    quantity: str
+    symbol: str
+    """Symbol of the size that grows: `N`."""
+    law: PowerLaw | NoPowerLaw
+    cells: Sequence[AnyCell]
+    """The cells to which the law is fitted, in ascending order of size."""
+
+    @property
+    def has_law(self) -> bool:
+        """Whether there are enough sizes to tell how the quantity grows."""
+        return isinstance(self.law, PowerLaw) or not self.law.too_few
+
+    def is_significant(self, mean: Callable[[AnyCell], float | None]) -> bool:
+        """Return whether the quantity grows significantly, judging by the exponents and by the means, where known."""
+        if isinstance(self.law, NoPowerLaw):
+            return min(self.law.slopes[0].exponent, self.law.slopes[-1].exponent) > 0
+        first, last = mean(self.cells[-len(self.law.sizes)]), mean(self.cells[-1])
+        return self.law.low > 0 and (first is None or last is None or first < last)
+
+    def describe(self) -> tuple[str, str]:
+        """Return the power and the sizes: `N^1.97 ± 0.03`, ` over 4 sizes from N 1024 to 16384`.
+
+        Without a single power law, return the powers at both ends with their sizes.
+        """
+        show = units.count if self.symbol == "P" else "{:.0f}".format
+        if isinstance(self.law, PowerLaw):
+            sizes = self.law.sizes
+            span = f" over {len(sizes)} sizes from {self.symbol} {show(sizes[0])} to {show(sizes[-1])}"
+            return exponent(self.law, self.symbol), span
+        ends = [
+            f"{self.symbol}^{end.exponent:.2f} from {self.symbol} {show(end.first)} to {show(end.last)}"
+            for end in dict.fromkeys((self.law.slopes[0], self.law.slopes[-1]))
+        ]
+        return " and ".join(ends), ""
+
+
+def fit_growth(
+    quantity: str,
+    symbol: str,
+    row: Iterable[AnyCell],
+    size: Callable[[AnyCell], int],
+    value: Callable[[AnyCell], float | None],
+) -> Growth[AnyCell] | None:
+    """Fit the growth of a quantity to the cells of a row that have a value; None without two different sizes."""
+    cells = sorted((cell for cell in row if value(cell)), key=size)
+    sizes = [size(cell) for cell in cells]
+    if len(cells) < 2 or len(set(sizes)) < len(sizes):
+        return None
+    return Growth(quantity, symbol, power_law(sizes, [value(cell) or 0.0 for cell in cells]), cells)
+
+
+def growth_text(growths: Sequence[Growth[AnyCell]], name: Namer | None = None, along: str = "") -> str:
+    """Return `forward grows as N^1.97 ± 0.03 and backward as N^1.99 over 4 sizes from N 1024 to 16384`.
+
+    `name` distinguishes cells with the same quantity; `along` is a phrase for what grows.
+    """
+    if len(growths) > MAX_LISTED_LAWS and name is not None:
+        laws = [(each.law.exponent, each) for each in growths if isinstance(each.law, PowerLaw)]
+        ends = (function(laws, key=lambda each: each[0])[1] for function in (min, max))
+        shown = " to ".join(f"{each.describe()[0]} ({name(each.cells[0])})" for each in ends)
+        return f"{growths[0].quantity} grows{along} as {shown} over {len(growths)} settings"
+    quantities: dict[tuple[str, str], list[str]] = {}
+    for each in growths:
+        power, span = each.describe()
+        shown = f"{power} ({name(each.cells[0])})" if name is not None else power
+        quantities.setdefault((span, shown), []).append(each.quantity)
+    powers: dict[str, dict[str, list[str]]] = {}
+    for (span, power), names in quantities.items():
+        powers.setdefault(span, {}).setdefault(join_words(names), []).append(power)
+    clauses = []
+    for span, found in powers.items():
+        words = [f"{names} as {join_words(shown)}" for names, shown in found.items()]
+        first = next(iter(found))
+        verb = f"{'grow' if ' and ' in first else 'grows'}{along} as"
+        words[0] = f"{first} {verb} {join_words(found[first])}"
+        clauses.append(f"{join_words(words)}{span}" if span else "; ".join(words))
+    return "; ".join(clauses)

@@ -248,13 +248,21 @@ def share_with_interval(found: Ratio) -> str:
     return units.share(found.value) if low == value == high else f"{units.share(found.value)} (95 % CI {low}–{high} %)"
 
 
-def share_range(values: Sequence[tuple[float, Named]], name: Callable[[Named], str]) -> str:
-    """Format a range of shares: `86 %` if all round to the same value, otherwise `47 % (small) to 60 % (large)`."""
+def range_text(
+    values: Sequence[tuple[float, Named]],
+    name: Callable[[Named], str] | None = None,
+    show: Callable[[float], str] = units.share,
+) -> str:
+    """Return a range of values: `86 %` if all look the same, otherwise `47 % (small) to 60 % (large)`."""
     ordered = sorted(values, key=lambda each: each[0])
     (low, least), (high, most) = ordered[0], ordered[-1]
-    if units.share(low) == units.share(high):
-        return units.share(low)
-    return f"{units.share(low)} ({name(least)}) to {units.share(high)} ({name(most)})"
+    if show(low) == show(high):
+        return show(low)
+    return (
+        f"{show(low)} to {show(high)}"
+        if name is None
+        else f"{show(low)} ({name(least)}) to {show(high)} ({name(most)})"
+    )
 
 
 _QUANTITY: Final = re.compile(r"(?<![\w.,])[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sysbench.commands.memory.spec import Protocol
 from sysbench.errors import UnavailableError
 from sysbench.log.events import Source
 from sysbench.simulate.allocator.settings import AllocatorSettings
@@ -23,6 +22,7 @@ from sysbench.simulate.replay import Replay, SpanPeak, Verdict, verdict_of
 from sysbench.snapshot import CATEGORIES, Category
 from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec.model import ModelCell
+from sysbench.spec.protocols import Protocol
 
 MAX_GROUPS = 20
 """Number of groups of allocations in a result, largest first."""

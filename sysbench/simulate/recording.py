@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from sysbench.commands.memory.spec import PROCEDURES, Protocol
 from sysbench.errors import UnavailableError
 from sysbench.garbage import gc_paused
 from sysbench.lab.memory.accounting import tensors_in
@@ -48,6 +47,7 @@ from sysbench.simulate.without_compiler import without_compiler
 from sysbench.snapshot import Category
 from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelCell, Phase
+from sysbench.spec.protocols import PROCEDURES, Protocol
 from sysbench.spec.ranks import layout
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from sysbench.commands.memory.spec import Protocol, SearchAxis
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.spec.model import ModelCell
+from sysbench.spec.protocols import Protocol, SearchAxis
 from sysbench.spec.ranks import layout_problem
 
 MAX_VALUE = 2**20

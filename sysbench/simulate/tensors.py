@@ -29,9 +29,9 @@ from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
 from torch.utils._device import _device_constructors
 
-import sysbench
 from sysbench.errors import UnavailableError
 from sysbench.lab.memory.accounting import DispatchMode, StorageWatch, tensors_in
+from sysbench.package import DIRECTORY
 from sysbench.simulate.followed import installed_torch
 
 DEVICE = torch.device("cpu", 0)
@@ -42,7 +42,7 @@ _META = torch.device("meta")
 _aten = torch.ops.aten
 
 _TORCH = str(Path(torch.__file__).parent)
-_SYSBENCH = str(Path(sysbench.__file__).parent)
+_SYSBENCH = str(DIRECTORY)
 _MAY_READ_VALUES = (str(Path(_TORCH, "optim")), str(Path(_TORCH, "amp")), str(Path(_SYSBENCH, "lab")))
 
 Operator = Any

@@ -16,7 +16,6 @@ from sysbench.spec.quantities import Size
 from sysbench.spec.validation import invalid_spec
 
 if TYPE_CHECKING:
-    from sysbench.commands.time.spec import TimeCell
     from sysbench.spec.model import ModelCell, Phase, Precision
 
 DeviceType = Literal["cpu", "cuda", "mps"]
@@ -77,6 +76,9 @@ class RunCell(BaseModel):
         canonical = _CANONICAL.encode(self.model_dump(mode="json"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
+    named_by_title: ClassVar[bool] = False
+    """Whether a report names a cell by its title instead of the axes in which it differs from other cells."""
+
     @property
     def simulated(self) -> str | None:
         """The simulated GPU; None if the cell is measured on a real device."""
@@ -93,7 +95,7 @@ class RunCell(BaseModel):
         return False
 
     @property
-    def reference_time_cell(self) -> TimeCell | None:
+    def reference_time_cell(self) -> RunCell | None:
         """A cell to measure before this one, in a separate process; None for most cells."""
         return None
 

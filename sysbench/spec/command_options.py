@@ -221,9 +221,6 @@ EXPERIMENT_WIDE_FIELDS = frozenset(
 )
 """Option fields that apply to a whole experiment, or have no use in one."""
 
-_PLAN_ONLY_FIELDS = frozenset({("time", "simulate")})
-"""Options that have an effect only with --plan."""
-
 
 @dataclass(frozen=True)
 class OptionKey:
@@ -243,6 +240,11 @@ class OptionKey:
         return self.shorthand_value is not None or self.info.annotation is bool
 
     @property
+    def is_positional(self) -> bool:
+        """Whether the value is given without a flag."""
+        return option_of(self.info).positional
+
+    @property
     def is_file(self) -> bool:
         """Whether the value of the option is a path of a file that the command writes."""
         return Path in get_args(self.info.annotation)
@@ -257,9 +259,7 @@ def keys_of(kind: Kind) -> Mapping[str, OptionKey]:
         for field, info in model.model_fields.items():
             if find_option(info) is None:
                 continue
-            if model is command.options_class and (
-                field in EXPERIMENT_WIDE_FIELDS or (kind, field) in _PLAN_ONLY_FIELDS
-            ):
+            if model is command.options_class and field in EXPERIMENT_WIDE_FIELDS:
                 continue
             keys[long_name(model, field)] = OptionKey(field, model, info)
             for flag, value in option_of(info).shorthands:

@@ -100,6 +100,7 @@ edition.
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Mode = Literal["inference", "forward", "forward-backward", "train"]
 Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
+Sync = Literal["phase", "step"]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex", "own"]
 """`own` is the unchanged attention of the user's model."""
 
@@ -667,21 +668,26 @@ class ModelSpec(RunSpec):
         For a given device and number of ranks, all points of one model are adjacent. Axes of a subclass are innermost.
         """
         declared = axes_of_model(type(self))
-        settings = {name: getattr(self, name) for name, axis in declared.items() if axis.role == "setting"}
-        axes = {name: axis for name, axis in declared.items() if name not in settings}
+        fixed = {name: getattr(self, name) for name, axis in declared.items() if axis.role == "setting"}
+        axes = {name: axis for name, axis in declared.items() if name not in fixed}
         names = sorted(axes, key=lambda name: (0, axes[name].order) if name in ModelSpec.model_fields else (1, 0))
         listed = {name: self._values(name) for name in names}
-        unused_at: dict[tuple[object, ...], list[str]] = {}
         dependent = [name for name in names if axes[name].applies_to and listed[name] != (None,)]
-        determining = [name for name in names if any(name in dict(axes[other].applies_to) for other in dependent)]
-        for values in itertools.product(*listed.values()):
-            point = dict(zip(names, values, strict=True))
+        fixed |= {name: values[0] for name, values in listed.items() if len(values) == 1}
+        varying = {name: values for name, values in listed.items() if name not in fixed}
+        determining = {other for name in dependent for other, _ in axes[name].applies_to} & varying.keys()
+        unused_at: dict[tuple[object, ...], dict[str, None]] = {}
+        for values in itertools.product(*varying.values()):
+            point = dict(zip(varying, values, strict=True))
             key = tuple([point[name] for name in determining])
             if (unused := unused_at.get(key)) is None:
-                unused = unused_at[key] = [name for name in dependent if not self._applies(axes, name, point)]
-            if all(point[name] == listed[name][0] for name in unused):
-                point["size"], model = point["size"]
-                yield {**settings, **point, **dict.fromkeys(unused), "model": model}
+                point = {**fixed, **point}
+                unused = dict.fromkeys(name for name in dependent if not self._applies(axes, name, point))
+                unused_at[key] = unused
+            if not any(name in varying and point[name] != varying[name][0] for name in unused):
+                point = {**fixed, **point, **unused}
+                point["size"], point["model"] = point["size"]
+                yield point
 
     def _values(self, axis: str) -> tuple[Any, ...]:
         match axis:

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.trace import range_tree
-from sysbench.trace.columns import Nesting, distinct, self_time_ns, take_or_none, unique_with_inverse
+from sysbench.trace.columns import Nesting, distinct, first_rows, map_distinct, self_time_ns, take_or_none
 from sysbench.trace.range_tree import BACKWARD, FORWARD, RangeTree
 from sysbench.trace.recording import (
     DURATION,
@@ -128,24 +128,18 @@ def slice_recording(recording: Recording) -> tuple[RangeTree, Slices]:
 
 def _append_launches(work: Table, launches: Table) -> None:
     """Append columns with the launch of each piece of work: the first launch with its correlation number."""
-    correlation = launches.column(column_index(Launches, "correlation"))
-    order = np.argsort(correlation, kind="stable").astype(np.int32)
-    correlation = correlation[order]
+    first_launch = first_rows(launches.column(column_index(Launches, "correlation")))
     start_ns, duration_ns = launches.column(START), launches.column(DURATION)
-    thread = launches.column(column_index(Launches, "thread")).astype(np.int32)
+    thread = launches.column(column_index(Launches, "thread"))
 
-    def launched(_: Integers, own_start_ns: Integers, wanted: Integers) -> Sequence[Integers]:
-        if not len(order):
-            none = np.full(len(wanted), NONE, np.int64)
-            return none, none, own_start_ns, np.zeros(len(wanted), np.int64)
-        position = np.minimum(np.searchsorted(correlation, wanted), len(order) - 1)
-        unknown = (wanted == NONE) | (correlation[position] != wanted)
-        launch = order[position].astype(np.int64)
+    def launched(_: Integers, own_start_ns: Integers, correlation: Integers) -> Sequence[Integers]:
+        launch = first_launch(correlation)
+        unknown = launch == NONE
         return (
-            np.where(unknown, NONE, launch),
-            np.where(unknown, NONE, thread[launch]),
-            np.where(unknown, own_start_ns, start_ns[launch]),
-            np.where(unknown, 0, duration_ns[launch]),
+            launch,
+            take_or_none(thread, launch),
+            np.where(unknown, own_start_ns, take_or_none(start_ns, launch)),
+            np.where(unknown, 0, take_or_none(duration_ns, launch)),
         )
 
     work.append_columns(4, launched, START, column_index(DeviceWork, "correlation"))
@@ -187,9 +181,7 @@ def _slice_boundaries(operators: Table, work: Table) -> list[int]:
 
 def is_backward(name: Integers, names: Sequence[str]) -> NDArray[np.bool_]:
     """Return whether each operator is run by autograd's engine, judging by the operator's name."""
-    different, which = unique_with_inverse(name)
-    known = np.array([_BACKWARD_OPERATOR.fullmatch(names[each]) is not None for each in different.tolist()], bool)
-    return known[which] if len(known) else np.zeros(0, bool)
+    return map_distinct(lambda name: _BACKWARD_OPERATOR.fullmatch(names[name]) is not None, name, bool)
 
 
 def add_modules(operators: Table, names: Sequence[str], ranges: RangeTree) -> None:

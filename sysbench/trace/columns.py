@@ -5,10 +5,11 @@ Everything here is vectorised: traces have millions of rows, too many for a Pyth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,12 @@ def first_positions(which: Integers, groups: int) -> Integers:
     return found
 
 
+def map_distinct(function: Callable[[int], Any], numbers: Integers, dtype: type = np.int64) -> NDArray[Any]:
+    """Return the result of `function` for each number; the function is called once for each distinct number."""
+    different, which = unique_with_inverse(numbers)
+    return np.array([function(number) for number in different.tolist()], dtype)[which]
+
+
 def sum_by_group(values: Integers, which: Integers, groups: int) -> Integers:
     """Return the exact sum of the values in each group; `which` gives the group of each value."""
     total = np.zeros(groups, np.int64)
@@ -96,6 +103,20 @@ def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
     for at, column in enumerate(columns):
         rows[code, at] = column
     return rows, found
+
+
+def first_rows(keys: Integers) -> Callable[[Integers], Integers]:
+    """Return a function that finds the first row with each key: NONE if there is none, or if the key is NONE."""
+    order = np.argsort(keys, kind="stable").astype(np.int32)  # half the memory: there can be tens of millions
+    ordered = keys[order]
+
+    def find(wanted: Integers) -> Integers:
+        if not len(ordered):
+            return np.full(len(wanted), NONE, np.int64)
+        position = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+        return np.where((wanted != NONE) & (ordered[position] == wanted), order[position], np.int64(NONE))
+
+    return find
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from sysbench.trace.columns import Nesting, depths, distinct, take_or_none, unique_with_inverse
+from sysbench.trace.columns import Nesting, depths, distinct, map_distinct, take_or_none
 from sysbench.trace.recording import NAME, NONE, Integers, Ranges, Recording
 from sysbench.trace.summary import PHASES
 
@@ -198,22 +198,21 @@ class _Modules:
         self._names = names
         self.paths = [""]
         self._numbers = {"": 0}
-        self._children: dict[tuple[int, int], int] = {}
+        self._children: dict[int, int] = {}
 
     def numbers_of(self, outer: Integers, name: Integers) -> Integers:
         """Return the number of each module, given its parent's number and the index of its own name."""
-        pairs, which = unique_with_inverse(outer * len(self._names) + name)
-        numbers = []
-        for pair in pairs.tolist():
+        return map_distinct(self._number_of, outer * len(self._names) + name)
+
+    def _number_of(self, pair: int) -> int:
+        if pair not in self._children:
             parent, child = divmod(pair, len(self._names))
-            if (parent, child) not in self._children:
-                path = module_path(self.paths[parent], self._names[child])
-                if path not in self._numbers:
-                    self._numbers[path] = len(self.paths)
-                    self.paths.append(path)
-                self._children[parent, child] = self._numbers[path]
-            numbers.append(self._children[parent, child])
-        return np.array(numbers, np.int64)[which]
+            path = module_path(self.paths[parent], self._names[child])
+            if path not in self._numbers:
+                self._numbers[path] = len(self.paths)
+                self.paths.append(path)
+            self._children[pair] = self._numbers[path]
+        return self._children[pair]
 
 
 def module_path(outer: str, name: str) -> str:

@@ -171,7 +171,6 @@ class _Copies:
 
 
 def _precisions(time: KernelTime, names: Sequence[KernelName]) -> dict[str, int]:
-    """Return the time in matrix products and fused attention by number format, in nanoseconds."""
     found: dict[str, int] = {}
     for name, total_ns in zip(names, time.by_kernel_ns.tolist(), strict=True):
         if name.kernel_class in ("matmul", "attention"):

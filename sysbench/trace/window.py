@@ -178,7 +178,6 @@ def _launched_in(window: Window, launches: Table) -> Callable[[Integers, Integer
 
 
 def _is_in_sorted(ordered: Integers, numbers: Integers) -> Booleans:
-    """Return whether each of `numbers` occurs in the sorted array `ordered`."""
     if not len(ordered):
         return np.zeros(len(numbers), bool)
     found: Booleans = ordered[np.minimum(np.searchsorted(ordered, numbers), len(ordered) - 1)] == numbers

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from sysbench import bootstrap
 from sysbench.command import load_command
 from sysbench.engine import protocol
-from sysbench.errors import NotTriedError, SysbenchError, UnavailableError
+from sysbench.errors import BeyondMemoryError, OverBudgetError, SysbenchError, UnavailableError
 from sysbench.lab import ceiling, strategies
 from sysbench.lab import devices as device
 from sysbench.lab.memory import allocator
@@ -31,7 +31,7 @@ from sysbench.log.events import (
     WorkerReady,
     encode,
 )
-from sysbench.log.outcomes import Outcome, stage_phrase
+from sysbench.log.outcomes import REASONS, Outcome, Reason, stage_phrase
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate
@@ -84,6 +84,7 @@ def serve(channel: Channel, import_s: float) -> bool:
 def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     """Measure one cell and send its events; an exception becomes the outcome in CellFinished."""
     outcome: Outcome = "ok"
+    reason: Reason | None = None
     detail = trace = None
     try:
         device.make_current(request.device)
@@ -91,12 +92,14 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
             for event in load_command(request.package).measure_function(request.cell, request.device, request.artifact):
                 channel.send(event)
     except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.
-        outcome, detail, trace = _outcome_of(error), _one_line(error), _format_traceback(error)
+        outcome, reason = _outcome_and_reason(error)
+        detail, trace = _one_line(error), _format_traceback(error)
     # The experiment has cleaned up, but the traceback held tensors until the except block ended. After any other
     # failure this is unnecessary: the engine replaces this process.
     if outcome in ("invalid", "skipped"):
         allocator.release(device.torch_device(request.device))
-    return CellFinished(at_s=now(), cell=request.cell.key, outcome=outcome, detail=detail, traceback=trace)
+    key = request.cell.key
+    return CellFinished(at_s=now(), cell=key, outcome=outcome, detail=detail, reason=reason, traceback=trace)
 
 
 def _allocator_settings(request: protocol.Measure) -> AbstractContextManager[None]:
@@ -114,7 +117,6 @@ def _threads(request: protocol.Measure) -> int | None:
 
 
 def _process_group(request: protocol.Measure) -> AbstractContextManager[None]:
-    """Join the process group of the cell's ranks, if there are several."""
     rank = request.rank
     if rank is None:
         return nullcontext()
@@ -147,13 +149,21 @@ def _foresee(request: protocol.Foresee) -> MemoryForeseen:
         )
 
 
+def _outcome_and_reason(error: Exception) -> tuple[Outcome, Reason | None]:
+    match error:
+        case OverBudgetError():
+            return "skipped", "over-budget"
+        case BeyondMemoryError():
+            return "skipped", "exceeds-memory"
+    outcome = _outcome_of(error)
+    return outcome, REASONS[outcome]
+
+
 def _outcome_of(error: Exception) -> Outcome:
     if allocator.is_out_of_memory(error):
         return "oom"
     if _GLOO_TIMEOUT in str(error):
         return "timeout"
-    if isinstance(error, NotTriedError):
-        return "skipped"
     if isinstance(error, UnavailableError | ValueError) or any(each in str(error) for each in _UNSUPPORTED):
         return "invalid"
     return "crashed"

@@ -312,3 +312,5 @@ def test_the_command_line_of_an_entry_repeats_it() -> None:
     assert entry.command_line == "sysbench accum sums --count 8"
     switch = RunEntry(name="x", part="", title="", command="attention", options={"causal": "", "impl": "a:b c"})
     assert switch.command_line == "sysbench attention --causal --impl 'a:b c'"
+    newer = RunEntry(name="x", part="", title="", command="unheard-of", options={"size": "tiny"})
+    assert newer.command_line == "sysbench unheard-of --size tiny"

@@ -321,6 +321,7 @@ def test_cells_at_least_as_large_as_one_that_ran_out_of_memory_are_skipped(tmp_p
         (16, 4): "ok",
         (64, 4): "skipped",
     }
+    assert {event.reason for event in told.values()} == {None, "out-of-memory", "larger-than-failed"}
     assert told[64, 4].detail == (
         "at least as large as tiny d_model=32 layers=1, ctx 32, batch 1, which ran out of memory "
         "(--no-skip runs it anyway)"
@@ -345,6 +346,7 @@ def test_a_cell_that_cannot_fit_is_not_started(tmp_path: Path) -> None:
     spec = spec_of([16])
     events = carry_out(spec, tmp_path, sampler=FakeSampler(free_bytes=1024))
     assert outcomes(spec, events) == {16: "skipped"}
+    assert verdicts(spec, events)[16].reason == "exceeds-memory"
     detail = verdicts(spec, events)[16].detail
     assert detail is not None
     assert detail.startswith("needs about ")
@@ -384,6 +386,7 @@ def test_what_is_simulated_not_to_fit_is_skipped_and_so_is_what_is_larger(tmp_pa
     events = on_a_tight_gpu(tmp_path, spec, {32: "lacks", 33: "lacks"})
     assert outcomes(spec, events) == {32: "skipped", 33: "skipped", 16: "ok"}
     told = verdicts(spec, events)
+    assert [told[ctx].reason for ctx in (32, 33, 16)] == ["exceeds-memory", "larger-than-failed", None]
     assert str(told[32].detail).startswith("simulated: memory would run out in backward (1.00 MiB short)")
     assert "which does not fit according to a simulation (--no-skip runs it anyway)" in str(told[33].detail)
     asked = [event.cell for event in of_kind(events, MemoryForeseen)]

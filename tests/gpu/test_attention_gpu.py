@@ -12,12 +12,13 @@ from sysbench import statistics
 from sysbench.commands.attention.measure import run
 from sysbench.commands.attention.record import AttentionAccounted, AttentionChecked, AttentionMemory, AttentionTimed
 from sysbench.commands.attention.simulate import simulate
-from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.errors import DoesNotFitError
 from sysbench.lab.attention_functions import function_for, inputs_for
 from sysbench.lab.devices import available_devices
 from sysbench.log.events import Compiled
 from sysbench.simulate.gpu import Gpu
+from sysbench.spec.attention import AttentionCell
 
 pytestmark = pytest.mark.gpu
 

@@ -22,6 +22,8 @@ COMMAND = Command(
     plan="tables:plan",
     report=ReportLayout(9, "Counting"),
     screen="live:Lines",
+    measures="compared:measures",
+    terms="compared:terms",
 )
 """,
     "spec.py": '''
@@ -149,6 +151,18 @@ from sysbench.render.findings import Statement
 def of_run(record):
     return [Statement(f"counting to {cell.cell.upto} gives {cell.total}", (cell,)) for cell in record.cells]
 """,
+    "compared.py": """
+from sysbench.log.measures import Amount, Measures
+from sysbench.render.terms import Term
+
+
+def measures(cell):
+    return Measures(amounts={"total": Amount(cell.total, "count", better="higher")} if cell.total else {})
+
+
+def terms(cells):
+    yield Term("total", "the sum of all numbers counted.")
+""",
     "figures.py": """
 def of_run(record):
     return ()
@@ -206,6 +220,29 @@ def test_it_can_be_run_from_python(count: Callable[..., Ran]) -> None:
     run = sysbench.run("count --upto 4")
     assert run.rows() == [{"upto": 4, "total": 10}]
     assert "<table" in run._repr_html_()
+
+
+def test_two_runs_are_compared_in_its_own_unit_and_direction(count: Callable[..., Ran]) -> None:
+    for name, upto in (("more", "3,10"), ("fewer", "3,10")):
+        assert count("count", "--upto", upto, "--out", name, "--quiet").code == 0
+    (log,) = Path("fewer").glob("*.jsonl")
+    log.write_text(log.read_text().replace('"total":55', '"total":50'))
+    log.with_suffix(".json").unlink()
+
+    shown = count("compare", "more", "fewer", "--format", "csv", "--tables", "amounts")
+    assert shown.out.splitlines()[1:] == ["3,total,6,6,0,0.0", "10,total,55,50,-5,-0.0909090909"]
+    gated = count("compare", "more", "fewer", "--gate", "5%")
+    assert gated.code == 3
+    assert "Count: 1 of 2 numbers differs, by -9.1 %." in gated.out
+    assert "total fell from 55 to 50" in gated.out
+    assert count("compare", "fewer", "more", "--gate", "5%").code == 0
+
+
+def test_its_runs_are_reported_with_their_findings_tables_and_terms(count: Callable[..., Ran]) -> None:
+    assert count("count", "--upto", "4", "--quiet").code == 0
     reported = count("report", "latest", "-o", "report.md")
     assert reported.code == 0, reported.err
-    assert "Counting to 4 gives 10." in Path("report.md").read_text()
+    report = Path("report.md").read_text()
+    assert "Counting to 4 gives 10." in report
+    assert "what was counted" in report
+    assert "the sum of all numbers counted." in report

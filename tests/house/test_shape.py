@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -11,6 +12,10 @@ from pathlib import Path
 from grimp import build_graph
 
 from sysbench.command import commands, kinds
+from sysbench.commands.time.record import ReadingsRecord
+from sysbench.log import records
+from sysbench.log.events import EVENTS, Event
+from sysbench.spec.frozen import Frozen
 
 PACKAGE = Path(__file__).parents[2] / "sysbench"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -49,6 +54,45 @@ def test_nothing_is_keyed_by_the_names_of_commands_but_the_list_of_them() -> Non
             assert len(keys & names) < 3, f"{path}:{node.lineno}"
 
 
+KNOWN_TO_OTHERS = {
+    ("profile", "time"),  # a profile times the step first
+}
+"""Commands whose folder imports that of another, and the other."""
+
+
+def commands_named_in(path: Path) -> set[str]:
+    """The commands whose folders a file imports anywhere in it, or names as the place of a part."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import():
+                names |= {alias.name for alias in node.names}
+            case ast.ImportFrom():
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            case ast.Constant(value=str(text)):
+                names.add(text)
+    found = {match[1] for name in names if (match := re.match(r"sysbench\.commands\.(\w+)\b", name))}
+    return found & set(commands())
+
+
+def test_no_command_knows_another() -> None:
+    folder = PACKAGE / "commands"
+    files = [path for path in SOURCES if path.is_relative_to(folder) and path != folder / "__init__.py"]
+    owner = {path: path.relative_to(folder).parts[0] for path in files}
+    known = {(owner[path], other) for path in files for other in commands_named_in(path) - {owner[path]}}
+    assert known == KNOWN_TO_OTHERS
+
+
+def test_a_lazy_import_of_a_command_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "lazy.py"
+    file.write_text("def show():\n    from sysbench.commands.memory.tables import sheet\n    return sheet\n")
+    assert commands_named_in(file) == {"memory"}
+    file.write_text("COMMAND = Command(terms='sysbench.commands.report.method:terms')\n")
+    assert commands_named_in(file) == {"report"}
+    file.write_text("from sysbench.commands import running, artefacts\n")
+    assert not commands_named_in(file)
+
+
 def test_every_part_that_a_command_names_is_there() -> None:
     for kind in kinds():
         command = commands()[kind]
@@ -63,14 +107,30 @@ def test_every_part_that_a_command_names_is_there() -> None:
 def test_no_module_imports_itself_through_others() -> None:
     graph = build_graph("sysbench", exclude_type_checking_imports=True)
     imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
-    # The package itself only passes on what `sysbench.api` and the specs offer, once somebody asks for it.
-    imported["sysbench"] = set()
     TopologicalSorter(imported).prepare()
 
 
 def test_axes_are_rarely_looked_up_by_name() -> None:
     found = [path for path in SOURCES for _ in range(path.read_text(encoding="utf-8").count(".axes["))]
     assert len(found) <= MOST_LOOKUPS
+
+
+def test_a_record_keeps_its_event_instead_of_declaring_its_fields_again() -> None:
+    records = _record_classes()  # importing them registers the events of their commands
+    declared: dict[type, dict[str, str]] = {
+        cls: {name: str(cls.__annotations__[name]) for name in cls.__annotations__ if name not in ("event", "cell")}
+        for cls in (*EVENTS.values(), *records)
+    }
+    for event in EVENTS.values():
+        for record in set(records) - {ReadingsRecord}:  # medians over readings, not a reading
+            common = declared[event].items() & declared[record].items()
+            assert len(common) < 3, f"{event.__name__} and {record.__name__}: {sorted(common)}"
+
+
+def _record_classes() -> list[type[Frozen]]:
+    modules = [records, *(sys.modules[commands()[kind].part("record").__module__] for kind in kinds())]
+    found = [cls for module in modules for cls in vars(module).values() if isinstance(cls, type)]
+    return [cls for cls in found if issubclass(cls, Frozen) and not issubclass(cls, Event)]
 
 
 def test_functions_fit_a_screen() -> None:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from sysbench.commands.time import measure
-from sysbench.commands.time.spec import Sync, TimeSpec
+from sysbench.commands.time.spec import TimeSpec
 from sysbench.lab import ceiling
 from sysbench.lab import devices as device_facts
 from sysbench.lab.clocks import Call, NoMarks, StepTimes, SynchronizedClock, clock_for, sum_of, until_hidden
@@ -28,6 +28,7 @@ from sysbench.lab.ranges import named, visible_to
 from sysbench.log import cautions
 from sysbench.log.collect import CellEvents
 from sysbench.log.events import DeviceInfo, ModelBuilt, PhaseSample
+from sysbench.spec.model import Sync
 from tests.lab.fake_clock import FakeClock
 
 CPU = torch.device("cpu")

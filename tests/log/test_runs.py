@@ -15,8 +15,9 @@ from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError
 from sysbench.log import runs as saved_runs
-from sysbench.log.events import SCHEMA_VERSION, encode
+from sysbench.log.events import encode
 from sysbench.log.runs import experiments, find, find_experiment, is_log_or_record, kind_at, load
+from sysbench.log.upgrades import SCHEMA_VERSION
 from tests import fixtures_attention, fixtures_timing
 
 SPEC = TimeSpec(size="small", ctx="128,256", steps="10")

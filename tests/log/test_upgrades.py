@@ -12,8 +12,35 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError
 from sysbench.log import journal as log
 from sysbench.log import runs, upgrades
-from sysbench.log.events import RunStarted, encode
+from sysbench.log.events import CellFinished, RunStarted, decode, encode
 from tests import fixtures_timing
+
+
+@pytest.mark.parametrize(
+    ("outcome", "detail", "reason"),
+    [
+        ("ok", None, None),
+        ("oom", "CUDA out of memory", "out-of-memory"),
+        ("interrupted", None, "stopped"),
+        ("skipped", "needs about 6.23 GiB, but 900 MiB are free (--force starts it anyway)", "exceeds-memory"),
+        ("skipped", "needs about 6.23 MiB, but 12 B are free (--force starts it anyway)", "exceeds-memory"),
+        ("skipped", "simulated: memory would run out in backward; 1.00 GiB are free", "exceeds-memory"),
+        ("skipped", "needs 6.00 GiB, but this process has only 1.00 GiB of memory", "exceeds-memory"),
+        ("skipped", "at least as large as tiny, ctx 32, batch 4, which ran out of memory", "larger-than-failed"),
+        ("skipped", "at least as large as ctx 32, which does not fit according to a simulation", "larger-than-failed"),
+        ("skipped", "no smaller than naive d 16 N 16384, which ran out of memory", "larger-than-failed"),
+        ("skipped", "would take about 4 min, more than the 60 s of --budget", "over-budget"),
+        ("skipped", "words that no version has written", None),
+    ],
+)
+def test_the_reason_of_an_outcome_that_was_stored_without_one(
+    outcome: str, detail: str | None, reason: str | None
+) -> None:
+    written = {"event": "cell_finished", "at_s": 1.0, "cell": "a", "outcome": outcome, "detail": detail}
+    event = decode(json.dumps(written).encode())
+    assert isinstance(event, CellFinished)
+    assert event.reason == reason
+    assert decode(encode(event)) == event
 
 
 @pytest.fixture

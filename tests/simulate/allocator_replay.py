@@ -18,6 +18,23 @@ _COMPARED = _GROWS | _SHRINKS | {"alloc", "free_completed", "oom"}
 _UNKNOWN_CAPACITY_BYTES = 2**40
 
 
+def settings_in_snapshot(recorded: Mapping[str, Any]) -> AllocatorSettings:
+    """The settings in the `allocator_settings` of a memory snapshot.
+
+    The option text contains only the options from the last call that set any. The separate fields also reflect earlier
+    calls, and take precedence.
+    """
+    values = vars(AllocatorSettings.parse(str(recorded.get("PYTORCH_CUDA_ALLOC_CONF", "")))).copy()
+    if "max_split_size" in recorded:
+        values["max_split_bytes"] = int(recorded["max_split_size"]) % (UNLIMITED + 1)
+    for name in ("garbage_collection_threshold", "expandable_segments"):
+        values[name] = recorded.get(name, values[name])
+    divisions = recorded.get("roundup_power2_divisions")
+    if divisions:
+        values["roundup_power2_divisions"] = tuple(divisions[key] for key in sorted(divisions, key=int))
+    return AllocatorSettings(**values)
+
+
 def segment_events(events: Sequence[AllocatorEvent]) -> list[AllocatorEvent]:
     """Only what took memory from the device or gave it back, and requests that failed."""
     return [event for event in events if event.action in _GROWS | _SHRINKS | {"oom"}]
@@ -105,7 +122,7 @@ def reproduce(
     trace = snapshot["device_traces"][device]
     if any(tuple(entry.get("pool_id", (0, 0))) != (0, 0) for entry in trace):
         raise ValueError("traces with private memory pools (CUDA graphs, MemPool) are not simulated")
-    settings = AllocatorSettings.from_snapshot(snapshot.get("allocator_settings", {}))
+    settings = settings_in_snapshot(snapshot.get("allocator_settings", {}))
     segments = [segment for segment in snapshot["segments"] if int(segment.get("device", 0)) == device]
     run = _Run(trace, capacity_bytes or _UNKNOWN_CAPACITY_BYTES)
     run.allocator = RestorableAllocator.from_segments(

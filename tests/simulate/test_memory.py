@@ -15,7 +15,7 @@ import torch
 from torch.cuda import _memory_viz
 
 from sysbench import formulas
-from sysbench.commands.memory.spec import PROCEDURES, MemoryCell, MemorySpec, Protocol
+from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.commands.plan import plan
 from sysbench.errors import UnavailableError
 from sysbench.lab.memory.accounting import BLOCK_BYTES, round_to_block
@@ -30,6 +30,7 @@ from sysbench.snapshot import snapshot as snapshots
 from sysbench.snapshot.categories import from_snapshot
 from sysbench.spec.hardware import by_name
 from sysbench.spec.model import PHASES_OF, SIZES, Attention, ModelCell, ModelShape, Optimizer, Precision
+from sysbench.spec.protocols import PROCEDURES, Protocol
 from tests.simulate.simulated_cells import CPU, cell
 from tests.simulate.tensor_accounting import TensorAccounting
 from tests.snapshot.event_timelines import Allocated, MemoryEvent, PhaseBegan, Released, ReservedChanged, from_events

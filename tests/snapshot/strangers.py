@@ -14,7 +14,6 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from sysbench.commands.memory.spec import PROCEDURES, Protocol
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate
 from sysbench.snapshot import CATEGORIES, snapshot
@@ -22,6 +21,7 @@ from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.timeline import Timeline
 from sysbench.spec import hardware
 from sysbench.spec.model import ModelShape
+from sysbench.spec.protocols import PROCEDURES, Protocol
 from tests.simulate.simulated_cells import cell
 
 Kind = Literal["all", "python", "alloc"]

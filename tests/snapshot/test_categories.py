@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sysbench.commands.memory import page, snapshot_tables
-from sysbench.commands.memory.spec import Protocol
 from sysbench.snapshot import CATEGORIES, snapshot
 from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.layout import Frame
+from sysbench.spec.protocols import Protocol
 from sysbench.trace.stack_lines import frame_location, most_informative_frame
 from tests.snapshot.strangers import KINDS, MODELS, Known, guess, known, strangers
 from tests.snapshot.training_loops import LOOPS, Loop, recorded

@@ -62,7 +62,7 @@ def meaning(ranges: list[Stretch], steps: list[int], inner: Stretch | None) -> M
     """What the ranges around a moment say together, from the outside in. Knows only names that the tests use."""
     step, phase, module = NONE, NONE, ""
     for each in reversed(ancestry(ranges, inner)):
-        if each.name == "step":
+        if each.index in steps:
             step, phase, module = steps.index(each.index), NONE, ""
         elif each.name in PHASES and phase == NONE:
             phase, module = PHASES[each.name], ""
@@ -85,9 +85,14 @@ class Reference:
         self.trace = trace
         self.ranges = _stretches(trace, "ranges")
         self.operators = _stretches(trace, "operators")
-        marks = [each for each in self.ranges if each.name == "step"]
+        # A step in a step is none.
+        marks = [
+            each
+            for each in self.ranges
+            if each.name == "step" and all(around.name != "step" for around in ancestry(self.ranges, each)[1:])
+        ]
         self.steps = [each.index for each in sorted(marks, key=lambda each: (each.start, each.index))]
-        self.milestones = [each for each in self.ranges if each.name in PHASES or each.name == "step"]
+        self.milestones = [each for each in self.ranges if each.name in PHASES or each in marks]
 
     def forward_of(self, backward: Stretch) -> Stretch | None:
         """The last operator of the same number, on the thread that is named or any, that started no later."""

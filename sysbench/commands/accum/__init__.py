@@ -10,6 +10,7 @@ COMMAND = Command(
     refuse_files="command:refuse_unwritable",
     plan="tables:plan",
     terms="terms:terms",
+    measures="compared:measures",
     default_tables="tables:usual",
     runs_anywhere=True,
 )

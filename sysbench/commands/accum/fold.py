@@ -46,18 +46,15 @@ def fold(events: Iterable[Event]) -> AccumRecord:
 
 
 def _cell(cell: AccumCell, seen: CellEvents, _: Run) -> AccumCellRecord:
-    sums, gradients = seen.all(SumMeasured), seen.last(GradientsMeasured)
+    sums = seen.all(SumMeasured)
     return AccumCellRecord(
         **run_record.cell_fields(cell, seen),
         cautions=[],
         experiment=cell.experiment,
         sums=[_sum(cell, measured) for measured in sums],
         drift=[
-            DriftRecord(
-                accumulator=measured.accumulator,
-                addend=measured.addend,
-                upcast=measured.upcast,
-                order=measured.order,
+            measured.as_record(
+                DriftRecord,
                 steps=[step for step, _ in measured.drift],
                 sums=[total for _, total in measured.drift],
             )
@@ -66,7 +63,7 @@ def _cell(cell: AccumCell, seen: CellEvents, _: Run) -> AccumCellRecord:
         ],
         dtypes=list(_dtypes(seen.all(DtypesMeasured))),
         norms=[_norm(measured) for measured in seen.all(NormMeasured)],
-        gradients=gradients.as_record(GradientsRecord) if gradients else None,
+        gradients=seen.record_of(GradientsMeasured, GradientsRecord),
         scaled=[
             measured.as_record(
                 ScaledRecord,
@@ -146,9 +143,8 @@ def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
 def _norm(measured: NormMeasured) -> NormRecord:
     points = sorted(measured.points, key=lambda point: point.scale)
     at_one = min(points, key=lambda point: abs(math.log2(point.scale)))
-    return NormRecord(
-        dtype=measured.dtype,
-        statistics=measured.statistics,
+    return measured.as_record(
+        NormRecord,
         mean_overflows_from=_smallest_scale(points, lambda point: not math.isfinite(point.mean)),
         variance_overflows_from=_smallest_scale(points, lambda point: not math.isfinite(point.variance)),
         variance_vanishes_to=_largest_scale(points, lambda point: point.variance == 0),

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sysbench.commands.accum.record import Accumulation, ArithmeticSource, ProductMeasured
+from sysbench.commands.accum.record import Accumulation, ProductMeasured
 from sysbench.commands.accum.spec import AccumCell
 from sysbench.lab.devices import torch_device
 from sysbench.lab.precision import TORCH_DTYPES, matmul_precision, round_to_tf32
 from sysbench.log.events import DeviceInfo, Event
-from sysbench.rounding import FormatName
+from sysbench.rounding import ArithmeticSource, FormatName
 
 M = 64
 """Number of rows and columns M of the products (M, k) × (k, M)."""

@@ -10,14 +10,9 @@ from pydantic import AfterValidator, Field, model_validator
 from sysbench.commands.accum.spec import AccumCell, Experiment, Order
 from sysbench.log.events import Event, Source
 from sysbench.log.records import CellRecord, RunRecord
-from sysbench.rounding import FORMATS, FormatName
+from sysbench.rounding import FORMATS, ArithmeticSource, FormatName
 from sysbench.spec.frozen import Frozen, check_equal_lengths
 from sysbench.spec.quantities import Amount, Count, Exponent, Finite, Number
-
-ArithmeticSource = Literal["device", "rounded"]
-"""device   the device's own arithmetic in the format
-rounded  arithmetic in a wider format, with every result rounded to the format (for products: the inputs)
-"""
 
 
 def _within_fp32(value: float) -> float:
@@ -30,8 +25,8 @@ Rounded = Annotated[Number, AfterValidator(_within_fp32)]
 """A value in one of the formats."""
 
 
-class SumResult(Frozen):
-    """The sum of many copies of one number, computed as `accumulator += addend`."""
+class SumWay(Frozen):
+    """A way to sum many copies of one number, computed as `accumulator += addend`."""
 
     accumulator: FormatName
     addend: FormatName
@@ -39,6 +34,11 @@ class SumResult(Frozen):
     upcast: bool
     """Whether the rounded number is explicitly converted to the accumulator's format before the addition."""
     order: Order
+
+
+class SumResult(SumWay):
+    """The sum of many copies of one number."""
+
     source: ArithmeticSource
     rounded_addend: Rounded
     result: Rounded
@@ -92,13 +92,19 @@ class NormPoint(Frozen):
     """Error of the outputs relative to fp64: ‖y − y64‖ / ‖y64‖."""
 
 
-class NormMeasured(Event):
-    """Layer norm at all input scales, with inputs and outputs in one format and statistics in another."""
+class NormFormats(Frozen):
+    """Formats of a layer norm."""
+
+    dtype: FormatName
+    """Format of inputs and outputs."""
+    statistics: FormatName
+
+
+class NormMeasured(NormFormats, Event):
+    """Layer norm at all input scales."""
 
     event: Literal["norm_measured"] = "norm_measured"
     cell: str
-    dtype: FormatName
-    statistics: FormatName
     source: ArithmeticSource
     points: list[NormPoint]
 
@@ -191,13 +197,9 @@ class SumRecord(SumResult):
     """The sum at step `stall_step`."""
 
 
-class DriftRecord(Frozen):
+class DriftRecord(SumWay):
     """A running sum, sampled at some of its steps."""
 
-    accumulator: FormatName
-    addend: FormatName
-    upcast: bool
-    order: Order
     steps: list[Count]
     sums: list[Rounded]
 
@@ -221,15 +223,13 @@ class DtypeRecord(Frozen):
     """Simulated dtype by CUDA's rules."""
 
 
-class NormRecord(Frozen):
+class NormRecord(NormFormats):
     """Input scales (powers of two) at which layer norm leaves the range of a format.
 
     A scale is None if layer norm stays within the range at all tested scales. The mean and the standard deviation of
     the inputs equal the scale.
     """
 
-    dtype: FormatName
-    statistics: FormatName
     mean_overflows_from: Amount | None
     variance_overflows_from: Amount | None
     variance_vanishes_to: Amount | None

@@ -105,6 +105,8 @@ def _integer(minimum: int, maximum: int) -> BeforeValidator:
 class AccumCell(RunCell):
     """One experiment; fields that do not affect it are None, so that they do not distinguish cells."""
 
+    named_by_title = True
+
     kind: Literal["accum"] = "accum"
     experiment: Experiment
     dtypes: tuple[FormatName, ...]

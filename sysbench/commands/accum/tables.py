@@ -424,7 +424,7 @@ MATMUL = DeclaredTable(
 # --- everything, for programs
 
 
-def _long(cell: AccumCellRecord) -> Iterator[tuple[str, str, str, Cell, Cell]]:
+def results(cell: AccumCellRecord) -> Iterator[tuple[str, str, str, Cell, Cell]]:
     """Yield every measured value: experiment, subject, quantity, number, word."""
 
     def numbers(subject: str, each: object, *names: str) -> Iterator[tuple[str, str, str, Cell, Cell]]:
@@ -457,7 +457,7 @@ CELLS = DeclaredTable(
     "cells",
     "all results",
     (Field("number", unit="number", get=itemgetter(3)), Field("word", get=itemgetter(4))),
-    rows=_long,
+    rows=results,
     leading=leading_fields(
         Field("experiment", get=itemgetter(0)),
         Field("subject", get=itemgetter(1)),

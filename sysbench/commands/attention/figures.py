@@ -22,7 +22,6 @@ from sysbench.commands.attention.findings import (
     frontier,
     growth,
     implementations,
-    over_memory,
     predicted,
     samples,
     settings,
@@ -508,7 +507,7 @@ def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) 
     beyond = [each.beyond for each in frontier(own_cells) if each.beyond is not None]
     if not points and not beyond:
         return None
-    laws = [each.law for each in growth(own_cells, "seq") if each.quantity == quantity]
+    laws = [each.law for each in growth(own_cells, "seq", (quantity,))]
     return Curve(
         implementation=name,
         points=tuple(points),
@@ -531,7 +530,7 @@ def _modelled(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> str:
 def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> HeatMap | None:
     """Return the heat map of one quantity of one implementation; None if there is nothing to show."""
     own_cells = [cell for cell in cells if cell.cell.implementation == name]
-    if not any(value(cell, quantity) is not None or over_memory(cell) for cell in own_cells):
+    if not any(value(cell, quantity) is not None or cell.lacks_memory for cell in own_cells):
         return None
     places = {(cell.cell.dim, cell.cell.seq): cell for cell in own_cells}
     known = {place: found for place, cell in places.items() if (found := value(cell, quantity)) is not None}
@@ -543,6 +542,6 @@ def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity
         lengths=tuple(sorted({cell.cell.seq for cell in cells})),
         values=known,
         words={place: status(cell).text for place, cell in places.items() if place not in known},
-        beyond=frozenset(place for place, cell in places.items() if over_memory(cell)),
+        beyond=frozenset(place for place, cell in places.items() if cell.lacks_memory),
         modelled=_modelled(own_cells, quantity),
     )

@@ -9,31 +9,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, groupby, pairwise
+from operator import methodcaller
 from typing import Final, Literal
 
 from sysbench import units
-from sysbench.cells import group_ignoring
+from sysbench.cells import AXES, group_ignoring, pairs
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.log.outcomes import Subject
 from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import Samples
-from sysbench.render.finding_kinds import Limit, limit_findings, limits
+from sysbench.render.finding_kinds import Compared, Growth, Limit, fit_growth, growth_text, limit_findings, limits
 from sysbench.render.findings import (
     Statement,
     contains_one,
     exclusions,
-    exponent,
     interval,
     join_words,
     name_cells_along,
     no_difference_clause,
+    range_text,
     reliable,
     undecided,
     with_interval,
 )
-from sysbench.render.table import sentence
-from sysbench.statistics import Crossover, NoPowerLaw, PowerLaw, Ratio, crossovers, direction, effect, power_law, ratio
+from sysbench.statistics import Crossover, PowerLaw, Ratio, crossovers, direction, effect, ratio
 
 Quantity = Literal["forward", "backward", "saved"]
 """`forward` and `backward` are times; `saved` is the memory that forward keeps for backward."""
@@ -50,16 +51,11 @@ NAMES: Final[dict[Quantity, str]] = {
     "saved": "memory kept for backward",
 }
 
-SYMBOLS: Final = {"seq": "N", "dim": "d"}
-
 USUAL_DIM: Final = 64
 """Head dimension of most models; findings refer to it if the sweep includes it."""
 
 LARGEST: Final = 2
 """Largest number of kinds of tensors that a sentence names."""
-
-_MEMORY: Final = re.compile(r"ran out of memory|\b[KMGT]i?B are free|of memory")
-"""Matches the engine's messages for cells that were skipped for lack of memory."""
 
 _SETTING: Final = ("simulate", "device", "threads", "precision", "batch", "heads")
 
@@ -110,16 +106,6 @@ def subject_of(quantity: Quantity) -> Subject:
     return "memory" if quantity == "saved" else "times"
 
 
-def over_memory(cell: AttentionCellRecord) -> bool:
-    """Whether the cell ran out of memory, or was skipped because it would have."""
-    return cell.outcome == "oom" or (cell.outcome == "skipped" and _MEMORY.search(cell.detail or "") is not None)
-
-
-def rows_along(cells: Iterable[AttentionCellRecord], axis: str) -> list[list[AttentionCellRecord]]:
-    """Return rows of cells that differ only in `axis`, each row in ascending order of this axis."""
-    return [sorted(row, key=lambda cell: int(cell.axes[axis])) for row in group_ignoring(cells, axis)]
-
-
 def settings(cells: Iterable[AttentionCellRecord]) -> list[list[AttentionCellRecord]]:
     """Group the cells by setting: batch, precision, device and so on."""
     return group_ignoring(cells, "implementation", "dim", "seq")
@@ -141,40 +127,25 @@ def named_settings(cells: Iterable[AttentionCellRecord]) -> Iterator[tuple[str, 
 # --- numbers
 
 
-@dataclass(frozen=True)
-class Growth:
-    """Growth of one quantity of one implementation along one axis."""
-
-    axis: str
-    quantity: Quantity
-    law: PowerLaw | NoPowerLaw
-    cells: Cells
-    """The cells to which the law is fitted."""
-
-    @property
-    def implementation(self) -> str:
-        """The implementation, which all cells share."""
-        return self.cells[0].cell.implementation
-
-
 def growth(
     cells: Iterable[AttentionCellRecord], axis: str, quantities: Sequence[Quantity] = QUANTITIES
-) -> list[Growth]:
+) -> list[Growth[AttentionCellRecord]]:
     """Return the growth of each quantity along `axis`, for each row with two or more reliable values."""
-    found = []
-    for row in rows_along(cells, axis):
+    symbol, found = AXES[axis].short_title, []
+    for row in group_ignoring(cells, axis):
         for quantity in quantities:
             known = reliable(row, subject_of(quantity))
-            points = {int(cell.axes[axis]): (cell, y) for cell in known if (y := value(cell, quantity))}
-            if len(points) > 1:
-                law = power_law(list(points), [y for _, y in points.values()])
-                found.append(Growth(axis, quantity, law, [cell for cell, _ in points.values()]))
-    return found
+            found.append(
+                fit_growth(
+                    NAMES[quantity], symbol, known, methodcaller("axis_value", axis), partial(value, quantity=quantity)
+                )
+            )
+    return [each for each in found if each is not None]
 
 
 def frontier(cells: Iterable[AttentionCellRecord]) -> list[Limit[AttentionCellRecord]]:
     """Return the sequence lengths at which the rows of cells run out of memory, where known."""
-    return limits(cells, "seq", lambda cell: cell.outcome == "ok", over_memory)
+    return limits(cells, "seq", lambda cell: cell.outcome == "ok", lambda cell: cell.lacks_memory)
 
 
 def smallest_beyond(cells: Cells) -> AttentionCellRecord | None:
@@ -183,28 +154,17 @@ def smallest_beyond(cells: Cells) -> AttentionCellRecord | None:
     return min(over, key=lambda cell: sum(each.size_bytes for each in cell.tensors), default=None)
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Two implementations on the same input; `ratio` is the time of the first over that of the second."""
-
-    first: AttentionCellRecord
-    second: AttentionCellRecord
-    ratio: Ratio
-
-    def calls(self, quantity: Quantity) -> int:
-        """Return the number of measured calls in whichever cell has fewer."""
-        return min(len(found.samples_s) for cell in (self.first, self.second) if (found := samples(cell, quantity)))
-
-
-def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity) -> list[Compared]:
-    """Return a comparison for each input on which both implementations have a reliable value, by ascending length."""
+def compared(
+    cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity
+) -> list[Compared[AttentionCellRecord]]:
+    """Return by how much `second` is faster on each input on which both have a reliable value, by ascending length."""
+    timed = [cell for cell in reliable(cells) if value(cell, quantity)]
     found = []
-    for row in group_ignoring(reliable(cells), "implementation"):
-        by_name = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
-        if first in by_name and second in by_name:
-            one, other = by_name[first], by_name[second]
-            found.append(Compared(one, other, _ratio(one, quantity, other, quantity)))
-    return sorted(found, key=lambda each: each.first.cell.seq)
+    for pair in pairs(timed, "implementation", first, second):
+        ratio = _ratio(pair[0], quantity, pair[1], quantity)
+        counts = [len(times.samples_s) for cell in pair if (times := samples(cell, quantity))]
+        found.append(Compared(ratio, pair, direction(ratio), min(counts, default=0)))
+    return sorted(found, key=lambda each: each.cells[0].cell.seq)
 
 
 def _ratio(
@@ -251,9 +211,9 @@ def passages(cells: Cells) -> list[Passage]:
         here = [cell for cell in cells if cell.cell.dim == dim]
         for first, second in combinations(implementations(here), 2):
             for quantity in TIMES:
-                pairs = compared(here, first, second, quantity)
-                lengths = [float(pair.first.cell.seq) for pair in pairs]
-                for each in crossovers(lengths, [pair.ratio for pair in pairs]):
+                both_timed = compared(here, first, second, quantity)
+                lengths = [float(pair.cells[0].cell.seq) for pair in both_timed]
+                for each in crossovers(lengths, [pair.ratio for pair in both_timed]):
                     late, early = (first, second) if each.falls else (second, first)
                     both = [cell for cell in here if cell.cell.implementation in (first, second)]
                     found.append(Passage(late, early, dim, quantity, each, both))
@@ -383,14 +343,14 @@ def _only_lead(lead: Lead, cells: Cells, quantity: Quantity) -> str:
     equal = _do_not_differ(cells)
     if not against:
         tied = compared(cells, lead.alike[0], lead.implementation, quantity) if len(lead.alike) == 1 else []
-        if tied and tied[0].first.prediction is None:
+        if tied and tied[0].cells[0].prediction is None:
             return no_difference_clause(
-                lead.alike[0], lead.implementation, [(pair.ratio, pair.calls(quantity)) for pair in tied], "call"
+                lead.alike[0], lead.implementation, [(pair.ratio, pair.sample_count) for pair in tied], "call"
             )
         return f"{join_words(lead.leaders)} {equal} {lead.span}"
     slowest = max(against, key=lambda pairs: pairs[-1].ratio.value)
-    pair = next((pair for pair in reversed(slowest) if direction(pair.ratio) != 0), slowest[-1])
-    much = f"{_with_interval(pair)} as fast as {pair.first.cell.implementation} at N {pair.first.cell.seq}"
+    pair = next((pair for pair in reversed(slowest) if pair.direction != 0), slowest[-1])
+    much = f"{_with_interval(pair)} as fast as {pair.cells[0].cell.implementation} at N {pair.cells[0].cell.seq}"
     if not lead.alike:
         return f"{lead.implementation} is fastest {lead.span}, {much}"
     return f"{join_words(lead.leaders)} are fastest {lead.span} and {equal}; {lead.implementation} is {much}"
@@ -400,9 +360,9 @@ def _do_not_differ(cells: Cells) -> str:
     return "do not differ significantly" if any(cell.prediction for cell in cells) else "do not differ measurably"
 
 
-def _with_interval(pair: Compared) -> str:
+def _with_interval(pair: Compared[AttentionCellRecord]) -> str:
     """Format the ratio of a pair with its interval: 95 % if measured, 90 % if predicted."""
-    return with_interval(pair.ratio, "90 % interval " if pair.first.prediction is not None else "95 % CI ")
+    return with_interval(pair.ratio, "90 % interval " if pair.cells[0].prediction is not None else "95 % CI ")
 
 
 def _compiled(cells: Cells, dim: int | None) -> Iterator[Statement]:
@@ -413,17 +373,17 @@ def _compiled(cells: Cells, dim: int | None) -> Iterator[Statement]:
     for quantity in TIMES:
         pairs = compared(cells, "naive", "compiled", quantity)
         ends = pairs[:1] + pairs[1:][-1:]
-        differ = [pair for pair in ends if direction(pair.ratio) != 0]
+        differ = [pair for pair in ends if pair.direction != 0]
         faster = [
-            f"{_with_interval(pair)} as fast{' as naive' * (pair is differ[0])} at N {pair.first.cell.seq}"
+            f"{_with_interval(pair)} as fast{' as naive' * (pair is differ[0])} at N {pair.cells[0].cell.seq}"
             for pair in differ
         ]
-        same = [str(pair.first.cell.seq) for pair in ends if direction(pair.ratio) == 0]
+        same = [str(pair.cells[0].cell.seq) for pair in ends if pair.direction == 0]
         parts = [f"compiled is {' and '.join(faster)}"] if faster else []
         parts += [f"compiled and naive {_do_not_differ(cells)} at N {join_words(same)}"] if same else []
         if parts:
             text = f"{quantity} at d {dim}: {'; '.join(parts)}."
-            yield Statement(text, [cell for pair in ends for cell in (pair.first, pair.second)])
+            yield Statement(text, [cell for pair in ends for cell in pair.cells])
 
 
 def _grows(cells: Cells, reliable: Cells, dim: int | None) -> Iterator[Statement]:
@@ -438,65 +398,24 @@ def _grows(cells: Cells, reliable: Cells, dim: int | None) -> Iterator[Statement
     in_n = growth([cell for cell in reliable if cell.cell.dim == dim], "seq", TIMES)
     in_d = growth([cell for cell in reliable if cell.cell.seq == longest], "dim", TIMES)
     saved = growth([cell for cell in cells if cell.cell.dim == dim], "seq", ("saved",))
-    told: tuple[tuple[list[Growth], str, Subject], ...] = (
-        ([each for each in in_n if _has_law(each) and _tells(each)], f"d {dim}", "times"),
-        ([each for each in in_d if isinstance(each.law, PowerLaw) and _tells(each)], f"N {longest}", "times"),
-        ([each for each in saved if _has_law(each)], f"d {dim}", "memory"),
+    told: tuple[tuple[list[Growth[AttentionCellRecord]], str, Subject], ...] = (
+        ([each for each in in_n if each.has_law and _is_significant(each)], f"d {dim}", "times"),
+        ([each for each in in_d if isinstance(each.law, PowerLaw) and _is_significant(each)], f"N {longest}", "times"),
+        ([each for each in saved if each.has_law], f"d {dim}", "memory"),
     )
-    grouped: dict[tuple[str, str, Subject], list[Growth]] = {}
+    grouped: dict[tuple[str, str, Subject], list[Growth[AttentionCellRecord]]] = {}
     for name in implementations(cells):
         for growths, where, about in told:
-            if own := [each for each in growths if each.implementation == name]:
-                grouped.setdefault((where, _together(own), about), []).extend(own)
+            if own := [each for each in growths if each.cells[0].cell.implementation == name]:
+                grouped.setdefault((where, growth_text(own), about), []).extend(own)
     for (where, text, about), growths in grouped.items():
-        names = list(dict.fromkeys(each.implementation for each in growths))
         basis = [cell for each in growths for cell in each.cells]
-        yield Statement(f"for {join_words(names)} at {where}, {text}", basis, about=about)
+        yield Statement(f"for {join_words(implementations(basis))} at {where}, {text}.", basis, about=about)
 
 
-def _has_law(each: Growth) -> bool:
-    """Whether there are enough sizes to tell how the quantity grows."""
-    return isinstance(each.law, PowerLaw) or not each.law.too_few
-
-
-def _tells(each: Growth) -> bool:
-    """Whether the quantity grows significantly, judging by its exponents and its mean times."""
-    if isinstance(each.law, NoPowerLaw):
-        return min(each.law.slopes[0].exponent, each.law.slopes[-1].exponent) > 0
-    sizes = (each.law.sizes[0], each.law.sizes[-1])
-    ends = [found for cell in each.cells if cell.axes[each.axis] in sizes and (found := samples(cell, each.quantity))]
-    return each.law.low > 0 and (not ends or ends[0].mean_s < ends[-1].mean_s)
-
-
-def _together(growths: Sequence[Growth]) -> str:
-    """Describe growth: `forward grows as N^1.97 ± 0.03 and backward as N^1.99 over 4 sizes from N 1024 to 16384.`
-
-    Quantities that follow no single power law come last, each with its exponents at both ends.
-    """
-    grouped: dict[str, list[str]] = {}
-    broken: dict[tuple[str, ...], list[str]] = {}
-    for each in growths:
-        symbol, law = SYMBOLS[each.axis], each.law
-        if isinstance(law, PowerLaw):
-            over = f"over {len(law.sizes)} sizes from {symbol} {law.sizes[0]:.0f} to {law.sizes[-1]:.0f}"
-            grouped.setdefault(over, []).append(f"{NAMES[each.quantity]} as {exponent(law, symbol)}")
-        else:
-            ends = dict.fromkeys((law.slopes[0], law.slopes[-1]))
-            parts = [f"{symbol}^{end.exponent:.2f} from {symbol} {end.first:.0f} to {end.last:.0f}" for end in ends]
-            broken.setdefault(tuple(parts), []).append(NAMES[each.quantity])
-    sentences = [f"{join_words(powers)} {over}".replace(" as ", " grows as ", 1) for over, powers in grouped.items()]
-    if broken:
-        no_law = [f"{join_words(names)} as {' and as '.join(parts)}" for parts, names in broken.items()]
-        every = [name for names in broken.values() for name in names]
-        follow, grow = ("follows", "grows as") if len(every) == 1 else ("follow", "grow as")
-        if len(broken) == 1:
-            no_law = [f"{'it' if len(every) == 1 else 'both'} {grow} {' and as '.join(parts)}" for parts in broken]
-        else:
-            no_law[0] = no_law[0].replace(
-                " as ", " grows as " if len(next(iter(broken.values()))) == 1 else " grow as ", 1
-            )
-        sentences.append(f"{join_words(every)} {follow} no single power law: {'; '.join(no_law)}")
-    return " ".join(sentence(text) if number else f"{text}." for number, text in enumerate(sentences))
+def _is_significant(growth: Growth[AttentionCellRecord]) -> bool:
+    quantity: Quantity = "forward" if growth.quantity == "forward" else "backward"
+    return growth.is_significant(lambda cell: times.mean_s if (times := samples(cell, quantity)) else None)
 
 
 def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRecord | None:
@@ -562,19 +481,15 @@ def _ends(cells: Cells) -> Iterator[Statement]:
         if not known:
             return ""
         where = f" at d {join_words(list(map(str, dims(known))))}" if len(known) < len(beyond) else ""
-        available = [cell.available_bytes for cell in known if cell.available_bytes is not None]
-        rest = f", {_size_range(available)} available" if available else ""
-        return f" (needs {_size_range([cell.needed_bytes or 0 for cell in known])}{where}{rest})"
+        available = [(cell.available_bytes, cell) for cell in known if cell.available_bytes is not None]
+        rest = f", {range_text(available, show=units.size)} available" if available else ""
+        return (
+            f" (needs {range_text([(cell.needed_bytes or 0, cell) for cell in known], show=units.size)}{where}{rest})"
+        )
 
     for name_of_run in implementations(cells):
         own = [cell for cell in cells if cell.cell.implementation == name_of_run]
         yield from limit_findings(frontier(own), name, shortage)
-
-
-def _size_range(sizes_bytes: Sequence[int]) -> str:
-    """Return `56.0 GiB`, or `56.0 GiB to 64.1 GiB` if the sizes differ in what is shown."""
-    smallest, largest = units.size(min(sizes_bytes)), units.size(max(sizes_bytes))
-    return smallest if smallest == largest else f"{smallest} to {largest}"
 
 
 def _accounted(cells: Cells) -> Iterator[Statement]:

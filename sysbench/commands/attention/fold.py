@@ -14,12 +14,12 @@ from sysbench.commands.attention.record import (
     AttentionImported,
     AttentionKernels,
     AttentionMemory,
+    AttentionPeaks,
     AttentionPredicted,
     AttentionRates,
     AttentionRecord,
     AttentionTimed,
 )
-from sysbench.commands.attention.spec import AttentionCell
 from sysbench.formulas import AttentionCostsPhase as Phase
 from sysbench.log import collect as run_record
 from sysbench.log.cautions import emulation, environment_cautions
@@ -29,6 +29,7 @@ from sysbench.log.outcomes import Caution
 from sysbench.log.predictions import GpuPrediction
 from sysbench.log.records import Samples
 from sysbench.spec import hardware
+from sysbench.spec.attention import AttentionCell
 from sysbench.spec.hardware import Hardware
 
 MAX_SHARE = 1.1
@@ -44,15 +45,14 @@ def fold(events: Iterable[Event]) -> AttentionRecord:
 
 
 def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecord:
-    gpu, memory, accounted = seen.last(GpuSimulated), seen.last(AttentionMemory), seen.last(AttentionAccounted)
+    memory, accounted = seen.last(AttentionMemory), seen.last(AttentionAccounted)
     kernels, checked = seen.last(AttentionKernels), seen.last(AttentionChecked)
     timed = seen.all(AttentionTimed)
     times = {phase: samples_of(_seconds(timed, phase)) for phase in PHASES}
     device = seen.started.device if seen.started else None
     known = hardware.find(device.name, device.memory_bytes) if device and not cell.simulated else None
     rates = {phase: _rates(cell, phase, found.mean_s, known) for phase, found in times.items() if found}
-    predicted_event = seen.last(AttentionPredicted)
-    prediction = predicted_event.as_record(GpuPrediction) if predicted_event else None
+    prediction = seen.record_of(AttentionPredicted, GpuPrediction)
     if prediction is not None and cell.simulated:
         sheet = hardware.by_slug(cell.simulated)
         rates = {
@@ -64,6 +64,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecor
         needed_bytes = max(together_bytes, accounted.reserved_bytes or 0) or None
     return AttentionCellRecord(
         **run_record.cell_fields(cell, seen),
+        **(memory.fields_of(AttentionPeaks) if memory else {}),
         cautions=[
             *_cautions(seen, times, rates),
             *(emulation(cell.precision, seen) if timed else ()),
@@ -71,7 +72,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecor
             *(prediction.cautions() if prediction else ()),
         ],
         source="predicted" if prediction and rates else "simulated" if cell.simulated else "measured",
-        gpu=gpu.as_record(SimulatedGpuRecord) if gpu else None,
+        gpu=seen.record_of(GpuSimulated, SimulatedGpuRecord),
         code=imported.file if (imported := seen.last(AttentionImported)) else None,
         kernel=kernels.forward if kernels else None,
         compile_s=seen.compiled.compile_s if seen.compiled else None,
@@ -80,10 +81,6 @@ def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecor
         backward=times["backward"],
         device_events=bool(timed) and all(each.sample.device_s is not None for each in timed),
         warmup_samples_s={phase: _seconds(timed, phase, warmup=True) for phase in PHASES},
-        before_backward_bytes=memory.before_backward_bytes if memory else None,
-        saved_bytes=memory.saved_bytes if memory else None,
-        peak_allocated_bytes=memory.peak_allocated_bytes if memory else None,
-        peak_reserved_bytes=memory.peak_reserved_bytes if memory else None,
         naive_saved_bytes=attention_costs.naive_saved_bytes(cell),
         fused_saved_bytes=attention_costs.fused_saved_bytes(cell),
         rates={**rates},

@@ -14,13 +14,13 @@ from sysbench import cells as axes
 from sysbench import formulas as attention_costs
 from sysbench import units
 from sysbench.commands.attention.record import AttentionMemory, AttentionPredicted, AttentionTimed
-from sysbench.commands.attention.spec import AttentionCell
 from sysbench.log.predictions import PredictedPhase
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.board import Quantity
 from sysbench.render.dashboard.run_state import RunState, cell_handler
 from sysbench.render.dashboard.screen import CellScreen, Progress
 from sysbench.render.table import Measure
+from sysbench.spec.attention import AttentionCell
 from sysbench.units import Unit
 
 

@@ -27,7 +27,6 @@ from sysbench.commands.attention.record import (
     AttentionTimed,
 )
 from sysbench.commands.attention.simulate import SimulatedAttention, predicted, simulate
-from sysbench.commands.attention.spec import IMPLEMENTATIONS, AttentionCell
 from sysbench.engine.sensors.memory_limits import host_available_bytes
 from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError, UnavailableError
 from sysbench.formulas import bytes_moved
@@ -52,6 +51,7 @@ from sysbench.log.events import DeviceInfo, Event, PhaseSample
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
+from sysbench.spec.attention import IMPLEMENTATIONS, AttentionCell
 
 MAX_CHECKED_LENGTH = 2048
 """Longest sequence that is compared with fp64 completely, because the reference needs quadratic memory."""
@@ -73,7 +73,7 @@ def run(
     """Measure the cell, or simulate it; all memory is freed at the end.
 
     Raises UnavailableError for an implementation that is not available or does not compute attention, DoesNotFitError
-    if memory runs out, NotTriedError for a cell that would need too much host memory or time, and any error of the
+    if memory runs out, BeyondMemoryError or OverBudgetError for a cell that is skipped, and any error of the
     implementation.
     """
     if cell.implementation not in IMPLEMENTATIONS:

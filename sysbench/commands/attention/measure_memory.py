@@ -11,10 +11,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sysbench.commands.attention.record import AttentionTensor
-from sysbench.commands.attention.spec import AttentionCell
 from sysbench.lab.attention_functions import Inputs, function_for
 from sysbench.lab.memory.accounting import DispatchMode, StorageWatch, round_to_block
 from sysbench.lab.precision import compute_dtype
+from sysbench.spec.attention import AttentionCell
 
 PhaseName = Literal["inputs", "forward", "backward"]
 

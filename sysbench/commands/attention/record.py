@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from sysbench.commands.attention.spec import AttentionCell
 from sysbench.log.events import CodeFile, Event, PhaseSample, SimulatedGpuRecord, Source
 from sysbench.log.predictions import GpuPrediction
 from sysbench.log.records import CellRecord, RunRecord, Samples
+from sysbench.spec.attention import AttentionCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Count, Flops, Number, Seconds
 
@@ -35,19 +35,24 @@ class AttentionTimed(Event):
     sample: PhaseSample
 
 
-class AttentionMemory(Event):
-    """Memory after one forward call, and peak memory of forward and backward together."""
+class AttentionPeaks(Frozen):
+    """Memory after one forward call, and peak memory of forward and backward together; None if unknown."""
+
+    before_backward_bytes: Bytes | None = None
+    """Size of all tensors that are alive when backward begins: inputs, output and saved tensors."""
+    saved_bytes: Bytes | None = None
+    """Size of the tensors that forward saves for backward, except its inputs and its output."""
+    peak_allocated_bytes: Bytes | None = None
+    peak_reserved_bytes: Bytes | None = None
+    """Peak of the allocator's reserved memory; None also if the device has no allocator."""
+
+
+class AttentionMemory(AttentionPeaks, Event):
+    """The memory of a cell was measured or simulated."""
 
     event: Literal["attention_memory"] = "attention_memory"
     cell: str
     source: Source
-    before_backward_bytes: Bytes | None
-    """Size of all tensors that are alive when backward begins: inputs, output and saved tensors."""
-    saved_bytes: Bytes | None
-    """Size of the tensors that forward saves for backward, except its inputs and its output."""
-    peak_allocated_bytes: Bytes | None
-    peak_reserved_bytes: Bytes | None = None
-    """Peak of the allocator's reserved memory; None if unknown, or if the device has no allocator."""
 
 
 class AttentionPredicted(GpuPrediction, Event):
@@ -126,7 +131,7 @@ class AttentionRates(Frozen):
     limited_by: Literal["compute", "bandwidth"] | None
 
 
-class AttentionCellRecord(CellRecord):
+class AttentionCellRecord(AttentionPeaks, CellRecord):
     """Results of one cell of `sysbench attention`; values that were neither measured nor simulated are None."""
 
     cell: AttentionCell = Field(alias="axes")
@@ -146,11 +151,6 @@ class AttentionCellRecord(CellRecord):
     """Whether times are measured by device events; otherwise by the host's clock between two synchronizations."""
     warmup_samples_s: dict[str, list[Seconds]]
     """Times of the warm-up calls by phase, in order."""
-    before_backward_bytes: Bytes | None
-    saved_bytes: Bytes | None
-    peak_allocated_bytes: Bytes | None
-    peak_reserved_bytes: Bytes | None = None
-    """Peak of the allocator's reserved memory."""
     naive_saved_bytes: Bytes
     """Minimum that naive attention saves: two N × N tensors per row. Computed, not measured."""
     fused_saved_bytes: Bytes

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from sysbench.commands.attention.record import AttentionPredicted, AttentionTensor
-from sysbench.commands.attention.spec import IMPLEMENTATIONS, AttentionCell
 from sysbench.errors import UnavailableError
 from sysbench.garbage import gc_paused
 from sysbench.lab.attention import unsupported_as_unavailable
@@ -45,6 +44,7 @@ from sysbench.simulate.recording import Platform, Recorder, Recording
 from sysbench.simulate.replay import Replay, Verdict, available_bytes, replay_unlimited, verdict_of
 from sysbench.simulate.tensors import DEVICE
 from sysbench.simulate.without_compiler import without_compiler
+from sysbench.spec.attention import IMPLEMENTATIONS, AttentionCell
 from sysbench.spec.hardware import Hardware
 
 CreationPhase = Literal["inputs", "forward", "backward"]

@@ -15,10 +15,8 @@ from sysbench import formulas, units
 from sysbench.commands.attention.findings import (
     NAMES,
     QUANTITIES,
-    SYMBOLS,
     TIMES,
     Cells,
-    Growth,
     Quantity,
     dims,
     findings,
@@ -26,7 +24,6 @@ from sysbench.commands.attention.findings import (
     growth,
     implementations,
     named_settings,
-    over_memory,
     passages,
     predicted,
     settings,
@@ -36,13 +33,15 @@ from sysbench.commands.attention.findings import (
     value,
 )
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
-from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.log.records import Samples
 from sysbench.render import remarks
+from sysbench.render.axis_columns import axis_columns
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, build_tables, leading_fields
-from sysbench.render.finding_kinds import Limit
+from sysbench.render.finding_kinds import Growth, Limit
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, mean_of
+from sysbench.spec.attention import AttentionCell
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
 from sysbench.statistics import NoPowerLaw
@@ -124,7 +123,7 @@ def status(cell: AttentionCellRecord) -> Word:
     """Return the outcome to show for a cell; `simulated` or `predicted` for a finished cell that was not measured."""
     if cell.outcome == "ok":
         return Word("ok" if cell.source == "measured" else cell.source, "quiet")
-    if over_memory(cell):
+    if cell.lacks_memory:
         return Word("does not fit" if cell.cell.simulated else cell.outcome, "bad")
     return remarks.outcome_word(cell.outcome)
 
@@ -144,7 +143,7 @@ def _along(named: Callable[[Any], Sequence[str]], cells_of: Callable[[Any], Cell
         axis_names = named(part)
         return lambda row: _values(cells_of(row)[0].axes, axis_names)
 
-    return Leading(columns=lambda part: axes.columns(named(part)), values=values, cells_of=cells_of)
+    return Leading(columns=lambda part: axis_columns(named(part)), values=values, cells_of=cells_of)
 
 
 def _varying_settings(record: AttentionRecord) -> tuple[str, ...]:
@@ -470,7 +469,7 @@ GRID = DeclaredTable(
 """For every implementation and quantity, a table of head dimensions by sequence lengths."""
 
 
-def _growth(each: Growth) -> tuple[Cell, str]:
+def _growth(each: Growth[AttentionCellRecord]) -> tuple[Cell, str]:
     """Return the exponent and scatter of the fit; if no single power law fits, the exponent at the largest sizes."""
     law = each.law
     if isinstance(law, NoPowerLaw):
@@ -489,25 +488,20 @@ EXPONENTS = DeclaredTable(
             "over",
             importance=1,
             get=lambda each: (
-                f"{SYMBOLS[each.axis]} {each.law.sizes[0]:.0f}–{each.law.sizes[-1]:.0f}, {len(each.law.sizes)} sizes"
+                f"{each.symbol} {each.law.sizes[0]:.0f}–{each.law.sizes[-1]:.0f}, {len(each.law.sizes)} sizes"
             ),
         ),
     ),
-    rows=lambda record: [
-        each
-        for axis in SYMBOLS
-        for each in growth(record.cells, axis)
-        if not isinstance(each.law, NoPowerLaw) or not each.law.too_few
-    ],
+    rows=lambda record: [each for axis in ("seq", "dim") for each in growth(record.cells, axis) if each.has_law],
     leading=(
         _along(_varying_settings, lambda each: each.cells),
         leading_fields(
-            Field("implementation", get=lambda each: each.implementation),
-            Field("quantity", "what", get=lambda each: NAMES[each.quantity]),
-            Field("axis", "grows", get=lambda each: f"in {SYMBOLS[each.axis]}"),
+            Field("implementation", get=lambda each: each.cells[0].cell.implementation),
+            Field("quantity", "what", get=lambda each: each.quantity),
+            Field("axis", "grows", get=lambda each: f"in {each.symbol}"),
             Field(
                 "at",
-                get=lambda each: f"d {each.cells[0].cell.dim}" if each.axis == "seq" else f"N {each.cells[0].cell.seq}",
+                get=lambda each: f"d {each.cells[0].cell.dim}" if each.symbol == "N" else f"N {each.cells[0].cell.seq}",
             ),
         ),
     ),
@@ -709,7 +703,7 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
     specs = [cell.model_dump() for cell in planned]
     named = tuple(axis for axis in AXES if len({str(spec.get(axis)) for spec in specs}) > 1) or ("implementation",)
     columns = (
-        *axes.columns(named),
+        *axis_columns(named),
         Column("forward", "forward", "flops", wide_range=True),
         Column("naive", "two N × N tensors", "bytes", wide_range=True),
         Column("inputs", "q, k, v and output", "bytes", wide_range=True),
@@ -735,7 +729,7 @@ def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
     """Yield the reasons why cells have no numbers, grouped by implementation; findings cover out-of-memory cells."""
     grouped: dict[tuple[str, str], list[AttentionCellRecord]] = {}
     for cell in record.cells:
-        if cell.outcome != "ok" and not over_memory(cell):
+        if cell.outcome != "ok" and not cell.lacks_memory:
             reason = _PREDICTED.sub("", remarks.reason(cell))
             grouped.setdefault((cell.cell.implementation, reason), []).append(cell)
     for (name, _), cells in grouped.items():

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import sysbench
 from sysbench.commands.calibrate.record import (
     PER_SECOND,
     CalibrateCellRecord,
@@ -22,6 +21,7 @@ from sysbench.errors import LogError
 from sysbench.log.cautions import environment_cautions
 from sysbench.log.collect import CellEvents, Run, cell_fields, collect, run_fields
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunFinished, RunStarted
+from sysbench.package import VERSION
 from sysbench.predict.rates import GPU_RATES, HOST_RATES
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware, Rate
@@ -82,7 +82,7 @@ def of_trace(path: Path) -> CalibrateRecord:
     )
     at_s = path.stat().st_mtime
     started = RunStarted(
-        at_s=at_s, kind="calibrate", sysbench_version=sysbench.__version__, source_digest="",
+        at_s=at_s, kind="calibrate", sysbench_version=VERSION, source_digest="",
         spec=spec.model_dump(mode="json"), host=host_info(), driver=None, cells=len(spec.part),
     )  # fmt: skip
     events: list[Event] = [started]
@@ -171,7 +171,6 @@ def _rate(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mapping[s
 
 
 def _sheet_value(name: str, sheet: Hardware | None) -> float | None:
-    """Return the data sheet's value of a rate, or None."""
     if sheet is None:
         return None
     if name in ("stream", "reduce"):

@@ -6,11 +6,11 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from sysbench import __version__, units
+from sysbench import units
 from sysbench.command import Kind, command_of
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import (
@@ -23,11 +23,12 @@ from sysbench.commands.compare.cells import (
 )
 from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, same_code, warnings
 from sysbench.errors import LogError, UsageError
-from sysbench.log.events import SCHEMA_VERSION
-from sysbench.log.measures import measures_of, predicted_times
+from sysbench.log.measures import Better, measures_of, predicted_times
 from sysbench.log.outcomes import CautionCode, Outcome
 from sysbench.log.predictions import PredictedStep, PredictedTime, step_ratio
 from sysbench.log.records import CellRecord
+from sysbench.log.upgrades import SCHEMA_VERSION
+from sysbench.package import VERSION
 from sysbench.spec.frozen import Frozen
 from sysbench.statistics.verdict import (
     MARGIN,
@@ -72,6 +73,31 @@ class MemoryComparison(Frozen):
     a_bytes: int
     b_bytes: int
 
+    unit: ClassVar[units.Unit] = "bytes"
+    better: ClassVar[Better] = "lower"
+
+    @property
+    def a(self) -> int:
+        """Bytes in A."""
+        return self.a_bytes
+
+    @property
+    def b(self) -> int:
+        """Bytes in B."""
+        return self.b_bytes
+
+
+class AmountComparison(Frozen):
+    """One number of a cell on both sides that is neither a time nor memory."""
+
+    quantity: str
+    unit: units.Unit
+    better: Better
+    exact: bool
+    a: int | float
+    """An integer stays one: a count of 6 is not 6.0."""
+    b: int | float
+
 
 class PredictionComparison(Frozen):
     """One predicted time of a cell on both sides. Nothing was measured, so there is no verdict."""
@@ -105,8 +131,14 @@ class CellComparison(Frozen):
     times: list[TimeComparison]
     predictions: list[PredictionComparison] = Field(default=[], exclude_if=lambda value: not value)
     memory: list[MemoryComparison]
+    amounts: list[AmountComparison] = Field(default=[], exclude_if=lambda value: not value)
     excluded_by: list[CautionCode] = Field(default=[], exclude_if=lambda value: not value)
     """Cautions of either side that exclude the times from findings; what rounds and runs repeat, they average out."""
+
+    @property
+    def numbers(self) -> Sequence[MemoryComparison | AmountComparison]:
+        """Memory and all other numbers without samples."""
+        return [*self.memory, *self.amounts]
 
 
 class LeftOver(Frozen):
@@ -162,7 +194,7 @@ class Comparison(Frozen):
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["comparison"] = "comparison"
-    sysbench_version: str = __version__
+    sysbench_version: str = VERSION
     a: SideRecord
     b: SideRecord
     margin: float
@@ -214,7 +246,7 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         *machine_obstacles(a, b, rules.across),
     ]
     if obstacles and not any(command_of(kind).measures for kind in a.kinds):
-        raise LogError(f"nothing to compare: {_list_commands(a)} measures neither times nor memory peaks")
+        raise LogError(f"nothing to compare: {_list_commands(a)} has no numbers that are compared")
     # First, because `--across` is no remedy if no cells match with it.
     matchings = _match_cells(axes_by_kind)
     cells.refuse_obstacles(obstacles, rules.across)
@@ -272,6 +304,7 @@ def _side_record(side: Side) -> SideRecord:
 
 def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
     a_amounts, b_amounts = a.amounts(), b.amounts()
+    amounts = [(name, amount, b_amounts[name]) for name, amount in a_amounts.items() if name in b_amounts]
     times = list(_compare_times(a, b, rules))
     by_steps = any(time.repeated == "steps" for time in times)
     codes = {code for side in (a, b) if by_steps for code in side.latest_record.excluding_cautions()}
@@ -287,11 +320,14 @@ def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
         times=times,
         predictions=list(_compare_predictions(a.latest_record, b.latest_record)),
         memory=[
-            MemoryComparison(
-                quantity=name, exact=amount.exact, a_bytes=int(amount.value), b_bytes=int(b_amounts[name].value)
-            )
-            for name, amount in a_amounts.items()
-            if name in b_amounts
+            MemoryComparison(quantity=name, exact=a.exact, a_bytes=int(a.value), b_bytes=int(b.value))
+            for name, a, b in amounts
+            if a.unit == "bytes"
+        ],
+        amounts=[
+            AmountComparison(quantity=name, unit=a.unit, better=a.better, exact=a.exact, a=a.value, b=b.value)
+            for name, a, b in amounts
+            if a.unit != "bytes"
         ],
         excluded_by=sorted(codes),
     )
@@ -421,9 +457,9 @@ def _method_cautions(cells: Sequence[CellComparison]) -> Iterator[str]:
 
 
 def refuse_unmeasured(comparison: Comparison) -> None:
-    """Raise UsageError if the gate has nothing to check: no time or exact peak on both sides, no cell that failed."""
+    """Raise UsageError if the gate has nothing to check: no time or exact number on both sides, no failed cell."""
     if not any(
-        has_failed_in_b(cell) or any(time.headline for time in cell.times) or any(each.exact for each in cell.memory)
+        has_failed_in_b(cell) or any(time.headline for time in cell.times) or any(map(is_gated, cell.numbers))
         for cell in comparison.cells
     ):
         raise UsageError("--gate: no cell has a measured time or an exact memory peak on both sides")
@@ -434,9 +470,9 @@ FAILING_OUTCOMES = ("oom", "crashed", "timeout", "invalid")
 
 
 def apply_gate(comparison: Comparison, share: float, *, strict: bool = False) -> GateRecord:
-    """Apply the gate to the times that the cells' verdicts use, to exact memory peaks, and to outcomes.
+    """Apply the gate to the times that the cells' verdicts use, to exact memory peaks and amounts, and to outcomes.
 
-    A time fails if its whole interval lies above 1 + `share`, an exact memory peak if it grew by more than `share`, and
+    A time fails if its whole interval lies above 1 + `share`, an exact number if it is worse by more than `share`, and
     a cell if A measured it and B could not. The gate ignores phases and sampled memory.
     """
     failed, undecided, passed = [], [], 0
@@ -458,6 +494,16 @@ def has_failed_in_b(cell: CellComparison) -> bool:
     return cell.a_outcome == "ok" and cell.b_outcome in FAILING_OUTCOMES
 
 
+def is_gated(number: MemoryComparison | AmountComparison) -> bool:
+    """Whether the gate checks the number: it was counted, and one direction is better."""
+    return number.exact and number.better is not None
+
+
+def amount_text(unit: units.Unit, value: float) -> str:
+    """Format a number with its unit; a plain number may be an error as small as 1e-7."""
+    return f"{value:.3g}" if unit == "number" else units.quantity(unit, value)
+
+
 def _check_cell(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]]:
     """Yield, for each time and peak, whether it fails the gate, and a sentence if it fails or might fail."""
     for time in cell.times:
@@ -469,8 +515,8 @@ def _check_cell(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]
         else:
             interval = f"{text} (99 % CI {time.low:.3f}–{time.high:.3f})"
             yield time.low > 1 + share, interval if time.high > 1 + share else ""
-    for memory in cell.memory:
-        if memory.exact:
-            grew = memory.b_bytes > memory.a_bytes * (1 + share)
-            peaks = f"from {units.size(memory.a_bytes)} to {units.size(memory.b_bytes)}"
-            yield grew, f"{memory.quantity.replace('_', ' ')} grew {peaks}" if grew else ""
+    for number in filter(is_gated, cell.numbers):
+        change, direction = ("grew", 1) if number.better == "lower" else ("fell", -1)
+        worse = direction * (number.b - number.a) > share * abs(number.a)
+        a, b = (amount_text(number.unit, value) for value in (number.a, number.b))
+        yield worse, f"{number.quantity.replace('_', ' ')} {change} from {a} to {b}" if worse else ""

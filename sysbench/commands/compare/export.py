@@ -38,8 +38,9 @@ def _bmf(comparison: Comparison) -> str:
     for name, cell in _named_cells(comparison):
         for time in cell.times:
             content[f"{name} {time.quantity}"] = {"latency": {"value": time.b_s * 1e9}}
-        for memory in cell.memory:
-            content[f"{name} {memory.quantity}"] = {"memory": {"value": memory.b_bytes}}
+        for number in cell.numbers:
+            measure = "memory" if number.unit == "bytes" else number.unit
+            content[f"{name} {number.quantity}"] = {measure: {"value": number.b}}
     return json.dumps(content, indent=1)
 
 
@@ -49,8 +50,9 @@ def _gha(comparison: Comparison) -> str:
         for time in cell.times:
             extra = f"B / A {time.ratio:.4g}, {time.verdict}"
             content.append({"name": f"{name} {time.quantity}", "unit": "ms", "value": time.b_s * 1e3, "extra": extra})
-        for memory in cell.memory:
-            content.append({"name": f"{name} {memory.quantity}", "unit": "bytes", "value": memory.b_bytes})
+        for number in cell.numbers:
+            if number.better == "lower":
+                content.append({"name": f"{name} {number.quantity}", "unit": number.unit, "value": number.b})
     return json.dumps(content, indent=1)
 
 
@@ -65,8 +67,8 @@ def _pytorch(comparison: Comparison) -> str:
             "extra_info": {axis: str(value) for axis, value in cell.axes.items()}
             | ({"source": "simulated"} if cell.b_simulated else {}),
         }
-        measured = [(time.quantity, "ms", time.b_s * 1e3) for time in cell.times]
-        measured += [(memory.quantity, "bytes", memory.b_bytes) for memory in cell.memory]
+        measured: list[tuple[str, str, float]] = [(time.quantity, "ms", time.b_s * 1e3) for time in cell.times]
+        measured += [(number.quantity, number.unit, number.b) for number in cell.numbers]
         content += [
             {
                 "benchmark": benchmark,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from sysbench import units
 from sysbench.command import runnable
 from sysbench.commands.compare.cells import Axes, labels, value_text, varying_axes
 from sysbench.commands.compare.comparison import (
+    AmountComparison,
     CellComparison,
     Comparison,
     GateRecord,
@@ -16,7 +18,9 @@ from sysbench.commands.compare.comparison import (
     MemoryComparison,
     SideRecord,
     TimeComparison,
+    amount_text,
     has_failed_in_b,
+    is_gated,
 )
 from sysbench.commands.compare.sources import (
     SOURCE_COLUMNS,
@@ -93,6 +97,7 @@ def tables_for(comparison: Comparison, names: Iterable[str] = ()) -> Tables:
             *phases,
             *predictions_table(comparison),
             *memory_table(comparison, changed=True),
+            *amounts_table(comparison, changed=True),
             *left_over_table(comparison),
         ]
     return build_tables(TABLES, comparison, chosen, what="this comparison")
@@ -171,32 +176,38 @@ def _time_row(time: TimeComparison) -> tuple[Cell, ...]:
 
 def predictions_table(comparison: Comparison) -> Tables:
     """Return the predicted times of both sides, in one table per command; without verdicts, as nothing was measured."""
-    tables = []
-    for kind in _kinds(comparison):
-        cells = [cell for cell in comparison.cells if cell.kind == kind]
-        axes = varying_axes([cell.axes for cell in cells])
-        rows = tuple(
-            (
-                *_axis_values(cell.axes, axes),
-                each.quantity,
-                _interval(each.a),
-                _interval(each.b),
-                Measure(each.ratio, low=each.low, high=each.high),
-            )
-            for cell in cells
-            for each in cell.predictions
-        )
-        note = f"{INTERVAL}; B / A: errors common to both predictions, such as that of the same host, cancel"
-        columns = (
-            *_axis_columns(axes),
-            Column("quantity", "time"),
-            Column("a_predicted", "A", "s"),
-            Column("b_predicted", "B", "s"),
-            Column("b_over_a", "B / A, < 1 faster", "ratio", note=note),
-        )
-        if rows:
-            tables.append(Table("predictions", f"{kind}: {MARK}", columns, rows, len(axes) + 1))
-    return tables
+
+    def rows(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
+        for each in cell.predictions:
+            ratio = Measure(each.ratio, low=each.low, high=each.high)
+            yield (each.quantity, _interval(each.a), _interval(each.b), ratio)
+
+    note = f"{INTERVAL}; B / A: errors common to both predictions, such as that of the same host, cancel"
+    columns = (
+        Column("quantity", "time"),
+        Column("a_predicted", "A", "s"),
+        Column("b_predicted", "B", "s"),
+        Column("b_over_a", "B / A, < 1 faster", "ratio", note=note),
+    )
+    tables = (
+        _table_of_kind(comparison, kind, Table("predictions", f"{kind}: {MARK}", columns, (), 1), rows)
+        for kind in _kinds(comparison)
+    )
+    return [table for table in tables if table.rows]
+
+
+def _table_of_kind(
+    comparison: Comparison, kind: str, table: Table, rows: Callable[[CellComparison], Iterable[tuple[Cell, ...]]]
+) -> Table:
+    """Return the table with the rows of each cell of a command, after columns for the axes in which the cells vary."""
+    cells = [cell for cell in comparison.cells if cell.kind == kind]
+    axes = varying_axes([cell.axes for cell in cells])
+    return replace(
+        table,
+        columns=(*_axis_columns(axes), *table.columns),
+        rows=tuple((*_axis_values(cell.axes, axes), *row) for cell in cells for row in rows(cell)),
+        axes=len(axes) + table.axes,
+    )
 
 
 def _interval(time: PredictedTime) -> Measure:
@@ -205,23 +216,17 @@ def _interval(time: PredictedTime) -> Measure:
 
 def memory_table(comparison: Comparison, *, changed: bool = False) -> Tables:
     """Return the memory of both sides; `changed` omits equal and sampled values."""
+    columns = (Column("quantity", "memory"), *_MEMORY_COLUMNS)
     tables = []
     for kind in _kinds(comparison):
-        cells = [cell for cell in comparison.cells if cell.kind == kind]
-        axes = varying_axes([cell.axes for cell in cells])
-        rows = tuple(
-            (*_axis_values(cell.axes, axes), *_memory_row(memory))
-            for cell in cells
-            for memory in cell.memory
-            if not changed or (memory.exact and memory.a_bytes != memory.b_bytes)
-        )
-        if rows:
-            columns = (*_axis_columns(axes), Column("quantity", "memory"), *_MEMORY_COLUMNS)
-            title = kind if kind == "memory" else f"{kind}: memory"
-            table = Table("memory", title, columns, rows, len(axes) + 1)
-            tables.append(with_source_marks(table, *_sources(cells)))
+        empty = Table("memory", kind if kind == "memory" else f"{kind}: memory", columns, (), 1)
+        table = _table_of_kind(comparison, kind, empty, lambda cell: _number_rows(cell.memory, changed))
+        if table.rows:
+            tables.append(with_source_marks(table, *_sources(cell for cell in comparison.cells if cell.kind == kind)))
     return tables
 
+
+_AMOUNT_COLUMNS = (Column("a_amount", "A", "number"), Column("b_amount", "B", "number"), Column("unit", "unit"))
 
 _MEMORY_COLUMNS = (
     Column("a_memory", "A", "bytes"),
@@ -231,16 +236,36 @@ _MEMORY_COLUMNS = (
 )
 
 
-def _memory_row(memory: MemoryComparison) -> tuple[Cell, ...]:
-    difference = memory.b_bytes - memory.a_bytes
-    tone: Tone = "plain" if not memory.exact or not difference else "good" if difference < 0 else "bad"
-    name = memory.quantity.replace("_", " ") + ("" if memory.exact else " (sampled)")
+def amounts_table(comparison: Comparison, *, changed: bool = False) -> Tables:
+    """Return the other numbers of both sides, in one table per command and unit; `changed` as for memory."""
+    tables = []
+    for kind, unit in dict.fromkeys((cell.kind, each.unit) for cell in comparison.cells for each in cell.amounts):
+        numbers = (replace(column, unit=unit if column.unit == "bytes" else column.unit) for column in _MEMORY_COLUMNS)
+
+        def rows(cell: CellComparison, unit: str = unit) -> Iterator[tuple[Cell, ...]]:
+            return _number_rows([each for each in cell.amounts if each.unit == unit], changed)
+
+        empty = Table("amounts", kind, (Column("quantity", "quantity"), *numbers), (), 1)
+        tables.append(_table_of_kind(comparison, kind, empty, rows))
+    return [table for table in tables if table.rows]
+
+
+def _number_rows(numbers: Iterable[MemoryComparison | AmountComparison], changed: bool) -> Iterator[tuple[Cell, ...]]:
+    """Yield a row for each number; `changed` omits equal and sampled ones."""
+    return (_number_row(each) for each in numbers if not changed or (each.exact and each.a != each.b))
+
+
+def _number_row(number: MemoryComparison | AmountComparison) -> tuple[Cell, ...]:
+    difference = number.b - number.a
+    is_better = (difference < 0) == (number.better == "lower")
+    tone: Tone = "plain" if not is_gated(number) or not difference else "good" if is_better else "bad"
+    name = number.quantity.replace("_", " ") + ("" if number.exact else " (sampled)")
+    is_plain = number.unit == "number"
     return (
         name,
-        Measure(memory.a_bytes),
-        Measure(memory.b_bytes),
-        Measure(difference, tone=tone),
-        Measure(difference / memory.a_bytes, tone=tone) if memory.a_bytes else EMPTY_CELL,
+        *(Measure(value, text=amount_text("number", value) if is_plain else None) for value in (number.a, number.b)),
+        Measure(difference, tone=tone, text=f"{difference:+.3g}" if is_plain else None),
+        Measure(difference / abs(number.a), tone=tone) if number.a else EMPTY_CELL,
     )
 
 
@@ -286,6 +311,7 @@ def cells_table(comparison: Comparison) -> Tables:
     """Return one table with a row for every number of every cell: times in seconds, memory in bytes."""
     axes = varying_axes([{**cell.axes, "kind": cell.kind} for cell in comparison.cells])
     marked = any(cell.a_simulated or cell.b_simulated for cell in comparison.cells)
+    has_amounts = any(cell.amounts for cell in comparison.cells)
     columns = (
         Column("kind", "command"),
         *_axis_columns(axes),
@@ -295,6 +321,7 @@ def cells_table(comparison: Comparison) -> Tables:
         Column("b_outcome", "outcome of B"),
         *_time_columns(),
         *_MEMORY_COLUMNS[:2],
+        *(_AMOUNT_COLUMNS if has_amounts else ()),
     )
     rows = [
         (
@@ -304,7 +331,7 @@ def cells_table(comparison: Comparison) -> Tables:
             row[0],
             cell.a_outcome,
             cell.b_outcome,
-            *row[1:],
+            *row[1 : None if has_amounts else -3],
         )
         for cell in comparison.cells
         for row in _long_rows(cell)
@@ -313,12 +340,14 @@ def cells_table(comparison: Comparison) -> Tables:
 
 
 def _long_rows(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
-    yield from ((*_time_row(time), EMPTY_CELL, EMPTY_CELL) for time in cell.times)
+    empty = (EMPTY_CELL,) * 4
+    yield from ((*_time_row(time), *empty, EMPTY_CELL) for time in cell.times)
     for memory in cell.memory:
-        peaks = (Measure(memory.a_bytes), Measure(memory.b_bytes))
-        yield (memory.quantity, EMPTY_CELL, EMPTY_CELL, EMPTY_CELL, EMPTY_CELL, *peaks)
-    if not cell.times and not cell.memory:
-        yield ("", *(EMPTY_CELL,) * 6)
+        yield (memory.quantity, *empty, Measure(memory.a), Measure(memory.b), *empty[:3])
+    for amount in cell.amounts:
+        yield (amount.quantity, *empty, *empty[:2], Measure(amount.a), Measure(amount.b), amount.unit)
+    if not cell.times and not cell.numbers:
+        yield ("", *empty, *empty, EMPTY_CELL)
 
 
 TABLES: Mapping[str, Callable[[Comparison], Tables]] = {
@@ -327,6 +356,7 @@ TABLES: Mapping[str, Callable[[Comparison], Tables]] = {
     "parts": parts_table,
     "predictions": predictions_table,
     "memory": memory_table,
+    "amounts": amounts_table,
     "left-over": left_over_table,
     "cells": cells_table,
 }
@@ -349,8 +379,7 @@ def _axis_values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
 def _remarks(comparison: Comparison) -> Iterator[Remark]:
     yield from (Remark("finding", each) for each in _time_findings(comparison))
     yield from (Remark("finding", finding) for finding in _prediction_findings(comparison))
-    if memory := _memory_finding(comparison):
-        yield Remark("finding", memory)
+    yield from (Remark("finding", finding) for finding in _number_findings(comparison))
     yield from _outcome_changes(comparison)
     yield from _incomparable_notes(comparison)
     yield from (Remark("caution", caution) for caution in comparison.cautions)
@@ -421,23 +450,28 @@ def _prediction_findings(comparison: Comparison) -> Iterator[str]:
         yield f"{kind}: {timed} is predicted to take {ratio} as long in B as in A{average}; nothing was measured"
 
 
-def _memory_finding(comparison: Comparison) -> str:
-    """Describe the changes of exact memory peaks; empty if there are no such peaks."""
-    counted = [(cell, memory) for cell in comparison.cells for memory in cell.memory if memory.exact and memory.a_bytes]
-    exact = [memory for _, memory in counted]
-    changes = [memory.b_bytes / memory.a_bytes - 1 for memory in exact if memory.b_bytes != memory.a_bytes]
-    if not exact:
-        return ""
-    memory = memory_label(*_sources(cell for cell, _ in counted))
-    if not changes:
-        return f"{memory}: {_all_peaks(len(exact))} {'is' if len(exact) == 1 else 'are'} identical to the byte"
-    change_range = " to ".join(dict.fromkeys(f"{change * 100:+,.1f} %" for change in (min(changes), max(changes))))
-    peaks = _all_peaks(len(exact)) if len(changes) == len(exact) else f"{len(changes)} of {len(exact)} peaks"
-    return f"{memory}: {peaks} {'differs' if len(changes) == 1 else 'differ'}, by {change_range}"
+def _number_findings(comparison: Comparison) -> Iterator[str]:
+    """Describe the changes of exact memory peaks, and of all other exact numbers of each command."""
+    peaks = [(cell, memory) for cell in comparison.cells for memory in cell.memory if memory.exact and memory.a]
+    if peaks:
+        label = memory_label(*_sources(cell for cell, _ in peaks))
+        yield f"{label}: {_describe_changes([memory for _, memory in peaks], 'peak')}"
+    for kind in _kinds(comparison):
+        cells = (cell for cell in comparison.cells if cell.kind == kind)
+        if amounts := [amount for cell in cells for amount in cell.amounts if amount.exact]:
+            yield f"{kind}: {_describe_changes(amounts, 'number')}"
 
 
-def _all_peaks(count: int) -> str:
-    return {1: "the peak", 2: "both peaks"}.get(count, f"all {count} peaks")
+def _describe_changes(numbers: Sequence[MemoryComparison | AmountComparison], noun: str) -> str:
+    everything = {1: f"the {noun}", 2: f"both {noun}s"}.get(len(numbers), f"all {len(numbers)} {noun}s")
+    changed = [each for each in numbers if each.b != each.a]
+    if not changed:
+        same = "to the byte" if noun == "peak" else "in A and B"
+        return f"{everything} {'is' if len(numbers) == 1 else 'are'} identical {same}"
+    which = everything if len(changed) == len(numbers) else f"{len(changed)} of {len(numbers)} {noun}s"
+    changes = [(each.b - each.a) / abs(each.a) for each in changed if each.a]
+    ends = dict.fromkeys(f"{change * 100:+,.1f} %" for change in (min(changes), max(changes))) if changes else ()
+    return f"{which} {'differs' if len(changed) == 1 else 'differ'}{', by ' * bool(ends)}{' to '.join(ends)}"
 
 
 def summary_line(comparison: Comparison) -> str:
@@ -446,7 +480,7 @@ def summary_line(comparison: Comparison) -> str:
     sentences = [
         *_time_findings(comparison),
         *_prediction_findings(comparison),
-        *filter(None, [_memory_finding(comparison)]),
+        *_number_findings(comparison),
         *([f"{_counted(changed, 'cell')} with different outcomes in A and B"] if changed else []),
     ] or [f"{_counted(len(comparison.cells), 'cell')}, without a time or an exact memory peak on both sides"]
     if comparison.gate is not None:
@@ -462,7 +496,7 @@ def _incomparable_notes(comparison: Comparison) -> Iterator[Remark]:
             for cell in comparison.cells
             if cell.kind == kind
             and not cell.times
-            and not cell.memory
+            and not cell.numbers
             and not cell.predictions
             and (cell.a_outcome, cell.b_outcome) == ("ok", "ok")
         ]
@@ -535,11 +569,14 @@ def _checked_by_gate(comparison: Comparison) -> str:
     """
     times = sum(time.headline for cell in comparison.cells for time in cell.times)
     peaks = sum(memory.exact for cell in comparison.cells for memory in cell.memory)
+    numbers = sum(is_gated(amount) for cell in comparison.cells for amount in cell.amounts)
     failed = sum(has_failed_in_b(cell) for cell in comparison.cells)
-    if times + peaks + failed == 1:
-        return "in the one cell compared" if failed else f"in the one {'time' if times else 'peak'} compared"
-    parts = [_counted(times, "time")] * bool(times) + [_counted(peaks, "peak")] * bool(peaks)
-    parts += [f"{_counted(failed, 'cell')} without a result in B"] * bool(failed)
+    counts = {"time": times, "peak": peaks, "number": numbers, "cell": failed}
+    if sum(counts.values()) == 1:
+        (noun,) = (noun for noun, count in counts.items() if count)
+        return f"in the one {noun} compared"
+    parts = [_counted(count, noun) for noun, count in counts.items() if count]
+    parts[-1] += " without a result in B" * bool(failed)
     return f"among {' and '.join(filter(None, [', '.join(parts[:-1]), parts[-1]]))}"
 
 

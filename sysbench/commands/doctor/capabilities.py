@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from sysbench.command import spec_of
 from sysbench.commands.doctor.record import (
     AllocatorSection,
     GpuState,
@@ -16,7 +17,6 @@ from sysbench.commands.doctor.record import (
     ToolsSection,
     TorchSection,
 )
-from sysbench.commands.time.spec import TimeSpec
 from sysbench.engine.admission import Admission
 from sysbench.engine.plan import place
 from sysbench.errors import UsageError
@@ -217,7 +217,6 @@ def _cuda(facts: Facts) -> Iterator[Prospect]:
 
 
 def _gpu_problem(facts: Facts, gpu: DeviceInfo) -> tuple[str, str] | None:
-    """Return why a CUDA device that torch sees cannot be used, and a remedy; None if it can be used."""
     torch, state = facts.torch, facts.state
     if facts.allocator.problem:
         return f"torch will refuse {facts.allocator.variable}: {facts.allocator.problem}", "correct or unset it"
@@ -237,7 +236,7 @@ def _gpu_problem(facts: Facts, gpu: DeviceInfo) -> tuple[str, str] | None:
 def _refused(facts: Facts, what: str, **option: object) -> Prospect | None:
     """Return why a run would refuse a cell with this option here, or None; the spec and the engine are asked."""
     (name,) = option
-    cell = next(TimeSpec(size=("tiny",), ctx=(64,)).cells()).model_copy(update=option)
+    cell = next(spec_of({"kind": "time", "size": ("tiny",), "ctx": (64,)}).cells()).model_copy(update=option)
     try:
         (placed,) = place([cell], facts.torch.devices)
     except UsageError as error:
@@ -246,7 +245,7 @@ def _refused(facts: Facts, what: str, **option: object) -> Prospect | None:
         refusal = Admission(RunOptions(), lambda _: None).refusal(placed)
         if refusal is None:
             return None
-        _, complaint = refusal
+        complaint = refusal.detail
     reason, *remedy = re.split(r"; |\. ", complaint.removeprefix(f"--{name} {option[name]} "), maxsplit=1)
     return _no(what, reason, *remedy)
 

@@ -28,9 +28,6 @@ _QUERIES: Final[Mapping[str, Callable[[Any, Any], object]]] = {
     "ecc": lambda nvml, gpu: bool(nvml.nvmlDeviceGetEccMode(gpu)[0]),
     "mig": lambda nvml, gpu: bool(nvml.nvmlDeviceGetMigMode(gpu)[0]),
     "compute_mode": lambda nvml, gpu: _COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(gpu), "unknown"),
-    "processes": lambda nvml, gpu: [
-        _process(each) for each in _compute_processes(nvml, gpu) if not _is_sibling(each.pid)
-    ],
 }
 _READING_FIELDS: Final = {
     "used_bytes": "memory",
@@ -41,7 +38,7 @@ _READING_FIELDS: Final = {
     "energy_j": "energy",
     "throttle_reasons": "throttle reasons",
 }
-"""Fields of a GpuReading, with their names in ReadingsLost events."""
+"""Fields of a GpuReading, with their names among the lost values."""
 
 
 def main() -> None:
@@ -87,8 +84,11 @@ def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
     facts |= {field: getattr(reading, field) for field in _READING_FIELDS}
     if memory is not None:
         facts |= {"total_bytes": memory.total_bytes, "free_bytes": memory.free_bytes}
+    if (processes := gpu.compute_processes()) is not None:
+        facts["processes"] = [_process(process) for process in processes if not _is_sibling(process.pid)]
     losses = {loss.field: loss.detail for loss in gpu.losses()}
-    facts["unknown"] |= {field: losses[name] for field, name in _READING_FIELDS.items() if name in losses}
+    fields = {**_READING_FIELDS, "processes": "processes"}
+    facts["unknown"] |= {field: losses[name] for field, name in fields.items() if name in losses}
     return facts
 
 
@@ -100,14 +100,6 @@ def _store_answer(facts: Facts, field: str, query: Callable[[], Any]) -> Any:
         facts[field] = None
         facts["unknown"][field] = str(error) or type(error).__name__
     return facts[field]
-
-
-def _compute_processes(nvml: Any, gpu: Any) -> list[Any]:
-    """Return the processes that use the GPU, from the newest function that this driver supports."""
-    try:
-        return list(nvml.nvmlDeviceGetComputeRunningProcesses_v3(gpu))
-    except nvml.NVMLError_FunctionNotFound:
-        return list(nvml.nvmlDeviceGetComputeRunningProcesses_v2(gpu))
 
 
 def _is_sibling(pid: int) -> bool:

@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from sysbench import __version__
 from sysbench.log.events import DeviceInfo, HostInfo
+from sysbench.package import VERSION
 from sysbench.spec.frozen import Frozen
 
 DOCTOR_SCHEMA_VERSION = 1
@@ -192,7 +192,7 @@ class DoctorRecord(Frozen):
 
     schema_version: int = DOCTOR_SCHEMA_VERSION
     kind: Literal["doctor"] = "doctor"
-    sysbench_version: str = __version__
+    sysbench_version: str = VERSION
     at: str
     """ISO 8601, UTC."""
     host: HostSection

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import RenderableType
 
-from sysbench import __version__, units
+from sysbench import units
 from sysbench.commands.doctor.record import (
     Advice,
     AllocatorSection,
@@ -20,6 +20,7 @@ from sysbench.commands.doctor.record import (
     TorchSection,
     Works,
 )
+from sysbench.package import VERSION
 from sysbench.render.table import Column, Remark, Sheet, Table, Tone, Word
 from sysbench.render.terminal import SheetView
 
@@ -35,7 +36,7 @@ _TONES: dict[Works, Tone] = {"yes": "good", "partly": "doubtful", "no": "bad", "
 def heading(host: HostSection) -> RenderableType:
     """Return the heading: `sysbench 0.1.0 · hostname`."""
     name = host.system.hostname if host.system else ""
-    return SheetView(Sheet(tuple(filter(None, (f"sysbench {__version__}", name))), ()))
+    return SheetView(Sheet(tuple(filter(None, (f"sysbench {VERSION}", name))), ()))
 
 
 def machine(host: HostSection) -> RenderableType:

@@ -55,7 +55,6 @@ def run_details(run: EarlierRun) -> Sheet:
 
 
 def _cells(run: EarlierRun) -> Table:
-    """Return a row for each outcome, with the cells that have it."""
     columns = (Column("outcome", "outcome"), Column("cells", "cells", elastic=True))
     return Table("cells", "cells", columns, tuple(cells_by_outcome(run).items()), 1)
 

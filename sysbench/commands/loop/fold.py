@@ -7,10 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sysbench.commands.loop.record import LoopCellRecord, LoopRecord, LoopTraced, LoopTraceRecord
 from sysbench.commands.loop.spec import LoopCell
 from sysbench.log import cautions
-from sysbench.log.collect import CellEvents, Run, cell_fields, fold_cells, phases_of, run_fields, samples_of
+from sysbench.log.collect import (
+    CellEvents,
+    Run,
+    cell_fields,
+    fold_cells,
+    peak_record,
+    phases_of,
+    run_fields,
+    samples_of,
+)
 from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution, CautionCode
-from sysbench.log.records import PeakRecord, Samples
+from sysbench.log.records import Samples
 
 REMEDIES: Mapping[CautionCode, str] = {
     "outliers": "quote the median; close other processes; measure more steps",
@@ -36,21 +45,15 @@ def fold(events: Iterable[Event]) -> LoopRecord:
 def _cell(cell: LoopCell, seen: CellEvents, run: Run) -> LoopCellRecord:
     phases = phases_of(dict.fromkeys(name for step in seen.steps for name in step.phases), seen.steps)
     step = phases["step"].wall if phases else None
-    traced, memory = seen.last(LoopTraced), seen.memory
     return LoopCellRecord(
         **cell_fields(cell, seen),
         cautions=list(_cautions(cell, seen, run)),
         phases=phases,
         outside=_outside(seen.steps),
         warmup_samples_s=seen.warmup_s,
-        memory=PeakRecord(
-            allocated_peak_bytes=memory.allocated_peak_bytes if memory else None,
-            reserved_peak_bytes=memory.reserved_peak_bytes if memory else None,
-            device_used_peak_bytes=seen.device_used_peak_bytes,
-            host_rss_peak_bytes=memory.host_rss_peak_bytes if memory else None,
-        ),
+        memory=peak_record(seen),
         tokens_per_s=cell.tokens / step.mean_s if cell.tokens is not None and step else None,
-        trace=LoopTraceRecord(path=traced.path, steps=traced.steps) if traced else None,
+        trace=seen.record_of(LoopTraced, LoopTraceRecord),
     )
 
 

@@ -15,7 +15,6 @@ from types import TracebackType
 
 import torch
 
-from sysbench import __version__
 from sysbench.commands.loop.fold import fold
 from sysbench.commands.loop.record import LoopRecord
 from sysbench.commands.loop.spec import LoopSpec, validated_phase_name
@@ -44,6 +43,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.outcomes import Outcome, RunStatus
+from sysbench.package import VERSION
 from sysbench.statistics import has_enough_samples
 
 READING_INTERVAL_S = 1.0
@@ -76,7 +76,7 @@ class EventCollector:
     def __enter__(self) -> EventCollector:
         host, spec, device = host_info(), self.spec.model_dump(mode="json"), self._device_info
         started = RunStarted(
-            at_s=time.time(), kind="loop", sysbench_version=__version__, source_digest=source_digest(), spec=spec,
+            at_s=time.time(), kind="loop", sysbench_version=VERSION, source_digest=source_digest(), spec=spec,
             host=host, driver=self._sampler.driver, cells=1,
         )  # fmt: skip
         self.add_event(started)
@@ -218,7 +218,6 @@ def measure_loop(
 
 
 def _phase_functions(step: object, spec: LoopSpec) -> dict[str, Call]:
-    """Return the phases of a mapping of functions; empty if `step` is a function. Raises UsageError otherwise."""
     if not isinstance(step, Mapping):
         if not callable(step):
             raise UsageError(

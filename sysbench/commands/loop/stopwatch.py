@@ -16,7 +16,7 @@ from sysbench.lab.clocks import StepTimes, SynchronizedClock, sum_of
 from sysbench.log.events import PhaseSample
 
 if TYPE_CHECKING:
-    from sysbench.commands.time.spec import Sync
+    from sysbench.spec.model import Sync
 
 
 _PhaseTimes = tuple[str, int, int, int, int]

@@ -21,5 +21,6 @@ COMMAND = Command(
     terms="terms:terms",
     measures="compared:measures",
     step_numbers="compared:step_numbers",
+    artefact="snapshot_file:read",
     default_tables="tables:default_tables",
 )

@@ -27,8 +27,8 @@ from sysbench.render.findings import (
     name_cells,
     name_cells_along,
     namer,
+    range_text,
     reliable,
-    share_range,
     with_setting,
 )
 from sysbench.render.table import sentence
@@ -89,13 +89,10 @@ def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
         by_base = {pair.base.key: pair for pair in pairs}
         along_ctx = axes.group_ignoring([pair.base for pair in pairs], "ctx")
         if len(along_ctx) > MAX_ROWS:
-            low, *_, high = sorted(pairs, key=lambda pair: pair.share)
-            label = namer(_cells_of(pairs), ("mode",))
-            yield Statement(
-                f"{MODE_NAMES[mode]} needs {units.ratio(1 + low.share)} ({label(low.base)}) to "
-                f"{units.ratio(1 + high.share)} ({label(high.base)}) as much memory as forward, which keeps its graph.",
-                _cells_of(pairs),
-            )
+            ratios = [(1 + pair.share, pair.base) for pair in pairs]
+            needs = range_text(ratios, namer(_cells_of(pairs), ("mode",)), units.ratio)
+            text = f"{MODE_NAMES[mode]} needs {needs} as much memory as forward, which keeps its graph."
+            yield Statement(text, _cells_of(pairs))
             continue
         label = namer(_cells_of(pairs), ("mode", "ctx"))
         for bases in along_ctx:
@@ -342,16 +339,13 @@ def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
 def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
     """Yield a finding on the share of weights, gradients and optimizer state, which do not depend on the input."""
     training = [cell for cell in cells_with_peak(cells) if cell.cell.mode in TRAINING_MODES and cell.by_category]
-    shares = sorted(
-        (
-            (sum(cell.by_category.get(name, 0) for name in PERSISTENT_CATEGORIES) / peak_bytes(cell), cell)
-            for cell in training
-        ),
-        key=lambda each: each[0],
-    )
+    shares = [
+        (sum(cell.by_category.get(name, 0) for name in PERSISTENT_CATEGORIES) / peak_bytes(cell), cell)
+        for cell in training
+    ]
     if shares:
-        text = f"weights, gradients and optimizer state make up {share_range(shares, namer(training))}"
-        yield Statement(f"{text} of a training step's peak.", tuple(cell for _, cell in shares))
+        text = f"weights, gradients and optimizer state make up {range_text(shares, namer(training))}"
+        yield Statement(f"{text} of a training step's peak.", tuple(training))
 
 
 def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
@@ -392,12 +386,10 @@ def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
         for cell in cells_with_peak(cells)
         if cell.peak_reserved_bytes
     ]
-    excess_shares.sort(key=lambda each: each[0])
     if excess_shares:
-        excess = f"{share_range(excess_shares, namer(cells))} more than"
-        if units.share(excess_shares[-1][0]) == units.share(0.0):
-            excess = "no more than"
-        text = f"the allocator reserves {excess} is allocated at the peak."
+        excess = range_text(excess_shares, namer(cells))
+        more = "no more" if excess == units.share(0.0) else f"{excess} more"
+        text = f"the allocator reserves {more} than is allocated at the peak."
         yield Statement(text, tuple(cell for _, cell in excess_shares))
 
 

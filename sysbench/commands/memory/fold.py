@@ -47,7 +47,7 @@ def _cell_record(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord
             RankRecord(rank=rank, **_common_fields(cell, events)) for rank, events in sorted(events_by_rank.items())
         ]
         seen = replace(events_by_rank[find_fullest_rank(ranks).rank], started=seen.started, finished=seen.finished)
-    gpu, found = seen.last(GpuSimulated), _search_result(seen)
+    found = _search_result(seen)
     reported_cell = found.applied_to(cell) if found is not None else cell
     largest, modules = seen.last(LargestAllocations), seen.last(ModulesMeasured)
     return MemoryCellRecord(
@@ -55,7 +55,7 @@ def _cell_record(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord
         **_common_fields(cell, seen),
         cautions=list(_cautions(seen)),
         source="simulated" if cell.simulated else "measured",
-        gpu=gpu.as_record(SimulatedGpuRecord) if gpu else None,
+        gpu=seen.record_of(GpuSimulated, SimulatedGpuRecord),
         device_used_peak_bytes=None if cell.simulated else seen.device_used_peak_bytes,
         largest=largest.groups if largest else [],
         modules=modules.modules if modules else [],
@@ -77,7 +77,7 @@ def _search_result(seen: CellEvents) -> LargestRecord | None:
 
 def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
     """Return the fields that a cell's record and a rank's record have in common."""
-    peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
+    peak, gpu = seen.last(PeakMeasured), seen.last(GpuSimulated)
     snapshot = seen.last(SnapshotWritten)
     # Combine the operating system's maximum with the sampled one, because sampling misses short peaks.
     resident = [each.host_rss_bytes for each in seen.readings] + [peak.host_rss_peak_bytes if peak else None]
@@ -95,7 +95,7 @@ def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
         "by_category": peak.by_category if peak else {},
         "peaks_by_phase": {phase.phase: phase.as_record(PhasePeakRecord) for phase in seen.all(PhaseMemoryMeasured)},
         "snapshot": snapshot.path if snapshot else None,
-        "verdict": verdict.as_record(VerdictRecord) if verdict else None,
+        "verdict": seen.record_of(VerdictReached, VerdictRecord),
     }
 
 

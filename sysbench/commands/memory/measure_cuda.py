@@ -20,7 +20,7 @@ from sysbench.commands.memory.record import (
     VerdictReached,
 )
 from sysbench.commands.memory.simulate import MAX_FRAMES, module_memory, write_snapshot
-from sysbench.commands.memory.spec import PROCEDURES, MemoryCell
+from sysbench.commands.memory.spec import MemoryCell
 from sysbench.commands.own_models import own_model_ran
 from sysbench.lab.compilation import stage_entered
 from sysbench.lab.devices import synchronize, torch_device
@@ -36,6 +36,7 @@ from sysbench.simulate.recording import phases_of
 from sysbench.snapshot import snapshot as snapshots
 from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.timeline import Timeline
+from sysbench.spec.protocols import PROCEDURES
 
 
 class _MeasuredPeaks:

@@ -7,10 +7,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from sysbench.commands.memory.spec import MemoryCell, SearchAxis
+from sysbench.commands.memory.spec import MemoryCell
 from sysbench.log.events import Event, SimulatedGpuRecord, Source
 from sysbench.log.records import ModelCellRecord, RunRecord
 from sysbench.spec.frozen import Frozen
+from sysbench.spec.protocols import SearchAxis
 from sysbench.spec.quantities import Bytes, Count, Signed
 
 
@@ -34,7 +35,7 @@ class PhaseMemoryMeasured(PhasePeakRecord, Event):
     phase: str
 
 
-class PeakMeasured(Event):
+class PeakMeasured(PhasePeakRecord, Event):
     """Peak memory over the whole measured step, and memory outside the allocator."""
 
     event: Literal["peak_measured"] = "peak_measured"
@@ -42,8 +43,6 @@ class PeakMeasured(Event):
     source: Source
     phase: str | None
     """Phase in which the peak is first reached."""
-    allocated_peak_bytes: Bytes
-    reserved_peak_bytes: Bytes | None
     host_rss_peak_bytes: Bytes | None
     """`ru_maxrss` of the worker; None for a simulation."""
     outside_bytes: Bytes | None
@@ -51,8 +50,6 @@ class PeakMeasured(Event):
     None for devices without their own memory."""
     alloc_retries: Count | None
     """Number of times the allocator had to release its whole cache to serve a request."""
-    by_category: dict[str, Count]
-    """Breakdown of the peak by category; sums to the peak."""
 
 
 class CodeLine(Frozen):
@@ -171,21 +168,29 @@ class SnapshotWritten(Event):
     size_bytes: Bytes
 
 
-class RankRecord(Frozen):
-    """Results of one rank of a cell, with the same fields as the record of the cell."""
+class MemoryResults(Frozen):
+    """What is known of the memory of a cell, or of one of its ranks."""
 
-    rank: Count
     peak_allocated_bytes: Bytes | None
     peak_reserved_bytes: Bytes | None
     peak_phase: str | None
     host_rss_peak_bytes: Bytes | None
+    """Peak resident memory of the worker: the larger of the sampled maximum and `ru_maxrss`."""
     context_bytes: Bytes | None
-    """Memory of the CUDA context; None if other programs use the GPU, because it cannot be told from theirs."""
+    """Device memory outside the allocator: assumed in a simulation. None if other programs use the GPU, whose memory
+    cannot be told from that of the context."""
     alloc_retries: Count | None
     by_category: dict[str, Count]
+    """Breakdown of the peak."""
     peaks_by_phase: dict[str, PhasePeakRecord]
     snapshot: str | None
     verdict: VerdictRecord | None
+
+
+class RankRecord(MemoryResults):
+    """Results of one rank of a cell."""
+
+    rank: Count
 
 
 def find_fullest_rank(ranks: Sequence[RankRecord]) -> RankRecord:
@@ -209,7 +214,7 @@ class LargestRecord(SearchResult):
         return cell.model_copy(update={self.axis: self.shown}) if self.shown else cell
 
 
-class MemoryCellRecord(ModelCellRecord):
+class MemoryCellRecord(MemoryResults, ModelCellRecord):
     """One cell of `sysbench memory`; values that were neither measured nor simulated are None.
 
     If several ranks were measured, the results are those of the fullest rank: the rank on which memory ran out, or else
@@ -220,27 +225,13 @@ class MemoryCellRecord(ModelCellRecord):
 
     source: Source
     gpu: SimulatedGpuRecord | None
-    peak_allocated_bytes: Bytes | None
-    peak_reserved_bytes: Bytes | None
-    peak_phase: str | None
-    host_rss_peak_bytes: Bytes | None
-    """Peak resident memory of the worker: the larger of the sampled maximum and `ru_maxrss`."""
     device_used_peak_bytes: Bytes | None
     """Memory in use on the whole device, including other processes, according to NVML."""
-    context_bytes: Bytes | None
-    """Device memory outside the allocator: assumed in a simulation. None if other programs use the GPU, whose memory
-    cannot be told from that of the context."""
-    alloc_retries: Count | None
-    by_category: dict[str, Count]
-    """Breakdown of the peak."""
-    peaks_by_phase: dict[str, PhasePeakRecord]
     largest: list[AllocationGroup]
     modules: list[ModuleMemory]
     residual_bytes: Bytes | None
     """Size of one residual stream, batch × ctx × d_model numbers in fp32: computed, not measured. None for a
     custom model, whose width is unknown."""
-    snapshot: str | None
-    verdict: VerdictRecord | None
     found: LargestRecord | None
     ranks: list[RankRecord] = Field(default=[], exclude_if=lambda value: not value)
     """Every rank that was measured, if there are several."""

@@ -22,7 +22,7 @@ from sysbench.commands.memory.record import (
     SnapshotWritten,
     VerdictReached,
 )
-from sysbench.commands.memory.spec import MemoryCell, SearchAxis
+from sysbench.commands.memory.spec import MemoryCell
 from sysbench.commands.own_models import own_model_recorded
 from sysbench.errors import DoesNotFitError
 from sysbench.lab.compilation import stage_entered
@@ -35,6 +35,7 @@ from sysbench.simulate.search import find_fewest_ranks, find_largest
 from sysbench.snapshot import CATEGORIES, snapshot
 from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec import hardware
+from sysbench.spec.protocols import SearchAxis
 
 MAX_FRAMES = 12
 """Number of innermost stack frames to keep; outer frames are the same for every allocation."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -13,20 +12,11 @@ from sysbench.command import STORED
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices
 from sysbench.spec.axis import Axis
-from sysbench.spec.model import MODE, STEP, DeviceType, GridCell, Mode, ModelCell, ModelSpec, Phase
+from sysbench.spec.model import MODE, STEP, DeviceType, GridCell, ModelCell, ModelSpec, Phase
 from sysbench.spec.options import Option
+from sysbench.spec.protocols import PROCEDURES, Protocol, SearchAxis
 from sysbench.spec.ranks import Strategy
 from sysbench.spec.run import OUTPUT, RunOptions
-
-Protocol = Literal["inference", "forward", "forward-backward", "train-first", "train"]
-"""inference         no graph; only the logits are kept
-forward           the graph, the logits and the loss are kept
-forward-backward  also gradients, which are cleared before forward; no optimizer
-train-first       the first step, in which the optimizer allocates its state
-train             a later step: the optimizer's state exists, gradients are cleared before forward
-"""
-
-SearchAxis = Literal["batch", "ctx", "ranks"]
 
 SIMULATION = "Simulation"
 
@@ -38,24 +28,6 @@ def search_goal(axis: SearchAxis) -> str:
 
 PLACEHOLDER_RANKS = 4
 """Placeholder for the number of ranks in a cell that searches for the fewest: every strategy allows it."""
-
-
-@dataclass(frozen=True)
-class Procedure:
-    """How to run a protocol: mode of the steps, phases of the measured step, and number of earlier steps."""
-
-    mode: Mode
-    phases: tuple[Phase, ...]
-    earlier_steps: int
-
-
-PROCEDURES: Mapping[Protocol, Procedure] = {
-    "inference": Procedure("inference", ("forward",), 1),
-    "forward": Procedure("forward-backward", ("forward", "loss"), 1),
-    "forward-backward": Procedure("forward-backward", ("zero_grad", "forward", "loss", "backward"), 1),
-    "train-first": Procedure("train", ("zero_grad", "forward", "loss", "backward", "optimizer"), 0),
-    "train": Procedure("train", ("zero_grad", "forward", "loss", "backward", "optimizer"), 1),
-}
 
 
 class MemoryCell(GridCell):

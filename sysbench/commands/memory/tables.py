@@ -23,6 +23,7 @@ from sysbench.commands.memory.record import (
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.log.outcomes import stage_phrase
 from sysbench.render import remarks
+from sysbench.render.axis_columns import axis_values
 from sysbench.render.declared import (
     DeclaredTable,
     Each,
@@ -362,7 +363,7 @@ class _Grid(NamedTuple):
         """Cells of each row, by column."""
         found: dict[tuple[Cell, ...], dict[tuple[Cell, ...], MemoryCellRecord]] = {}
         for cell in self.cells:
-            found.setdefault(axes.values(cell.axes, self.row_axes), {})[axes.values(cell.axes, self.column_axes)] = cell
+            found.setdefault(axis_values(cell.axes, self.row_axes), {})[axis_values(cell.axes, self.column_axes)] = cell
         return list(found.values())
 
 

@@ -24,6 +24,7 @@ COMMAND = Command(
     terms="terms:terms",
     measures="compared:measures",
     step_numbers="compared:step_numbers",
+    artefact="trace_file:read",
     expected_duration="fold:estimated_duration_s",
     verdicts=("step",),
     default_tables="tables:default_tables",

@@ -241,7 +241,6 @@ def _class_rows(profiles: Profiles) -> Iterator[_ClassRow]:
 
 
 def _class_notes(profiles: Profiles) -> list[str]:
-    """Return notes on large kernels of class `other`, and on a softmax that has no kernel of its own."""
     notes = []
     for profile in profiles.all:
         others, unknown = Counter[int](), Counter[int]()

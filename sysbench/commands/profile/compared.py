@@ -20,8 +20,6 @@ def step_numbers(cells: Sequence[ProfileCellRecord]) -> Iterator[StepNumber]:
         summary = cell.summary
         if cell.device is None or summary is None or summary.source != "device":
             continue
-        spent = list(zip(summary.spent.phase, summary.spent.total_ns, strict=True))
         for phase in ("forward", "backward"):
-            number = summary.phases.index(phase) if phase in summary.phases else None
-            if kernels_ns := sum(total_ns for each, total_ns in spent if each == number):
+            if kernels_ns := sum(time.total_ns for time in summary.times() if time.phase == phase):
                 yield StepNumber(cell, phase, "profiled", kernels_ns * 1e-9 / summary.steps, cell.device.name)

@@ -168,7 +168,6 @@ class Files:
 
 
 def _drawing_title(cell: ProfileCell) -> str:
-    """Return a title that says what was profiled and, for predicted times, for which GPU."""
     title = f"{cell.size} · ctx {cell.ctx} · batch {cell.batch} · {cell.precision} · {cell.mode}"
     return f"{title} · PREDICTED for {hardware.by_name(cell.simulate).title}" if cell.simulate else title
 

@@ -22,8 +22,8 @@ from sysbench.render.findings import (
     join_words,
     name_cells,
     namer,
+    range_text,
     reliable,
-    share_range,
     undecided,
 )
 from sysbench.spec.model import Mode, Phase
@@ -87,7 +87,7 @@ def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
     yield from _device_idle_time(known, namer(cells))
     covered = [(cell.coverage, cell) for cell in known if cell.coverage is not None]
     if covered:
-        share = share_range(covered, namer(cells))
+        share = range_text(covered, namer(cells))
         text = f"profiled kernels cover {share} of the unprofiled step time."
         yield Statement(text, tuple(cell for _, cell in covered))
     yield from exclusions(cells)
@@ -201,7 +201,7 @@ def _leading_kernels(group: Sequence[ProfileCellRecord], where: str, name: Namer
     on_cpu = all(cell.summary is not None and cell.summary.source == "cpu" for cell in group)
     for short, each in alike.items():
         prefix = where if len(alike) == 1 else f"{where}{name_cells([found.cell for found in each], name)}: "
-        share = share_range([(found.share, found.cell) for found in each], name)
+        share = range_text([(found.share, found.cell) for found in each], name)
         calls = {found.calls for found in each}
         calls_text = f" in {calls.pop()} per step" if len(calls) == 1 else ""
         work = "operator" if on_cpu else "kernel"
@@ -241,7 +241,7 @@ def _other_classes(group: Sequence[ProfileCellRecord], where: str, name: Namer) 
     others = sorted(((share, kind) for kind, share in means.items() if kind != "matmul" and share >= NOTABLE))[::-1]
     if "matmul" in means and others:
         words = [
-            f"{share_range([(found.get(kind, 0.0), cell) for cell, found in shares], name)}"
+            f"{range_text([(found.get(kind, 0.0), cell) for cell, found in shares], name)}"
             f"{' of its time' * (number == 0)} in {CLASS_NAMES[kind]}"
             for number, (_, kind) in enumerate(others[:MAX_CLASSES])
         ]
@@ -265,7 +265,7 @@ def _matmul_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) 
     for what, found in shares.items():
         products = [(share.get("matmul", 0.0), cell) for share, cell in zip(found, cells[what], strict=True)]
         of_time = "" if words else " of the time"
-        words.append(f"{share_range(products, name)}{of_time} in {f'{what} together' if 'and' in what else what}")
+        words.append(f"{range_text(products, name)}{of_time} in {f'{what} together' if 'and' in what else what}")
 
     def mean(what: str, kind: KernelClass) -> float:
         return sum(each.get(kind, 0.0) for each in shares[what]) / len(shares[what])
@@ -329,7 +329,7 @@ def softmax_words(
             (sum(value(rates[part]) for part in parts) / sum(map(value, rates.values())), profiled)
             for profiled, _, rates in profiles
         ]
-        return share_range(shares, name)
+        return range_text(shares, name)
 
     own = of_products = ""
     if len(profiles) == 1:
@@ -368,13 +368,12 @@ def _matmul_precision(group: Sequence[ProfileCellRecord], where: str, name: Name
     known_share = min(known_shares)
     mismatch = "" if format_ == expected else f", although {expected} was requested"
     known_note = f" Kernel names state the format for {units.share(known_share)} of that time."
-    text = f"{where}judging by kernel names, {share_range(shares, name)} of matrix product time is in {format_} kernels"
+    text = f"{where}judging by kernel names, {range_text(shares, name)} of matrix product time is in {format_} kernels"
     known_partly = known_share <= 1 - NOTABLE / 2
     yield Statement(f"{text}{mismatch}.{known_note * known_partly}", tuple(cell for _, cell in shares))
 
 
 def _device_idle_time(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Statement]:
-    """Yield a finding on the idle time of the device, and on the part of it spent waiting for the host."""
     found = sorted(
         (
             (use.waiting_ns / use.window_ns, 1 - use.busy_ns / use.window_ns, cell)
@@ -391,8 +390,8 @@ def _device_idle_time(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterat
         many = "" if len(found) == 1 else " in both cells" if len(found) == 2 else f" in all {len(found)} cells"
         yield Statement(f"the device is busy throughout the {kind} step{many}.", basis)
         return
-    idles = share_range([(idle, cell) for _, idle, cell in found], name)
-    waits = share_range([(waiting, cell) for waiting, _, cell in found], name)
+    idles = range_text([(idle, cell) for _, idle, cell in found], name)
+    waits = range_text([(waiting, cell) for waiting, _, cell in found], name)
     bound = [cell for *_, cell in found if cell.summary and cell.summary.device and cell.summary.device.launch_bound]
     text = f"the device is idle for {idles} of the {kind} step; for {waits}, it waits for the host to launch work."
     if bound:

@@ -154,7 +154,7 @@ def _cell_record(cell: ProfileCell, run: Run) -> ProfileCellRecord:
     timing_cell = cell.reference_time_cell
     timed = run.cells.get(timing_cell.key, CellEvents()) if timing_cell is not None else CellEvents()
     profile_read, ranks_read, trace_written = seen.last(ProfileRead), seen.last(RanksRead), seen.last(TraceWritten)
-    summary, link = profile_read.summary if profile_read is not None else None, seen.last(LinkMeasured)
+    summary = profile_read.summary if profile_read is not None else None
     timed, seen = run_record.merge_ranks(timed), run_record.merge_ranks(seen)
     unprofiled_s, profiled_s = _wall_times_s(timed.steps), _wall_times_s(seen.steps)
     device_times_s = [step.step.device_s for step in timed.steps if step.step.device_s is not None]
@@ -179,7 +179,7 @@ def _cell_record(cell: ProfileCell, run: Run) -> ProfileCellRecord:
         trace=trace_written.path if trace_written is not None else None,
         trace_bytes=trace_written.size_bytes if trace_written is not None else None,
         summary=summary,
-        link=Link(**link.model_dump(include={*Link.model_fields})) if link else None,
+        link=seen.record_of(LinkMeasured, Link),
         ranks=ranks_read.summary if ranks_read is not None else None,
         prediction=prediction_of(cell, seen),
     )
@@ -187,14 +187,14 @@ def _cell_record(cell: ProfileCell, run: Run) -> ProfileCellRecord:
 
 
 def _outcome_fields(seen: CellEvents, timed: CellEvents, run: Run) -> dict[str, Any]:
-    """Return the outcome of a cell and its detail; the run that times the cell without a profiler belongs to it."""
+    """Return the outcome of a cell with its reason; the run that times the cell without a profiler belongs to it."""
     fields = run_record.outcome_fields(seen)
     if fields["outcome"] != "not run" or timed.started is None:
         return fields
     if timed.finished is None or timed.finished.outcome != "ok":
         return run_record.outcome_fields(timed)
     if run.finished is not None:
-        return {"outcome": "interrupted", "detail": None}
+        return {"outcome": "interrupted", "detail": None, "reason": "stopped"}
     return run_record.outcome_fields(replace(timed, finished=None))
 
 

@@ -6,11 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from sysbench import __version__
 from sysbench.commands.profile.spec import ProfileCell, Profiler
-from sysbench.log.events import SCHEMA_VERSION, Event
+from sysbench.log.events import Event
 from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import CellRecord, RunRecord, Samples
+from sysbench.log.upgrades import SCHEMA_VERSION
+from sysbench.package import VERSION
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Finite, PerSecond, Seconds
 from sysbench.trace.ranks.summary import RanksSummary
@@ -108,7 +109,7 @@ class TraceRecord(Frozen):
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["traces"] = "traces"
-    sysbench_version: str = __version__
+    sysbench_version: str = VERSION
     summaries: list[ProfileSummary]
     ranks: RanksSummary | None = Field(default=None, exclude_if=lambda value: value is None)
     """Comparison of the ranks of one run; None for other traces."""

@@ -164,7 +164,6 @@ def _parse_paths(value: object) -> tuple[Path, ...]:
 
 
 def _check_regex(value: object) -> object:
-    """Validate a regular expression; return it unchanged."""
     if isinstance(value, str):
         try:
             re.compile(value)
@@ -174,7 +173,6 @@ def _check_regex(value: object) -> object:
 
 
 def _check_rank_regex(value: object) -> object:
-    """Validate that a regular expression has a group for the rank."""
     if isinstance(_check_regex(value), str) and not re.compile(str(value)).groups:
         raise ValueError(f"{value} has no group: put the digits of the rank in parentheses, as in rank(\\d+)")
     return value

@@ -17,6 +17,7 @@ from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.render import remarks
+from sysbench.render.axis_columns import axis_columns, axis_values
 from sysbench.render.declared import DeclaredTable, Field, Fill, leading_axes, leading_fields, varying_or_size
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word, mean_of
 from sysbench.spec.run import Selection
@@ -275,21 +276,20 @@ def non_empty_tables(record: ProfileRecord, names: Iterable[str], selection: Sel
 
 
 def _mark_predicted(profiles: Profiles, tables: Iterable[Table]) -> list[Table]:
-    """Return the tables, with a mark in their titles if the profiles are predicted."""
     return [replace(table, title=f"{MARK}: {table.title}") if profiles.predicted else table for table in tables]
 
 
 def _profiles_of_run(record: ProfileRecord, selection: Selection) -> Profiles:
     differing = axes.varying(axes.axes_of(record.cells))
     each = (
-        Profile(axes.values(cell.axes, differing), cell.summary, bool(cell.excluding_cautions()))
+        Profile(axis_values(cell.axes, differing), cell.summary, bool(cell.excluding_cautions()))
         for cell in record.cells
         if cell.summary is not None
     )
     several = len(record.cells) > 1
     ranks = (
         RankComparison(
-            axes.values(cell.axes, differing),
+            axis_values(cell.axes, differing),
             remarks.name_cells([cell], record.cells) if several else "",
             cell.ranks,
             cell.link,
@@ -297,7 +297,7 @@ def _profiles_of_run(record: ProfileRecord, selection: Selection) -> Profiles:
         for cell in record.cells
         if cell.ranks is not None
     )
-    return Profiles(axes.columns(differing), tuple(each), selection, record, tuple(ranks))
+    return Profiles(axis_columns(differing), tuple(each), selection, record, tuple(ranks))
 
 
 def _step_counts(profiles: Profiles) -> Iterator[str]:
@@ -308,7 +308,6 @@ def _step_counts(profiles: Profiles) -> Iterator[str]:
 
 
 def _requested_tables(profiles: Profiles, names: Sequence[str]) -> list[Table]:
-    """Return the requested tables; if none is requested, the default ones."""
     selection = profiles.selection
     if not names and profiles.all and (selection.range or selection.kernel):
         names = ("kernels", "tree")
@@ -347,7 +346,6 @@ def _named_tables(profiles: Profiles, name: str) -> list[Table]:
 
 
 def _remarks(profiles: Profiles) -> Iterator[Remark]:
-    """Yield findings, then notes on work that the tables exclude or cannot assign."""
     yield from rank_tables.remarks(profiles)
     if profiles.record is not None and any(cell.cell.ranks > 1 and cell.summary for cell in profiles.record.cells):
         yield Remark("note", "kernels, modules and phases: rank 0; steps: slowest rank")

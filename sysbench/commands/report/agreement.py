@@ -11,7 +11,7 @@ from sysbench import units
 from sysbench.command import command_of
 from sysbench.commands.report.document import Basis, Finding, ReportedRun
 from sysbench.log.measures import StepNumber
-from sysbench.render.findings import name_cells, namer, share_range
+from sysbench.render.findings import name_cells, namer, range_text
 from sysbench.spec.model import STEP_AXES
 
 _STEP_AXES: Final = ("model", *STEP_AXES)
@@ -76,7 +76,7 @@ def profile_agreement(runs: Runs) -> Iterator[Finding]:
 
 def _describe_kernel_shares(pairs: Sequence[Pair]) -> str:
     name = namer([each.measured.cell for each in pairs])
-    shares = share_range([(each.ratio, each.measured.cell) for each in pairs], name)
+    shares = range_text([(each.ratio, each.measured.cell) for each in pairs], name)
     text = f"profiled kernels account for {shares} of the time measured without a profiler"
     if len(pairs) == 1:
         (pair,) = pairs

@@ -188,10 +188,8 @@ _MODELLED: Final[frozenset[Origin]] = frozenset({"simulated", "predicted"})
 
 
 def label(cell: CellRecord, differing: Sequence[str]) -> str:
-    """Label a cell of `sysbench accum` by its experiment, any other cell by the axes in `differing`."""
-    if "experiment" in cell.axes:
-        return " ".join(str(word) for word in (cell.axes["experiment"], cell.axes.get("size")) if word)
-    return axes.label(cell.axes, differing)
+    """Label a cell by the axes in `differing`, or by its title if cells of its command are named so."""
+    return cell.cell.title if cell.cell.named_by_title else axes.label(cell.axes, differing)
 
 
 def origin_of(cells: Iterable[CellRecord], about: Subject = "times") -> Origin:

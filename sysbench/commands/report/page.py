@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from xml.etree import ElementTree
 
-from sysbench import __version__
 from sysbench.commands.report.document import Document, Picture
 from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of, simulated_notice
+from sysbench.package import VERSION
 from sysbench.render import pages
 from sysbench.render import plots as picture_file
 from sysbench.render.csv import csv_text
@@ -254,7 +254,7 @@ def render(document: Document) -> str:
     return pages.render(
         TEMPLATE_FOLDER,
         document=document,
-        version=__version__,
+        version=VERSION,
         machines=_join_names([str(row[0]) for table in document.environment[:1] for row in table.rows]),
         found=document.findings or document.pictures or document.overview or document.headlines,
         notice=simulated_notice(document),

@@ -210,7 +210,6 @@ def _build(model: type[_Model], place: Place, /, **values: Any) -> _Model:
 
 
 def _value_or_default(entry: Mapping[str, Any], key: str, default: str) -> Any:
-    """Return the value of a key, or `default` if the key is missing or its text is empty."""
     return default if entry.get(key, "") == "" else entry[key]
 
 

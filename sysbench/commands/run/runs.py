@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sysbench import __version__
 from sysbench.command import Kind, command_of
 from sysbench.commands import running, saved
 from sysbench.commands.run import directory as experiment_directory
@@ -30,6 +29,7 @@ from sysbench.log.outcomes import LASTING
 from sysbench.log.records import RunRecord
 from sysbench.log.runs import find_experiment
 from sysbench.log.storage import make_directory, write_atomically
+from sysbench.package import VERSION
 from sysbench.render import output as summary
 from sysbench.render import theme
 from sysbench.render.dashboard.experiment_progress import ExperimentProgress
@@ -64,7 +64,7 @@ def run_experiment(
         _refuse_wrong_results(each, options)
     name = options.experiment or experiment.name
     content = Manifest(
-        sysbench_version=__version__,
+        sysbench_version=VERSION,
         experiment=name if name in experiment_file.names() else str(experiment.path.resolve()),
         title=experiment.title,
         question=experiment.question,
@@ -120,7 +120,6 @@ def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> No
 
 
 def _refuse_changed_runs(path: Path, saved_runs: Sequence[RunEntry], planned_runs: Sequence[RunEntry]) -> None:
-    """Raise UsageError, naming the first difference, if the runs in a directory are not the planned ones."""
     if [run.name for run in saved_runs] != [run.name for run in planned_runs]:
         missing = sorted({run.name for run in saved_runs} ^ {run.name for run in planned_runs}) or ["their order"]
         raise UsageError(f"--resume {path}: the runs of the experiment have changed ({', '.join(missing)})")
@@ -180,7 +179,6 @@ def _was_interrupted(run_result: FinishedRun) -> bool:
 
 
 def _write_json(saved_manifest: Manifest, run_results: Sequence[FinishedRun], options: ExperimentOptions) -> None:
-    """Write the manifest and all records as JSON to the destination of `--json`, if given."""
     if options.json_path is None:
         return
     records = {each.entry.name: each.record.model_dump(mode="json") for each in run_results if each.record is not None}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import statistics as standard
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -19,7 +19,7 @@ from sysbench import units
 from sysbench.commands.time import predicted
 from sysbench.commands.time.record import FORWARD_BACKWARD, TimeCellRecord, TimeRecord
 from sysbench.log.records import CellRecord, Samples
-from sysbench.render.finding_kinds import limit_findings, limits
+from sysbench.render.finding_kinds import Compared, Comparison, Growth, fit_growth, growth_text, limit_findings, limits
 from sysbench.render.findings import (
     MAX_ALL_NAMED,
     Namer,
@@ -27,27 +27,22 @@ from sysbench.render.findings import (
     contains_one,
     count_phrase,
     exclusions,
-    exponent,
     interval,
-    intervals_overlap,
     join_words,
     name_cells,
     name_cells_along,
     namer,
-    no_difference_clause,
     pooled_ratio,
     pooled_share,
-    ratio_range,
-    ratio_with_name,
+    range_text,
     reliable,
-    share_range,
     share_with_interval,
     undecided,
     with_interval,
     with_setting,
 )
 from sysbench.render.table import sentence
-from sysbench.statistics import Effect, Pooled, PowerLaw, Ratio, effect, pooled, power_law, ratio
+from sysbench.statistics import PowerLaw, direction, effect, ratio
 
 Cells = Sequence[TimeCellRecord]
 
@@ -112,49 +107,6 @@ def _by_setting(cells: Cells, agree: Callable[[Cells], bool]) -> Iterator[tuple[
 # --- comparison of two values of an axis
 
 
-@dataclass(frozen=True)
-class _ComparedPair:
-    """Two cells that differ in a single axis, and the effect of the difference."""
-
-    base: TimeCellRecord
-    other: TimeCellRecord
-    effect: Effect
-
-    @property
-    def speedup(self) -> float:
-        """Speed-up of `other` over `base`."""
-        return self.effect.ratio.value
-
-    def steps(self, phase: str) -> int:
-        """Return the number of steps in whichever cell has fewer."""
-        return min(len(timed.samples_s) for cell in (self.base, self.other) if (timed := cell.samples(phase)))
-
-
-@dataclass(frozen=True)
-class _Comparison:
-    """Two values of an axis, and all pairs of cells that differ only in this axis, in ascending order of speed-up."""
-
-    axis: str
-    base: object
-    arm: object
-    phase: str
-    pairs: tuple[_ComparedPair, ...]
-    common_speedup: Pooled | None
-    """Pooled speed-up if all cells agree on it; otherwise None."""
-
-    def significant(self, *directions: int) -> list[_ComparedPair]:
-        """Return the pairs whose effect has one of these directions: 1 faster, -1 slower, 0 not significant."""
-        return [each for each in self.pairs if each.effect.direction in directions]
-
-    @property
-    def cells(self) -> tuple[TimeCellRecord, ...]:
-        return tuple(cell for each in self.pairs for cell in (each.base, each.other))
-
-    def where(self, cells: Cells, among: Cells | None = None) -> str:
-        """Return a phrase that names `cells` and distinguishes them from others in `among` (default: base cells)."""
-        return name_cells_along(cells, [each.base for each in self.pairs] if among is None else among, (self.axis,))
-
-
 def _comparisons(cells: Cells) -> Iterator[Statement]:
     """Yield comparisons of each axis value with the first one; for compilation, also how soon it pays off.
 
@@ -164,14 +116,14 @@ def _comparisons(cells: Cells) -> Iterator[Statement]:
         values = [value for value in axes.values_along(cells, axis) if value is not None]
         phase = "optimizer" if axis == "optimizer" else "step"
         for arm in values[1:]:
-            found = _comparison(cells, axis, values[0], arm, phase)
-            if found is not None and found.significant(-1) and not found.significant(1):
+            found = _Speedup(cells, axis, values[0], arm, phase)
+            if found.is_slower:
                 # Swap the values, so that the sentence says which one is faster.
-                found = _comparison(cells, axis, arm, values[0], phase)
-            if found is not None:
-                yield Statement(_comparison_sentence(found, cells), found.cells)
+                found = replace(found, base=arm, arm=values[0])
+            if (comparison := found.comparison()) is not None:
+                yield Statement(_comparison_sentence(found, comparison), comparison.cells)
                 if axis == "execution":
-                    yield from _compile_payback(found, cells)
+                    yield from _compile_payback(comparison, cells)
             elif excluded := _excluded_pairs(cells, axis, values[0], arm):
                 which = " or ".join(axes.phrase(axis, value) for value in (arm, values[0]))
                 yield undecided(f"whether {which} is faster", excluded)
@@ -185,75 +137,80 @@ def _excluded_pairs(cells: Cells, axis: str, base: object, arm: object) -> list[
     return [cell for pair in pairs for cell in pair] if excluded else []
 
 
-def _comparison(cells: Cells, axis: str, base: object, arm: object, phase: str) -> _Comparison | None:
-    """Compare the times of a phase for two values of an axis; None if no ratio has an interval."""
-    both = [
-        (first, second, one.samples_s, other.samples_s)
-        for first, second in axes.pairs(reliable_cells(cells), axis, base, arm)
-        if (one := first.samples(phase)) is not None and (other := second.samples(phase)) is not None
-    ]
-    compared = [_ComparedPair(first, second, effect(one, other, len(both))) for first, second, one, other in both]
-    ordered = sorted((each for each in compared if each.effect.ratio.low is not None), key=lambda each: each.speedup)
-    if not ordered:
-        return None
-    return _Comparison(axis, base, arm, phase, tuple(ordered), pooled([each.effect.ratio for each in ordered]))
+@dataclass(frozen=True)
+class _Speedup:
+    """The question how much faster one value of an axis is than another."""
+
+    among: Cells
+    axis: str
+    base: object
+    arm: object
+    phase: str
+
+    def comparison(self, phase: str = "") -> Comparison[TimeCellRecord] | None:
+        """Compare the times of a phase (default: the one in question); None if no ratio has an interval."""
+        both = [
+            (pair, one.samples_s, other.samples_s)
+            for pair in axes.pairs(reliable_cells(self.among), self.axis, self.base, self.arm)
+            if (one := pair[0].samples(phase or self.phase)) and (other := pair[1].samples(phase or self.phase))
+        ]
+        effects = [(pair, effect(one, other, len(both)), min(len(one), len(other))) for pair, one, other in both]
+        return Comparison.of(Compared(found.ratio, pair, found.direction, count) for pair, found, count in effects)
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether `arm` is slower than `base` wherever the two differ significantly."""
+        found = self.comparison()
+        return found is not None and bool(found.significant(-1)) and not found.significant(1)
 
 
-def _comparison_sentence(found: _Comparison, cells: Cells) -> str:
-    prefix = "" if found.phase == "step" else f"{found.phase}: "
-    arm, base = (axes.phrase(found.axis, value) for value in (found.arm, found.base))
-    significant = found.significant(-1, 1)
-    if not significant:
-        ratios = [(each.effect.ratio, each.steps(found.phase)) for each in found.pairs]
-        return f"{prefix}{no_difference_clause(arm, base, ratios)}."
-    name, exceptions = namer(cells, (found.axis,)), _exceptions(found)
-    least, most, count = significant[0], significant[-1], count_phrase(len(significant))
-    if len(found.pairs) == 1:
-        return f"{prefix}{arm} is {with_interval(least.effect.ratio)} as fast as {base}."
-    if len(significant) == 1:
-        return (
-            f"{prefix}{arm} is {with_interval(least.effect.ratio)} as fast as {base} at {name(least.base)}.{exceptions}"
-        )
-    if found.common_speedup is not None and len(significant) == len(found.pairs):
-        return f"{prefix}{arm} is {pooled_ratio(found.common_speedup)} as fast as {base} in {count}."
-    where = count if len(significant) == len(found.pairs) else f"{len(significant)} cells"
-    if intervals_overlap(least.effect.ratio, most.effect.ratio):
-        ends = ratio_range(least.speedup, most.speedup)
-    else:
-        ends = f"{units.ratio(least.speedup)} ({name(least.base)}) to {units.ratio(most.speedup)} ({name(most.base)})"
-    mean = units.ratio(standard.geometric_mean(each.speedup for each in significant))
+def _comparison_sentence(asked: _Speedup, found: Comparison[TimeCellRecord]) -> str:
+    prefix = "" if asked.phase == "step" else f"{asked.phase}: "
+    arm, base = (axes.phrase(asked.axis, value) for value in (asked.arm, asked.base))
+    significant = Comparison.of(found.significant(-1, 1))
+    if significant is None:
+        return f"{prefix}{found.no_difference(arm, base)}."
+    name, exceptions = namer(asked.among, (asked.axis,)), _exceptions(asked, found)
+    amount, where = significant.describe(name)
+    count, every = len(significant.ratios), len(significant.ratios) == len(found.ratios)
+    if every and (where or count == 1):
+        return f"{prefix}{arm} is {amount} as fast as {base}{where}."
+    if count == 1:
+        return f"{prefix}{arm} is {amount} as fast as {base} at {name(significant.ratios[0].cells[0])}.{exceptions}"
+    if where:
+        amount = significant.ends
+    mean = units.ratio(standard.geometric_mean(each.ratio.value for each in significant.ratios))
+    over = count_phrase(count) if every else f"{count} cells"
     return (
-        f"{prefix}{arm} is {ends} as fast as {base}, with a geometric mean of {mean} over {where}."
-        f"{_phase_speedups(found, cells)}{_speedup_trends(found)}{exceptions}"
+        f"{prefix}{arm} is {amount} as fast as {base}, with a geometric mean of {mean} over {over}."
+        f"{_phase_speedups(asked)}{_speedup_trends(found)}{exceptions}"
     )
 
 
-def _phase_speedups(found: _Comparison, cells: Cells) -> str:
+def _phase_speedups(asked: _Speedup) -> str:
     """Return the ranges of significant speed-ups by phase: ` Forward is 1.50 to 2.51× as fast, backward 1.81×.`"""
     parts: list[str] = []
-    for phase in ("forward", "backward") if found.phase == "step" else ():
-        of_phase = _comparison(cells, found.axis, found.base, found.arm, phase)
-        significant = of_phase.significant(-1, 1) if of_phase is not None else []
-        if significant and "backward" in significant[0].base.phases:
-            verb = "" if parts else " is"
-            as_fast = "" if parts else " as fast"
-            parts.append(f"{phase}{verb} {ratio_range(significant[0].speedup, significant[-1].speedup)}{as_fast}")
+    for phase in ("forward", "backward") if asked.phase == "step" else ():
+        found = asked.comparison(phase)
+        significant = Comparison.of(found.significant(-1, 1)) if found is not None else None
+        if significant is not None and "backward" in significant.ratios[0].cells[0].phases:
+            parts.append(f"{phase} {significant.ends}" if parts else f"{phase} is {significant.ends} as fast")
     return f" {sentence(', '.join(parts))}" if parts else ""
 
 
-def _speedup_trends(found: _Comparison) -> str:
+def _speedup_trends(found: Comparison[TimeCellRecord]) -> str:
     """Return the trends of the speed-up: ` The speed-up grows with model size and context length.`
 
     In every row of cells that differ only in size (or only in context), the speed-up must never drop significantly and
     must be largest in the last cell, with an interval above that of the first cell. At least one row must have three
     cells.
     """
-    by_base = {each.base.key: each.effect.ratio for each in found.pairs}
+    by_base = {each.cells[0].key: each.ratio for each in found.ratios}
     words = []
     for axis, extent in (("size", "model size"), ("ctx", "context length")):
         rows = [
             [by_base[cell.key] for cell in sorted(row, key=partial(_axis_extent, axis=axis))]
-            for row in axes.group_ignoring([each.base for each in found.pairs], axis)
+            for row in axes.group_ignoring([each.cells[0] for each in found.ratios], axis)
             if len(row) > 1
         ]
         if any(len(row) > 2 for row in rows) and all(
@@ -270,96 +227,70 @@ def _axis_extent(cell: TimeCellRecord, axis: str) -> int:
     return cell.model.parameters or 0 if axis == "size" else int(cell.axes[axis])
 
 
-def _exceptions(found: _Comparison) -> str:
+def _exceptions(asked: _Speedup, found: Comparison[TimeCellRecord]) -> str:
     """Name the cells in which `arm` is slower, not significantly different, or launch-bound.
 
     Launch-bound cells are named only if the cell with the smallest significant speed-up is launch-bound and the cell
     with the largest is not.
     """
-    slower, same = found.significant(-1), found.significant(0)
+    bases = [each.cells[0] for each in found.ratios]
+
+    def where(cells: Cells, among: Cells = bases) -> str:
+        return name_cells_along(cells, among, (asked.axis,))
+
+    slower, same = ([each.cells[0] for each in found.significant(direction)] for direction in (-1, 0))
     text = ""
     if slower and found.significant(1):
-        text += f" It is slower for {found.where([each.base for each in slower])}."
+        text += f" It is slower for {where(slower)}."
     if same:
-        text += f" The difference is not significant for {found.where([each.base for each in same])}."
-    if found.axis in ("precision", "attention"):
-        launch_limited = {
-            cell.key for cell in launch_limited_cells(list({cell.key: cell for cell in found.cells}.values()))
-        }
+        text += f" The difference is not significant for {where(same)}."
+    if asked.axis in ("precision", "attention"):
+        launch_limited = {cell.key for cell in launch_limited_cells(found.cells)}
         significant = found.significant(-1, 1)
-        if significant[0].other.key in launch_limited and significant[-1].other.key not in launch_limited:
-            limited_cells = [each.other for each in found.pairs if each.other.key in launch_limited]
-            text += f" Kernel launches, not arithmetic, limit {found.where(limited_cells, found.cells)}."
+        limited = [each.cells[1] for each in found.ratios if each.cells[1].key in launch_limited]
+        if significant[0].cells[1] in limited and significant[-1].cells[1] not in limited:
+            text += f" Kernel launches, not arithmetic, limit {where(limited, found.cells)}."
     return text
 
 
-def _compile_payback(found: _Comparison, cells: Cells) -> Iterator[Statement]:
+def _compile_payback(found: Comparison[TimeCellRecord], cells: Cells) -> Iterator[Statement]:
     """Yield how long compilation takes, and after how many steps it pays off."""
-    paybacks: list[tuple[float, float, TimeCellRecord]] = []
-    compared: list[TimeCellRecord] = []
-    for each in found.pairs:
-        before, after = each.base.samples(found.phase), each.other.samples(found.phase)
-        compile_s = each.other.compile_s
-        if compile_s is not None and each.effect.direction == 1 and before is not None and after is not None:
-            paybacks.append((compile_s / (before.median_s - after.median_s), compile_s, each.other))
-            compared += (each.base, each.other)
-    if not paybacks:
-        return
-    paybacks.sort(key=lambda each: each[0])
-    name = namer(cells, (found.axis,))
-    (fewest, compile_s, first), (most, _, last) = paybacks[0], paybacks[-1]
-    if len(paybacks) == 1:
-        text = f"compiling takes {units.seconds(compile_s)} and pays off after {fewest:.0f} steps"
-    else:
-        ends = sorted(each[1] for each in paybacks)
-        text = (
-            f"compiling takes {units.seconds(ends[0])} to {units.seconds(ends[-1])} and pays off after "
-            f"{fewest:.0f} steps ({name(first)}) to {most:.0f} steps ({name(last)})"
-        )
-    yield Statement(f"{text}.", compared)
+    faster = [each.cells for each in found.significant(1)]
+    paybacks = [
+        (after.compile_s / (one.median_s - other.median_s), after)
+        for before, after in faster
+        if after.compile_s is not None and (one := before.samples("step")) and (other := after.samples("step"))
+    ]
+    if paybacks:
+        takes = range_text([(cell.compile_s or 0.0, cell) for _, cell in paybacks], show=units.seconds)
+        steps = range_text(paybacks, namer(cells, ("execution",)), "{:.0f} steps".format)
+        compared = [cell for pair in faster for cell in pair if pair[1].compile_s is not None]
+        yield Statement(f"compiling takes {takes} and pays off after {steps}.", compared)
 
 
 # --- parts of a step
 
 
-@dataclass(frozen=True)
-class _PhaseRatios:
-    """Ratios of the time of some phases to the time of others, one per cell, in ascending order."""
-
-    ratios: tuple[tuple[Ratio, TimeCellRecord], ...]
-
-    @property
-    def common_ratio(self) -> Pooled | None:
-        """Pooled ratio; None if the cells disagree."""
-        return pooled([found for found, _ in self.ratios])
-
-    @property
-    def differ(self) -> bool:
-        """Whether the largest ratio is significantly larger than the smallest."""
-        return not intervals_overlap(self.ratios[0][0], self.ratios[-1][0])
-
-    @property
-    def cells(self) -> tuple[TimeCellRecord, ...]:
-        return tuple(cell for _, cell in self.ratios)
-
-
-def _phase_ratios(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _PhaseRatios | None:
+def _phase_ratios(
+    cells: Cells, upper: Sequence[str], lower: Sequence[str] = ("forward",)
+) -> Comparison[TimeCellRecord] | None:
     """Return the ratio of the time of phases `upper` to that of `lower`, for each cell with an interval."""
-    found = [
-        (phase_ratio, cell)
+    return Comparison.of(
+        Compared(found, (cell,), direction(found), len(one))
         for cell in cells
-        if (one := cell.sum_of_phases(upper)) and (other := cell.sum_of_phases(lower)) and standard.median(other) > 0
-        if standard.median(one) > 0 and (phase_ratio := ratio(one, other)).low is not None
-    ]
-    return _PhaseRatios(tuple(sorted(found, key=lambda each: each[0].value))) if found else None
+        if (one := cell.sum_of_phases(upper)) and (other := cell.sum_of_phases(lower))
+        if standard.median(one) > 0 and standard.median(other) > 0 and (found := ratio(one, other))
+    )
 
 
-def _phase_ratios_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[tuple[str, Cells, _PhaseRatios, Namer]]:
+def _phase_ratios_by_setting(
+    cells: Cells, upper: str, lower: str
+) -> Iterator[tuple[str, Cells, Comparison[TimeCellRecord], Namer]]:
     """Yield a prefix, cells, their ratios and a namer: for all cells if they agree, otherwise for each setting."""
 
     def agree(some: Cells) -> bool:
         found = _phase_ratios(some, (upper,), (lower,))
-        return found is not None and found.common_ratio is not None
+        return found is not None and found.pooled is not None
 
     for where, group in _by_setting(cells, agree):
         if (found := _phase_ratios(group, (upper,), (lower,))) is not None:
@@ -369,27 +300,19 @@ def _phase_ratios_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[t
 
 def _backward(cells: Cells) -> Iterator[Statement]:
     for where, group, found, name in _phase_ratios_by_setting(cells, "backward", "forward"):
-        undecided = [
-            (phase_ratio, len(timed.samples_s))
-            for phase_ratio, cell in found.ratios
-            if contains_one(phase_ratio) and (timed := cell.samples("backward"))
-        ]
-        if found.common_ratio is not None and len(found.ratios) > 1:
-            both = _phase_ratios(group, FORWARD_BACKWARD, ("forward",))
-            together = both.common_ratio if both is not None else None
-            in_cells = count_phrase(len(found.ratios))
-            text = f"backward takes {pooled_ratio(found.common_ratio)} as long as forward in {in_cells}."
-            if together:
+        undecided = [each for each in found.ratios if contains_one(each.ratio)]
+        amount, where_agreed = found.describe(name)
+        text = f"backward takes {amount} as long as forward{where_agreed}."
+        if where_agreed:
+            both = _phase_ratios(group, FORWARD_BACKWARD)
+            if both is not None and (together := both.pooled) is not None:
                 text += f" Forward, loss and backward together take {pooled_ratio(together)} as long as forward alone."
         elif len(undecided) == len(found.ratios):
-            text = f"{no_difference_clause('backward', 'forward', undecided)}."
-        elif len(found.ratios) == 1:
-            text = f"backward takes {with_interval(found.ratios[0][0])} as long as forward."
-        elif found.differ:
+            text = f"{found.no_difference('backward', 'forward')}."
+        elif len(found.ratios) > 1 and found.differ:
             text = f"{_backward_range(found, name)}{_backward_without_launch_bound(found, group)}"
-        else:
-            ends = ratio_range(found.ratios[0][0].value, found.ratios[-1][0].value)
-            text = f"backward takes {ends} as long as forward; the cells do not differ significantly."
+        elif len(found.ratios) > 1:
+            text = f"{text[:-1]}; the cells do not differ significantly."
             if undecided:
                 text += (
                     f" In {len(undecided)} of {len(found.ratios)} cells, backward and forward do not differ measurably."
@@ -397,54 +320,45 @@ def _backward(cells: Cells) -> Iterator[Statement]:
         yield Statement(f"{where}{text}", found.cells)
 
 
-def _backward_range(found: _PhaseRatios, name: Namer) -> str:
+def _backward_range(found: Comparison[TimeCellRecord], name: Namer) -> str:
     """Return the smallest and the largest ratio; an end is not stated as a ratio if its interval contains 1."""
-    (low, least), (high, most) = found.ratios[0], found.ratios[-1]
-    for phase_ratio, cell, equal, same in ((high, most, low, least), (low, least, high, most)):
-        if contains_one(equal):
+    first, last = found.ratios[0], found.ratios[-1]
+    for known, equal in ((last, first), (first, last)):
+        if contains_one(equal.ratio):
             return (
-                f"backward takes {with_interval(phase_ratio)} as long as forward at {name(cell)}. At {name(same)}, the "
-                f"two do not differ measurably (95 % CI of the ratio {interval(equal)})."
+                f"backward takes {with_interval(known.ratio)} as long as forward at {name(known.cells[0])}. At "
+                f"{name(equal.cells[0])}, the two do not differ measurably (95 % CI of the ratio "
+                f"{interval(equal.ratio)})."
             )
-    return (
-        f"backward takes {ratio_with_name(low, name(least))} to {ratio_with_name(high, name(most))} as long as forward."
-    )
+    return f"backward takes {found.describe(name)[0]} as long as forward."
 
 
-def _backward_without_launch_bound(found: _PhaseRatios, group: Cells) -> str:
+def _backward_without_launch_bound(found: Comparison[TimeCellRecord], group: Cells) -> str:
     """Return the ratio in the cells that are not launch-bound.
 
     Empty unless there are at least two such cells, and at least one launch-bound cell.
     """
     launch_limited = {cell.key for cell in launch_limited_cells(group)}
-    not_launch_bound = _PhaseRatios(tuple(each for each in found.ratios if each[1].key not in launch_limited))
-    if not 2 <= len(not_launch_bound.ratios) < len(found.ratios):
+    rest = Comparison.of(each for each in found.ratios if each.cells[0].key not in launch_limited)
+    if rest is None or not 2 <= len(rest.ratios) < len(found.ratios):
         return ""
-    ratio_text = (
-        pooled_ratio(not_launch_bound.common_ratio)
-        if not_launch_bound.common_ratio
-        else ratio_range(not_launch_bound.ratios[0][0].value, not_launch_bound.ratios[-1][0].value)
-    )
-    which = f"the {len(not_launch_bound.cells)} cells that are not launch-bound"
-    if len(not_launch_bound.cells) <= MAX_ALL_NAMED // 2:
-        which = f"cells that are not launch-bound ({name_cells_along(not_launch_bound.cells, group)})"
-    return f" In {which}, it takes {ratio_text} as long."
+    which = f"the {len(rest.cells)} cells that are not launch-bound"
+    if len(rest.cells) <= MAX_ALL_NAMED // 2:
+        which = f"cells that are not launch-bound ({name_cells_along(rest.cells, group)})"
+    return f" In {which}, it takes {pooled_ratio(rest.pooled) if rest.pooled else rest.ends} as long."
 
 
 def _optimizer(cells: Cells) -> Iterator[Statement]:
     for where, _, found, name in _phase_ratios_by_setting(cells, "optimizer", "step"):
-        if len(found.ratios) == 1:
-            share = f"{share_with_interval(found.ratios[0][0])} of the step"
-        elif found.common_ratio is not None and found.common_ratio.value + found.common_ratio.max_deviation <= 1:
-            share = f"{pooled_share(found.common_ratio)} of the step in {count_phrase(len(found.ratios))}"
+        shares, common = [(each.ratio.value, each.cells[0]) for each in found.ratios], found.pooled
+        if len(shares) == 1:
+            share = f"{share_with_interval(found.ratios[0].ratio)} of the step"
+        elif common is not None and common.value + common.max_deviation <= 1:
+            share = f"{pooled_share(common)} of the step in {count_phrase(len(shares))}"
         elif found.differ:
-            share = (
-                f"{share_range([(phase_ratio.value, cell) for phase_ratio, cell in found.ratios], name)} of the step"
-            )
+            share = f"{range_text(shares, name)} of the step"
         else:
-            low, high = (units.share(phase_ratio.value) for phase_ratio, _ in (found.ratios[0], found.ratios[-1]))
-            ends = low if low == high else f"{low} to {high}"
-            share = f"{ends} of the step; the cells do not differ significantly"
+            share = f"{range_text(shares)} of the step; the cells do not differ significantly"
         yield Statement(f"{where}the optimizer takes {share}.", found.cells)
 
 
@@ -537,55 +451,37 @@ def _flat_times(cells: Cells) -> Iterator[Statement]:
 # --- growth
 
 
-def _power_laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
-    """Return a power law for the step times of each row of at least three cells along `ctx` or `size`.
+def _growths(cells: Cells, axis: str, symbol: str) -> list[Growth[TimeCellRecord]]:
+    """Return how the time of a step grows in each row of at least three cells along `ctx` or `size`.
 
-    Launch-bound cells are left out because their time does not grow. A law is left out if the interval of its exponent
-    contains 0, or if the mean times do not grow.
+    Launch-bound cells are left out because their time does not grow.
     """
-    found: list[tuple[PowerLaw, Cells]] = []
     launch_limited = {cell.key for cell in launch_limited_cells(cells)}
-    for row in axes.group_ignoring([cell for cell in cells if cell.key not in launch_limited], axis):
-        points = sorted(
-            (_axis_extent(cell, axis), number, timed, cell)
-            for number, cell in enumerate(row)
-            if (timed := cell.samples("step")) is not None and timed.median_s > 0
-        )
-        sizes = [extent for extent, *_ in points]
-        if len(set(sizes)) == len(sizes) > 2:
-            law = power_law(sizes, [timed.median_s for _, _, timed, _ in points])
-            of_those = [timed for size, _, timed, _ in points if isinstance(law, PowerLaw) and size >= law.sizes[0]]
-            if isinstance(law, PowerLaw) and law.low > 0 and of_those[0].mean_s < of_those[-1].mean_s:
-                found.append((law, [cell for *_, cell in points]))
-    return found
+    rows = axes.group_ignoring([cell for cell in cells if cell.key not in launch_limited], axis)
+    quantity = "forward time" if cells[0].cell.mode in ("forward", "inference") else "step time"
+    found = (fit_growth(quantity, symbol, row, partial(_axis_extent, axis=axis), _step_median_s) for row in rows)
+    return [
+        each
+        for each in found
+        if each is not None and isinstance(each.law, PowerLaw) and each.is_significant(_step_mean_s)
+    ]
+
+
+def _step_median_s(cell: TimeCellRecord) -> float | None:
+    return timed.median_s if (timed := cell.samples("step")) else None
+
+
+def _step_mean_s(cell: TimeCellRecord) -> float | None:
+    return timed.mean_s if (timed := cell.samples("step")) else None
 
 
 def _growth(cells: Cells) -> Iterator[Statement]:
-    for axis, symbol, noun in (("ctx", "ctx", "the context length"), ("size", "P", "the number of parameters P")):
+    for axis, symbol, along in (("ctx", "ctx", " with the context length"), ("size", "P", " with the parameters P")):
         for where, group in _by_setting(cells, lambda _: False):
-            if laws := _power_laws(group, axis):
-                what = "forward time" if group[0].cell.mode in ("forward", "inference") else "step time"
-                text = f"{where}{what} grows with {noun} {_power_law_text(laws, group, axis, symbol)}."
-                yield Statement(text, tuple(cell for _, row in laws for cell in row))
-
-
-def _power_law_text(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, symbol: str) -> str:
-    """Describe each law, or the range of the exponents if there are many: `as ctx^1.08 ± 0.03 at small (…), …`."""
-    name = namer(group, (axis,))
-    if len(laws) > MAX_LISTED_ROWS:
-        ordered = sorted(laws, key=lambda each: each[0].exponent)
-        ends = " to ".join(f"{exponent(law, symbol)} ({name(row[0])})" for law, row in (ordered[0], ordered[-1]))
-        return f"as {ends}, over {len(laws)} settings"
-    alone = len(axes.group_ignoring(group, axis)) == 1
-    words = []
-    for law, row in laws:
-        ends = " to ".join(
-            units.count(size) if axis == "size" else f"{size:.0f}" for size in (law.sizes[0], law.sizes[-1])
-        )
-        at = "" if alone else f" for {name(row[0])}"
-        what = "contexts" if axis == "ctx" else "sizes"
-        words.append(f"as {exponent(law, symbol)}{at} ({len(law.sizes)} {what}, {ends})")
-    return ", ".join(words)
+            if group and (growths := _growths(group, axis, symbol)):
+                name = None if len(axes.group_ignoring(group, axis)) == 1 else namer(group, (axis,))
+                text = f"{where}{growth_text(growths, name, along)}."
+                yield Statement(text, tuple(cell for growth in growths for cell in growth.cells))
 
 
 # --- rates
@@ -605,7 +501,7 @@ def _rates(cells: Cells) -> Iterator[Statement]:
         found.sort(key=lambda each: each[0])
         rates = found[-1][1].rates
         source = f" ({rates.peak_source})" if rates and rates.peak_source else ""
-        reached = share_range(found, namer(cells, ("precision",)))
+        reached = range_text(found, namer(cells, ("precision",)))
         text = f"over the whole step, matrix products reach {reached} of the hardware's {precision} peak."
         yield Statement(f"{text} The peak is {units.flop_rate(peak)}{source}.", tuple(cell for _, cell in found))
 
@@ -827,16 +723,13 @@ def _relative_std_text(found: Sequence[RelativeStd], name: Namer) -> str:
 
 
 def _peak_memory(cells: Cells, name: Namer) -> Iterator[Statement]:
-    known = sorted(
-        ((peak, cell) for cell in cells if cell.outcome == "ok" and (peak := cell.memory.allocated_peak_bytes)),
-        key=lambda each: each[0],
-    )
+    known = [(peak, cell) for cell in cells if cell.outcome == "ok" and (peak := cell.memory.allocated_peak_bytes)]
     if known:
-        (low, least), (high, most) = known[0], known[-1]
-        text = f"ranges from {units.size(low)} ({name(least)}) to {units.size(high)} ({name(most)})"
-        if units.size(low) == units.size(high):
-            text = f"is {units.size(high)}{f' in {count_phrase(len(known))}' * (len(known) > 1)}"
-        yield Statement(f"peak allocated memory {text}.", tuple(cell for _, cell in known), about="memory")
+        yield Statement(
+            f"peak allocated memory is {range_text(known, name, units.size)}.",
+            tuple(cell for _, cell in known),
+            about="memory",
+        )
 
 
 def _memory_limits(cells: Cells) -> Iterator[Statement]:

@@ -13,6 +13,7 @@ import statistics as standard
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
+from sysbench.commands.time.cautions import judge
 from sysbench.commands.time.record import (
     CeilingRecord,
     EnergyRecord,
@@ -27,9 +28,9 @@ from sysbench.commands.time.spec import TimeCell
 from sysbench.log import cautions
 from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
-from sysbench.log.events import Event, Reading
+from sysbench.log.events import Event, ProcessPeaks, Reading
 from sysbench.log.predictions import prediction_of
-from sysbench.log.records import PeakRecord, PhaseRecord
+from sysbench.log.records import PhaseRecord
 from sysbench.spec import hardware
 from sysbench.spec.model import ModelCell
 
@@ -84,8 +85,7 @@ def fold(events: Iterable[Event]) -> TimeRecord:
         **run_record.run_fields(run),
         ceilings=[
             ceiling.as_record(
-                CeilingRecord,
-                seen_at=None if ceiling.seen_at_s is None else run_record.iso(ceiling.seen_at_s),
+                CeilingRecord, seen_at=None if ceiling.seen_at_s is None else run_record.iso(ceiling.seen_at_s)
             )
             for ceiling in run.ceilings.values()
         ],
@@ -104,7 +104,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
         **run_record.model_cell_fields(cell, seen),
         cautions=[
             *cautions.thread_contention(seen),
-            *cautions.judge(cell, seen, rates, run.lost),
+            *judge(cell, seen, rates, run.lost),
             *cautions.shared_cores(cell, seen, run),
             *(prediction.cautions() if prediction else ()),
             *cautions.assumptions(seen),
@@ -116,12 +116,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
         loss=seen.checked.loss if seen.checked else None,
         phases=phases,
         warmup_samples_s=seen.warmup_s,
-        memory=PeakRecord(
-            allocated_peak_bytes=seen.memory.allocated_peak_bytes if seen.memory else None,
-            reserved_peak_bytes=seen.memory.reserved_peak_bytes if seen.memory else None,
-            device_used_peak_bytes=seen.device_used_peak_bytes,
-            host_rss_peak_bytes=max(rss_bytes, default=None),
-        ),
+        memory=run_record.peak_record(seen, host_rss_peak_bytes=max(rss_bytes, default=None)),
         rates=rates,
         readings=_readings(seen.measured_readings or seen.readings),
         energy=energy(cell, seen),
@@ -138,9 +133,7 @@ def _ranks(cell: TimeCell, seen: CellEvents) -> list[RankRecord]:
             rank=rank,
             phases=run_record.phases_of(cell.phases, each.steps),
             loss=each.checked.loss if each.checked else None,
-            allocated_peak_bytes=each.memory.allocated_peak_bytes if each.memory else None,
-            reserved_peak_bytes=each.memory.reserved_peak_bytes if each.memory else None,
-            host_rss_peak_bytes=each.memory.host_rss_peak_bytes if each.memory else None,
+            **(each.memory.fields_of(ProcessPeaks) if each.memory else {}),
         )
         for rank, each in sorted({0: seen, **seen.ranks}.items())
     ]

@@ -20,6 +20,7 @@ from sysbench.commands.time.live_state import (
 )
 from sysbench.log.predictions import MARK
 from sysbench.render import theme
+from sysbench.render.axis_columns import axis_columns, axis_values
 from sysbench.render.dashboard.board import Quantity, layout, outcome_word
 from sysbench.render.dashboard.canvas import Canvas, Piece, remaining_text, round_remaining
 from sysbench.render.dashboard.run_state import mean_and_deviation
@@ -264,7 +265,7 @@ def _finished(cells: Sequence[TimedCell], axis_names: Sequence[str]) -> Table:
     """Return finished cells by phase."""
     phases = list(dict.fromkeys(name for each in cells for name, _, _ in each.phases if name != "step"))
     columns = (
-        *axes.columns(axis_names),
+        *axis_columns(axis_names),
         *_phase_columns(phases),
         Column("step", "whole step", "s"),
         Column("", "achieved", "flops_per_s", importance=3),
@@ -276,5 +277,5 @@ def _finished(cells: Sequence[TimedCell], axis_names: Sequence[str]) -> Table:
             by_name = {name: Measure(mean, deviation) for name, mean, deviation in each.phases}
             achieved = Measure(each.step_flops / each.step[0]) if each.cell.shape_with_formulas else EMPTY_CELL
             numbers = [*(by_name.get(name) for name in phases), by_name["step"], achieved]
-        body.append((*axes.values(each.cell.model_dump(), axis_names), *numbers))
+        body.append((*axis_values(each.cell.model_dump(), axis_names), *numbers))
     return Table("finished", "", columns, tuple(body), len(axis_names))

@@ -8,11 +8,12 @@ from typing import Annotated, Final, Literal, Self, get_args
 from pydantic import AfterValidator, Field, model_validator
 
 from sysbench.commands.time.spec import TimeCell
+from sysbench.log.events import Ceiling, ProcessPeaks
 from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.model import Phase, Precision
-from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, Moment, PerSecond, Seconds, Size, Unbounded
+from sysbench.spec.model import Phase
+from sysbench.spec.quantities import Amount, Count, Finite, Flops, Moment, PerSecond, Seconds, Unbounded
 
 FORWARD_BACKWARD: Final = ("forward", "loss", "backward")
 """Phases of "forward and backward": including the loss, excluding the optimizer and zeroing gradients."""
@@ -110,17 +111,13 @@ class EnergyRecord(Frozen):
     """Approximate number of steps needed to report the energy."""
 
 
-class RankRecord(Frozen):
+class RankRecord(ProcessPeaks):
     """Results of one rank of a cell."""
 
     rank: Count
     phases: dict[str, PhaseRecord]
     """The phases of the cell's record, with the samples of this rank."""
     loss: Unbounded | None
-    allocated_peak_bytes: Bytes | None
-    reserved_peak_bytes: Bytes | None
-    host_rss_peak_bytes: Bytes | None
-    """Highest resident set size of the rank's process so far, including earlier cells."""
 
     @property
     def median_step_s(self) -> float | None:
@@ -207,20 +204,11 @@ class TimeCellRecord(ModelCellRecord):
         return self
 
 
-class CeilingRecord(Frozen):
-    """Highest rate of a large matrix product on this machine, in this run or in an earlier one."""
+class CeilingRecord(Ceiling):
+    """The ceiling of a device; no rate is compared with a disturbed one."""
 
-    device: str
-    precision: Precision
-    threads: Size | None = Field(default=None, exclude_if=lambda value: value is None)
-    matmul_flops_per_s: PerSecond
-    matmul_size: Count
-    disturbed: bool = Field(default=False, exclude_if=lambda value: not value)
-    """Whether other processes slowed the products down: no rate is then compared with it."""
     seen_at: Moment | None = Field(default=None, exclude_if=lambda value: value is None)
     """When an earlier run saw this rate; None if this run saw it."""
-    flops_per_s_now: PerSecond | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Rate in this run, if an earlier run saw a higher one."""
 
 
 class TimeRecord(RunRecord[TimeCellRecord]):

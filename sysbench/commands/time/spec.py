@@ -11,13 +11,11 @@ from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 from sysbench.spec import hardware
 from sysbench.spec.axes import Counts, Sizes, parse_share, split_words
 from sysbench.spec.axis import Axis
-from sysbench.spec.model import EFFORT, STEP, STEPS, WARMUP, Mode, ModelCell, ModelSpec, Modes, Precision
+from sysbench.spec.model import EFFORT, STEP, STEPS, WARMUP, Mode, ModelCell, ModelSpec, Modes, Precision, Sync
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Share, Size, Steps
 from sysbench.spec.ranks import NODE_RANKS, Interconnect
 from sysbench.spec.run import SavedOptions
-
-Sync = Literal["phase", "step"]
 
 SYNC = Axis("setting", comparison="controlled", compared_as="synchronization", label="synchronized by {}")
 HOST = Axis("setting", compared_as="predicted host", label="host {}")
@@ -167,14 +165,9 @@ class TimeSpec(ModelSpec):
         """Yield every cell in the order of measurement; cells that differ only in the GPU are consecutive."""
         device = {"device": "cpu"} if self.simulate else {}
         for point in self.grid():
-            yield TimeCell(
-                **{
-                    **point,
-                    **device,
-                    "max_steps": max(self.max_steps, point["steps"]),
-                    "interconnect": self.interconnect if point["ranks"] > NODE_RANKS else None,
-                }
-            )
+            point.update(device, max_steps=max(self.max_steps, point["steps"]))
+            point["interconnect"] = self.interconnect if point["ranks"] > NODE_RANKS else None
+            yield TimeCell(**point)
 
 
 class TimeOptions(SavedOptions):

@@ -21,6 +21,7 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.outcomes import MEASURED
 from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
+from sysbench.render.axis_columns import axis_values
 from sysbench.render.declared import (
     DeclaredTable,
     Each,
@@ -571,7 +572,7 @@ class _Grid:
         )
         rows: dict[str, dict[Any, TimeCellRecord]] = {}
         for cell in record.cells:
-            key = (*axes.values(cell.axes, row_axes), *((cell.cell.size, cell.cell.model) if rows_are_models else ()))
+            key = (*axis_values(cell.axes, row_axes), *((cell.cell.size, cell.cell.model) if rows_are_models else ()))
             rows.setdefault(str(key), {})[column_of(cell)] = cell
         column_values = tuple(dict.fromkeys(column_of(cell) for cell in record.cells))
         return cls(record, column_values, row_axes, tuple(rows.values()))

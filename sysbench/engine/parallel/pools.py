@@ -290,7 +290,6 @@ def _last_line(said: str) -> str:
 
 
 def _left_in(place: Path) -> list[Event]:
-    """Return the events in the log that a shard left behind in a directory; empty if there is no log."""
     try:
         return list(journal.read(place / "shard.jsonl"))
     except LogError:

@@ -6,6 +6,7 @@ with torch's own rendezvous; but a rank runs only cells of its own command line.
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -76,16 +77,10 @@ STOPPED = b"s"
 def limited(connection: Connection, duration_s: float = HANDSHAKE_S) -> Iterator[None]:
     """Set a timeout for every read from a connection in this context; a read that takes longer raises OSError."""
     # A Connection has no timeout of its own; its duplicated descriptor refers to the same socket.
-    with socket.socket(fileno=_duplicate(connection)) as same:
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(duration_s), 0))
         yield
         same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
-
-
-def _duplicate(connection: Connection) -> int:
-    import os
-
-    return os.dup(connection.fileno())
 
 
 def connected(taken: socket.socket) -> Connection:

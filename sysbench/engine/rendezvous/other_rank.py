@@ -48,25 +48,25 @@ def serve(
     """
     connection = _connection(own, min(GATHERING_S, timeout_s))
     try:
-        deliver = _introduced(connection, own, hello)
+        welcome = _introduced(connection, own, hello)
     except (AuthenticationError, EOFError, OSError, ValueError) as error:
         raise UsageError(
             f"the process that listens at {own.address} port {own.port} is not rank 0 of this run, or has another "
             "SYSBENCH_KEY"
         ) from error
-    if deliver.refused is not None:
-        raise UsageError(deliver.refused)
-    seat = _Seat(connection, own, cells, launcher or PlainLauncher())
+    if welcome.refused is not None:
+        raise UsageError(welcome.refused)
+    relay = _WorkerRelay(connection, own, cells, launcher or PlainLauncher())
     with catch_interrupts() as interrupts:
         try:
-            while not interrupts.requested and seat.attend():
+            while not interrupts.requested and relay.relay_next():
                 pass
             if interrupts.requested:
                 with suppress(OSError):
                     connection.send_bytes(STOPPED)
                 raise KeyboardInterrupt
         finally:
-            seat.clear()
+            relay.close()
 
 
 def _connection(own: LaunchedRank, patience_s: float) -> Connection:
@@ -92,7 +92,7 @@ def _introduced(connection: Connection, own: LaunchedRank, hello: Hello) -> Welc
     return Welcome.model_validate_json(connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES))
 
 
-class _Seat:
+class _WorkerRelay:
     """One rank: its connection to rank 0, and its worker while there is one."""
 
     def __init__(
@@ -105,7 +105,7 @@ class _Seat:
         self._worker: WorkerProcess | None = None
         self._devices: list[DeviceInfo] = []
 
-    def attend(self) -> bool:
+    def relay_next(self) -> bool:
         """Wait up to a second for a message from rank 0 or the worker; process it. Return False once dismissed."""
         worker = self._worker
         waiting = [self._connection.fileno()]
@@ -113,31 +113,31 @@ class _Seat:
             waiting += [worker.source, *([worker.sentinel] if worker.sentinel is not None else [])]
         ready, _, _ = select.select(waiting, [], [], 1.0)
         if worker is not None and worker.source in ready:
-            self._hand_on(worker)
+            self._forward_event(worker)
         elif worker is not None and not worker.alive:
-            self._bury(0)
+            self._report_end(0)
         if self._connection.fileno() in ready:
-            return self._obey()
+            return self._follow_order()
         return True
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Stop the worker, and close the connection."""
         if self._worker is not None:
             self._worker.close(0)
         self._connection.close()
 
-    def _hand_on(self, worker: WorkerProcess) -> None:
+    def _forward_event(self, worker: WorkerProcess) -> None:
         try:
             event = worker.receive()
         except (WorkerGoneError, InvalidMessageError):
-            self._bury(GOODBYE_S)
+            self._report_end(GOODBYE_S)
             return
         if isinstance(event, WorkerReady):
             self._devices = event.devices
         if event is not None:
             self._send(encode(event))
 
-    def _bury(self, patience_s: float) -> None:
+    def _report_end(self, patience_s: float) -> None:
         """Stop the worker if it is still running, and report its end to rank 0."""
         if self._worker is not None:
             exited, self._worker = self._worker.end(patience_s), None
@@ -147,13 +147,13 @@ class _Seat:
         try:
             self._connection.send_bytes(message)
         except OSError as error:
-            raise self._abandoned() from error
+            raise self._lost_rank_zero() from error
 
-    def _obey(self) -> bool:
+    def _follow_order(self) -> bool:
         try:
             message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)
         except (EOFError, OSError) as error:
-            raise self._abandoned() from error
+            raise self._lost_rank_zero() from error
         if message[:1] == FOR_THE_WORKER:
             if self._worker is not None:
                 self._command(self._worker, protocol.decode(message[1:]))
@@ -162,10 +162,10 @@ class _Seat:
             raise SysbenchError("rank 0 sent a message that is not a command")
         match ORDER.validate_json(message[1:]):
             case Launch():
-                self._bury(0)
+                self._report_end(0)
                 self._worker = WorkerProcess(self._launcher)
             case Close(patience_s=patience_s):
-                self._bury(patience_s)
+                self._report_end(patience_s)
             case Dismiss():
                 return False
         return True
@@ -185,7 +185,7 @@ class _Seat:
         try:
             worker.send(command)
         except WorkerGoneError:
-            self._bury(GOODBYE_S)
+            self._report_end(GOODBYE_S)
 
     def _device(self, command: protocol.Measure) -> DeviceInfo:
         alike = [each for each in self._devices if each.type == command.device.type]
@@ -199,5 +199,5 @@ class _Seat:
             )
         return alike[self._own.local_rank]
 
-    def _abandoned(self) -> SysbenchError:
+    def _lost_rank_zero(self) -> SysbenchError:
         return SysbenchError(f"rank 0 at {self._own.address} disconnected")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-import sysbench
 from sysbench.engine.sensors.memory_limits import memory_limits
 from sysbench.log.events import HostInfo
+from sysbench.package import DIRECTORY
 
 COMMAND_TIMEOUT_S = 0.5
 """Time limit for git and sysctl, which answer within 5 ms unless a file system hangs."""
@@ -45,7 +45,7 @@ def host_info() -> HostInfo:
         logical_cores=os.cpu_count() or 1,
         memory_bytes=_memory_bytes(root),
         container=container_kind(root, os.environ) is not None,
-        commit=commit_of(Path(sysbench.__file__).parent),
+        commit=commit_of(DIRECTORY),
     )
 
 

@@ -193,13 +193,13 @@ class Gpu:
         answer = self._query("memory")
         return Memory(int(answer.total), int(answer.free), int(answer.used)) if answer is not None else None
 
-    def compute_pids(self) -> frozenset[int] | None:
-        """Return the ids, as the driver reports them, of the processes that compute on this GPU; None if unknown.
+    def compute_processes(self) -> Sequence[Any] | None:
+        """Return the processes that compute on this GPU, as the driver reports them; None if unknown.
 
         Slow: takes milliseconds, and holds a driver lock.
         """
-        answer = self._query("processes")
-        return frozenset(int(process.pid) for process in answer) if answer is not None else None
+        answer: Sequence[Any] | None = self._query("processes")
+        return answer
 
     def losses(self) -> list[LostValue]:
         """Return the values lost since the last call."""
@@ -293,7 +293,6 @@ def _text(binding: ModuleType, function: str) -> str | None:
 
 
 def _board(binding: ModuleType, instance: object) -> object:
-    """Return the GPU that contains a MIG instance, or the instance itself if its GPU is unknown."""
     try:
         board: object = binding.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)
     except binding.NVMLError:

@@ -139,11 +139,11 @@ class SystemSampler:
         """
         if self._gpu is None:
             return None
-        listed = [gpu.compute_pids() for gpu in (self._gpu, *self._other_gpus)]
+        listed = [gpu.compute_processes() for gpu in (self._gpu, *self._other_gpus)]
         self._collect_gpu_losses(self._clock())
         if listed[0] is None:
             return None
-        pids = set().union(*(each for each in listed if each is not None))
+        pids = {int(process.pid) for processes in listed for process in processes or ()}
         self._own_pids |= descendants_of(os.getpid()) | self._tree.pids
         others = pids - self._own_pids
         if not others:
@@ -169,7 +169,6 @@ class SystemSampler:
         self._gpus.clear()
 
     def _open_nvml(self) -> Nvml | None:
-        """Return NVML, initialised on first use; None if it is unavailable."""
         if not self._nvml_tried:
             self._nvml_tried = True
             try:

@@ -211,6 +211,7 @@ def output_layer(model: nn.Module, vocabulary: int | None) -> nn.Module | None:
         and isinstance(weight := getattr(module, "weight", None), Tensor)
         and weight.shape[0] == vocabulary
     }
-    outermost = [name for name in linear if name.rpartition(".")[0] not in linear]  # an adapter holds its layer
+    # An adapter holds its layer, and linear layers of its own.
+    outermost = [name for name in linear if not any(name.startswith(f"{other}.") for other in linear)]
     named_so = [name for name in outermost if "head" in name or "output" in name]
     return linear[(named_so or outermost)[-1]] if linear else None

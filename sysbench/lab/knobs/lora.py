@@ -24,7 +24,7 @@ _BUILT_IN_TARGETS = "q+v"
 """Queries and values, as peft's default for Llama and most other models."""
 
 
-def add_adapters(model: nn.Module, rank: int, targets: str | None, device: torch.device) -> None:
+def add_adapters(model: nn.Module, rank: int, targets: str | None, device: torch.device, seed: int) -> None:
     """Freeze the model, and put an adapter of `rank` beside each linear layer that `targets` names.
 
     None        peft's default for the type of a model from transformers; queries and values of the built-in model;
@@ -46,6 +46,7 @@ def add_adapters(model: nn.Module, rank: int, targets: str | None, device: torch
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     if targets is not None or model_type not in TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING:
         names = "|".join(map(re.escape, _layers(model, rank, targets or ALL_LINEAR)))
+    torch.manual_seed(seed)  # every rank draws the same adapters
     with device, warnings.catch_warnings():
         # GPT-2's Conv1D has its weights transposed, which peft sees, and sets the option.
         warnings.filterwarnings("ignore", "fan_in_fan_out")

@@ -21,15 +21,15 @@ from typing import Any
 
 import torch
 
-import sysbench
 from sysbench.errors import SysbenchError, UnavailableError, nearest, unknown
 from sysbench.lab.memory.allocator import is_out_of_memory
 from sysbench.log.events import CodeFile
+from sysbench.package import DIRECTORY
 
 MAX_PRINTED_CHARACTERS = 2000
 """Number of characters that are kept from the output of the user's code."""
 
-_LIBRARY_DIRECTORIES = tuple(str(Path(module.__file__ or "").parent) for module in (torch, sysbench))
+_LIBRARY_DIRECTORIES = (str(Path(torch.__file__).parent), str(DIRECTORY))
 
 
 _IMPORTED_S: dict[str, float] = {}

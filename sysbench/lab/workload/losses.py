@@ -72,7 +72,6 @@ class Loss:
 
 
 def _count_required(function: Callable[..., Any]) -> int:
-    """Return the number of positional arguments that a function requires."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return sum(each.default is each.empty and each.kind in positional for each in parameters)

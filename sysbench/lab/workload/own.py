@@ -171,7 +171,6 @@ def _config_model(cell: ModelCell, own: OwnModel) -> nn.Module:
 
 
 def _prepare_model(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
-    """Move the model to the device, and switch it to training or inference mode."""
     tensors = [*model.parameters(), *model.buffers()]
     if any(each.device.type == "meta" for each in tensors):
         raise UnavailableError(

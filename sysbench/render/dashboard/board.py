@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sysbench import cells as axes
 from sysbench.render import theme
+from sysbench.render.axis_columns import axis_columns
 from sysbench.render.dashboard.canvas import Canvas, memoized
 from sysbench.render.dashboard.run_state import CellState, RunState
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Table, Word
@@ -156,7 +157,7 @@ def _table(
         "board",
         "",
         (
-            *axes.columns(grid.row_axes),
+            *axis_columns(grid.row_axes),
             *(
                 Column(str(at), str(grid.column_values[at]), quantity.unit, heading, wide_range=quantity.wide_range)
                 for at in columns

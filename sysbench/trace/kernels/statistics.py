@@ -245,7 +245,6 @@ class OperatorSums:
 
 
 def _sum_with_nested(values: Integers, parents: Integers, depth: Integers) -> Integers:
-    """Return, for each operator, the sum of its own value and the values of all operators nested in it."""
     total = values.copy()
     order = np.argsort(-depth, kind="stable")
     levels = np.flatnonzero(np.diff(depth[order], prepend=-1, append=-1))
@@ -257,7 +256,6 @@ def _sum_with_nested(values: Integers, parents: Integers, depth: Integers) -> In
 
 
 def _is_nested_in_same_name(name: Integers, parents: Integers) -> NDArray[np.bool_]:
-    """Return whether each operator is nested in another operator of the same name."""
     same = np.zeros(len(name), bool)
     outer, inside = parents.copy(), np.flatnonzero(parents != NONE)
     while len(inside):

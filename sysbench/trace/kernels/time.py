@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.trace.attribution import MIN_SLICE_ROWS, Attribution, LaunchedWork, Slice
-from sysbench.trace.columns import distinct, sum_by_group, sum_by_key, take_or_none, unique_with_inverse
+from sysbench.trace.columns import distinct, map_distinct, sum_by_group, sum_by_key, take_or_none, unique_with_inverse
 from sysbench.trace.kernels.names import classify, precision, short_name
 from sysbench.trace.range_tree import RangeTree
 from sysbench.trace.recording import NONE, Integers, Table
@@ -49,9 +49,7 @@ class Kernels:
 
     def are_products(self, name: Integers) -> NDArray[np.bool_]:
         """Return whether each of these kernels is a matrix product."""
-        different, which = unique_with_inverse(name)
-        products = [self[each].kernel_class == "matmul" for each in different.tolist()]
-        return np.array(products, bool)[which] if products else np.zeros(0, bool)
+        return map_distinct(lambda name: self[name].kernel_class == "matmul", name, bool)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from sysbench.spec import hardware as known_hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import Attention, ModelCell, ModelShape, Precision
 from sysbench.spec.ranks import layout
-from sysbench.trace.columns import distinct, first_positions, unique_with_inverse
+from sysbench.trace.columns import distinct, first_positions, map_distinct, unique_with_inverse
 from sysbench.trace.kernels.time import WORK_PHASES, Kernels, KernelTime, StepWork
 from sysbench.trace.recording import NONE
 from sysbench.trace.summary import PARTS, Check, KernelClass, KernelName, ProfileSource, Rate, part_of
@@ -147,7 +147,6 @@ def _attention_product(cell: ModelCell, shape: ModelShape) -> Amount:
 
 
 def _score_count(cell: ModelCell, shape: ModelShape) -> int:
-    """Return the number of attention scores in all layers."""
     return shape.layers * cell.batch * (shape.heads // _tensor_parallel_ranks(cell)) * cell.ctx**2
 
 
@@ -312,16 +311,14 @@ class ProductCounts:
 
     def add(self, part: StepWork) -> None:
         """Add the work of one slice."""
-        names, which = unique_with_inverse(part.work.name)
-        are_products = []
-        for name in names.tolist():
+
+        def is_product(name: int) -> bool:
             kernel = self._kernels[name]
             if part.attribution.source == "cpu":
-                are_products.append(kernel.name.removeprefix("aten::") in PRODUCTS)
-            else:
-                splits = _SPLIT_K_REDUCTION.search(kernel.name[:4000])
-                are_products.append(kernel.kernel_class == "matmul" and not splits)
-        rows = np.flatnonzero(np.array(are_products, bool)[which]) if len(names) else which
+                return kernel.name.removeprefix("aten::") in PRODUCTS
+            return kernel.kernel_class == "matmul" and not _SPLIT_K_REDUCTION.search(kernel.name[:4000])
+
+        rows = np.flatnonzero(map_distinct(is_product, part.work.name, bool))
         phases = part.phase[rows]
         for number in distinct(phases).tolist():
             here, phase = rows[phases == number], WORK_PHASES[number]

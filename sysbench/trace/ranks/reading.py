@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Final, Literal
@@ -10,7 +11,7 @@ from typing import Final, Literal
 import numpy as np
 
 from sysbench.trace import range_tree
-from sysbench.trace.columns import Intervals, union
+from sysbench.trace.columns import Intervals, first_rows, map_distinct, take_or_none, union
 from sysbench.trace.kernels.names import classify
 from sysbench.trace.ranks.summary import Kind, kind_of
 from sysbench.trace.recording import (
@@ -180,8 +181,8 @@ class _Work:
     name: Integers
     kind: Integers
     correlation: Integers
-    launches: Integers
-    """Correlation numbers of launches, in ascending order."""
+    launch_of: Callable[[Integers], Integers]
+    """Finds the launch with each correlation number."""
     launches_ns: Integers
 
     @classmethod
@@ -191,18 +192,14 @@ class _Work:
             recording.work.column(column_index(DeviceWork, each))
             for each in ("start_ns", "duration_ns", "name", "kind", "correlation")
         )
-        launches = recording.launches.column(column_index(Launches, "correlation"))
-        order = np.argsort(launches, kind="stable")
-        launches_ns = recording.launches.column(START)[order]
-        return cls(start_ns, start_ns + duration_ns, name, kind, correlation, launches[order], launches_ns)
+        launch_of = first_rows(recording.launches.column(column_index(Launches, "correlation")))
+        launches_ns = recording.launches.column(START)
+        return cls(start_ns, start_ns + duration_ns, name, kind, correlation, launch_of, launches_ns)
 
     def launched_ns(self, correlation: Integers, own_ns: Integers) -> Integers:
         """Return the launch time of each piece of work; its start time, `own_ns`, if the launch was not recorded."""
-        if not len(self.launches):
-            return own_ns
-        at = np.minimum(np.searchsorted(self.launches, correlation), len(self.launches) - 1)
-        known = (correlation != NONE) & (self.launches[at] == correlation)
-        return np.where(known, self.launches_ns[at], own_ns)
+        launch = self.launch_of(correlation)
+        return np.where(launch == NONE, own_ns, take_or_none(self.launches_ns, launch))
 
 
 class _Steps:
@@ -248,7 +245,7 @@ class _Steps:
 
 def _on_device(recording: Recording, work: _Work, rows: Collectives) -> Activity:
     """Return when a device computes and communicates. Collectives on the host, such as gloo's, also count."""
-    communicates = np.array([classify(name) == "communication" for name in recording.names], bool)[work.name]
+    communicates = map_distinct(lambda name: classify(recording.names[name]) == "communication", work.name, bool)
     communicates &= work.kind == KERNEL
     computes = (work.kind == KERNEL) & ~communicates
     communication = _merge(union(work.start_ns[communicates], work.end_ns[communicates]), _host_intervals(rows))
@@ -267,9 +264,9 @@ def _on_host(recording: Recording, rows: Collectives) -> Activity:
     """
     operators = Operators(*recording.operators.columns())
     end_ns = operators.start_ns + operators.duration_ns
-    computes = np.array([_COMPUTES.fullmatch(name) is not None for name in recording.names], bool)[operators.name]
-    starting = ["c10d" in name.partition("::")[0] or name == "record_param_comms" for name in recording.names]
-    starts = np.array(starting, bool)[operators.name]
+    names = recording.names
+    computes = map_distinct(lambda name: _COMPUTES.fullmatch(names[name]) is not None, operators.name, bool)
+    starts = map_distinct(lambda name: _starts_collective(names[name]), operators.name, bool)
     ranges = Ranges(*recording.ranges.columns())
     is_collective = np.isin(ranges.name, rows.name[rows.source == HOST_RAN])
     compute = []
@@ -287,6 +284,10 @@ def _on_host(recording: Recording, rows: Collectives) -> Activity:
     return Activity(computing, communication, _merge(computing, communication))
 
 
+def _starts_collective(operator: str) -> bool:
+    return "c10d" in operator.partition("::")[0] or operator == "record_param_comms"
+
+
 def _host_intervals(rows: Collectives) -> Intervals:
     here = rows.source == HOST_RAN
     return union(rows.start_ns[here], (rows.start_ns + rows.duration_ns)[here])
@@ -297,7 +298,6 @@ def _merge(one: Intervals, other: Intervals) -> Intervals:
 
 
 def _subtract(one: Intervals, other: Intervals) -> Intervals:
-    """Return the intervals covered by `one` but not by `other`."""
     edges = np.unique(np.concatenate([one.start_ns, one.end_ns, other.start_ns, other.end_ns]))
     start, end = edges[:-1], edges[1:]
     kept = (one.covered_before_ns(end) > one.covered_before_ns(start)) & (

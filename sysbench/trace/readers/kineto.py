@@ -329,7 +329,6 @@ class Pieces:
         return not decoded.at_end and decoded.damaged_byte is None
 
     def _describe_position(self, byte: int) -> str:
-        """Describe the position in the file of a byte in the buffer."""
         return f"byte {self._taken_bytes + byte:,}{' after decompression' if self._blocks.is_packed else ''}"
 
 

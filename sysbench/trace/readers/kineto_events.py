@@ -148,7 +148,6 @@ _UNDECODED: Final = frozenset(
 
 
 def _without_invalid_values(event: dict[str, Any]) -> dict[str, Any]:
-    """Return the event without invalid characters and invalid arguments."""
     texts = {key: LONE_SURROGATE.sub("\ufffd", value) for key, value in event.items() if isinstance(value, str)}
     given, arguments = event.get("args"), dict[str, Any]()
     for key, value in given.items() if isinstance(given, dict) else ():

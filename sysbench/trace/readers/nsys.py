@@ -32,7 +32,7 @@ from sysbench import units
 from sysbench.errors import LogError
 from sysbench.garbage import gc_paused
 from sysbench.log.storage import ScratchDirectory
-from sysbench.trace.columns import launch_shapes, unique_with_inverse
+from sysbench.trace.columns import launch_shapes, map_distinct
 from sysbench.trace.readers.reading import Progress, no_progress, processors
 from sysbench.trace.recording import COPY, KERNEL, NONE, SET, Integers, Recording, Table, shift_to_zero
 
@@ -203,9 +203,10 @@ class _Reader:
             self._progress(f"{units.count(len(work))} kernels")
         for rows in self._rows(_COPIES, (*_TIMES, "copyKind", *_PLACE, "bytes")):
             none = np.full(len(rows["start"]), NONE, np.int64)
-            kinds, which = unique_with_inverse(rows["copyKind"])
-            names = [self._name_index(f"Memcpy {_COPY_KINDS.get(kind, 'other')}") for kind in kinds.tolist()]
-            work.add(_work_columns(rows, np.array(names, np.int64)[which], COPY, none, rows["bytes"]))
+            name = map_distinct(
+                lambda kind: self._name_index(f"Memcpy {_COPY_KINDS.get(kind, 'other')}"), rows["copyKind"]
+            )
+            work.add(_work_columns(rows, name, COPY, none, rows["bytes"]))
         for rows in self._rows(_SETS, (*_TIMES, *_PLACE, "bytes")):
             none = np.full(len(rows["start"]), NONE, np.int64)
             name = np.full(len(rows["start"]), self._name_index("Memset"), np.int64)
@@ -234,9 +235,9 @@ class _Reader:
 
     def _parse_range_names(self, numbers: Integers, texts: Sequence[str | None]) -> Integers:
         """Return a (3, n) array for n ranges: name index, sequence number, and name index of the input shapes."""
-        different, which = unique_with_inverse(numbers)
-        registered = [self._parse_range_name(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
-        marks = np.array(registered, np.int64).reshape(-1, 3)[which]
+        marks = map_distinct(
+            lambda number: self._parse_range_name(self._strings.get(number, _UNNAMED)), numbers
+        ).reshape(-1, 3)
         written = [(at, text) for at, text in enumerate(texts) if text is not None]
         marks[[at for at, _ in written]] = np.array(
             [self._parse_range_name(text) for _, text in written], np.int64
@@ -260,14 +261,10 @@ class _Reader:
 
     def _name_indices(self, numbers: Integers) -> Integers:
         """Convert indices into the file's table of names to indices into the recording's table."""
-        different, which = unique_with_inverse(numbers)
-        indices = [self._name_index(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
-        return np.array(indices, np.int64)[which] if indices else np.zeros(0, np.int64)
+        return map_distinct(lambda number: self._name_index(self._strings.get(number, _UNNAMED)), numbers)
 
     def _thread_indices(self, numbers: Integers) -> Integers:
-        different, which = unique_with_inverse(numbers)
-        indices = [self._threads.setdefault(number, len(self._threads)) for number in different.tolist()]
-        return np.array(indices, np.int64)[which] if indices else np.zeros(0, np.int64)
+        return map_distinct(lambda number: self._threads.setdefault(number, len(self._threads)), numbers)
 
 
 def _work_columns(

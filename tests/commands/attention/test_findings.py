@@ -15,17 +15,18 @@ from sysbench.commands.attention.findings import (
     growth,
     leads,
     passages,
-    rows_along,
     settings,
     usual_dim,
     value,
 )
 from sysbench.commands.attention.fold import fold
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord, AttentionTimed
-from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.attention.tables import FRONTIER, sheet
 from sysbench.log.events import CellFinished, CellStarted, Event, Reading, RunFinished
+from sysbench.render.finding_kinds import Limit
 from sysbench.render.table import Word
+from sysbench.spec.attention import AttentionCell
 from sysbench.statistics import PowerLaw
 from tests import fixtures_attention as runs
 
@@ -143,11 +144,11 @@ def test_times_on_a_busy_cpu_support_no_finding_but_memory_does(others: float) -
 
 
 def test_the_exponent_of_memory_is_exact_and_that_of_time_lies_in_its_interval(record: AttentionRecord) -> None:
-    laws = {(each.implementation, each.quantity): each.law for each in growth(of(record, "naive"), "seq")}
-    saved = laws["naive", "saved"]
+    laws = {each.quantity: each.law for each in growth(of(record, "naive"), "seq")}
+    saved = laws["memory kept for backward"]
     assert isinstance(saved, PowerLaw)
     assert saved.exponent == pytest.approx(2, abs=1e-9)
-    forward = laws["naive", "forward"]
+    forward = laws["forward"]
     assert isinstance(forward, PowerLaw)
     assert forward.low <= 1.97 <= forward.high
     assert forward.excluded_sizes, "the fixed cost of a launch shows at the shortest sequences"
@@ -208,9 +209,10 @@ def test_implementations_that_cannot_be_told_apart_have_no_crossover_and_share_t
 def test_compiled_against_eager_has_the_ratio_of_the_samples(record: AttentionRecord) -> None:
     pairs = compared(of(record, "naive") + of(record, "compiled"), "naive", "compiled", "forward")
     last = pairs[-1]
-    assert last.first.forward is not None
-    assert last.second.forward is not None
-    assert last.ratio == statistics.ratio(last.first.forward.samples_s, last.second.forward.samples_s)
+    naive, compiled = (cell.forward for cell in last.cells)
+    assert naive is not None
+    assert compiled is not None
+    assert last.ratio == statistics.ratio(naive.samples_s, compiled.samples_s)
     sentence = next(text for text in said(record) if text.startswith("Forward at d 64: compiled is 0."))
     assert f"{last.ratio.value:.2f}×" in sentence
 
@@ -248,7 +250,8 @@ def over_budget(lengths: set[int], predicted: str = "about 4 min") -> AttentionR
         if getattr(event, "cell", None) not in keys:
             events.append(event)
         elif isinstance(event, CellFinished):
-            events.append(event.model_copy(update={"outcome": "skipped", "detail": detail}))
+            ended = {"outcome": "skipped", "detail": detail, "reason": "over-budget"}
+            events.append(event.model_copy(update=ended))
     return fold(events)
 
 
@@ -323,7 +326,8 @@ def test_a_cell_skipped_for_lack_of_time_is_not_beyond_memory() -> None:
     events = runs.events(ONE)
     last = [number for number, event in enumerate(events) if isinstance(event, CellStarted)][-1]
     key = list(ONE.cells())[-1].key
-    skipped = CellFinished(at_s=0, cell=key, outcome="skipped", detail="would take about 90 s, --budget allows 60 s")
+    detail = "would take about 90 s, --budget allows 60 s"
+    skipped = CellFinished(at_s=0, cell=key, outcome="skipped", detail=detail, reason="over-budget")
     record = fold([*events[:last], skipped, RunFinished(at_s=1, status="complete")])
     (found,) = frontier(record.cells)
     assert found.beyond is None
@@ -347,8 +351,9 @@ def test_several_settings_are_told_apart_and_never_compared() -> None:
 
 def test_rows_ascend_whatever_the_order_of_the_axis() -> None:
     record = runs.record(AttentionSpec(impl="naive", dim="64,16", seq="4096,256,1024", repeats=6))
-    for row in rows_along(record.cells, "seq"):
-        assert [cell.cell.seq for cell in row] == [256, 1024, 4096]
+    for row in (*growth(record.cells, "seq"), *frontier(record.cells)):
+        cells = row.row if isinstance(row, Limit) else row.cells
+        assert [cell.cell.seq for cell in cells] == [256, 1024, 4096]
     assert usual_dim(record.cells) == 64
     assert usual_dim([cell for cell in record.cells if cell.cell.dim == 16]) == 16
 

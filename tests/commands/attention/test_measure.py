@@ -25,14 +25,15 @@ from sysbench.commands.attention.record import (
     AttentionMemory,
     AttentionTimed,
 )
-from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
-from sysbench.commands.time.spec import Sync
+from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError, UnavailableError
 from sysbench.lab.attention_functions import function_for, inputs_for, naive
 from sysbench.lab.clocks import Call, StepTimes
 from sysbench.lab.compilation import Compilation
 from sysbench.log.collect import CellEvents
 from sysbench.log.events import DeviceInfo, Event, PhaseSample
+from sysbench.spec.attention import AttentionCell
+from sysbench.spec.model import Sync
 
 CPU = DeviceInfo(name="a processor", type="cpu")
 

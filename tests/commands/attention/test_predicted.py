@@ -12,7 +12,7 @@ from sysbench.commands.attention.fold import fold, taken_s
 from sysbench.commands.attention.measure import run
 from sysbench.commands.attention.record import AttentionPredicted, AttentionRecord
 from sysbench.commands.attention.simulate import predicted, simulate
-from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
+from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.attention.tables import sheet, tables_for
 from sysbench.engine.sensors import nvml
 from sysbench.errors import UnavailableError
@@ -22,6 +22,7 @@ from sysbench.predict import kernels
 from sysbench.predict.rates import gpu
 from sysbench.render.table import Measure
 from sysbench.simulate.gpu import Gpu
+from sysbench.spec.attention import AttentionCell
 from sysbench.spec.hardware import by_name
 from tests import fixtures_attention as runs
 from tests.cli.running import answered

@@ -809,10 +809,11 @@ def test_combinations_that_do_not_overlap_are_not_blamed_on_a_single_value() -> 
     assert str(refusal.value).endswith("batch is 1 in A and 2 in B; their other axes have no combination in common")
 
 
-def test_accum_has_nothing_to_compare_and_says_so() -> None:
+def test_calibrate_has_nothing_to_compare_and_says_so() -> None:
+    a, b = fixtures_runs.record("calibrate"), fixtures_runs.record("calibrate", machine=TWO_CORES)
     with pytest.raises(LogError) as refusal:
-        compare(saved_side("accum-a100.json"), saved_side("accum-sums.json"), Rules())
-    assert str(refusal.value) == "nothing to compare: `sysbench accum` measures neither times nor memory peaks"
+        compared(a, b)
+    assert str(refusal.value) == "nothing to compare: `sysbench calibrate` has no numbers that are compared"
 
 
 def test_a_summary_is_appended_for_github(
@@ -839,7 +840,8 @@ def test_a_summary_is_appended_for_github(
 @pytest.mark.parametrize("name", list(compare_tables.TABLES))
 def test_every_table_is_made_in_every_format(form: str, name: str) -> None:
     found = compared(measured(1, ctx="128,256"), measured(2, ctx="256,512", execution="compiled"))
-    assert text_of(predicted_on_two_gpus() if name == "predictions" else found, form, [name])
+    others = {"predictions": predicted_on_two_gpus, "amounts": lambda: compared(*[fixtures_runs.record("accum")] * 2)}
+    assert text_of(others[name]() if name in others else found, form, [name])
 
 
 def test_a_table_that_there_is_not_is_refused_with_those_that_there_are() -> None:
@@ -881,7 +883,7 @@ def test_the_screen_is_the_one_that_was_reviewed() -> None:
     assert_golden("compare_80", text_of(held, width=80))
 
 
-# Memory, profiles, accumulation
+# Memory, profiles, rounding
 
 
 def grown(record: Record, factor: float) -> Record:
@@ -923,9 +925,40 @@ def test_a_profile_is_judged_by_the_step_that_was_not_profiled() -> None:
     assert "2 cells not compared" in text_of(compared(profiled, profiled))
 
 
-def test_accumulation_has_no_time_and_a_gate_is_not_passed_by_having_measured_nothing() -> None:
-    a = fixtures_runs.record("accum")
+def with_fp16_error(factor: float) -> Record:
+    """A run of sums, as if the error of the fp16 sum were another; the sum itself is as before."""
+    record = load(RUNS / "accum-sums.json")
+    sums = [
+        each.model_copy(update={"error": each.error * factor})
+        if (each.accumulator, each.addend, each.order) == ("fp16", "fp16", "sequential")
+        else each
+        for each in record.cells[0].sums
+    ]
+    return record.model_copy(update={"cells": [record.cells[0].model_copy(update={"sums": sums})]})
+
+
+def test_errors_of_rounding_are_compared_by_magnitude_and_gated() -> None:
+    same, worse = (compared(with_fp16_error(1), with_fp16_error(factor)) for factor in (1, -1.5))
+    assert "Accum: all 34 numbers are identical in A and B." in text_of(same)
+    assert "Accum: 1 of 34 numbers differs, by +50.0 %." in text_of(worse)
+    (changed,) = [amount for amount in worse.cells[0].amounts if amount.a != amount.b]
+    assert (changed.quantity, changed.unit) == ("fp16 += fp16, sequential: error", "number")
+    assert changed.b == pytest.approx(1.5 * changed.a)
+    assert gated(worse, 0.1)[0] == [f"accum: {changed.quantity} grew from {changed.a:.3g} to {changed.b:.3g}"]
+    assert gated(compared(with_fp16_error(1.5), with_fp16_error(1)), 0.1) == ([], [])
+    for export in ("bmf", "gha", "pytorch"):
+        assert changed.quantity in export_text(worse, export)
+
+
+def test_an_error_that_appears_is_a_change_without_a_percentage() -> None:
+    found = compared(with_fp16_error(0), with_fp16_error(1))
+    assert "Accum: 1 of 34 numbers differs." in text_of(found)
+    assert len(gated(found, 1.0)[0]) == 1
+
+
+def test_a_gate_is_not_passed_by_having_measured_nothing() -> None:
+    a = fixtures_runs.record("calibrate")
     found = compared(a, a)
-    assert "accum: 1 cell not compared, because neither side has a time or a memory peak" in text_of(found)
+    assert "calibrate: 1 cell not compared, because neither side has a time or a memory peak" in text_of(found)
     with pytest.raises(UsageError, match="no cell has a measured time or an exact memory peak on both sides"):
         refuse_unmeasured(found)

@@ -176,7 +176,7 @@ def test_growth_is_a_power_of_the_context_where_it_is_one() -> None:
     ]
     text = about(cells, "grows with the context").text
     assert text.startswith("forward time grows with the context length as ctx^1.20")
-    assert text.endswith("(4 contexts, 256 to 2048).")
+    assert text.endswith(" over 4 sizes from ctx 256 to 2048.")
 
 
 def test_growth_is_withheld_of_two_sizes_and_of_no_one_power() -> None:

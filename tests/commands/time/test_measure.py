@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from sysbench import formulas
 from sysbench.command import command_of, runnable
 from sysbench.commands.time import measure as timing
-from sysbench.commands.time.spec import Sync, TimeCell
+from sysbench.commands.time.spec import TimeCell
 from sysbench.errors import UnavailableError
 from sysbench.lab.clocks import Call, Clock, StepTimes
 from sysbench.lab.devices import using_threads
@@ -33,7 +33,7 @@ from sysbench.log.events import (
     decode,
     encode,
 )
-from sysbench.spec.model import PHASES_OF, Mode, ModelShape
+from sysbench.spec.model import PHASES_OF, Mode, ModelShape, Sync
 from sysbench.statistics import has_converged
 from tests.lab.fake_clock import FakeClock
 

@@ -1,0 +1,18 @@
+"""Axes of cells as the leading columns of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sysbench.cells import AXES, Axes
+from sysbench.render.table import Cell, Column
+
+
+def axis_columns(axes: Sequence[str]) -> tuple[Column, ...]:
+    """Return the leading columns of a table whose rows differ in these axes."""
+    return tuple(Column(axis, AXES[axis].title) for axis in axes)
+
+
+def axis_values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
+    """Return the values of one cell for the columns of these axes."""
+    return tuple(cell.get(axis, AXES[axis].stored_default) for axis in axes)

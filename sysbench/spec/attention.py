@@ -1,0 +1,95 @@
+"""Attention as one function of q, k and v: its implementations, and a cell that runs one of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from sysbench.spec import hardware
+from sysbench.spec.axis import Axis
+from sysbench.spec.cell import DeviceType, RunCell, threads_problem
+from sysbench.spec.model import Precision
+from sysbench.spec.quantities import Seconds, Seed, Size, Steps
+
+Implementation = Literal[
+    "naive", "compiled", "sdpa-math", "sdpa-efficient", "sdpa-flash", "sdpa-cudnn", "flex", "flash-attn"
+]
+"""naive           softmax(q kᵀ / √d) v as separate operators
+compiled        `naive` through torch.compile
+sdpa-…          torch's scaled_dot_product_attention with the named kernel
+flex            torch's flex_attention, compiled
+flash-attn      the flash-attn library
+"""
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
+
+
+def not_simulated(implementation: str, gpu: str) -> str | None:
+    """Return the reason why an implementation cannot be simulated on this GPU, or None if it can.
+
+    For `compiled`, only times are predicted, because it is unknown before a run what Inductor saves or recomputes.
+    """
+    if implementation != "compiled" or hardware.by_name(gpu).rates:
+        return None
+    return (
+        f"--impl compiled cannot be simulated for {gpu}: its memory is known only after it has run, and a bare memory "
+        "size has no predicted times. Name a GPU, such as a100-80gb, or drop compiled"
+    )
+
+
+class AttentionCell(RunCell):
+    """One implementation on one input.
+
+    The shape of q, k and v is (batch, heads, seq, dim), or (batch, seq, dim) if `heads` is None.
+    """
+
+    kind: Literal["attention"] = "attention"
+    implementation: Annotated[str, Axis("choice", order=82, name_order=21, label="{}")]
+    dim: Size
+    seq: Size
+    batch: Size
+    heads: Size | None
+    causal: bool
+    precision: Precision
+    simulate: str | None
+    """The GPU to simulate; None to measure the cell."""
+    warmup: Steps
+    repeats: Size
+    budget: Seconds
+    """Longest predicted duration of the cell in seconds; 0 sets no limit."""
+    cold: bool
+    seed: Seed
+
+    @property
+    def rows(self) -> int:
+        """Number of independent attention computations per call: batch × heads."""
+        return self.batch * (self.heads or 1)
+
+    @property
+    def simulated(self) -> str | None:
+        """The GPU to simulate; None if the cell is measured."""
+        return self.simulate
+
+    @property
+    def memory_dimensions(self) -> tuple[int, ...]:
+        """Sizes that increase the memory requirement when they grow."""
+        return (self.batch, self.heads or 1, self.seq, self.dim)
+
+    @property
+    def comparability_key(self) -> tuple[str, ...]:
+        """Values that two cells must share before their memory requirements are compared by `memory_dimensions`."""
+        return (self.implementation, self.precision, str(self.causal))
+
+    @property
+    def title(self) -> str:
+        """Short description of the cell: `naive d 64 N 1024`."""
+        return f"{self.implementation} d {self.dim} N {self.seq}"
+
+    def problem(self, device: DeviceType | None) -> str | None:
+        """Return why this cell cannot run, in one line, or None if it can; simulations follow CUDA's rules."""
+        if self.simulate is not None:
+            return not_simulated(self.implementation, self.simulate) or threads_problem(self, "cuda")
+        if device == "cpu" and self.precision == "fp16":
+            return "--precision fp16 is not supported on the CPU, which emulates it; use bf16, or --device cuda"
+        if device is not None and device != "cuda" and self.precision == "tf32":
+            return f"--precision tf32 is a CUDA format; on {device} use fp32"
+        return threads_problem(self, device)
