@@ -171,7 +171,7 @@ def test_parameters_and_flops_are_those_that_torch_counts() -> None:
     ("fields", "line"),
     [
         ({"lora_targets": "q_"}, "--lora-targets q_ matches no linear layer of Transformer. Nearest that does: q"),
-        ({"lora_targets": "lm_head", "cross_entropy": "linear"}, "the output layer, which has an adapter. Nearest: chu"),
+        ({"lora_targets": "lm_head", "cross_entropy": "linear"}, "of the output layer, which has an adapter"),
         ({"model": "capped.py:Embedded"}, "--lora 4: Embedded has no linear layers that could get adapters"),
     ],
 )  # fmt: skip
