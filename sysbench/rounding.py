@@ -38,11 +38,6 @@ class Format:
     saturates: bool = False
 
     @property
-    def epsilon(self) -> float:
-        """The distance between 1 and the next larger number."""
-        return math.ldexp(1.0, 1 - self.significant_bits)
-
-    @property
     def smallest(self) -> float:
         """The smallest positive number, which is subnormal."""
         return math.ldexp(1.0, self.min_exponent - self.significant_bits + 1)

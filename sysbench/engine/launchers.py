@@ -19,15 +19,12 @@ class Launcher(Protocol):
     @property
     def wraps(self) -> bool:
         """Whether another program, such as a profiler, wraps the worker; if so, the worker is asked to exit cleanly."""
-        ...
 
     def command(self) -> list[str]:
         """Return the program and its arguments."""
-        ...
 
     def environment(self) -> dict[str, str]:
         """Return the complete environment; the engine adds the address at which it listens."""
-        ...
 
 
 class PlainLauncher:

@@ -15,10 +15,6 @@ Reader = Callable[[PlacedCell, Path], Iterator[Event]]
 """
 
 
-def _read_nothing(placed: PlacedCell, artifact: Path) -> Iterator[Event]:
-    return iter(())
-
-
 @dataclass(frozen=True)
 class Provisions:
     """Paths for large results and special launchers, by cell key."""
@@ -29,5 +25,5 @@ class Provisions:
     """
     launchers: Mapping[str, Launcher] = field(default_factory=dict)
     """Launcher of the cell's worker, if not the default launcher."""
-    read: Reader = _read_nothing
+    read: Reader = lambda placed, artifact: iter(())
     """Reads each artifact as soon as it is complete; with a wrapping launcher, that is after the worker has ended."""

@@ -78,7 +78,7 @@ class FlexAttention(nn.Module):
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
         device = torch.get_default_device()
-        self.block_mask = create_block_mask(_causal_mask, B=None, H=None, Q_LEN=ctx, KV_LEN=ctx, device=device)
+        self.block_mask = create_block_mask(causal_mask, B=None, H=None, Q_LEN=ctx, KV_LEN=ctx, device=device)
         # On the CPU the compiled kernel supports only the forward pass, and the uncompiled one needs no compile time.
         attend: Any = flex_attention
         self._attend = torch.compile(attend) if device.type == "cuda" else attend
@@ -89,7 +89,8 @@ class FlexAttention(nn.Module):
         return output
 
 
-def _causal_mask(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+def causal_mask(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Return whether a query sees a key, as FlexAttention asks for it."""
     return query >= key
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sysbench.errors import UnavailableError
+from sysbench.lab import attention
 from sysbench.lab.attention import softmax
 from sysbench.lab.precision import compute_dtype
 from sysbench.lab.workload.imports import LoadedCode, load_code
@@ -26,12 +27,7 @@ from sysbench.spec.attention import IMPLEMENTATIONS, AttentionCell
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-BACKENDS = {
-    "sdpa-math": SDPBackend.MATH,
-    "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "sdpa-flash": SDPBackend.FLASH_ATTENTION,
-    "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
-}
+BACKENDS = {f"sdpa-{name}": backend for name, backend in attention.BACKENDS.items()}
 
 _SIXTEEN_BITS = ("bf16", "fp16")
 
@@ -46,7 +42,7 @@ def function_for(cell: AttentionCell, device: torch.device) -> Attention:
         return _fused(BACKENDS[name], causal=cell.causal)
     factories: dict[str, Callable[[], Attention]] = {
         "naive": lambda: naive(causal=cell.causal),
-        "compiled": lambda: _compiled(naive(causal=cell.causal)),
+        "compiled": lambda: torch.compile(naive(causal=cell.causal), dynamic=False),
         "flex": lambda: _flex(cell, device),
         "flash-attn": lambda: _flash_attn(cell, device),
     }
@@ -64,11 +60,6 @@ def naive(*, causal: bool) -> Attention:
         return softmax(scores).to(v.dtype) @ v
 
     return attend
-
-
-def _compiled(function: Attention) -> Attention:
-    compiled: Attention = torch.compile(function, dynamic=False)
-    return compiled
 
 
 def _fused(backend: SDPBackend, *, causal: bool) -> Attention:
@@ -100,10 +91,9 @@ def flex(cell: AttentionCell, device: torch.device, kernel: Any) -> Attention:
     """Return FlexAttention with the given `kernel`, and a block mask if the cell is causal."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    def causal_mask(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return query >= key
-
-    mask = create_block_mask(causal_mask, None, None, cell.seq, cell.seq, device=device) if cell.causal else None
+    mask = (
+        create_block_mask(attention.causal_mask, None, None, cell.seq, cell.seq, device=device) if cell.causal else None
+    )
     return lambda q, k, v: _with_heads(lambda *tensors: kernel(*tensors, block_mask=mask), q, k, v)
 
 

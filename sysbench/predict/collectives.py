@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from sysbench.spec.hardware import Hardware
 from sysbench.spec.ranks import NODE_RANKS, Interconnect
 
 Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast"]
-COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 
 class Links(NamedTuple):

@@ -41,10 +41,6 @@ TRIMMED_SHARE = 0.2
 """Share of the rounds trimmed at either end: on a shared machine, one disturbed round in ten must not decide the
 verdict."""
 
-DEFAULT_ROUNDS = 14
-"""Default number of rounds. Fourteen find a difference of 3 % in 99 of 100 comparisons if both processes and steps vary
-by 1 %; twelve find it in 95, ten in 77 (simulated, see tests/statistics/test_verdict.py)."""
-
 MIN_RUNS = 3
 """Fewer runs are not enough to estimate the variation between runs."""
 

@@ -1,6 +1,7 @@
 """The walls of the house, as CONTRIBUTING draws them."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -61,6 +62,24 @@ def test_rooms_import_none_above_within_functions_or_for_types_either() -> None:
         if is_upward(importer, imported)
     }
     assert not upward
+
+
+ENDS_A_PROCESS = re.compile(r"\b(sys\.exit|os\._exit)\(")
+ENDS_A_COMMAND = re.compile(r"\braise (typer\.Exit|SystemExit)\b")
+
+
+def test_the_door_exits_and_commands_choose_its_code() -> None:
+    package = ROOT / "sysbench"
+    sources = {path.relative_to(package): path.read_text() for path in package.rglob("*.py")}
+    ending = {path.as_posix() for path, text in sources.items() if ENDS_A_PROCESS.search(text)}
+    assert {path for path in ending if not path.startswith("worker/")} == {
+        "__main__.py",
+        "cli.py",
+        "engine/parallel/__main__.py",
+        "lab/workload/imports.py",  # a process that the user's code has forked
+    }
+    choosing = {path.parts[0] for path, text in sources.items() if ENDS_A_COMMAND.search(text)}
+    assert choosing == {"cli.py", "commands"}
 
 
 def test_torch_stays_out_of_what_does_not_measure() -> None:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.statistics.verdict import (
-    DEFAULT_ROUNDS,
     MARGIN,
     MIN_RUNS,
     ComparedRatio,
@@ -22,6 +21,9 @@ from sysbench.statistics.verdict import (
     compare_runs,
     verdict_of,
 )
+
+ROUNDS = CompareOptions(a="x").rounds
+"""Rounds that `compare --ab` runs by default."""
 
 COMPARISONS = 1000
 FALSE = 0.01
@@ -56,7 +58,7 @@ def tally(compare: Callable[[np.random.Generator], ComparedRatio], seed: int) ->
 
 
 def rounds_of(
-    arm: Callable[[np.random.Generator, int], Values], change: float = 0.0, count: int = DEFAULT_ROUNDS
+    arm: Callable[[np.random.Generator, int], Values], change: float = 0.0, count: int = ROUNDS
 ) -> Callable[[np.random.Generator], ComparedRatio]:
     return lambda dice: compare_rounds(arm(dice, count), arm(dice, count) * (1 + change))
 
@@ -79,12 +81,12 @@ def test_three_per_cent_under_one_per_cent_of_noise_is_found_at_the_default_numb
 
 def test_four_rounds_fewer_would_not_find_it() -> None:
     # The default is what it takes, not more.
-    assert tally(rounds_of(processes, 0.03, DEFAULT_ROUNDS - 4), seed=2)["SLOWER"] < FOUND * COMPARISONS
+    assert tally(rounds_of(processes, 0.03, ROUNDS - 4), seed=2)["SLOWER"] < FOUND * COMPARISONS
 
 
 def test_one_disturbed_round_does_not_hide_a_difference() -> None:
     dice = np.random.default_rng(4)
-    a, b = processes(dice, DEFAULT_ROUNDS, noise=0.002), processes(dice, DEFAULT_ROUNDS, noise=0.002) * 1.03
+    a, b = processes(dice, ROUNDS, noise=0.002), processes(dice, ROUNDS, noise=0.002) * 1.03
     b[5] *= 1.8
     judged = compare_rounds(a, b)
     assert judged.verdict == "SLOWER"
@@ -92,12 +94,10 @@ def test_one_disturbed_round_does_not_hide_a_difference() -> None:
 
 
 def test_what_drifts_over_the_whole_comparison_falls_on_both_arms() -> None:
-    slowing = np.linspace(1.0, 1.3, DEFAULT_ROUNDS)
+    slowing = np.linspace(1.0, 1.3, ROUNDS)
 
     def drifting(dice: np.random.Generator) -> ComparedRatio:
-        return compare_rounds(
-            processes(dice, DEFAULT_ROUNDS) * slowing, processes(dice, DEFAULT_ROUNDS) * slowing * 1.03
-        )
+        return compare_rounds(processes(dice, ROUNDS) * slowing, processes(dice, ROUNDS) * slowing * 1.03)
 
     assert tally(drifting, seed=5)["SLOWER"] >= FOUND * COMPARISONS
 
@@ -210,4 +210,3 @@ def test_every_round_has_one_of_each() -> None:
 
 def test_the_command_line_s_defaults_are_those_that_are_tested_here() -> None:
     assert CompareOptions(a="x").margin == MARGIN
-    assert CompareOptions(a="x").rounds == DEFAULT_ROUNDS

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from decimal import Decimal
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -91,14 +92,6 @@ class _Numbers(dict[Any, int]):
         return number
 
 
-class _Kinds(dict[str, int]):
-    """Map from an event category, in any spelling, to KERNEL, COPY or SET."""
-
-    def __missing__(self, category: str) -> int:
-        kind = self[category] = next(kind for kind, known in _WORK if known.fullmatch(category.lower()))
-        return kind
-
-
 class _Shapes(dict[bytes, int]):
     """Map from the JSON text of input shapes to the index of that text among the names; NONE for an empty text."""
 
@@ -158,7 +151,6 @@ class Columns:
         self._tables["collectives"] = Table(len(fields(Collectives)))
         self._collectives = CollectiveRows(self._names)
         self._table_by_category: dict[str, str | None] = {}
-        self._kinds = _Kinds()
         self._shapes = _Shapes(self._names)
         self._without_duration = 0
         self._device_types: dict[str, None] = {}
@@ -241,13 +233,13 @@ class Columns:
     def _columns_of(self, which: str, events: list[Any]) -> tuple[NDArray[Any], ...]:
         """Return all columns of these events except the times, in the column order of `trace.recording`."""
         names, threads, shapes = self._names, self._threads, self._shapes
-        kinds, launch_shapes = self._kinds, self._launch_shapes
+        launch_shapes = self._launch_shapes
         name = np.array([names[event.name] for event in events], np.int32)
         arguments = [event.args for event in events]
         if which == "work":
             return (
                 name,
-                np.array([kinds[event.cat] for event in events], np.int8),
+                np.array([_kind_of_work(event.cat) for event in events], np.int8),
                 _numbers([each.device for each in arguments]),
                 _numbers([each.stream for each in arguments]),
                 _numbers([each.correlation for each in arguments]),
@@ -355,6 +347,12 @@ def _device_types(text: str) -> list[str]:
     """Return `MTIA` for the category `mtia_runtime` or the backend `mtia:hccl`; an empty list for CUDA and ROCm."""
     found = (_DEVICE_TYPE.fullmatch(part.strip()) for part in text.lower().split(","))
     return [each[1].upper().replace("PRIVATEUSE", "PrivateUse") for each in found if each]
+
+
+@cache
+def _kind_of_work(category: str) -> int:
+    """Return KERNEL, COPY or SET for a category of device work, in any spelling."""
+    return next(kind for kind, known in _WORK if known.fullmatch(category.lower()))
 
 
 def _whole(value: object) -> int | None:
