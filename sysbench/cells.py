@@ -50,6 +50,14 @@ def group_ignoring(cells: Iterable[AnyCell], *ignored: str) -> list[list[AnyCell
     return list(groups.values())
 
 
+def named_groups(cells: Iterable[AnyCell], *ignored: str) -> Iterator[tuple[str, list[AnyCell]]]:
+    """Yield the groups of `group_ignoring`, each with the values in which the groups differ: `cuda, batch 8`."""
+    groups = group_ignoring(cells, *ignored)
+    differing = varying([group[0].axes for group in groups])
+    for group in groups:
+        yield ", ".join(filter(None, (phrase(axis, group[0].axes.get(axis)) for axis in differing))), group
+
+
 def values_along(cells: Iterable[CellRecord], axis: str) -> list[Any]:
     """Return the distinct values of an axis, in the order of the run."""
     return list(dict.fromkeys(cell.axis_value(axis) for cell in cells))
@@ -93,16 +101,16 @@ def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
         for axis in sorted(AXES, key=lambda name: AXES[name].name_order)
         if axis not in differing
         and AXES[axis].role in ("scale", "extent", "work", "choice")
+        and axis in cell
         and (axis != "optimizer" or str(cell["mode"]).startswith("train"))
         and (axis != "execution" or cell["execution"] != "eager")
-        and axis in cell
     ]
     dtypes = {each.get("parameter_dtype") for each in cells}
     if "precision" not in differing and len(dtypes) == 1 and (dtype := dtypes.pop()):
         # A user's model decides itself in which format its parameters are; fp32 is then none that is computed in.
         index = phrases.index(precision := phrase("precision", cell["precision"]))
         phrases[index] = f"{dtype} parameters" if precision == "fp32" else f"{precision}, {dtype} parameters"
-    if cell["size"] == "custom" and "size" not in differing:
+    if cell.get("size") == "custom" and "size" not in differing:
         model = cell["model"]
         layers, heads = (f"{model[name]} {name[:-1] if model[name] == 1 else name}" for name in ("layers", "heads"))
         phrases[0] = f"d_model {model['d_model']}, d_ff {model['d_ff']}, {layers}, {heads}"

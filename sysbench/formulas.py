@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from sysbench.spec.attention import AttentionCell
 from sysbench.spec.cell import RunCell
 from sysbench.spec.knobs import NONE
-from sysbench.spec.model import PHASES_OF, Attention, Mode, ModelCell, ModelShape, Phase, Precision
+from sysbench.spec.model import PHASES_OF, AdamW, Attention, Mode, ModelCell, ModelShape, Phase, Precision
 
 
 def parameters(shape: ModelShape) -> int:
@@ -80,8 +80,10 @@ def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
     step = cell.step
     if step is None or step.shape is None or step.strategy not in (None, "ddp"):
         return None  # the formula is for a whole model on one device
-    if step.checkpoint != NONE or step.cross_entropy != "full" or step.lora:
-        return None  # it is for a step that keeps all activations and logits, and trains all parameters
+    turned = step.checkpoint != NONE or step.cross_entropy != "full" or step.precision == "bf16-true"
+    turned |= step.optimizer_in_backward == "on" or step.lora > 0
+    if turned or step.optimizer not in get_args(AdamW):
+        return None  # and for AdamW of all parameters, in fp32, and a step that keeps all activations and logits
     placed = step if device is None else step.model_copy(update={"device": device})
     return predicted_memory(placed, cell.phases, first=cell.is_first_step).total_bytes
 

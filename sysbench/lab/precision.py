@@ -11,17 +11,33 @@ import torch
 from torch import Tensor
 
 from sysbench.rounding import FORMATS, ArithmeticSource, FormatName
-from sysbench.spec.model import Precision
+from sysbench.spec.model import StepPrecision
 
 T = TypeVar("T")
 
-AUTOCAST_DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+AUTOCAST_DTYPES: dict[StepPrecision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Precisions that use autocast over fp32 parameters; the others compute in the dtype of the parameters."""
 
 
-def compute_dtype(precision: Precision) -> torch.dtype:
+def compute_dtype(precision: StepPrecision) -> torch.dtype:
     """Return the dtype of the inputs of matrix products: autocast's, or fp32 (which tf32 rounds inside the product)."""
-    return AUTOCAST_DTYPES.get(precision, torch.float32)
+    return AUTOCAST_DTYPES.get(precision, parameter_dtype(precision))
+
+
+def parameter_dtype(precision: StepPrecision) -> torch.dtype:
+    """Return the dtype of parameters, gradients and optimizer state."""
+    return torch.bfloat16 if precision == "bf16-true" else torch.float32
+
+
+@contextmanager
+def building(precision: StepPrecision) -> Iterator[None]:
+    """Context manager in which a model is built with parameters of this precision, without ever having others."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(parameter_dtype(precision))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 _CUDNN: Any = torch.backends.cudnn  # typed in part only
@@ -38,7 +54,7 @@ def fp32_settings() -> dict[str, str]:
     return {name: kernels.fp32_precision for name, kernels in _FP32_KERNELS.items()}
 
 
-def set_precision(precision: Precision) -> list[str]:
+def set_precision(precision: StepPrecision) -> list[str]:
     """Let fp32 kernels use TF32 for `tf32`, otherwise full fp32; return the kinds of kernels for which this changed.
 
     `torch.set_float32_matmul_precision` is the one setting that cuBLAS, oneDNN, Inductor and FlexAttention all read.
@@ -56,7 +72,7 @@ def set_precision(precision: Precision) -> list[str]:
 
 
 @contextmanager
-def matmul_precision(precision: Precision) -> Iterator[None]:
+def matmul_precision(precision: StepPrecision) -> Iterator[None]:
     """Set the precision of fp32 kernels in this context, as `set_precision` does, and restore what was there before."""
     matmul = _older_setting(torch.get_float32_matmul_precision)
     cudnn = _older_setting(lambda: torch.backends.cudnn.allow_tf32)

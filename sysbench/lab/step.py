@@ -15,6 +15,7 @@ from torch.amp.grad_scaler import GradScaler
 from sysbench.lab.knobs.checkpointing import checkpoint_blocks
 from sysbench.lab.knobs.cross_entropy import DeferredLogits
 from sysbench.lab.knobs.lora import add_adapters
+from sysbench.lab.knobs.optimizers import InBackward
 from sysbench.lab.precision import AUTOCAST_DTYPES, set_precision
 from sysbench.lab.ranges import named
 from sysbench.lab.strategies import distributed, gradient_sync
@@ -85,7 +86,10 @@ class TrainingStep:
             _no_user_code if own is None else own.printed.running
         )
         self._scaler = _Scaler(device.type, enabled=cell.precision == "fp16" and "loss" in cell.phases)
-        self._optimizer = self.work.optimizer() if "optimizer" in cell.phases else None
+        self._in_backward = cell.optimizer_in_backward == "on"
+        self._optimizer: torch.optim.Optimizer | None = None
+        if "optimizer" in cell.phases:
+            self._optimizer = InBackward(self.model, cell.optimizer) if self._in_backward else self.work.optimizer()
         self._output: Any = None
         self._losses: list[Tensor] = []
 
@@ -152,8 +156,8 @@ class TrainingStep:
 
     @property
     def gradients_present(self) -> bool | None:
-        """Whether every trainable parameter has a gradient; None in a mode without backward."""
-        if "backward" not in self.cell.phases:
+        """Whether every trainable parameter has a gradient; None without backward, or where it frees gradients."""
+        if "backward" not in self.cell.phases or self._in_backward:
             return None
         return all(each.grad is not None for each in self.model.parameters() if each.requires_grad)
 

@@ -77,8 +77,9 @@ class RotaryEmbedding(nn.Module):
 
     def __init__(self, ctx: int, d_head: int) -> None:
         super().__init__()
-        frequencies = ROTARY_BASE ** -(torch.arange(0, d_head, 2) / d_head)
-        angles = einsum(torch.arange(ctx), frequencies, "position, pair -> position pair")
+        # In fp32 whatever the parameters are: bf16 has too few digits for positions.
+        frequencies = ROTARY_BASE ** -(torch.arange(0, d_head, 2, dtype=torch.float32) / d_head)
+        angles = einsum(torch.arange(ctx, dtype=torch.float32), frequencies, "position, pair -> position pair")
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 

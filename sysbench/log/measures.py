@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sysbench.command import command_of
@@ -36,19 +36,19 @@ class Measures:
     """Times with samples; lower is better."""
     amounts: Mapping[str, Amount] = field(default_factory=dict)
     prediction: GpuPrediction | None = None
+    """None also if the step does not fit."""
+
+    @property
+    def predicted_times(self) -> Mapping[str, PredictedTime]:
+        """Predicted times by quantity, the whole step first."""
+        return self.prediction.times if self.prediction else {}
 
 
 def measures_of(cell: CellRecord) -> Measures:
     """Return the numbers that the cell's command names; none if it names none."""
     command = command_of(cell.cell.kind)
     found: Measures = command.part("measures")(cell) if command.measures else Measures()
-    return found
-
-
-def predicted_times(cell: CellRecord) -> Mapping[str, PredictedTime]:
-    """Return the predicted times of a cell by quantity, the whole step first; empty if it has none or does not fit."""
-    prediction = measures_of(cell).prediction if cell.outcome == "ok" else None
-    return prediction.times if prediction else {}
+    return found if cell.outcome == "ok" else replace(found, prediction=None)
 
 
 def phase_times(phases: Mapping[str, PhaseRecord]) -> dict[str, Samples]:

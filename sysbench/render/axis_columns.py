@@ -14,5 +14,6 @@ def axis_columns(axes: Sequence[str]) -> tuple[Column, ...]:
 
 
 def axis_values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
-    """Return the values of one cell for the columns of these axes."""
-    return tuple(cell.get(axis, AXES[axis].stored_default) for axis in axes)
+    """Return the values of one cell for the columns of these axes; without a value, the word for that."""
+    found = ((axis, cell.get(axis, AXES[axis].stored_default)) for axis in axes)
+    return tuple(AXES[axis].unset or None if value is None else value for axis, value in found)

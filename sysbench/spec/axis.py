@@ -39,6 +39,7 @@ class Axis:
     comparison     what comparing two values means; default: `effort` for that role, otherwise `treatment`
     compared_as    name in messages of comparisons; default: the field's name with spaces
     label          phrase for a value in labels of comparisons, if `phrase` is too short or too long there
+    phrases        phrases of single values to which `phrase` does not apply
     stored_default the value of cells that are stored without the field; follows from the field
     """
 
@@ -55,11 +56,14 @@ class Axis:
     compared_as: str = ""
     label: str = ""
     stored_default: object = None
+    phrases: tuple[tuple[object, str], ...] = ()
 
     def format_value(self, value: object) -> str:
         """Return the phrase for a value: `ctx 512`, `bf16`, `5 warm-ups`."""
         if value is None or (self.unset and value == self.stored_default):
             return self.unset
+        if (own := dict(self.phrases).get(value)) is not None:
+            return own
         if isinstance(value, str) and ":" in value:
             return value  # a reference to the user's code, or a device, needs no phrase
         return self.phrase.format(value) + ("s" if self.is_count and value != 1 else "")

@@ -169,9 +169,25 @@ def knobs_problem_of(cell: GridCell) -> str | None:
         )
     if cell.lora and cell.strategy == "tp":
         return f"{flag_of('lora')} {cell.lora} does not support --strategy tp. Nearest: --strategy ddp"
+    if cell.optimizer_in_backward == "on" and (reason := _in_backward_problem(cell)) is not None:
+        return f"{flag_of('optimizer_in_backward')} on {reason}"
     if cell.cross_entropy != "full" and "loss" not in cell.phases:
         return (
             f"{flag_of('cross_entropy')} {cell.cross_entropy} computes the loss in another way, but this mode has no "
             "loss. Nearest: --mode forward-backward"
         )
+    return None
+
+
+def _in_backward_problem(cell: GridCell) -> str | None:
+    if "optimizer" not in cell.phases:
+        return "updates parameters, but this mode has no optimizer. Nearest: --mode train"
+    if cell.grad_accum > 1:
+        return f"frees each gradient at once, but --grad-accum {cell.grad_accum} adds up several: drop one of them"
+    if cell.precision == "fp16":
+        return "updates before all gradients could be checked for infinities, as fp16 needs. Nearest: --precision bf16"
+    if cell.ranks > 1:
+        return f"updates before the {cell.ranks} ranks have exchanged gradients: use --ranks 1"
+    if ":" in cell.optimizer:
+        return f"takes one parameter at a time, but {cell.optimizer} takes them all. Nearest: --optimizer foreach"
     return None

@@ -98,6 +98,9 @@ edition.
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+StepPrecision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-true"]
+"""`bf16` and `fp16` are autocast over fp32 parameters; with `bf16-true`, parameters are bf16, and all else follows."""
+
 Mode = Literal["inference", "forward", "forward-backward", "train"]
 Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
 Sync = Literal["phase", "step"]
@@ -106,12 +109,13 @@ Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "fle
 
 Execution = Literal["eager", "compiled"]
 AdamW = Literal["for-loop", "foreach", "fused"]
-Optimizer = AdamW | Code
-"""An implementation of AdamW, or the user's factory."""
+OtherOptimizer = Literal["sgd", "adafactor", "muon"]
+Optimizer = AdamW | OtherOptimizer | Code
+"""An implementation of AdamW, another optimizer of torch, or the user's factory."""
 
 Precisions = Annotated[
-    tuple[Precision, ...],
-    BeforeValidator(choices("a precision", get_args(Precision))),
+    tuple[StepPrecision, ...],
+    BeforeValidator(choices("a precision", get_args(StepPrecision))),
     Axis("choice", order=53, name_order=30, comparison="controlled"),
 ]
 
@@ -137,7 +141,7 @@ STEP = "Training step"
 RANKS = "Several ranks"
 
 
-def precision_problem(precision: Precision, device: DeviceType) -> str | None:
+def precision_problem(precision: StepPrecision, device: DeviceType) -> str | None:
     """Return the reason why a type of device does not support a precision, or None if it does."""
     if precision == "fp16" and device == "cpu":
         return "--precision fp16 is not supported on the CPU, which would emulate it; use bf16 there, or --device cuda"
@@ -156,7 +160,7 @@ class GridCell(RunCell):
     model: ModelShape | OwnModel
     ctx: Size
     batch: Size
-    precision: Precision
+    precision: StepPrecision
     attention: Attention
     execution: Execution
     optimizer: Optimizer
@@ -191,6 +195,8 @@ class GridCell(RunCell):
     """Which blocks compute their activations again in backward: full, every-N, selective, or a pattern of modules."""
     cross_entropy: str = Field(default="full", exclude_if=lambda value: value == "full")
     """How logits and loss are computed: full, chunked, chunked-N (tokens), or linear."""
+    optimizer_in_backward: Switch = Field(default="off", exclude_if=lambda value: value == "off")
+    """Whether each parameter is updated in backward, as soon as its gradient is complete, which is then freed."""
     allocator: str = Field(default="default", exclude_if=lambda value: value == "default")
     """Options of CUDA's caching allocator: default (those of the environment), expandable, or options of its own."""
     lora: Count = Field(default=0, exclude_if=lambda value: value == 0)
@@ -201,7 +207,9 @@ class GridCell(RunCell):
     @property
     def compute_precision(self) -> Precision:
         """The number format in which matrix products are computed."""
-        return "bf16" if self.param_dtype == "bf16" and self.precision in ("fp32", "tf32") else self.precision
+        if self.precision == "bf16-true" or (self.param_dtype == "bf16" and self.precision in ("fp32", "tf32")):
+            return "bf16"
+        return self.precision
 
     @property
     def tokens(self) -> int:
@@ -303,10 +311,11 @@ def _is_empty(value: object) -> bool:
 
 def _optimizers(value: object) -> tuple[str, ...]:
     words = split_words(value)
-    return tuple(code_reference(word) if ":" in word else _ADAMW(word)[0] for word in words)
+    return tuple(code_reference(word) if ":" in word else _OPTIMIZER(word)[0] for word in words)
 
 
-_ADAMW = choices("an optimizer implementation", get_args(AdamW))
+OPTIMIZERS = (*get_args(AdamW), *get_args(OtherOptimizer))
+_OPTIMIZER = choices("an optimizer", OPTIMIZERS)
 
 BATCH = Axis("extent", "batch {}", order=31, name_order=25, comparison="controlled")
 
@@ -417,7 +426,7 @@ class ModelSpec(RunSpec):
     ] = Field(
         default=("fp32",),
         description="Numeric format: fp32 and tf32 compute in that format; bf16 and fp16 use autocast over fp32 "
-        "parameters.",
+        "parameters; with bf16-true, parameters, gradients and optimizer state are bf16.",
     )
     attention: Annotated[
         tuple[Attention, ...],
@@ -440,12 +449,19 @@ class ModelSpec(RunSpec):
     optimizer: Annotated[
         tuple[Optimizer, ...],
         BeforeValidator(_optimizers),
-        Option(metavar="KIND,…", panel=STEP, values=get_args(AdamW)),
-        Axis("choice", "{} AdamW", order=52, name_order=34, label="{}"),
+        Option(metavar="KIND,…", panel=STEP, values=OPTIMIZERS),
+        Axis(
+            "choice",
+            "{} AdamW",
+            order=52,
+            name_order=34,
+            label="{}",
+            phrases=(("sgd", "SGD"), ("adafactor", "Adafactor"), ("muon", "Muon")),
+        ),
     ] = Field(
         default=("foreach",),
-        description="Implementation of torch.optim.AdamW: for-loop, foreach, fused. With --model also "
-        "module:factory for your own optimizer.",
+        description="AdamW as torch.optim implements it: for-loop, foreach, fused; or torch's sgd (no momentum), "
+        "adafactor, or muon (AdamW outside blocks). With --model also module:factory for your own optimizer.",
     )
     checkpoint: Annotated[Checkpoints, Option(metavar="CHOICE,…", panel=STEP, values=CHECKPOINTS)] = Field(
         default=(NONE,),
@@ -460,6 +476,22 @@ class ModelSpec(RunSpec):
         description="How the loss is computed from the last hidden states: full logits, chunked (the logits of 1,024 "
         "tokens at a time, in forward and backward; chunked-N for another number), or linear "
         "(torch.nn.functional.linear_cross_entropy).",
+    )
+    optimizer_in_backward: Annotated[
+        Switches,
+        Option(metavar="on,off", panel=STEP),
+        Axis(
+            "choice",
+            "optimizer in backward {}",
+            unset="optimizer after backward",
+            order=56,
+            name_order=37,
+            phrases=(("on", "optimizer in backward"),),
+        ),
+    ] = Field(
+        default=("off",),
+        exclude_if=lambda value: value == ("off",),
+        description="on: update each parameter in backward, as soon as its gradient is complete, and free it.",
     )
     allocator: Annotated[Allocators, Option(metavar="CHOICE,…", panel=STEP, values=ALLOCATORS)] = Field(
         default=("default",),

@@ -161,7 +161,7 @@ def test_version_is_the_packages() -> None:
         ),
         (
             ["time", "--precision", "fp23"],
-            "sysbench time: --precision fp23 is not a precision. Did you mean fp32? (fp32, tf32, bf16, fp16)",
+            "sysbench time: --precision fp23 is not a precision. Did you mean fp32? (fp32, tf32, bf16, fp16, ",
         ),
         (
             ["time", "--device", "gpu"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from sysbench.commands.memory.spec import MemorySpec
 from sysbench.commands.own_models import counted_work
 from sysbench.errors import UnavailableError
+from sysbench.lab.knobs.optimizers import LEARNING_RATE
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import RecomputationCounted
 from sysbench.simulate.gpu import Gpu
@@ -51,6 +54,16 @@ def gradients(of: ModelCell) -> dict[str, Tensor]:
             if parameter.grad is not None:
                 found[name] = found.get(name, 0) + parameter.grad.clone()
     return found
+
+
+def parameters(of: ModelCell) -> dict[str, Tensor]:
+    """The parameters after two steps."""
+    step = TrainingStep(of, CPU)
+    for _ in range(2):
+        step.forget()
+        for _, run in step.phases:
+            run()
+    return {name: parameter.detach().clone() for name, parameter in step.model.named_parameters()}
 
 
 def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
@@ -198,3 +211,71 @@ def test_a_block_draws_the_same_random_numbers_again(theirs: Path) -> None:
         return gradients(of.step)
 
     assert differing(found(), found(checkpoint="full")) == []
+
+
+@pytest.mark.parametrize("optimizer", ["foreach", "for-loop", "fused", "sgd", "adafactor"])
+@pytest.mark.parametrize("model", ["", "NanoGpt", "Adapted"])
+def test_an_update_in_backward_is_the_update_after_it(optimizer: str, model: str) -> None:
+    plain = parameters(cell(model, optimizer=optimizer))
+    assert differing(plain, parameters(cell(model, optimizer=optimizer, optimizer_in_backward="on"))) == []
+
+
+def test_no_gradient_is_left_by_an_update_in_backward() -> None:
+    step = TrainingStep(cell(optimizer_in_backward="on"), CPU)
+    for _, run in step.phases:
+        run()
+    assert [name for name, parameter in step.model.named_parameters() if parameter.grad is not None] == []
+    assert len({parameter for parameter, _ in step.optimizer_state()}) == len(list(step.model.parameters()))
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, foreach=False),
+    "adafactor": partial(torch.optim.Adafactor, foreach=False),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_is_torchs_written_in_a_loop(name: str) -> None:
+    taken, expected = (TrainingStep(cell(optimizer=optimizer), CPU) for optimizer in (name, "foreach"))
+    expected._optimizer = OPTIMIZERS[name](expected.model.parameters(), lr=LEARNING_RATE)
+    for step in (taken, expected):
+        for _, run in step.phases:
+            run()
+    for one, other in zip(taken.model.parameters(), expected.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_muon_has_the_matrices_of_blocks_and_adamw_the_rest() -> None:
+    step = TrainingStep(cell(optimizer="muon"), CPU)
+    for _, run in step.phases:
+        run()
+    moments: dict[Tensor, int] = {}
+    for parameter, state in step.optimizer_state():
+        moments[parameter] = moments.get(parameter, 0) + (state.shape == parameter.shape)
+    inside = {parameter for block in step.model.layers for parameter in block.parameters()}  # type: ignore[union-attr]
+    for parameter in step.model.parameters():
+        assert moments[parameter] == (1 if parameter in inside and parameter.dim() == 2 else 2)
+
+
+@pytest.mark.parametrize("model", ["", "NanoGpt", "Llama", "Encoder"])
+def test_bf16_true_has_bf16_parameters_gradients_and_state(model: str) -> None:
+    step = TrainingStep(cell(model, precision="bf16-true"), CPU)
+    for _, run in step.phases:
+        run()
+    trained = list(step.model.parameters())
+    assert {each.dtype for each in trained} == {each.grad.dtype for each in trained if each.grad is not None}
+    assert {each.dtype for each in trained} == {torch.bfloat16}
+    assert {state.dtype for _, state in step.optimizer_state() if state.dim()} == {torch.bfloat16}
+    assert torch.get_default_dtype() == torch.float32
+    fp32 = TrainingStep(cell(model), CPU)
+    for _, run in fp32.phases:
+        run()
+    assert step.loss == pytest.approx(fp32.loss, rel=0.1)  # other weights are drawn, of the same distribution
+
+
+def test_positions_keep_their_digits_in_bf16() -> None:
+    step = TrainingStep(cell(precision="bf16-true"), CPU)
+    assert {name: buffer.dtype for name, buffer in step.model.named_buffers() if name.endswith(("cos", "sin"))} == {
+        "layers.0.attention.rotary.cos": torch.float32,
+        "layers.0.attention.rotary.sin": torch.float32,
+    }

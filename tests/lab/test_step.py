@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from sysbench.errors import UnavailableError
+from sysbench.lab.knobs.optimizers import LEARNING_RATE
 from sysbench.lab.ranges import visible_to
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.inputs import random_tokens
-from sysbench.lab.workload.workload import LEARNING_RATE
 from sysbench.spec.model import PHASES_OF, AdamW, Mode, ModelCell, ModelShape
 
 CPU = torch.device("cpu")

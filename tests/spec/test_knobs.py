@@ -17,6 +17,8 @@ from sysbench.errors import SpecError
         ({"checkpoint": "a b"}, "or a pattern of module names such as 'layers.*'"),
         ({"cross_entropy": "chunk"}, "Did you mean chunked?"),
         ({"cross_entropy": "chunked-0"}, "Did you mean chunked"),
+        ({"optimizer": "muom"}, "Did you mean muon?"),
+        ({"precision": "bf16-tru"}, "Did you mean bf16-true?"),
         ({"allocator": "expandabel"}, "Did you mean expandable?"),
         ({"lora": "-1"}, "-1 is out of range: it must be 0 or more"),
         ({"lora": "8", "lora_targets": "q proj"}, "or names of linear layers joined by +, such as q_proj+v_proj"),
@@ -25,7 +27,7 @@ from sysbench.errors import SpecError
 )
 def test_a_value_that_is_mistyped_is_refused_with_the_nearest(knob: dict[str, str], line: str) -> None:
     with pytest.raises(SpecError) as refused:
-        TimeSpec(**knob)  # type: ignore[arg-type]
+        TimeSpec(**knob)
     assert line in str(refused.value)
 
 
@@ -37,21 +39,25 @@ def test_a_value_that_is_mistyped_is_refused_with_the_nearest(knob: dict[str, st
         ({"mode": "forward", "cross_entropy": "chunked"}, "no loss. Nearest: --mode forward-backward"),
         ({"mode": "inference", "lora": "8"}, "this mode trains none. Nearest: --mode forward-backward"),
         ({"mode": "train", "lora": "8", "ranks": "2", "strategy": "tp"}, "does not support --strategy tp. Nearest"),
+        ({"mode": "forward", "optimizer_in_backward": "on"}, "no optimizer. Nearest: --mode train"),
+        ({"optimizer_in_backward": "on", "grad_accum": "2"}, "--grad-accum 2 adds up several: drop one of them"),
+        ({"optimizer_in_backward": "on", "precision": "fp16"}, "Nearest: --precision bf16"),
+        ({"optimizer_in_backward": "on", "ranks": "2"}, "before the 2 ranks have exchanged gradients: use --ranks 1"),
     ],
 )
 def test_a_knob_that_the_mode_lacks_is_refused(fields: dict[str, str], line: str) -> None:
-    (cell,) = TimeSpec(ctx=16, **fields).cells()  # type: ignore[arg-type]
+    (cell,) = TimeSpec(ctx=16, **fields).cells()
     assert line in str(cell.problem("cuda"))
 
 
 def test_options_of_the_allocator_are_for_cuda() -> None:
-    (cell,) = TimeSpec(ctx=16, allocator="expandable", mode="train").cells()  # type: ignore[arg-type]
+    (cell,) = TimeSpec(ctx=16, allocator="expandable", mode="train").cells()
     assert cell.problem("cuda") is None
     assert "cpu has no caching allocator" in str(cell.problem("cpu"))
 
 
 def test_a_forward_pass_that_keeps_its_graph_can_be_checkpointed() -> None:
-    (cell,) = MemorySpec(ctx=16, mode="forward", checkpoint="full").cells()  # type: ignore[arg-type]
+    (cell,) = MemorySpec(ctx=16, mode="forward", checkpoint="full").cells()
     assert cell.problem("cuda") is None
 
 
@@ -61,7 +67,7 @@ def test_targets_multiply_only_the_cells_with_adapters() -> None:
 
 
 def test_a_cell_without_knobs_keeps_its_key() -> None:
-    (plain,) = TimeSpec(ctx=16).cells()  # type: ignore[arg-type]
-    (turned,) = TimeSpec(ctx=16, checkpoint="full").cells()  # type: ignore[arg-type]
+    (plain,) = TimeSpec(ctx=16).cells()
+    (turned,) = TimeSpec(ctx=16, checkpoint="full").cells()
     assert "checkpoint" not in plain.model_dump(mode="json")
     assert plain.key != turned.key

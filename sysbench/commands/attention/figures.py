@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from sysbench import cells as axes_of_cells
 from sysbench import units
 from sysbench.commands.attention.findings import (
     QUANTITIES,
+    SWEPT,
     Quantity,
     dims,
     frontier,
@@ -24,13 +26,12 @@ from sysbench.commands.attention.findings import (
     implementations,
     predicted,
     samples,
-    settings,
     subject_of,
     usual_dim,
     value,
 )
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
-from sysbench.commands.attention.tables import status, subject
+from sysbench.commands.attention.tables import status
 from sysbench.render import plots
 from sysbench.render.findings import exponent, join_words
 from sysbench.render.plots import (
@@ -393,7 +394,7 @@ TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "sa
 
 def of_run(record: AttentionRecord) -> Iterator[LazyFigure]:
     """Yield curves for every setting, and heat maps for settings with several head dimensions."""
-    groups = settings(record.cells)
+    groups = axes_of_cells.group_ignoring(record.cells, *SWEPT)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
         maps = _heat_maps(part) if len(dims(cells)) > 1 else None
@@ -409,7 +410,7 @@ def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | 
     written for a setting without results. Raises UsageError for an unknown picture format, and OutputError if a file
     cannot be written.
     """
-    groups = settings(record.cells)
+    groups = axes_of_cells.group_ignoring(record.cells, *SWEPT)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
         for path, make in ((curves, _curves), (heat_map, _heat_maps)):
@@ -456,22 +457,21 @@ def _caption_text(caption: Heading) -> str:
 
 
 def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
-    kind, *rest = subject(record)
-    # Inputs come first, then hardware and method.
+    first = record.cells[0].cell
     machine = next((cell.device.name for cell in record.cells if cell.device and cell.source == "measured"), None)
-    inputs = [
-        word for word in rest if word.split()[0] in ("batch", "causal", "not", "no", "fp32", "tf32", "bf16", "fp16")
-    ]
-    inputs += [word for word in rest if word.endswith(" heads") and word not in inputs]
-    method = [word for word in rest if "repeats" in word or word.startswith("torch ") or word == "cold caches"]
     modelled = any(cell.source == "predicted" for cell in record.cells)
-    timed = [values] if any(cell.forward for cell in record.cells) else []
-    timed += ["bars: 90 % interval"] if modelled and "bars" in values else []
-    subtitle = [*([machine] if machine else []), *method, *timed]
+    inputs = [*axes_of_cells.subject(axes_of_cells.axes_of(record.cells)), "causal" if first.causal else "not causal"]
+    subtitle = [
+        *([machine, f"{first.repeats} repeats"] if machine else []),
+        *record.environment.software,
+        *(["cold caches"] if first.cold else []),
+        *([values] if any(cell.forward for cell in record.cells) else []),
+        *(["bars: 90 % interval"] if modelled and "bars" in values else []),
+    ]
     simulated = {cell.gpu.title for cell in record.cells if cell.gpu}
     all_simulated = all(cell.cell.simulated for cell in record.cells)
     return Heading(
-        title=" · ".join([kind, *([where] if where else []), *inputs]),
+        title=" · ".join(["attention", *([where] if where and where not in inputs else []), *inputs]),
         subtitle=" · ".join(subtitle),
         simulated=", ".join(sorted(simulated)) if all_simulated else "",
         mark="PREDICTED" if modelled else "SIMULATED",

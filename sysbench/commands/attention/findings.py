@@ -15,7 +15,7 @@ from operator import methodcaller
 from typing import Final, Literal
 
 from sysbench import units
-from sysbench.cells import AXES, group_ignoring, pairs
+from sysbench.cells import AXES, group_ignoring, named_groups, pairs
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.log.outcomes import Subject
 from sysbench.log.predictions import PredictedTime
@@ -56,8 +56,6 @@ USUAL_DIM: Final = 64
 
 LARGEST: Final = 2
 """Largest number of kinds of tensors that a sentence names."""
-
-_SETTING: Final = ("simulate", "device", "threads", "precision", "batch", "heads")
 
 
 # --- cells
@@ -106,22 +104,8 @@ def subject_of(quantity: Quantity) -> Subject:
     return "memory" if quantity == "saved" else "times"
 
 
-def settings(cells: Iterable[AttentionCellRecord]) -> list[list[AttentionCellRecord]]:
-    """Group the cells by setting: batch, precision, device and so on."""
-    return group_ignoring(cells, "implementation", "dim", "seq")
-
-
-def named_settings(cells: Iterable[AttentionCellRecord]) -> Iterator[tuple[str, list[AttentionCellRecord]]]:
-    """Yield the cells of each setting with its name, such as `h100, batch 8`; a single setting has an empty name."""
-    groups = settings(cells)
-    firsts = [group[0].axes for group in groups]
-    differing = [axis for axis in _SETTING if len({str(axes.get(axis)) for axes in firsts}) > 1]
-    for group, axes in zip(groups, firsts, strict=True):
-        words = [
-            f"{axis} {axes[axis]}" if axis in ("batch", "heads", "threads") else str(axes[axis] or "measured")
-            for axis in differing
-        ]
-        yield ", ".join(words), group
+SWEPT: Final = ("implementation", "dim", "seq")
+"""Axes along which cells of one setting differ."""
 
 
 # --- numbers
@@ -264,7 +248,7 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
 
 def findings(record: AttentionRecord) -> Iterator[Statement]:
     """Yield all findings, setting by setting; if there are several settings, each sentence names its setting."""
-    for setting, cells in named_settings(record.cells):
+    for setting, cells in named_groups(record.cells, *SWEPT):
         dim = usual_dim(cells)
         believed, known = reliable(cells), reliable(cells, "memory")
         timed = [cell for cell in believed if cell.cell.dim == dim]

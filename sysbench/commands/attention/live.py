@@ -129,7 +129,6 @@ advance = partial(run_state.advance, _HANDLERS)
 
 
 _NAMED = ("implementation", "dim", "seq")
-_TITLE = ("precision", "batch", "heads")
 
 
 def _quantity(title: str, unit: Unit, value: Callable[[CellState], float | None]) -> Quantity:
@@ -174,8 +173,7 @@ class AttentionScreen(CellScreen[AttentionState]):
 
     def subject(self, cell: CellState) -> Sequence[str]:
         """Return phrases for the implementation and the input."""
-        values = cell.cell.model_dump()
-        return [*(axes.phrase(axis, values[axis]) for axis in (*_NAMED, *_TITLE)), *(["causal"] * cell.cell.causal)]
+        return [*axes.subject([cell.cell.model_dump()]), *(["causal"] * cell.cell.causal)]
 
     def progress(self, cell: CellState) -> Progress:
         """Return the number of calls, and the medians so far."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -15,6 +15,7 @@ from sysbench import formulas, units
 from sysbench.commands.attention.findings import (
     NAMES,
     QUANTITIES,
+    SWEPT,
     TIMES,
     Cells,
     Quantity,
@@ -23,10 +24,8 @@ from sysbench.commands.attention.findings import (
     frontier,
     growth,
     implementations,
-    named_settings,
     passages,
     predicted,
-    settings,
     smallest_beyond,
     subject_of,
     usual_dim,
@@ -37,8 +36,16 @@ from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.log.records import Samples
 from sysbench.render import remarks
-from sysbench.render.axis_columns import axis_columns
-from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, build_tables, leading_fields
+from sysbench.render.axis_columns import axis_columns, axis_values
+from sysbench.render.declared import (
+    DeclaredTable,
+    Each,
+    Field,
+    Fill,
+    build_tables,
+    leading_axes,
+    leading_fields,
+)
 from sysbench.render.finding_kinds import Growth, Limit
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.attention import AttentionCell
@@ -47,9 +54,6 @@ from sysbench.spec.run import Selection
 from sysbench.statistics import NoPowerLaw
 
 Tables = list[Table]
-
-AXES = ("simulate", "device", "threads", "precision", "heads", "implementation", "dim", "seq", "batch")
-"""Axes in the order of columns."""
 
 CLOSE = 1.05
 """Times up to this multiple of the best time are coloured like the best."""
@@ -94,15 +98,8 @@ def subject(record: AttentionRecord) -> tuple[str, ...]:
     """Return the properties that all cells share: `attention`, `batch 8`, `causal`, `fp32`, the device, the repeats."""
     if not record.cells:
         return ("attention",)
-    cell, differing = record.cells[0].axes, varying(record.cells)
-    words = ["attention"]
-    words += [
-        axes.phrase(axis, cell[axis])
-        for axis in ("implementation", "dim", "seq", "batch", "heads", "threads")
-        if axis not in differing and axis in cell
-    ]
-    words += ["causal" if cell["causal"] else "not causal"]
-    words += [str(cell["precision"])] if "precision" not in differing else []
+    cell = record.cells[0].axes
+    words = ["attention", *axes.subject(axes.axes_of(record.cells)), "causal" if cell["causal"] else "not causal"]
     words += [MARK] if _is_predicted(record.cells) else []
     simulated = [each.gpu for each in record.cells if each.gpu]
     machines = [f"simulated for {gpu.title}{f' ({gpu.settings})' if gpu.settings else ''}" for gpu in simulated]
@@ -112,11 +109,6 @@ def subject(record: AttentionRecord) -> tuple[str, ...]:
     words += [f"{axes.phrase('warmup', cell['warmup'])}, {cell['repeats']} repeats"] if measured else []
     words += ["cold caches"] if cell["cold"] else []
     return tuple(words)
-
-
-def varying(cells: Cells) -> tuple[str, ...]:
-    """Return the axes in which these cells differ."""
-    return tuple(axis for axis in AXES if len({str(cell.axes.get(axis)) for cell in cells}) > 1)
 
 
 def status(cell: AttentionCellRecord) -> Word:
@@ -131,24 +123,17 @@ def status(cell: AttentionCellRecord) -> Word:
 # --- values of columns
 
 
-def _values(cell: Mapping[str, Any], named: Sequence[str]) -> tuple[Cell, ...]:
-    absent = {"simulate": "measured", "heads": "none"}
-    return tuple(absent.get(axis, "") if cell.get(axis) is None else cell[axis] for axis in named)
+_INPUT = ("dim", "seq", "batch")
+"""Axes that the sweep shows in this order, as reports do."""
 
 
-def _along(named: Callable[[Any], Sequence[str]], cells_of: Callable[[Any], Cells] = lambda row: (row,)) -> Leading:
-    """Declare leading columns for the axes that `named` returns, on which all cells of a row must agree."""
-
-    def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
-        axis_names = named(part)
-        return lambda row: _values(cells_of(row)[0].axes, axis_names)
-
-    return Leading(columns=lambda part: axis_columns(named(part)), values=values, cells_of=cells_of)
+def _varying(record: AttentionRecord) -> tuple[str, ...]:
+    return axes.varying(axes.axes_of(record.cells))
 
 
 def _varying_settings(record: AttentionRecord) -> tuple[str, ...]:
     """Return the axes in which the cells differ besides implementation, dimension and length, such as the GPU."""
-    return tuple(axis for axis in varying(record.cells) if axis not in ("implementation", "dim", "seq"))
+    return tuple(axis for axis in _varying(record) if axis not in SWEPT)
 
 
 def _time(cell: AttentionCellRecord, phase: Quantity) -> Measure | None:
@@ -244,7 +229,9 @@ SWEEP = DeclaredTable(
         Field("status", get=status),
         Each("phase", (_MEDIAN,), values=TIMES),
     ),
-    leading=_along(lambda record: [axis for axis in AXES if axis in ("dim", "seq", "batch", *varying(record.cells))]),
+    leading=leading_axes(
+        lambda record: (*(axis for axis in _varying(record) if axis not in _INPUT), *_INPUT),
+    ),
     notes=lambda record: _clock(record.cells),
     keep_empty=True,
 )
@@ -265,7 +252,10 @@ class _Comparison:
     @property
     def named(self) -> tuple[str, ...]:
         """The axes in leading columns, the implementation last."""
-        return (*(axis for axis in varying(self.cells) if axis != "implementation"), "implementation")
+        return (
+            *(axis for axis in axes.varying(axes.axes_of(self.cells)) if axis != "implementation"),
+            "implementation",
+        )
 
     def rows(self) -> list[_Row]:
         """Return the rows, sorted by input, then by implementation in the order of the run."""
@@ -390,7 +380,7 @@ COMPARISON = DeclaredTable(
         Field("kernel", "kernel used", importance=9, optional=True, get=lambda row: row.cell.kernel or ""),
     ),
     rows=lambda part: part.rows(),
-    leading=_along(lambda part: part.named, lambda row: (row.cell,)),
+    leading=leading_axes(lambda part: part.named, lambda row: (row.cell,)),
     parts=lambda record: (_Comparison(record.cells),),
     outcome_of=lambda row: status(row.cell) if row.cell.outcome != "ok" else None,
     notes=lambda part: _clock(part.cells),
@@ -412,7 +402,7 @@ class _Grid:
 
     @classmethod
     def all_of(cls, record: AttentionRecord) -> Iterator[_Grid]:
-        for setting, cells in named_settings(record.cells):
+        for setting, cells in axes.named_groups(record.cells, *SWEPT):
             for name, quantity in product(implementations(cells), QUANTITIES):
                 here = [cell for cell in cells if cell.cell.implementation == name]
                 if any(value(cell, quantity) is not None for cell in here):
@@ -494,7 +484,7 @@ EXPONENTS = DeclaredTable(
     ),
     rows=lambda record: [each for axis in ("seq", "dim") for each in growth(record.cells, axis) if each.has_law],
     leading=(
-        _along(_varying_settings, lambda each: each.cells),
+        leading_axes(_varying_settings, lambda each: each.cells),
         leading_fields(
             Field("implementation", get=lambda each: each.cells[0].cell.implementation),
             Field("quantity", "what", get=lambda each: each.quantity),
@@ -519,9 +509,9 @@ CROSSOVERS = DeclaredTable(
         Field("at", "near N", get=lambda each: f"{each.crossover.at:.0f}"),
         Field("bracket", "{source} between", get=lambda each: f"{each.crossover.below:.0f}–{each.crossover.above:.0f}"),
     ),
-    rows=lambda record: [each for cells in settings(record.cells) for each in passages(cells)],
+    rows=lambda record: [each for cells in axes.group_ignoring(record.cells, *SWEPT) for each in passages(cells)],
     leading=(
-        _along(_varying_settings, lambda each: each.cells),
+        leading_axes(_varying_settings, lambda each: each.cells),
         leading_fields(
             Field("phase", get=lambda each: each.quantity),
             Field("dim", axes.AXES["dim"].title, get=lambda each: each.dim),
@@ -573,7 +563,7 @@ FRONTIER = DeclaredTable(
         Field("how", "known by", importance=3, get=lambda row: _beyond(row)[1]),
     ),
     rows=lambda record: frontier(record.cells),
-    leading=_along(lambda record: (*_varying_settings(record), "implementation", "dim"), lambda row: row.row),
+    leading=leading_axes(lambda record: (*_varying_settings(record), "implementation", "dim"), lambda row: row.row),
     needs="a cell that is known to fit or not to fit",
     about="memory",
 )
@@ -610,7 +600,7 @@ ACCOUNTING = DeclaredTable(
     ),
     rows=_accounted,
     leading=leading_fields(Field("tensor", get=itemgetter(0))),
-    parts=lambda record: filter(None, map(smallest_beyond, settings(record.cells))),
+    parts=lambda record: filter(None, map(smallest_beyond, axes.group_ignoring(record.cells, *SWEPT))),
     needs="a cell that does not fit, and whose tensors are known",
 )
 """Tensors of the smallest cell that does not fit, for each setting."""
@@ -639,7 +629,7 @@ MEMORY = DeclaredTable(
         _PEAK_RESERVED,
     ),
     rows=_known_memory,
-    leading=_along(lambda record: varying(record.cells) or ("implementation",)),
+    leading=leading_axes(lambda record: _varying(record) or ("implementation",)),
     notes=("kept for backward besides q, k, v and the output. By formula, two N × N tensors take 8BN² bytes in fp32",),
     needs="a cell whose memory is known",
     about="memory",
@@ -683,9 +673,12 @@ CELLS = DeclaredTable(
         Field("error", unit="number", get=lambda cell: _error(cell, "output")),
         Field("status", get=lambda cell: cell.outcome),
     ),
-    leading=_along(
+    leading=leading_axes(
         lambda record: [
-            axis for axis in AXES if axis in axes.present_axes(axes.axes_of(record.cells)) or not record.cells
+            axis
+            for axis, declared in axes.AXES.items()
+            if axis in AttentionCell.model_fields and declared.role != "effort"
+            if not record.cells or any(axis in cell.axes for cell in record.cells)
         ]
     ),
     keep_empty=True,
@@ -701,7 +694,7 @@ TABLES: dict[str, DeclaredTable] = {
 def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
     """Return the plan of a run: its cells, with FLOPs and memory computed by formula. Nothing is measured."""
     specs = [cell.model_dump() for cell in planned]
-    named = tuple(axis for axis in AXES if len({str(spec.get(axis)) for spec in specs}) > 1) or ("implementation",)
+    named = axes.varying(specs) or ("implementation",)
     columns = (
         *axis_columns(named),
         Column("forward", "forward", "flops", wide_range=True),
@@ -710,7 +703,7 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
     )
     rows = tuple(
         (
-            *_values(spec, named),
+            *axis_values(spec, named),
             Measure(formulas.flops(cell, "forward")),
             Measure(formulas.naive_saved_bytes(cell)),
             Measure(formulas.bytes_moved(cell, "forward")),

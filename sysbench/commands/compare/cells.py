@@ -225,10 +225,15 @@ class SideCell:
     occurrences: tuple[Occurrence, ...]
 
     @property
+    def latest(self) -> Occurrence:
+        """The last occurrence with valid samples, or else the last one."""
+        measured = [each for each in self.occurrences if each.record.outcome in MEASURED]
+        return measured[-1] if measured else self.occurrences[-1]
+
+    @property
     def latest_record(self) -> CellRecord:
-        """The last record with valid samples, or else the last record."""
-        measured = [each.record for each in self.occurrences if each.record.outcome in MEASURED]
-        return measured[-1] if measured else self.occurrences[-1].record
+        """The record of the latest occurrence."""
+        return self.latest.record
 
     def times(self, quantity: str, *, complete_only: bool = False) -> dict[int, list[float]]:
         """Return the samples of a quantity in seconds, by run.

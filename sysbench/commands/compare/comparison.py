@@ -23,10 +23,9 @@ from sysbench.commands.compare.cells import (
 )
 from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, same_code, warnings
 from sysbench.errors import LogError, UsageError
-from sysbench.log.measures import Better, measures_of, predicted_times
+from sysbench.log.measures import Better, Measures
 from sysbench.log.outcomes import CautionCode, Outcome
 from sysbench.log.predictions import PredictedStep, PredictedTime, step_ratio
-from sysbench.log.records import CellRecord
 from sysbench.log.upgrades import SCHEMA_VERSION
 from sysbench.package import VERSION
 from sysbench.spec.frozen import Frozen
@@ -318,7 +317,7 @@ def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
         a_simulated=bool(a.axes.get("simulate")),
         b_simulated=bool(b.axes.get("simulate")),
         times=times,
-        predictions=list(_compare_predictions(a.latest_record, b.latest_record)),
+        predictions=list(_compare_predictions(a.latest.measures, b.latest.measures)),
         memory=[
             MemoryComparison(quantity=name, exact=a.exact, a_bytes=int(a.value), b_bytes=int(b.value))
             for name, a, b in amounts
@@ -333,18 +332,17 @@ def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
     )
 
 
-def _compare_predictions(a: CellRecord, b: CellRecord) -> Iterator[PredictionComparison]:
-    a_times, b_times = predicted_times(a), predicted_times(b)
-    for name, time in a_times.items():
+def _compare_predictions(a: Measures, b: Measures) -> Iterator[PredictionComparison]:
+    b_times = b.predicted_times
+    for name, time in a.predicted_times.items():
         if name in b_times and time.point_s:
             low, high = _step_ratio_interval(a, b) if name == "step" else (None, None)
             yield PredictionComparison(quantity=name, a=time, b=b_times[name], low=low, high=high)
 
 
-def _step_ratio_interval(a: CellRecord, b: CellRecord) -> tuple[float, float] | tuple[None, None]:
+def _step_ratio_interval(a: Measures, b: Measures) -> tuple[float, float] | tuple[None, None]:
     """Return the 90 % prediction interval of the step time in B over that in A; (None, None) without draws of both."""
-    predictions = (measures_of(cell).prediction for cell in (b, a))
-    steps = [each for each in predictions if isinstance(each, PredictedStep) and each.step_draws_s]
+    steps = [each for each in (b.prediction, a.prediction) if isinstance(each, PredictedStep) and each.step_draws_s]
     ratio = step_ratio(*steps) if len(steps) == 2 else None
     return (ratio.low, ratio.high) if ratio else (None, None)
 

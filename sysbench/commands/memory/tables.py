@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 from sysbench import cells as axes
 from sysbench import units
@@ -37,6 +37,7 @@ from sysbench.render.declared import (
 from sysbench.render.findings import join_words
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, Remark, Sheet, Table, Word, multiplicity
 from sysbench.snapshot import CATEGORIES
+from sysbench.spec.model import AdamW
 from sysbench.spec.run import Selection
 from sysbench.trace.stack_lines import frame_location
 
@@ -616,8 +617,8 @@ def _strategies(record: MemoryRecord) -> list[str]:
 
 def _models(record: MemoryRecord) -> Iterable[MemoryCellRecord]:
     """Return a cell of each built-in model, with each choice of adapters."""
-    built_in = (cell for cell in record.cells if cell.cell.own is None)
-    return {(cell.cell.size, cell.cell.lora, cell.cell.lora_targets): cell for cell in built_in}.values()
+    cells = (cell for cell in record.cells if _has_fp32_adamw(cell))
+    return {(cell.cell.size, cell.cell.lora, cell.cell.lora_targets): cell for cell in cells}.values()
 
 
 def _trained(cell: MemoryCellRecord) -> int:
@@ -633,6 +634,11 @@ def _state_notes(record: MemoryRecord) -> Iterator[str]:
     shares = [f"with {each}, every rank holds {'all' if each == 'ddp' else 'a part'} of it" for each in strategies]
     if shares:
         yield f"of the whole model: {'; '.join(shares)}"
+
+
+def _has_fp32_adamw(cell: MemoryCellRecord) -> bool:
+    """Whether weights, gradients and the two moments of AdamW are all in fp32."""
+    return cell.cell.own is None and cell.cell.precision != "bf16-true" and cell.cell.optimizer in get_args(AdamW)
 
 
 STATE = DeclaredTable(
@@ -713,11 +719,11 @@ def _nothing_fits_text(cell: MemoryCellRecord, found: LargestRecord) -> str:
 
 
 def _persistent_state(cell: MemoryCellRecord) -> dict[str, int]:
-    """Return the bytes that a step in fp32 needs for any input: weights and, for training, gradients and AdamW's state.
+    """Return the bytes that a step needs for any input: weights and, for training, gradients and AdamW's state.
 
-    Empty if several ranks share them, and for a custom model, whose parameters may be frozen or in another dtype.
+    Empty if several ranks share them, for other dtypes and optimizers, and for a custom model.
     """
-    if cell.cell.shape is None or cell.cell.strategy not in (None, "ddp"):
+    if not _has_fp32_adamw(cell) or cell.cell.strategy not in (None, "ddp"):
         return {}
     weights, trained = 4 * (cell.model.parameters or 0), 4 * _trained(cell)
     gradients = {"gradients": trained} if cell.cell.mode in MODES_WITH_GRADIENTS else {}
@@ -736,7 +742,7 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
             "several ranks: bytes of rank 0, whose shards are at least as large as all others; NCCL's buffers "
             "are outside the allocator, and their size is an assumption",
         )
-    if len(record.cells) == 1 and (shape := record.cells[0].cell.shape) is not None:
+    if len(record.cells) == 1 and (shape := record.cells[0].cell.shape) is not None and _has_fp32_adamw(*record.cells):
         (cell,) = record.cells
         d_model, batch, ctx = shape.d_model, cell.shown_cell.batch, cell.shown_cell.ctx
         product = f"batch {batch} × ctx {ctx} × d_model {d_model} × 4 bytes"

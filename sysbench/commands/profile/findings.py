@@ -149,13 +149,9 @@ def _by_settings(
     cells: Sequence[ProfileCellRecord], everything: Sequence[ProfileCellRecord]
 ) -> Iterator[tuple[str, list[ProfileCellRecord], Namer]]:
     """Yield each group of cells with equal settings, a prefix that names the settings, and a namer for the cells."""
-    differing = [axis for axis in axes.varying(axes.axes_of(cells)) if axes.AXES[axis].role not in _POOLED_ROLES]
-    found: dict[str, list[ProfileCellRecord]] = {}
-    for cell in cells:
-        words = ", ".join(axes.phrase(axis, getattr(cell.cell, axis)) for axis in differing)
-        found.setdefault(f"{words}: " if words else "", []).append(cell)
-    for where, group in found.items():
-        yield where, group, namer(group) if len(group) > 1 else namer(everything)
+    pooled = [axis for axis, declared in axes.AXES.items() if declared.role in _POOLED_ROLES]
+    for where, group in axes.named_groups(cells, *pooled):
+        yield f"{where}: " if where else "", group, namer(group) if len(group) > 1 else namer(everything)
 
 
 # --- the kernel that takes the most time

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sysbench.command import command_of
 from sysbench.commands.report.document import Headline, Picture, ReportedRun, Section
-from sysbench.log.measures import Amount, measures_of, predicted_times
+from sysbench.log.measures import Amount, measures_of
 from sysbench.log.outcomes import Subject
 from sysbench.log.records import CellRecord
 from sysbench.render.findings import reliable
@@ -63,7 +63,8 @@ def _rows(run: ReportedRun[Any], title: str) -> Iterator[tuple[tuple[Cell, ...],
 
 def _seconds(cell: CellRecord, name: str) -> float | None:
     """Return the median or predicted time of a cell, in seconds."""
-    samples, predicted = measures_of(cell).times.get(name), predicted_times(cell).get(name)
+    measures = measures_of(cell)
+    samples, predicted = measures.times.get(name), measures.predicted_times.get(name)
     return samples.median_s if samples else predicted.point_s if predicted else None
 
 

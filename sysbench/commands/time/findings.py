@@ -95,13 +95,13 @@ def _by_setting(cells: Cells, agree: Callable[[Cells], bool]) -> Iterator[tuple[
     All cells form one group without a prefix if `agree` accepts them, or if the number of settings is 1 or greater than
     `MAX_SETTINGS`.
     """
-    groups = axes.group_ignoring(cells, "size", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
+    groups = list(
+        axes.named_groups(cells, "size", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
+    )
     if not 1 < len(groups) <= MAX_SETTINGS or agree(cells):
-        yield "", cells
-        return
-    differing = axes.varying([group[0].axes for group in groups])
-    for group in groups:
-        yield f"{', '.join(filter(None, (axes.phrase(axis, group[0].axes.get(axis)) for axis in differing)))}: ", group
+        groups = [("", list(cells))]
+    for name, group in groups:
+        yield f"{name}: " if name else "", group
 
 
 # --- comparison of two values of an axis

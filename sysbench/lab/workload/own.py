@@ -23,10 +23,12 @@ from torch.nn.attention import sdpa_kernel
 
 from sysbench.errors import UnavailableError, nearest
 from sysbench.lab.attention import BACKENDS, KINDS
+from sysbench.lab.knobs.optimizers import optimizer_for
+from sysbench.lab.precision import building
 from sysbench.lab.workload.imports import LoadedCode, Printed, arguments_for, code_file, import_s, load_code, user_code
 from sysbench.lab.workload.inputs import create_inputs
 from sysbench.lab.workload.losses import Loss
-from sysbench.lab.workload.workload import Batch, OwnWorkload, Workload, adamw
+from sysbench.lab.workload.workload import Batch, OwnWorkload, Workload
 from sysbench.spec import extras
 from sysbench.spec.model import BUILT_IN_ATTENTION, Attention, ModelCell, ModelShape
 from sysbench.spec.options import flag_of
@@ -60,7 +62,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
     printed = Printed()
     with printed.redirected():
         code = None if own.target.startswith(HUGGING_FACE) else load_code(own.target, own.directory)
-        with device:
+        with device, building(cell.precision):
             model, config_class = (
                 (_config_model(cell, own), None) if code is None else _construct_model(cell, own, code)
             )
@@ -76,7 +78,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
     return Workload(
         model=model,
         batches=batches,
-        optimizer=partial(adamw, model, cell.optimizer)
+        optimizer=partial(optimizer_for, model, cell.optimizer)
         if optimizers is None
         else partial(_own_optimizer, optimizers, model),
         tokens=cell.tokens if inputs[0].tokens is not None else None,
@@ -167,7 +169,10 @@ def _config_model(cell: ModelCell, own: OwnModel) -> nn.Module:
         raise UnavailableError(
             f"--model {own.target} takes its dimensions from its config: change them with --model-arg"
         )
-    return build_from_config(own.config, own.arguments, cell.attention)
+    fields = dict(own.arguments)
+    if cell.precision == "bf16-true" and fields.setdefault(DTYPE, "bfloat16") != "bfloat16":
+        raise UnavailableError(f"--model-arg dtype={fields[DTYPE]} contradicts --precision bf16-true: drop one of them")
+    return build_from_config(own.config, fields, cell.attention)
 
 
 def _prepare_model(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
@@ -178,6 +183,10 @@ def _prepare_model(model: nn.Module, cell: ModelCell, device: torch.device) -> N
         )
     if any(each.device != device for each in tensors):
         model.to(device)
+    if cell.precision == "bf16-true":
+        for parameter in model.parameters():
+            if parameter.dtype == torch.float32:  # created with a dtype of its own
+                parameter.data = parameter.data.to(torch.bfloat16)
     model.train(cell.mode != "inference")
     if "backward" in cell.phases and not any(each.requires_grad for each in model.parameters()):
         raise UnavailableError(

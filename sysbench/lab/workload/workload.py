@@ -14,23 +14,14 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
 from sysbench.lab.attention import kernel_of
-from sysbench.lab.precision import compute_dtype
+from sysbench.lab.knobs.optimizers import optimizer_for
+from sysbench.lab.precision import building, compute_dtype
 from sysbench.lab.transformer import build
 from sysbench.lab.workload.imports import Printed
 from sysbench.lab.workload.inputs import random_tokens
 from sysbench.lab.workload.losses import cross_entropy
 from sysbench.log.events import AdaptedModelFacts, CodeFile, OwnModelFacts
 from sysbench.spec.model import ModelCell, ModelShape
-
-LEARNING_RATE = 1e-4
-"""Small enough for a thousand stable steps on one batch, and large enough to change every parameter."""
-
-_IMPLEMENTATIONS: Mapping[str, Mapping[str, Any]] = {
-    "for-loop": {"foreach": False, "fused": False},
-    "foreach": {"foreach": True},
-    "fused": {"fused": True},
-}
-"""Options of AdamW for each implementation; without them, torch.optim would choose by device."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +89,8 @@ def built_in_workload(
 
     `trial` creates the context of the trial run of attention.
     """
-    model = build(shape, cell.ctx, cell.attention, device, cell.seed)
+    with building(cell.precision):
+        model = build(shape, cell.ctx, cell.attention, device, cell.seed)
     sequences = random_tokens(shape.vocab, cell, device)
     # With inputs of the shape and type that the model's own attention will receive.
     size, dtype = (3, cell.batch, shape.heads, cell.ctx, shape.d_head), compute_dtype(cell.compute_precision)
@@ -109,20 +101,10 @@ def built_in_workload(
     return Workload(
         model=model,
         batches=tuple(Batch((tokens,), {}, partial(cross_entropy, targets=targets)) for tokens, targets in sequences),
-        optimizer=lambda: adamw(model, cell.optimizer),
+        optimizer=partial(optimizer_for, model, cell.optimizer),
         attention_kernel=kernel,
         tokens=cell.tokens,
     )
-
-
-def adamw(model: nn.Module, implementation: str) -> torch.optim.AdamW:
-    """Return AdamW for all parameters; frozen parameters get no gradient, and therefore no optimizer state."""
-    # One group for each type of tensor: foreach and fused accept no mixture of sharded and unsharded parameters.
-    kinds: dict[type[Tensor], list[Tensor]] = {}
-    for parameter in model.parameters():
-        kinds.setdefault(type(parameter.data), []).append(parameter)
-    groups = [{"params": each} for each in kinds.values()]
-    return torch.optim.AdamW(groups, lr=LEARNING_RATE, **_IMPLEMENTATIONS[implementation])
 
 
 _RECURRENT: Mapping[Any, int] = {

@@ -9,13 +9,14 @@ import pytest
 
 from sysbench import formulas as attention_costs
 from sysbench import statistics
+from sysbench.cells import group_ignoring
 from sysbench.commands.attention.findings import (
+    SWEPT,
     compared,
     frontier,
     growth,
     leads,
     passages,
-    settings,
     usual_dim,
     value,
 )
@@ -345,7 +346,7 @@ def test_what_is_simulated_is_marked_and_has_no_times() -> None:
 def test_several_settings_are_told_apart_and_never_compared() -> None:
     spec = AttentionSpec(impl="naive,compiled", dim="64", seq="1024-8192*2", batch="2,8", repeats=10)
     record = runs.record(spec)
-    assert len(settings(record.cells)) == 2
+    assert len(group_ignoring(record.cells, *SWEPT)) == 2
     assert all(text.startswith(("Batch 2: ", "Batch 8: ")) for text in said(record))
 
 
