@@ -232,6 +232,7 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
     results so far are saved; `load("latest")` returns them, with the status `interrupted`.
     """
     from sysbench.commands import running
+    from sysbench.commands.surroundings import RunSurroundings
     from sysbench.engine.interrupts import catch_interrupts
     from sysbench.spec.cell import RunSpec
     from sysbench.spec.validation import validated
@@ -248,14 +249,13 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
     for name in options:
         if name not in model.model_fields:
             raise UsageError(unknown(name, f"an option of sysbench {command.name}", model.model_fields))
-    mute = {"quiet": True, "shown": False, "watch": progress}
-    chosen = running.options_of(command.name, {**words, **options, **mute})
+    chosen = running.options_of(command.name, {**words, **options, "quiet": True})
     if chosen.plan or getattr(chosen, "source", None):
         raise UsageError("--plan and --from do not run anything; sysbench.load reads an earlier run")
     if given is not None:
         what = validated(command.spec_class, {**running.resumed_spec_fields(command.name, chosen.resume), **given})
     with catch_interrupts() as interrupts:
-        record = command.part("perform")(what, chosen).record
+        record = command.part("perform")(what, chosen, RunSurroundings(watch=progress, shown=False)).record
     if interrupts.requested or record.status == "interrupted":
         raise KeyboardInterrupt
     return Run(record)

@@ -63,7 +63,8 @@ class Command:
     record: str = "record:{class_name}Record"
     """Class of the records; importing the module of this class registers the command's own events."""
     perform: str = "sysbench.commands.running:perform"
-    """Function that runs the cells in this process and writes all files: `(spec, options) -> RunResult`."""
+    """Function that runs the cells in this process and writes all files, `(spec, options, surroundings) -> RunResult`;
+    the surroundings are a `sysbench.commands.surroundings.RunSurroundings`."""
     suited: str | None = None
     """Function that returns the spec that suits this machine, if it can be another: `(spec, options) -> spec`."""
     files: str | None = None

@@ -20,6 +20,7 @@ from pydantic import BaseModel, TypeAdapter
 from sysbench import stderr
 from sysbench.bootstrap import rank_from_environment
 from sysbench.command import Kind, command_of
+from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.errors import LogError, OutputError, SysbenchError, UsageError, unknown
 from sysbench.garbage import gc_paused
 from sysbench.log import storage
@@ -149,13 +150,13 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
     if command.suited and options.resume is None:
         refuse_unknown_columns(spec, options)  # before a worker says which devices there are
         spec = command.part("suited")(spec, options)
-    with _join_launched_ranks(spec, options) as options:
-        raise typer.Exit(exit_code(command.part("perform")(spec, options).record))
+    with _join_launched_ranks(spec, options) as surroundings:
+        raise typer.Exit(exit_code(command.part("perform")(spec, options, surroundings).record))
 
 
 @contextmanager
-def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
-    """Yield the options if this process is rank 0 of a torchrun or srun launch, or the only process.
+def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunSurroundings]:
+    """Yield the run's surroundings if this process is rank 0 of a torchrun or srun launch, or the only process.
 
     Other ranks raise `typer.Exit`, after serving as workers if any cell has several ranks.
     """
@@ -168,7 +169,7 @@ def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunOpti
     if this_rank is None:
         if rank_from_environment(os.environ):
             raise typer.Exit
-        yield options
+        yield ALONE
         return
     from sysbench.engine.identity import source_digest
     from sysbench.engine.rendezvous import other_rank, rank_zero
@@ -189,16 +190,16 @@ def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunOpti
         other_rank.serve(this_rank, hello, cells, options.timeout_s)
         raise typer.Exit
     with rank_zero.connect_ranks(this_rank, hello, options.timeout_s) as others:
-        yield options.model_copy(update={"links": others})
+        yield RunSurroundings(links=others)
 
 
-def perform(spec: RunSpec, options: RunOptions) -> RunResult:
+def perform(spec: RunSpec, options: RunOptions, surroundings: RunSurroundings = ALONE) -> RunResult:
     """Run the cells and write the requested files.
 
     Raises the exceptions of `run_cells`, UsageError for an unknown file format, and OutputError for an unwritable file.
     """
     _refuse_unwritable(spec.kind, options)
-    record = run_cells(spec, options)
+    record = run_cells(spec, options, surroundings)
     command = command_of(spec.kind)
     return RunResult(record, command.part("files")(record, options) if command.files else ())
 
@@ -322,7 +323,12 @@ def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()
             output.show_sheet(content, console, options.format, columns)
 
 
-def run_cells(spec: RunSpec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
+def run_cells(
+    spec: RunSpec,
+    options: RunOptions,
+    surroundings: RunSurroundings = ALONE,
+    provisions: Provisions | None = None,
+) -> RunRecord[Any]:
     """Run the cells, then save and show the record.
 
     If the run fails after its first cell has begun (a full disk), its results so far are saved and shown before the
@@ -336,7 +342,7 @@ def run_cells(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
 
     # A first or second signal does not prevent saving, whether it arrives during the run or while the record is saved.
     with catch_interrupts():
-        path, failure = _run_with_progress(spec, options, provisions)
+        path, failure = _run_with_progress(spec, options, surroundings, provisions)
         record: RunRecord[Any] = runs.load(path)
         if failure is not None and all(cell.outcome == "not run" for cell in record.cells):
             raise failure
@@ -356,12 +362,12 @@ def run_cells(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
             if options.json_path not in (None, "-"):
                 storage.write_atomically(Path(options.json_path), content)
         with _collect_errors(failures):
-            if options.shown:
+            if surroundings.shown:
                 show(record, options)
         with _collect_errors(failures):
             written.result()
             say(f"saved  {saved_to}", options)
-        if record.status != "complete" and not options.log_name:
+        if record.status != "complete" and not surroundings.log_name:
             say(f"resume with: sysbench {spec.kind} --resume {shlex.quote(str(path))}", options)
     if failures:
         raise failures[0]
@@ -378,7 +384,7 @@ def _collect_errors(failures: list[SysbenchError]) -> Iterator[None]:
 
 
 def _run_with_progress(
-    spec: RunSpec, options: RunOptions, provisions: Provisions | None
+    spec: RunSpec, options: RunOptions, surroundings: RunSurroundings, provisions: Provisions | None
 ) -> tuple[Path, SysbenchError | None]:
     """Run the cells and show their progress; return the log, and the error that ended the run, if any.
 
@@ -386,7 +392,7 @@ def _run_with_progress(
     """
     from sysbench.engine import session
 
-    with session.run(spec, options, provisions=provisions) as running:
+    with session.run(spec, options, provisions=provisions, surroundings=surroundings) as running:
         first_events = list(islice(running, 2))
         # While the worker imports torch, import what is needed to show its results.
         with gc_paused():
@@ -400,10 +406,10 @@ def _run_with_progress(
             events.build()
             records.build()
         # An experiment chooses its own values, and shows its own line above the dashboard.
-        defaults_line = "" if options.overall else axes.describe_default_axes(spec)
+        defaults_line = "" if surroundings.overall else axes.describe_default_axes(spec)
         if defaults_line:
             say(defaults_line, options)
-        with _progress_display(spec.kind, options, defaults_line) as progress:
+        with _progress_display(spec.kind, options, surroundings, defaults_line) as progress:
             failure, path = None, running.log_path
             try:
                 for event in chain(first_events, running):
@@ -489,7 +495,7 @@ def exit_code(record: RunRecord[Any]) -> int:
     return 1 if outcomes & FAILURES or not outcomes & {"ok", "oom"} else 0
 
 
-def _progress_display(kind: Kind, options: RunOptions, above: str) -> Progress:
+def _progress_display(kind: Kind, options: RunOptions, surroundings: RunSurroundings, above: str) -> Progress:
     """Return the display of a run's progress, with a line `above` the dashboard if it is not empty."""
     from rich.console import Console
 
@@ -499,11 +505,11 @@ def _progress_display(kind: Kind, options: RunOptions, above: str) -> Progress:
     from sysbench.render.dashboard.progress import Silent
 
     if options.quiet:
-        return Silent(options.watch)
+        return Silent(surroundings.watch)
     # The log of an earlier run is read while the worker imports torch.
     earlier = log.read(options.resume) if options.resume else ()
     console = Console(stderr=True)
     view = command_of(kind).part("screen")
     if options.no_live or not view.is_drawn or not can_draw_on(console):
-        return CellLines(console, view=view, earlier=earlier, overall=options.overall)
-    return Dashboard(console, view=view, earlier=earlier, overall=options.overall, above=above)
+        return CellLines(console, view=view, earlier=earlier, overall=surroundings.overall)
+    return Dashboard(console, view=view, earlier=earlier, overall=surroundings.overall, above=above)

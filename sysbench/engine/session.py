@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from sysbench.engine.provisions import Provisions
 from sysbench.engine.sensors.host import host_info
 from sysbench.engine.sensors.sampler import Sampler, system_sampler
 from sysbench.engine.supervisor import Supervisor
+from sysbench.engine.surroundings import ALONE, Surroundings
 from sysbench.errors import OutputError, SysbenchError, UsageError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunResumed, RunStarted, WorkerReady
 from sysbench.log.journal import Log
@@ -40,6 +42,7 @@ def run(
     launcher: Launcher | None = None,
     sampler: Sampler | None = None,
     provisions: Provisions | None = None,
+    surroundings: Surroundings = ALONE,
     cells: Sequence[RunCell] | None = None,
 ) -> Session:
     """Prepare a run, with all checks that need no worker; iterate over the returned session to execute the run.
@@ -51,9 +54,9 @@ def run(
     """
     cells = list(spec.cells()) if cells is None else cells
     refuse_impossible(cells)
-    _refuse_elsewhere(cells, options, provisions)
-    if options.links is not None and provisions is not None and provisions.artifacts:
-        options = options.model_copy(update={"links": None})  # this process starts the workers, which write files here
+    _refuse_elsewhere(cells, options, provisions, surroundings)
+    if surroundings.links is not None and provisions is not None and provisions.artifacts:
+        surroundings = replace(surroundings, links=None)  # this process starts the workers, which write files here
     if options.json_path not in (None, "-"):
         refuse_unwritable(Path(options.json_path))
     sampler = sampler or system_sampler()
@@ -63,9 +66,18 @@ def run(
         opening: RunStarted | RunResumed = RunResumed(at_s=time.time(), keep=kept)
     else:
         opening = _run_started(spec, len(cells), sampler.driver)
-        log, earlier = Log.create(options.out, spec.kind, options.log_name), None
+        log, earlier = Log.create(options.out, spec.kind, surroundings.log_name), None
     return Session(
-        log, opening, spec, cells, earlier, options, launcher or PlainLauncher(), sampler, provisions or Provisions()
+        log,
+        opening,
+        spec,
+        cells,
+        earlier,
+        options,
+        launcher or PlainLauncher(),
+        sampler,
+        provisions or Provisions(),
+        surroundings,
     )
 
 
@@ -93,7 +105,9 @@ class Session:
         launcher: Launcher,
         sampler: Sampler,
         provisions: Provisions,
+        surroundings: Surroundings,
     ) -> None:
+        self._surroundings = surroundings
         self._provisions = provisions
         self._log = log
         self._opening = opening
@@ -192,10 +206,10 @@ class Session:
             interrupts,
             self._options.timeout_s,
             self._provisions,
-            ceilings=self._options.ceilings,
-            threads_probe=(self._earlier.threads_probe if self._earlier else None) or self._options.threads_probe,
-            links=self._options.links,
-            simulates_in_sequence=simulates and self._options.overall is not None,
+            ceilings=self._surroundings.ceilings,
+            threads_probe=(self._earlier.threads_probe if self._earlier else None) or self._surroundings.threads_probe,
+            links=self._surroundings.links,
+            simulates_in_sequence=simulates and self._surroundings.in_experiment,
         )
 
     def _finish(self, executor: Supervisor | ParallelExecutor | None, status: RunStatus) -> list[Event]:
@@ -211,7 +225,7 @@ class Session:
 
     def _place(self, ready: WorkerReady) -> list[PlacedCell]:
         """Return the cells to measure, each on its device; raises UsageError if this machine is unsuitable."""
-        links = self._options.links
+        links = self._surroundings.links
         placed = place(self._cells, ready.devices, links.ranks if links is not None else None)
         if self._earlier is not None:
             self._earlier.refuse_other_machine(ready, ((each.cell, each.device) for each in placed))
@@ -225,7 +239,9 @@ def _stop(executor: Supervisor | ParallelExecutor | None) -> Sequence[Event]:
     return [] if executor is None else executor.stop()
 
 
-def _refuse_elsewhere(cells: Sequence[RunCell], options: RunOptions, provisions: Provisions | None) -> None:
+def _refuse_elsewhere(
+    cells: Sequence[RunCell], options: RunOptions, provisions: Provisions | None, surroundings: Surroundings
+) -> None:
     """Raise UsageError for cells that cannot run in parallel, on several nodes or elsewhere as requested."""
     if options.parallel and not all(cell.simulated for cell in cells):
         raise UsageError(
@@ -233,7 +249,7 @@ def _refuse_elsewhere(cells: Sequence[RunCell], options: RunOptions, provisions:
             "one machine would slow each other down"
         )
     writes_files = provisions is not None and bool(provisions.artifacts)
-    if options.links is not None and writes_files and not options.links.on_one_node:
+    if surroundings.links is not None and writes_files and not surroundings.links.on_one_node:
         raise UsageError(
             "traces and snapshots of ranks on several nodes would be written on each node: start this on one node"
         )

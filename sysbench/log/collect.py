@@ -16,6 +16,7 @@ from sysbench.log.events import (
     AnyRecord,
     CeilingMeasured,
     CellFinished,
+    CellOutcome,
     CellStarted,
     Compiled,
     Event,
@@ -258,8 +259,7 @@ def cell_fields(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
 def outcome_fields(seen: CellEvents) -> dict[str, Any]:
     """Return the outcome of a cell with its reason; a cell whose end is not in the log is `unfinished` or `not run`."""
     if seen.finished is not None:
-        end = seen.finished
-        return {"outcome": end.outcome, "detail": end.detail, "reason": end.reason}
+        return seen.finished.fields_of(CellOutcome)
     if seen.started is not None:
         detail = "the run is in progress or ended abruptly"
         return {"outcome": "unfinished", "detail": detail, "reason": "log-ended"}

@@ -140,7 +140,7 @@ class CellRecord(CellOutcome, CellIdentity):
         If the cell was measured elsewhere, the hardware is added, so that equal cells on different GPUs remain
         distinct. The dtype of a user's model is added for titles, unless it is fp32.
         """
-        axes: dict[str, Any] = self.cell.model_dump(mode="json")
+        axes = self.cell.axes
         if self.host is not None and self.device is not None and not self.cell.simulated:
             axes["hardware"] = self.device.name
         if self.own_model is not None and self.own_model.parameter_dtype not in (None, "fp32"):

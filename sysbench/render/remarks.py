@@ -124,8 +124,8 @@ def name_cells(cells: Sequence[CellRecord], all_cells: Sequence[CellRecord]) -> 
     if len(cells) == len(all_cells) > 1:
         return "every cell"
     shown = cells if len(cells) <= MAX_NAMED_CELLS else cells[: MAX_NAMED_CELLS - 1]
-    differing = axes.varying(axes.axes_of(all_cells))
-    names = ", ".join(axes.label(cell.axes, differing) for cell in shown)
+    differing = axes.varying(all_cells)
+    names = ", ".join(axes.label(cell, differing) for cell in shown)
     return names if len(shown) == len(cells) else f"{names} and {len(cells) - len(shown)} more cells"
 
 

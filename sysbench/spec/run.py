@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -134,28 +134,6 @@ class RunOptions(BaseModel):
     parallel: Annotated[int | None, Option(metavar="N", panel=EXECUTION)] = Field(
         default=None, ge=1, le=256, description="Number of simulated cells to run in parallel."
     )
-
-    log_name: str | None = None
-    """Name of the log without its suffix; None for a name from the time and the command. Not on the command line."""
-    ceilings: bool = True
-    """Whether to measure the matmul ceiling that rates are compared with. Not on the command line."""
-    threads_probe: Any = None
-    """Choice of CPU threads (`log.events.ThreadsProbe`) by an earlier run that this one is compared with; by default,
-    the run makes its own. Not on the command line.
-    """
-    watch: Callable[[Any], object] | None = None
-    """Called with every event of a quiet run. Not on the command line."""
-    overall: Any = None
-    """Progress of the experiment to which the run belongs, if any; not on the command line. An `ExperimentProgress`
-    (`render.dashboard.experiment_progress`).
-    """
-    links: Any = None
-    """Other ranks started by torchrun or srun (`engine.rendezvous.rank_zero.RankConnections`), if any.
-
-    Not on the command line.
-    """
-    shown: bool = True
-    """Whether to print the result. Not on the command line."""
 
     @property
     def selection(self) -> Selection:

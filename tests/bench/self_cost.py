@@ -30,6 +30,7 @@ from sysbench.engine import launchers as own_python
 from sysbench.engine import session
 from sysbench.engine.launchers import Launcher
 from sysbench.engine.sensors.sampler import Sampler, system_sampler
+from sysbench.engine.surroundings import Surroundings
 from sysbench.errors import SysbenchError
 from sysbench.log.events import CellFinished, DeviceInfo, Event, Reading, ReadingsLost, RunFinished, StepMeasured
 from sysbench.log.storage import ScratchDirectory
@@ -234,8 +235,9 @@ def _no_dashboard() -> AbstractContextManager[EventListener]:
 
 def _median_step_s(spec: TimeSpec, sampler: Sampler, dashboard: DashboardFactory, launcher: Launcher | None) -> float:
     with ScratchDirectory() as directory:
-        options = RunOptions(out=Path(directory), quiet=True, ceilings=False)
-        with session.run(spec, options, launcher=launcher, sampler=sampler) as running, dashboard() as listener:
+        options, surroundings = RunOptions(out=Path(directory), quiet=True), Surroundings(ceilings=False)
+        run = session.run(spec, options, launcher=launcher, sampler=sampler, surroundings=surroundings)
+        with run as running, dashboard() as listener:
             samples_s = []
             for event in running:
                 listener.show(event)

@@ -6,11 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.engine.session import Session, run
+from sysbench.engine.surroundings import Surroundings
 from sysbench.log.events import CellFinished, DeviceInfo, Event, HostInfo, Reading, ReadingsLost
 from sysbench.log.journal import read
 from sysbench.spec.run import RunOptions
@@ -102,8 +104,13 @@ def start(
     sampler: FakeSampler | None = None,
     **options: Any,
 ) -> Session:
+    surroundings = {field.name: options.pop(field.name) for field in fields(Surroundings) if field.name in options}
     return run(
-        spec, RunOptions(out=out, **options), launcher=launcher or ScriptedLauncher(), sampler=sampler or FakeSampler()
+        spec,
+        RunOptions(out=out, **options),
+        launcher=launcher or ScriptedLauncher(),
+        sampler=sampler or FakeSampler(),
+        surroundings=Surroundings(**surroundings),
     )
 
 

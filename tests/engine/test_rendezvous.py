@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from sysbench.engine.rendezvous.launched_rank import LaunchedRank, launched_rank
 from sysbench.engine.rendezvous.messages import Hello
 from sysbench.engine.rendezvous.rank_zero import RankConnections, connect_ranks
 from sysbench.engine.session import run
+from sysbench.engine.surroundings import Surroundings
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import CellFinished, OfRank, RunFinished, StepMeasured, WorkerExited
 from sysbench.log.journal import read
@@ -116,9 +118,9 @@ def test_what_writes_files_takes_the_ranks_of_one_node_which_rank_0_starts_itsel
     files = Provisions({cell.key: tmp_path / "trace.json"})
     of_two, of_one = (RankConnections(replace(process(0, 1), on_one_node=one), {}, {}) for one in (False, True))
     with pytest.raises(UsageError, match="ranks on several nodes would be written on each"):
-        run(spec, RunOptions(out=tmp_path, links=of_two), provisions=files)
-    here = RunOptions(out=tmp_path, links=of_one)
-    with run(spec, here, launcher=ScriptedLauncher(), sampler=FakeSampler(), provisions=files) as session:
+        run(spec, RunOptions(out=tmp_path), provisions=files, surroundings=Surroundings(links=of_two))
+    scripted = partial(run, launcher=ScriptedLauncher(), sampler=FakeSampler(), provisions=files)
+    with scripted(spec, RunOptions(out=tmp_path), surroundings=Surroundings(links=of_one)) as session:
         assert outcomes(spec, list(session)) == {16: "ok"}
 
 

@@ -16,6 +16,7 @@ import pytest
 from sysbench.__main__ import needs_worker
 from sysbench.command import commands, runnable
 from sysbench.commands import running
+from sysbench.commands.surroundings import RunSurroundings
 from sysbench.commands.time import command as time
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeOptions, TimeSpec
@@ -25,7 +26,6 @@ from sysbench.engine.process import get_worker, prelaunched
 from sysbench.errors import OutputError
 from sysbench.log import storage
 from sysbench.log.events import RunStarted, WorkerExited, WorkerReady
-from sysbench.render.dashboard.experiment_progress import initial_progress
 from tests.cli.running import answered
 from tests.engine.fakes import CPU, FakeSampler, ScriptedLauncher, carry_out, of_kind, outcomes, spec_of
 from tests.worker import forked
@@ -176,9 +176,7 @@ def test_simulated_runs_of_an_experiment_share_a_worker_that_measures_nothing_af
         pids = [
             ready.pid
             for number, spec in enumerate(runs)
-            for ready in of_kind(
-                carry_out(spec, tmp_path / str(number), launcher, overall=initial_progress({})), WorkerReady
-            )
+            for ready in of_kind(carry_out(spec, tmp_path / str(number), launcher, in_experiment=True), WorkerReady)
         ]
         assert pids[:2] == [ahead.pid] * 2
         assert len(set(pids)) == len(pids) - 1
@@ -233,16 +231,16 @@ def _temporary(process: psutil.Process) -> str | None:
         ({"columns": ("+energy",)}, True),
         ({"columns": ("of matmul",)}, True),
         ({"columns": ("step",), "json_path": "-"}, True),
-        ({"columns": ("step",), "log_name": "of-an-experiment"}, True),
     ],
 )
 def test_ceilings_are_measured_where_a_table_or_a_file_has_room_for_them(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], needed: bool
 ) -> None:
-    given: list[TimeOptions] = []
-    monkeypatch.setattr(running, "run_cells", lambda spec, options: given.append(options))
+    given: list[RunSurroundings] = []
+    monkeypatch.setattr(running, "run_cells", lambda spec, options, surroundings: given.append(surroundings))
     time.perform(TimeSpec(), TimeOptions(**options))
-    assert [each.ceilings for each in given] == [needed]
+    time.perform(TimeSpec(), TimeOptions(**options), RunSurroundings(log_name="of-an-experiment"))
+    assert [each.ceilings for each in given] == [needed, True]
 
 
 @pytest.fixture

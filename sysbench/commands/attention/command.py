@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sysbench.commands import running
 from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
 from sysbench.commands.prediction_checks import refuse_present_gpus
+from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
@@ -23,13 +24,13 @@ def attention(spec_given: Given, options_given: Given) -> None:
     running.execute_command("attention", spec_given, options_given)
 
 
-def perform(spec: AttentionSpec, options: AttentionOptions) -> running.RunResult:
+def perform(spec: AttentionSpec, options: AttentionOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
     """Run all cells, draw the requested figures, and return the result.
 
     Raises the exceptions of `refuse_present_gpus` and `running.perform`.
     """
     refuse_present_gpus(spec.simulate, force=options.force)
-    return running.perform(spec, options)
+    return running.perform(spec, options, surroundings)
 
 
 def refuse_unwritable(options: AttentionOptions) -> None:

@@ -312,8 +312,11 @@ def _several_leads(found: Sequence[Lead], cells: Cells) -> str:
             tied.setdefault(tuple(sorted(lead.leaders)), []).append(lead.span)
         else:
             alone.setdefault(lead.implementation, []).append(lead.span)
-    fastest = [f"{name} {join_words(spans)}" for name, spans in alone.items()]
-    parts = [join_words(fastest).replace(" ", " is fastest ", 1)] if fastest else []
+    fastest = [
+        f"{name} {join_words(spans)}" if number else f"{name} is fastest {join_words(spans)}"
+        for number, (name, spans) in enumerate(alone.items())
+    ]
+    parts = [join_words(fastest)] if fastest else []
     for names, spans in tied.items():
         first = "are fastest and " if set(implementations(cells)) - set(names) else ""
         parts.append(f"{join_words(names)} {first}{_do_not_differ(cells)} {join_words(spans)}")

@@ -29,6 +29,7 @@ from sysbench.commands.compare.spec import CompareOptions
 from sysbench.engine import session
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.launchers import Launcher
+from sysbench.engine.surroundings import Surroundings
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log.cautions import fewer_threads
 from sysbench.log.events import (
@@ -141,9 +142,7 @@ def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: P
     titles = {cell.key: cell.title for spec in specs.values() for cell in spec.cells()}
     progress = RoundProgress(console, options.rounds, titles, live=not options.quiet and can_draw_on(console))
     began_s = time.monotonic()
-    run_options = RunOptions(
-        timeout_s=options.timeout_s, ceilings=False
-    )  # A and B are compared with each other, not with ceilings
+    run_options = RunOptions(timeout_s=options.timeout_s)
     turns = run_rounds(specs, options.rounds, directory, run_options, progress.show)
     finished_turns = 0
     for turn in turns:
@@ -280,16 +279,17 @@ def run_rounds(
     Raises UsageError if this machine lacks what the spec requires, SysbenchError if no worker starts, and OutputError
     if a file is not writable.
     """
+    surroundings = Surroundings(ceilings=False)  # A and B are compared with each other, not with ceilings
     with catch_interrupts() as interrupts:
         for number in range(1, rounds + 1):
             for arm in arm_order(number):
                 if interrupts.requested:
                     return
-                turn = _run_arm(specs[arm], number, arm, directory, options, on_event, launcher)
+                turn = _run_arm(specs[arm], number, arm, directory, options, surroundings, on_event, launcher)
                 yield turn
                 if turn.interrupted:
                     return
-                options = options.model_copy(update={"threads_probe": turn.threads_probe})
+                surroundings = replace(surroundings, threads_probe=turn.threads_probe)
 
 
 def _run_arm(
@@ -298,11 +298,13 @@ def _run_arm(
     arm: Arm,
     directory: Path,
     options: RunOptions,
+    surroundings: Surroundings,
     on_event: Callable[[int, Arm, Event], None],
     launcher: Launcher | None,
 ) -> Turn:
-    turn_options = options.model_copy(update={"out": directory / arm, "log_name": log_name(number)})
-    with session.run(spec, turn_options, launcher=launcher) as running:
+    options = options.model_copy(update={"out": directory / arm})
+    surroundings = replace(surroundings, log_name=log_name(number))
+    with session.run(spec, options, launcher=launcher, surroundings=surroundings) as running:
         turn = Turn(number, arm, running.log_path)
         for event in running:
             on_event(number, arm, event)

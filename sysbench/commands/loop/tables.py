@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from operator import attrgetter
-from typing import Any
 
 from sysbench.cells import phrase
 from sysbench.commands.loop.findings import of_run
 from sysbench.commands.loop.record import LoopCellRecord, LoopRecord
 from sysbench.commands.loop.spec import STEP, LoopSpec
 from sysbench.log.records import PhaseRecord
-from sysbench.render import remarks
-from sysbench.render.declared import DeclaredTable, Each, Field, build_tables, leading_axes, leading_fields
+from sysbench.render import phase_rows, remarks
+from sysbench.render.declared import DeclaredTable, Field, build_tables, leading_axes, leading_fields
+from sysbench.render.phase_rows import in_step_row
 from sysbench.render.table import Remark, Sheet, mean_of
 from sysbench.spec.run import Selection
 
@@ -37,17 +37,8 @@ def _share(row: Row) -> float | None:
     return sum(part.samples_s) / sum(whole.samples_s) if part and whole and row[1] != STEP else None
 
 
-def _ci95(row: Row) -> tuple[float | None, float | None]:
-    return (row[2].times.ci95_s if row[2].times else None) or (None, None)
-
-
 def _samples(row: Row) -> int:
     return len(row[2].times.samples_s) if row[2].times else 0
-
-
-def _in_step_row(get: Callable[[LoopCellRecord], object]) -> Callable[[Row], Any]:
-    """Return a function that shows a value of the loop only in its `step` row, so that sums over rows count it once."""
-    return lambda row: get(row[0]) if row[1] == STEP else None
 
 
 PHASES = DeclaredTable(
@@ -63,7 +54,7 @@ PHASES = DeclaredTable(
         Field("median", unit="s", get=lambda row: times.median_s if (times := row[2].times) else None, importance=3),
         Field("step", "of step", "share", get=_share, optional=True, importance=1),
         Field(
-            "", "tokens", "tokens_per_s", get=_in_step_row(lambda cell: cell.tokens_per_s), optional=True, importance=1
+            "", "tokens", "tokens_per_s", get=in_step_row(lambda cell: cell.tokens_per_s), optional=True, importance=1
         ),
         Field("samples", unit="count", get=_samples, importance=4),
     ),
@@ -95,9 +86,6 @@ MEMORY = DeclaredTable(
 )
 """Memory peaks of the loop."""
 
-_STATISTICS = ("mean", "std", "median", "min", "max", "p5", "p25", "p75", "p95", "mad")
-
-
 CELLS = DeclaredTable(
     "cells",
     "all phases",
@@ -108,37 +96,10 @@ CELLS = DeclaredTable(
         Field("outcome", get=lambda row: row[0].outcome),
         Field("phase", get=lambda row: row[1]),
         Field("samples", get=_samples),
-        Each(
-            "clock",
-            (
-                Each(
-                    "statistic",
-                    (
-                        Field(
-                            "{clock}_{statistic}",
-                            unit="s",
-                            get=lambda row, clock, name: getattr(getattr(row[2], clock), f"{name}_s", None),
-                        ),
-                    ),
-                    _STATISTICS,
-                ),
-            ),
-            ("wall", "device"),
-        ),
-        Field("ci95_low", unit="s", get=lambda row: _ci95(row)[0]),
-        Field("ci95_high", unit="s", get=lambda row: _ci95(row)[1]),
-        Field("enqueue_median", unit="s", get=lambda row: row[2].enqueue_median_s),
-        Field("", "tokens", "tokens_per_s", get=_in_step_row(lambda cell: cell.tokens_per_s)),
-        Each(
-            "peak",
-            (
-                Field(
-                    "{peak}", unit="bytes", get=lambda row, peak: _in_step_row(attrgetter(f"memory.{peak}_bytes"))(row)
-                ),
-            ),
-            ("allocated_peak", "reserved_peak", "device_used_peak", "host_rss_peak"),
-        ),
-        Field("cautions", get=lambda row: " ".join(each.code for each in row[0].cautions)),
+        *phase_rows.phase_columns(),
+        Field("", "tokens", "tokens_per_s", get=in_step_row(lambda cell: cell.tokens_per_s)),
+        *phase_rows.peak_columns(attrgetter("memory")),
+        Field("cautions", get=phase_rows.cautions),
     ),
 )
 """One row per phase with every statistic, for programs."""

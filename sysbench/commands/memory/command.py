@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sysbench.commands import running
 from sysbench.commands.memory.spec import MemoryOptions, MemorySpec, search_goal
+from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.file_names import labels_of, path_of_rank, paths_of, paths_of_ranks
@@ -56,7 +57,7 @@ def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
     return MemorySpec(**{**spec.model_dump(exclude_unset=True), "simulate": DEFAULT_GPU})
 
 
-def perform(spec: MemorySpec, options: MemoryOptions) -> running.RunResult:
+def perform(spec: MemorySpec, options: MemoryOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
     """Run the spec and write the requested files.
 
     Raises the same exceptions as `running.run_cells` and `Files.prepared`.
@@ -64,7 +65,7 @@ def perform(spec: MemorySpec, options: MemoryOptions) -> running.RunResult:
     from sysbench.engine.provisions import Provisions
 
     with Files.prepared(spec, options) as files:
-        record = running.run_cells(spec, options, Provisions(files.snapshots))
+        record = running.run_cells(spec, options, surroundings, Provisions(files.snapshots))
         return running.RunResult(record, running.report_saved(map(running.Saved, files.draw(record)), options))
 
 

@@ -64,7 +64,7 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
     unexplained = remarks.outcomes(record, [cell for cell in record.cells if cell.verdict is None])
     return Sheet(
         subject=(
-            *axes.subject([_reported_axes(cell).axes for cell in record.cells]),
+            *axes.subject([_reported_axes(cell) for cell in record.cells]),
             *dict.fromkeys(devices),
             *record.environment.software,
         ),
@@ -364,12 +364,12 @@ class _Grid(NamedTuple):
         """Cells of each row, by column."""
         found: dict[tuple[Cell, ...], dict[tuple[Cell, ...], MemoryCellRecord]] = {}
         for cell in self.cells:
-            found.setdefault(axis_values(cell.axes, self.row_axes), {})[axis_values(cell.axes, self.column_axes)] = cell
+            found.setdefault(axis_values(cell, self.row_axes), {})[axis_values(cell, self.column_axes)] = cell
         return list(found.values())
 
 
 def _grids(record: MemoryRecord) -> list[_Grid]:
-    differing = axes.varying(axes.axes_of(record.cells))
+    differing = axes.varying(record.cells)
     column_axes = tuple(axis for axis in _COLUMN_AXES if axis in differing)
     searched = {cell.found.axis for cell in record.cells if cell.found}
     row_axes = tuple(axis for axis in differing if axis not in column_axes) or (
@@ -455,7 +455,7 @@ PHASES = DeclaredTable(
     rows=lambda record: [_PhaseRow(cell, *item) for cell in record.cells for item in cell.peaks_by_phase.items()],
     leading=(
         leading_axes(
-            lambda record: axes.varying(axes.axes_of(record.cells)) or ("size",) if len(record.cells) > 1 else (),
+            lambda record: axes.varying(record.cells) or ("size",) if len(record.cells) > 1 else (),
             lambda row: (_reported_axes(row.cell),),
         ),
         leading_fields(Field("phase", get=lambda row: row.name)),
@@ -497,9 +497,7 @@ CELLS = DeclaredTable(
         for cell in record.cells
         for row in ([_PhaseRow(cell, *item) for item in cell.peaks_by_phase.items()] or [_PhaseRow(cell, None, None)])
     ],
-    leading=leading_axes(
-        lambda record: axes.present_axes(axes.axes_of(record.cells)), lambda row: (_reported_axes(row.cell),)
-    ),
+    leading=leading_axes(lambda record: axes.present_axes(record.cells), lambda row: (_reported_axes(row.cell),)),
     notes=_out_of_memory_notes,
 )
 """All values in one long table with a row per cell and phase, for data frames."""

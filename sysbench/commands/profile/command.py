@@ -14,6 +14,7 @@ from sysbench.commands.prediction_checks import refuse_unpredictable
 from sysbench.commands.profile import files as profile_files
 from sysbench.commands.profile.files import compare_ranks, with_rank
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
+from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.errors import UsageError, nearest
 from sysbench.log import storage
 from sysbench.log.runs import is_log_or_record
@@ -41,7 +42,7 @@ def profile(spec_given: Given, options_given: Given) -> None:
     running.execute_command("profile", spec_given, options_given)
 
 
-def perform(spec: ProfileSpec, options: ProfileOptions) -> running.RunResult:
+def perform(spec: ProfileSpec, options: ProfileOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
     """Run the cells and write the requested files.
 
     Raises the same exceptions as `running.run_cells` and `Files.prepared`.
@@ -58,7 +59,7 @@ def perform(spec: ProfileSpec, options: ProfileOptions) -> running.RunResult:
     if options.rank_regex is not None:
         raise UsageError("--rank-regex finds ranks in the file names of traces: it needs --from")
     with profile_files.Files.prepared(spec, options) as files:
-        record = running.run_cells(spec, options, files.provisions)
+        record = running.run_cells(spec, options, surroundings, files.provisions)
         return running.RunResult(record, running.report_saved(files.write(record), options))
 
 

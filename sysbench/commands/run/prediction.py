@@ -12,6 +12,7 @@ from sysbench import units
 from sysbench.command import command_of
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.running import RunResult
+from sysbench.commands.surroundings import RunSurroundings
 from sysbench.engine.launchers import PlainLauncher
 from sysbench.engine.process import prelaunched
 from sysbench.errors import UsageError
@@ -168,10 +169,9 @@ def _perform(spec: RunSpec, directory: Path, watch: Callable[[object], None]) ->
     command = command_of(spec.kind)
     # As parts of an experiment, all predictions share one worker, so that torch is imported once.
     overall = experiment_progress.initial_progress({})
-    quiet = command.options_class(
-        out=directory, quiet=True, shown=False, force=True, no_live=True, overall=overall, watch=watch
-    )
-    performed: RunResult = command.part("perform")(spec, quiet)
+    quiet = command.options_class(out=directory, quiet=True, force=True, no_live=True)
+    surroundings = RunSurroundings(in_experiment=True, overall=overall, watch=watch, shown=False)
+    performed: RunResult = command.part("perform")(spec, quiet, surroundings)
     return performed.record
 
 

@@ -21,6 +21,7 @@ from sysbench.commands.run.experiment_file import WrittenExperiment
 from sysbench.commands.run.spec import ExperimentOptions
 from sysbench.commands.run.tables import FinishedRun
 from sysbench.commands.running import RunResult
+from sysbench.commands.surroundings import RunSurroundings
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log.durations import Durations
@@ -230,8 +231,11 @@ def _run_one(
             _say(f"{label}: {entry.title}", options)
         heading = experiment_tables.heading(entry, overall.number, overall.count)
         _show(heading, options, first=overall.number == 1)
-        own = _run_options(planned, directory.path, log, options).model_copy(update={"overall": overall})
-        performed: RunResult = command_of(entry.command).part("perform")(planned.spec, own)
+        own = _run_options(planned, directory.path, log, options)
+        surroundings = RunSurroundings(
+            log_name=entry.name, in_experiment=True, overall=overall, shown=options.json_path != "-"
+        )
+        performed: RunResult = command_of(entry.command).part("perform")(planned.spec, own, surroundings)
     except SysbenchError as error:
         # The other runs are still carried out.
         _say(f"{label} failed: {error}", options)
@@ -274,7 +278,5 @@ def _run_options(planned: PlannedRun, directory: Path, log: Path | None, options
     return command_of(entry.command).options_class(
         **{**shared, **run_values, **forced},
         out=directory,
-        log_name=entry.name,
         resume=log,
-        shown=options.json_path != "-",
     )

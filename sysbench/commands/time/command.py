@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sysbench.commands import running
 from sysbench.commands.prediction_checks import refuse_unpredictable
+from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.commands.time.spec import TimeOptions, TimeSpec
 from sysbench.spec.command_options import Given, command_options
 
@@ -17,19 +20,19 @@ def time(spec_given: Given, options_given: Given) -> None:
     running.execute_command("time", spec_given, options_given)
 
 
-def perform(spec: TimeSpec, options: TimeOptions) -> running.RunResult:
+def perform(spec: TimeSpec, options: TimeOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
     """Run all cells and return the result.
 
     Raises the exceptions of `running.run_cells`, and UsageError if the times cannot be predicted.
     """
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
-        return running.RunResult(running.run_cells(spec, options.model_copy(update={"no_live": True})))
+        return running.RunResult(running.run_cells(spec, options.model_copy(update={"no_live": True}), surroundings))
     ceilings = True
     # JSON output and experiments (which end up in reports) need every column; otherwise the matmul ceilings are needed
     # only if one of their columns is shown.
-    if options.json_path is None and options.log_name is None and (options.tables or options.columns):
+    if options.json_path is None and surroundings.log_name is None and (options.tables or options.columns):
         from sysbench.render import declared
 
         ceilings = declared.shows_column("matmul_ceiling", options.columns, spec, options.tables, options.format)
-    return running.RunResult(running.run_cells(spec, options.model_copy(update={"ceilings": ceilings})))
+    return running.RunResult(running.run_cells(spec, options, replace(surroundings, ceilings=ceilings)))

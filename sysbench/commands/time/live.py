@@ -277,5 +277,5 @@ def _finished(cells: Sequence[TimedCell], axis_names: Sequence[str]) -> Table:
             by_name = {name: Measure(mean, deviation) for name, mean, deviation in each.phases}
             achieved = Measure(each.step_flops / each.step[0]) if each.cell.shape_with_formulas else EMPTY_CELL
             numbers = [*(by_name.get(name) for name in phases), by_name["step"], achieved]
-        body.append((*axis_values(each.cell.model_dump(), axis_names), *numbers))
+        body.append((*axis_values(each.cell, axis_names), *numbers))
     return Table("finished", "", columns, tuple(body), len(axis_names))

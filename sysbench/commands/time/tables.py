@@ -21,6 +21,7 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.outcomes import MEASURED
 from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
+from sysbench.render import phase_rows
 from sysbench.render.axis_columns import axis_values
 from sysbench.render.declared import (
     DeclaredTable,
@@ -31,6 +32,7 @@ from sysbench.render.declared import (
     leading_axes,
     leading_fields,
 )
+from sysbench.render.phase_rows import in_step_row
 from sysbench.render.remarks import cautions, outcome_word, outcomes, own_models
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.options import flag_of
@@ -526,7 +528,7 @@ def arms_table(axis: str) -> DeclaredTable:
         (Each("phase", (each_arm,), values=lambda arms: arms.phases),),
         rows=_Arms.rows,
         leading=leading_axes(
-            lambda arms: [name for name in axes.varying(axes.axes_of(arms.record.cells)) if name != axis],
+            lambda arms: [name for name in axes.varying(arms.record.cells) if name != axis],
             cells_of=lambda row: row.cells.values(),
         ),
         parts=lambda record: (_Arms(record, axis),),
@@ -566,13 +568,11 @@ class _Grid:
         model.
         """
         row_axes = tuple(
-            each
-            for each in axes.varying(axes.axes_of(record.cells))
-            if each != axis and not (rows_are_models and each == "size")
+            each for each in axes.varying(record.cells) if each != axis and not (rows_are_models and each == "size")
         )
         rows: dict[str, dict[Any, TimeCellRecord]] = {}
         for cell in record.cells:
-            key = (*axis_values(cell.axes, row_axes), *((cell.cell.size, cell.cell.model) if rows_are_models else ()))
+            key = (*axis_values(cell, row_axes), *((cell.cell.size, cell.cell.model) if rows_are_models else ()))
             rows.setdefault(str(key), {})[column_of(cell)] = cell
         column_values = tuple(dict.fromkeys(column_of(cell) for cell in record.cells))
         return cls(record, column_values, row_axes, tuple(rows.values()))
@@ -585,7 +585,7 @@ def _any_cell(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
 
 def _phase_grids(record: TimeRecord) -> Iterator[tuple[str, str, _Grid]]:
     """Yield each phase to show, the axis laid out across the columns, and the grid."""
-    differing = axes.varying(axes.axes_of(record.cells))
+    differing = axes.varying(record.cells)
     column_axis = next((axis for axis in ("ctx", "batch") if axis in differing), None)
     if column_axis is None or len(differing) < 2:
         return
@@ -752,7 +752,7 @@ SPREAD = DeclaredTable(
 
 
 def _other_axes(record: TimeRecord) -> list[str]:
-    return [axis for axis in axes.varying(axes.axes_of(record.cells)) if axis != "warmup"]
+    return [axis for axis in axes.varying(record.cells) if axis != "warmup"]
 
 
 def _warmup_rows(record: TimeRecord) -> Iterator[SamplesRow]:
@@ -822,7 +822,6 @@ WARMUP = DeclaredTable(
 # --- everything
 
 _DIMENSIONS = ("d_model", "d_ff", "layers", "heads", "vocab")
-_STATISTICS = ("mean", "std", "median", "min", "max", "p5", "p25", "p75", "p95", "mad")
 PhaseRow = tuple[TimeCellRecord, str | None, PhaseRecord]
 
 
@@ -856,19 +855,6 @@ def _device_name(row: PhaseRow) -> str | None:
     return cell.device.name if cell.device else None
 
 
-def _peak_of(cell: TimeCellRecord, name: str) -> int | None:
-    return getattr(cell.prediction or cell.memory, f"{name}_bytes", None)
-
-
-def _ci95(row: PhaseRow) -> tuple[float | None, float | None]:
-    return (row[2].wall.ci95_s if row[2].wall else None) or (None, None)
-
-
-def _in_step_row(get: Value) -> Callable[[PhaseRow], float | None]:
-    """Return a function that shows a value of the cell only in its `step` row, so that sums over rows count it once."""
-    return lambda row: get(row[0]) if row[1] in ("step", None) else None
-
-
 CELLS = DeclaredTable(
     "cells",
     "all cells and phases",
@@ -884,50 +870,21 @@ CELLS = DeclaredTable(
         _prediction_column("predicted_low", "predicted 90 % low", "s", get=lambda row: _predicted_s(row, "low_s")),
         _prediction_column("predicted_high", "predicted 90 % high", "s", get=lambda row: _predicted_s(row, "high_s")),
         Field("samples", get=lambda row: len(found.samples_s) if (found := row[2].wall or row[2].device) else 0),
-        Each(
-            "clock",
-            (
-                Each(
-                    "statistic",
-                    (
-                        Field(
-                            "{clock}_{statistic}",
-                            "{clock} {statistic}",
-                            "s",
-                            get=lambda row, clock, name: getattr(getattr(row[2], clock), f"{name}_s", None),
-                        ),
-                    ),
-                    _STATISTICS,
-                ),
-            ),
-            ("wall", "device"),
-        ),
-        Field("wall_ci95_low", "wall 95 % low", "s", get=lambda row: _ci95(row)[0]),
-        Field("wall_ci95_high", "wall 95 % high", "s", get=lambda row: _ci95(row)[1]),
-        Field("enqueue_median", "enqueue median", "s", get=lambda row: row[2].enqueue_median_s),
-        Field("step", "step FLOPs", "flops", get=_in_step_row(_rate("step_flops"))),
-        Field("", "rate", "flops_per_s", get=_in_step_row(_rate("flops_per_s"))),
-        Field("", "tokens", "tokens_per_s", get=_in_step_row(_rate("tokens_per_s"))),
-        Field("peak", "of peak", "share", get=_in_step_row(_rate("peak_share"))),
-        Field("matmul_ceiling", "of matmul", "share", get=_in_step_row(_rate("ceiling_share"))),
-        Each(
-            "peak",
-            (
-                Field(
-                    "{peak}", unit="bytes", get=lambda row, name: _in_step_row(lambda cell: _peak_of(cell, name))(row)
-                ),
-            ),
-            ("allocated_peak", "reserved_peak", "device_used_peak", "host_rss_peak"),
-            format_value=lambda name: name.replace("_", " "),
-        ),
-        Field("compile", unit="s", get=_in_step_row(attrgetter("compile_s"))),
-        Field("energy_per_step", "energy per step", "joules", get=_in_step_row(_energy("step_j"))),
-        Field("energy_per_token", "energy per token", "joules_per_token", get=_in_step_row(_energy("token_j"))),
-        Field("power", "mean power", "watts", get=_in_step_row(_energy("power_w"))),
-        Field("cautions", get=lambda row: " ".join(each.code for each in row[0].cautions)),
+        *phase_rows.phase_columns(),
+        Field("step", "step FLOPs", "flops", get=in_step_row(_rate("step_flops"))),
+        Field("", "rate", "flops_per_s", get=in_step_row(_rate("flops_per_s"))),
+        Field("", "tokens", "tokens_per_s", get=in_step_row(_rate("tokens_per_s"))),
+        Field("peak", "of peak", "share", get=in_step_row(_rate("peak_share"))),
+        Field("matmul_ceiling", "of matmul", "share", get=in_step_row(_rate("ceiling_share"))),
+        *phase_rows.peak_columns(lambda cell: cell.prediction or cell.memory),
+        Field("compile", unit="s", get=in_step_row(attrgetter("compile_s"))),
+        Field("energy_per_step", "energy per step", "joules", get=in_step_row(_energy("step_j"))),
+        Field("energy_per_token", "energy per token", "joules_per_token", get=in_step_row(_energy("token_j"))),
+        Field("power", "mean power", "watts", get=in_step_row(_energy("power_w"))),
+        Field("cautions", get=phase_rows.cautions),
     ),
     rows=_phase_rows,
-    leading=leading_axes(lambda record: axes.present_axes(axes.axes_of(record.cells)), cells_of=lambda row: row[:1]),
+    leading=leading_axes(lambda record: axes.present_axes(record.cells), cells_of=lambda row: row[:1]),
     keep_empty=True,
 )
 """One row per cell and phase: all axes, the outcome, every statistic for both clocks, rates, memory, cautions."""
@@ -969,7 +926,7 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
         return build_tables(TABLES, record, chosen)
     if predicted.is_predicted(record):
         return predicted.default_tables(record)
-    differing = axes.varying(axes.axes_of(record.cells))
+    differing = axes.varying(record.cells)
     default_comparison = next((table for axis, table in COMPARISONS.items() if axis in differing), None)
     comparison = TABLES[default_comparison](record) if default_comparison else []
     if comparison and len(record.cells) > MAX_SUMMARY_ROWS:
@@ -980,13 +937,12 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
 
 def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return the complete output for a record."""
-    specs = axes.axes_of(record.cells)
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
-    about = (*hardware, *axes.effort(specs))
+    about = (*hardware, *axes.effort(record.cells))
     if predicted.is_predicted(record):
         about = (MARK, *predicted.gpu_title(record.cells))
     return Sheet(
-        subject=(*axes.subject(specs), *about, *record.environment.software),
+        subject=(*axes.subject(record.cells), *about, *record.environment.software),
         tables=tuple(tables_for(record, names)),
         remarks=(*outcomes(record), *cautions(record), *own_models(record)),
     )

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sysbench.command import cell_of, command_of, spec_of
 from sysbench.engine.identity import source_digest
+from sysbench.engine.surroundings import Surroundings
 from sysbench.errors import UsageError
 from sysbench.log.storage import ScratchDirectory
 from sysbench.spec.run import RunOptions
@@ -51,8 +52,9 @@ def run_shard(shard: Shard, directory: Path, run: RunCells) -> Path:
             f"{socket.gethostname()} has a different sysbench from this machine: install the same one there"
         )
     command_of(shard.spec["kind"]).part("record")  # registers the command's own events
-    options = RunOptions(**shard.options, out=directory, log_name="shard")
-    with run(spec_of(shard.spec), options, cells=[cell_of(axes) for axes in shard.cells]) as running:
+    options = RunOptions(**shard.options, out=directory)
+    cells = [cell_of(axes) for axes in shard.cells]
+    with run(spec_of(shard.spec), options, cells=cells, surroundings=Surroundings(log_name="shard")) as running:
         for _ in running:
             pass
     log_path: Path = running.log_path

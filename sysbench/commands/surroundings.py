@@ -1,0 +1,29 @@
+"""What the program that starts a command's run gives it, for the engine and for what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sysbench.engine.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from sysbench.render.dashboard.experiment_progress import ExperimentProgress
+
+
+@dataclass(frozen=True)
+class RunSurroundings(Surroundings):
+    """What a run of a command is given: by a terminal nothing, by an experiment or a program what it shares or shows.
+
+    overall  progress of the experiment to which the run belongs
+    watch    called with every event of a quiet run
+    shown    whether to print the result
+    """
+
+    overall: ExperimentProgress | None = None
+    watch: Callable[[Any], object] | None = None
+    shown: bool = True
+
+
+ALONE: Final = RunSurroundings()

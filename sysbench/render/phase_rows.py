@@ -1,0 +1,74 @@
+"""Columns of the long tables for data frames, which follow from the classes of the records.
+
+A row is a cell, one of its phases, and the times of the phase; a cell without phases has one row without a phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel
+
+from sysbench.log.records import PeakRecord, PhaseRecord
+from sysbench.render.declared import Field
+from sysbench.units import Unit
+
+_UNITS: Mapping[str, Unit] = {"_bytes": "bytes", "_s": "s"}
+"""Unit of a field by the end of its name."""
+
+
+def flattened(model: type[BaseModel], get: Callable[[Any], Any], prefix: str = "") -> Iterator[Field]:
+    """Yield a column for each number that a class of records declares, including those of nested records.
+
+    `get(row)` returns the record of a row, or None. A pair is an interval and has two columns; lists have none.
+    """
+    for name, info in model.model_fields.items():
+        kind = _without_none(info.annotation)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from flattened(kind, _part(get, name), f"{name}_")
+        elif get_origin(kind) is tuple:
+            for position, end in enumerate(("low", "high")):
+                yield _column(f"{prefix}{name.removesuffix('_s')}_{end}_s", _part(_part(get, name), position))
+        elif get_origin(kind) is not list:
+            yield _column(f"{prefix}{name}", _part(get, name))
+
+
+def in_step_row(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that shows a value of the cell only in its `step` row, so that sums over rows count it once."""
+    return lambda row: get(row[0]) if row[1] in ("step", None) else None
+
+
+def phase_columns() -> Iterator[Field]:
+    """Yield the columns of a phase's times: every statistic, for both clocks."""
+    return flattened(PhaseRecord, lambda row: row[2])
+
+
+def peak_columns(get: Callable[[Any], Any]) -> Iterator[Field]:
+    """Yield the columns of a cell's memory peaks; `get(cell)` returns what has them."""
+    return flattened(PeakRecord, in_step_row(get))
+
+
+def cautions(row: Any) -> str:
+    """Return the codes of the cell's cautions."""
+    return " ".join(caution.code for caution in row[0].cautions)
+
+
+def _without_none(annotation: Any) -> Any:
+    kind = get_args(annotation)[0] if NoneType in get_args(annotation) else annotation
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _part(get: Callable[[Any], Any], name: str | int) -> Callable[[Any], Any]:
+    def part(row: Any) -> Any:
+        whole = get(row)
+        return whole[name] if isinstance(name, int) and whole is not None else getattr(whole, str(name), None)
+
+    return part
+
+
+def _column(name: str, get: Callable[[Any], Any]) -> Field:
+    suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
+    key = name.removesuffix(suffix)
+    return Field(key, key.replace("_", " ").replace("ci95", "95 %"), _UNITS.get(suffix, "number"), get=get)
