@@ -63,6 +63,8 @@ def _notes(cells: Sequence[RunCell], gpus: Sequence[Hardware | None]) -> list[st
         ]
     if any(cell.step is not None and cell.step.own is not None for cell in cells):
         notes.append("there is no formula for your own model: use memory --simulate GPU")
+    if any(cell.step is not None and cell.step.own is None and cell.step.lora for cell in cells):
+        notes.append("there is no formula for a model with adapters (--lora): use memory --simulate GPU")
     if any(cell.step is not None and cell.step.strategy not in (None, "ddp") for cell in cells):
         notes.append(
             "parameters and FLOPs are totals of the whole model, not per rank; there is no formula for memory per rank"
@@ -71,7 +73,7 @@ def _notes(cells: Sequence[RunCell], gpus: Sequence[Hardware | None]) -> list[st
 
 
 def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cell]:
-    if (shape := cell.shape) is None:
+    if (shape := cell.shape_with_formulas) is None:
         return [EMPTY_CELL] * (4 if device is None else 6)
     needed = formulas.predicted_bytes(planned)
     if device is not None and needed is not None:

@@ -84,8 +84,16 @@ class ModelRecord(Frozen):
     """None for a user's model that was never built."""
     parameters_without_lm_head: Count | None
     """None for a user's model, whose layers are unknown."""
+    trainable_parameters: Count | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Parameters of the adapters, with `--lora`; None without it."""
     forward_flops: Flops | None
     """FLOPs of one forward pass over the batch, ignoring the causal mask; None if they could not be counted."""
+
+    @property
+    def frozen_parameters(self) -> int | None:
+        """Parameters that are not trained, with `--lora`; None without it."""
+        trained = self.trainable_parameters
+        return None if trained is None or self.parameters is None else self.parameters - trained
 
 
 class CellIdentity(Frozen):

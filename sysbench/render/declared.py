@@ -171,6 +171,14 @@ def leading_fields(*fields: Field, is_excluded: Callable[[Any], bool] | None = N
     )
 
 
+def adapter_columns(model: Callable[[Any], Any]) -> tuple[Field, ...]:
+    """Return columns of the parameters that are trained and frozen, if adapters are; `model` finds the row's model."""
+    return (
+        Field("trained", unit="count", importance=3, get=lambda row: model(row).trainable_parameters, optional=True),
+        Field("frozen", unit="count", importance=4, get=lambda row: model(row).frozen_parameters, optional=True),
+    )
+
+
 @dataclass(frozen=True)
 class _BoundField:
     """A field with values for its placeholders: `keys` for column keys, `words` for titles and groups."""

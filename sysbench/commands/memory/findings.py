@@ -233,7 +233,7 @@ def autocast_copies_bytes(cell: MemoryCellRecord) -> int | None:
 
     None if the cell does not use autocast, or for a custom model.
     """
-    shape = cell.cell.shape
+    shape = cell.cell.shape_with_formulas
     if shape is None or cell.model.parameters is None or cell.cell.precision not in ("bf16", "fp16"):
         return None
     gains = (2 * shape.layers + 1) * shape.d_model

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
@@ -23,7 +23,15 @@ from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
 from sysbench.render import phase_rows
 from sysbench.render.axis_columns import axis_values
-from sysbench.render.declared import DeclaredTable, Each, Field, build_tables, leading_axes, leading_fields
+from sysbench.render.declared import (
+    DeclaredTable,
+    Each,
+    Field,
+    adapter_columns,
+    build_tables,
+    leading_axes,
+    leading_fields,
+)
 from sysbench.render.phase_rows import in_step_row
 from sysbench.render.remarks import cautions, outcome_word, outcomes, own_models
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, Sheet, Table, Tone, Word, mean_of
@@ -143,7 +151,7 @@ def _energy_note(record: TimeRecord) -> str:
 
 _optional_column = partial(Field, on_request=True)
 
-_OPTIONAL_COLUMNS = (
+_OPTIONAL_COLUMNS: tuple[Field | Each, ...] = (
     _optional_column("mfu", "MFU", "share", get=_rate("peak_share"), replaces="peak", note=_mfu_note),
     _optional_column("hfu", "HFU", "share", get=_rate("hardware_share"), note=predicted.HFU_NOTE),
     _optional_column("flops_per_s", "achieved", "flops_per_s", get=_rate("flops_per_s")),
@@ -161,6 +169,7 @@ _OPTIONAL_COLUMNS = (
     ),
     _optional_column("power", "mean power", "watts", get=_energy("power_w"), note=_energy_note),
     _optional_column("parameters", "parameters", "count", get=attrgetter("model.parameters")),
+    *(replace(column, optional=False, on_request=True) for column in adapter_columns(attrgetter("model"))),
 )
 """Optional columns of every table with a row per cell."""
 
@@ -359,6 +368,7 @@ PHASE_TABLE = DeclaredTable(
     "phases, and their ratio to forward",
     (
         Field("parameters", unit="count", importance=3, get=attrgetter("model.parameters"), shown_with_outcome=True),
+        *adapter_columns(attrgetter("model")),
         Field("forward", unit="s", get=lambda cell: _mean_and_std(_forward(cell))),
         Field("forward_backward", "fwd + bwd", "s", get=lambda cell: _mean_and_std(_forward_backward(cell))),
         Field("forward_backward", "to forward", "ratio", get=_ratio_to_forward(_forward_backward)),
@@ -852,6 +862,7 @@ CELLS = DeclaredTable(
         Each("name", (Field("{name}", get=lambda row, name: getattr(row[0].cell.shape, name, None)),), _DIMENSIONS),
         Field("device_name", "device name", get=_device_name),
         Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
+        *adapter_columns(lambda row: row[0].model),
         Field("outcome", get=lambda row: row[0].outcome),
         Field("phase", get=lambda row: row[1]),
         _prediction_column("source", get=lambda row: "predicted"),
