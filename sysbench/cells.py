@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sysbench.log.records import CellRecord
 from sysbench.spec.axis import Axis, DeclaredAxes
@@ -14,27 +14,29 @@ from sysbench.spec.validation import option_name
 AXES: Mapping[str, Axis] = DeclaredAxes()
 """All axes of cells, in the order of columns."""
 
-Axes = Mapping[str, Any]
-"""All axes of a cell with their values, as returned by `TimeCell.model_dump()`."""
+
+class HasAxes(Protocol):
+    """A cell of a spec or of a record."""
+
+    @property
+    def axes(self) -> Mapping[str, Any]:
+        """The values of all axes that are stored."""
+
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
 
 # --- differing and common axes
 
 
-def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
-    """Return the axes of each recorded cell, with their values."""
-    return [cell.axes for cell in cells]
-
-
-def varying(cells: Sequence[Axes]) -> tuple[str, ...]:
+def varying(cells: Iterable[HasAxes]) -> tuple[str, ...]:
     """Return the axes in which these cells differ."""
-    return tuple(axis for axis in present_axes(cells) if len({cell.get(axis) for cell in cells}) > 1)
+    stored = [cell.axes for cell in cells]
+    return tuple(axis for axis in AXES if len({axes.get(axis) for axes in stored}) > 1)
 
 
-def present_axes(cells: Sequence[Axes]) -> tuple[str, ...]:
+def present_axes(cells: Iterable[HasAxes]) -> tuple[str, ...]:
     """Return the axes that at least one of these cells has."""
-    present = set().union(*cells)
+    present = set().union(*(cell.axes for cell in cells))
     return tuple(axis for axis in AXES if axis in present)
 
 
@@ -53,7 +55,7 @@ def group_ignoring(cells: Iterable[AnyCell], *ignored: str) -> list[list[AnyCell
 def named_groups(cells: Iterable[AnyCell], *ignored: str) -> Iterator[tuple[str, list[AnyCell]]]:
     """Yield the groups of `group_ignoring`, each with the values in which the groups differ: `cuda, batch 8`."""
     groups = group_ignoring(cells, *ignored)
-    differing = varying([group[0].axes for group in groups])
+    differing = varying([group[0] for group in groups])
     for group in groups:
         yield ", ".join(filter(None, (phrase(axis, group[0].axes.get(axis)) for axis in differing))), group
 
@@ -79,23 +81,24 @@ def phrase(axis: str, value: object) -> str:
     return AXES[axis].format_value(value) if axis in AXES else str(value)
 
 
-def label(cell: Axes, axes: Sequence[str]) -> str:
+def label(cell: HasAxes, axes: Iterable[str]) -> str:
     """Name a cell by its values on these axes: `small ctx 128 bf16`.
 
     If these values give no name, use the cell's size, implementation, name or kind.
     """
-    named = " ".join(filter(None, (phrase(axis, cell.get(axis)) for axis in axes)))
-    return named or str(cell.get("size") or cell.get("implementation") or cell.get("name") or cell["kind"])
+    stored = cell.axes
+    named = " ".join(filter(None, (phrase(axis, stored.get(axis)) for axis in axes)))
+    return named or str(stored.get("size") or stored.get("implementation") or stored.get("name") or stored["kind"])
 
 
-def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
+def subject(cells: Sequence[HasAxes]) -> tuple[str, ...]:
     """Return phrases for the axes in which all cells agree.
 
     The optimizer is included only for training; eager execution, the default, is omitted.
     """
     if not cells:
         return ()
-    cell, differing = cells[0], varying(cells)
+    cell, differing = cells[0].axes, varying(cells)
     phrases = [
         phrase(axis, cell[axis])
         for axis in sorted(AXES, key=lambda name: AXES[name].name_order)
@@ -105,7 +108,7 @@ def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
         and (axis != "optimizer" or str(cell["mode"]).startswith("train"))
         and (axis != "execution" or cell["execution"] != "eager")
     ]
-    dtypes = {each.get("parameter_dtype") for each in cells}
+    dtypes = {each.axes.get("parameter_dtype") for each in cells}
     if "precision" not in differing and len(dtypes) == 1 and (dtype := dtypes.pop()):
         # A user's model decides itself in which format its parameters are; fp32 is then none that is computed in.
         index = phrases.index(precision := phrase("precision", cell["precision"]))
@@ -117,14 +120,10 @@ def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
     return tuple(phrases)
 
 
-def effort(cells: Sequence[Axes]) -> tuple[str, ...]:
+def effort(cells: Sequence[HasAxes]) -> tuple[str, ...]:
     """Return phrases for the numbers of warm-ups and steps that all cells share: `5 warm-ups`, `10 steps`."""
-    differing = varying(cells)
-    return tuple(
-        phrase(axis, cells[0][axis])
-        for axis in ("warmup", "steps")
-        if cells and axis in cells[0] and axis not in differing
-    )
+    shared = set(present_axes(cells)) - set(varying(cells))
+    return tuple(phrase(axis, cells[0].axes[axis]) for axis in ("warmup", "steps") if axis in shared)
 
 
 def describe_default_axes(spec: RunSpec) -> str:

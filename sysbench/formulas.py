@@ -81,9 +81,9 @@ def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
     if step is None or step.shape is None or step.strategy not in (None, "ddp"):
         return None  # the formula is for a whole model on one device
     turned = step.checkpoint != NONE or step.cross_entropy != "full" or step.precision == "bf16-true"
-    turned |= step.optimizer_in_backward == "on"
+    turned |= step.optimizer_in_backward == "on" or step.lora > 0
     if turned or step.optimizer not in get_args(AdamW):
-        return None  # and for AdamW, fp32 parameters, and a step that keeps all activations and logits
+        return None  # and for AdamW of all parameters, in fp32, and a step that keeps all activations and logits
     placed = step if device is None else step.model_copy(update={"device": device})
     return predicted_memory(placed, cell.phases, first=cell.is_first_step).total_bytes
 

@@ -1,4 +1,4 @@
-"""Events that report facts about the user's own models, and the work that has no formula."""
+"""Events that report facts about models without formulas, the user's own and adapted ones, and their work."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from sysbench.errors import SysbenchError
 from sysbench.lab.step import TrainingStep
-from sysbench.lab.workload.workload import facts_of
-from sysbench.log.events import OwnModelBuilt, RecomputationCounted
+from sysbench.lab.workload.workload import adapted_facts_of, facts_of
+from sysbench.log.events import AdaptedModelBuilt, AdaptedModelFacts, OwnModelBuilt, RecomputationCounted
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, StepRecording, record
 from sysbench.spec.knobs import NONE
@@ -18,13 +18,15 @@ from sysbench.spec.model import ModelCell
 _ANY_GPU = Gpu("any", 1 << 50)
 
 
-def counted_work(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBuilt | RecomputationCounted]:
-    """Yield the facts about a user's model with its FLOPs, and those that are computed again in backward.
+def counted_work(
+    cell: ModelCell, step: TrainingStep
+) -> Iterator[OwnModelBuilt | AdaptedModelBuilt | RecomputationCounted]:
+    """Yield the facts about a model without formulas with its FLOPs, and those that are computed again in backward.
 
     FLOPs are counted in a simulated step. Called before and after the first step, because the loss may be unknown
     before that step.
     """
-    if cell.own is None and cell.checkpoint == NONE and cell.cross_entropy == "full":
+    if cell.shape_with_formulas is not None and cell.checkpoint == NONE and cell.cross_entropy == "full":
         return
     # FLOPs are those of one micro-batch, and of a model in one piece: this process may already belong to a group.
     recording, reason = _simulated(
@@ -33,6 +35,9 @@ def counted_work(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBuilt 
     if recording is not None:
         yield from recomputation(cell.key, recording)
     if cell.own is None:
+        if cell.lora:
+            adapted = None if recording is None else recording.adapted_model
+            yield _adapted(cell.key, adapted or adapted_facts_of(step.work, None))
         return
     simulated = None if recording is None else recording.own_model
     if simulated is not None and simulated.assumed:  # what is assumed must not pass for measured
@@ -48,17 +53,27 @@ def recomputation(cell: str, recording: StepRecording) -> Iterator[Recomputation
         yield RecomputationCounted(at_s=time.time(), cell=cell, flops=recording.recomputed_flops)
 
 
-def own_model_ran(cell: str, step: TrainingStep) -> Iterator[OwnModelBuilt]:
-    """Yield the facts about a user's model, without FLOPs."""
+def own_model_ran(cell: str, step: TrainingStep) -> Iterator[OwnModelBuilt | AdaptedModelBuilt]:
+    """Yield the facts about a model without formulas, without FLOPs."""
     if step.work.own is not None:
         yield OwnModelBuilt(at_s=time.time(), cell=cell, **facts_of(step.work, None).model_dump())
+    elif step.cell.lora:
+        yield _adapted(cell, adapted_facts_of(step.work, None))
 
 
-def own_model_recorded(cell: str, recording: StepRecording, *, simulated: bool) -> Iterator[OwnModelBuilt]:
-    """Yield the facts about a user's model in a recorded step, with FLOPs only if the step was simulated."""
+def own_model_recorded(
+    cell: str, recording: StepRecording, *, simulated: bool
+) -> Iterator[OwnModelBuilt | AdaptedModelBuilt]:
+    """Yield the facts about a model without formulas in a recorded step, with FLOPs only if the step was simulated."""
+    hidden = {} if simulated else {"flops": None}
     if (own := recording.own_model) is not None:
-        flops = own.flops if simulated else None
-        yield OwnModelBuilt(at_s=time.time(), cell=cell, **own.model_dump() | {"flops": flops})
+        yield OwnModelBuilt(at_s=time.time(), cell=cell, **own.model_dump() | hidden)
+    if (adapted := recording.adapted_model) is not None:
+        yield _adapted(cell, adapted.model_copy(update=hidden))
+
+
+def _adapted(cell: str, facts: AdaptedModelFacts) -> AdaptedModelBuilt:
+    return AdaptedModelBuilt(at_s=time.time(), cell=cell, **facts.model_dump())
 
 
 @lru_cache(maxsize=1)

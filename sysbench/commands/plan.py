@@ -22,8 +22,7 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
     simulated. If there is no GPU to compare with, no verdict is given.
     """
     gpus = [hardware.by_name(cell.simulated) if cell.simulated else device for cell in cells]
-    specs = [cell.model_dump() for cell in cells]
-    axis_names = axes.varying(specs) or ("size", "ctx")
+    axis_names = axes.varying(cells) or ("size", "ctx")
     columns = (
         *axis_columns(axis_names),
         Column("parameters", "parameters", "count", importance=2),
@@ -33,8 +32,8 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
         *((Column("spare", "to spare", "bytes", importance=1), Column("fits", "")) * any(gpus)),
     )
     rows = tuple(
-        (*axis_values(spec, axis_names), *_row(cell, cell.step, gpu))
-        for cell, spec, gpu in zip(cells, specs, gpus, strict=True)
+        (*axis_values(cell, axis_names), *_row(cell, cell.step, gpu))
+        for cell, gpu in zip(cells, gpus, strict=True)
         if cell.step is not None
     )
     notes = _notes(cells, gpus)
@@ -64,6 +63,8 @@ def _notes(cells: Sequence[RunCell], gpus: Sequence[Hardware | None]) -> list[st
         ]
     if any(cell.step is not None and cell.step.own is not None for cell in cells):
         notes.append("there is no formula for your own model: use memory --simulate GPU")
+    if any(cell.step is not None and cell.step.own is None and cell.step.lora for cell in cells):
+        notes.append("there is no formula for a model with adapters (--lora): use memory --simulate GPU")
     if any(cell.step is not None and cell.step.strategy not in (None, "ddp") for cell in cells):
         notes.append(
             "parameters and FLOPs are totals of the whole model, not per rank; there is no formula for memory per rank"
@@ -72,7 +73,7 @@ def _notes(cells: Sequence[RunCell], gpus: Sequence[Hardware | None]) -> list[st
 
 
 def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cell]:
-    if (shape := cell.shape) is None:
+    if (shape := cell.shape_with_formulas) is None:
         return [EMPTY_CELL] * (4 if device is None else 6)
     needed = formulas.predicted_bytes(planned)
     if device is not None and needed is not None:
@@ -96,5 +97,4 @@ def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cel
 
 def sheet(cells: Sequence[RunCell], device: Hardware | None = None) -> Sheet:
     """Return the plan of a run, with the axis values that all cells share above it."""
-    specs = [cell.model_dump() for cell in cells]
-    return Sheet((*axes.subject(specs), *axes.effort(specs)), (plan(cells, device),))
+    return Sheet((*axes.subject(cells), *axes.effort(cells)), (plan(cells, device),))

@@ -235,11 +235,17 @@ def refuse_unknown_tables(kind: Kind, options: RecordOptions) -> None:
 
 def _refuse_missing_extras(spec: RunSpec, options: RunOptions) -> None:
     """Raise UsageError if an optional package is missing; where cells run elsewhere, the workers there look."""
-    models: Sequence[str] = getattr(spec, "model", ())
-    if not options.on and any(each.startswith("hf:") for each in models):
-        from sysbench.spec import extras
+    if options.on:
+        return
+    from sysbench.spec import extras
 
-        if complaint := extras.missing(*extras.TRANSFORMERS):
+    models: Sequence[str] = getattr(spec, "model", ())
+    needed = [
+        *([extras.TRANSFORMERS] if any(each.startswith("hf:") for each in models) else []),
+        *([extras.PEFT] if any(getattr(spec, "lora", ())) else []),
+    ]
+    for extra in needed:
+        if complaint := extras.missing(*extra):
             raise UsageError(complaint)
 
 

@@ -14,6 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from sysbench.lab.knobs.checkpointing import checkpoint_blocks
 from sysbench.lab.knobs.cross_entropy import DeferredLogits
+from sysbench.lab.knobs.lora import add_adapters
 from sysbench.lab.knobs.optimizers import InBackward
 from sysbench.lab.precision import AUTOCAST_DTYPES, set_precision
 from sysbench.lab.ranges import named
@@ -65,6 +66,8 @@ class TrainingStep:
         self.model = self.work.model
         self.precision_overridden = set_precision(cell.precision) if self.work.own else []
         """Kinds of fp32 kernels whose precision the user's code had changed; they have that of the cell again."""
+        if cell.lora:
+            add_adapters(self.model, cell.lora, cell.lora_targets, device, cell.seed)
         self._until_loss: Callable[..., AbstractContextManager[None]] = (
             _whole_logits
             if cell.cross_entropy == "full"

@@ -21,12 +21,14 @@ ROTARY_BASE = 10_000.0
 TRUNCATION_DEVIATIONS = 3.0
 
 
-class Linear(nn.Module):
+class Linear(nn.Linear):
     """A linear layer without bias: W·x."""
 
     def __init__(self, d_in: int, d_out: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(d_out, d_in))
+        super().__init__(d_in, d_out, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Leave the weights as they are: `draw_weights` draws them."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (…, d_in) to (…, d_out)."""

@@ -12,6 +12,7 @@ from sysbench import formulas, statistics
 from sysbench.command import spec_of
 from sysbench.errors import LogError
 from sysbench.log.events import (
+    AdaptedModelBuilt,
     AnyRecord,
     CeilingMeasured,
     CellFinished,
@@ -328,8 +329,8 @@ def samples_of(samples_s: Sequence[float]) -> Samples | None:
 
 def model_cell_fields(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
     """Return all fields of a ModelCellRecord except its cautions."""
-    own = seen.last(OwnModelBuilt)
-    if (shape := cell.shape) is not None:
+    counted = _counted_model(seen)
+    if (shape := cell.shape_with_formulas) is not None:
         model = ModelRecord(
             parameters=formulas.parameters(shape),
             parameters_without_lm_head=formulas.parameters_without_lm_head(shape),
@@ -337,9 +338,10 @@ def model_cell_fields(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
         )
     else:
         model = ModelRecord(
-            parameters=own.parameters if own else None,
+            parameters=counted.parameters if counted else None,
             parameters_without_lm_head=None,
-            forward_flops=own.flops.get("forward") if own and own.flops else None,
+            trainable_parameters=counted.trainable_parameters if counted and cell.lora else None,
+            forward_flops=counted.flops.get("forward") if counted and counted.flops else None,
         )
     return {**cell_fields(cell, seen), "model": model}
 
@@ -347,13 +349,19 @@ def model_cell_fields(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
 def step_flops(cell: ModelCell, seen: CellEvents) -> int | None:
     """Return the FLOPs of one step, summed over all ranks; None if unknown.
 
-    The FLOPs of the built-in model come from formulas, and those of a user's model from counting its operators. Work
-    that several ranks do identically counts once.
+    The FLOPs of the built-in model come from formulas, and those of a user's model, or with adapters, from counting
+    operators. Work that several ranks do identically counts once.
     """
-    if cell.shape is not None:
-        return cell.batches * formulas.step_flops(cell.mode, cell.shape, cell.ctx, cell.batch)
-    own = seen.last(OwnModelBuilt)
-    return cell.batches * sum(own.flops.values()) or None if own and own.flops else None  # no rate without products
+    if (shape := cell.shape_with_formulas) is not None:
+        return cell.batches * formulas.step_flops(cell.mode, shape, cell.ctx, cell.batch)
+    counted = _counted_model(seen)
+    if counted is None or not counted.flops:
+        return None
+    return cell.batches * sum(counted.flops.values()) or None  # no rate without products
+
+
+def _counted_model(seen: CellEvents) -> OwnModelBuilt | AdaptedModelBuilt | None:
+    return seen.last(OwnModelBuilt) or seen.last(AdaptedModelBuilt)
 
 
 def recomputed_flops(cell: ModelCell, seen: CellEvents) -> int | None:

@@ -352,6 +352,24 @@ class OwnModelBuilt(OwnModelFacts, Event):
     cell: str
 
 
+class AdaptedModelFacts(Frozen):
+    """Facts about the built-in model with adapters (LoRA), for whose costs there are no formulas."""
+
+    parameters: Count
+    """Those of the model and its adapters."""
+    trainable_parameters: Count
+    """Those of the adapters."""
+    flops: dict[str, Flops] | None
+    """FLOPs of one micro-batch by phase, counted by operator in a simulated step; None if that was not possible."""
+
+
+class AdaptedModelBuilt(AdaptedModelFacts, Event):
+    """Facts about the built-in model with adapters; sent once it is built, and again if its FLOPs are known later."""
+
+    event: Literal["adapted_model_built"] = "adapted_model_built"
+    cell: str
+
+
 class RecomputationCounted(Event):
     """FLOPs of one micro-batch that activation checkpointing computes again in backward, counted by operator."""
 

@@ -84,8 +84,16 @@ class ModelRecord(Frozen):
     """None for a user's model that was never built."""
     parameters_without_lm_head: Count | None
     """None for a user's model, whose layers are unknown."""
+    trainable_parameters: Count | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Parameters of the adapters, with `--lora`; None without it."""
     forward_flops: Flops | None
     """FLOPs of one forward pass over the batch, ignoring the causal mask; None if they could not be counted."""
+
+    @property
+    def frozen_parameters(self) -> int | None:
+        """Parameters that are not trained, with `--lora`; None without it."""
+        trained = self.trainable_parameters
+        return None if trained is None or self.parameters is None else self.parameters - trained
 
 
 class CellIdentity(Frozen):
@@ -132,7 +140,7 @@ class CellRecord(CellOutcome, CellIdentity):
         If the cell was measured elsewhere, the hardware is added, so that equal cells on different GPUs remain
         distinct. The dtype of a user's model is added for titles, unless it is fp32.
         """
-        axes: dict[str, Any] = self.cell.model_dump(mode="json")
+        axes = self.cell.axes
         if self.host is not None and self.device is not None and not self.cell.simulated:
             axes["hardware"] = self.device.name
         if self.own_model is not None and self.own_model.parameter_dtype not in (None, "fp32"):

@@ -16,7 +16,7 @@ import torch
 
 from sysbench import units
 from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.log.events import Event, OwnModelBuilt, RecomputationCounted, StageEntered
+from sysbench.log.events import AdaptedModelBuilt, Event, OwnModelBuilt, RecomputationCounted, StageEntered
 from sysbench.log.outcomes import stage_phrase
 from sysbench.log.predictions import PredictedConstant, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.predict.rates import GpuRates, HostRates, host_of
@@ -76,6 +76,8 @@ class SimulatedStep:
         recording = self._traced[1]
         if (facts := recording.own_model) is not None:
             yield OwnModelBuilt(at_s=time.time(), cell=self.cell.key, **facts.model_dump())
+        if (adapted := recording.adapted_model) is not None:
+            yield AdaptedModelBuilt(at_s=time.time(), cell=self.cell.key, **adapted.model_dump())
         if recording.recomputed_flops:
             yield RecomputationCounted(at_s=time.time(), cell=self.cell.key, flops=recording.recomputed_flops)
         _, verdict = self._replayed

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from sysbench.cells import AXES, Axes
+from sysbench.cells import AXES, HasAxes
 from sysbench.render.table import Cell, Column
 
 
@@ -13,7 +13,8 @@ def axis_columns(axes: Sequence[str]) -> tuple[Column, ...]:
     return tuple(Column(axis, AXES[axis].title) for axis in axes)
 
 
-def axis_values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
+def axis_values(cell: HasAxes, axes: Iterable[str]) -> tuple[Cell, ...]:
     """Return the values of one cell for the columns of these axes; without a value, the word for that."""
-    found = ((axis, cell.get(axis, AXES[axis].stored_default)) for axis in axes)
+    stored = cell.axes
+    found = ((axis, stored.get(axis, AXES[axis].stored_default)) for axis in axes)
     return tuple(AXES[axis].unset or None if value is None else value for axis, value in found)

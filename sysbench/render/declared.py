@@ -136,16 +136,16 @@ class Leading:
 
     def constants(self, rows: Sequence[Any], there: Collection[str]) -> Iterator[tuple[Column, Cell]]:
         """Yield each axis that has one value in all rows, with this value, except the axes in `there`."""
-        specs = [cell.axes for row in rows for cell in self.cells_of(row)] if self.cells_of else []
-        for axis in cells.present_axes(specs):
-            value = specs[0].get(axis)
-            if axis not in there and all(spec.get(axis) == value for spec in specs):
-                yield axis_columns([axis])[0], value
+        shown = [cell for row in rows for cell in self.cells_of(row)] if self.cells_of else []
+        differing = cells.varying(shown)
+        for axis in cells.present_axes(shown):
+            if axis not in there and axis not in differing:
+                yield axis_columns([axis])[0], shown[0].axes.get(axis)
 
 
 def varying_or_size(record: Any) -> tuple[str, ...]:
     """Return the axes in which the cells of a record differ; `size` if they do not differ."""
-    return cells.varying(cells.axes_of(record.cells)) or ("size",)
+    return cells.varying(record.cells) or ("size",)
 
 
 def leading_axes(
@@ -156,7 +156,7 @@ def leading_axes(
 
     def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
         named = axes(part)
-        return lambda row: axis_values(next(iter(cells_of(row))).axes, named)
+        return lambda row: axis_values(next(iter(cells_of(row))), named)
 
     return Leading(columns=lambda part: axis_columns(axes(part)), values=values, cells_of=cells_of)
 
@@ -168,6 +168,14 @@ def leading_fields(*fields: Field, is_excluded: Callable[[Any], bool] | None = N
         columns=lambda part: columns,
         values=lambda part: lambda row: [_cell(each, each.get(row)) for each in fields],
         is_excluded=is_excluded,
+    )
+
+
+def adapter_columns(model: Callable[[Any], Any]) -> tuple[Field, ...]:
+    """Return columns of the parameters that are trained and frozen, if adapters are; `model` finds the row's model."""
+    return (
+        Field("trained", unit="count", importance=3, get=lambda row: model(row).trainable_parameters, optional=True),
+        Field("frozen", unit="count", importance=4, get=lambda row: model(row).frozen_parameters, optional=True),
     )
 
 

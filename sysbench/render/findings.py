@@ -57,8 +57,8 @@ Namer = Callable[[CellRecord], str]
 def namer(cells: Sequence[CellRecord], ignored: Iterable[str] = ()) -> Namer:
     """Return a function that names a cell by the axes in which `cells` differ, except the axes in `ignored`."""
     left_out = frozenset(ignored)
-    named = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in left_out]
-    return lambda cell: axes.label(cell.axes, named)
+    named = [axis for axis in axes.varying(cells) if axis not in left_out]
+    return lambda cell: axes.label(cell, named)
 
 
 def marked(name: Namer) -> Namer:
@@ -71,12 +71,12 @@ def with_setting(found: Iterable[Statement], cells: Sequence[CellRecord]) -> Ite
 
     Without `fp32: `, a sentence about the only cell without serious cautions would read as if it were about all.
     """
-    differing = axes.varying(axes.axes_of([cell for cell in cells if cell.outcome == "ok"]))
+    differing = axes.varying([cell for cell in cells if cell.outcome == "ok"])
     for each in found:
         if not each.cells:
             yield each
             continue
-        shared = set(differing) - set(axes.varying(axes.axes_of(each.cells))) - {"mode"}  # phases tell the mode
+        shared = set(differing) - set(axes.varying(each.cells)) - {"mode"}  # phases tell the mode
         text = each.text.casefold()
         phrases = [axes.phrase(axis, each.cells[0].axes.get(axis)) for axis in differing if axis in shared]
         unsaid = " ".join(phrase for phrase in phrases if phrase.casefold() not in text)
@@ -105,7 +105,7 @@ def name_cells_along(
     Names contain the axes in which the cells in `among` (by default `cells`) differ, except the axes in `ignored`.
     """
     all_cells = cells if among is None else among
-    differing = axes.varying(axes.axes_of(all_cells))
+    differing = axes.varying(all_cells)
     if along not in differing:
         return name_cells(cells, namer(all_cells, ignored), MAX_ALL_NAMED)
     words = [axis for axis in differing if axis not in (*ignored, along)]

@@ -112,7 +112,7 @@ def subject(cells: Sequence[CellRecord]) -> tuple[str, ...]:
     """Return the properties that all cells share, for a heading: `batch 4`, `train`, the hardware."""
     measured = (cell for cell in cells if getattr(cell, "source", "measured") == "measured")
     hardware = dict.fromkeys(cell.device.name for cell in measured if cell.device)
-    return (*axes_of_cells.subject(axes_of_cells.axes_of(cells)), *(list(hardware) if len(hardware) == 1 else ()))
+    return (*axes_of_cells.subject(cells), *(list(hardware) if len(hardware) == 1 else ()))
 
 
 def caption_text(text: str, about: Sequence[str], omission: str = "") -> str:

@@ -10,7 +10,7 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.log.events import OwnModelFacts
 from sysbench.log.outcomes import EXPECTED, Outcome
-from sysbench.log.records import AnyCell, CellRecord, RunRecord
+from sysbench.log.records import AnyCell, CellRecord, ModelRecord, RunRecord
 from sysbench.render.findings import with_ranges
 from sysbench.render.table import Remark, Word
 
@@ -60,9 +60,27 @@ SLOW_IMPORT_S = 5.0
 
 
 def own_models(record: RunRecord[AnyCell]) -> list[Remark]:
-    """Describe each user-defined model of the run: its size, its inputs, its loss, and why FLOPs were not counted."""
-    models = [(cell.own_model, cell.outcome) for cell in record.cells if cell.own_model]
-    return [Remark("note", text) for text in dict.fromkeys(_describe_own_model(*each) for each in models)]
+    """Describe each user-defined model of the run: its size, its inputs, its loss, and why FLOPs were not counted.
+
+    Of the built-in model with adapters (LoRA), say how many parameters are trained.
+    """
+    texts = [
+        _describe_own_model(cell.own_model, cell.outcome) if cell.own_model else _describe_adapters(cell)
+        for cell in record.cells
+    ]
+    return [Remark("note", text) for text in dict.fromkeys(texts) if text]
+
+
+def _describe_adapters(cell: CellRecord) -> str | None:
+    """Say how many parameters of the built-in model with adapters (LoRA) are trained; None without adapters."""
+    model: ModelRecord | None = getattr(cell, "model", None)
+    if cell.own_model or model is None or model.trainable_parameters is None or model.frozen_parameters is None:
+        return None
+    size, rank, targets = (cell.axes.get(name) for name in ("size", "lora", "lora_targets"))
+    return (
+        f"{size} with LoRA {rank}{f' at {targets}' if targets else ''}: {units.count(model.trainable_parameters)} "
+        f"parameters are trained, {units.count(model.frozen_parameters)} are frozen"
+    )
 
 
 def _describe_own_model(model: OwnModelFacts, outcome: Outcome) -> str:
@@ -106,8 +124,8 @@ def name_cells(cells: Sequence[CellRecord], all_cells: Sequence[CellRecord]) -> 
     if len(cells) == len(all_cells) > 1:
         return "every cell"
     shown = cells if len(cells) <= MAX_NAMED_CELLS else cells[: MAX_NAMED_CELLS - 1]
-    differing = axes.varying(axes.axes_of(all_cells))
-    names = ", ".join(axes.label(cell.axes, differing) for cell in shown)
+    differing = axes.varying(all_cells)
+    names = ", ".join(axes.label(cell, differing) for cell in shown)
     return names if len(shown) == len(cells) else f"{names} and {len(cells) - len(shown)} more cells"
 
 

@@ -23,8 +23,8 @@ from sysbench.errors import UnavailableError
 from sysbench.garbage import gc_paused
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.step import TrainingStep
-from sysbench.lab.workload.workload import Workload, facts_of, flops
-from sysbench.log.events import OwnModelFacts
+from sysbench.lab.workload.workload import Workload, adapted_facts_of, facts_of, flops
+from sysbench.log.events import AdaptedModelFacts, OwnModelFacts
 from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
 from sysbench.simulate.cuda.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.cuda.composites import Composites, composites_on, using_composites
@@ -216,6 +216,8 @@ class StepRecording(Recording):
     protocol: Protocol
     own_model: OwnModelFacts | None = None
     """Facts about a custom model; None for the built-in one."""
+    adapted_model: AdaptedModelFacts | None = None
+    """Facts about the built-in model, if it has adapters."""
     recomputed_flops: int = 0
     """FLOPs of one micro-batch that activation checkpointing computes again in backward."""
 
@@ -246,8 +248,8 @@ def record(
     _refuse_hidden_memory(cell)
     if cell.execution == "compiled":
         raise UnavailableError("a compiled step cannot be simulated: its tensors are only known after a run")
-    # FlexAttention is part of the compiler, user code may use any part of it, and tensor parallelism uses it too.
-    compiling = cell.attention == "flex" or cell.own is not None or cell.strategy == "tp"
+    # FlexAttention is part of the compiler, user code may use any part of it, tensor parallelism and peft use it too.
+    compiling = cell.attention == "flex" or cell.own is not None or cell.strategy == "tp" or cell.lora > 0
     with (
         _simulated_ranks_of(cell) as mesh,
         nullcontext() if compiling else without_compiler(),
@@ -542,7 +544,7 @@ class _StepRecorder(Recorder):
     ) -> None:
         super().__init__(platform, device, origins)
         self._is_own = cell.own is not None
-        self._counts_flops = self._is_own or cell.checkpoint != NONE or cell.cross_entropy != "full"
+        self._counts_flops = cell.shape_with_formulas is None or cell.checkpoint != NONE or cell.cross_entropy != "full"
         self._work: Workload | None = None
         self._flops: Counter[tuple[int, str]] = Counter()
         self._repeated_losses: dict[int, list[int]] = {}
@@ -658,9 +660,11 @@ class _StepRecorder(Recorder):
     def step_recording(self, cell: ModelCell, protocol: Protocol) -> StepRecording:
         """Return the recording so far, with the cell, the protocol and facts about a custom model."""
         recording = self.recording()
-        own = None
+        own = adapted = None
+        flops: dict[str, int] = {phase: self._flops[self.step, phase] for phase in PROCEDURES[protocol].phases}
+        if self._work is not None and self._work.own is None and cell.lora:
+            adapted = adapted_facts_of(self._work, flops)
         if self._work is not None and self._work.own is not None:
-            flops: dict[str, int] = {phase: self._flops[self.step, phase] for phase in PROCEDURES[protocol].phases}
             values = self.device.values if isinstance(self.device, SimulatedDevice) else None
             own = facts_of(self._work, flops, assumed=values.assumed if values is not None else ())
         return StepRecording(
@@ -668,6 +672,7 @@ class _StepRecorder(Recorder):
             cell=cell,
             protocol=protocol,
             own_model=own,
+            adapted_model=adapted,
             recomputed_flops=self._flops[self.step, RECOMPUTED],
         )
 

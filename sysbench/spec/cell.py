@@ -66,6 +66,11 @@ class RunCell(BaseModel):
     that keys of older runs stay valid.
     """
 
+    @property
+    def axes(self) -> dict[str, Any]:
+        """The cell in JSON form, without the axes that are not stored."""
+        return self.model_dump(mode="json")
+
     def axis_value(self, axis: str) -> Any:
         """Return the value on an axis; None if this kind of cell does not have it."""
         return getattr(self, axis, None)
@@ -73,7 +78,7 @@ class RunCell(BaseModel):
     @property
     def key(self) -> str:
         """Short hash of the cell, equal for equal cells in all runs; resume and compare match cells by this key."""
-        canonical = _CANONICAL.encode(self.model_dump(mode="json"))
+        canonical = _CANONICAL.encode(self.axes)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     named_by_title: ClassVar[bool] = False

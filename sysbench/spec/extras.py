@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 TRANSFORMERS = ("transformers", "hf", "--model hf:…")
+PEFT = ("peft", "lora", "--lora")
 
 
 def installed_version(package: str) -> str | None:

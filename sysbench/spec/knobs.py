@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BeforeValidator
 
 from sysbench.errors import nearest, unknown
-from sysbench.spec.axes import split_words
+from sysbench.spec.axes import integers, split_words
 from sysbench.spec.axis import Axis
 from sysbench.spec.options import flag_of
 
@@ -110,6 +110,45 @@ Allocators = Annotated[
 ]
 
 
+def _adapter_ranks(value: object) -> tuple[int, ...]:
+    return integers(0)(",".join("0" if word == NONE else word for word in split_words(value)))
+
+
+AdapterRanks = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_adapter_ranks),
+    Axis("choice", "LoRA {}", "LoRA", unset="no LoRA", order=57, name_order=38, compared_as="LoRA rank"),
+]
+
+
+ALL_LINEAR = "all-linear"
+ADAPTED = (ALL_LINEAR,)
+
+
+def _adapter_targets(value: object) -> tuple[str, ...]:
+    words = split_words(value)
+    for word in words:
+        if not all(map(_PATTERN.fullmatch, word.split("+"))):
+            patterns = ", or names of linear layers joined by +, such as q_proj+v_proj)"
+            raise ValueError(unknown(word, "a choice of layers", ADAPTED).removesuffix(")") + patterns)
+    return words
+
+
+AdapterTargets = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_adapter_targets),
+    Axis(
+        "choice",
+        "adapters at {}",
+        "LoRA targets",
+        58,
+        39,
+        applies_to=(("lora", ()),),
+        compared_as="layers with adapters",
+    ),
+]
+
+
 def knobs_problem_of(cell: GridCell) -> str | None:
     """Return why a knob has no meaning in the mode of this cell, or None if all have."""
     if cell.grad_accum > 1 and "backward" not in cell.phases:
@@ -123,6 +162,13 @@ def knobs_problem_of(cell: GridCell) -> str | None:
             f"{flag_of('checkpoint')} {cell.checkpoint} computes activations again in the backward pass, but this mode "
             "has no backward pass. Nearest: --mode forward-backward"
         )
+    if cell.lora and step is not None and step.mode == "inference":
+        return (
+            f"{flag_of('lora')} {cell.lora} adds parameters to train, but this mode trains none. Nearest: --mode "
+            "forward-backward"
+        )
+    if cell.lora and cell.strategy == "tp":
+        return f"{flag_of('lora')} {cell.lora} does not support --strategy tp. Nearest: --strategy ddp"
     if cell.optimizer_in_backward == "on" and (reason := _in_backward_problem(cell)) is not None:
         return f"{flag_of('optimizer_in_backward')} on {reason}"
     if cell.cross_entropy != "full" and "loss" not in cell.phases:

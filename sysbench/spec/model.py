@@ -13,10 +13,13 @@ from sysbench.spec.axis import Axis, axes_of_model, value_if_not_stored
 from sysbench.spec.cell import Devices, RunCell, RunSpec, Threads, threads_problem
 from sysbench.spec.cell import DeviceType as DeviceType
 from sysbench.spec.knobs import (
+    ADAPTED,
     ALLOCATORS,
     CHECKPOINTS,
     CROSS_ENTROPIES,
     NONE,
+    AdapterRanks,
+    AdapterTargets,
     Allocators,
     Checkpoints,
     CrossEntropies,
@@ -196,6 +199,10 @@ class GridCell(RunCell):
     """Whether each parameter is updated in backward, as soon as its gradient is complete, which is then freed."""
     allocator: str = Field(default="default", exclude_if=lambda value: value == "default")
     """Options of CUDA's caching allocator: default (those of the environment), expandable, or options of its own."""
+    lora: Count = Field(default=0, exclude_if=lambda value: value == 0)
+    """Rank of the low-rank adapters (LoRA) that are trained in place of the model's parameters; 0 for none."""
+    lora_targets: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Linear layers that get adapters: all-linear, or patterns joined by +; None leaves the model's default."""
 
     @property
     def compute_precision(self) -> Precision:
@@ -220,6 +227,11 @@ class GridCell(RunCell):
     def occurrences(self, phase: str) -> int:
         """Return how often a phase runs per step: forward, loss and backward run once for each micro-batch."""
         return 1 if phase in ("zero_grad", "optimizer") else self.grad_accum
+
+    @property
+    def shape_with_formulas(self) -> ModelShape | None:
+        """Shape of a model whose parameters and FLOPs formulas describe; None for a user's model, and with adapters."""
+        return None if self.lora else self.shape
 
     @property
     def ranks_unsupported_reason(self) -> str | None:
@@ -487,6 +499,18 @@ class ModelSpec(RunSpec):
         description="CUDA's caching allocator: default, expandable (segments that grow, against fragmentation), or "
         "options of PYTORCH_CUDA_ALLOC_CONF joined by +: max_split_size_mb:128.",
     )
+    lora: Annotated[AdapterRanks, Option(metavar="AXIS", panel=STEP)] = Field(
+        default=(0,),
+        exclude_if=lambda value: value == (0,),
+        description="LoRA: freeze the model, and train adapters of this rank beside its linear layers (by peft); none "
+        "or 0 trains the whole model.",
+    )
+    lora_targets: Annotated[AdapterTargets, Option(metavar="CHOICE,…", panel=STEP, values=ADAPTED)] = Field(
+        default=(),
+        exclude_if=_is_empty,
+        description="Linear layers that get adapters with --lora: all-linear (all but the output layer), or patterns "
+        "of their names joined by +: q_proj+v_proj. Default: peft's for the type of the model, else all-linear.",
+    )
     device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP, common=True)] = Field(
         default=("auto",),
         description="auto, cuda, cuda:1, mps or cpu. auto picks the first available of cuda, mps, cpu.",
@@ -644,6 +668,12 @@ class ModelSpec(RunSpec):
                 f"--no-sync {','.join(self.no_sync)} controls the exchange of gradients between micro-batches, but "
                 "each step has only one: add --grad-accum 2"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_adapters(self) -> Self:
+        if self.lora_targets and not any(self.lora):
+            raise ValueError(f"--lora-targets {','.join(self.lora_targets)} chooses layers for adapters: add --lora 8")
         return self
 
     @model_validator(mode="after")

@@ -50,12 +50,19 @@ def test_in_a_clone_that_uv_runs_uv_installs(installed: Path) -> None:
     assert install_command("hf") == f"uv sync --inexact --extra hf (in {clone})"
 
 
-def test_a_missing_package_is_said_before_a_worker_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("package", "option", "extra"),
+    [("transformers", ("--model", "hf:."), "hf"), ("peft", ("--lora", "none,8"), "lora")],
+)
+def test_a_missing_package_is_said_before_a_worker_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, option: tuple[str, str], extra: str
+) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find(name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    monkeypatch.chdir(tmp_path)
     for command in ("time", "memory", "profile"):
-        ran = answered(command, "--model", f"hf:{tmp_path}", "--ctx", "16", f"--out={tmp_path / 'runs'}")
+        ran = answered(command, *option, "--mode", "train", "--ctx", "16", f"--out={tmp_path / 'runs'}")
         assert ran.code == 2
-        assert ran.complaint.endswith(f"--model hf:… needs the package transformers: {install_command('hf')}")
+        assert ran.err.splitlines()[-1].endswith(f" needs the package {package}: {install_command(extra)}")
         assert not (tmp_path / "runs").exists()

@@ -20,6 +20,9 @@ from sysbench.errors import SpecError
         ({"optimizer": "muom"}, "Did you mean muon?"),
         ({"precision": "bf16-tru"}, "Did you mean bf16-true?"),
         ({"allocator": "expandabel"}, "Did you mean expandable?"),
+        ({"lora": "-1"}, "-1 is out of range: it must be 0 or more"),
+        ({"lora": "8", "lora_targets": "q proj"}, "or names of linear layers joined by +, such as q_proj+v_proj"),
+        ({"lora_targets": "q"}, "--lora-targets q chooses layers for adapters: add --lora 8"),
     ],
 )
 def test_a_value_that_is_mistyped_is_refused_with_the_nearest(knob: dict[str, str], line: str) -> None:
@@ -34,6 +37,8 @@ def test_a_value_that_is_mistyped_is_refused_with_the_nearest(knob: dict[str, st
         ({"mode": "inference", "checkpoint": "full"}, "no backward pass. Nearest: --mode forward-backward"),
         ({"mode": "forward", "checkpoint": "layers.*"}, "no backward pass. Nearest: --mode forward-backward"),
         ({"mode": "forward", "cross_entropy": "chunked"}, "no loss. Nearest: --mode forward-backward"),
+        ({"mode": "inference", "lora": "8"}, "this mode trains none. Nearest: --mode forward-backward"),
+        ({"mode": "train", "lora": "8", "ranks": "2", "strategy": "tp"}, "does not support --strategy tp. Nearest"),
         ({"mode": "forward", "optimizer_in_backward": "on"}, "no optimizer. Nearest: --mode train"),
         ({"optimizer_in_backward": "on", "grad_accum": "2"}, "--grad-accum 2 adds up several: drop one of them"),
         ({"optimizer_in_backward": "on", "precision": "fp16"}, "Nearest: --precision bf16"),
@@ -54,6 +59,11 @@ def test_options_of_the_allocator_are_for_cuda() -> None:
 def test_a_forward_pass_that_keeps_its_graph_can_be_checkpointed() -> None:
     (cell,) = MemorySpec(ctx=16, mode="forward", checkpoint="full").cells()
     assert cell.problem("cuda") is None
+
+
+def test_targets_multiply_only_the_cells_with_adapters() -> None:
+    cells = TimeSpec(ctx=16, lora="none,8", lora_targets="all-linear,q+v").cells()  # type: ignore[arg-type]
+    assert [(cell.lora, cell.lora_targets) for cell in cells] == [(0, None), (8, "all-linear"), (8, "q+v")]
 
 
 def test_a_cell_without_knobs_keeps_its_key() -> None:

@@ -460,7 +460,7 @@ def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
     first = record.cells[0].cell
     machine = next((cell.device.name for cell in record.cells if cell.device and cell.source == "measured"), None)
     modelled = any(cell.source == "predicted" for cell in record.cells)
-    inputs = [*axes_of_cells.subject(axes_of_cells.axes_of(record.cells)), "causal" if first.causal else "not causal"]
+    inputs = [*axes_of_cells.subject(record.cells), "causal" if first.causal else "not causal"]
     subtitle = [
         *([machine, f"{first.repeats} repeats"] if machine else []),
         *record.environment.software,

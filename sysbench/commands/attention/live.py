@@ -173,7 +173,7 @@ class AttentionScreen(CellScreen[AttentionState]):
 
     def subject(self, cell: CellState) -> Sequence[str]:
         """Return phrases for the implementation and the input."""
-        return [*axes.subject([cell.cell.model_dump()]), *(["causal"] * cell.cell.causal)]
+        return [*axes.subject([cell.cell]), *(["causal"] * cell.cell.causal)]
 
     def progress(self, cell: CellState) -> Progress:
         """Return the number of calls, and the medians so far."""

@@ -99,7 +99,7 @@ def subject(record: AttentionRecord) -> tuple[str, ...]:
     if not record.cells:
         return ("attention",)
     cell = record.cells[0].axes
-    words = ["attention", *axes.subject(axes.axes_of(record.cells)), "causal" if cell["causal"] else "not causal"]
+    words = ["attention", *axes.subject(record.cells), "causal" if cell["causal"] else "not causal"]
     words += [MARK] if _is_predicted(record.cells) else []
     simulated = [each.gpu for each in record.cells if each.gpu]
     machines = [f"simulated for {gpu.title}{f' ({gpu.settings})' if gpu.settings else ''}" for gpu in simulated]
@@ -128,7 +128,7 @@ _INPUT = ("dim", "seq", "batch")
 
 
 def _varying(record: AttentionRecord) -> tuple[str, ...]:
-    return axes.varying(axes.axes_of(record.cells))
+    return axes.varying(record.cells)
 
 
 def _varying_settings(record: AttentionRecord) -> tuple[str, ...]:
@@ -253,7 +253,7 @@ class _Comparison:
     def named(self) -> tuple[str, ...]:
         """The axes in leading columns, the implementation last."""
         return (
-            *(axis for axis in axes.varying(axes.axes_of(self.cells)) if axis != "implementation"),
+            *(axis for axis in axes.varying(self.cells) if axis != "implementation"),
             "implementation",
         )
 
@@ -693,8 +693,7 @@ TABLES: dict[str, DeclaredTable] = {
 
 def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
     """Return the plan of a run: its cells, with FLOPs and memory computed by formula. Nothing is measured."""
-    specs = [cell.model_dump() for cell in planned]
-    named = axes.varying(specs) or ("implementation",)
+    named = axes.varying(planned) or ("implementation",)
     columns = (
         *axis_columns(named),
         Column("forward", "forward", "flops", wide_range=True),
@@ -703,12 +702,12 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
     )
     rows = tuple(
         (
-            *axis_values(spec, named),
+            *axis_values(cell, named),
             Measure(formulas.flops(cell, "forward")),
             Measure(formulas.naive_saved_bytes(cell)),
             Measure(formulas.bytes_moved(cell, "forward")),
         )
-        for cell, spec in zip(planned, specs, strict=True)
+        for cell in planned
     )
     count = f"{len(planned)} cell{'' if len(planned) == 1 else 's'}"
     note = "naive attention keeps two N × N tensors for backward; a fused kernel does not"

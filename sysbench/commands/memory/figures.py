@@ -98,7 +98,7 @@ def _peaks_by_context(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
     without_search = [cell for cell in cells if cell.found is None]
     if not any(_bar_parts(cell) for cell in without_search):
         return None
-    differing = spec_axes.varying(spec_axes.axes_of(without_search))
+    differing = spec_axes.varying(without_search)
     bar_axes = [axis for axis in differing if axis not in ("size", "ctx", "mode")]
     bar_names = list(dict.fromkeys(_axes_label(cell, bar_axes) for cell in without_search))
     panel_axes = [axis for axis in ("size", "mode") if axis in differing]
@@ -141,7 +141,7 @@ def _peaks_by_phase(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
     ]
     if not training:
         return None
-    differing = spec_axes.varying(spec_axes.axes_of(training))
+    differing = spec_axes.varying(training)
     bar_axes = [axis for axis in differing if axis not in ("size", "ctx")]
     bar_names = list(dict.fromkeys(_axes_label(cell, bar_axes) for cell in training))
     panel_axes = [axis for axis in ("size", "ctx") if axis in differing]

@@ -48,7 +48,6 @@ MAX_ROWS: Final = 4
 TRAINING_MODES: Final = ("train", "train-first")
 MODE_NAMES: Final = {"train": "a full training step", "train-first": "the first training step"}
 PERSISTENT_CATEGORIES: Final = ("parameters", "gradients", "optimizer state")
-COMPARED_AXES: Final = ("precision", "attention", "execution", "optimizer")
 
 
 def findings(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
@@ -104,7 +103,7 @@ def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
             ]
             yield Statement(f"{where}{MODE_NAMES[mode]} needs {', and '.join(ends)}.", _cells_of(row))
     several_modes = len({_mode_name(cell) for cell in cells}) > 1
-    for axis in COMPARED_AXES:
+    for axis in axes.CHOICES:
         base, *others = axes.values_along(cells, axis)
         for other in others:
             pairs = _pairs(cells, axis, base, other)
@@ -186,7 +185,7 @@ def _axis_comparison(pairs: Sequence[Pair], axis: str) -> str:
     Example: `bf16 saves up to 3.20 GiB (7.5 %) for ctx 512 and costs up to 4.70 GiB (24 %) for ctx 128, compared with
     fp32. …`
     """
-    base, other = (axes.phrase(axis, cell.axes.get(axis)) for cell in (pairs[0].base, pairs[0].other))
+    base, other = (axes.phrase(axis, cell.axis_value(axis)) for cell in (pairs[0].base, pairs[0].other))
     ordered = sorted(pairs, key=lambda pair: pair.share)
     low, high = ordered[0], ordered[-1]
     saves, costs = low.share < -NOTABLE, high.share > NOTABLE
@@ -234,7 +233,7 @@ def autocast_copies_bytes(cell: MemoryCellRecord) -> int | None:
 
     None if the cell does not use autocast, or for a custom model.
     """
-    shape = cell.cell.shape
+    shape = cell.cell.shape_with_formulas
     if shape is None or cell.model.parameters is None or cell.cell.precision not in ("bf16", "fp16"):
         return None
     gains = (2 * shape.layers + 1) * shape.d_model

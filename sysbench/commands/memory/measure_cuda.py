@@ -29,7 +29,7 @@ from sysbench.lab.memory.allocator import History, Peaks
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.strategies import max_over_ranks, mesh_of
-from sysbench.log.events import DeviceInfo, Event, OwnModelBuilt
+from sysbench.log.events import DeviceInfo, Event
 from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
 from sysbench.simulate.memory import MAX_GROUPS
 from sysbench.simulate.recording import phases_of
@@ -78,7 +78,7 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator
 
 def _run_protocol(
     cell: MemoryCell, device: torch.device, history: History, measured: _MeasuredPeaks
-) -> Iterator[PhaseMemoryMeasured | OwnModelBuilt]:
+) -> Iterator[Event]:
     """Run the protocol and yield the peak of each phase of the measured step, without categories.
 
     If memory runs out, only the error's message is kept in `measured`, because the error itself would keep tensors

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, get_args
 
 from sysbench import cells as axes
@@ -23,7 +24,16 @@ from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.log.outcomes import stage_phrase
 from sysbench.render import remarks
 from sysbench.render.axis_columns import axis_values
-from sysbench.render.declared import DeclaredTable, Each, Field, Fill, build_tables, leading_axes, leading_fields
+from sysbench.render.declared import (
+    DeclaredTable,
+    Each,
+    Field,
+    Fill,
+    adapter_columns,
+    build_tables,
+    leading_axes,
+    leading_fields,
+)
 from sysbench.render.findings import join_words
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, Remark, Sheet, Table, Word, multiplicity
 from sysbench.snapshot import CATEGORIES
@@ -54,7 +64,7 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
     unexplained = remarks.outcomes(record, [cell for cell in record.cells if cell.verdict is None])
     return Sheet(
         subject=(
-            *axes.subject([_reported_axes(cell).axes for cell in record.cells]),
+            *axes.subject([_reported_axes(cell) for cell in record.cells]),
             *dict.fromkeys(devices),
             *record.environment.software,
         ),
@@ -354,12 +364,12 @@ class _Grid(NamedTuple):
         """Cells of each row, by column."""
         found: dict[tuple[Cell, ...], dict[tuple[Cell, ...], MemoryCellRecord]] = {}
         for cell in self.cells:
-            found.setdefault(axis_values(cell.axes, self.row_axes), {})[axis_values(cell.axes, self.column_axes)] = cell
+            found.setdefault(axis_values(cell, self.row_axes), {})[axis_values(cell, self.column_axes)] = cell
         return list(found.values())
 
 
 def _grids(record: MemoryRecord) -> list[_Grid]:
-    differing = axes.varying(axes.axes_of(record.cells))
+    differing = axes.varying(record.cells)
     column_axes = tuple(axis for axis in _COLUMN_AXES if axis in differing)
     searched = {cell.found.axis for cell in record.cells if cell.found}
     row_axes = tuple(axis for axis in differing if axis not in column_axes) or (
@@ -445,7 +455,7 @@ PHASES = DeclaredTable(
     rows=lambda record: [_PhaseRow(cell, *item) for cell in record.cells for item in cell.peaks_by_phase.items()],
     leading=(
         leading_axes(
-            lambda record: axes.varying(axes.axes_of(record.cells)) or ("size",) if len(record.cells) > 1 else (),
+            lambda record: axes.varying(record.cells) or ("size",) if len(record.cells) > 1 else (),
             lambda row: (_reported_axes(row.cell),),
         ),
         leading_fields(Field("phase", get=lambda row: row.name)),
@@ -467,6 +477,7 @@ CELLS = DeclaredTable(
             get=lambda row: (row.cell.gpu and row.cell.gpu.title) or (row.cell.device and row.cell.device.name),
         ),
         Field("parameters", unit="count", get=lambda row: row.cell.model.parameters),
+        *adapter_columns(attrgetter("cell.model")),
         Field("outcome", get=lambda row: row.cell.outcome),
         Field("fits", get=lambda row: ("yes" if row.cell.verdict.fits else "no") if row.cell.verdict else None),
         Field("margin", "to spare", "bytes", get=lambda row: _margin(row.cell)),
@@ -486,9 +497,7 @@ CELLS = DeclaredTable(
         for cell in record.cells
         for row in ([_PhaseRow(cell, *item) for item in cell.peaks_by_phase.items()] or [_PhaseRow(cell, None, None)])
     ],
-    leading=leading_axes(
-        lambda record: axes.present_axes(axes.axes_of(record.cells)), lambda row: (_reported_axes(row.cell),)
-    ),
+    leading=leading_axes(lambda record: axes.present_axes(record.cells), lambda row: (_reported_axes(row.cell),)),
     notes=_out_of_memory_notes,
 )
 """All values in one long table with a row per cell and phase, for data frames."""
@@ -604,6 +613,18 @@ def _strategies(record: MemoryRecord) -> list[str]:
     return list(dict.fromkeys(cell.strategy for cell in cells if cell.ranks > 1 and cell.strategy is not None))
 
 
+def _models(record: MemoryRecord) -> Iterable[MemoryCellRecord]:
+    """Return a cell of each built-in model, with each choice of adapters."""
+    cells = (cell for cell in record.cells if _has_fp32_adamw(cell))
+    return {(cell.cell.size, cell.cell.lora, cell.cell.lora_targets): cell for cell in cells}.values()
+
+
+def _trained(cell: MemoryCellRecord) -> int:
+    """Return the number of parameters that are trained: all, or those of the adapters."""
+    adapters = cell.model.trainable_parameters
+    return (cell.model.parameters or 0) if adapters is None else adapters
+
+
 def _state_notes(record: MemoryRecord) -> Iterator[str]:
     """Yield how the numbers are computed and, for several ranks, how much of them one rank holds."""
     yield "in fp32 for every precision; copies made by autocast count as activations; computed, not measured"
@@ -623,12 +644,14 @@ STATE = DeclaredTable(
     lambda record: f"persistent training state{' of the whole model' if _strategies(record) else ''}",
     (
         Field("parameters", unit="count", get=lambda cell: cell.model.parameters),
+        Field("lora", "LoRA", get=lambda cell: cell.cell.lora or None, optional=True),
+        *adapter_columns(attrgetter("model")),
         Field("weights", unit="bytes", get=lambda cell: 4 * (cell.model.parameters or 0)),
-        Field("gradients", unit="bytes", get=lambda cell: 4 * (cell.model.parameters or 0)),
-        Field("optimizer_state", "AdamW's state", "bytes", get=lambda cell: 8 * (cell.model.parameters or 0)),
-        Field("together", unit="bytes", get=lambda cell: 16 * (cell.model.parameters or 0)),
+        Field("gradients", unit="bytes", get=lambda cell: 4 * _trained(cell)),
+        Field("optimizer_state", "AdamW's state", "bytes", get=lambda cell: 8 * _trained(cell)),
+        Field("together", unit="bytes", get=lambda cell: 4 * (cell.model.parameters or 0) + 12 * _trained(cell)),
     ),
-    rows=lambda record: {cell.cell.size: cell for cell in record.cells if _has_fp32_adamw(cell)}.values(),
+    rows=_models,
     leading=leading_fields(Field("size", get=lambda cell: cell.cell.size)),
     notes=_state_notes,
 )
@@ -700,9 +723,9 @@ def _persistent_state(cell: MemoryCellRecord) -> dict[str, int]:
     """
     if not _has_fp32_adamw(cell) or cell.cell.strategy not in (None, "ddp"):
         return {}
-    weights = 4 * (cell.model.parameters or 0)
-    gradients = {"gradients": weights} if cell.cell.mode in MODES_WITH_GRADIENTS else {}
-    optimizer = {"AdamW's state": 2 * weights} if cell.cell.mode in ("train", "train-first") else {}
+    weights, trained = 4 * (cell.model.parameters or 0), 4 * _trained(cell)
+    gradients = {"gradients": trained} if cell.cell.mode in MODES_WITH_GRADIENTS else {}
+    optimizer = {"AdamW's state": 2 * trained} if cell.cell.mode in ("train", "train-first") else {}
     return {"weights": weights, **gradients, **optimizer}
 
 

@@ -148,7 +148,7 @@ LIMITS: Final = DeclaredTable(
     ),
     rows=_limits,
     leading=(
-        leading_axes(lambda profiles: axes.varying(axes.axes_of(profiles.record.cells)), lambda row: row[:1]),
+        leading_axes(lambda profiles: axes.varying(profiles.record.cells), lambda row: row[:1]),
         leading_fields(Field("limit", get=lambda row: row[1])),
     ),
     notes=("host: the time to issue everything, while the device works; it limits a step if it takes longer",),
@@ -218,7 +218,7 @@ def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection
     mark = (MARK, *prediction_sources) if predictions else ()
     return Sheet(
         subject=(
-            *axes.subject(axes.axes_of(record.cells)),
+            *axes.subject(record.cells),
             *mark,
             *devices,
             *record.environment.software,
@@ -280,16 +280,16 @@ def _mark_predicted(profiles: Profiles, tables: Iterable[Table]) -> list[Table]:
 
 
 def _profiles_of_run(record: ProfileRecord, selection: Selection) -> Profiles:
-    differing = axes.varying(axes.axes_of(record.cells))
+    differing = axes.varying(record.cells)
     each = (
-        Profile(axis_values(cell.axes, differing), cell.summary, bool(cell.excluding_cautions()))
+        Profile(axis_values(cell, differing), cell.summary, bool(cell.excluding_cautions()))
         for cell in record.cells
         if cell.summary is not None
     )
     several = len(record.cells) > 1
     ranks = (
         RankComparison(
-            axis_values(cell.axes, differing),
+            axis_values(cell, differing),
             remarks.name_cells([cell], record.cells) if several else "",
             cell.ranks,
             cell.link,

@@ -168,7 +168,7 @@ class ReportedRun(Generic[AnyRecord]):
 
     @cached_property
     def _varying_axes(self) -> tuple[str, ...]:
-        return axes.varying(axes.axes_of(self.record.cells))
+        return axes.varying(self.record.cells)
 
     def label(self, cell: CellRecord) -> str:
         """Label a cell by the axes in which the cells of the run differ: `medium ctx 512 bf16`."""
@@ -189,7 +189,7 @@ _MODELLED: Final[frozenset[Origin]] = frozenset({"simulated", "predicted"})
 
 def label(cell: CellRecord, differing: Sequence[str]) -> str:
     """Label a cell by the axes in `differing`, or by its title if cells of its command are named so."""
-    return cell.cell.title if cell.cell.named_by_title else axes.label(cell.axes, differing)
+    return cell.cell.title if cell.cell.named_by_title else axes.label(cell, differing)
 
 
 def origin_of(cells: Iterable[CellRecord], about: Subject = "times") -> Origin:

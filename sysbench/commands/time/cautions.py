@@ -76,7 +76,7 @@ def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | No
             remedy="the share of the ceiling is omitted; close programs that may have slowed the ceiling "
             "measurement down, and measure again",
         )
-    if rates.peak_flops_per_s is None or rates.step_flops is None or (shape := cell.shape) is None:
+    if rates.peak_flops_per_s is None or rates.step_flops is None or (shape := cell.shape_with_formulas) is None:
         return
     skippable = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) / 2
     passes = rates.step_flops / formulas.forward_flops(shape, cell.ctx, cell.batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sysbench.cells import axes_of, varying
+from sysbench.cells import varying
 from sysbench.commands.time.findings import reliable_cells
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.log.measures import Measures, StepNumber, peaks, phase_times
@@ -22,7 +22,7 @@ def report_tables(record: TimeRecord, names: Sequence[str]) -> tuple[str, ...]:
     omitted = set()
     if not any(cell.memory.allocated_peak_bytes for cell in record.cells):
         omitted.add("memory")  # the summary already shows the only peak, that on the host
-    if "warmup" not in varying(axes_of(record.cells)):
+    if "warmup" not in varying(record.cells):
         omitted.add("warmup")
     return tuple(name for name in names if name not in omitted)
 

@@ -147,7 +147,7 @@ class Layout:
 
 
 def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
-    differing = spec_axes.varying(spec_axes.axes_of(cells))
+    differing = spec_axes.varying(cells)
     x_axis = next((axis for axis in ("ctx", "size", "batch") if axis in differing), None)
     others = [axis for axis in differing if axis not in ("size", "ctx", x_axis)]
 

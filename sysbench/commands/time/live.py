@@ -113,7 +113,7 @@ class TimeScreen(CellScreen[LiveState]):
         """Yield the size of the model."""
         if cell.parameters:
             yield f"{units.count(cell.parameters)} parameters"
-            if (shape := cell.cell.shape) is not None:
+            if (shape := cell.cell.shape_with_formulas) is not None:
                 yield f"{units.flops(formulas.forward_flops(shape, cell.cell.ctx, cell.cell.batch))} forward"
 
     def progress(self, cell: TimedCell) -> Progress:
@@ -275,7 +275,7 @@ def _finished(cells: Sequence[TimedCell], axis_names: Sequence[str]) -> Table:
         numbers: list[Cell] = [*([EMPTY_CELL] * len(phases)), outcome_word(each), EMPTY_CELL]
         if each.step is not None:
             by_name = {name: Measure(mean, deviation) for name, mean, deviation in each.phases}
-            achieved = Measure(each.step_flops / each.step[0]) if each.cell.own is None else EMPTY_CELL
+            achieved = Measure(each.step_flops / each.step[0]) if each.cell.shape_with_formulas else EMPTY_CELL
             numbers = [*(by_name.get(name) for name in phases), by_name["step"], achieved]
-        body.append((*axis_values(each.cell.model_dump(), axis_names), *numbers))
+        body.append((*axis_values(each.cell, axis_names), *numbers))
     return Table("finished", "", columns, tuple(body), len(axis_names))

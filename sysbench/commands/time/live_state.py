@@ -10,8 +10,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import eq
 from typing import Self
 
+from sysbench import cells as axes
 from sysbench import formulas
 from sysbench.commands.time.spec import TimeCell
 from sysbench.log.events import CellFinished, ModelBuilt, OfRank, StepMeasured
@@ -137,8 +139,8 @@ RECENT_STEPS = 10
 MAX_REFERENCE_CELLS = 20
 """Number of recently finished cells with which a waiting cell is compared."""
 
-_SPEED_AXES = ("device", "threads", "precision", "execution", "attention", "mode", "size")
-"""Axes that affect the speed in FLOP/s."""
+_SPEED_ROLES = ("device", "scale", "work", "choice")
+"""Roles of axes that affect the speed in FLOP/s; so does the size of the model."""
 
 _MEDIAN_CI_WIDTH = 2 * 1.96 * math.sqrt(math.pi / 2)
 """Width of the 95 % CI of the median of normal samples, in units of std / sqrt(number of samples)."""
@@ -208,7 +210,8 @@ def _waiting_s(planned: Cells, ended: Cells, running: str) -> float:
     references = [(each, step_s / each.step_flops) for each, step_s in timed][-MAX_REFERENCE_CELLS:]
     overheads_s = [max(0.0, each.took_s - each.step_count * step_s) for each, step_s in timed]
     waiting = _waiting(planned, ended, running)
-    steps_s = (each.step_count * each.step_flops * _seconds_per_flop(each, references) for each in waiting)
+    paces = _Paces(references)
+    steps_s = (each.step_count * each.step_flops * paces.seconds_per_flop(each.cell) for each in waiting)
     return math.fsum(steps_s) + len(waiting) * statistics.fmean(overheads_s or [0.0])
 
 
@@ -216,14 +219,22 @@ def _waiting(planned: Cells, ended: Cells, running: str) -> list[TimedCell]:
     return [each for key, each in planned.items() if key not in ended and key != running]
 
 
-def _seconds_per_flop(waiting: TimedCell, references: Sequence[tuple[TimedCell, float]]) -> float:
-    """Return the seconds per FLOP of the finished cell that agrees with `waiting` on the most `_SPEED_AXES` axes.
+class _Paces:
+    """Seconds per FLOP of waiting cells, from the finished cells that resemble them most."""
 
-    If several cells tie, the latest one is used.
-    """
+    def __init__(self, references: Sequence[tuple[TimedCell, float]]) -> None:
+        self._axes = [name for name, axis in axes.AXES.items() if name == "size" or axis.role in _SPEED_ROLES]
+        self._references = [(self._values(timed.cell), pace) for timed, pace in references]
+        self._known: dict[tuple[object, ...], float] = {}
 
-    def similarity(position: int) -> tuple[int, int]:
-        other = references[position][0].cell
-        return sum(getattr(waiting.cell, axis) == getattr(other, axis) for axis in _SPEED_AXES), position
+    def seconds_per_flop(self, waiting: TimeCell) -> float:
+        """Return the pace of the finished cell with the most values in common; of several, the latest one."""
+        values = self._values(waiting)
+        if values not in self._known:
+            _, self._known[values] = max(
+                reversed(self._references), key=lambda reference: sum(map(eq, reference[0], values))
+            )
+        return self._known[values]
 
-    return references[max(range(len(references)), key=similarity)][1]
+    def _values(self, cell: TimeCell) -> tuple[object, ...]:
+        return tuple([cell.axis_value(name) for name in self._axes])

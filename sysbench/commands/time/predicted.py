@@ -257,7 +257,7 @@ def _gpus_title(gpus: Sequence[_ComparedCell]) -> str:
 
 def _gpus_notes(gpus: Sequence[_ComparedCell]) -> Iterator[str]:
     cells = [gpu.cell for gpu in gpus]
-    yield ", ".join(axes.subject(axes.axes_of([cells[0]])))
+    yield ", ".join(axes.subject([cells[0]]))
     yield from _interval_note(cells)
     if len(_timed(cells)) < 2:
         return
@@ -332,7 +332,7 @@ def _choice_groups(cells: Sequence[TimeCellRecord]) -> list[list[TimeCellRecord]
 
 def _choices_notes(rows: Sequence[_ComparedCell]) -> Iterator[str]:
     cells = [row.cell for row in rows]
-    yield ", ".join((*gpu_title(cells), *axes.subject(axes.axes_of(cells))))
+    yield ", ".join((*gpu_title(cells), *axes.subject(cells)))
     yield from _interval_note(cells)
     if len(_timed(cells)) > 1:
         yield "ratio: step time relative to the first row"
@@ -348,7 +348,7 @@ CHOICES = DeclaredTable(
     ),
     rows=lambda rows: rows,
     leading=leading_axes(
-        lambda rows: [axis for axis in axes.varying(axes.axes_of([row.cell for row in rows])) if axis in axes.CHOICES],
+        lambda rows: [axis for axis in axes.varying([row.cell for row in rows]) if axis in axes.CHOICES],
         cells_of=lambda row: (row.cell,),
     ),
     parts=lambda record: map(_compare, _choice_groups(record.cells) if is_predicted(record) else ()),
@@ -430,7 +430,7 @@ def _scaling_title(row: Sequence[_ScaledCell]) -> str:
 
 def _scaling_notes(rows: Sequence[_ScaledCell]) -> Iterator[str]:
     cells = [row.cell for row in rows]
-    yield ", ".join((*gpu_title(cells), *axes.subject(axes.axes_of(cells))))
+    yield ", ".join((*gpu_title(cells), *axes.subject(cells)))
     if any(row.speedup for row in rows):
         yield "speed-up: throughput relative to the fewest ranks; efficiency: speed-up per rank"
     if any(row.gains_from_sharded_optimizer for row in rows):
@@ -545,7 +545,7 @@ def _choice_sentence(group: Sequence[TimeCellRecord]) -> str:
 
     Choices that change together with another one are left out. The sentence is empty if nothing can be compared.
     """
-    timed, choices = _timed(group), [axis for axis in axes.varying(axes.axes_of(group)) if axis in axes.CHOICES]
+    timed, choices = _timed(group), [axis for axis in axes.varying(group) if axis in axes.CHOICES]
     if not timed:
         return ""
     first, base = timed[0]
@@ -560,7 +560,7 @@ def _choice_sentence(group: Sequence[TimeCellRecord]) -> str:
         f"{ratio.point:.2f}× (90 % interval {ratio.low:.2f} to {ratio.high:.2f}) as long for {phrase}"
         for ratio, phrase in sorted(ratios)[:MAX_CHOICES]
     ]
-    return f"compared with {axes.label(first.axes, choices)}, a step is predicted to take {join_words(shown)}."
+    return f"compared with {axes.label(first, choices)}, a step is predicted to take {join_words(shown)}."
 
 
 def prediction_findings(cells: Sequence[TimeCellRecord]) -> Iterator[Statement]:

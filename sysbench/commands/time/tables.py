@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
@@ -23,7 +23,15 @@ from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
 from sysbench.render import phase_rows
 from sysbench.render.axis_columns import axis_values
-from sysbench.render.declared import DeclaredTable, Each, Field, build_tables, leading_axes, leading_fields
+from sysbench.render.declared import (
+    DeclaredTable,
+    Each,
+    Field,
+    adapter_columns,
+    build_tables,
+    leading_axes,
+    leading_fields,
+)
 from sysbench.render.phase_rows import in_step_row
 from sysbench.render.remarks import cautions, outcome_word, outcomes, own_models
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, Sheet, Table, Tone, Word, mean_of
@@ -143,7 +151,7 @@ def _energy_note(record: TimeRecord) -> str:
 
 _optional_column = partial(Field, on_request=True)
 
-_OPTIONAL_COLUMNS = (
+_OPTIONAL_COLUMNS: tuple[Field | Each, ...] = (
     _optional_column("mfu", "MFU", "share", get=_rate("peak_share"), replaces="peak", note=_mfu_note),
     _optional_column("hfu", "HFU", "share", get=_rate("hardware_share"), note=predicted.HFU_NOTE),
     _optional_column("flops_per_s", "achieved", "flops_per_s", get=_rate("flops_per_s")),
@@ -161,6 +169,7 @@ _OPTIONAL_COLUMNS = (
     ),
     _optional_column("power", "mean power", "watts", get=_energy("power_w"), note=_energy_note),
     _optional_column("parameters", "parameters", "count", get=attrgetter("model.parameters")),
+    *(replace(column, optional=False, on_request=True) for column in adapter_columns(attrgetter("model"))),
 )
 """Optional columns of every table with a row per cell."""
 
@@ -359,6 +368,7 @@ PHASE_TABLE = DeclaredTable(
     "phases, and their ratio to forward",
     (
         Field("parameters", unit="count", importance=3, get=attrgetter("model.parameters"), shown_with_outcome=True),
+        *adapter_columns(attrgetter("model")),
         Field("forward", unit="s", get=lambda cell: _mean_and_std(_forward(cell))),
         Field("forward_backward", "fwd + bwd", "s", get=lambda cell: _mean_and_std(_forward_backward(cell))),
         Field("forward_backward", "to forward", "ratio", get=_ratio_to_forward(_forward_backward)),
@@ -518,7 +528,7 @@ def arms_table(axis: str) -> DeclaredTable:
         (Each("phase", (each_arm,), values=lambda arms: arms.phases),),
         rows=_Arms.rows,
         leading=leading_axes(
-            lambda arms: [name for name in axes.varying(axes.axes_of(arms.record.cells)) if name != axis],
+            lambda arms: [name for name in axes.varying(arms.record.cells) if name != axis],
             cells_of=lambda row: row.cells.values(),
         ),
         parts=lambda record: (_Arms(record, axis),),
@@ -558,13 +568,11 @@ class _Grid:
         model.
         """
         row_axes = tuple(
-            each
-            for each in axes.varying(axes.axes_of(record.cells))
-            if each != axis and not (rows_are_models and each == "size")
+            each for each in axes.varying(record.cells) if each != axis and not (rows_are_models and each == "size")
         )
         rows: dict[str, dict[Any, TimeCellRecord]] = {}
         for cell in record.cells:
-            key = (*axis_values(cell.axes, row_axes), *((cell.cell.size, cell.cell.model) if rows_are_models else ()))
+            key = (*axis_values(cell, row_axes), *((cell.cell.size, cell.cell.model) if rows_are_models else ()))
             rows.setdefault(str(key), {})[column_of(cell)] = cell
         column_values = tuple(dict.fromkeys(column_of(cell) for cell in record.cells))
         return cls(record, column_values, row_axes, tuple(rows.values()))
@@ -577,7 +585,7 @@ def _any_cell(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
 
 def _phase_grids(record: TimeRecord) -> Iterator[tuple[str, str, _Grid]]:
     """Yield each phase to show, the axis laid out across the columns, and the grid."""
-    differing = axes.varying(axes.axes_of(record.cells))
+    differing = axes.varying(record.cells)
     column_axis = next((axis for axis in ("ctx", "batch") if axis in differing), None)
     if column_axis is None or len(differing) < 2:
         return
@@ -744,7 +752,7 @@ SPREAD = DeclaredTable(
 
 
 def _other_axes(record: TimeRecord) -> list[str]:
-    return [axis for axis in axes.varying(axes.axes_of(record.cells)) if axis != "warmup"]
+    return [axis for axis in axes.varying(record.cells) if axis != "warmup"]
 
 
 def _warmup_rows(record: TimeRecord) -> Iterator[SamplesRow]:
@@ -854,6 +862,7 @@ CELLS = DeclaredTable(
         Each("name", (Field("{name}", get=lambda row, name: getattr(row[0].cell.shape, name, None)),), _DIMENSIONS),
         Field("device_name", "device name", get=_device_name),
         Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
+        *adapter_columns(lambda row: row[0].model),
         Field("outcome", get=lambda row: row[0].outcome),
         Field("phase", get=lambda row: row[1]),
         _prediction_column("source", get=lambda row: "predicted"),
@@ -875,7 +884,7 @@ CELLS = DeclaredTable(
         Field("cautions", get=phase_rows.cautions),
     ),
     rows=_phase_rows,
-    leading=leading_axes(lambda record: axes.present_axes(axes.axes_of(record.cells)), cells_of=lambda row: row[:1]),
+    leading=leading_axes(lambda record: axes.present_axes(record.cells), cells_of=lambda row: row[:1]),
     keep_empty=True,
 )
 """One row per cell and phase: all axes, the outcome, every statistic for both clocks, rates, memory, cautions."""
@@ -917,7 +926,7 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
         return build_tables(TABLES, record, chosen)
     if predicted.is_predicted(record):
         return predicted.default_tables(record)
-    differing = axes.varying(axes.axes_of(record.cells))
+    differing = axes.varying(record.cells)
     default_comparison = next((table for axis, table in COMPARISONS.items() if axis in differing), None)
     comparison = TABLES[default_comparison](record) if default_comparison else []
     if comparison and len(record.cells) > MAX_SUMMARY_ROWS:
@@ -928,13 +937,12 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
 
 def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return the complete output for a record."""
-    specs = axes.axes_of(record.cells)
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
-    about = (*hardware, *axes.effort(specs))
+    about = (*hardware, *axes.effort(record.cells))
     if predicted.is_predicted(record):
         about = (MARK, *predicted.gpu_title(record.cells))
     return Sheet(
-        subject=(*axes.subject(specs), *about, *record.environment.software),
+        subject=(*axes.subject(record.cells), *about, *record.environment.software),
         tables=tuple(tables_for(record, names)),
         remarks=(*outcomes(record), *cautions(record), *own_models(record)),
     )

@@ -56,11 +56,16 @@ class DeferredLogits(TorchFunctionMode):
             raise UnavailableError(
                 f"--cross-entropy {choice}: a micro-batch has only {tokens} tokens. Nearest: chunked-{tokens}"
             )
-        layer = _output_layer(model, vocabulary)
+        layer = output_layer(model, vocabulary)
         if layer is None:
             raise UnavailableError(
                 f"--cross-entropy {choice}: found no linear layer in {type(model).__name__} whose outputs are the "
                 f"{'' if vocabulary is None else f'{vocabulary:,} '}logits of a token"
+            )
+        if choice == "linear" and hasattr(layer, "base_layer"):
+            raise UnavailableError(
+                "--cross-entropy linear takes only the weights of the output layer, which has an adapter. Nearest: "
+                "chunked"
             )
         self._layer = layer
         self._apply: Callable[[Tensor], Tensor] = layer.forward
@@ -194,7 +199,8 @@ _SHAPE: Any = Tensor.shape.__get__  # type: ignore[attr-defined]
 _DTYPE: Any = Tensor.dtype.__get__  # type: ignore[attr-defined]
 
 
-def _output_layer(model: nn.Module, vocabulary: int | None) -> nn.Module | None:
+def output_layer(model: nn.Module, vocabulary: int | None) -> nn.Module | None:
+    """Return the layer that computes a model's logits, as `DeferredLogits` finds it; None if there is none."""
     getter = getattr(model, "get_output_embeddings", None)
     if callable(getter) and isinstance(layer := getter(), nn.Module):
         return layer
@@ -205,5 +211,7 @@ def _output_layer(model: nn.Module, vocabulary: int | None) -> nn.Module | None:
         and isinstance(weight := getattr(module, "weight", None), Tensor)
         and weight.shape[0] == vocabulary
     }
-    named_so = [name for name in linear if "head" in name or "output" in name]
-    return linear[(named_so or list(linear))[-1]] if linear else None
+    # An adapter holds its layer, and linear layers of its own.
+    outermost = [name for name in linear if not any(name.startswith(f"{other}.") for other in linear)]
+    named_so = [name for name in outermost if "head" in name or "output" in name]
+    return linear[(named_so or outermost)[-1]] if linear else None

@@ -20,7 +20,7 @@ from sysbench.lab.transformer import build
 from sysbench.lab.workload.imports import Printed
 from sysbench.lab.workload.inputs import random_tokens
 from sysbench.lab.workload.losses import cross_entropy
-from sysbench.log.events import CodeFile, OwnModelFacts
+from sysbench.log.events import AdaptedModelFacts, CodeFile, OwnModelFacts
 from sysbench.spec.model import ModelCell, ModelShape
 
 
@@ -150,22 +150,33 @@ def facts_of(
 
     `assumed` is what a simulation assumed about unknown values.
     """
-    own, parameters = work.own, list(work.model.parameters())  # torch yields shared ones once
+    own = work.own
     assert own is not None
+    counted = adapted_facts_of(work, by_phase)
     return OwnModelFacts(
         class_name=own.class_name,
         config_class=own.config_class,
-        parameters=sum(each.numel() for each in parameters),
-        trainable_parameters=sum(each.numel() for each in parameters if each.requires_grad),
-        parameter_dtypes=_count_by_dtype(parameters),
+        parameters=counted.parameters,
+        trainable_parameters=counted.trainable_parameters,
+        parameter_dtypes=_count_by_dtype(work.model.parameters()),
         ignored_dtype=own.ignored_dtype,
         inputs=own.inputs,
         loss=own.loss(),
         tokens=work.tokens,
-        flops=None if by_phase is None else dict(by_phase),
+        flops=counted.flops,
         uncounted=uncounted,
         assumed=list(assumed),
         files=list(own.files),
         import_s=own.import_s,
         printed=own.printed.text,
+    )
+
+
+def adapted_facts_of(work: Workload, by_phase: Mapping[str, int] | None) -> AdaptedModelFacts:
+    """Return how many parameters a model has and trains, with its FLOPs by phase, if known."""
+    parameters = list(work.model.parameters())  # torch yields shared ones once
+    return AdaptedModelFacts(
+        parameters=sum(each.numel() for each in parameters),
+        trainable_parameters=sum(each.numel() for each in parameters if each.requires_grad),
+        flops=None if by_phase is None else dict(by_phase),
     )

@@ -69,13 +69,15 @@ class Layout:
 @memoized
 def layout(planned: Mapping[str, CellState]) -> Layout | None:
     """Arrange the cells, with contexts (or else the last axis that varies) in columns; None if no axis varies."""
-    cells = {key: each.cell.model_dump() for key, each in planned.items()}
-    varying = axes.varying(list(cells.values()))
+    varying = axes.varying([each.cell for each in planned.values()])
     if not varying:
         return None
     column_axis = next((axis for axis in _COLUMN_AXES if axis in varying), varying[-1])
     row_axes = tuple(axis for axis in varying if axis != column_axis)
-    values = {key: (tuple(each.get(axis) for axis in row_axes), each.get(column_axis)) for key, each in cells.items()}
+    values = {
+        key: (tuple(each.cell.axis_value(axis) for axis in row_axes), each.cell.axis_value(column_axis))
+        for key, each in planned.items()
+    }
     rows = {row: number for number, row in enumerate(dict.fromkeys(row for row, _ in values.values()))}
     columns = {column: number for number, column in enumerate(dict.fromkeys(column for _, column in values.values()))}
     positions = {key: (rows[row], columns[column]) for key, (row, column) in values.items()}

@@ -106,7 +106,7 @@ class CellScreen(Generic[State]):
     def label(cls, cell: Any, state: Any) -> str:
         """Name a cell by the axes in which the cells of the run differ, and by those that are always labelled."""
         shown = dict.fromkeys((*cls.labelled(cell), *differing_axes(state.planned)))
-        return axes.label(cell.cell.model_dump(), list(shown))
+        return axes.label(cell.cell, list(shown))
 
     @staticmethod
     def device_line(state: Any) -> str:
@@ -129,7 +129,7 @@ class CellScreen(Generic[State]):
 
     def subject(self, cell: Any) -> Sequence[str]:
         """Return phrases for the title, which name a cell."""
-        return axes.subject([cell.cell.model_dump()])
+        return axes.subject([cell.cell])
 
     def where(self, cell: Any) -> str:
         """Return the device of a cell, or the GPU that is simulated for it."""
@@ -297,7 +297,7 @@ class LinesOnly(CellScreen[RunState[CellState]]):
 @memoized
 def differing_axes(planned: Any) -> tuple[str, ...]:
     """Return the axes in which the cells of a run differ."""
-    return axes.varying([each.cell.model_dump() for each in planned.values()])
+    return axes.varying([each.cell for each in planned.values()])
 
 
 def stacked(slots: Sequence[Slot], height: int) -> list[Text]:

@@ -77,7 +77,7 @@ Amounts = dict[tuple[str, str], Amount]
 
 def attention_parts(cell: ModelCell) -> Amounts:
     """Return the FLOPs and bytes of the parts of materialised attention; empty if attention is fused."""
-    shape, item_bytes = cell.shape, ITEM_BYTES[cell.compute_precision]
+    shape, item_bytes = cell.shape_with_formulas, ITEM_BYTES[cell.compute_precision]
     if shape is None or cell.attention not in MATERIALISED:
         return {}
     product, score_count = _attention_product(cell, shape), _score_count(cell, shape)
@@ -107,7 +107,7 @@ def class_amounts(cell: ModelCell, fused: bool) -> Amounts:
 
     `fused` means that one kernel computes attention. With several ranks, the result is for one rank.
     """
-    shape, tokens, item_bytes = cell.shape, cell.tokens, ITEM_BYTES[cell.compute_precision]
+    shape, tokens, item_bytes = cell.shape_with_formulas, cell.tokens, ITEM_BYTES[cell.compute_precision]
     if shape is None:
         return {}
     d_model, split = shape.d_model, _tensor_parallel_ranks(cell)
@@ -158,12 +158,13 @@ def _tensor_parallel_ranks(cell: ModelCell) -> int:
 def expected_products(cell: ModelCell) -> dict[str, int]:
     """Return the expected number of matrix products per step and phase: 9 per layer, plus the output head.
 
-    Empty if the model is compiled, if attention is fused, or under tensor parallelism: a DTensor operator calls the
-    same operator on its local shard, so a CPU trace contains each product twice.
+    Empty if the model has adapters or is compiled, if attention is fused, or under tensor parallelism: a DTensor
+    operator calls the same operator on its local shard, so a CPU trace contains each product twice.
     """
-    if cell.shape is None or cell.attention not in MATERIALISED or cell.execution != "eager" or cell.strategy == "tp":
+    shape = cell.shape_with_formulas
+    if shape is None or cell.attention not in MATERIALISED or cell.execution != "eager" or cell.strategy == "tp":
         return {}
-    forward = 9 * cell.shape.layers + 1
+    forward = 9 * shape.layers + 1
     expected = {"forward": forward, "backward": BACKWARD_PRODUCTS * forward}
     return {phase: cell.occurrences(phase) * count for phase, count in expected.items() if phase in cell.phases}
 
@@ -188,7 +189,7 @@ def rates(
             by_part[part, phase] = by_part.get((part, phase), 0) + ns
     if not {part for part, _ in by_part} >= {"scores", "softmax", "output"}:
         by_part = {}
-    if cell is not None and cell.shape is not None:
+    if cell is not None and cell.shape_with_formulas is not None:
         products = class_amounts(cell, fused=any(kind == "attention" for kind, _ in by_class))
     yield from _rates("attention", by_part, PARTS, attention_parts(cell) if cell else {}, cell, hardware)
     yield from _rates("class", by_class, get_args(KernelClass), products, cell, hardware)
