@@ -138,7 +138,16 @@ def _adapter_ranks(value: object) -> tuple[int, ...]:
 AdapterRanks = Annotated[
     tuple[int, ...],
     BeforeValidator(_adapter_ranks),
-    Axis("choice", "LoRA {}", "LoRA", unset="no LoRA", order=57, name_order=38, compared_as="LoRA rank"),
+    Axis(
+        "choice",
+        "LoRA {}",
+        "LoRA",
+        unset="no LoRA",
+        order=57,
+        name_order=38,
+        compared_as="LoRA rank",
+        remedy=Remedy(relearns=(16,), frees_state=True),
+    ),
 ]
 
 

@@ -83,6 +83,7 @@ KNOBS = {
     "allocator": "default",
     "precision": "fp32",
     "optimizer_in_backward": "off",
+    "lora": 0,
     "grad_accum": 1,
 }
 
@@ -107,7 +108,7 @@ def test_the_gate_exits_with_3_only_where_the_step_does_not_fit(tmp_path: Path) 
         "fit",
         *QUESTION,
         "--on=24GiB",
-        "--keep=batch,precision,optimizer,optimizer-in-backward,checkpoint,cross-entropy,ranks",
+        "--keep=batch,precision,lora,optimizer,optimizer-in-backward,checkpoint,cross-entropy,ranks",
         "--gate",
     )
     assert answered(*words, "--budget=760MiB", cwd=tmp_path).code == 3
@@ -115,7 +116,7 @@ def test_the_gate_exits_with_3_only_where_the_step_does_not_fit(tmp_path: Path) 
 
 
 def test_where_nothing_fits_the_nearest_miss_and_what_it_takes_are_said(tmp_path: Path) -> None:
-    keep = "--keep=batch,precision,optimizer,optimizer-in-backward,checkpoint,cross-entropy,ranks"
+    keep = "--keep=batch,precision,lora,optimizer,optimizer-in-backward,checkpoint,cross-entropy,ranks"
     ran = answered("fit", *QUESTION, "--on=24GiB", "--budget=610MiB", keep, cwd=tmp_path, COLUMNS="400")
     assert ran.code == 0
     assert "Nothing that was tried fits: nearest is" in ran.out

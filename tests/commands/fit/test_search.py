@@ -20,12 +20,14 @@ BUDGETS_MIB = (640, 700, 720, 740, 760, 780, 800, 830, 860, 1000)
 SHAPE = {"d_model": (64,), "d_ff": (256,), "layers": (2,), "heads": (4,), "batch": (2,), "gpus": ("a100-40gb",)}
 
 QUESTIONS = {
-    "logits": FitSpec(**SHAPE, vocab=(40_000,), ctx=(256,), keep=("precision", "ranks", "attention", "optimizer")),
+    "logits": FitSpec(
+        **SHAPE, vocab=(40_000,), ctx=(256,), keep=("precision", "ranks", "attention", "optimizer", "lora")
+    ),
     "scores": FitSpec(
         **SHAPE,
         vocab=(500,),
         ctx=(1024,),
-        keep=("precision", "ranks", "cross-entropy", "optimizer", "optimizer-in-backward"),
+        keep=("precision", "ranks", "cross-entropy", "optimizer", "optimizer-in-backward", "lora"),
     ),
 }
 
@@ -104,7 +106,7 @@ def test_what_is_kept_is_not_changed() -> None:
     (cell,) = FitSpec(ctx=(32,), batch=(8,), gpus=("h100",), keep=("batch", "attention", "ranks")).cells()
     groups = {change.group for change in changes_of(cell)}
     assert groups == {
-        "checkpoint", "cross_entropy", "allocator", "optimizer", "optimizer_in_backward", "precision",
+        "checkpoint", "cross_entropy", "allocator", "optimizer", "optimizer_in_backward", "precision", "lora",
     }  # fmt: skip
 
 
