@@ -9,7 +9,8 @@ Effects are never added up: every combination that is reported was simulated. Th
    than it is with fewer of these changes.
 3. Where weights, gradients and optimizer state alone exceed the memory, only changes that can shrink them are tried.
 4. More ranks, if allowed, are tried only where the step fits on no single GPU.
-5. Changes of what the model learns are tried one at a time, with changes that cost time where it does not fit.
+5. Changes of what the model learns are tried one at a time, with the fastest combination of the first rule, and with
+   changes that cost time where the step does not fit.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class Search:
                 yield from self._try_more(start, costly, gpu, MAX_CHANGES)
         if not self._any_fits(gpu):
             yield from self._try_ranks(starts, costly, gpu)
-        for change, start in itertools.product([each for each in self.changes if each.relearns], starts):
+        start = min(starts, key=lambda each: outcome.step_s if (outcome := self._outcomes.get((each, gpu))) else 0.0)
+        for change in (each for each in self.changes if each.relearns):
             combination = (*(each for each in start if each.group != change.group), change)
             yield from self._try(combination, gpu)
             if not self._fits_somehow(combination, gpu):
