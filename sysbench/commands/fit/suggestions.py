@@ -11,6 +11,7 @@ from sysbench import cells as axes
 from sysbench.command import command_of
 from sysbench.commands.fit.record import FitCellRecord, FitRecord, Trial
 from sysbench.commands.fit.spec import FitSpec
+from sysbench.spec.axis import axes_of_model
 from sysbench.spec.command_options import command_line
 from sysbench.spec.model import ModelSpec
 
@@ -60,12 +61,26 @@ def suggestions(cell: FitCellRecord) -> Iterator[Suggestions]:
                 for trial in rivals
                 if trial.changes
                 and trial.relearns == relearns
-                and not any(is_better(other, trial) for other in rivals)
+                and not any(is_better(other, trial) and _learns_alike(other, trial) for other in rivals)
                 and (not asked.is_safe or trial.relative_s < asked.relative_s)
             ]
             if shown:
                 ordered = sorted(shown, key=lambda trial: (trial.ranks, trial.relative_s, trial.needed_bytes))
                 yield Suggestions(cell, gpu, relearns, tuple(ordered[:MAX_SUGGESTIONS]))
+
+
+def _learns_alike(other: Trial, trial: Trial) -> bool:
+    """Return whether `other` changes nothing that the model learns, or the same as `trial`: LoRA replaces no bf16."""
+    return _learning_changes(other) in ({}, _learning_changes(trial))
+
+
+def _learning_changes(trial: Trial) -> dict[str, Any]:
+    remedies = {name: axis.remedy for name, axis in axes_of_model(ModelSpec).items() if axis.remedy is not None}
+    return {
+        name: value
+        for name, value in trial.changes.items()
+        if trial.relearns and name in remedies and value in remedies[name].relearns
+    }
 
 
 def is_better(one: Trial, other: Trial) -> bool:

@@ -215,7 +215,7 @@ def _part_notes(part: Suggestions) -> Iterator[str]:
         uncertainty = units.size(part.trials[0].uncertainty_bytes)
         yield f"less than {uncertainty} to spare is within the uncertainty of a simulation"
     if part.relearns:
-        yield "precision and optimizer change the numbers that a model learns: compare losses before a long training"
+        yield "these change what a model learns: compare losses before a long training"
     if _has_times(part.trials):
         yield INTERVAL
 
