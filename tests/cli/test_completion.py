@@ -38,7 +38,7 @@ def runs(tmp_path: Path) -> Path:
         ("sysbench time --buck", ["--bucket-mb"]),  # an option that --help leaves out
         ("sysbench gpus h100-", ["h100-nvl", "h100-pcie"]),
         ("sysbench time --size tiny,sm", ["tiny,small"]),
-        ("sysbench time --precision fp32,b", ["fp32,bf16"]),
+        ("sysbench time --precision fp32,b", ["fp32,bf16", "fp32,bf16-true"]),
         ("sysbench time --dtype f", ["fp32", "fp16"]),
         ("sysbench memory --simulate h100-", ["h100-nvl", "h100-pcie"]),
         ("sysbench memory --simulate t4,h2", ["t4,h200"]),

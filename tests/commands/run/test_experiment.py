@@ -144,7 +144,7 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
         ),
         (
             "[[run]]\nsize = 'tiny'\n",
-            "mine.toml, line 1: a run needs a command: time, memory, profile, attention, accum",
+            "mine.toml, line 1: a run needs a command: time, memory, fit, profile, attention, accum",
         ),
         ("titel = 'x'\n" + TIME, "mine.toml, line 1: titel is not a key of an experiment. Did you mean title?"),
         ("[run]\ncommand = 'time'\n", "mine.toml, line 1: run must be a list of tables: begin each with [[run]]"),
