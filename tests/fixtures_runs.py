@@ -16,6 +16,8 @@ from sysbench.commands.accum.spec import AccumSpec
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.calibrate.record import RatesKnown, WorkTimed
 from sysbench.commands.calibrate.spec import CalibrateSpec
+from sysbench.commands.fit.record import Cause, CombinationTried, PeakExplained
+from sysbench.commands.fit.spec import FitSpec
 from sysbench.commands.loop.record import LoopTraced
 from sysbench.commands.loop.spec import LoopSpec
 from sysbench.commands.memory.record import (
@@ -45,6 +47,7 @@ from sysbench.log.events import (
     WorkerReady,
     encode,
 )
+from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import RunRecord
 from sysbench.spec.cell import RunSpec
 from sysbench.trace.summarise import summarise
@@ -54,7 +57,7 @@ from tests.trace.synthetic_traces import recording, training
 
 GIB = 2**30
 
-KINDS: tuple[Kind, ...] = ("time", "profile", "memory", "attention", "accum", "calibrate", "loop")
+KINDS: tuple[Kind, ...] = ("time", "profile", "memory", "attention", "accum", "calibrate", "loop", "fit")
 
 
 def stream(kind: Kind, name: str = "", machine: Machine = A100) -> list[Event]:
@@ -266,6 +269,49 @@ def _loop(name: str, machine: Machine) -> Iterator[Event]:
     yield RunFinished(at_s=at_s + 3, status="complete")
 
 
+def _fit(name: str, machine: Machine) -> Iterator[Event]:
+    spec = FitSpec(size="small", ctx="1024", batch="8", gpus="rtx-4090")
+    yield from _begin(spec, machine, 1)
+    (cell,) = spec.cells()
+    at_s = STARTED_AT_S + 5
+    yield CellStarted(at_s=at_s, cell=cell.key, index=0, axes=cell.model_dump(mode="json"), device=machine.device)
+    yield PeakExplained(
+        at_s=at_s + 1,
+        cell=cell.key,
+        phase="backward",
+        allocated_peak_bytes=30 * GIB,
+        causes=[Cause(name=name or "attention scores", size_bytes=20 * GIB, shrinks_with="fused attention")],
+        reference="a100-80gb",
+    )
+    trials: tuple[tuple[dict[str, Any], bool, int, float], ...] = (
+        ({}, False, 31, 0.5),
+        ({"attention": "sdpa", "checkpoint": "full"}, False, 12, 0.6),
+        ({"precision": "bf16"}, True, 20, 0.3),
+    )
+    for number, (changes, relearns, needed_gib, step_s) in enumerate(trials):
+        yield CombinationTried(
+            at_s=at_s + 2 + number,
+            cell=cell.key,
+            gpu="rtx-4090",
+            gpu_bytes=24 * GIB,
+            changes=changes,
+            relearns=relearns,
+            ranks=1,
+            fits=needed_gib < 24,
+            phase="backward",
+            margin_bytes=(24 - needed_gib) * GIB,
+            allocated_peak_bytes=(needed_gib - 1) * GIB,
+            by_category={"activations": (needed_gib - 1) * GIB},
+            state_bytes=2 * GIB,
+            step=PredictedTime(point_s=step_s, low_s=0.9 * step_s, high_s=1.2 * step_s),
+            relative_s=step_s,
+            tokens=8192,
+            uncertainty_bytes=GIB // 2,
+        )
+    yield CellFinished(at_s=at_s + 9, cell=cell.key, outcome="ok")
+    yield RunFinished(at_s=at_s + 10, status="complete")
+
+
 _STREAMS: Mapping[Kind, Callable[[str, Machine], Iterator[Event]]] = {
     "time": _time,
     "profile": _profile,
@@ -274,4 +320,5 @@ _STREAMS: Mapping[Kind, Callable[[str, Machine], Iterator[Event]]] = {
     "accum": _accum,
     "calibrate": _calibrate,
     "loop": _loop,
+    "fit": _fit,
 }

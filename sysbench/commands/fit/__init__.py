@@ -1,6 +1,6 @@
 """Find what makes a training step fit into memory, what makes it faster, and what it costs."""
 
-from sysbench.command import Command
+from sysbench.command import Command, ReportLayout
 
 COMMAND = Command(
     package=__name__,
@@ -9,6 +9,7 @@ COMMAND = Command(
     suited="command:suited",
     refuse_files="command:refuse_unsupported_files",
     figures=None,
+    report=ReportLayout(7, "What makes a step fit", ("asked", "causes", "changes", "learning")),
     screen="live:FitScreen",
     default_tables="tables:default_tables",
 )

@@ -48,7 +48,7 @@ def test_a_directory_is_all_of_its_runs_by_command(tmp_path: Path) -> None:
         write_record(tmp_path / f"2026-11-20T00-00-0{number}-{kind}.json", record(kind))
     (tmp_path / "notes.json").write_text("{}")
     (tmp_path / "trace.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
-    assert names(tmp_path) == ["time", "profile", "memory", "attention", "accum", "calibrate", "loop"]
+    assert names(tmp_path) == ["time", "profile", "memory", "attention", "accum", "calibrate", "loop", "fit"]
 
 
 def test_runs_of_one_command_are_numbered_in_the_order_in_which_they_began(tmp_path: Path) -> None:
