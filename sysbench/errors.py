@@ -63,10 +63,14 @@ def nearest(value: str, choices: Iterable[str]) -> str | None:
     return by_lower_case[matches[0]] if matches else None
 
 
-def unknown(value: str, noun: str, choices: Iterable[str]) -> str:
-    """Return a one-line message for an invalid value: the value, the closest choice, and all choices."""
+def unknown(value: str, noun: str, choices: Iterable[str], also: str = "") -> str:
+    """Return a one-line message for an invalid value: the value, the closest choice, and all choices.
+
+    `also` names what is allowed besides the choices: `or a pattern of names`.
+    """
     listed = list(choices)
     hint = nearest(value, listed)
     question = f" Did you mean {hint}?" if hint else ""
-    allowed = f".{question} ({', '.join(listed)})" if listed else "; there are none"
+    named = ", ".join([*listed, also] if also else listed)
+    allowed = f".{question} ({named})" if listed else "; there are none"
     return f"{value or '(nothing)'} is not {noun}{allowed}"

@@ -12,7 +12,6 @@ from sysbench.lab.workload.workload import adapted_facts_of, facts_of
 from sysbench.log.events import AdaptedModelBuilt, AdaptedModelFacts, OwnModelBuilt, RecomputationCounted
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, StepRecording, record
-from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelCell
 
 _ANY_GPU = Gpu("any", 1 << 50)
@@ -26,14 +25,14 @@ def counted_work(
     FLOPs are counted in a simulated step. Called before and after the first step, because the loss may be unknown
     before that step.
     """
-    if cell.shape_with_formulas is not None and cell.checkpoint == NONE and cell.cross_entropy == "full":
+    if cell.shape_with_formulas is not None and not cell.repeats_forward:
         return
     # FLOPs are those of one micro-batch, and of a model in one piece: this process may already belong to a group.
     recording, reason = _simulated(
         cell.model_copy(update={"execution": "eager", "grad_accum": 1, "no_sync": None, "ranks": 1, "strategy": None})
     )
     if recording is not None:
-        yield from recomputation(cell.key, recording)
+        yield from recording.recomputation_events(cell.key)
     if cell.own is None:
         if cell.lora:
             adapted = None if recording is None else recording.adapted_model
@@ -47,29 +46,12 @@ def counted_work(
     yield OwnModelBuilt(at_s=time.time(), cell=cell.key, **facts.model_dump() | {"loss": loss})
 
 
-def recomputation(cell: str, recording: StepRecording) -> Iterator[RecomputationCounted]:
-    """Yield the FLOPs that the recorded step computes again in backward, if there are any."""
-    if recording.recomputed_flops:
-        yield RecomputationCounted(at_s=time.time(), cell=cell, flops=recording.recomputed_flops)
-
-
 def own_model_ran(cell: str, step: TrainingStep) -> Iterator[OwnModelBuilt | AdaptedModelBuilt]:
     """Yield the facts about a model without formulas, without FLOPs."""
     if step.work.own is not None:
         yield OwnModelBuilt(at_s=time.time(), cell=cell, **facts_of(step.work, None).model_dump())
     elif step.cell.lora:
         yield _adapted(cell, adapted_facts_of(step.work, None))
-
-
-def own_model_recorded(
-    cell: str, recording: StepRecording, *, simulated: bool
-) -> Iterator[OwnModelBuilt | AdaptedModelBuilt]:
-    """Yield the facts about a model without formulas in a recorded step, with FLOPs only if the step was simulated."""
-    hidden = {} if simulated else {"flops": None}
-    if (own := recording.own_model) is not None:
-        yield OwnModelBuilt(at_s=time.time(), cell=cell, **own.model_dump() | hidden)
-    if (adapted := recording.adapted_model) is not None:
-        yield _adapted(cell, adapted.model_copy(update=hidden))
 
 
 def _adapted(cell: str, facts: AdaptedModelFacts) -> AdaptedModelBuilt:

@@ -212,6 +212,13 @@ class PredictionRecord(PredictedStep):
     price_per_million_tokens: PerSecond | None
 
 
+def hardware_share(peak_share: float | None, step_flops: float | None, recomputed_flops: float | None) -> float | None:
+    """Return `peak_share` with the recomputed FLOPs (HFU); None if nothing is recomputed, or a number is unknown."""
+    if not (peak_share and step_flops and recomputed_flops):
+        return None
+    return peak_share * (1 + recomputed_flops / step_flops)
+
+
 def prediction_of(cell: ModelCell, seen: CellEvents, price_per_hour: float | None = None) -> PredictionRecord | None:
     """Return the prediction for a cell, with rates and costs; None if the cell was measured."""
     predicted = seen.last(StepPredicted)
@@ -229,7 +236,7 @@ def prediction_of(cell: ModelCell, seen: CellEvents, price_per_hour: float | Non
         tokens_per_s=tokens_per_s,
         peak_share=peak_share,
         recomputed_flops=repeated,
-        hardware_share=peak_share * (1 + repeated / work) if peak_share and repeated and work else None,
+        hardware_share=hardware_share(peak_share, work, repeated),
         price_per_hour=price_per_hour,
         price_per_million_tokens=cell.ranks * price_per_hour / 3600 / tokens_per_s * 1e6
         if price_per_hour and tokens_per_s

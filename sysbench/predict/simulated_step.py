@@ -16,7 +16,7 @@ import torch
 
 from sysbench import units
 from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.log.events import AdaptedModelBuilt, Event, OwnModelBuilt, RecomputationCounted, StageEntered
+from sysbench.log.events import Event, StageEntered
 from sysbench.log.outcomes import stage_phrase
 from sysbench.log.predictions import PredictedConstant, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.predict.rates import GpuRates, HostRates, host_of
@@ -75,13 +75,8 @@ class SimulatedStep:
         """
         yield StageEntered(at_s=time.time(), cell=self.cell.key, stage="simulating")
         yield self._step_predicted()
-        recording = self.recording
-        if (facts := recording.own_model) is not None:
-            yield OwnModelBuilt(at_s=time.time(), cell=self.cell.key, **facts.model_dump())
-        if (adapted := recording.adapted_model) is not None:
-            yield AdaptedModelBuilt(at_s=time.time(), cell=self.cell.key, **adapted.model_dump())
-        if recording.recomputed_flops:
-            yield RecomputationCounted(at_s=time.time(), cell=self.cell.key, flops=recording.recomputed_flops)
+        yield from self.recording.model_events(self.cell.key)
+        yield from self.recording.recomputation_events(self.cell.key)
         _, verdict = self.memory
         if not verdict.fits and self.cell.execution == "compiled":
             raise UnavailableError(

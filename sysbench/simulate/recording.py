@@ -24,7 +24,13 @@ from sysbench.garbage import gc_paused
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.workload import Workload, adapted_facts_of, facts_of, flops
-from sysbench.log.events import AdaptedModelFacts, OwnModelFacts
+from sysbench.log.events import (
+    AdaptedModelBuilt,
+    AdaptedModelFacts,
+    OwnModelBuilt,
+    OwnModelFacts,
+    RecomputationCounted,
+)
 from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
 from sysbench.simulate.cuda.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.cuda.composites import Composites, composites_on, using_composites
@@ -45,7 +51,6 @@ from sysbench.simulate.tensors import (
 )
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.snapshot import Category
-from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelCell, Phase
 from sysbench.spec.protocols import PROCEDURES, Protocol
 from sysbench.spec.ranks import layout
@@ -220,6 +225,22 @@ class StepRecording(Recording):
     """Facts about the built-in model, if it has adapters."""
     recomputed_flops: int = 0
     """FLOPs of one micro-batch that activation checkpointing computes again in backward."""
+
+    def model_events(self, cell: str, *, with_flops: bool = True) -> Iterator[OwnModelBuilt | AdaptedModelBuilt]:
+        """Yield the facts about a model without formulas as events of the cell with this key.
+
+        FLOPs are left out if the step was not simulated, because a real device hides a part of its operators.
+        """
+        hidden = {} if with_flops else {"flops": None}
+        if self.own_model is not None:
+            yield OwnModelBuilt(at_s=time.time(), cell=cell, **self.own_model.model_dump() | hidden)
+        if self.adapted_model is not None:
+            yield AdaptedModelBuilt(at_s=time.time(), cell=cell, **self.adapted_model.model_dump() | hidden)
+
+    def recomputation_events(self, cell: str) -> Iterator[RecomputationCounted]:
+        """Yield the FLOPs that the step computes again in backward, if there are any."""
+        if self.recomputed_flops:
+            yield RecomputationCounted(at_s=time.time(), cell=cell, flops=self.recomputed_flops)
 
 
 def _refuse_hidden_memory(cell: ModelCell) -> None:
@@ -544,7 +565,7 @@ class _StepRecorder(Recorder):
     ) -> None:
         super().__init__(platform, device, origins)
         self._is_own = cell.own is not None
-        self._counts_flops = cell.shape_with_formulas is None or cell.checkpoint != NONE or cell.cross_entropy != "full"
+        self._counts_flops = cell.shape_with_formulas is None or cell.repeats_forward
         self._work: Workload | None = None
         self._flops: Counter[tuple[int, str]] = Counter()
         self._repeated_losses: dict[int, list[int]] = {}

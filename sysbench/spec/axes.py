@@ -57,18 +57,21 @@ def is_range(word: str) -> bool:
     return _RANGE.fullmatch(word.strip()) is not None
 
 
-def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, ...]]:
-    """Return a parser of axes over the names in `allowed`.
+def choices(
+    noun: str, allowed: Iterable[str], accepts: Callable[[str], object] = lambda word: False, also: str = ""
+) -> Callable[[object], tuple[str, ...]]:
+    """Return a parser of axes over the names in `allowed`, and any other words that it `accepts`.
 
-    The parser raises ValueError for an unknown name; the message suggests the nearest name.
+    The parser raises ValueError for any other word; the message suggests the nearest name. `also` describes the
+    accepted words there: `or a pattern of names`.
     """
     names = tuple(allowed)
 
     def parse(value: object) -> tuple[str, ...]:
         words = split_words(value)
         for word in words:
-            if word not in names:
-                raise ValueError(unknown(word, noun, names))
+            if word not in names and not accepts(word):
+                raise ValueError(unknown(word, noun, names, also))
         return words
 
     return parse

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
 
-from sysbench.errors import nearest, unknown
-from sysbench.spec.axes import integers, split_words
+from sysbench.errors import nearest
+from sysbench.spec.axes import choices, integers, split_words
 from sysbench.spec.axis import Axis, Remedy
 from sysbench.spec.options import flag_of
 
@@ -24,15 +24,10 @@ CHECKPOINTS = (NONE, "full", "every-2", "selective")
 _PATTERN = re.compile(r"[\w*.?\[\]-]+")
 
 
-def _checkpoints(value: object) -> tuple[str, ...]:
-    """Parse a list such as `none,full,layers.*`; raises ValueError for a mistyped word."""
-    words = split_words(value)
-    for word in words:
-        is_mistyped = not set(word) & {"*", "."} and nearest(word, CHECKPOINTS) is not None
-        if word not in CHECKPOINTS and not _EVERY.fullmatch(word) and (is_mistyped or not _PATTERN.fullmatch(word)):
-            pattern = ", or a pattern of module names such as 'layers.*'"
-            raise ValueError(unknown(word, "a choice of blocks", CHECKPOINTS).removesuffix(")") + pattern + ")")
-    return words
+def _names_blocks(word: str) -> bool:
+    """Return whether a word is `every-N` or a pattern of module names, and not a mistyped choice."""
+    is_mistyped = not set(word) & {"*", "."} and nearest(word, CHECKPOINTS) is not None
+    return bool(_EVERY.fullmatch(word) or (not is_mistyped and _PATTERN.fullmatch(word)))
 
 
 def blocks_between_checkpoints(choice: str) -> int:
@@ -54,7 +49,9 @@ def matches_module(name: str, pattern: str) -> bool:
 
 Checkpoints = Annotated[
     tuple[str, ...],
-    BeforeValidator(_checkpoints),
+    BeforeValidator(
+        choices("a choice of blocks", CHECKPOINTS, _names_blocks, "or a pattern of module names such as 'layers.*'")
+    ),
     Axis(
         "choice",
         "{} checkpointing",
@@ -71,14 +68,6 @@ _CHUNKED = re.compile(r"chunked-([1-9]\d{0,8})")
 DEFAULT_CHUNK = 1024
 
 
-def _cross_entropies(value: object) -> tuple[str, ...]:
-    words = split_words(value)
-    for word in words:
-        if word not in CROSS_ENTROPIES and not _CHUNKED.fullmatch(word):
-            raise ValueError(unknown(word, "a way to compute cross-entropy", (*CROSS_ENTROPIES, "chunked-512")))
-    return words
-
-
 def tokens_per_chunk(choice: str) -> int | None:
     """Return N for `chunked-N`, 1,024 for `chunked`; None for the others."""
     found = _CHUNKED.fullmatch(choice)
@@ -87,7 +76,7 @@ def tokens_per_chunk(choice: str) -> int | None:
 
 CrossEntropies = Annotated[
     tuple[str, ...],
-    BeforeValidator(_cross_entropies),
+    BeforeValidator(choices("a way to compute cross-entropy", (*CROSS_ENTROPIES, "chunked-512"), _CHUNKED.fullmatch)),
     Axis(
         "choice",
         "{} cross-entropy",
@@ -103,15 +92,6 @@ ALLOCATORS = ("default", "expandable")
 _SETTINGS = re.compile(r"\w+:[\w.:\[\]>]+(\+\w+:[\w.:\[\]>]+)*")
 
 
-def _allocators(value: object) -> tuple[str, ...]:
-    words = split_words(value)
-    for word in words:
-        if word not in ALLOCATORS and not _SETTINGS.fullmatch(word):
-            options = ", or options of PYTORCH_CUDA_ALLOC_CONF joined by +, such as max_split_size_mb:128)"
-            raise ValueError(unknown(word, "an allocator", ALLOCATORS).removesuffix(")") + options)
-    return words
-
-
 def allocator_options(choice: str) -> str | None:
     """Return the choice as PYTORCH_CUDA_ALLOC_CONF; None for `default`, which leaves that variable in force."""
     return {"default": None, "expandable": "expandable_segments:True"}.get(choice, choice.replace("+", ","))
@@ -119,7 +99,14 @@ def allocator_options(choice: str) -> str | None:
 
 Allocators = Annotated[
     tuple[str, ...],
-    BeforeValidator(_allocators),
+    BeforeValidator(
+        choices(
+            "an allocator",
+            ALLOCATORS,
+            _SETTINGS.fullmatch,
+            "or options of PYTORCH_CUDA_ALLOC_CONF joined by +, such as max_split_size_mb:128",
+        )
+    ),
     Axis(
         "choice",
         "{} segments",
@@ -155,18 +142,16 @@ ALL_LINEAR = "all-linear"
 ADAPTED = (ALL_LINEAR,)
 
 
-def _adapter_targets(value: object) -> tuple[str, ...]:
-    words = split_words(value)
-    for word in words:
-        if not all(map(_PATTERN.fullmatch, word.split("+"))):
-            patterns = ", or names of linear layers joined by +, such as q_proj+v_proj)"
-            raise ValueError(unknown(word, "a choice of layers", ADAPTED).removesuffix(")") + patterns)
-    return words
-
-
 AdapterTargets = Annotated[
     tuple[str, ...],
-    BeforeValidator(_adapter_targets),
+    BeforeValidator(
+        choices(
+            "a choice of layers",
+            ADAPTED,
+            lambda word: all(map(_PATTERN.fullmatch, word.split("+"))),
+            "or names of linear layers joined by +, such as q_proj+v_proj",
+        )
+    ),
     Axis(
         "choice",
         "adapters at {}",

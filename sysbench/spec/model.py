@@ -240,6 +240,11 @@ class GridCell(RunCell):
         return None if self.lora else self.shape
 
     @property
+    def repeats_forward(self) -> bool:
+        """Whether backward computes a part of forward again: of blocks, or of the logits."""
+        return self.checkpoint != NONE or self.cross_entropy != "full"
+
+    @property
     def ranks_unsupported_reason(self) -> str | None:
         """Reason why the cell cannot have several ranks, regardless of how many; None if it can."""
         return f"sysbench {self.kind} runs one process"

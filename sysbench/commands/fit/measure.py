@@ -12,7 +12,6 @@ from sysbench.commands.fit.changes import Combination, changed, changes_of
 from sysbench.commands.fit.record import Cause, CombinationTried, PeakExplained, Trial
 from sysbench.commands.fit.search import Outcome, Search
 from sysbench.commands.fit.spec import FitCell
-from sysbench.commands.own_models import own_model_recorded
 from sysbench.errors import UnavailableError
 from sysbench.lab.compilation import stage_entered
 from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
@@ -39,7 +38,7 @@ def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iter
     """
     yield stage_entered(cell.key, "simulating")
     first = SimulatedStep(cell.step, cell.on[0], with_modules=True)
-    yield from own_model_recorded(cell.key, first.recording, simulated=True)
+    yield from first.recording.model_events(cell.key)
     yield _explanation(cell)
     yield stage_entered(cell.key, "searching")
     simulations = Simulations(cell)

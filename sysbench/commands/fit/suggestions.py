@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from sysbench import cells as axes
@@ -75,12 +76,13 @@ def _learns_alike(other: Trial, trial: Trial) -> bool:
 
 
 def _learning_changes(trial: Trial) -> dict[str, Any]:
-    remedies = {name: axis.remedy for name, axis in axes_of_model(ModelSpec).items() if axis.remedy is not None}
-    return {
-        name: value
-        for name, value in trial.changes.items()
-        if trial.relearns and name in remedies and value in remedies[name].relearns
-    }
+    return {name: value for name, value in trial.changes.items() if value in _relearning_values().get(name, ())}
+
+
+@cache
+def _relearning_values() -> dict[str, tuple[object, ...]]:
+    declared = axes_of_model(ModelSpec).items()
+    return {name: axis.remedy.relearns for name, axis in declared if axis.remedy is not None}
 
 
 def is_better(one: Trial, other: Trial) -> bool:

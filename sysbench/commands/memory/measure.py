@@ -10,7 +10,6 @@ from sysbench.commands.memory import measure_cuda, simulate
 from sysbench.commands.memory.record import PeakMeasured
 from sysbench.commands.memory.simulate import breakdown_events, phase_events, write_snapshot
 from sysbench.commands.memory.spec import MemoryCell
-from sysbench.commands.own_models import own_model_recorded
 from sysbench.errors import UnavailableError
 from sysbench.lab.compilation import stage_entered
 from sysbench.lab.devices import torch_device
@@ -53,7 +52,7 @@ def _measure_by_tracking_tensors(cell: MemoryCell, device: DeviceInfo, artifact:
             result = simulate_recording(recording, unlimited_gpu, _EXACT_SIZES)
             yield from list(phase_events(cell, result, "measured"))[-1:]
     max_over_ranks()  # if a rank left the group early, the last collective of the others would fail
-    yield from own_model_recorded(cell.key, recording, simulated=False)
+    yield from recording.model_events(cell.key, with_flops=False)
     peaks = allocator.peaks(target)
     yield PeakMeasured(
         at_s=time.time(),

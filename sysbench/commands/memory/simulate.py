@@ -23,7 +23,6 @@ from sysbench.commands.memory.record import (
     VerdictReached,
 )
 from sysbench.commands.memory.spec import MemoryCell
-from sysbench.commands.own_models import own_model_recorded
 from sysbench.errors import DoesNotFitError
 from sysbench.lab.compilation import stage_entered
 from sysbench.log.events import Event, Source
@@ -57,7 +56,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
         result = yield from _search(cell, cell.find, gpu, settings)
         # Memory outside the allocator depends on the number of ranks.
         yield result.gpu.simulation_event(cell.key, settings)
-    yield from own_model_recorded(cell.key, result.recording, simulated=True)
+    yield from result.recording.model_events(cell.key)
     yield from phase_events(cell, result, "simulated")
     yield PeakMeasured(
         at_s=time.time(),

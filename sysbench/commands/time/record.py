@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from sysbench.commands.time.spec import TimeCell
 from sysbench.log.events import Ceiling, ProcessPeaks
-from sysbench.log.predictions import PredictionRecord
+from sysbench.log.predictions import PredictionRecord, hardware_share
 from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Phase
@@ -49,9 +49,7 @@ class RateRecord(Frozen):
     @property
     def hardware_share(self) -> float | None:
         """`peak_share` with the recomputed FLOPs: the share of the rate at which the device works (HFU)."""
-        if not (self.peak_share and self.recomputed_flops and self.step_flops):
-            return None
-        return self.peak_share * (1 + self.recomputed_flops / self.step_flops)
+        return hardware_share(self.peak_share, self.step_flops, self.recomputed_flops)
 
     def with_ceiling(self, flops_per_s: float | None) -> RateRecord:
         """Return the rates with another ceiling; without a share of it if the step was credibly faster."""
