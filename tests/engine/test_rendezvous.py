@@ -301,7 +301,8 @@ def test_ctrl_c_under_torchrun_on_either_of_two_nodes_ends_all_ranks_and_keeps_t
     everyone = []
     try:
         deadline_s = time.monotonic() + 90
-        while not any("step_measured" in log.read_text() for log in tmp_path.glob("*.jsonl")):
+        step_of_rank_0 = '\n{"event":"step_measured"'  # a step of the other rank stands within an event
+        while not any(step_of_rank_0 in log.read_text() for log in tmp_path.glob("*.jsonl")):
             assert time.monotonic() < deadline_s
             time.sleep(0.1)
         everyone = [child for node in nodes for child in psutil.Process(node.pid).children(recursive=True)]
