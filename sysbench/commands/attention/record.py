@@ -169,7 +169,6 @@ class AttentionCellRecord(AttentionPeaks, CellRecord):
 
     @property
     def code_files(self) -> Sequence[CodeFile]:
-        """The file of the user's implementation, if there is one."""
         return (self.code,) if self.code else ()
 
 

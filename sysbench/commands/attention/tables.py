@@ -68,7 +68,6 @@ _PREDICTED = re.compile(r"about \d[\d.]* \w+")
 
 
 def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     said = [
         Remark("finding", f"{found.text} {found.hint}." if found.hint else found.text) for found in findings(record)
     ]
@@ -80,7 +79,6 @@ def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selecti
 
 
 def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
-    """Return the tables called `names`; by default the comparison, or the sweep if there is one implementation."""
     chosen = tuple(names)
     if not chosen:
         if len(implementations(record.cells)) < 2:
@@ -95,7 +93,6 @@ def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
 
 
 def subject(record: AttentionRecord) -> tuple[str, ...]:
-    """Return the properties that all cells share: `attention`, `batch 8`, `causal`, `fp32`, the device, the repeats."""
     if not record.cells:
         return ("attention",)
     cell = record.cells[0].axes
@@ -744,5 +741,4 @@ def _notes(record: AttentionRecord) -> Iterator[Remark]:
 
 
 def usual(spec: AttentionSpec) -> tuple[str, ...]:
-    """Return the names of the default tables for a run of this spec."""
     return ("comparison",) if len({cell.implementation for cell in spec.cells()}) > 1 else ("sweep",)

@@ -41,15 +41,11 @@ def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
 
 
 def refuse_unsupported_files(options: FitOptions) -> None:
-    """Raise UsageError if a figure is requested in an unknown format."""
     running.refuse_unsupported_figure(options.figure)
 
 
 def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run the search and write the figure; with `--gate`, exit with GATE_EXIT_CODE if the step does not fit.
-
-    Raises the exceptions of `running.run_cells`.
-    """
+    """Run the search and write the figure; with `--gate`, exit with GATE_EXIT_CODE if the step does not fit."""
     record = running.run_cells(spec, options, surroundings)
     files = []
     if options.figure is not None and any(cell.trials for cell in record.cells):

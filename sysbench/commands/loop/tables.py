@@ -108,7 +108,6 @@ TABLES = {table.name: table for table in (PHASES, MEMORY, CELLS)}
 
 
 def sheet(record: LoopRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     (cell,) = record.cells
     found = build_tables(TABLES, record, names) if names else [*PHASES(record), *MEMORY(record)]
     return Sheet(
@@ -148,5 +147,4 @@ def _why_nothing_measured(cell: LoopCellRecord) -> str:
 
 
 def usual(spec: LoopSpec) -> tuple[str, ...]:
-    """Return the names of the default tables."""
     return "phases", "memory"

@@ -76,7 +76,6 @@ class AllocationGroup(Frozen):
 
     @property
     def total_bytes(self) -> int:
-        """Total size of the group in bytes."""
         return self.count * self.size_bytes
 
 

@@ -51,7 +51,6 @@ MODES_WITH_GRADIENTS = ("forward-backward", "train", "train-first")
 
 
 def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     devices = [f"simulated for {cell.gpu.title}" for cell in record.cells if cell.gpu]
     devices += [cell.device.name for cell in record.cells if cell.device and cell.source == "measured"]
     # A single cell has its verdict in a sentence; several cells have theirs in the summary.
@@ -80,7 +79,6 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
 
 
 def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
-    """Return the tables with these names; if no names are given, defaults that depend on the number of cells."""
     if chosen := tuple(names):
         return build_tables(TABLES, record, chosen)
     return [
@@ -89,7 +87,6 @@ def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
 
 
 def default_tables(spec: MemorySpec) -> tuple[str, ...]:
-    """Return the names of the default tables for a run of this spec."""
     return _default_table_names(list(spec.cells()))
 
 

@@ -187,7 +187,6 @@ class TimeCellRecord(ModelCellRecord):
 
     @property
     def source(self) -> Literal["measured", "predicted"]:
-        """Whether times are measured or predicted."""
         return "predicted" if self.cell.simulate else "measured"
 
     @model_validator(mode="after")

@@ -885,10 +885,7 @@ MAX_SUMMARY_ROWS = 24
 
 
 def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
-    """Return the tables called `names`; by default the summary and the comparison of the first axis that varies.
-
-    Raises UsageError for a name that is not a table, and for a table that this record cannot fill.
-    """
+    """Return the tables called `names`; by default the summary and the comparison of the first axis that varies."""
     if chosen := tuple(names):
         return build_tables(TABLES, record, chosen)
     if predicted.is_predicted(record):
@@ -903,7 +900,6 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
 
 
 def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record."""
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
     about = (*hardware, *axes.effort(record.cells))
     if predicted.is_predicted(record):
@@ -916,7 +912,6 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
 
 
 def usual(spec: TimeSpec) -> tuple[str, ...]:
-    """Return the names of the default tables for a run of this spec."""
     if spec.simulate:
         has_choices = any(len(getattr(spec, axis)) > 1 for axis in axes.CHOICES)
         return (
