@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 from sysbench import cells as axes
@@ -47,6 +47,7 @@ from sysbench.render.declared import (
     leading_fields,
 )
 from sysbench.render.finding_kinds import Growth, Limit
+from sysbench.render.phase_rows import flattened
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.attention import AttentionCell
 from sysbench.spec.hardware import Hardware
@@ -150,7 +151,7 @@ def _per_second(
     cell: AttentionCellRecord,
     phase: Quantity,
     of: Literal["flops", "bytes_moved", "limit_s"],
-    time: Literal["mean", "median"],
+    time: Literal["mean", "median"] = "mean",
 ) -> float | None:
     found, instead = getattr(cell, phase), predicted(cell, phase)
     taken_s = getattr(found, f"{time}_s") if found else instead.point_s if instead else None
@@ -623,35 +624,28 @@ MEMORY = DeclaredTable(
 )
 """Memory that forward saves for backward, compared with the formulas for naive attention and for a fused kernel."""
 
+_OTHER_STATISTICS = [name for name in Samples.model_fields if name not in ("mean_s", "std_s")]
+"""Statistics of a phase besides those that one column shows together."""
+
 CELLS = DeclaredTable(
     "cells",
     lambda record: _marked("all cells", record.cells),
     (
-        Field("causal", get=lambda cell: "yes" if cell.cell.causal else "no"),
-        Field("source", get=lambda cell: cell.source),
-        Field(
-            "device_name",
-            "device name",
-            get=lambda cell: cell.gpu.title if cell.gpu else cell.device.name if cell.device else None,
+        *flattened(AttentionCell, attrgetter("cell"), "causal"),
+        Field("source", get=attrgetter("source")),
+        Field("device_name", "device name", get=attrgetter("device_name")),
+        Field("kernel", get=attrgetter("kernel")),
+        Each("phase", (Field("{phase}", unit="s", wide_range=True, get=_time),), values=TIMES),
+        *(
+            column
+            for phase in TIMES
+            for column in flattened(Samples, attrgetter(phase), *_OTHER_STATISTICS, prefix=f"{phase}_")
         ),
-        Field("kernel", get=lambda cell: cell.kernel),
         *(
             Each("phase", (column,), values=TIMES)
             for column in (
-                Field("{phase}", unit="s", wide_range=True, get=_time),
-                Field("{phase}_median", "{phase} median", "s", wide_range=True, get=_median),
-                Field(
-                    "{phase}_rate",
-                    "{phase} rate",
-                    "flops_per_s",
-                    get=lambda cell, phase: _per_second(cell, phase, "flops", "mean"),
-                ),
-                Field(
-                    "{phase}_limit",
-                    "{phase} of limit",
-                    "share",
-                    get=lambda cell, phase: _per_second(cell, phase, "limit_s", "mean"),
-                ),
+                Field("{phase}_rate", "{phase} rate", "flops_per_s", get=partial(_per_second, of="flops")),
+                Field("{phase}_limit", "{phase} of limit", "share", get=partial(_per_second, of="limit_s")),
             )
         ),
         replace(_BEFORE_BACKWARD, title="memory before backward"),

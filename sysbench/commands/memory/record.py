@@ -236,6 +236,11 @@ class MemoryCellRecord(MemoryResults, ModelCellRecord):
     """Every rank that was measured, if there are several."""
 
     @property
+    def device_name(self) -> str | None:
+        """Name of the device or, for a simulation, of the GPU."""
+        return self.gpu.title if self.gpu else super().device_name
+
+    @property
     def shown_cell(self) -> MemoryCell:
         """The cell with the value that its results are for; `cell` has the value from which a search starts."""
         return self.found.applied_to(self.cell) if self.found is not None else self.cell

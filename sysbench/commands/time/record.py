@@ -189,6 +189,11 @@ class TimeCellRecord(ModelCellRecord):
     def source(self) -> Literal["measured", "predicted"]:
         return "predicted" if self.cell.simulate else "measured"
 
+    @property
+    def device_name(self) -> str | None:
+        """Name of the device or, for a prediction, of the GPU."""
+        return self.prediction.gpu if self.prediction else super().device_name
+
     @model_validator(mode="after")
     def _recompute_rates_from_mean(self) -> Self:
         """Recompute rates from the mean step time, as shown in tables; records of version 0.1.0 used the median."""

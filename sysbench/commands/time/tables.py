@@ -815,23 +815,13 @@ def _predicted_s(row: PhaseRow, name: str) -> float | None:
     return getattr(time, name, None)
 
 
-def _device_name(row: PhaseRow) -> str | None:
-    cell = row[0]
-    if cell.prediction:
-        return cell.prediction.gpu
-    return cell.device.name if cell.device else None
-
-
 CELLS = DeclaredTable(
     "cells",
     "all cells and phases",
     (
         Each("name", (Field("{name}", get=lambda row, name: getattr(row[0].cell.shape, name, None)),), _DIMENSIONS),
-        Field("device_name", "device name", get=_device_name),
-        Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
-        *adapter_columns(lambda row: row[0].model),
-        Field("outcome", get=lambda row: row[0].outcome),
-        Field("phase", get=lambda row: row[1]),
+        *phase_rows.cell_columns(),
+        phase_rows.PHASE,
         _prediction_column("source", get=lambda row: "predicted"),
         _prediction_column("predicted", unit="s", get=lambda row: _predicted_s(row, "point_s")),
         _prediction_column("predicted_low", "predicted 90 % low", "s", get=lambda row: _predicted_s(row, "low_s")),
