@@ -6,15 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 from sysbench import cells as axes
 from sysbench import formulas, units
 from sysbench.commands.attention.findings import (
-    NAMES,
-    QUANTITIES,
     SWEPT,
     TIMES,
     Cells,
@@ -27,7 +24,6 @@ from sysbench.commands.attention.findings import (
     passages,
     predicted,
     smallest_beyond,
-    subject_of,
     usual_dim,
     value,
 )
@@ -381,72 +377,6 @@ COMPARISON = DeclaredTable(
 """Implementations on the same input: times, rates, share of the limit, memory, error."""
 
 
-@dataclass(frozen=True)
-class _Grid:
-    setting: str
-    name: str
-    quantity: Quantity
-    cells: Cells
-
-    @classmethod
-    def all_of(cls, record: AttentionRecord) -> Iterator[_Grid]:
-        for setting, cells in axes.named_groups(record.cells, *SWEPT):
-            for name, quantity in product(implementations(cells), QUANTITIES):
-                here = [cell for cell in cells if cell.cell.implementation == name]
-                if any(value(cell, quantity) is not None for cell in here):
-                    yield cls(setting, name, quantity, here)
-
-    @property
-    def title(self) -> str:
-        times = self.quantity != "saved"
-        what = "besides inputs and output" if not times else "one call" if _is_predicted(self.cells) else "median"
-        where = f"{self.name}, {self.setting}" if self.setting else self.name
-        return _marked(f"{where}: {NAMES[self.quantity]}, {what}", self.cells, times=times)
-
-    def rows(self) -> list[tuple[int, dict[int, Cell], bool]]:
-        """Return each head dimension with its values by sequence length, and whether cautions exclude one of them."""
-        known: dict[int, dict[int, Cell]] = {dim: {} for dim in dims(self.cells)}
-        for cell in self.cells:
-            found = value(cell, self.quantity)
-            known[cell.cell.dim][cell.cell.seq] = Measure(found) if found is not None else status(cell)
-        subject = subject_of(self.quantity)
-        excluded = {cell.cell.dim for cell in self.cells if cell.excluding_cautions(subject)}
-        return [(dim, values, dim in excluded) for dim, values in known.items()]
-
-
-def _grid_column(unit: units.Unit) -> Field:
-    return Field(
-        "seq_{seq}",
-        "{seq}",
-        unit,
-        axes.AXES["seq"].title,
-        wide_range=True,
-        get=lambda row, n: row[1].get(n, EMPTY_CELL),
-        when=lambda part, n: (part.quantity == "saved") == (unit == "bytes"),
-    )
-
-
-GRID = DeclaredTable(
-    "grid",
-    lambda part: part.title,
-    (
-        Each(
-            "seq",
-            (_grid_column("s"), _grid_column("bytes")),
-            values=lambda part: sorted({cell.cell.seq for cell in part.cells}),
-        ),
-    ),
-    rows=lambda part: part.rows(),
-    leading=leading_fields(
-        Field("dim", axes.AXES["dim"].title, get=lambda row: row[0]), is_excluded=lambda row: bool(row[2])
-    ),
-    parts=_Grid.all_of,
-    name_of=lambda part: f"grid-{part.quantity}",
-    needs="a cell with times or memory",
-)
-"""For every implementation and quantity, a table of head dimensions by sequence lengths."""
-
-
 def _growth(each: Growth[AttentionCellRecord]) -> tuple[Cell, str]:
     """Return the exponent and scatter of the fit; if no single power law fits, the exponent at the largest sizes."""
     law = each.law
@@ -594,36 +524,6 @@ ACCOUNTING = DeclaredTable(
 """Tensors of the smallest cell that does not fit, for each setting."""
 
 
-def _known_memory(record: AttentionRecord) -> Cells:
-    return [cell for cell in record.cells if cell.saved_bytes is not None or cell.before_backward_bytes is not None]
-
-
-MEMORY = DeclaredTable(
-    "memory",
-    lambda record: _marked("memory", _known_memory(record)),
-    (
-        _BEFORE_BACKWARD,
-        _SAVED,
-        _bytes("naive", "two N × N tensors", importance=1, get=lambda cell: cell.naive_saved_bytes),
-        Field(
-            "saved_of_naive",
-            "of naive",
-            "ratio",
-            importance=2,
-            get=lambda cell: cell.saved_bytes / cell.naive_saved_bytes if cell.saved_bytes is not None else None,
-        ),
-        _bytes("fused", "one number per query", importance=3, get=lambda cell: cell.fused_saved_bytes),
-        _PEAK,
-        _PEAK_RESERVED,
-    ),
-    rows=_known_memory,
-    leading=leading_axes(lambda record: _varying(record) or ("implementation",)),
-    notes=("kept for backward besides q, k, v and the output. By formula, two N × N tensors take 8BN² bytes in fp32",),
-    needs="a cell whose memory is known",
-    about="memory",
-)
-"""Memory that forward saves for backward, compared with the formulas for naive attention and for a fused kernel."""
-
 _OTHER_STATISTICS = [name for name in Samples.model_fields if name not in ("mean_s", "std_s")]
 """Statistics of a phase besides those that one column shows together."""
 
@@ -650,6 +550,7 @@ CELLS = DeclaredTable(
         ),
         replace(_BEFORE_BACKWARD, title="memory before backward"),
         _SAVED,
+        *flattened(AttentionCellRecord, lambda cell: cell, "naive_saved_bytes", "fused_saved_bytes"),
         replace(_PEAK, title="peak", group="", importance=0),
         Field("error", unit="number", get=lambda cell: _error(cell, "output")),
         Field("status", get=lambda cell: cell.outcome),
@@ -667,7 +568,7 @@ CELLS = DeclaredTable(
 """All values in one long table with a row per cell, for data frames."""
 
 TABLES: dict[str, DeclaredTable] = {
-    table.name: table for table in (SWEEP, COMPARISON, GRID, EXPONENTS, CROSSOVERS, FRONTIER, ACCOUNTING, MEMORY, CELLS)
+    table.name: table for table in (SWEEP, COMPARISON, EXPONENTS, CROSSOVERS, FRONTIER, ACCOUNTING, CELLS)
 }
 """All tables by name."""
 
