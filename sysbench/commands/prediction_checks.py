@@ -57,7 +57,6 @@ def refuse_cost_without_price(columns: Sequence[str], prices: Mapping[str, float
 
 
 def _rate_problems(gpu: Hardware) -> Iterator[str]:
-    """Yield the reasons why the rates of a GPU cannot be used."""
     from sysbench.predict.rates import GpuRates
     from sysbench.spec import hardware
 

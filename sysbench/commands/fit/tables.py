@@ -47,8 +47,6 @@ def sheet(record: FitRecord, names: Iterable[str] = (), selection: Selection | N
 
 
 class _Row(NamedTuple):
-    """A step on a GPU, with the question that it belongs to."""
-
     cell: FitCellRecord
     trial: Trial
     number: int = 0
