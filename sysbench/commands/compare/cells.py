@@ -260,7 +260,7 @@ class Side:
     """All runs of one side, and their cells."""
 
     name: str
-    records: Sequence[RunRecord[Any]]
+    records: Sequence[RunRecord]
     cells: tuple[SideCell, ...] = field(default=())
 
     def of_kind(self, kind: Kind) -> list[SideCell]:
@@ -273,7 +273,7 @@ class Side:
         return tuple(dict.fromkeys(cell.kind for cell in self.cells))
 
 
-def build_side(name: str, runs: Mapping[int, RunRecord[Any]]) -> Side:
+def build_side(name: str, runs: Mapping[int, RunRecord]) -> Side:
     """Group the cells of several runs by their axes; `runs` are numbered and in order of start time."""
     grouped: dict[tuple[str, ...], tuple[Kind, Axes, list[Occurrence]]] = {}
     for run, record in runs.items():
@@ -312,7 +312,7 @@ def _size_label(label: str, model: Mapping[str, Any]) -> str:
     return " ".join([name, *(f"{key}={value}" for key, value in differing.items())])
 
 
-def _device_name(record: RunRecord[Any], cell: CellRecord) -> str | None:
+def _device_name(record: RunRecord, cell: CellRecord) -> str | None:
     """Return the name of a cell's device, or of the planned device if the cell never started; None if unknown."""
     requested = str(cell.axes.get("device"))
     device = cell.device or next(

@@ -7,6 +7,7 @@ import typer
 from sysbench.commands import running
 from sysbench.commands.fit.spec import FitOptions, FitSpec
 from sysbench.commands.surroundings import ALONE, RunSurroundings
+from sysbench.log.records import typed
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
 
@@ -50,7 +51,9 @@ def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = 
 
     Raises the exceptions of `running.run_cells`.
     """
-    record = running.run_cells(spec, options, surroundings)
+    from sysbench.commands.fit.record import FitRecord
+
+    record = typed(running.run_cells(spec, options, surroundings), FitRecord)
     files = []
     if options.figure is not None and any(cell.trials for cell in record.cells):
         from sysbench.commands.fit.figures import frontier

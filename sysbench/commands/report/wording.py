@@ -147,10 +147,10 @@ def render_template(
     return _CONSECUTIVE_EMPTY_LINES.sub("\n\n", text).strip("\n") + "\n"
 
 
-CautionedCell = tuple[ReportedRun[Any], CellRecord, Caution]
+CautionedCell = tuple[ReportedRun, CellRecord, Caution]
 
 
-def group_cautions(runs: Sequence[ReportedRun[Any]]) -> tuple[GroupedCaution, ...]:
+def group_cautions(runs: Sequence[ReportedRun]) -> tuple[GroupedCaution, ...]:
     """Group cautions by code and remedy, starting with those that apply to the most cells."""
     grouped: dict[tuple[str, str], list[CautionedCell]] = {}
     for run in runs:
@@ -201,7 +201,7 @@ def _combined_message(cautioned_cells: Sequence[CautionedCell], omitted_run: str
 
 def _bases(cautioned_cells: Sequence[CautionedCell]) -> tuple[Basis, ...]:
     """Return the cells as bases, one for each run."""
-    by_run: dict[str, tuple[ReportedRun[Any], list[CellRecord]]] = {}
+    by_run: dict[str, tuple[ReportedRun, list[CellRecord]]] = {}
     for run, cell, _ in cautioned_cells:
         by_run.setdefault(run.name, (run, []))[1].append(cell)
     return tuple(run.basis(cells) for run, cells in by_run.values())
