@@ -174,7 +174,7 @@ class Command:
         return found
 
     @property
-    def measure_function(self) -> Callable[[Any, DeviceInfo, Path | None], Iterator[Event]]:
+    def measure_function(self) -> Callable[[object, DeviceInfo, Path | None], Iterator[Event]]:
         """Generator function with which the worker runs a cell and yields events; accessing it imports torch."""
         found: Callable[[Any, DeviceInfo, Path | None], Iterator[Event]] = self.part("measure")
         return found

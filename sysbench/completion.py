@@ -38,7 +38,9 @@ def complete(command: str, model: type[BaseModel], field: str, typed: str, given
     ]
 
 
-def _candidates(command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, Any]) -> Iterable[str]:
+def _candidates(
+    command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, object]
+) -> Iterable[str]:
     for kind in runnable():
         # `run` has the options of every command, as text.
         for name, key in keys_of(kind).items():

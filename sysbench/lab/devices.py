@@ -29,7 +29,7 @@ none.
 """
 
 
-def available_device_fields() -> list[dict[str, Any]]:
+def available_device_fields() -> list[dict[str, object]]:
     """List the usable devices as fields of `DeviceInfo`, in the order in which `auto` prefers them: cuda, mps, cpu."""
     return [
         *_cuda_devices(),
@@ -38,13 +38,13 @@ def available_device_fields() -> list[dict[str, Any]]:
     ]
 
 
-def _cuda_devices() -> list[dict[str, Any]]:
+def _cuda_devices() -> list[dict[str, object]]:
     if not torch.cuda.is_available():
         return []
     return [_cuda_device(index) for index in range(torch.cuda.device_count())]
 
 
-def _cuda_device(index: int) -> dict[str, Any]:
+def _cuda_device(index: int) -> dict[str, object]:
     properties = torch.cuda.get_device_properties(index)
     return {
         "name": properties.name,
@@ -57,7 +57,7 @@ def _cuda_device(index: int) -> dict[str, Any]:
     }
 
 
-def _mps_devices() -> list[dict[str, Any]]:
+def _mps_devices() -> list[dict[str, object]]:
     if not torch.backends.mps.is_available():
         return []
     # This GPU has no name of its own: it is part of the chip and shares its memory.

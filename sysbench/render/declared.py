@@ -127,7 +127,7 @@ class Leading:
     cells_of: Callable[[Any], Iterable[Any]] | None = None
     is_excluded: Callable[[Any], bool] | None = None
 
-    def excludes(self, row: Any, subject: Subject) -> bool:
+    def excludes(self, row: object, subject: Subject) -> bool:
         """Whether cautions exclude a cell of this row from findings about a subject."""
         if self.is_excluded is not None:
             return self.is_excluded(row)
@@ -315,10 +315,10 @@ class DeclaredTable:
 
 def _expand(
     columns: Iterable[Field | Each],
-    values_of: Callable[[Each], Sequence[Any]],
-    values: tuple[Any, ...] = (),
-    keys: Mapping[str, Any] | None = None,
-    words: Mapping[str, Any] | None = None,
+    values_of: Callable[[Each], Sequence[object]],
+    values: tuple[object, ...] = (),
+    keys: Mapping[str, object] | None = None,
+    words: Mapping[str, object] | None = None,
 ) -> Iterator[_BoundField]:
     """Yield every field, once for each combination of values of its placeholders."""
     for column in columns:
@@ -331,7 +331,7 @@ def _expand(
             yield from _expand(column.columns, values_of, (*values, value), bound, said)
 
 
-def _column(bound: _BoundField, words: Mapping[str, Any], importance: int, note: str) -> Column:
+def _column(bound: _BoundField, words: Mapping[str, object], importance: int, note: str) -> Column:
     declared = bound.field
     key = declared.key.format(**{**words, **bound.keys})
     return Column(

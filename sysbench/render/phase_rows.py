@@ -55,7 +55,7 @@ def cautions(row: Any) -> str:
     return " ".join(caution.code for caution in row[0].cautions)
 
 
-def _without_none(annotation: Any) -> Any:
+def _without_none(annotation: object) -> object:
     kind = get_args(annotation)[0] if NoneType in get_args(annotation) else annotation
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
@@ -68,7 +68,7 @@ def _part(get: Callable[[Any], Any], name: str | int) -> Callable[[Any], Any]:
     return part
 
 
-def _column(name: str, get: Callable[[Any], Any]) -> Field:
+def _column(name: str, get: Callable[[object], object]) -> Field:
     suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
     key = name.removesuffix(suffix)
     return Field(key, key.replace("_", " ").replace("ci95", "95 %"), _UNITS.get(suffix, "number"), get=get)

@@ -621,7 +621,7 @@ def _as_simulated(result: Any) -> Any:
     return type(result)(map(_as_simulated, result)) if isinstance(result, list | tuple) else result
 
 
-def _cacheable(result: Any, args: Arguments, kwargs: Options) -> _CachedResult:
+def _cacheable(result: object, args: Arguments, kwargs: Options) -> _CachedResult:
     """Return the cache entry from which later calls create the result without torch's shape function."""
     given = {tensor.untyped_storage()._cdata for tensor in tensors_in([*args, *kwargs.values()])}
     if isinstance(result, Tensor):
@@ -767,5 +767,5 @@ def _is_simulated(tensor: Tensor) -> bool:
     return tensor.is_meta
 
 
-def _simulated(values: Iterable[Any]) -> Iterator[Tensor]:
+def _simulated(values: Iterable[object]) -> Iterator[Tensor]:
     return filter(_is_simulated, tensors_in(values))

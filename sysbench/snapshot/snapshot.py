@@ -291,7 +291,7 @@ def _encode(codes: Mapping[object, int], values: Iterable[object], kind: type[np
     return np.fromiter(map(codes.__getitem__, values), kind)
 
 
-def _numbers(values: Sequence[Any], kind: type[np.generic] = np.int64) -> Column:
+def _numbers(values: Sequence[object], kind: type[np.generic] = np.int64) -> Column:
     """Convert integers to a column; None counts as 0.
 
     Raises TypeError for a value of another type, and OverflowError for an integer outside the range of `kind`.
@@ -302,7 +302,7 @@ def _numbers(values: Sequence[Any], kind: type[np.generic] = np.int64) -> Column
     return np.fromiter((value or 0 for value in values), kind, len(values))
 
 
-def _sizes(values: Sequence[Any]) -> Column:
+def _sizes(values: Sequence[object]) -> Column:
     """Convert sizes in bytes to a column; raises TypeError for a size that no memory has, so that sums are exact."""
     sizes = _numbers(values)
     _refuse_impossible(sizes)
@@ -429,7 +429,7 @@ class SnapshotCollector:
         )
 
 
-def _settings(value: object) -> dict[str, Any]:
+def _settings(value: object) -> dict[str, object]:
     """Return the settings of the allocator; raises UnreadableError if those that determine sizes are malformed."""
     settings = value if isinstance(value, dict) else {}
     divisions = settings.get("roundup_power2_divisions", {})
@@ -456,7 +456,7 @@ def _as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _annotations(entries: list[Any]) -> Iterable[Annotation]:
+def _annotations(entries: list[object]) -> Iterable[Annotation]:
     for entry in entries:
         if not isinstance(entry, dict):
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
@@ -258,7 +258,7 @@ class AccumSpec(RunSpec):
                         **self._particulars(experiment),
                     )
 
-    def _particulars(self, experiment: Experiment) -> dict[str, Any]:
+    def _particulars(self, experiment: Experiment) -> dict[str, object]:
         """Return the fields that matter only to this experiment."""
         match experiment:
             case "sums":

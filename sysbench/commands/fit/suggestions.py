@@ -30,7 +30,7 @@ class Suggestions:
     trials: tuple[Trial, ...]
 
     @property
-    def shared_changes(self) -> dict[str, Any]:
+    def shared_changes(self) -> dict[str, object]:
         """Changes that all suggestions have in common; empty if there is only one suggestion."""
         first = self.trials[0].changes
         return {
@@ -75,7 +75,7 @@ def _learns_alike(other: Trial, trial: Trial) -> bool:
     return _learning_changes(other) in ({}, _learning_changes(trial))
 
 
-def _learning_changes(trial: Trial) -> dict[str, Any]:
+def _learning_changes(trial: Trial) -> dict[str, object]:
     return {name: value for name, value in trial.changes.items() if value in _relearning_values().get(name, ())}
 
 

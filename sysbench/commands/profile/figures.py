@@ -220,7 +220,7 @@ def draw_bars(bars: Sequence[Bar], colours: Mapping[Any, str], heading: Heading)
 
 
 def _draw_groups(
-    axes: Axes, bars: Sequence[Bar], colours: Mapping[Any, str], group_label_in: float, show_group_names: bool
+    axes: Axes, bars: Sequence[Bar], colours: Mapping[object, str], group_label_in: float, show_group_names: bool
 ) -> None:
     y_in, group = 0.0, None
     ticks: list[tuple[float, str]] = []

@@ -461,7 +461,7 @@ class _ArmsRow:
 
     last_phase: str
     cells: Mapping[Any, TimeCellRecord]
-    comparisons: Mapping[tuple[str, Any], _ComparedPhase | None]
+    comparisons: Mapping[tuple[str, object], _ComparedPhase | None]
 
     def median(self, phase: str, arm: Any) -> Cell:
         """Return the median, on which speed-ups are based.
@@ -476,12 +476,12 @@ class _ArmsRow:
         median_s = _median(cell, phase)
         return Measure(median_s) if median_s is not None else None
 
-    def speedup(self, phase: str, arm: Any) -> Cell:
+    def speedup(self, phase: str, arm: object) -> Cell:
         found = self.comparisons[phase, arm]
         return found.measure(found.speedup.value, found.speedup.low, found.speedup.high) if found else EMPTY_CELL
 
 
-def _is_not_baseline(arms: _Arms, phase: str, arm: Any) -> bool:
+def _is_not_baseline(arms: _Arms, phase: str, arm: object) -> bool:
     return bool(arm != arms.values[0])
 
 
@@ -578,7 +578,7 @@ class _Grid:
         return cls(record, column_values, row_axes, tuple(rows.values()))
 
 
-def _any_cell(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
+def _any_cell(row: Mapping[object, TimeCellRecord]) -> TimeCellRecord:
     """Return any cell of a row, to read the properties that all its cells share."""
     return next(iter(row.values()))
 
@@ -595,7 +595,7 @@ def _phase_grids(record: TimeRecord) -> Iterator[tuple[str, str, _Grid]]:
             yield phase, column_axis, cells
 
 
-def _grid_cell(row: Mapping[Any, TimeCellRecord], phase: str, axis: str, head: Any) -> Cell:
+def _grid_cell(row: Mapping[object, TimeCellRecord], phase: str, axis: str, head: object) -> Cell:
     cell = row.get(head)
     if cell is None:
         return None

@@ -108,7 +108,7 @@ def _named_patterns(model: nn.Module) -> list[str]:
     return list(dict.fromkeys(name for name in numbered if name))
 
 
-def _keeping_products() -> Any:
+def _keeping_products() -> object:
     return create_selective_checkpoint_contexts(_policy)
 
 

@@ -85,7 +85,7 @@ class StorageWatch:
         """In this context, also report resizes of watched storages: FSDP2 frees gathered parameters by resizing."""
         resize = torch.UntypedStorage.resize_
 
-        def resize_and_report(storage: torch.UntypedStorage, size_bytes: int) -> Any:
+        def resize_and_report(storage: torch.UntypedStorage, size_bytes: int) -> object:
             result = resize(storage, size_bytes)
             self._on_resized(storage)
             return result

@@ -78,7 +78,7 @@ def _count_required(function: Callable[..., Any]) -> int:
 
 
 def choose_loss(
-    output: Any, named: Mapping[str, Tensor], inputs: Inputs
+    output: object, named: Mapping[str, Tensor], inputs: Inputs
 ) -> tuple[str, Callable[[Tensor], Tensor], str]:
     """Choose a loss for `output`; return the name of the tensor it takes, the function, and a description.
 
@@ -126,7 +126,7 @@ def _mean(value: Tensor) -> Tensor:
     return value.float().mean()
 
 
-def _named_tensors(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+def _named_tensors(output: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors in an output with their names: keys of a dict, fields of a dataclass, or positions."""
     if isinstance(output, Tensor):
         yield name, output

@@ -54,7 +54,7 @@ class Layout:
 
     column_axis: str
     row_axes: tuple[str, ...]
-    column_values: tuple[Any, ...]
+    column_values: tuple[object, ...]
     row_values: tuple[tuple[Any, ...], ...]
     positions: dict[str, Place]
     """Position of each cell, by cell key."""

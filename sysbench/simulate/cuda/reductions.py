@@ -25,13 +25,13 @@ _VECTOR = 4
 _SEMAPHORE_BYTES = 4
 
 
-def reductions_on(multiprocessors: Multiprocessors) -> dict[Any, Callable[..., Sequence[Sequence[int]]]]:
+def reductions_on(multiprocessors: Multiprocessors) -> dict[object, Callable[..., Sequence[Sequence[int]]]]:
     """Return the scratch memory of reductions, by operator, as a function of the operator's arguments."""
 
-    def of_accumulated(values: Tensor, dims: Any = None, *_: Any) -> Sequence[Sequence[int]]:
+    def of_accumulated(values: Tensor, dims: object = None, *_: object) -> Sequence[Sequence[int]]:
         return scratch(values, dims, max(values.dtype.itemsize, 4), multiprocessors)
 
-    def of_same_type(values: Tensor, dims: Any = None, *_: Any) -> Sequence[Sequence[int]]:
+    def of_same_type(values: Tensor, dims: object = None, *_: object) -> Sequence[Sequence[int]]:
         return scratch(values, dims, values.dtype.itemsize, multiprocessors)
 
     accumulating = (_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.default, _aten.mean.dim)

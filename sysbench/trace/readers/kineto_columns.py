@@ -107,7 +107,7 @@ class _Shapes(dict[bytes, int]):
         return number
 
 
-class _LaunchShapes(dict[tuple[Any, Any], int]):
+class _LaunchShapes(dict[tuple[object, object], int]):
     """Map from a grid and a block to the row in `rows`; NONE if either is unknown."""
 
     def __init__(self) -> None:
@@ -443,7 +443,7 @@ class CollectiveRows:
         return self._names[text] if text else NONE
 
 
-def _decoded(raw: msgspec.Raw) -> Any:
+def _decoded(raw: msgspec.Raw) -> object:
     with suppress(msgspec.DecodeError, RecursionError):
         return msgspec.json.decode(raw) if bytes(raw) else None
     return None
@@ -461,7 +461,7 @@ def _text(raw: msgspec.Raw) -> str:
     return value if isinstance(value, str) else "" if value is None else msgspec.json.encode(value).decode()
 
 
-def _inputs(shapes: Any, types: Any) -> tuple[int, str]:
+def _inputs(shapes: object, types: object) -> tuple[int, str]:
     """Return the number of elements in all input tensors together (NONE if not recorded), and the type of the first."""
     if not (isinstance(shapes, list) and isinstance(types, list) and len(shapes) == len(types)):
         return NONE, ""
