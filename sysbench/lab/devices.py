@@ -11,7 +11,6 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
@@ -67,7 +66,7 @@ def _mps_devices() -> list[dict[str, object]]:
 def cpu_bf16() -> bool:
     """Whether this CPU multiplies bf16 in hardware (AMX, AVX512-BF16, or FEAT_BF16 on Arm) instead of emulating it."""
     # Only some versions of torch report these features; those for Intel and AMD are always reported.
-    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     named = any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16"))
     return bool(named or torch.cpu._is_avx512_bf16_supported())
 

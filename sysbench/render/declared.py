@@ -93,10 +93,10 @@ class Each:
     placeholder: str
     columns: tuple[Field | Each, ...]
     values: Sequence[Any] | Callable[[Any], Sequence[Any]]
-    possible_values: str | Sequence[Any] = ""
+    possible_values: str | Sequence[object] = ""
     format_value: Callable[[Any], Any] = str
 
-    def resolve_possible_values(self, axis_values: AxisValues) -> Sequence[Any]:
+    def resolve_possible_values(self, axis_values: AxisValues) -> Sequence[object]:
         """Return the values that are possible before the run."""
         possible_values = self.possible_values or (self.placeholder if callable(self.values) else self.values)
         return axis_values.get(possible_values, ()) if isinstance(possible_values, str) else possible_values
@@ -186,7 +186,7 @@ class _BoundField:
     field: Field
     values: tuple[Any, ...]
     keys: Mapping[str, Any]
-    words: Mapping[str, Any]
+    words: Mapping[str, object]
 
 
 @dataclass(frozen=True)

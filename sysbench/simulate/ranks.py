@@ -91,11 +91,11 @@ class RealShards(Wrappers):
             return self.run_on_wrappers(device, func, args, kwargs)
         return device.run(func, args, kwargs)
 
-    def run_on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def run_on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Return NotImplemented, so that the wrapper tensors run the operator."""
         return NotImplemented
 
-    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Raise NotImplementedError: on real devices, torch runs the collectives."""
         raise NotImplementedError
 
@@ -108,7 +108,7 @@ class Shards(RealShards):
     arguments.
     """
 
-    def run_on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def run_on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Run an elementwise operator on the local shards if all arguments are sharded alike; else let torch run it."""
         sharded = [each for each in tensors_in([*args, *kwargs.values()]) if isinstance(each, DTensor)]
         if not sharded or not _is_elementwise(func) or not _have_same_sharding(sharded):
@@ -138,7 +138,7 @@ def _have_same_sharding(sharded: Sequence[DTensor]) -> bool:
     )
 
 
-def _local(value: Any) -> Any:
+def _local(value: object) -> object:
     if isinstance(value, list | tuple):
         return type(value)(map(_local, value))
     return value._local_tensor if isinstance(value, DTensor) else value
@@ -193,7 +193,7 @@ class BucketedReplica(nn.Module):
         for each in self._trainable:
             each.register_post_accumulate_grad_hook(self._complete)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> object:
         """Run the model, after a broadcast of rank 0's buffers.
 
         The broadcast is skipped if the previous forward pass ran inside `no_sync` or without gradients.

@@ -86,8 +86,8 @@ class SimulatedTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+        cls, func: object, types: object, args: object = (), kwargs: object = None
+    ) -> object:
         """Raise RuntimeError: torch calls this method only if no SimulatedDevice is active."""
         raise RuntimeError(f"{func} was called outside the SimulatedDevice of its arguments")
 
@@ -103,7 +103,7 @@ class _NewTensor(NamedTuple):
 class _NewTensors(NamedTuple):
     """Cached result: a list or tuple of new tensors and other values."""
 
-    parts: tuple[Any, ...]
+    parts: tuple[object, ...]
     kind: type
 
 
@@ -151,7 +151,7 @@ class Wrappers(Protocol):
         """Run the operator on `device`, or return NotImplemented to let the wrapper tensors run it."""
         ...
 
-    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Return the result of a torch.distributed collective at once, without communication."""
         ...
 

@@ -100,7 +100,7 @@ def of(snapshot: Mapping[str, Any] | list[Any]) -> Snapshot:
     return _load(Path("the snapshot"), io.BytesIO(pickle.dumps(snapshot, protocol=4)), DEFAULT_BUDGET_BYTES)
 
 
-def write(path: Path, snapshot: Mapping[str, Any]) -> None:
+def write(path: Path, snapshot: Mapping[str, object]) -> None:
     """Write a snapshot for the public viewer: pickle protocol 4, with JSON types and tuples only.
 
     Raises OutputError if the file cannot be written, and ValueError if the snapshot contains other types.
@@ -343,7 +343,7 @@ class SnapshotCollector:
         if len(items) % _PICKLE_BATCH_ITEMS:
             self._stacks.add(items)
 
-    def _entry_columns(self, entries: list[dict[object, Any]]) -> dict[str, Column]:
+    def _entry_columns(self, entries: list[dict[object, object]]) -> dict[str, Column]:
         sizes = _numbers([entry.get("size") for entry in entries])
         _refuse_impossible(sizes[[entry["action"] != "oom" for entry in entries]])  # anything can be asked for
         return {
@@ -358,7 +358,7 @@ class SnapshotCollector:
             "label": _encode(self._labels, (entry.get("user_metadata") for entry in entries), np.int32),
         }
 
-    def _block_columns(self, blocks: list[dict[object, Any]]) -> dict[str, Column]:
+    def _block_columns(self, blocks: list[dict[object, object]]) -> dict[str, Column]:
         # In the layout of 2022, the history of a block begins with its latest use. That entry holds the fields that
         # newer layouts store in the block itself.
         used: list[dict[object, Any]] = []

@@ -288,7 +288,7 @@ def build_side(name: str, runs: Mapping[int, RunRecord]) -> Side:
     )
 
 
-def flatten_axes(axes: Axes, device: str | None = None) -> dict[str, Any]:
+def flatten_axes(axes: Axes, device: str | None = None) -> dict[str, object]:
     """Return the axes to compare: `size` replaces the model's dimensions, `device` is the name of the hardware.
 
     For simulated cells, `device` is `simulation`: the device that runs a simulation does not matter.

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from sysbench import cells as axes
 from sysbench.command import command_of
@@ -95,7 +94,7 @@ def is_better(one: Trial, other: Trial) -> bool:
     )
 
 
-def words(changes: Mapping[str, Any]) -> str:
+def words(changes: Mapping[str, object]) -> str:
     """Return changes as words: `sdpa attention, batch 2 × 4`; empty if there are none."""
     left = dict(changes)
     found = []

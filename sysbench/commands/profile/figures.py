@@ -326,7 +326,7 @@ def draw_rooflines(rooflines_to_draw: Sequence[Roofline], heading: Heading) -> F
         Line2D([], [], color=_POINT_COLOURS.get(part, QUIET), linestyle="none", marker="o", markersize=6, label=part)
         for part in parts
     ]
-    shapes: list[Any] = [
+    shapes: list[object] = [
         Line2D([], [], color=QUIET, linestyle="none", marker=MARKERS[phase], markersize=5, label=phase)
         for phase in phases
     ]

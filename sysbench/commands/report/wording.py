@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Final
 
 from sysbench.commands.report.document import (
     Basis,
@@ -131,7 +131,7 @@ def render_template(
     def trusted(function: Callable[..., str]) -> Callable[..., Markup]:
         return lambda *arguments: Markup(function(*arguments))
 
-    functions: dict[str, Any] = {name: trusted(function) for name, function in markup.items()}
+    functions: dict[str, object] = {name: trusted(function) for name, function in markup.items()}
     text = (
         pages.environment(trusted(escaped), **_TEMPLATE_SYNTAX)
         .get_template(f"report_text/{template}")

@@ -427,7 +427,7 @@ class _Arms:
             }
             yield _ArmsRow(self.phases[-1] if self.phases else "", cells, comparisons)
 
-    def importance(self, phase: str, arm: Any) -> int:
+    def importance(self, phase: str, arm: object) -> int:
         return 0 if phase == self.phases[-1] else 2 if phase == self.phases[0] else 5
 
 
@@ -463,7 +463,7 @@ class _ArmsRow:
     cells: Mapping[Any, TimeCellRecord]
     comparisons: Mapping[tuple[str, object], _ComparedPhase | None]
 
-    def median(self, phase: str, arm: Any) -> Cell:
+    def median(self, phase: str, arm: object) -> Cell:
         """Return the median, on which speed-ups are based.
 
         If the cell has no numbers, its outcome is returned instead, but only for the last phase.
@@ -554,7 +554,7 @@ class _Grid:
     """The cells of a run as a grid: values of one axis in columns, all other varying axes in rows."""
 
     record: TimeRecord
-    column_values: tuple[Any, ...]
+    column_values: tuple[object, ...]
     row_axes: tuple[str, ...]
     rows: tuple[Mapping[Any, TimeCellRecord], ...]
 

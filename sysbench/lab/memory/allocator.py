@@ -186,7 +186,7 @@ class History:
 
     device: torch.device
     _boundaries: list[_Boundary] = field(default_factory=list)
-    _annotations: list[dict[str, Any]] = field(default_factory=list)
+    _annotations: list[dict[str, object]] = field(default_factory=list)
     _step: int = -1
     _step_since_us: int = 0
     _modules: ModuleMetadata | None = None

@@ -71,7 +71,7 @@ class Loss:
         return value
 
 
-def _count_required(function: Callable[..., Any]) -> int:
+def _count_required(function: Callable[..., object]) -> int:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return sum(each.default is each.empty and each.kind in positional for each in parameters)

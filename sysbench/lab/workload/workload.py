@@ -58,7 +58,7 @@ class Batch:
 
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
-    loss: Callable[[Any], Tensor]
+    loss: Callable[[object], Tensor]
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def _efficient(
 
 
 def _cudnn(
-    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: Any
+    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: object
 ) -> Tensor:
     operator = torch.ops.aten._scaled_dot_product_cudnn_attention.default
     output: Tensor = operator(q, k, v, mask, _needs_gradient(q, k, v), dropout, is_causal, False, scale=scale)[0]

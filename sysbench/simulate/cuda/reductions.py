@@ -38,7 +38,9 @@ def reductions_on(multiprocessors: Multiprocessors) -> dict[object, Callable[...
     return {**dict.fromkeys(accumulating, of_accumulated), _aten.amax.default: of_same_type}
 
 
-def scratch(values: Tensor, dims: Any, result_bytes: int, multiprocessors: Multiprocessors) -> Sequence[Sequence[int]]:
+def scratch(
+    values: Tensor, dims: object, result_bytes: int, multiprocessors: Multiprocessors
+) -> Sequence[Sequence[int]]:
     """Return the sizes of the partial results and of the semaphores; nothing if each output has one block.
 
     dims          the reduced dimensions; None or none for all

@@ -187,7 +187,7 @@ class Columns:
                 collect(event)
         return by_table
 
-    def _collector(self, category: str, by_table: Mapping[str, list[Any]]) -> Callable[[Any], None] | None:
+    def _collector(self, category: str, by_table: Mapping[str, list[object]]) -> Callable[[object], None] | None:
         """Return the function that stores events of this category; None if the category is ignored."""
         table = self._table_by_category[category]
         if category.lower() != _HPU:
@@ -305,7 +305,7 @@ class Columns:
             self._tables[which].extend([chunk])
         return True
 
-    def _devices(self, header: dict[str, Any]) -> tuple[str, ...]:
+    def _devices(self, header: dict[str, object]) -> tuple[str, ...]:
         """Return the names of the devices. Kineto names only GPUs; other devices are named by type: `MTIA`."""
         properties = header.get("deviceProperties")
         if isinstance(properties, list) and properties:
