@@ -102,7 +102,6 @@ _DEVICES = DeclaredTable(
 
 
 def _software(runs: Sequence[ReportedRun], machines_by_identity: Mapping[Identity, Machine]) -> Table:
-    """Return the table of software, with one row for each set of versions."""
     by_software: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
     for run in runs:
         by_software.setdefault(tuple(_versions(run, machines_by_identity[identity(run)].name)), []).append(run.name)
@@ -117,7 +116,6 @@ def _software(runs: Sequence[ReportedRun], machines_by_identity: Mapping[Identit
 
 
 def _versions(run: ReportedRun, machine: str) -> Iterator[tuple[str, str, str]]:
-    """Yield key, title and version for each column of the software table."""
     record = run.record
     environment, torch = record.environment, record.environment.torch
     commit = environment.host.commit or ""
