@@ -174,7 +174,7 @@ class OperatorLog(DispatchMode):
         super().__init__()
         self.names: list[str] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         """Record the operator's name and run it."""
         self.names.append(str(func._schema.name))
         return func(*args, **(kwargs or {}))

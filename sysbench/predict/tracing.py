@@ -170,7 +170,7 @@ class _TracedDevice(SimulatedDevice):
         super().__init__(observer)
         self._recorder, self._tracer = observer, tracer
 
-    def run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    def run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> object:
         result = super().run(func, args, kwargs)
         self._tracer.add_operator(self._recorder, func, args, kwargs, result)
         return result

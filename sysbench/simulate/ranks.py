@@ -80,7 +80,7 @@ def sharding_on(device: ObservedDevice) -> Iterator[None]:
 class RealShards(Wrappers):
     """Handler for a real device: leaves wrapper tensors to torch, and observes the operators on their local tensors."""
 
-    def run(self, device: ObservedDevice, func: Operator, types: Any, args: Arguments, kwargs: Options) -> Any:
+    def run(self, device: ObservedDevice, func: Operator, types: Any, args: Arguments, kwargs: Options) -> object:
         """Run the operator on `device`, unless it has wrapper tensors as arguments or torch's fake mode is active.
 
         Tensor parallelism computes the shapes of results in the fake mode, which allocates nothing.
@@ -118,7 +118,7 @@ class Shards(RealShards):
         given = args[0] if isinstance(args[0], list | tuple) else sharded[:1]
         return _sharded(result, given)
 
-    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Return a completed work object, preceded by the output tensors if the operator returns them too."""
         work = FakeWork().boxed()
         return work if len(func._schema.returns) == 1 else (args[0], work)
@@ -144,7 +144,7 @@ def _local(value: object) -> object:
     return value._local_tensor if isinstance(value, DTensor) else value
 
 
-def _sharded(result: Any, given: Sequence[Any]) -> Any:
+def _sharded(result: Any, given: Sequence[Any]) -> object:
     """Wrap local results as DTensors, each sharded like the tensor at the same position of `given`."""
     if isinstance(result, list | tuple):
         return type(result)(_sharded(each, [like]) for each, like in zip(result, given, strict=True))

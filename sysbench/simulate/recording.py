@@ -66,7 +66,7 @@ class RealDevice(ObservedDevice):
         super().__init__(observer)
         self._device = device
 
-    def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Run the operator, and report the new storages among its results."""
         self._observer.begins(func)
         result = func(*args, **kwargs)

@@ -45,7 +45,7 @@ class _Ledger(DispatchMode):
         self._count = 0
         self.watch = StorageWatch(self._allocated, self._freed)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         result = func(*args, **(kwargs or {}))
         for each in result if isinstance(result, list | tuple) else (result,):
             if isinstance(each, Tensor):

@@ -221,7 +221,7 @@ class _Labels(DispatchMode):
         self._recorder = recorder
         self._found: dict[int, tuple[str, list[int], str, CreationPhase]] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         first = self._recorder.count
         result = func(*args, **(kwargs or {}))
         name = str(func._schema.name).removeprefix("aten::").removeprefix("_")

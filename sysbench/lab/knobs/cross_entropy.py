@@ -98,7 +98,7 @@ class DeferredLogits(TorchFunctionMode):
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    ) -> object:
         """Carry out what can be done without the logits; other tensors are left alone."""
         options = dict(kwargs or {})
         deferred = next((known for each in (*args, *options.values()) if (known := self._deferred.get(id(each)))), None)

@@ -287,7 +287,7 @@ class _Collectives(DispatchMode):
         super().__init__()
         self._report = report
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func.namespace in ("c10d", "fsdp"):

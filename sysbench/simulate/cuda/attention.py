@@ -108,7 +108,7 @@ class _AddingInPlace(DispatchMode):
     Attention adds its mask to the scores so, but to a copy of them if they are dispatched in Python, as here.
     """
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         if func is not torch.ops.aten.add.Tensor:
             return func(*args, **(kwargs or {}))
         return torch.ops.aten.alias.default(torch.ops.aten.add_.Tensor(*args))

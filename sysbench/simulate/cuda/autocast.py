@@ -91,7 +91,7 @@ class Autocast:
         """Forget the casts."""
         self._casts.clear()
 
-    def cast(self, value: Any, dtype: torch.dtype) -> Any:
+    def cast(self, value: Any, dtype: torch.dtype) -> object:
         """Cast a tensor, or each tensor in a list, to `dtype` if autocast may cast it (cached_cast)."""
         if isinstance(value, list | tuple):
             return [self.cast(each, dtype) for each in value]
@@ -127,7 +127,7 @@ class Autocast:
         def policy(name: str) -> Kernel:
             operator = _operator(name)
 
-            def kernel(*args: Any, **kwargs: Any) -> Any:
+            def kernel(*args: Any, **kwargs: Any) -> object:
                 with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
                     dtype = dtype_for([*args, *kwargs.values()])
                     # The last argument first, as the compiler of PyTorch evaluates them.
@@ -143,7 +143,7 @@ class Autocast:
         operator = _operator(name)
         position = [argument.name for argument in operator._schema.arguments].index("dtype")
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
+        def kernel(*args: Any, **kwargs: Any) -> object:
             is_open = kwargs.get("dtype") is None and (len(args) <= position or args[position] is None)
             if is_open and _is_eligible(args[0]):
                 args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
@@ -155,7 +155,7 @@ class Autocast:
     def _fp32_appended(self, name: str) -> Kernel:
         operator = _operator(_OVERLOADS_WITH_TYPE[name])
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
+        def kernel(*args: Any, **kwargs: Any) -> object:
             dtype = torch.float32 if _is_eligible(args[0]) else args[0].dtype
             with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
                 return operator(*args, **kwargs, dtype=dtype)
@@ -164,7 +164,7 @@ class Autocast:
 
 
 def _banned(name: str) -> Kernel:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> object:
         raise RuntimeError(f"{name} is unsafe to autocast; {name}_with_logits is safe")
 
     return kernel
