@@ -23,11 +23,12 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
+from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.strategies import mesh_of
 from sysbench.simulate.gpu import MIB
 from sysbench.simulate.ordered import OrderedEvent, OrderedStream
-from sysbench.simulate.tensors import DEVICE, Arguments, ObservedDevice, Operator, Options, SimulatedDevice, Wrappers
+from sysbench.simulate.tensors import DEVICE, ObservedDevice, SimulatedDevice, Wrappers
 from sysbench.spec.ranks import Strategy
 
 FIRST_BUCKET_BYTES = MIB
@@ -80,7 +81,9 @@ def sharding_on(device: ObservedDevice) -> Iterator[None]:
 class RealShards(Wrappers):
     """Handler for a real device: leaves wrapper tensors to torch, and observes the operators on their local tensors."""
 
-    def run(self, device: ObservedDevice, func: Operator, types: Any, args: Arguments, kwargs: Options) -> object:
+    def run(
+        self, device: ObservedDevice, func: Operator, types: Iterable[type], args: Arguments, kwargs: Options
+    ) -> object:
         """Run the operator on `device`, unless it has wrapper tensors as arguments or torch's fake mode is active.
 
         Tensor parallelism computes the shapes of results in the fake mode, which allocates nothing.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import wraps
 from pathlib import Path
@@ -30,7 +30,8 @@ from torch._C import _DisableTorchDispatch as _below_python
 from torch.utils._device import _device_constructors
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.memory.accounting import DispatchMode, StorageWatch, tensors_in
+from sysbench.lab.dispatch import Arguments, DispatchMode, Handler, Operator, Options
+from sysbench.lab.memory.accounting import StorageWatch, tensors_in
 from sysbench.package import DIRECTORY
 from sysbench.simulate.followed import installed_torch
 
@@ -44,12 +45,6 @@ _aten = torch.ops.aten
 _TORCH = str(Path(torch.__file__).parent)
 _SYSBENCH = str(DIRECTORY)
 _MAY_READ_VALUES = (str(Path(_TORCH, "optim")), str(Path(_TORCH, "amp")), str(Path(_SYSBENCH, "lab")))
-
-Operator = Any
-"""A torch._ops.OpOverload, such as `torch.ops.aten.bmm.default`."""
-Arguments = tuple[Any, ...]
-Options = Mapping[str, Any]
-Handler = Callable[[Operator, Arguments, Options], object]
 
 
 class SimulatedTensor(Tensor):
@@ -148,7 +143,9 @@ class DeviceObserver(Protocol):
 class Wrappers(Protocol):
     """Handler for operators on tensors that wrap others, such as DTensors."""
 
-    def run(self, device: ObservedDevice, func: Operator, types: object, args: Arguments, kwargs: Options) -> object:
+    def run(
+        self, device: ObservedDevice, func: Operator, types: Iterable[type], args: Arguments, kwargs: Options
+    ) -> object:
         """Run the operator on `device`, or return NotImplemented to let the wrapper tensors run it."""
         ...
 
@@ -169,7 +166,9 @@ class ObservedDevice(DispatchMode):
         self._arguments: Arguments = ()
         self._watch = StorageWatch(lambda size_bytes: observer.allocated(size_bytes, self._arguments), observer.freed)
 
-    def __torch_dispatch__(self, func: Operator, types: object, args: Arguments = (), kwargs: Options | None = None) -> object:
+    def __torch_dispatch__(
+        self, func: Operator, types: Iterable[type], args: Arguments = (), kwargs: Options | None = None
+    ) -> object:
         """Run an operator, through `wrappers` if there are any. Raises the same errors as `run`."""
         if self.wrappers is not None:
             return self.wrappers.run(self, func, types, args, kwargs or {})

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 BLOCK_BYTES = 512
 """Block sizes in CUDA's caching allocator are multiples of this (kMinBlockSize, c10/core/AllocatorConfig.h)."""
@@ -30,17 +29,6 @@ def tensors_in(values: Iterable[object]) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from tensors_in(value)
-
-
-class DispatchMode(TorchDispatchMode):
-    """A dispatch mode that prevents torch from importing its compiler, which would take seconds."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
 
 class _Watched(weakref.ref[torch.UntypedStorage]):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sysbench.errors import UnavailableError
 from sysbench.lab.attention import FlexAttention
-from sysbench.lab.memory.accounting import DispatchMode
+from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.simulate.followed import installed_torch
 from sysbench.simulate.gpu import Gpu
 
@@ -108,9 +108,9 @@ class _AddingInPlace(DispatchMode):
     Attention adds its mask to the scores so, but to a copy of them if they are dispatched in Python, as here.
     """
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         if func is not torch.ops.aten.add.Tensor:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         return torch.ops.aten.alias.default(torch.ops.aten.add_.Tensor(*args))
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from sysbench.lab.dispatch import Arguments, Operator, Options
 
 Scratch = Sequence[Sequence[int]]
 """Groups of sizes in bytes. Each group is freed before the next one is allocated."""
@@ -40,7 +41,7 @@ _FLOAT_BYTES = 4
 _INDEX_BYTES = 8
 
 
-def uses_cublas_lt(func: Any, arguments: Sequence[Any], options: Mapping[str, Any], result: Any) -> bool:
+def uses_cublas_lt(func: Operator, arguments: Arguments, options: Options, result: object) -> bool:
     """Return whether cuBLASLt computes a matrix product: it adds a bias along with it.
 
     Source: cuda/Blas.cpp, isInputCompliesAddmmCudaLt.
@@ -49,7 +50,9 @@ def uses_cublas_lt(func: Any, arguments: Sequence[Any], options: Mapping[str, An
         return False
     bias, first, second = arguments[:3]
     is_bias = bias.dim() == 1 and bias.is_contiguous() and bias.shape[0] == second.shape[1]
-    return is_bias and result.is_contiguous() and first.dtype in _LT_DTYPES and min(*first.shape, *second.shape) > 1
+    if not (is_bias and isinstance(result, Tensor) and result.is_contiguous()):
+        return False
+    return first.dtype in _LT_DTYPES and min(*first.shape, *second.shape) > 1
 
 
 def _bmm(first: Tensor, second: Tensor) -> Scratch:
