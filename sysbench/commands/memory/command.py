@@ -59,6 +59,7 @@ def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
 
 def perform(spec: MemorySpec, options: MemoryOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
     """Run the spec and write the requested files."""
+    from sysbench.commands.memory.record import MemoryRecord
     from sysbench.engine.provisions import Provisions
 
     with Files.prepared(spec, options) as files:
