@@ -8,6 +8,7 @@ from sysbench.commands import running
 from sysbench.commands.fit.spec import FitOptions, FitSpec
 from sysbench.commands.prediction_checks import refuse_cost_without_price
 from sysbench.commands.surroundings import ALONE, RunSurroundings
+from sysbench.log.records import typed
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
 
