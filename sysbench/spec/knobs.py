@@ -186,6 +186,11 @@ def knobs_problem_of(cell: GridCell) -> str | None:
         return f"{flag_of('lora')} {cell.lora} does not support --strategy tp. Nearest: --strategy ddp"
     if cell.optimizer_in_backward == "on" and (reason := _in_backward_problem(cell)) is not None:
         return f"{flag_of('optimizer_in_backward')} on {reason}"
+    if cell.uses_cuda_graphs and cell.grad_accum > 1:
+        return (
+            f"--grad-accum {cell.grad_accum} adds up gradients, but with {flag_of('execution')} {cell.execution} they "
+            "are in the memory of a CUDA graph, which the next micro-batch overwrites. Nearest: --execution compiled"
+        )
     if cell.cross_entropy != "full" and "loss" not in cell.phases:
         return (
             f"{flag_of('cross_entropy')} {cell.cross_entropy} computes the loss in another way, but this mode has no "

@@ -107,7 +107,15 @@ Sync = Literal["phase", "step"]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex", "own"]
 """`own` is the unchanged attention of the user's model."""
 
-Execution = Literal["eager", "compiled"]
+Execution = Literal["eager", "compiled", "compiled-graphs", "compiled-autotune"]
+
+COMPILE_MODES: Mapping[Execution, str] = {
+    "compiled": "default",
+    "compiled-graphs": "reduce-overhead",
+    "compiled-autotune": "max-autotune",
+}
+"""`mode` of torch.compile, by execution."""
+
 AdamW = Literal["for-loop", "foreach", "fused"]
 OtherOptimizer = Literal["sgd", "adafactor", "muon"]
 Optimizer = AdamW | OtherOptimizer | Code
@@ -211,6 +219,16 @@ class GridCell(RunCell):
     """Linear layers that get adapters: all-linear, or patterns joined by +; None leaves the model's default."""
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether torch.compile compiles the model, in any of its modes."""
+        return self.execution in COMPILE_MODES
+
+    @property
+    def uses_cuda_graphs(self) -> bool:
+        """Whether torch.compile records CUDA graphs, where the device has them: forward and backward are one launch."""
+        return self.execution in ("compiled-graphs", "compiled-autotune")
+
+    @property
     def compute_precision(self) -> Precision:
         """The number format in which matrix products are computed."""
         if self.precision == "bf16-true" or (self.param_dtype == "bf16" and self.precision in ("fp32", "tf32")):
@@ -287,12 +305,16 @@ class GridCell(RunCell):
         """
         device = "cuda" if self.simulated else device
         precision_reason = precision_problem(self.precision, device) if device else None
+        graphs_reason = None
+        if self.execution == "compiled-graphs" and device not in (None, "cuda"):
+            graphs_reason = f"--execution compiled-graphs records CUDA graphs, which {device} lacks. Nearest: compiled"
         allocator_reason = None
         if self.allocator != "default" and device not in (None, "cuda"):
             allocator_reason = f"--allocator {self.allocator} is for CUDA; {device} has no caching allocator of torch"
         return (
             self.model.problem()
             or precision_reason
+            or graphs_reason
             or allocator_reason
             or knobs_problem_of(self)
             or threads_problem(self, device)
@@ -456,7 +478,12 @@ class ModelSpec(RunSpec):
             common=True,
         ),
         Axis("choice", order=51, name_order=32),
-    ] = Field(default=("eager",), description="eager, compiled (torch.compile), or both.")
+    ] = Field(
+        default=("eager",),
+        description="eager, or torch.compile in one of its modes: compiled (default), compiled-graphs "
+        "(reduce-overhead: forward and backward are CUDA graphs), compiled-autotune (max-autotune: graphs, and a "
+        "search for the fastest kernels).",
+    )
     optimizer: Annotated[
         tuple[Optimizer, ...],
         BeforeValidator(_optimizers),

@@ -79,8 +79,8 @@ class FitCell(ModelCell):
 
     def problem(self, device: Any) -> str | None:
         """Return why this step cannot be simulated, or None if it can."""
-        if self.execution == "compiled":
-            return "--execution compiled cannot be simulated: what the compiler saves is known only after it has run"
+        if self.is_compiled:
+            return f"--execution {self.execution} cannot be simulated: what it saves is known only after it has run"
         return super().problem(device)
 
 
