@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from sysbench.errors import unknown
 from sysbench.spec import hardware
@@ -126,8 +126,7 @@ class FitSpec(ModelSpec):
         Field(default=None, ge=1, description="Tokens of the whole training, such as 1B: adds its hours and its cost.")
     )
     price: Annotated[
-        dict[str, PositiveFloat],
-        BeforeValidator(hardware.parse_prices),
+        hardware.Prices,
         Option(metavar="GPU=PRICE,…", panel=QUESTION, common=True),
     ] = Field(default={}, description="Price of a GPU hour in any currency: h100=2.5,4090=0.4.")
 

@@ -18,6 +18,7 @@ from sysbench.commands.time import predicted
 from sysbench.commands.time.fold import COUNTER_UPDATE_S, MIN_COUNTED_S
 from sysbench.commands.time.record import FORWARD_BACKWARD, CeilingRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
+from sysbench.commands.time.training_table import TRAINING
 from sysbench.log.outcomes import MEASURED
 from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
@@ -873,6 +874,7 @@ TABLES: dict[str, DeclaredTable] = {
         MEMORY,
         CELLS,
         *predicted.TABLES.values(),
+        TRAINING,
     )
 }
 """All tables by name."""
@@ -892,14 +894,14 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
     if chosen := tuple(names):
         return build_tables(TABLES, record, chosen)
     if predicted.is_predicted(record):
-        return predicted.default_tables(record)
+        return [*predicted.default_tables(record), *TRAINING(record)]
     differing = axes.varying(record.cells)
     default_comparison = next((table for axis, table in COMPARISONS.items() if axis in differing), None)
     comparison = TABLES[default_comparison](record) if default_comparison else []
     if comparison and len(record.cells) > MAX_SUMMARY_ROWS:
-        return comparison
+        return [*comparison, *TRAINING(record)]
     ranks = RANKS(record) if sum(len(cell.ranks) for cell in record.cells) <= MAX_SUMMARY_ROWS else []
-    return [*SUMMARY(record), *ranks, *comparison]
+    return [*SUMMARY(record), *ranks, *comparison, *TRAINING(record)]
 
 
 def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
@@ -917,6 +919,7 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
 
 def usual(spec: TimeSpec) -> tuple[str, ...]:
     """Return the names of the default tables for a run of this spec."""
+    training = ("training",) if spec.tokens is not None else ()
     if spec.simulate:
         has_choices = any(len(getattr(spec, axis)) > 1 for axis in axes.CHOICES)
         return (
@@ -924,9 +927,11 @@ def usual(spec: TimeSpec) -> tuple[str, ...]:
             "gpus",
             *(("choices",) if has_choices else ()),
             *(("scaling",) if max(spec.ranks) > 1 else ()),
+            *training,
         )
     return (
         "summary",
         *(("ranks",) if max(spec.ranks) > 1 else ()),
         *(COMPARISONS[axis] for axis in (*axes.CHOICES, "warmup", "device") if len(getattr(spec, axis)) > 1),
+        *training,
     )
