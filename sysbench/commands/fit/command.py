@@ -42,15 +42,11 @@ def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
 
 
 def refuse_unsupported_files(options: FitOptions) -> None:
-    """Raise UsageError if a figure is requested in an unknown format."""
     running.refuse_unsupported_figure(options.figure)
 
 
 def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run the search and write the figure; with `--gate`, exit with GATE_EXIT_CODE if the step does not fit.
-
-    Raises the exceptions of `running.run_cells`, and UsageError for costs without a price.
-    """
+    """Run the search and write the figure; with `--gate`, exit with GATE_EXIT_CODE if the step does not fit."""
     refuse_cost_without_price(options.columns, spec.price, spec.gpus)
     record = running.run_cells(spec, options, surroundings)
     files = []

@@ -105,11 +105,9 @@ class FitCellRecord(ModelCellRecord):
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The GPUs for which there is an answer."""
         return tuple(dict.fromkeys(trial.gpu for trial in self.trials))
 
     def asked(self, gpu: str) -> Trial:
-        """Return the step as asked, on a GPU."""
         return next(trial for trial in self.trials if trial.gpu == gpu and not trial.changes)
 
     def training(self, trial: Trial, tokens: int) -> Training | None:

@@ -66,19 +66,16 @@ class FitCell(ModelCell):
 
     @property
     def ranks_unsupported_reason(self) -> str | None:
-        """Why the step cannot have several ranks; None if it can."""
         if self.ranks > NODE_RANKS:
             return f"fit knows no network between nodes; at most {NODE_RANKS}"
         return None
 
     @property
     def step(self) -> ModelCell:
-        """The training step as asked, on a GPU."""
         fields = {name: getattr(self, name) for name in GridCell.model_fields}
         return ModelCell(**{**fields, "device": "cuda"}, mode=self.mode)
 
     def problem(self, device: Any) -> str | None:
-        """Return why this step cannot be simulated, or None if it can."""
         if self.is_compiled:
             return f"--execution {self.execution} cannot be simulated: what it saves is known only after it has run"
         return super().problem(device)
@@ -163,7 +160,6 @@ class FitSpec(ModelSpec):
         return self
 
     def cells(self) -> Iterator[FitCell]:
-        """Yield the one cell of the question."""
         for point in self.grid():
             if self.tokens_per_step is not None:
                 point["grad_accum"] = self.tokens_per_step // (self.batch[0] * self.ctx[0] * self.ranks[0])

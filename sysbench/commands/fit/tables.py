@@ -27,7 +27,6 @@ MILLION = 1_000_000
 
 
 def sheet(record: FitRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     chosen = tuple(names)
     tables = (
         build_tables(TABLES, record, chosen)
@@ -257,5 +256,4 @@ TABLES: dict[str, Callable[[FitRecord], list[Table]]] = {
 
 
 def default_tables(spec: FitSpec) -> tuple[str, ...]:
-    """Return all tables; those with changes are shown only where there are any."""
     return tuple(TABLES)

@@ -21,10 +21,7 @@ def time(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: TimeSpec, options: TimeOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run all cells and return the result.
-
-    Raises the exceptions of `running.run_cells`, and UsageError if the times cannot be predicted.
-    """
+    """Run all cells and return the result."""
     if spec.simulate:
         refuse_cost_without_price(options.columns, spec.price, spec.simulate)
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)

@@ -81,7 +81,6 @@ def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
 
 
 def fold(events: Iterable[Event]) -> TimeRecord:
-    """Return the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
     return TimeRecord(
         **run_record.run_fields(run),

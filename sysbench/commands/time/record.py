@@ -190,8 +190,12 @@ class TimeCellRecord(ModelCellRecord):
 
     @property
     def source(self) -> Literal["measured", "predicted"]:
-        """Whether times are measured or predicted."""
         return "predicted" if self.cell.simulate else "measured"
+
+    @property
+    def device_name(self) -> str | None:
+        """Name of the device or, for a prediction, of the GPU."""
+        return self.prediction.gpu if self.prediction else super().device_name
 
     @model_validator(mode="after")
     def _recompute_rates_from_mean(self) -> Self:

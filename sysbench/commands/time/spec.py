@@ -47,7 +47,6 @@ class TimeCell(ModelCell):
 
     @property
     def simulated(self) -> str | None:
-        """The GPU to predict for; None if the cell is measured."""
         return self.simulate
 
     @property
@@ -57,7 +56,6 @@ class TimeCell(ModelCell):
 
     @property
     def ranks_unsupported_reason(self) -> str | None:
-        """Why the cell cannot use several ranks; None if it can."""
         if self.simulate and self.is_compiled:
             return "compiled steps of several ranks cannot be predicted, only measured: drop --execution or --simulate"
         if self.simulate and self.ranks > NODE_RANKS and self.interconnect is None:
@@ -155,7 +153,6 @@ class TimeSpec(ModelSpec):
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Fields without an effect on this run."""
         return ("warmup", "steps", "until", "max_steps") if self.simulate else ()
 
     def cells(self) -> Iterator[TimeCell]:
