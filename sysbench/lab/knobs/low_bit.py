@@ -132,9 +132,7 @@ class BlockwiseAdamW(torch.optim.Optimizer):
             self._add_shared_tables(parameter)
             state |= {str(number): each for number, each in enumerate(self._stored.moments(parameter))}
         assert whole.grad is not None
-        _update_in_blocks(
-            parameter, _local(whole.grad), list(state.values()), self._stored.temporaries(parameter)
-        )
+        _update_in_blocks(parameter, _local(whole.grad), list(state.values()), self._stored.temporaries(parameter))
 
     def _add_shared_tables(self, parameter: Tensor) -> None:
         if self._stored.package == "bitsandbytes" and self._stored.applies_to(parameter) and not self._tables:
