@@ -43,7 +43,6 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
 
 
 def _notes(cells: Sequence[RunCell], gpus: Sequence[Hardware | None]) -> list[str]:
-    """Return what the predicted memory counts and the GPUs it is compared with, and which cells have no formula."""
     predicted = [
         gpu
         for cell, gpu in zip(cells, gpus, strict=True)

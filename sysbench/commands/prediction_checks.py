@@ -47,7 +47,6 @@ def refuse_present_gpus(slugs: Sequence[str], *, force: bool, option: str = "--s
 
 
 def _rate_problems(gpu: Hardware) -> Iterator[str]:
-    """Yield the reasons why the rates of a GPU cannot be used."""
     from sysbench.predict.rates import GpuRates
     from sysbench.spec import hardware
 

@@ -156,10 +156,7 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
 
 @contextmanager
 def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunSurroundings]:
-    """Yield the run's surroundings if this process is rank 0 of a torchrun or srun launch, or the only process.
-
-    Other ranks raise `typer.Exit`, after serving as workers if any cell has several ranks.
-    """
+    """Yield the run's surroundings if this process is rank 0 of a torchrun or srun launch, or the only process."""
     from sysbench.engine.rendezvous.launched_rank import has_launcher_variables, launched_rank
 
     multi_rank_cells = (
@@ -379,7 +376,6 @@ def run_cells(
 
 @contextmanager
 def _collect_errors(failures: list[SysbenchError]) -> Iterator[None]:
-    """Append an error raised in the block to `failures`."""
     try:
         yield
     except SysbenchError as error:
@@ -389,10 +385,7 @@ def _collect_errors(failures: list[SysbenchError]) -> Iterator[None]:
 def _run_with_progress(
     spec: RunSpec, options: RunOptions, surroundings: RunSurroundings, provisions: Provisions | None
 ) -> tuple[Path, SysbenchError | None]:
-    """Run the cells and show their progress; return the log, and the error that ended the run, if any.
-
-    Raises UsageError and the errors of a run that could not begin: they leave no log.
-    """
+    """Run the cells and show their progress; return the log, and the error that ended the run, if any."""
     from sysbench.engine import session
 
     with session.run(spec, options, provisions=provisions, surroundings=surroundings) as running:
@@ -499,7 +492,6 @@ def exit_code(record: RunRecord[Any]) -> int:
 
 
 def _progress_display(kind: Kind, options: RunOptions, surroundings: RunSurroundings, above: str) -> Progress:
-    """Return the display of a run's progress, with a line `above` the dashboard if it is not empty."""
     from rich.console import Console
 
     from sysbench.log import journal as log

@@ -118,7 +118,6 @@ def _device_title(device: DeviceInfo) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Format a value of a spec as it is written on the command line."""
     if isinstance(value, list):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

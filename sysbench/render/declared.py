@@ -291,7 +291,6 @@ class DeclaredTable:
     def _columns(
         self, part: Any, rows: Sequence[Any]
     ) -> tuple[list[tuple[_BoundField, Column]], list[tuple[_BoundField, Column]]]:
-        """Return the columns to show by default, and those available on request."""
         words = {word: fill.value_of(part) for word, fill in self.words.items()}
         shown: list[tuple[_BoundField, Column]] = []
         offered: list[tuple[_BoundField, Column]] = []
@@ -320,7 +319,6 @@ def _expand(
     keys: Mapping[str, Any] | None = None,
     words: Mapping[str, Any] | None = None,
 ) -> Iterator[_BoundField]:
-    """Yield every field, once for each combination of values of its placeholders."""
     for column in columns:
         if isinstance(column, Field):
             yield _BoundField(column, values, keys or {}, words or {})
@@ -414,7 +412,6 @@ def possible_columns(kind: Kind, tables: Sequence[str]) -> list[ColumnName]:
 
 
 def _column_names(spec: RunSpec, tables: Sequence[str], form: Format) -> list[ColumnName]:
-    """Return the names of the columns in the tables shown for this spec, including columns available on request."""
     command = command_of(spec.kind)
     shown = tables or ((command.long_table,) if form == "csv" else ())
     if not shown:
@@ -423,7 +420,6 @@ def _column_names(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Co
 
 
 def _values(spec: RunSpec | None) -> dict[str, list[str]]:
-    """Return the possible values of every placeholder: axis values in the spec, and phases of the steps."""
     values: dict[str, list[str]] = {"source": ["measured", "simulated"]}
     cells: Sequence[Any] = list(spec.cells()) if spec is not None else []
     for cell in cells:

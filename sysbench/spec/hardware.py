@@ -289,7 +289,6 @@ def slug_of(device_name: str, memory_bytes: int | None = None) -> str:
 
 
 def _matches_name(name: str, hardware: Hardware) -> bool:
-    """Whether the names of the hardware contain every term of `name`, and its memory matches every size in `name`."""
     own_terms = {term for each in (hardware.slug, hardware.title, *hardware.names) for term in _terms(each)}
     # A GPU that is sold with 80 GB, or with 141 GB, has about as many GiB.
     sizes_bytes = [int(size["number"]) * 2**30 for size in _MARKETED_SIZE.finditer(name.lower())]

@@ -21,8 +21,6 @@ from sysbench.simulate.tensors import DEVICE, Arguments, Operator, Options, Simu
 
 
 class _NullObserver:
-    """Listener for the simulated device that ignores all allocations."""
-
     def begins(self, func: Operator) -> None:
         pass
 

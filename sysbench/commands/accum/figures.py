@@ -128,7 +128,6 @@ _LOGARITHMIC: Final = {"value": "log"}
 
 
 def _sums(cell: AccumCellRecord) -> tuple[str, list[Chart]]:
-    """Return running sums and their errors: each format alone, and the narrow format with fp32 or Kahan summation."""
     value, count, narrow = float(cell.axes["value"]), int(cell.axes["count"]), mixed_format(cell)
     sums = [Line("exactly", LineStyle(INK, "", (0, (1, 2))), [(0, 0), (count, value * count)])]
     errors = []
@@ -148,7 +147,6 @@ def _sums(cell: AccumCellRecord) -> tuple[str, list[Chart]]:
 
 
 def _visible(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points that a logarithmic axis can show."""
     return [(x, y) for x, y in points if _SMALLEST_DRAWN < y < math.inf]
 
 
@@ -166,7 +164,6 @@ def _norm(cell: AccumCellRecord) -> tuple[str, list[Chart]]:
 
 
 def _gradients(cell: AccumCellRecord) -> tuple[str, list[Chart]]:
-    """Return a histogram of the gradients with the limits of fp16, and the share lost at each loss scale."""
     lost = []
     for precision in dict.fromkeys(each.precision for each in cell.scaled):
         rows = [each for each in cell.scaled if each.precision == precision]
@@ -203,7 +200,6 @@ def _draw_histogram(cell: AccumCellRecord, axes: Axes) -> None:
 
 
 def _products(cell: AccumCellRecord) -> tuple[str, list[Chart]]:
-    """Return the errors over the length of the dot products."""
     names = {"as it is": "", "narrow": ", every sum rounded", "reduced": ", reduced", "not reduced": ", not reduced"}
     lines = []
     for dtype, accumulation in dict.fromkeys((each.dtype, each.accumulation) for each in cell.products):
@@ -231,7 +227,6 @@ _CHARTS: Final[Mapping[Experiment, Callable[[AccumCellRecord], tuple[str, list[C
 
 
 def _draw_types(cell: AccumCellRecord, heading: Heading) -> Figure:
-    """Draw the dtypes as coloured fields, with this device and CUDA side by side."""
     here = cell.device.type if cell.device else "here"
     precisions = list(dict.fromkeys(each.precision for each in cell.dtypes))
     places = list(dict.fromkeys((each.part, each.name) for each in cell.dtypes))

@@ -105,10 +105,7 @@ Place = tuple[DtypePart, str]
 
 
 def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
-    """Yield the measured and the simulated dtypes for each precision.
-
-    Parts with equal dtypes are merged: all parameters, all gradients, or the same module of all layers.
-    """
+    """Yield the measured and the simulated dtypes for each precision."""
 
     def by_part(place: Place) -> str:
         return "" if place[0] in ("parameter", "gradient") else by_layer(place)

@@ -147,7 +147,6 @@ def blocked(arithmetic: Arithmetic, addend: Any, count: int, block: int) -> floa
 def _refuse_over_budget(
     cell: AccumCell, requested: list[Summation], count: int, block: int, device: torch.device
 ) -> None:
-    """Raise UnavailableError if the sums would exceed the budget, as predicted from a few steps of each accumulator."""
     if count <= _UNCHECKED_STEPS or cell.budget_s is None:
         return
     predicted_s = 0.0

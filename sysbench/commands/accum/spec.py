@@ -259,7 +259,6 @@ class AccumSpec(RunSpec):
                     )
 
     def _particulars(self, experiment: Experiment) -> dict[str, Any]:
-        """Return the fields that matter only to this experiment."""
         match experiment:
             case "sums":
                 return {

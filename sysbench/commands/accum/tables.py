@@ -64,7 +64,6 @@ def _title(cell: AccumCellRecord) -> str:
 
 
 def _exactly(value: float | None, shown: Callable[[float], str]) -> Cell:
-    """Return a number in a fixed format, highlighted if it is not finite."""
     if value is None:
         return None
     return Measure(value, text=shown(value), tone="plain" if math.isfinite(value) else "bad")
@@ -91,10 +90,7 @@ def _added(each: SumRecord) -> str:
 
 
 def _four_sums(cell: AccumCellRecord) -> list[SumRecord]:
-    """Return four sums: one in fp32, one in a narrow format, and two of narrow numbers accumulated in fp32.
-
-    The last two differ in the upcast: only one converts each number to fp32 explicitly.
-    """
+    """Return four sums: one in fp32, one in a narrow format, and two of narrow numbers accumulated in fp32."""
     narrow = mixed_format(cell)
     four = (("fp32", "fp32"), (narrow, narrow), ("fp32", narrow))
     return [each for each in cell.sums if each.order == "sequential" and (each.accumulator, each.addend) in four]
@@ -138,8 +134,6 @@ _METHODS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class _Format:
-    """Sums in one format, by accumulator and order."""
-
     name: str
     sums: Mapping[tuple[str, str], SumRecord]
 
@@ -207,7 +201,6 @@ FORMATS = DeclaredTable(
 
 
 def _by_place(cell: AccumCellRecord) -> list[dict[str, DtypeRecord]]:
-    """Return the dtypes of each part of the model, by precision."""
     found: dict[tuple[str, str], dict[str, DtypeRecord]] = {}
     for each in cell.dtypes:
         found.setdefault((each.part, each.name), {})[each.precision] = each
@@ -387,7 +380,6 @@ def _ways_notes(cell: AccumCellRecord) -> Iterator[str]:
 
 
 def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], Any]]]:
-    """Return the products for each length of the dot products, by format and accumulation."""
     found: dict[int, dict[tuple[str, str], Any]] = {}
     for each in cell.products:
         found.setdefault(each.k, {})[each.dtype, each.accumulation] = each

@@ -244,7 +244,6 @@ def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> N
 
 
 def _draw_guides(axes: Axes, lengths: Sequence[int], low: float, high: float) -> None:
-    """Draw faint guide lines of slopes 1 and 2 from the lower left corner."""
     first, last = lengths[0], lengths[-1]
     if last <= first:
         return
@@ -265,13 +264,11 @@ def _draw_guides(axes: Axes, lengths: Sequence[int], low: float, high: float) ->
 
 
 def _tick(unit: Unit, value: float) -> str:
-    """Return a tick label without trailing zeros: `10 ms` rather than `10.0 ms`."""
     number, _, symbol = units.quantity(unit, value).partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {symbol}"
 
 
 def _legend(panels: Sequence[Panel], names: Sequence[str]) -> list[list[Any]]:
-    """Return the legend, with a line per implementation if it has the growth of its curves."""
     from matplotlib.lines import Line2D
 
     handles: list[Any] = []
@@ -368,8 +365,6 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
 
 
 def _draw_frontier(axes: Axes, each: HeatMap) -> None:
-    """Draw a line between the sizes that fit and those that do not."""
-
     def does_not_fit(row: int, column: int) -> bool | None:
         if not (0 <= row < len(each.dims) and 0 <= column < len(each.lengths)):
             return None
@@ -523,7 +518,6 @@ def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) 
 
 
 def _modelled(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> str:
-    """Return `simulated` or `predicted` for a quantity that was not measured, otherwise an empty string."""
     return "" if not any(cell.cell.simulated for cell in cells) else "simulated" if quantity == "saved" else "predicted"
 
 

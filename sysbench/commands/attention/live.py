@@ -81,11 +81,7 @@ def left_s(state: AttentionState, now_s: float) -> float | None:
 
 
 def _expected_s(cell: CellState, finished: list[CellState]) -> float:
-    """Return the expected duration of a cell in seconds: the time of its calls, plus a constant part.
-
-    The calls are assumed to take as long per FLOP as those of the most similar finished cell; the constant part is the
-    median over finished cells.
-    """
+    """Return the expected duration of a cell in seconds: the time of its calls, plus a constant part."""
     similar = [each for each in finished if each.cell.implementation == cell.cell.implementation] or finished
     work = _work(cell)
     nearest = min(similar, key=lambda each: (abs(_work(each).bit_length() - work.bit_length()), -_work(each)))
@@ -132,8 +128,6 @@ _NAMED = ("implementation", "dim", "seq")
 
 
 def _quantity(title: str, unit: Unit, value: Callable[[CellState], float | None]) -> Quantity:
-    """Return a result that a board compares between implementations."""
-
     def measure(cell: CellState) -> Measure | None:
         found = value(cell)
         return Measure(found, text=units.short(unit, found)) if found is not None else None

@@ -132,7 +132,6 @@ def _varying(record: AttentionRecord) -> tuple[str, ...]:
 
 
 def _varying_settings(record: AttentionRecord) -> tuple[str, ...]:
-    """Return the axes in which the cells differ besides implementation, dimension and length, such as the GPU."""
     return tuple(axis for axis in _varying(record) if axis not in SWEPT)
 
 
@@ -156,7 +155,6 @@ def _per_second(
     of: Literal["flops", "bytes_moved", "limit_s"],
     time: Literal["mean", "median"],
 ) -> float | None:
-    """Divide the amount `of` by the measured or predicted time of a phase."""
     found, instead = getattr(cell, phase), predicted(cell, phase)
     taken_s = getattr(found, f"{time}_s") if found else instead.point_s if instead else None
     amount = getattr(cell.rates[phase], of) if phase in cell.rates else None
@@ -169,7 +167,6 @@ def _error(cell: AttentionCellRecord, *names: str) -> Measure | None:
 
 
 def _marked(title: str, cells: Cells, *, times: bool = False) -> str:
-    """Return the title of a table, with a mark if its times are predicted or its memory is simulated."""
     if times and _is_predicted(cells):
         return f"{MARK}: {title}"
     return f"{title}, simulated" if cells and all(cell.cell.simulated for cell in cells) else title
@@ -251,14 +248,12 @@ class _Comparison:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The axes in leading columns, the implementation last."""
         return (
             *(axis for axis in axes.varying(self.cells) if axis != "implementation"),
             "implementation",
         )
 
     def rows(self) -> list[_Row]:
-        """Return the rows, sorted by input, then by implementation in the order of the run."""
         order, named = implementations(self.cells), self.named[:-1]
 
         def place(cell: AttentionCellRecord) -> tuple[Any, ...]:
@@ -287,14 +282,12 @@ class _Row:
     best_s: Mapping[Quantity, float | None]
 
     def median(self, phase: Quantity) -> Cell:
-        """Return the median or predicted time, coloured by its ratio to the best time."""
         found = value(self.cell, phase)
         if found is None:
             return EMPTY_CELL if self.cell.cell.simulated else None
         return replace(_predicted(self.cell, phase) or Measure(found), tone=self._tone(phase))
 
     def over_best(self, phase: Quantity) -> Cell:
-        """Return the median or predicted time as a multiple of the best time."""
         found, best_s = value(self.cell, phase), self.best_s[phase]
         return Measure(found / best_s, tone=self._tone(phase)) if found is not None and best_s else EMPTY_CELL
 
@@ -310,7 +303,6 @@ def _flops_note(part: _Comparison, phase: str) -> str:
 
 
 def _of_phase(importance: int, key: str, title: str, unit: units.Unit, **declared: Any) -> Field:
-    """Declare a column in the group of each phase; columns of backward are less important than those of forward."""
     return Field(
         key, title, unit, "{phase}", lambda part, phase: importance + (phase == "backward"), optional=True, **declared
     )
@@ -393,8 +385,6 @@ COMPARISON = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Grid:
-    """A table of one quantity, implementation and setting: head dimensions by sequence lengths."""
-
     setting: str
     name: str
     quantity: Quantity
@@ -718,7 +708,6 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
 
 
 def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
-    """Yield the reasons why cells have no numbers, grouped by implementation; findings cover out-of-memory cells."""
     grouped: dict[tuple[str, str], list[AttentionCellRecord]] = {}
     for cell in record.cells:
         if cell.outcome != "ok" and not cell.lacks_memory:

@@ -154,7 +154,6 @@ def rates_of(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mappin
 
 
 def _rate(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mapping[str, Rate]) -> RateRecord:
-    """Return a rate as the geometric mean of its cases, which differ in layout and format."""
     name = cases[0].rate
     logs = [math.log(case.value) for case in cases]
     variance_within = statistics.fmean(case.spread**2 for case in cases)

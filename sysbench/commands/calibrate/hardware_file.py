@@ -109,7 +109,6 @@ def toml(device: Hardware) -> str:
 
 
 def _lines(fields: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """Yield the lines of a TOML table: values first, then nested tables."""
     for name, value in fields.items():
         if not isinstance(value, dict):
             # JSON's strings, numbers and lists are also valid TOML.

@@ -174,7 +174,6 @@ def _compare_logs(names: tuple[str, str], logs: Logs, options: CompareOptions) -
 
 
 def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs: Logs) -> Comparison | None:
-    """Show, save and return the comparison of the rounds that both arms finished; None if there are none."""
     complete_rounds = [number for number in logs["A"] if number in logs["B"]]
     if not complete_rounds:
         if logs["A"] or logs["B"]:

@@ -192,7 +192,6 @@ Key = tuple[tuple[str, str], ...]
 
 
 def _index_by_key(cells: Sequence[Axes], ignored: set[str]) -> dict[Key, int]:
-    """Return the position of each cell by its axes without `ignored`; the last cell with the same key is kept."""
     return {
         tuple((name, value_text(cell[name])) for name in sorted(cell) if name not in ignored): index
         for index, cell in enumerate(cells)
@@ -302,7 +301,6 @@ def flatten_axes(axes: Axes, device: str | None = None) -> dict[str, Any]:
 
 
 def _size_label(label: str, model: Mapping[str, Any]) -> str:
-    """Return the size's name, followed by every dimension that differs from the predefined size."""
     name = label.split()[0] if label.split() else "custom"
     from sysbench.spec.model import SIZES
 
@@ -313,7 +311,6 @@ def _size_label(label: str, model: Mapping[str, Any]) -> str:
 
 
 def _device_name(record: RunRecord[Any], cell: CellRecord) -> str | None:
-    """Return the name of a cell's device, or of the planned device if the cell never started; None if unknown."""
     requested = str(cell.axes.get("device"))
     device = cell.device or next(
         (
@@ -348,7 +345,6 @@ def labels(cells: Sequence[tuple[Kind, Axes]]) -> list[str]:
 
 
 def _label(kind: Kind, cell: Axes, axes: Sequence[str]) -> str:
-    """Return the values of `axes` as a label; if all are empty, the size, implementation or command."""
     phrases = [_axis_label(axis, cell[axis]) for axis in axes if cell.get(axis) not in (None, False)]
     return " ".join(phrases) or value_text(cell.get("size") or cell.get("implementation") or kind)
 

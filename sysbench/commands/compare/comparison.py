@@ -271,10 +271,6 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
 
 
 def _match_cells(axes_by_kind: Mapping[Kind, tuple[Sequence[Axes], Sequence[Axes]]]) -> dict[Kind, Matching]:
-    """Match the cells of each command; raises NoMatchingCellsError if no command has matching cells.
-
-    `axes_by_kind` has the axes of all cells of A and of B.
-    """
     matchings: dict[Kind, Matching] = {}
     no_match: NoMatchingCellsError | None = None
     for kind, (a_cells, b_cells) in axes_by_kind.items():
@@ -417,7 +413,6 @@ def _left_over_cells(arm: Arm, side: Side, other: Side, matchings: dict[Kind, Ma
 
 
 def _geometric_means(cells: Sequence[CellComparison]) -> Iterator[GeometricMean]:
-    """Yield the mean of each time over the cells that cautions do not exclude."""
     grouped: dict[tuple[Kind, str], list[TimeComparison]] = {}
     for cell in cells:
         for time in cell.times:

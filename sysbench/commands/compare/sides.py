@@ -75,7 +75,6 @@ def show(comparison: Comparison, options: CompareOptions) -> None:
 
 
 def _summarize(comparison: Comparison, names: Sequence[str]) -> None:
-    """Append the comparison to GitHub's job summary; raises UsageError outside a job, OutputError if writing fails."""
     from sysbench.commands.compare import tables as compare_tables
     from sysbench.log.storage import cannot_write
     from sysbench.render import theme

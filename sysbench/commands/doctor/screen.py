@@ -69,7 +69,6 @@ def tools(section: ToolsSection, allocator: AllocatorSection) -> RenderableType:
 
 
 def _clusters(section: ToolsSection) -> str:
-    """List the programs that can start processes on several machines; sysbench needs none of them."""
     version_by_name = {
         "torchrun": section.torchrun,
         "SLURM": section.sbatch,
@@ -235,7 +234,6 @@ def _unknown_fields(section: Section) -> Iterator[Fact]:
 
 
 def _field_label(field: str) -> str:
-    """Return a field's name without its unit: `sm_clock_hz` becomes `sm clock`."""
     label = field
     for unit in ("_bytes", "_hz", "_w", "_c", "_j"):
         label = label.removesuffix(unit)
@@ -247,7 +245,6 @@ def _join(*words: str | None) -> str:
 
 
 def _facts(title: str, facts: Iterable[Fact]) -> SheetView:
-    """Return a table of names and values; unknown values stand out."""
     columns = (Column("name", ""), Column("value", "", wraps=True))
     rows = []
     for name, value in facts:

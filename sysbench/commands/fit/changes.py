@@ -65,7 +65,6 @@ def _of_axis(question: FitCell, name: str, axis: Axis) -> Iterator[Change]:
 
 
 def _is_turned(question: FitCell, name: str) -> bool:
-    """Return whether an axis has another value than its default."""
     return bool(question.axis_value(name) != value_if_not_stored(ModelSpec.model_fields[name]))
 
 

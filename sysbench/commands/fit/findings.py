@@ -52,7 +52,6 @@ def _best(found: Suggestions) -> str:
 
 
 def _nothing_fits(cell: FitCellRecord, gpu: str) -> Iterator[str]:
-    """Yield the nearest miss, and what it would take."""
     miss = nearest_miss(cell.trials, gpu)
     if miss is None:
         return

@@ -46,8 +46,6 @@ def sheet(record: FitRecord, names: Iterable[str] = (), selection: Selection | N
 
 
 class _Row(NamedTuple):
-    """A step on a GPU, with the question that it belongs to."""
-
     cell: FitCellRecord
     trial: Trial
     number: int = 0
@@ -66,7 +64,6 @@ def _spare(row: _Row) -> Measure:
 
 
 def _cost(row: _Row) -> Cell:
-    """Return the price of the whole training, or else of a million tokens."""
     cost = row.cell.cost(row.trial, row.cell.training_tokens or MILLION)
     return Measure(cost, text=units.with_digits(cost)) if cost is not None else None
 

@@ -58,7 +58,6 @@ def _cell(cell: LoopCell, seen: CellEvents, run: Run) -> LoopCellRecord:
 
 
 def _outside(steps: Sequence[StepMeasured]) -> Samples | None:
-    """Return the time of each step outside its phases; None if the phases cover the whole step or have no times."""
     found = []
     for step in steps:
         parts = [phase.wall_s for phase in step.phases.values()]

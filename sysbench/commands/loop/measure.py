@@ -157,7 +157,6 @@ class EventCollector:
 
 
 def _find_device(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
-    """Return the named device; `auto` and `cuda` mean the current GPU. Raises UsageError if there is none."""
     if name in ("auto", "cuda") and torch.cuda.is_available():
         name = f"cuda:{torch.cuda.current_device()}"
     try:

@@ -32,7 +32,6 @@ def _phases(record: LoopRecord) -> Iterator[Row]:
 
 
 def _share(row: Row) -> float | None:
-    """Return the share of a phase in the total time of all steps; None if the steps have no times."""
     part, whole = row[2].times, row[0].phases[STEP].times
     return sum(part.samples_s) / sum(whole.samples_s) if part and whole and row[1] != STEP else None
 

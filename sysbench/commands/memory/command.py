@@ -166,7 +166,6 @@ class Files:
 
 
 def _drawing_title(record: MemoryCellRecord) -> str:
-    """Return a short description of the cell and of the rank that is drawn."""
     cell = record.cell
     words = [record.shown_cell.title.replace(", ", " · "), cell.precision, cell.mode]
     if cell.strategy is not None and cell.find != "ranks":

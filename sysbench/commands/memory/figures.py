@@ -135,7 +135,6 @@ def _peaks_by_context(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
 
 
 def _peaks_by_phase(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
-    """Return the figure of peaks by phase, with a panel per size and context; None if there is nothing to show."""
     training = [
         cell for cell in cells_with_peak(cells) if cell.cell.mode in TRAINING_MODES and len(cell.peaks_by_phase) > 1
     ]
@@ -186,7 +185,6 @@ def _axes_label(cell: MemoryCellRecord, axis_names: Sequence[str]) -> str:
 
 
 def _bar_parts(cell: MemoryCellRecord) -> Mapping[str, int]:
-    """Return the peak by category, or as `unknown` if categories are missing; empty if the cell does not fit."""
     if cell.outcome != "ok" or not cell.peak_allocated_bytes or does_not_fit(cell):
         return {}
     return cell.by_category or {"unknown": cell.peak_allocated_bytes}

@@ -127,7 +127,6 @@ class MemoryScreen(CellScreen[MemoryState]):
             yield fixed(DETAILS, [*lines, Text()], gap=True)
 
     def _phases(self, width: int, plain: bool) -> list[Text]:
-        """Return one bar per phase, scaled to the GPU's memory or to the highest peak."""
         cell = self.state.reported_cell
         if cell is None:
             return []
@@ -193,7 +192,6 @@ def result(cell: CellState) -> str:
 
 
 def _shortage_words(cell: CellState, verdict: VerdictReached) -> Iterator[str]:
-    """Yield where the memory of a cell runs out, at which level, and how much more the whole step needs."""
     searched_value = (
         f" with {axes.phrase(cell.found.axis, cell.found.beyond)}" if cell.found and cell.found.beyond else ""
     )

@@ -121,7 +121,6 @@ def _header(timeline: Timeline) -> dict[str, Any]:
 
 
 def _creation_order(timeline: Timeline) -> Column:
-    """Return the positions of allocations in order of creation, the order in which the page numbers and stacks them."""
     return np.argsort(timeline.allocations.born, kind="stable")
 
 

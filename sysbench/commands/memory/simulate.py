@@ -85,11 +85,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
 def _search(
     cell: MemoryCell, axis: SearchAxis, gpu: Gpu, settings: AllocatorSettings
 ) -> Generator[Event, None, SimulatedMemory]:
-    """Search for the largest value that fits or, with the axis `ranks`, for the fewest ranks.
-
-    Returns the simulation of the value found, with stacks and modules. If no value fits, returns the simulation of the
-    smallest value, or of the most ranks, that was tried.
-    """
+    """Search for the largest value that fits or, with the axis `ranks`, for the fewest ranks."""
     if axis == "ranks":
         search = find_fewest_ranks(cell.step, gpu, cell.mode, settings)
     else:

@@ -42,7 +42,6 @@ class SnapshotArtefact(TablesArtefact):
         return FileComparison((categories, lines), "at the peak of each side")
 
     def _bytes(self, table: str, column_name: str, *columns: str) -> dict[Key, float]:
-        """Return the sums of a column of bytes, by the values of other columns."""
         amounts: dict[Key, float] = defaultdict(float)
         for row in (row for each in self.sheet.tables if each.name == table for row in tidy(each)[1]):
             amounts[tuple(str(row.get(column) or "") for column in columns)] += float(row.get(column_name) or 0)

@@ -155,7 +155,6 @@ def _draw_peak(axes: Axes, timeline: Timeline, factor: float) -> None:
 
 
 def _group_label(timeline: Timeline, group: Group) -> str:
-    """Return the label of a group of allocations: `32 × 256 MiB activations · transformer.py:88`."""
     frames = timeline.stacks.of(group.stack)
     place = f"{Path(frames[0].filename.replace(chr(92), '/')).name}:{frames[0].line}" if frames else ""
     modules = {".".join(module) for module in group.modules}

@@ -93,7 +93,6 @@ def _tree_phases(profiles: Profiles) -> list[str]:
 
 
 def _tree_rows(profiles: Profiles) -> Iterator[BreakdownRow]:
-    """Yield one row per folded module path, including submodules, in the order of the model."""
     for profile in profiles.all:
         times = profiles.selected_times(profile)
         if not times:
@@ -216,8 +215,6 @@ def _group_keys(profiles: Profiles) -> list[str]:
 
 @dataclass(frozen=True)
 class _ClassRow:
-    """A kernel class (or all classes) with its time in each group, and the total time of each group."""
-
     profile: Profile
     label: str
     time_ns: Mapping[str, int]
@@ -326,7 +323,6 @@ class _KernelRow(BreakdownRow):
 
     @property
     def kernel_class(self) -> Cell:
-        """Return the kernel's classes, largest time first. A kernel that also runs in the optimizer can have two."""
         if self.statistics is None:
             return EMPTY_CELL
         time_ns = Counter[str]()
@@ -335,7 +331,6 @@ class _KernelRow(BreakdownRow):
         return ", ".join(kind for kind, _ in time_ns.most_common())
 
     def launch_shape(self, name: str) -> Cell:
-        """Return the grid or block as text: `128×4×1`. If calls differ, return the number of distinct launch shapes."""
         if self.statistics is None:
             return EMPTY_CELL
         shape, kinds = getattr(self.statistics, name), self.statistics.launch_shapes
@@ -343,7 +338,6 @@ class _KernelRow(BreakdownRow):
 
 
 def _kernel_rows(profiles: Profiles) -> Iterator[_KernelRow]:
-    """Yield the matching kernels of a range in sort order, then one row for all kernels that are not listed."""
     for profile in profiles.all:
         selected_range, names = find_range(profile, profiles.selection.range), profile.summary.names
         found = [row for row in profile.summary.kernels if row.range == selected_range.name]
@@ -418,8 +412,6 @@ KERNELS = DeclaredTable(
 
 
 class _FileColumn(NamedTuple):
-    """Column for one file. The key is the file's number, the heading its name."""
-
     number: int
     heading: str
 
@@ -440,7 +432,6 @@ def _file_columns(profiles: Profiles) -> list[_FileColumn]:
 
 
 def _comparison_rows(profiles: Profiles) -> Iterator[_ComparisonRow]:
-    """Yield rows of step time, busy time and time by class. A class's largest value is emphasised if it stands out."""
     for label, name in (("step", "window_ns"), ("busy", "busy_ns")):
         yield _ComparisonRow(label, [profile.per_step(getattr(profile.summary, name)) for profile in profiles.all])
     times = [profile.summary.by_class() for profile in profiles.all]

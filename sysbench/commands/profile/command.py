@@ -163,7 +163,6 @@ def _load_trace(path: Path, options: ProfileOptions, progress: Progress, *, seve
 
 
 def _with_steps(recording: Recording, step_pattern: str, path: Path) -> Recording:
-    """Return the recording with this pattern of steps; raises UsageError if no range is one, or it takes too long."""
     from sysbench.commands.profile.profiles import matching_names
     from sysbench.trace.range_tree import range_names
 

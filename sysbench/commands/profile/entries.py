@@ -216,8 +216,6 @@ CHECKS = DeclaredTable(
 
 
 class _RateRow(Row):
-    """A part of attention or a kernel class, with FLOPs, bytes and achieved rates."""
-
     @property
     def seconds_per_step(self) -> float:
         return float(self.entry.total_ns * NS / self.profile.summary.steps)

@@ -242,7 +242,6 @@ def _draw_groups(
 
 
 def _draw_bar(axes: Axes, bar: Bar, y_in: float, colours: Mapping[Any, str]) -> list[Box]:
-    """Label the parts of a bar with their numbers, and return the boxes to draw."""
     left, boxes = 0.0, []
     for part, colour in colours.items():
         share = bar.parts.get(part, 0.0) * 100
@@ -299,7 +298,6 @@ def rooflines(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Roofl
 
 
 def _roofline_figures(cells: Sequence[ProfileCellRecord], name: Namer, mark: str) -> Iterator[LazyFigure]:
-    """Yield the roofline figure of a run, if there is data for it; `mark` names the GPUs of predicted profiles."""
     found = list(rooflines(cells, name))[:MAX_ROOFLINES]
     if not found:
         return

@@ -206,7 +206,6 @@ def _leading_kernels(group: Sequence[ProfileCellRecord], where: str, name: Namer
 
 
 def _leading_kernels_elsewhere(each: Sequence[LeadingKernel]) -> str:
-    """Return sentences that name the leading kernels of backward and of the whole step, if all cells agree on them."""
     same, others = [], []
     for what in ("backward", "the step"):
         found = [leading_kernel(one.cell, RANGES[what]) for one in each if has_phase(one.cell, "backward")]
@@ -228,7 +227,6 @@ def _leading_kernels_elsewhere(each: Sequence[LeadingKernel]) -> str:
 
 
 def _other_classes(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
-    """Yield a finding on the classes other than matrix products that take the most time in forward."""
     shares = [(cell, found) for cell in group if (found := class_shares(cell, RANGES["forward"]))]
     means: dict[KernelClass, float] = {}
     for _, found in shares:
@@ -246,10 +244,7 @@ def _other_classes(group: Sequence[ProfileCellRecord], where: str, name: Namer) 
 
 
 def _matmul_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
-    """Yield a finding on the share of matrix products in forward, in forward and backward, and in the whole step.
-
-    Ranges that were not profiled in every setting are omitted; settings without backward, where others have it.
-    """
+    """Yield a finding on the share of matrix products in forward, in forward and backward, and in the whole step."""
     settings = [covering for alike in axes.group_ignoring(group, "mode") if (covering := _cells_by_range(alike))]
     settings = [each for each in settings if "forward and backward" in each] or settings
     if not settings:
@@ -348,7 +343,6 @@ def softmax_words(
 
 
 def _matmul_precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
-    """Yield a finding on the number format that dominates the time in matrix products, judging by kernel names."""
     formats, shares, known_shares = set(), [], []
     for cell in group:
         precisions = cell.summary.precisions if cell.summary is not None else {}

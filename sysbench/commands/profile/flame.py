@@ -147,7 +147,6 @@ def _boxes(step: Box, summary: ProfileSummary, total_ns: int) -> Iterator[str]:
 
 
 def _label(name: str, width: float) -> str:
-    """Shorten a name to the width `width`; empty if fewer than `_MIN_LABEL_LENGTH` characters fit."""
     for length in range(int(width / _CHARACTER_WIDTH), _MIN_LABEL_LENGTH - 1, -1):
         label = elided(name, length)
         if sum(_WIDE_CHARACTER_WIDTH if letter in _WIDE_CHARACTERS else _CHARACTER_WIDTH for letter in label) <= width:

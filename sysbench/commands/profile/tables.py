@@ -26,7 +26,6 @@ from sysbench.trace.summary import ProfileSummary, part_of
 
 
 def _step_time(cell: ProfileCellRecord) -> Cell:
-    """Return the time of the unprofiled or predicted step; for a cell without a profile, return the cell's outcome."""
     if cell.summary is None:
         return remarks.outcome_word(cell.outcome)
     if cell.prediction is not None:
@@ -373,7 +372,6 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
 
 
 def _softmax_remarks(profile: Profile, range_name: str | None) -> Iterator[Remark]:
-    """Yield a comparison of softmax with the two matrix products of attention, for each phase in the range."""
     selected_range, mark = find_range(profile, range_name), "predicted, " if profile.summary.predicted else ""
     for phase in ("forward", "backward"):
         parts = complete_attention_parts(profile.summary, phase)

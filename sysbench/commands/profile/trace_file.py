@@ -91,7 +91,6 @@ def read(path: Path, beginning: bytes) -> TraceArtefact | None:
 
 
 def _by_class(amounts: Mapping[Key, float]) -> dict[Key, float]:
-    """Return the sum of the amounts by class of kernel."""
     by_class: dict[Key, float] = defaultdict(float)
     for (kernel_class, _), amount in amounts.items():
         by_class[(kernel_class,)] += amount

@@ -196,7 +196,6 @@ def _parse(path: Path) -> tuple[Place, dict[str, Any]]:
 
 
 def _build(model: type[_Model], place: Place, /, **values: Any) -> _Model:
-    """Create an instance of `model`; raises UsageError, naming the line of the first invalid value."""
     try:
         return model(**values)
     except ValidationError as error:
@@ -298,7 +297,6 @@ def _fixed_fields(kind: Kind, value: object, place: Place) -> Iterator[str]:
 
 
 def _options_by_field(kind: Kind, entry: Mapping[str, Any], place: Place, other_keys: Sequence[str]) -> OptionValues:
-    """Return the options in a TOML table by field; `other_keys` lists other keys that the table may contain."""
     options = {key: value for key, value in entry.items() if key not in other_keys}
     return by_field(kind, _options_by_name(options, place, keys_of(kind), f"an option of `{kind}`", other_keys))
 
@@ -306,7 +304,6 @@ def _options_by_field(kind: Kind, entry: Mapping[str, Any], place: Place, other_
 def _options_by_name(
     options: Mapping[str, Any], place: Place, known: Mapping[str, OptionKey], noun: str, other_keys: Sequence[str] = ()
 ) -> OptionValues:
-    """Return the options in a TOML table by long name; raises UsageError for an unknown key."""
     for name in options:
         if name not in known:
             raise place.at(name).error(unknown(name, noun, (*known, *other_keys)))
@@ -332,7 +329,6 @@ def by_field(kind: Kind, written: Mapping[str, OptionValue]) -> OptionValues:
 
 
 def _option_value(name: str, value: object, place: Place, key: OptionKey) -> OptionValue:
-    """Convert a TOML value to the form that it has on the command line."""
     if isinstance(value, bool):
         if not key.is_switch:
             raise place.error(f"{name} needs a value; true and false are for switches")

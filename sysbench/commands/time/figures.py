@@ -163,7 +163,6 @@ def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
 
 
 def _notes(doubt: Sequence[str], layout: Layout, max_series: int) -> str:
-    """Return sentences that name the sizes and settings shown, unless all are shown, and explain marks of doubt."""
     parts = []
     if len(layout.panels) > MAX_PANELS:
         parts.append(f"the {MAX_PANELS} smallest of {len(layout.panels)} sizes")
@@ -219,7 +218,6 @@ def draw_phases(layout: Layout, heading: Heading) -> Figure:
 
 
 def _bar(cell: TimeCellRecord, layout: Layout) -> Bar:
-    """Return the bar of a cell: its median phases, a cross if memory ran out, or a dash if it has no times."""
     found = {phase: cell.samples(phase) for phase in PHASES} if cell.outcome == "ok" else {}
     parts = {phase: timed.median_s for phase, timed in found.items() if timed is not None}
     absent = None if parts else _OUT_OF_MEMORY if cell.outcome == "oom" else _MISSING
@@ -286,7 +284,6 @@ _Point = tuple[float, float | None, float | None]
 def _draw_lines(
     layout: Layout, heading: Heading, value: Callable[[TimeCellRecord], _Point | None], label: str
 ) -> tuple[Figure, list[Axes]]:
-    """Draw a panel per size with a line per series; a single series is drawn in one panel with a line per size."""
     from matplotlib.lines import Line2D
 
     rows, keys, key_of = _line_panels(layout)
@@ -439,7 +436,6 @@ _OUTLIER_COLOUR: Final = "#d55e00"
 
 
 def _draw_strips(ax: Axes, shown: Sequence[Strip], edge: float) -> None:
-    """Draw the steps within the x range, and shade every other row."""
     crowded = any(len(each.warmup) + len(each.measured) > 30 for each in shown)
     dots: dict[str, list[tuple[float, float]]] = {_STEP_COLOUR: [], "white": []}
     for row, each in enumerate(shown):
@@ -466,7 +462,6 @@ def _draw_strips(ax: Axes, shown: Sequence[Strip], edge: float) -> None:
 
 
 def _mark_outliers(ax: Axes, row: int, each: Strip, edge: float) -> None:
-    """Mark steps outside the x range with triangles; labels show the number of slow ones and the longest duration."""
     every = [*each.warmup, *each.measured]
     beyond = [value for value in every if value > edge]
     if beyond:

@@ -231,7 +231,6 @@ def phase_shares(canvas: Canvas, measured: Sequence[Step]) -> Text:
 
 
 def _step_time(cell: TimedCell) -> str:
-    """Return the mean step time so far with its deviation, or the latest step if fewer than two are measured."""
     if len(cell.measured) > 1:
         return units.seconds_with_deviation(*mean_and_deviation([step.total_s for step in cell.measured]))
     return units.seconds(cell.steps[-1].total_s) if cell.steps else ""
@@ -242,7 +241,6 @@ def _phase_columns(names: Iterable[str]) -> list[Column]:
 
 
 def _steps(steps: Sequence[Step], rows: int) -> Table:
-    """Return the most recent steps by phase, followed by the mean of all measured steps."""
     shown, measured = steps[-rows:], [step for step in steps if not step.warmup]
     names = list(dict.fromkeys(name for step in shown for name, _ in step.phases))
     columns = (Column("step", "step"), *_phase_columns(names), Column("whole", "whole step", "s"))
@@ -262,7 +260,6 @@ def _steps(steps: Sequence[Step], rows: int) -> Table:
 
 
 def _finished(cells: Sequence[TimedCell], axis_names: Sequence[str]) -> Table:
-    """Return finished cells by phase."""
     phases = list(dict.fromkeys(name for each in cells for name, _, _ in each.phases if name != "step"))
     columns = (
         *axis_columns(axis_names),

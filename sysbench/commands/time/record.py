@@ -230,7 +230,6 @@ def share_ceilings(records: Sequence[TimeRecord]) -> list[TimeRecord]:
 
 
 def _subject(record: TimeRecord, ceiling: CeilingRecord) -> tuple[object, ...] | None:
-    """Return what two runs must agree in to share a ceiling; None if it is unknown."""
     environment = record.environment
     device = next((each.name for each in environment.devices if each.torch_name == ceiling.device), None)
     if device is None or environment.torch is None:

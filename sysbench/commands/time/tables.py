@@ -80,7 +80,6 @@ def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
 
 
 def _sum_of_phases(cell: TimeCellRecord, phases: Sequence[str], required: str) -> list[float] | None:
-    """Return the sum of these phases for each step in seconds; None if the cell does not have the phase `required`."""
     return cell.sum_of_phases(phases) if required in cell.phases and cell.outcome in MEASURED else None
 
 
@@ -103,7 +102,6 @@ def _energy(name: str) -> Value:
 
 
 def _share_of_limit(name: str) -> Callable[[TimeCellRecord], Cell]:
-    """Return a function that shows a cell's share of a limit of the machine, or `unknown`."""
     return lambda cell: Measure(value) if (value := _rate(name)(cell)) is not None else Word("unknown", "quiet")
 
 
@@ -179,14 +177,12 @@ _IMPORTANCE = {"step": 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 1
 
 
 def _rank_steps_s(cell: TimeCellRecord) -> dict[int, float]:
-    """Return the median step time of each rank in seconds; empty for a single-process cell and for a failed cell."""
     if cell.outcome not in MEASURED:
         return {}
     return {each.rank: each.median_step_s for each in cell.ranks if each.median_step_s is not None}
 
 
 def _rank_spread(cell: TimeCellRecord) -> float | None:
-    """Return the range of the ranks' median step times, relative to their median."""
     steps_s = _rank_steps_s(cell)
     if not steps_s:
         return None
@@ -354,8 +350,6 @@ def _has_optimizer(record: TimeRecord) -> bool:
 
 
 def _ratio_to_forward(get: Callable[[TimeCellRecord], list[float] | None]) -> Value:
-    """Return a function that divides the mean of `get` by the mean of forward."""
-
     def show(cell: TimeCellRecord) -> float | None:
         values_s, forward_s = get(cell), _forward(cell)
         return statistics.fmean(values_s) / statistics.fmean(forward_s) if values_s and forward_s else None
@@ -396,8 +390,6 @@ PHASE_TABLE = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Arms:
-    """The cells of a run, grouped by their value of one axis."""
-
     record: TimeRecord
     axis: str
 
@@ -408,14 +400,12 @@ class _Arms:
 
     @cached_property
     def phases(self) -> list[str]:
-        """Phases to compare: the last one, and those that the axis can affect."""
         found = [
             phase for phase in phases_in(self.record.cells) if phase in ("forward", "backward", "optimizer", "step")
         ]
         return [phase for phase in found if phase in found[-1:] or (phase == "optimizer") == (self.axis == "optimizer")]
 
     def rows(self) -> Iterator[_ArmsRow]:
-        """Yield the cells that differ only in this axis, for each combination of the other axes."""
         for alike in axes.group_ignoring(self.record.cells, self.axis):
             cells = {value: cell for cell in alike if (value := cell.axis_value(self.axis)) is not None}
             if len(cells) < 2:  # nothing to compare, for example because a strategy has its own options
@@ -433,15 +423,12 @@ class _Arms:
 
 @dataclass(frozen=True)
 class _ComparedPhase:
-    """Medians of a phase in the baseline cell and in another cell, and the speed-up."""
-
     before_s: float
     after_s: float
     speedup: Ratio
 
     @classmethod
     def of(cls, base: TimeCellRecord | None, other: TimeCellRecord | None, phase: str) -> _ComparedPhase | None:
-        """Compare two cells; None unless both were measured completely."""
         if base is None or other is None or base.outcome != "ok" or other.outcome != "ok":
             return None
         before, after = base.samples(phase), other.samples(phase)
@@ -450,24 +437,18 @@ class _ComparedPhase:
         return cls(before.median_s, after.median_s, ratio(before.samples_s, after.samples_s))
 
     def measure(self, value: float, low: float | None = None, high: float | None = None) -> Measure:
-        """Return the number, marked as good or bad if the effect is significant."""
         tones: dict[int, Tone] = {1: "good", 0: "plain", -1: "bad"}
         return Measure(value, low=low, high=high, tone=tones[direction(self.speedup)])
 
 
 @dataclass(frozen=True)
 class _ArmsRow:
-    """Cells of one row by axis value, and a comparison of each phase with the baseline cell."""
-
     last_phase: str
     cells: Mapping[Any, TimeCellRecord]
     comparisons: Mapping[tuple[str, Any], _ComparedPhase | None]
 
     def median(self, phase: str, arm: Any) -> Cell:
-        """Return the median, on which speed-ups are based.
-
-        If the cell has no numbers, its outcome is returned instead, but only for the last phase.
-        """
+        """Return the median, on which speed-ups are based."""
         cell = self.cells.get(arm)
         if cell is None:
             return None
@@ -486,7 +467,6 @@ def _is_not_baseline(arms: _Arms, phase: str, arm: Any) -> bool:
 
 
 def _change_column(key: str, unit: Unit, importance: int, show: Callable[[_ComparedPhase], Measure]) -> Field:
-    """Declare a column for the change relative to the baseline; the last phase's column is the most important."""
     return Field(
         f"{{phase}}_{{arm}}_{key}",
         key,
@@ -551,8 +531,6 @@ def device_name(cell: TimeCellRecord) -> str:
 
 @dataclass(frozen=True)
 class _Grid:
-    """The cells of a run as a grid: values of one axis in columns, all other varying axes in rows."""
-
     record: TimeRecord
     column_values: tuple[Any, ...]
     row_axes: tuple[str, ...]
@@ -562,11 +540,7 @@ class _Grid:
     def of(
         cls, record: TimeRecord, axis: str, column_of: Callable[[TimeCellRecord], Any], rows_are_models: bool = False
     ) -> _Grid:
-        """Arrange the cells in columns by `column_of`; the cells of a row agree on all axes but `axis`.
-
-        If `rows_are_models` is true, `size` is not a row axis, but the cells of a row still agree on their size and
-        model.
-        """
+        """Arrange the cells in columns by `column_of`; the cells of a row agree on all axes but `axis`."""
         row_axes = tuple(
             each for each in axes.varying(record.cells) if each != axis and not (rows_are_models and each == "size")
         )
@@ -579,7 +553,6 @@ class _Grid:
 
 
 def _any_cell(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
-    """Return any cell of a row, to read the properties that all its cells share."""
     return next(iter(row.values()))
 
 
@@ -639,10 +612,7 @@ GRID = DeclaredTable(
 def _on_device(
     get: Callable[[TimeCellRecord], Cell], show_outcome: bool
 ) -> Callable[[Mapping[str, TimeCellRecord], str], Cell]:
-    """Return a function that shows the cell's value on a device.
-
-    If the cell has no value, the function shows the cell's outcome if `show_outcome` is true, and nothing otherwise.
-    """
+    """Return a function that shows the cell's value on a device."""
 
     def show(row: Mapping[str, TimeCellRecord], device: str) -> Cell:
         if device not in row:
@@ -710,7 +680,6 @@ SamplesRow = tuple[TimeCellRecord, str, Samples | None]
 
 
 def _samples_rows(cells: Iterable[TimeCellRecord], phases: Sequence[str]) -> Iterator[SamplesRow]:
-    """Yield a row for each measured phase; a cell without measured phases has one row without samples."""
     for cell in cells:
         found = [(cell, phase, measured_samples(cell, phase)) for phase in phases if measured_samples(cell, phase)]
         yield from found or [(cell, phases[-1] if phases else "step", None)]
@@ -826,7 +795,6 @@ PhaseRow = tuple[TimeCellRecord, str | None, PhaseRecord]
 
 
 def _phase_rows(record: TimeRecord) -> Iterator[PhaseRow]:
-    """Yield a row per measured or predicted phase of each cell; a cell without phases has one row without numbers."""
     nothing = PhaseRecord(wall=None, device=None, enqueue_median_s=None)
     for cell in record.cells:
         yield from ((cell, phase, found) for phase, found in cell.phases.items())
@@ -848,7 +816,6 @@ def _predicted_s(row: PhaseRow, name: str) -> float | None:
 
 
 def _device_name(row: PhaseRow) -> str | None:
-    """Return the name of the device of this row; for a prediction, the simulated GPU."""
     cell = row[0]
     if cell.prediction:
         return cell.prediction.gpu

@@ -103,7 +103,6 @@ class ParallelExecutor:
         ]
 
     def _finished(self, unfinished: set[str], job: Job) -> Iterator[Event]:
-        """Yield the events of a shard that has ended, including an outcome for each of its unfinished cells."""
         for event in self._of_finished_cells(job.events()):
             yield event
             if isinstance(event, CellFinished):
@@ -113,10 +112,7 @@ class ParallelExecutor:
             yield CellFinished(at_s=time.time(), cell=key, outcome=outcome, detail=why)
 
     def _of_finished_cells(self, events: Sequence[Event]) -> Iterator[Event]:
-        """Yield the events of a shard for the run's log: those of finished cells, and those not tied to a cell.
-
-        Each CellStarted event receives the cell's position in the run and the host of the shard.
-        """
+        """Yield the events of a shard for the run's log: those of finished cells, and those not tied to a cell."""
         finished = {
             event.cell for event in events if isinstance(event, CellFinished) and event.outcome != "interrupted"
         }

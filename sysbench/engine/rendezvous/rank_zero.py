@@ -119,10 +119,7 @@ def _listening(own: LaunchedRank) -> socket.socket:
 def _admit(
     taken: socket.socket, own: LaunchedRank, hello: Hello, connections: dict[int, Connection], hosts: dict[int, str]
 ) -> None:
-    """Accept a rank; ignore a client that is not a rank.
-
-    Raises UsageError for a rank that does not match this run, after sending it the reason.
-    """
+    """Accept a rank; ignore a client that is not a rank."""
     connection = connected(taken)
     try:
         with limited(connection):
