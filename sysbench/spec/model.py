@@ -320,11 +320,13 @@ def _is_empty(value: object) -> bool:
 
 def _optimizers(value: object) -> tuple[str, ...]:
     words = split_words(value)
-    return tuple(code_reference(word) if ":" in word else _OPTIMIZER(word)[0] for word in words)
+    # `adamw` is its implementation that torch chooses on a GPU.
+    named = (code_reference(word) if ":" in word else _OPTIMIZER(word)[0] for word in words)
+    return tuple(dict.fromkeys("foreach" if word == "adamw" else word for word in named))
 
 
 OPTIMIZERS = (*get_args(AdamW), *get_args(OtherOptimizer))
-_OPTIMIZER = choices("an optimizer", OPTIMIZERS)
+_OPTIMIZER = choices("an optimizer", ("adamw", *OPTIMIZERS))
 
 BATCH = Axis("extent", "batch {}", order=31, name_order=25, comparison="controlled")
 
@@ -477,7 +479,7 @@ class ModelSpec(RunSpec):
         ),
     ] = Field(
         default=("foreach",),
-        description="AdamW as torch.optim implements it: for-loop, foreach, fused; or torch's sgd (no momentum), "
+        description="AdamW as torch.optim implements it: for-loop, foreach (or adamw), fused; or torch's sgd (no momentum), "
         "adafactor, or muon (AdamW outside blocks); or AdamW with moments of few bits: adamw-8bit and adamw-4bit (by "
         "torchao), adamw-8bit-paged (by bitsandbytes). With --model also module:factory for your own optimizer.",
     )

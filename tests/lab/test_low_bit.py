@@ -119,7 +119,7 @@ def test_an_8_bit_update_moves_fewer_bytes_than_a_fused_one_and_a_4_bit_one_more
 @pytest.mark.parametrize(
     ("fields", "device", "line"),
     [
-        ({"optimizer": "adamw-8"}, "cuda", "Did you mean adamw-8bit"),
+        ({"optimizer": "adamw8bit"}, "cuda", "Did you mean adamw-8bit"),
         ({"optimizer": "adamw-8bit-paged"}, "cpu", "it needs CUDA. Nearest: adamw-8bit"),
         ({"optimizer": "adamw-8bit-paged", "ranks": 2, "strategy": "fsdp2"}, "cuda", "parameters of fsdp2. Nearest"),
     ],

@@ -46,8 +46,8 @@ def _measure_by_tracking_tensors(cell: MemoryCell, device: DeviceInfo, artifact:
         raise UnavailableError(f"tensors inside a compiled step cannot be tracked on {device.torch_name}")
     if cell.optimizer in LOW_BIT and "optimizer" in cell.phases:
         raise UnavailableError(
-            f"--optimizer {cell.optimizer} is compiled, and its tensors cannot be tracked on {device.torch_name}: measure "
-            "on a GPU, or --simulate one"
+            f"--optimizer {cell.optimizer} is compiled, and its tensors cannot be tracked on {device.torch_name}: "
+            "measure on a GPU, or --simulate one"
         )
     target, unlimited_gpu = torch_device(device), Gpu(device.name, 2**50, context_bytes=0)
     mesh = mesh_of(cell.strategy, cell.ranks, target.type) if cell.strategy else None

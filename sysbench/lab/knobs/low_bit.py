@@ -1,8 +1,8 @@
 """AdamW with moments of 8 or 4 bits: codes in blocks, with an fp32 scale for each block.
 
-Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2021; Li et al., "Memory Efficient Optimizers with 4-bit
-States", 2023. The implementations are torchao's, which torch.compile turns into kernels, and bitsandbytes', which brings
-its own. Neither runs without data: there, `BlockwiseAdamW` requests the memory that they request.
+Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2021; Li et al., "Memory Efficient Optimizers with
+4-bit States", 2023. The implementations are torchao's, which torch.compile turns into kernels, and bitsandbytes', which
+brings its own. Neither runs without data: there, `BlockwiseAdamW` requests the memory that they request.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ FORMATS: Mapping[str, BlockFormat] = {
     "adamw-4bit": BlockFormat("torchao", "AdamW4bit", bits=4, block=128, entries=16),
     "adamw-8bit-paged": BlockFormat("bitsandbytes", "PagedAdamW8bit", bits=8, block=256, entries=256),
 }
-"""By optimizer: as in optim/subclass_8bit.py and subclass_4bit.py of torchao 0.18, optim/optimizer.py of bitsandbytes 0.50."""
+"""By optimizer, as stored by torchao 0.18 (optim/subclass_8bit.py and subclass_4bit.py) and bitsandbytes 0.50
+(optim/optimizer.py)."""
 
 
 def low_bit_optimizer(groups: list[dict[str, Any]], choice: str, learning_rate: float) -> torch.optim.Optimizer:
