@@ -480,8 +480,9 @@ class ModelSpec(RunSpec):
     ] = Field(
         default=("foreach",),
         description="AdamW as torch.optim implements it: for-loop, foreach (or adamw), fused; or torch's sgd (no "
-        "momentum), adafactor, or muon (AdamW outside blocks); or AdamW with moments of few bits: adamw-8bit and adamw-4bit (by "
-        "torchao), adamw-8bit-paged (by bitsandbytes). With --model also module:factory for your own optimizer.",
+        "momentum), adafactor, or muon (AdamW outside blocks); or AdamW with moments of few bits: adamw-8bit and "
+        "adamw-4bit (by torchao), adamw-8bit-paged (by bitsandbytes). With --model also module:factory for your own "
+        "optimizer.",
     )
     checkpoint: Annotated[Checkpoints, Option(metavar="CHOICE,…", panel=STEP, values=CHECKPOINTS)] = Field(
         default=(NONE,),
