@@ -20,7 +20,7 @@ def fold(events: Iterable[Event]) -> FitRecord:
 def _cell_record(cell: FitCell, seen: CellEvents, run: Run) -> FitCellRecord:
     return FitCellRecord(
         **run_record.model_cell_fields(cell, seen),
-        cautions=list(cautions.assumptions(seen)),
+        cautions=list(cautions.assumptions(cell, seen)),
         explained=seen.last(PeakExplained),
         trials=[each.as_record(Trial) for each in seen.all(CombinationTried)],
         price_per_hour=run.started.spec.get("price", {}),
