@@ -222,6 +222,5 @@ def _traced(step: ModelCell, gpu: Gpu, with_modules: bool) -> tuple[Trace, StepR
 
 @lru_cache(maxsize=CACHED_TRACES)
 def _replay_cache(step: ModelCell, gpu: Gpu, with_modules: bool, workspaces: Workspaces, allocator: str) -> ReplayCache:
-    """Return the replays of the step with these options of the allocator, on GPUs with these workspaces."""
     _, recording = _traced(step, gpu, with_modules)
     return ReplayCache(recording.with_workspaces(workspaces), AllocatorSettings.of(allocator))

@@ -47,7 +47,6 @@ class FitScreen(CellScreen[FitState]):
 
     @staticmethod
     def result(cell: CellState) -> str:
-        """Return the number of combinations that were tried and of those that fit, or of GPUs with a limit."""
         if cell.extents:
             return f"limits of {len({each.gpu for each in cell.extents})} GPUs"
         if not cell.tried:
@@ -55,12 +54,10 @@ class FitScreen(CellScreen[FitState]):
         return f"{len(cell.tried)} combinations tried, {sum(each.fits for each in cell.tried)} fit"
 
     def where(self, cell: CellState) -> str:
-        """Return the simulated GPUs."""
         gpus = cell.cell.on
         return f"simulated for {', '.join(gpus) if len(gpus) <= MAX_NAMED_GPUS else f'{len(gpus)} GPUs'}"
 
     def progress(self, cell: CellState) -> Progress:
-        """Return what was tried last."""
         if cell.extents:
             found = cell.extents[-1]
             done = f"{len(cell.extents)} of {2 * len(cell.cell.on)} limits"

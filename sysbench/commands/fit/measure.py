@@ -119,7 +119,6 @@ class Simulations:
 
 
 def _unlimited(step: ModelCell, gpu: str, *, with_modules: bool = False) -> Replay:
-    """Return the replay of a step on a GPU like this one with enough memory."""
     replay, _ = SimulatedStep(step, gpu, with_modules=with_modules, memory_bytes=UNLIMITED_BYTES).memory
     return replay
 
