@@ -139,9 +139,12 @@ class TrainingStep:
         return self._losses[-1] if self._losses else None
 
     def optimizer_state(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each tensor of the optimizer's state, after its parameter."""
+        """Yield each tensor of the optimizer's state, after its parameter; of a state in blocks, each of its parts."""
         for parameter, states in self._optimizer.state.items() if self._optimizer is not None else ():
-            yield from ((parameter, state) for state in states.values() if isinstance(state, Tensor))
+            for state in filter(_is_tensor, states.values()):
+                # The names of the parts, as torchao's subclasses of Tensor declare them.
+                parts = getattr(state, "tensor_attrs", None)
+                yield from [(parameter, getattr(state, name)) for name in parts] if parts else [(parameter, state)]
 
     @property
     def keeps_whole_gradients(self) -> bool:
@@ -245,6 +248,10 @@ def workload_of(
         return own_workload(cell, cell.own, device)
     assert cell.shape is not None
     return built_in_workload(cell, cell.shape, device, trial)
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor)
 
 
 def _whole_logits(*, is_loss: bool) -> AbstractContextManager[None]:

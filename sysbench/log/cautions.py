@@ -13,6 +13,8 @@ from sysbench.command import Kind, command_of
 from sysbench.log.collect import CellEvents, Run
 from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsProbe, ThreadsTried
 from sysbench.log.outcomes import Caution
+from sysbench.spec.cell import RunCell
+from sysbench.spec.knobs import modelled_parts
 from sysbench.spec.model import ModelCell, Sync
 
 WIDE_INTERVAL = 0.05
@@ -37,8 +39,14 @@ launch queue (1,024 entries in CUDA) takes far longer to drain.
 """
 
 
-def assumptions(seen: CellEvents) -> Iterator[Caution]:
-    """Yield a caution if a simulation of the user's model assumed how many elements its masks select."""
+def assumptions(cell: RunCell, seen: CellEvents) -> Iterator[Caution]:
+    """Yield what a simulation assumed: how many elements masks select, and what a library does that has no data."""
+    if cell.simulated is not None and cell.step is not None and (modelled := modelled_parts(cell.step)):
+        yield Caution(
+            code="modelled",
+            message=f"modelled, not traced: {'; '.join(modelled)}",
+            remedy="measure on a GPU with the library installed",
+        )
     model = seen.last(OwnModelBuilt)
     if model is not None and model.assumed:
         yield Caution(

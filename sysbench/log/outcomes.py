@@ -128,6 +128,7 @@ CautionCode = Literal[
     "calibration-differs",
     "operators-unknown",
     "selection-assumed",
+    "modelled",
     "host-time-missing",
     "device-unused",
 ]

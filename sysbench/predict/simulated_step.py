@@ -110,6 +110,14 @@ class SimulatedStep:
         return Gpu.of(self._hardware).with_nccl_memory(self.cell.strategy, self.cell.ranks)
 
     @property
+    def kernels(self) -> Gpu:
+        """Return a GPU without a memory limit that launches the same kernels: GPUs that share it share a trace.
+
+        Raises UnavailableError for a step that cannot be simulated.
+        """
+        return self._step[1]
+
+    @property
     def _step(self) -> tuple[ModelCell, Gpu, bool]:
         """Return the arguments of `_traced`: the cell, a GPU that launches the same kernels, and `with_modules`.
 
@@ -200,8 +208,11 @@ def doubts(gpu: Hardware) -> Iterator[str]:
 
 
 def _unlimited_gpu(step: ModelCell, gpu: Gpu) -> Gpu:
-    """Return a GPU without a memory limit that launches the same kernels."""
-    return Gpu("", UNLIMITED_BYTES, gpu.compute_capability if step.attention != "naive" else (8, 0))
+    """Return a GPU without a memory limit that launches the same kernels.
+
+    Only fused attention depends on the GPU's generation, and several generations have the same kernels.
+    """
+    return Gpu("", UNLIMITED_BYTES, gpu.attention_generation if step.attention != "naive" else (8, 0))
 
 
 @lru_cache(maxsize=CACHED_TRACES)

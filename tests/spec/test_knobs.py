@@ -18,6 +18,7 @@ from sysbench.errors import SpecError
         ({"cross_entropy": "chunk"}, "Did you mean chunked?"),
         ({"cross_entropy": "chunked-0"}, "Did you mean chunked"),
         ({"optimizer": "muom"}, "Did you mean muon?"),
+        ({"optimizer": "adam"}, "Did you mean adamw?"),
         ({"precision": "bf16-tru"}, "Did you mean bf16-true?"),
         ({"allocator": "expandabel"}, "Did you mean expandable?"),
         ({"lora": "-1"}, "-1 is out of range: it must be 0 or more"),
@@ -71,3 +72,7 @@ def test_a_cell_without_knobs_keeps_its_key() -> None:
     (turned,) = TimeSpec(ctx=16, checkpoint="full").cells()
     assert "checkpoint" not in plain.model_dump(mode="json")
     assert plain.key != turned.key
+
+
+def test_adamw_is_its_implementation_that_torch_chooses_on_a_gpu() -> None:
+    assert TimeSpec(optimizer="adamw,fused,foreach").optimizer == ("foreach", "fused")  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def cell_cautions(
         return []
     rules: tuple[Iterable[Caution], ...] = (
         record.prediction.cautions() if record.prediction else (),
-        assumptions(seen),
+        assumptions(cell, seen),
         _incompleteness_cautions(record, summary),
         _precision_cautions(cell, summary),
         _overhead_cautions(record, summary),
