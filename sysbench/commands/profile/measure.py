@@ -44,7 +44,7 @@ def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> 
     target = torch_device(device)
     with ExitStack() as settings:
         settings.enter_context(matmul_precision(cell.precision))
-        if cell.execution == "compiled" or cell.attention == "flex":
+        if cell.is_compiled or cell.attention == "flex":
             settings.enter_context(fresh_compiler())
         yield from _run_stages(cell, target, artifact)
 
@@ -106,7 +106,7 @@ def _profile_steps(cell: ProfileCell, step: TrainingStep, device: torch.device, 
     recorded step; later steps follow one another as in training.
     """
     # Compiled models have no module ranges: the ranges would be compiled with the model or cause graph breaks.
-    model = step.work.model if cell.execution == "eager" else None
+    model = step.work.model if not cell.is_compiled else None
     warm_up = partial(_time_step, step, device)
     with gc_paused(collect_first=True), recorder.recording(warm_up), visible_to(recorder.ranges, model):
         max_over_ranks()

@@ -48,7 +48,7 @@ def run(
     try:
         with ExitStack() as settings:
             settings.enter_context(matmul_precision(cell.precision))
-            if cell.execution == "compiled" or cell.attention == "flex":
+            if cell.is_compiled or cell.attention == "flex":
                 settings.enter_context(fresh_compiler())
             yield from _run_stages(cell, target, clock or clock_for(target))
     finally:
@@ -57,7 +57,7 @@ def run(
 
 def _run_stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Event]:
     allocator.release(device)  # memory left by an earlier cell would count towards the peak of this one
-    step = yield from built_step(cell, device, lambda step: clock.measure(step.phases, "step").wall_s)
+    step = yield from built_step(cell, device, lambda step: _measure_step(step, cell, clock).wall_s)
     if cell.warmup:
         yield stage_entered(cell.key, "warming-up")
     for index in range(cell.warmup):
@@ -100,7 +100,7 @@ def _measure_steps(cell: TimeCell, step: TrainingStep, device: torch.device, clo
         host_rss_peak_bytes=peaks.host_rss_bytes,
     )
     # Compiled code has a fixed number of threads: trying another number would recompile the step.
-    compiles = cell.execution == "compiled" or cell.attention == "flex"
+    compiles = cell.is_compiled or cell.attention == "flex"
     if device.type == "cpu" and threads > 1 and is_disturbed and not compiles and cell.ranks == 1:
         yield _measure_on_fewer_threads(cell, step, median(steps_s), clock)
 
