@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sysbench import units
-from sysbench.commands.fit.record import CombinationTried
+from sysbench.commands.fit.record import CombinationEstimated, CombinationTried
 from sysbench.commands.fit.spec import FitCell
 from sysbench.commands.fit.suggestions import words
 from sysbench.render.dashboard import run_state
@@ -20,6 +20,8 @@ class CellState(run_state.CellState):
 
     cell: FitCell
     tried: tuple[CombinationTried, ...] = ()
+    estimated: int = 0
+    last: CombinationTried | CombinationEstimated | None = None
 
 
 FitState = RunState[CellState]
@@ -27,12 +29,15 @@ FitState = RunState[CellState]
 _HANDLERS = run_state.handlers(
     FitState,
     CellState,
-    {CombinationTried: cell_handler(lambda cell, event: replace(cell, tried=(*cell.tried, event)))},
+    {
+        CombinationTried: cell_handler(lambda cell, event: replace(cell, tried=(*cell.tried, event), last=event)),
+        CombinationEstimated: cell_handler(lambda cell, event: replace(cell, estimated=cell.estimated + 1, last=event)),
+    },
 )
 
 
 class FitScreen(CellScreen[FitState]):
-    """The display of a run: the combination that was tried last."""
+    """The display of a run: the last combination."""
 
     initial = FitState()
     advance = staticmethod(partial(run_state.advance, _HANDLERS))
@@ -40,20 +45,21 @@ class FitScreen(CellScreen[FitState]):
 
     @staticmethod
     def result(cell: CellState) -> str:
-        """Return the number of combinations that were tried, and how many of them fit."""
+        """Return the number of combinations that were simulated, and how many of them fit."""
         if not cell.tried:
             return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
-        return f"{len(cell.tried)} combinations tried, {sum(each.fits for each in cell.tried)} fit"
+        return f"{len(cell.tried)} combinations simulated, {sum(each.fits for each in cell.tried)} fit"
 
     def where(self, cell: CellState) -> str:
         """Return the simulated GPUs."""
         return f"simulated for {', '.join(cell.cell.on)}"
 
     def progress(self, cell: CellState) -> Progress:
-        """Return what was tried last."""
-        if not cell.tried:
+        """Return how many combinations were estimated and simulated, the last one, and the last simulated memory."""
+        if cell.last is None or not cell.tried:
             return Progress()
-        last = cell.tried[-1]
-        spare = f"{units.size(abs(last.margin_bytes))} {'to spare' if last.fits else 'missing'}"
-        tried = f"{len(cell.tried)} tried, last: {words(last.changes) or 'as asked'}"
-        return Progress(texts=((tried, ""), (f"{last.gpu}: {spare}", "bold")))
+        estimated = f"{cell.estimated} estimated, " if cell.estimated else ""
+        counts = f"{estimated}{len(cell.tried)} simulated, last: {words(cell.last.changes) or 'as asked'}"
+        simulated = cell.tried[-1]
+        spare = f"{units.size(abs(simulated.margin_bytes))} {'to spare' if simulated.fits else 'missing'}"
+        return Progress(texts=((counts, ""), (f"{simulated.gpu}: {spare}", "bold")))

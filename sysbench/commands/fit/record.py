@@ -68,6 +68,15 @@ class CombinationTried(Trial, Event):
     cell: str
 
 
+class CombinationEstimated(Event):
+    """A combination of changes was estimated from simulations of the model with few layers."""
+
+    event: Literal["combination_estimated"] = "combination_estimated"
+    cell: str
+    gpu: str
+    changes: dict[str, Any]
+
+
 class Cause(Frozen):
     """A part of the peak of the step as asked."""
 
@@ -97,6 +106,8 @@ class FitCellRecord(ModelCellRecord):
     source: Literal["simulated"] = "simulated"
     explained: PeakExplained | None
     trials: list[Trial]
+    estimated: Count = 0
+    """Number of combinations and GPUs that were estimated from the model with few layers, and not simulated whole."""
     price_per_hour: dict[str, PerSecond]
     """Price of a GPU hour by GPU, as given by the user."""
     training_tokens: Count | None
