@@ -95,5 +95,4 @@ def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cel
 
 
 def sheet(cells: Sequence[RunCell], device: Hardware | None = None) -> Sheet:
-    """Return the plan of a run, with the axis values that all cells share above it."""
     return Sheet((*axes.subject(cells), *axes.effort(cells)), (plan(cells, device),))

@@ -78,10 +78,7 @@ class RunResult:
 
 
 def options_of(kind: Kind, given: Given) -> Any:
-    """Return the validated options of a command; names of earlier runs are replaced by their files.
-
-    Raises UsageError for invalid options, and LogError unless each name matches exactly one run of this command.
-    """
+    """Return the validated options of a command; names of earlier runs are replaced by their files."""
     options = validated(command_of(kind).options_class, given)
     source, resume = getattr(options, "source", None), options.resume
     found: Given = {}
@@ -97,10 +94,7 @@ def options_of(kind: Kind, given: Given) -> Any:
 
 
 def find_run_file(kind: Kind, path: Path, directory: Path) -> Path:
-    """Return the file of the earlier run named `path`, or `path` itself if it is a path rather than a name.
-
-    Raises LogError unless the name matches exactly one run.
-    """
+    """Return the file of the earlier run named `path`, or `path` itself if it is a path rather than a name."""
     if storage.exists(path) or path.suffix or path.name != str(path):
         return path
     from sysbench.log import runs
@@ -191,10 +185,7 @@ def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunSurr
 
 
 def perform(spec: RunSpec, options: RunOptions, surroundings: RunSurroundings = ALONE) -> RunResult:
-    """Run the cells and write the requested files.
-
-    Raises the exceptions of `run_cells`, UsageError for an unknown file format, and OutputError for an unwritable file.
-    """
+    """Run the cells and write the requested files."""
     _refuse_unwritable(spec.kind, options)
     record = run_cells(spec, options, surroundings)
     command = command_of(spec.kind)
@@ -223,7 +214,6 @@ def refuse_invalid_output(spec: RunSpec, options: RunOptions) -> None:
 
 
 def refuse_unknown_tables(kind: Kind, options: RecordOptions) -> None:
-    """Raise UsageError if a requested table does not exist in this command."""
     tables = command_of(kind).part("tables") if options.tables else {}
     for name in options.tables:
         if name not in tables:
@@ -266,7 +256,6 @@ def _advise_on_shared_memory(spec: RunSpec, options: RunOptions) -> None:
 
 
 def refuse_unknown_columns(spec: RunSpec, options: RunOptions) -> None:
-    """Raise UsageError if a requested column does not exist in any table of this run."""
     if not options.columns:
         return
     from sysbench.render import declared
@@ -291,7 +280,6 @@ def resumed_spec_fields(kind: Kind, path: Path | None) -> Given:
 
 
 def show_plan(spec: RunSpec, options: RunOptions) -> None:
-    """Show the plan of a run; raises UsageError for a cell that cannot run anywhere."""
     from sysbench.engine.plan import refuse_impossible
 
     cells: list[RunCell] = list(spec.cells())

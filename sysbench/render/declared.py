@@ -195,9 +195,8 @@ class DeclaredTable:
 
     `outcome_of` returns the outcome (`oom`) of a row without numbers: the most important column shows the outcome, and
     the other columns are empty. A table without rows is omitted, unless `keep_empty` is set. `name_of` names the tables
-    of different parts (`grid-forward`). The tables in `below` follow this one. `needs` names what a record without rows
-    lacks, as the object of "it needs …"; empty if every record has rows. Rows about a cell that cautions exclude from
-    findings about `about` are marked.
+    of different parts (`grid-forward`). `needs` names what a record without rows lacks, as the object of "it needs …";
+    empty if every record has rows. Rows about a cell that cautions exclude from findings about `about` are marked.
     """
 
     name: str
@@ -213,14 +212,12 @@ class DeclaredTable:
     name_of: Callable[[Any], str] | None = None
     keep_empty: bool = False
     about: Subject = "times"
-    below: tuple[DeclaredTable, ...] = ()
     needs: str = ""
 
     def __call__(self, record: Any) -> list[Table]:
         """Return the tables for a record; none if the record lacks their data."""
         parts = [part for part in self.parts(record) if self.when(part)]
-        found = [self._table(part, rows) for part in parts if (rows := tuple(self.rows(part))) or self.keep_empty]
-        return [*found, *(table for each in self.below for table in each(record))]
+        return [self._table(part, rows) for part in parts if (rows := tuple(self.rows(part))) or self.keep_empty]
 
     def names(self, axis_values: AxisValues) -> Iterator[ColumnName]:
         """Yield the names of all columns except the leading ones, given the values of each axis."""
@@ -233,8 +230,6 @@ class DeclaredTable:
                 found = dict(zip(places, combination, strict=True))
                 column = _column(bound, found, 0, "")
                 yield ColumnName(column.key, column.title, column.group)
-        for below in self.below:
-            yield from below.names(axis_values)
 
     def _table(self, part: Any, rows: Sequence[Any]) -> Table:
         outcomes = [self.outcome_of(row) for row in rows]

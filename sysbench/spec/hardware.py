@@ -30,6 +30,7 @@ from sysbench.errors import LogError, UsageError, unknown
 from sysbench.spec.axes import split_words
 from sysbench.spec.axis import Axis
 from sysbench.spec.model import Precision
+from sysbench.spec.quantities import PerSecond
 
 PACKAGE = Path(__file__).parent.parent
 
@@ -255,6 +256,10 @@ def parse_prices(value: object) -> dict[str, float]:
             raise ValueError(f"{text} is not GPU=PRICE, such as h100=2.5") from None
         found[parse_gpus(name)[0]] = price
     return found
+
+
+Prices = Annotated[dict[str, PerSecond], BeforeValidator(parse_prices)]
+"""Price of an hour by GPU slug, in any currency."""
 
 
 def parse_gpus_or_stored(value: object, info: ValidationInfo) -> tuple[str, ...]:

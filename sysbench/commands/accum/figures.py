@@ -62,11 +62,7 @@ class Chart:
 
 
 def write(path: Path, record: RunRecord[AccumCellRecord]) -> Iterator[Path]:
-    """Draw a figure for each experiment with results, and yield the path of each file.
-
-    If the run has several experiments, file names include the experiment: `x-norm.png`. Raises UsageError for an
-    unknown picture format, and OutputError for a file that cannot be written.
-    """
+    """Draw a figure for each experiment with results, and yield the path of each file."""
     cells = [cell for cell in record.cells if cell.outcome == "ok"]
     for cell in cells:
         words = [str(word) for word in (cell.experiment, cell.axes.get("size")) if word]
@@ -76,7 +72,6 @@ def write(path: Path, record: RunRecord[AccumCellRecord]) -> Iterator[Path]:
 
 
 def draw(cell: AccumCellRecord) -> Figure:
-    """Draw the figure of one experiment, with its finding below."""
     title, charts = _CHARTS[cell.experiment](cell)
     heading = Heading(title, cell.device.name if cell.device else "")
     return _draw_types(cell, heading) if cell.experiment == "autocast" else _draw_charts(cell, heading, charts)
@@ -257,7 +252,6 @@ def _draw_types(cell: AccumCellRecord, heading: Heading) -> Figure:
 
 
 def of_run(record: AccumRecord) -> Iterator[LazyFigure]:
-    """Yield a figure for each experiment with results."""
     for cell in record.cells:
         if cell.outcome == "ok":
             name = " ".join(filter(None, (cell.cell.experiment, cell.cell.size)))

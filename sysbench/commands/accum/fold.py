@@ -40,7 +40,6 @@ _NUMBERED = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 def fold(events: Iterable[Event]) -> AccumRecord:
-    """Return the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
     return AccumRecord(**run_record.run_fields(run), cells=cells)
 

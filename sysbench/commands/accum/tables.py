@@ -22,7 +22,6 @@ LONGEST_DETAIL = 240
 
 
 def sheet(record: AccumRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     devices = dict.fromkeys(cell.device.name for cell in record.cells if cell.device)
     remarks = []
     for cell in record.cells:
@@ -38,7 +37,6 @@ def sheet(record: AccumRecord, names: Iterable[str] = (), selection: Selection |
 
 
 def tables_for(record: AccumRecord, names: Iterable[str] = ()) -> list[Table]:
-    """Return the tables called `names`; by default those that belong to the experiments in the record."""
     chosen = tuple(names)
     if not chosen:
         alone = [(cell, record.model_copy(update={"cells": [cell]})) for cell in record.cells]
@@ -47,7 +45,6 @@ def tables_for(record: AccumRecord, names: Iterable[str] = ()) -> list[Table]:
 
 
 def plan(cells: Sequence[AccumCell], _: Hardware | None = None) -> Sheet:
-    """Return the plan of a run, with one row per experiment."""
     columns = (Column("experiment", "experiment"), Column("model", "model"), Column("formats", "formats"))
     rows = tuple((cell.experiment, cell.size or EMPTY_CELL, ", ".join(cell.dtypes)) for cell in cells)
     title = f"{len(cells)} experiment{'' if len(cells) == 1 else 's'}"
@@ -475,5 +472,4 @@ TABLES: dict[str, DeclaredTable] = {
 
 
 def usual(spec: AccumSpec) -> tuple[str, ...]:
-    """Return the names of the default tables for a run of this spec."""
     return ("sums", "formats", "dtypes", "norm", "scaling", "matmul")

@@ -80,7 +80,6 @@ _USER_STYLES: Final = (
 
 
 def look(implementation: str, everything: Sequence[str]) -> LineStyle:
-    """Return the style of an implementation; `everything` lists all implementations of the run."""
     if implementation in _STYLES:
         return _STYLES[implementation]
     own = [name for name in everything if name not in _STYLES]
@@ -388,7 +387,6 @@ TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "sa
 
 
 def of_run(record: AttentionRecord) -> Iterator[LazyFigure]:
-    """Yield curves for every setting, and heat maps for settings with several head dimensions."""
     groups = axes_of_cells.group_ignoring(record.cells, *SWEPT)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
@@ -399,12 +397,7 @@ def of_run(record: AttentionRecord) -> Iterator[LazyFigure]:
 
 
 def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | None = None) -> Iterator[Path]:
-    """Write the requested figures, one file per setting, and yield the path of each file.
-
-    With several settings (batches, precisions, devices), file names contain the number of the setting. No file is
-    written for a setting without results. Raises UsageError for an unknown picture format, and OutputError if a file
-    cannot be written.
-    """
+    """Write the requested figures, one file per setting, and yield the path of each file."""
     groups = axes_of_cells.group_ignoring(record.cells, *SWEPT)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
@@ -474,10 +467,7 @@ def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
 
 
 def panel(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> Panel | None:
-    """Return the curves of one quantity; None if there are no values.
-
-    All cells have the same setting and head dimension.
-    """
+    """Return the curves of one quantity; None if there are no values."""
     curves = tuple(curve for name in implementations(cells) if (curve := _curve(cells, name, quantity)) is not None)
     if not any(curve.points for curve in curves):
         return None
@@ -522,7 +512,6 @@ def _modelled(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> str:
 
 
 def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> HeatMap | None:
-    """Return the heat map of one quantity of one implementation; None if there is nothing to show."""
     own_cells = [cell for cell in cells if cell.cell.implementation == name]
     if not any(value(cell, quantity) is not None or cell.lacks_memory for cell in own_cells):
         return None

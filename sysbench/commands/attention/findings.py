@@ -62,12 +62,10 @@ LARGEST: Final = 2
 
 
 def dims(cells: Iterable[AttentionCellRecord]) -> list[int]:
-    """Return the head dimensions of these cells, ascending."""
     return sorted({cell.cell.dim for cell in cells})
 
 
 def implementations(cells: Iterable[AttentionCellRecord]) -> list[str]:
-    """Return the implementations of these cells, in the order of the run."""
     return list(dict.fromkeys(cell.cell.implementation for cell in cells))
 
 
@@ -100,7 +98,6 @@ def value(cell: AttentionCellRecord, quantity: Quantity) -> float | None:
 
 
 def subject_of(quantity: Quantity) -> Subject:
-    """Return what a quantity is about: times or memory."""
     return "memory" if quantity == "saved" else "times"
 
 
@@ -128,7 +125,6 @@ def growth(
 
 
 def frontier(cells: Iterable[AttentionCellRecord]) -> list[Limit[AttentionCellRecord]]:
-    """Return the sequence lengths at which the rows of cells run out of memory, where known."""
     return limits(cells, "seq", lambda cell: cell.outcome == "ok", lambda cell: cell.lacks_memory)
 
 
@@ -226,10 +222,7 @@ class Lead:
 
 
 def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
-    """Return the fastest implementation for each range of sequence lengths, ascending.
-
-    All cells have the same setting and head dimension.
-    """
+    """Return the fastest implementation for each range of sequence lengths, ascending."""
     best: list[tuple[int, str, frozenset[str]]] = []
     for row in sorted(group_ignoring(cells, "implementation"), key=lambda row: row[0].cell.seq):
         timed = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
@@ -247,7 +240,6 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
 
 
 def findings(record: AttentionRecord) -> Iterator[Statement]:
-    """Yield all findings, setting by setting; if there are several settings, each sentence names its setting."""
     for setting, cells in named_groups(record.cells, *SWEPT):
         dim = usual_dim(cells)
         believed, known = reliable(cells), reliable(cells, "memory")

@@ -39,17 +39,14 @@ class CellState(run_state.CellState):
 
     @property
     def forward(self) -> float | None:
-        """Median forward time so far, in seconds."""
         return statistics.median(self.forward_s) if self.forward_s else None
 
     @property
     def backward(self) -> float | None:
-        """Median backward time so far, in seconds."""
         return statistics.median(self.backward_s) if self.backward_s else None
 
     @property
     def expected_calls(self) -> int:
-        """Number of calls of both phases, including warm-up."""
         return 2 * (self.cell.warmup + self.cell.repeats)
 
 
@@ -143,16 +140,13 @@ class AttentionScreen(CellScreen[AttentionState]):
 
     @staticmethod
     def result(cell: CellState) -> str:
-        """Return the result of a cell on one line."""
         return result(cell)
 
     @classmethod
     def labelled(cls, cell: CellState) -> tuple[str, ...]:
-        """Return the axes that name a cell."""
         return _NAMED
 
     def quantities(self) -> Sequence[Quantity]:
-        """Return kept memory if nothing is timed, otherwise forward and backward times."""
         now = self.state.current_cell
         if now is not None and now.cell.simulated:
             return (_quantity("kept for backward", "bytes", lambda cell: cell.saved_bytes),)
@@ -162,15 +156,12 @@ class AttentionScreen(CellScreen[AttentionState]):
         )
 
     def remaining_s(self) -> float | None:
-        """Return the remaining seconds of the run, estimated from finished cells."""
         return left_s(self.state, self.now_s)
 
     def subject(self, cell: CellState) -> Sequence[str]:
-        """Return phrases for the implementation and the input."""
         return [*axes.subject([cell.cell]), *(["causal"] * cell.cell.causal)]
 
     def progress(self, cell: CellState) -> Progress:
-        """Return the number of calls, and the medians so far."""
         if not cell.calls:
             return Progress()
         calls = min(cell.calls, cell.expected_calls)

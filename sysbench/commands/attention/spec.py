@@ -136,7 +136,6 @@ class AttentionSpec(RunSpec):
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Fields without an effect on this run."""
         return ("warmup", "repeats", "budget", "cold") if self.simulate else ()
 
     def cells(self) -> Iterator[AttentionCell]:

@@ -379,7 +379,6 @@ PARTS: Mapping[Part, Callable[[CalibrateCell, Bench], Iterator[Timed]]] = {
 
 
 def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
-    """Run the measurements of one part. Raises UnavailableError if the device does not support it."""
     if cell.timed is not None:
         yield from _rates_of_timed_run(cell, cell.timed)
         return

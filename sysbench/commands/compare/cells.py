@@ -43,7 +43,6 @@ class Matching:
 
 
 def refuse_unknown_axes(across: Iterable[str]) -> None:
-    """Raise UsageError for an unknown axis in `--across`."""
     for name in across:
         if name not in acceptable_axes():
             raise UsageError(f"--across {unknown(name, 'an axis', acceptable_axes())}")
@@ -165,7 +164,6 @@ def distinct_values(cells: Iterable[Axes], axis: str) -> tuple[str, ...]:
 
 
 def value_text(value: object) -> str:
-    """Return the value of an axis as text."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -211,7 +209,6 @@ class Occurrence:
 
     @cached_property
     def measures(self) -> Measures:
-        """The numbers to compare."""
         return measures_of(self.record)
 
 
@@ -231,7 +228,6 @@ class SideCell:
 
     @property
     def latest_record(self) -> CellRecord:
-        """The record of the latest occurrence."""
         return self.latest.record
 
     def times(self, quantity: str, *, complete_only: bool = False) -> dict[int, list[float]]:
@@ -263,12 +259,10 @@ class Side:
     cells: tuple[SideCell, ...] = field(default=())
 
     def of_kind(self, kind: Kind) -> list[SideCell]:
-        """Return the cells of one command, in order of first appearance."""
         return [cell for cell in self.cells if cell.kind == kind]
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Commands that have cells, in order of first appearance."""
         return tuple(dict.fromkeys(cell.kind for cell in self.cells))
 
 

@@ -77,12 +77,10 @@ class MemoryComparison(Frozen):
 
     @property
     def a(self) -> int:
-        """Bytes in A."""
         return self.a_bytes
 
     @property
     def b(self) -> int:
-        """Bytes in B."""
         return self.b_bytes
 
 
@@ -136,7 +134,6 @@ class CellComparison(Frozen):
 
     @property
     def numbers(self) -> Sequence[MemoryComparison | AmountComparison]:
-        """Memory and all other numbers without samples."""
         return [*self.memory, *self.amounts]
 
 
@@ -184,7 +181,6 @@ class GateRecord(Frozen):
 
     @property
     def holds(self) -> bool:
-        """Whether B passes the gate."""
         return not self.failed and not (self.strict and self.undecided)
 
 
@@ -483,7 +479,6 @@ def apply_gate(comparison: Comparison, share: float, *, strict: bool = False) ->
 
 
 def has_failed_in_b(cell: CellComparison) -> bool:
-    """Whether A measured the cell and B could not."""
     return cell.a_outcome == "ok" and cell.b_outcome in FAILING_OUTCOMES
 
 

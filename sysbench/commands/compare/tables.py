@@ -53,14 +53,12 @@ MAX_LISTED = 8
 
 
 def sheet(comparison: Comparison, names: Iterable[str] = ()) -> Sheet:
-    """Return the complete output for a comparison; raises UsageError for an unknown or empty table."""
     return Sheet(
         subject=subject(comparison), tables=tuple(tables_for(comparison, names)), remarks=tuple(_remarks(comparison))
     )
 
 
 def subject(comparison: Comparison) -> tuple[str, ...]:
-    """Return the title: `compare` and the names of both sides."""
     sides = zip((comparison.a, comparison.b), _sources(comparison.cells), strict=True)
     titles = (title_with_source(_side_title(side), source) for side, source in sides)
     return ("compare", *(f"{arm} {title}" for arm, title in zip("AB", titles, strict=True)))
@@ -76,7 +74,6 @@ def _sources(cells: Iterable[CellComparison]) -> tuple[MemorySource, MemorySourc
 
 
 def refuse_unknown_tables(names: Iterable[str]) -> None:
-    """Raise UsageError for the first unknown table."""
     for name in names:
         if name not in TABLES:
             raise UsageError(f"--tables {unknown(name, 'a table', TABLES)}")
@@ -103,7 +100,6 @@ def tables_for(comparison: Comparison, names: Iterable[str] = ()) -> Tables:
 
 
 def differences_table(comparison: Comparison) -> Tables:
-    """Return the table of differences in configuration and environment."""
     if not comparison.differences:
         return []
     columns = (Column("what", ""), Column("a", "A", elastic=True), Column("b", "B", elastic=True))
@@ -112,12 +108,10 @@ def differences_table(comparison: Comparison) -> Tables:
 
 
 def verdicts_table(comparison: Comparison) -> Tables:
-    """Return the times with verdicts, in one table per command."""
     return [table for kind in _kinds(comparison) for table in _time_tables(comparison, kind, headline=True)]
 
 
 def parts_table(comparison: Comparison) -> Tables:
-    """Return all other times, such as the phases of a step, in one table per command."""
     return [table for kind in _kinds(comparison) for table in _time_tables(comparison, kind, headline=False)]
 
 
@@ -267,7 +261,6 @@ def _number_row(number: MemoryComparison | AmountComparison) -> tuple[Cell, ...]
 
 
 def left_over_table(comparison: Comparison) -> Tables:
-    """Return the table of cells that only one side has."""
     if not comparison.left_over:
         return []
     axes = _left_over_axes(comparison)
@@ -304,7 +297,6 @@ def _left_over_axes(comparison: Comparison) -> tuple[str, ...]:
 
 
 def cells_table(comparison: Comparison) -> Tables:
-    """Return one table with a row for every number of every cell: times in seconds, memory in bytes."""
     axes = varying_axes([{**cell.axes, "kind": cell.kind} for cell in comparison.cells])
     marked = any(cell.a_simulated or cell.b_simulated for cell in comparison.cells)
     has_amounts = any(cell.amounts for cell in comparison.cells)

@@ -37,7 +37,6 @@ Combination = tuple[Change, ...]
 
 
 def changed(question: FitCell, combination: Combination) -> FitCell:
-    """Return the question with these changes of its step."""
     return question.model_copy(update=dict(itertools.chain(*(change.fields for change in combination))))
 
 

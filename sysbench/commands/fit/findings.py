@@ -12,12 +12,10 @@ from sysbench.spec import hardware
 
 
 def verdict(trial: Trial) -> str:
-    """Return whether a step fits, in words."""
     return "fits" if trial.is_safe else "barely fits" if trial.fits else "does not fit"
 
 
 def of_run(record: FitRecord) -> Iterator[Statement]:
-    """Yield the answer for each GPU, and what holds for all of them."""
     for cell in record.cells:
         found = list(suggestions(cell))
         for gpu in cell.gpus:

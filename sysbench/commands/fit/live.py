@@ -45,17 +45,14 @@ class FitScreen(CellScreen[FitState]):
 
     @staticmethod
     def result(cell: CellState) -> str:
-        """Return the number of combinations that were simulated, and how many of them fit."""
         if not cell.tried:
             return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
         return f"{len(cell.tried)} combinations simulated, {sum(each.fits for each in cell.tried)} fit"
 
     def where(self, cell: CellState) -> str:
-        """Return the simulated GPUs."""
         return f"simulated for {', '.join(cell.cell.on)}"
 
     def progress(self, cell: CellState) -> Progress:
-        """Return how many combinations were estimated and simulated, the last one, and the last simulated memory."""
         if cell.last is None or not cell.tried:
             return Progress()
         estimated = f"{cell.estimated} estimated, " if cell.estimated else ""

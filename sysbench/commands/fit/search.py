@@ -80,7 +80,6 @@ class Search:
             yield from filter(None, tried)
 
     def fits(self, combination: Combination, gpu: str) -> bool:
-        """Return whether a combination was simulated and fits on a GPU."""
         outcome = self._outcomes.get((combination, gpu))
         return outcome is not None and outcome.fits
 

@@ -69,7 +69,6 @@ class EarlierRun:
 
     @property
     def size_bytes(self) -> int:
-        """Total size of the files."""
         return sum(path.stat().st_size for path in self.files)
 
     @property
@@ -78,7 +77,6 @@ class EarlierRun:
         return max(self.began_s, *(path.stat().st_mtime for path in self.files))
 
     def remove(self) -> None:
-        """Remove all files of the run; raises OutputError on failure."""
         try:
             if self.path.is_dir():
                 shutil.rmtree(self.path)

@@ -37,7 +37,6 @@ ARGUMENT_WORDS: Mapping[str, str] = {"a longer --warmup": "a larger warmup=", "-
 
 
 def fold(events: Iterable[Event]) -> LoopRecord:
-    """Return the record of a loop; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
     return LoopRecord(**run_fields(run), cells=cells)
 

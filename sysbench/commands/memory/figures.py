@@ -84,7 +84,6 @@ DOES_NOT_FIT: Final = Mark("×", size=11, rise=6, weight="bold")
 
 
 def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[LazyFigure]:
-    """Yield all figures of a run, with separate figures for measured cells and for each simulated GPU."""
     sources = {cell.cell.simulate for cell in cells}
     for number, source in enumerate(dict.fromkeys(cell.cell.simulate for cell in cells), 1):
         group = [cell for cell in cells if cell.cell.simulate == source]
@@ -242,5 +241,4 @@ def draw(bar_panels: Sequence[BarPanel], names: Sequence[str], heading: Heading,
 
 
 def of_run(record: MemoryRecord) -> Iterator[LazyFigure]:
-    """Yield all figures of a run."""
     return figures(record.cells)

@@ -126,7 +126,6 @@ def cells_with_peak(cells: Iterable[MemoryCellRecord]) -> list[MemoryCellRecord]
 
 
 def does_not_fit(cell: MemoryCellRecord) -> bool:
-    """Return whether the cell ran out of memory, or was found not to fit."""
     return cell.outcome == "oom" or (cell.verdict is not None and not cell.verdict.fits)
 
 
@@ -152,12 +151,10 @@ class Pair:
 
     @property
     def difference(self) -> int:
-        """Peak of `other` minus peak of `base`, in bytes."""
         return peak_bytes(self.other) - peak_bytes(self.base)
 
     @property
     def share(self) -> float:
-        """Difference of the peaks as a share of the peak of `base`."""
         return self.difference / peak_bytes(self.base)
 
 
@@ -457,5 +454,4 @@ def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
 
 
 def of_run(record: MemoryRecord) -> Iterator[Statement]:
-    """Yield all findings of a run."""
     return findings(record.cells)

@@ -33,7 +33,6 @@ from sysbench.log.outcomes import Caution
 
 
 def fold(events: Iterable[Event]) -> MemoryRecord:
-    """Build the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell_record)
     return MemoryRecord(**run_record.run_fields(run), cells=cells)
 

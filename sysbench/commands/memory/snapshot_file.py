@@ -25,7 +25,6 @@ class SnapshotArtefact(TablesArtefact):
     """All allocations of a snapshot; None if only its tables are known, which have the largest groups."""
 
     def compared_with(self, other: SnapshotArtefact) -> FileComparison:
-        """Return the memory at the peak, by category and by line."""
         a, b = (side._bytes("categories", "size_bytes", "category") for side in (self, other))
         title = "memory at the peak by category"
         categories = Breakdown("categories", title, {"category": "category"}, "bytes", a, b, "all")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, get_args
 
 from sysbench import cells as axes
@@ -19,10 +19,11 @@ from sysbench.commands.memory.record import (
     MemoryRecord,
     PhasePeakRecord,
     RankRecord,
+    VerdictRecord,
 )
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.log.outcomes import stage_phrase
-from sysbench.render import remarks
+from sysbench.render import phase_rows, remarks
 from sysbench.render.axis_columns import axis_values
 from sysbench.render.declared import (
     DeclaredTable,
@@ -35,6 +36,7 @@ from sysbench.render.declared import (
     leading_fields,
 )
 from sysbench.render.findings import join_words
+from sysbench.render.phase_rows import flattened
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, Remark, Sheet, Table, Word, multiplicity
 from sysbench.snapshot import CATEGORIES
 from sysbench.spec.model import AdamW
@@ -51,7 +53,6 @@ MODES_WITH_GRADIENTS = ("forward-backward", "train", "train-first")
 
 
 def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     devices = [f"simulated for {cell.gpu.title}" for cell in record.cells if cell.gpu]
     devices += [cell.device.name for cell in record.cells if cell.device and cell.source == "measured"]
     # A single cell has its verdict in a sentence; several cells have theirs in the summary.
@@ -80,7 +81,6 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
 
 
 def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
-    """Return the tables with these names; if no names are given, defaults that depend on the number of cells."""
     if chosen := tuple(names):
         return build_tables(TABLES, record, chosen)
     return [
@@ -89,7 +89,6 @@ def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
 
 
 def default_tables(spec: MemorySpec) -> tuple[str, ...]:
-    """Return the names of the default tables for a run of this spec."""
     return _default_table_names(list(spec.cells()))
 
 
@@ -450,32 +449,15 @@ CELLS = DeclaredTable(
     "cells",
     lambda record: _title("all cells and phases", record),
     (
-        Field("source", get=lambda row: row.cell.source),
-        Field(
-            "device_name",
-            "device name",
-            get=lambda row: (row.cell.gpu and row.cell.gpu.title) or (row.cell.device and row.cell.device.name),
-        ),
-        Field("parameters", unit="count", get=lambda row: row.cell.model.parameters),
-        *adapter_columns(attrgetter("cell.model")),
-        Field("outcome", get=lambda row: row.cell.outcome),
-        Field("fits", get=lambda row: ("yes" if row.cell.verdict.fits else "no") if row.cell.verdict else None),
-        Field("margin", "to spare", "bytes", get=lambda row: _margin(row.cell)),
-        Field("phase", get=lambda row: row.name),
-        Field("allocated_peak", "allocated", "bytes", get=lambda row: row.peak and row.peak.allocated_peak_bytes),
-        Field("reserved_peak", "reserved", "bytes", get=lambda row: row.peak and row.peak.reserved_peak_bytes),
-        Each(
-            "category",
-            (Field("{category}", unit="bytes", get=lambda row, name: row.peak and row.peak.by_category.get(name, 0)),),
-            values=CATEGORIES,
-        ),
-        Field("host_rss_peak", "worker, host memory", "bytes", get=lambda row: row.cell.host_rss_peak_bytes),
-        Field("device_used_peak", "device, total", "bytes", get=lambda row: row.cell.device_used_peak_bytes),
+        Field("source", get=attrgetter("cell.source")),
+        *phase_rows.cell_columns(),
+        *flattened(VerdictRecord, attrgetter("cell.verdict"), "fits", "margin_bytes"),
+        phase_rows.PHASE,
+        *flattened(PhasePeakRecord, itemgetter(2), keys=CATEGORIES),
+        *flattened(MemoryCellRecord, itemgetter(0), "host_rss_peak_bytes", "device_used_peak_bytes"),
     ),
     rows=lambda record: [
-        row
-        for cell in record.cells
-        for row in ([_PhaseRow(cell, *item) for item in cell.peaks_by_phase.items()] or [_PhaseRow(cell, None, None)])
+        _PhaseRow(cell, *item) for cell in record.cells for item in cell.peaks_by_phase.items() or ((None, None),)
     ],
     leading=leading_axes(lambda record: axes.present_axes(record.cells), lambda row: (_reported_axes(row.cell),)),
     notes=_out_of_memory_notes,

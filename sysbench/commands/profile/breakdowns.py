@@ -52,26 +52,21 @@ class BreakdownRow:
 
     @cached_property
     def total_ns(self) -> int:
-        """Return the row's time over all steps."""
         return sum(each.total_ns for each in self.times)
 
     @property
     def share(self) -> float:
-        """Return the row's share of the total time `whole_ns`."""
         return self.total_ns / self.whole_ns if self.whole_ns else 0.0
 
     @property
     def total(self) -> Measure:
-        """Return the row's time per step."""
         return self.profile.per_step(self.total_ns)
 
     @property
     def calls(self) -> Measure:
-        """Return the number of calls per step."""
         return self.profile.calls_per_step(sum(each.calls for each in self.times))
 
     def time_in_phase(self, phase: str) -> Measure:
-        """Return the row's time per step in one phase."""
         return self.profile.per_step(sum(each.total_ns for each in self.times if each.phase == phase))
 
 

@@ -43,10 +43,7 @@ def profile(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: ProfileSpec, options: ProfileOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run the cells and write the requested files.
-
-    Raises the same exceptions as `running.run_cells` and `Files.prepared`.
-    """
+    """Run the cells and write the requested files."""
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
         for gpu in map(hardware.by_name, spec.simulate):

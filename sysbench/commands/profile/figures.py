@@ -127,12 +127,10 @@ class Bar:
 
 
 def of_run(record: ProfileRecord) -> Iterator[LazyFigure]:
-    """Yield all figures of a run."""
     return figures(record.cells)
 
 
 def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[LazyFigure]:
-    """Yield all figures of the given cells."""
     profiled = [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns]
     subtitle_parts = subject(cells)
     mark = ", ".join(dict.fromkeys(cell.prediction.gpu for cell in profiled if cell.prediction))

@@ -78,7 +78,6 @@ _POOLED_ROLES: Final = ("extent", "work", "effort")
 
 
 def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
-    """Yield all findings."""
     known = complete_profiles(cells)
     yield from _unanswered(cells, known)
     for where, group, name in _by_settings(known, cells):
@@ -128,12 +127,10 @@ def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[
 
 
 def has_phase(cell: ProfileCellRecord, phase: str) -> bool:
-    """Return whether anything was launched in a phase."""
     return cell.summary is not None and phase in cell.summary.phases_with_work
 
 
 def attention_parts(summary: ProfileSummary, phase: str) -> dict[str, Rate]:
-    """Return the rates of the parts of attention in a phase, in the order of PARTS."""
     found = {rate.part: rate for rate in summary.rates if rate.kind == "attention" and rate.phase == phase}
     return {part: found[part] for part in PARTS if part in found}
 
@@ -390,5 +387,4 @@ def _device_idle_time(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterat
 
 
 def of_run(record: ProfileRecord) -> Iterator[Statement]:
-    """Yield all findings of a run."""
     return findings(record.cells)

@@ -51,7 +51,6 @@ OTHER_PRECISION_SHARE = 0.02
 def cell_cautions(
     cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed: CellEvents, run: Run
 ) -> list[Caution]:
-    """Return all cautions of a cell, most serious first; none for a cell without a profile."""
     summary = record.summary
     if summary is None:
         return []
@@ -140,7 +139,6 @@ def _overhead_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> It
 
 
 def fold(events: Iterable[Event]) -> ProfileRecord:
-    """Build the record of a run, finished or not; raises LogError if the events contain no run."""
     run = collect(events)
     spec = ProfileSpec.model_validate(run.started.spec)
     return ProfileRecord(**run_record.run_fields(run), cells=[_cell_record(cell, run) for cell in spec.cells()])

@@ -117,17 +117,14 @@ class ProfileScreen(CellScreen[ProfileState]):
 
     @staticmethod
     def result(cell: CellState) -> str:
-        """Return the result of a cell on one line."""
         return result(cell)
 
     def progress(self, cell: CellState) -> Progress:
-        """Return the number of timed steps."""
         if not cell.timing or cell.stage != "measuring":
             return Progress()
         return Progress(len(cell.timed_s), cell.cell.steps, ((f"{len(cell.timed_s)}/{cell.cell.steps}", ""),))
 
     def details(self, canvas: Canvas) -> Iterator[Slot]:
-        """Yield a line for each task, with its result."""
         now = self.state.current_cell
         if now is None:
             return

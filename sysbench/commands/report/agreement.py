@@ -35,12 +35,10 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """The other number over the measured one."""
         return self.other.value / self.measured.value
 
     @property
     def in_interval(self) -> bool:
-        """Whether the measured time lies in the interval of the predicted one."""
         interval = self.other.interval
         return interval is not None and interval.low_s <= self.measured.value <= interval.high_s
 

@@ -48,13 +48,11 @@ def machines(runs: Iterable[ReportedRun[Any]]) -> Mapping[Identity, Machine]:
 
 
 def identity(run: ReportedRun[Any]) -> Identity:
-    """Return the properties that identify the machine of a run."""
     host = run.record.environment.host
     return host.hostname, host.cpu, host.logical_cores, host.memory_bytes
 
 
 def tables(runs: Sequence[ReportedRun[Any]]) -> tuple[Table, ...]:
-    """Return the tables of machines, their accelerators, their software, and the simulated GPUs."""
     machines_by_identity = machines(runs)
     candidates = (
         *_MACHINES(machines_by_identity.values()),

@@ -64,7 +64,7 @@ def _csv_fields(column: Column, cell: Cell) -> Mapping[str, str] | None:
     if isinstance(cell, Measure):
         parts = {"value": cell.value, "std": cell.deviation, "low": cell.low, "high": cell.high}
         numbers = {name: repr(significant(part)) for name, part in parts.items() if part is not None}
-        return {**numbers, "unit": column.unit or "", "text": "aside" if cell.excluded else ""}
+        return {**numbers, "unit": column.unit or ""}
     text = _cell_text(cell)
     return {"text": text} if text else None
 

@@ -75,11 +75,9 @@ class StyleClasses:
     classes: dict[str, str] = field(default_factory=dict)
 
     def class_of(self, style: str) -> str:
-        """Return the CSS class for this style."""
         return self.classes.setdefault(style, f"v{len(self.classes):x}")
 
     def css_rules(self) -> Markup:
-        """Return the CSS rules of all classes."""
         from markupsafe import Markup
 
         return Markup("\n".join(f".{name}{{{printable(themed(style))}}}" for style, name in self.classes.items()))
@@ -248,7 +246,6 @@ MAX_NAMED_MACHINES: Final = 3
 
 
 def render(document: Document) -> str:
-    """Render the report as an HTML page."""
     return pages.render(
         TEMPLATE_FOLDER,
         document=document,

@@ -49,10 +49,7 @@ def simulated_notice(document: Document) -> str:
 
 
 def describe_bases(bases: Sequence[Basis], omitted_run: str = "") -> str:
-    """Name the cells on which a sentence is based: `time 1: small ctx 128, medium ctx 128`.
-
-    The name of the run is omitted if it is `omitted_run`.
-    """
+    """Name the cells on which a sentence is based: `time 1: small ctx 128, medium ctx 128`."""
     texts = []
     for basis in bases:
         cells = ", ".join(basis.cells)

@@ -61,11 +61,9 @@ class Place:
     steps: tuple[str | int, ...] = ()
 
     def at(self, *steps: str | int) -> Place:
-        """Return the location of a key nested under this one."""
         return Place(self.file, self.text, (*self.steps, *steps))
 
     def error(self, what: str) -> UsageError:
-        """Return an error that names the file and the line."""
         return UsageError(f"{self.file}, line {line_of(self.text, self.steps)}: {what}")
 
 
@@ -124,12 +122,10 @@ class WrittenExperiment(Frozen):
 
     @property
     def name(self) -> str:
-        """Name of the file without its suffix."""
         return self.path.stem
 
 
 def names() -> list[str]:
-    """Return the names of the built-in experiments."""
     return sorted(path.stem for path in shipped.directory("runs").glob(f"*{SUFFIX}"))
 
 
@@ -311,10 +307,7 @@ def _options_by_name(
 
 
 def by_field(kind: Kind, written: Mapping[str, OptionValue]) -> OptionValues:
-    """Convert options by long name to words by field, ignoring names that this command lacks.
-
-    Shorthands of one field are combined; if all of them are explicitly off, the field gets its default.
-    """
+    """Convert options by long name to words by field, ignoring names that this command lacks."""
     keys, values = keys_of(kind), dict[str, OptionValue]()
     for name, value in written.items():
         key = keys.get(name)

@@ -216,10 +216,7 @@ def _describe_source(earlier: Durations) -> str:
 
 
 def initial_progress(planned: Sequence[PlannedRun], earlier: Durations) -> ExperimentProgress:
-    """Return the initial progress of an experiment.
-
-    The start of a run's worker is counted with the first cell of the run.
-    """
+    """Return the initial progress of an experiment."""
     runs: dict[str, Mapping[str, PendingCell]] = {}
     for each in planned:
         cells = {} if each.entry.here == "left out" else {cell.key: cell for cell in each.spec.cells()}

@@ -55,11 +55,7 @@ def run_experiment(
     overrides: Mapping[str, str],
     earlier: Durations,
 ) -> int:
-    """Run an experiment in a new directory, and return the exit code.
-
-    Raises OutputError if the directory cannot be created, and UsageError if a run cannot produce a requested table or
-    file.
-    """
+    """Run an experiment in a new directory, and return the exit code."""
     make_directory(options.out)
     for each in planned:
         _refuse_wrong_results(each, options)

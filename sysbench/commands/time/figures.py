@@ -86,13 +86,11 @@ MAX_STRIPS: Final = 40
 
 
 def of_run(record: TimeRecord) -> Iterator[LazyFigure]:
-    """Yield all figures of a run."""
     yield from predicted.figures(record)
     yield from figures(record.cells)
 
 
 def figures(cells: Sequence[TimeCellRecord]) -> Iterator[LazyFigure]:
-    """Yield the figures of measured times."""
     timed = [cell for cell in cells if cell.outcome == "ok" and cell.samples("step") is not None]
     layout, about = _layout(cells), subject(cells)
     doubt = [EXCLUDED_NOTE] if any(cell.excluding_cautions() for cell in timed) else []

@@ -85,7 +85,6 @@ def reliable_cells(cells: Iterable[TimeCellRecord]) -> list[TimeCellRecord]:
 
 
 def launch_bound(cell: CellRecord) -> bool:
-    """Whether the cell has a `launch-bound` caution."""
     return any(caution.code == "launch-bound" for caution in cell.cautions)
 
 
@@ -689,5 +688,4 @@ def _memory_limits(cells: Cells) -> Iterator[Statement]:
 
 
 def of_run(record: TimeRecord) -> Iterator[Statement]:
-    """Yield all findings of a run."""
     return all_findings(record.cells)

@@ -51,7 +51,6 @@ class TimedCell(CellState):
 
     @property
     def measured(self) -> tuple[Step, ...]:
-        """Measured steps, without warm-up steps."""
         return tuple(step for step in self.steps if not step.warmup)
 
     @property
@@ -61,7 +60,6 @@ class TimedCell(CellState):
 
     @property
     def step_count(self) -> int:
-        """Number of requested steps, including warm-up."""
         return self.cell.warmup + self.cell.steps
 
     @cached_property

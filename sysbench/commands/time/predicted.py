@@ -456,7 +456,6 @@ TABLES = {table.name: table for table in (PREDICTED, GPUS, CHOICES, SCALING, CON
 
 
 def default_tables(record: TimeRecord) -> list[Table]:
-    """Return the default tables."""
     comparisons = [table(record) for table in (GPUS, CHOICES, SCALING)]
     return [*PREDICTED(record), *(each for tables in comparisons if len(tables) <= MAX_SETTINGS for each in tables)]
 

@@ -18,6 +18,7 @@ from sysbench.commands.time import predicted
 from sysbench.commands.time.fold import COUNTER_UPDATE_S, MIN_COUNTED_S
 from sysbench.commands.time.record import FORWARD_BACKWARD, CeilingRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
+from sysbench.commands.time.training_table import TRAINING
 from sysbench.log.outcomes import MEASURED
 from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
@@ -673,51 +674,15 @@ DEVICES = DeclaredTable(
 )
 """Models with dimensions and parameters in rows; devices in columns, each with forward and forward + backward."""
 
-# --- one row per cell and phase
+# --- numbers of warm-up steps
 
 SamplesRow = tuple[TimeCellRecord, str, Samples | None]
 """A cell, one of its phases, and its samples."""
 
 
-def _samples_rows(cells: Iterable[TimeCellRecord], phases: Sequence[str]) -> Iterator[SamplesRow]:
-    for cell in cells:
-        found = [(cell, phase, measured_samples(cell, phase)) for phase in phases if measured_samples(cell, phase)]
-        yield from found or [(cell, phases[-1] if phases else "step", None)]
-
-
-def _ci95_end(end: int) -> Callable[[SamplesRow], float | None]:
-    return lambda row: row[2].ci95_s[end] if row[2] and row[2].ci95_s else None
-
-
-_EXTREMES = (
-    Field("minimum", "min", "s", get=lambda row: row[2].min_s),
-    Field("maximum", "max", "s", get=lambda row: row[2].max_s),
-    Field("mean", "avg", "s", get=lambda row: row[2].mean_s),
-    Field("deviation", "std", "s", get=lambda row: row[2].std_s),
-)
-_PHASE = leading_fields(Field("phase", get=lambda row: row[1]))
-
-
 def _outcome_if_unmeasured(row: SamplesRow) -> Word | None:
     cell, _, found = row
     return (outcome(cell) or Word(cell.outcome, "bad")) if found is None else None
-
-
-SPREAD = DeclaredTable(
-    "spread",
-    "spread of step times",
-    (
-        *_EXTREMES,
-        Field("median", unit="s", importance=1, get=lambda row: row[2].median_s),
-        Field("interval_low", "95 % from", "s", importance=2, get=_ci95_end(0)),
-        Field("interval_high", "to", "s", importance=2, get=_ci95_end(1)),
-    ),
-    rows=lambda record: _samples_rows(record.cells, phases_in(record.cells)),
-    leading=(leading_axes(cells_of=lambda row: row[:1]), _PHASE),
-    outcome_of=_outcome_if_unmeasured,
-    keep_empty=True,
-)
-"""Minimum, maximum, mean, standard deviation, and median with its 95 % CI, per cell and phase."""
 
 
 def _other_axes(record: TimeRecord) -> list[str]:
@@ -726,67 +691,33 @@ def _other_axes(record: TimeRecord) -> list[str]:
 
 def _warmup_rows(record: TimeRecord) -> Iterator[SamplesRow]:
     others = _other_axes(record)
-    ordered = sorted(record.cells, key=lambda cell: [str(cell.axes.get(axis)) for axis in others])
-    return _samples_rows(
-        ordered, [phase for phase in phases_in(record.cells) if phase in ("forward", "backward", "step")]
-    )
+    phases = [phase for phase in phases_in(record.cells) if phase in ("forward", "backward", "step")]
+    for cell in sorted(record.cells, key=lambda cell: [str(cell.axes.get(axis)) for axis in others]):
+        found = [(cell, phase, measured_samples(cell, phase)) for phase in phases if measured_samples(cell, phase)]
+        yield from found or [(cell, phases[-1] if phases else "step", None)]
 
-
-FIRST_STEP_COUNT = 10
-"""Number of steps shown, starting with the very first one."""
-
-
-def _first_steps(record: TimeRecord) -> Iterator[tuple[TimeCellRecord, list[Measure]]]:
-    for cell in record.cells:
-        found = measured_samples(cell, "step")
-        steps = [Measure(value, tone="quiet", excluded=True) for value in cell.warmup_samples_s]
-        steps += [Measure(value) for value in found.samples_s] if found else []
-        if steps:
-            yield cell, steps[:FIRST_STEP_COUNT]
-
-
-FIRST_STEPS = DeclaredTable(
-    "first-steps",
-    "the first steps",
-    (
-        Each(
-            "number",
-            (
-                Field(
-                    "step_{number}",
-                    "{number}",
-                    "s",
-                    "step",
-                    lambda record, number: max(0, number - 3),
-                    get=lambda row, number: row[1][number - 1] if number <= len(row[1]) else None,
-                ),
-            ),
-            values=lambda record: range(1, max((len(steps) for _, steps in _first_steps(record)), default=0) + 1),
-            possible_values=range(1, FIRST_STEP_COUNT + 1),
-        ),
-    ),
-    rows=_first_steps,
-    leading=leading_axes(cells_of=lambda row: row[:1]),
-    notes=("warm-up steps in brackets",),
-    needs="a measured step",
-    about="warm-up",
-)
-"""The first steps of every cell in order, including warm-up steps."""
 
 WARMUP = DeclaredTable(
     "warmup",
     "effect of the warm-up",
-    _EXTREMES,
+    (
+        Field("minimum", "min", "s", get=lambda row: row[2].min_s),
+        Field("maximum", "max", "s", get=lambda row: row[2].max_s),
+        Field("mean", "avg", "s", get=lambda row: row[2].mean_s),
+        Field("deviation", "std", "s", get=lambda row: row[2].std_s),
+    ),
     rows=_warmup_rows,
-    leading=(leading_axes(lambda record: [*_other_axes(record), "warmup"], cells_of=lambda row: row[:1]), _PHASE),
+    leading=(
+        leading_axes(lambda record: [*_other_axes(record), "warmup"], cells_of=lambda row: row[:1]),
+        leading_fields(Field("phase", get=lambda row: row[1])),
+    ),
     when=lambda record: not predicted.is_predicted(record),
     needs="measured times",
     outcome_of=_outcome_if_unmeasured,
     keep_empty=True,
-    below=(FIRST_STEPS,),
     about="warm-up",
 )
-"""Min, max, mean and std for each number of warm-up steps, and the first steps one by one."""
+"""Min, max, mean and std for each number of warm-up steps."""
 
 # --- everything
 
@@ -815,23 +746,13 @@ def _predicted_s(row: PhaseRow, name: str) -> float | None:
     return getattr(time, name, None)
 
 
-def _device_name(row: PhaseRow) -> str | None:
-    cell = row[0]
-    if cell.prediction:
-        return cell.prediction.gpu
-    return cell.device.name if cell.device else None
-
-
 CELLS = DeclaredTable(
     "cells",
     "all cells and phases",
     (
         Each("name", (Field("{name}", get=lambda row, name: getattr(row[0].cell.shape, name, None)),), _DIMENSIONS),
-        Field("device_name", "device name", get=_device_name),
-        Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
-        *adapter_columns(lambda row: row[0].model),
-        Field("outcome", get=lambda row: row[0].outcome),
-        Field("phase", get=lambda row: row[1]),
+        *phase_rows.cell_columns(),
+        phase_rows.PHASE,
         _prediction_column("source", get=lambda row: "predicted"),
         _prediction_column("predicted", unit="s", get=lambda row: _predicted_s(row, "point_s")),
         _prediction_column("predicted_low", "predicted 90 % low", "s", get=lambda row: _predicted_s(row, "low_s")),
@@ -868,11 +789,10 @@ TABLES: dict[str, DeclaredTable] = {
         DEVICES,
         PHASE_TABLE,
         WARMUP,
-        FIRST_STEPS,
-        SPREAD,
         MEMORY,
         CELLS,
         *predicted.TABLES.values(),
+        TRAINING,
     )
 }
 """All tables by name."""
@@ -885,25 +805,21 @@ MAX_SUMMARY_ROWS = 24
 
 
 def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
-    """Return the tables called `names`; by default the summary and the comparison of the first axis that varies.
-
-    Raises UsageError for a name that is not a table, and for a table that this record cannot fill.
-    """
+    """Return the tables called `names`; by default the summary and the comparison of the first axis that varies."""
     if chosen := tuple(names):
         return build_tables(TABLES, record, chosen)
     if predicted.is_predicted(record):
-        return predicted.default_tables(record)
+        return [*predicted.default_tables(record), *TRAINING(record)]
     differing = axes.varying(record.cells)
     default_comparison = next((table for axis, table in COMPARISONS.items() if axis in differing), None)
     comparison = TABLES[default_comparison](record) if default_comparison else []
     if comparison and len(record.cells) > MAX_SUMMARY_ROWS:
-        return comparison
+        return [*comparison, *TRAINING(record)]
     ranks = RANKS(record) if sum(len(cell.ranks) for cell in record.cells) <= MAX_SUMMARY_ROWS else []
-    return [*SUMMARY(record), *ranks, *comparison]
+    return [*SUMMARY(record), *ranks, *comparison, *TRAINING(record)]
 
 
 def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record."""
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
     about = (*hardware, *axes.effort(record.cells))
     if predicted.is_predicted(record):
@@ -916,7 +832,7 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
 
 
 def usual(spec: TimeSpec) -> tuple[str, ...]:
-    """Return the names of the default tables for a run of this spec."""
+    training = ("training",) if spec.tokens is not None else ()
     if spec.simulate:
         has_choices = any(len(getattr(spec, axis)) > 1 for axis in axes.CHOICES)
         return (
@@ -924,9 +840,11 @@ def usual(spec: TimeSpec) -> tuple[str, ...]:
             "gpus",
             *(("choices",) if has_choices else ()),
             *(("scaling",) if max(spec.ranks) > 1 else ()),
+            *training,
         )
     return (
         "summary",
         *(("ranks",) if max(spec.ranks) > 1 else ()),
         *(COMPARISONS[axis] for axis in (*axes.CHOICES, "warmup", "device") if len(getattr(spec, axis)) > 1),
+        *training,
     )

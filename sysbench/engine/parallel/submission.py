@@ -45,10 +45,7 @@ class ParallelExecutor:
     _positions: dict[str, int] = field(default_factory=dict)
 
     def run(self, cells: Sequence[tuple[int, RunCell]]) -> Iterator[Event]:
-        """Run these cells, each given with its position in the run, and yield their events.
-
-        Raises StoppedByUserError on an interrupt. If the iteration is abandoned, `stop` must be called.
-        """
+        """Run these cells, each given with its position in the run, and yield their events."""
         self._positions = {cell.key: position for position, cell in cells}
         groups = self._groups([cell for _, cell in cells])
         jobs = self.pool.start(self._shards(groups))

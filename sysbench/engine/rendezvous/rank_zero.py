@@ -198,10 +198,7 @@ class RemoteWorker:
         return self._exited is None and not self._lost
 
     def receive(self) -> Event | None:
-        """Return the next event.
-
-        Raises WorkerGoneError if the worker or its rank is gone, and InvalidMessageError for an invalid message.
-        """
+        """Return the next event."""
         try:
             message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)
         except (EOFError, OSError) as error:

@@ -373,10 +373,7 @@ class QueryRunner:
         return self._results(query, _columns)
 
     def texts(self, query: Query) -> Iterator[list[str | None]]:
-        """Yield the strings in the single column, in the same batches as `columns`.
-
-        Raises sqlite3.Error if the query fails.
-        """
+        """Yield the strings in the single column, in the same batches as `columns`."""
         return self._results(query, _texts)
 
     def _results(self, query: Query, run_query: Callable[[sqlite3.Connection, Query, str], Result]) -> Iterator[Result]:

@@ -302,7 +302,6 @@ ARRIVALS = DeclaredTable(
 
 
 def remarks(profiles: Profiles) -> Iterator[Remark]:
-    """Yield cautions about missing data, a finding on the straggler, and a note on the alignment of clocks."""
     for comparison in profiles.ranks:
         where = f"{comparison.label}: " if comparison.label else ""
         for caution in comparison.summary.cautions:

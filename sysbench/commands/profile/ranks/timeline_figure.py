@@ -45,10 +45,7 @@ _BELOW_IN: Final = 0.45
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
-    """Write the figure as png, svg or pdf, depending on the suffix.
-
-    Raises UsageError for any other suffix, and OutputError if the file cannot be written.
-    """
+    """Write the figure as png, svg or pdf, depending on the suffix."""
     plots.write(path, lambda: draw(timeline, title))
 
 
