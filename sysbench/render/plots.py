@@ -196,7 +196,7 @@ def draw_heading(figure: Figure, heading: Heading) -> None:
         figure.text(right, 1 - top / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right")
 
 
-def draw_legend(figure: Figure, *rows: Sequence[Any]) -> None:
+def draw_legend(figure: Figure, *rows: Sequence[object]) -> None:
     """Draw the legend at the bottom, one line for each row of handles."""
     _, height = figure.get_size_inches()
     filled = [row for row in rows if row]
@@ -347,7 +347,7 @@ class BarPanel:
         return max((bar.height for bar in self.bars), default=0.0)
 
 
-def series_handles(names: Sequence[str]) -> list[Any]:
+def series_handles(names: Sequence[str]) -> list[object]:
     """Return legend entries for the hatches of several series; none for a single series."""
     from matplotlib.patches import Patch
 
@@ -412,7 +412,7 @@ class LineStyle:
 
     colour: str
     marker: str
-    dashes: Any = "-"
+    dashes: object = "-"
     """Line style as matplotlib accepts it."""
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from sysbench import formulas
 from sysbench.commands.memory.record import (
@@ -52,7 +51,7 @@ def _cell_record(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord
     return MemoryCellRecord(
         **run_record.model_cell_fields(cell, seen),
         **_common_fields(cell, seen),
-        cautions=list(_cautions(seen)),
+        cautions=list(_cautions(cell, seen)),
         source="simulated" if cell.simulated else "measured",
         gpu=seen.record_of(GpuSimulated, SimulatedGpuRecord),
         device_used_peak_bytes=None if cell.simulated else seen.device_used_peak_bytes,
@@ -73,7 +72,7 @@ def _search_result(seen: CellEvents) -> LargestRecord | None:
     return found.as_record(LargestRecord, tried=[each.value for each in seen.all(CandidateTried)])
 
 
-def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
+def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, object]:
     peak, gpu = seen.last(PeakMeasured), seen.last(GpuSimulated)
     snapshot = seen.last(SnapshotWritten)
     # Combine the operating system's maximum with the sampled one, because sampling misses short peaks.
@@ -96,8 +95,8 @@ def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
     }
 
 
-def _cautions(seen: CellEvents) -> Iterator[Caution]:
-    yield from cautions.assumptions(seen)
+def _cautions(cell: MemoryCell, seen: CellEvents) -> Iterator[Caution]:
+    yield from cautions.assumptions(cell, seen)
     peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
     if peak is None or verdict is None or not verdict.fits:
         return  # an allocator always retries before it runs out of memory, so this caution would add nothing

@@ -218,7 +218,7 @@ def draw_bars(bars: Sequence[Bar], colours: Mapping[Any, str], heading: Heading)
 
 
 def _draw_groups(
-    axes: Axes, bars: Sequence[Bar], colours: Mapping[Any, str], group_label_in: float, show_group_names: bool
+    axes: Axes, bars: Sequence[Bar], colours: Mapping[object, str], group_label_in: float, show_group_names: bool
 ) -> None:
     y_in, group = 0.0, None
     ticks: list[tuple[float, str]] = []
@@ -322,7 +322,7 @@ def draw_rooflines(rooflines_to_draw: Sequence[Roofline], heading: Heading) -> F
         Line2D([], [], color=_POINT_COLOURS.get(part, QUIET), linestyle="none", marker="o", markersize=6, label=part)
         for part in parts
     ]
-    shapes: list[Any] = [
+    shapes: list[object] = [
         Line2D([], [], color=QUIET, linestyle="none", marker=MARKERS[phase], markersize=5, label=phase)
         for phase in phases
     ]
