@@ -184,10 +184,10 @@ def ratio_decimals(values: Iterable[float]) -> int:
 
 
 def share(value: float | None) -> str:
-    """Format a fraction as a percentage: `78 %`, with one decimal below 10 %."""
+    """Format a fraction as a percentage: `78%`, with one decimal below 10%."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    return f"{value * 100:.{0 if abs(value) >= 0.0995 else 1}f} %"
+    return f"{value * 100:.{0 if abs(value) >= 0.0995 else 1}f}%"
 
 
 def with_digits(value: float, digits: int = 3) -> str:

@@ -213,7 +213,7 @@ THIRD_FP32["2.7b"], THIRD_MIXED["2.7b"] = 15.319212 / 10, 5.02569 / 10
 
 
 def third_report() -> list[TimeCellRecord]:
-    """Forward and backward as one number, which is all that was published, with a deviation of 0.5 %."""
+    """Forward and backward as one number, which is all that was published, with a deviation of 0.5%."""
     shares = {"forward": 1 / 3, "backward": 2 / 3}
     return [
         time_cell(

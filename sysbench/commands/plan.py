@@ -53,7 +53,7 @@ def _notes(cells: Sequence[RunCell], gpus: Sequence[Hardware | None]) -> list[st
     if titles:
         notes = [
             "predicted memory: estimated by formula, tensors and cuBLAS workspaces; allocator overhead, often 2 to "
-            "10 %, is not included: sysbench memory --simulate counts it",
+            "10%, is not included: sysbench memory --simulate counts it",
             f"compared with {', '.join(titles)}, less {units.size(CONTEXT_BYTES)} for the CUDA context",
         ]
     elif predicted:

@@ -78,7 +78,7 @@ class Supervisor:
         With `simulates_in_sequence`, share one worker with the runs before and after, all of which only simulate.
 
         A measured run always starts with a new worker: in a worker reused from a run with a larger context, the first
-        step took 40 % less time, and the peak of host memory was 1.9 times as high.
+        step took 40% less time, and the peak of host memory was 1.9 times as high.
         """
         self._links = links
         self._shares_worker = simulates_in_sequence

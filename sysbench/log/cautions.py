@@ -18,7 +18,7 @@ from sysbench.spec.knobs import modelled_parts
 from sysbench.spec.model import Execution, ModelCell, Sync
 
 WIDE_INTERVAL = 0.05
-"""A 95 % interval wider than this share of the median does not support a comparison of a few percent."""
+"""A 95% interval wider than this share of the median does not support a comparison of a few percent."""
 
 THROTTLED_SHARE = 0.1
 """A cell counts as throttled if more than this share of its readings report a reason; a single one may be chance."""
@@ -31,7 +31,7 @@ WAITING_THREADS_SHARE = 0.8
 
 MARGIN_UNCERTAINTY_SHARE = 0.02
 """A margin below this share of the GPU's memory is uncertain: CUDA contexts take 300 to 600 MiB, and simulated peaks
-are within 1 % of recorded snapshots."""
+are within 1% of recorded snapshots."""
 
 LAUNCH_BOUND_SHARE = 0.05
 """A phase is launch-bound if, after the last launch, the device works for less than this share of the phase. A full
@@ -109,12 +109,12 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
 def precision_of_the_median(wall: statistics.Stream, until: float | None, max_steps: int) -> Iterator[Caution]:
     """Warn if the interval of the median is too wide, or if there are too few steps for an interval.
 
-    The largest accepted width, as a share of the median, is `until`, or 5 % if `until` is not given.
+    The largest accepted width, as a share of the median, is `until`, or 5% if `until` is not given.
     """
     if statistics.too_few(wall):
         yield Caution(
             code="too-few-steps",
-            message=f"{len(wall)} measured {'step is' if len(wall) == 1 else 'steps are'} too few for a 95 % interval",
+            message=f"{len(wall)} measured {'step is' if len(wall) == 1 else 'steps are'} too few for a 95% interval",
             remedy="use --steps 10, or --until 1%",
         )
         return
@@ -122,7 +122,7 @@ def precision_of_the_median(wall: statistics.Stream, until: float | None, max_st
     if width is not None and width > allowed:
         yield Caution(
             code="interval-too-wide",
-            message=f"the 95 % CI of the median step spans {units.share(width)}",
+            message=f"the 95% CI of the median step spans {units.share(width)}",
             remedy=f"use --max-steps {2 * max_steps}" if until else "use more --steps, or --until 1%",
         )
 
@@ -265,7 +265,7 @@ def memory_pressure(alloc_retries: int, margin_bytes: int | None, simulated_byte
         yield Caution(
             code="narrow-margin",
             message=f"only {units.size(margin_bytes)} to spare: less than the uncertainty of a simulation "
-            f"({units.size(uncertainty_bytes)}, {MARGIN_UNCERTAINTY_SHARE * 100:g} % of the "
+            f"({units.size(uncertainty_bytes)}, {MARGIN_UNCERTAINTY_SHARE * 100:g}% of the "
             "memory: the CUDA context is assumed)",
             remedy="use a slightly smaller --batch or --ctx, or measure on the GPU itself",
         )

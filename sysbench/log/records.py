@@ -50,7 +50,7 @@ class Samples(Frozen):
     mad_s: Seconds
     """Median absolute deviation from the median, unscaled."""
     ci95_s: tuple[Seconds, Seconds] | None
-    """95 % interval of the median; None if there are too few samples."""
+    """95% interval of the median; None if there are too few samples."""
     lag1_autocorrelation: Finite | None
 
 

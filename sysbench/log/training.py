@@ -48,6 +48,6 @@ def of_prediction(step: PredictedTime) -> Expected:
 
 
 def of_samples(median_s: Seconds, ci95_s: tuple[Seconds, Seconds] | None) -> Expected:
-    """Return the expected seconds of a measured step: its median, with the 95 % interval of the median."""
+    """Return the expected seconds of a measured step: its median, with the 95% interval of the median."""
     low, high = ci95_s or (None, None)
     return Expected(point=median_s, low=low, high=high)

@@ -63,7 +63,7 @@ _MEASURED: Mapping[str, Mapping[str, tuple[tuple[float, float, float], ...]]] = 
 """By GPU and collective: `Links` among 2, 4 and 8 ranks, over NVLink except for the L40S, which has PCIe.
 
 Fitted to nccl-tests from 512 bytes to 512 MiB, with NCCL 2.27.3 (A100, L40S) and 2.29.2: aiconfigurator-core 0.12.0,
-systems/data/*/nccl/*/nccl_perf.parquet, Apache-2.0, © NVIDIA. Median error of the fit 4 %, 90 % within 15 %."""
+systems/data/*/nccl/*/nccl_perf.parquet, Apache-2.0, © NVIDIA. Median error of the fit 4%, 90% within 15%."""
 
 _GROUP_SIZES = (2, 4, 8)
 

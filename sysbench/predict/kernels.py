@@ -174,7 +174,7 @@ _ATTENTION_BLOCK = 128
 _MAX_NARROW_HEAD = 64
 
 IMPLEMENTATION_SHARES: Mapping[str, float] = {"cudnn": 1.0, "flash": 1.0, "flex": 0.85, "efficient": 0.5}
-"""Rate of an implementation relative to the GPU's best one. FlexAttention: "85 to 90 % of FlashAttention-2" (PyTorch's
+"""Rate of an implementation relative to the GPU's best one. FlexAttention: "85 to 90% of FlashAttention-2" (PyTorch's
 blog, August 2024); memory-efficient: half of FlashAttention-2 on an A100 (Dao, "FlashAttention-2", 2023, figures 4 and
 5)."""
 FLASH_SHARE_ON_HOPPER = 0.6

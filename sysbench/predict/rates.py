@@ -54,7 +54,7 @@ CALIBRATED_HOST_SPREAD = 0.05
 
 UNEXPLAINED_SPREAD = 0.08
 """Standard deviation of the logarithm of step times at known rates, due to clocks, temperature, library versions.
-With 0.05, the interval contained 80 % of the published runs used to choose constants (`python -m
+With 0.05, the interval contained 80% of the published runs used to choose constants (`python -m
 tests.bench.prediction`)."""
 
 
@@ -170,15 +170,15 @@ COMPILED_SPREAD = 0.15
 
 WAITING_SPREAD = 0.05
 """Spread of the time that ranks wait for each other, for each doubling of the nodes. With it, the intervals contain
-89 % of 209 published steps on 8 to 512 GPUs, without it 80 % (tests/bench/published/llm_foundry.csv)."""
+89% of 209 published steps on 8 to 512 GPUs, without it 80% (tests/bench/published/llm_foundry.csv)."""
 
 
 def unexplained(trace: Trace, gpu: Hardware, count: int, seed: int = 0) -> Draws:
     """Return random factors for the variation in the times of a step on `gpu` that no rate explains.
 
     The shape is (count,), and the first factor is 1. Factors for different steps (`Trace.digest`) and for different
-    GPUs are independent. With shared ones, the predicted 90 % interval of the ratio of two steps on one GPU would
-    contain 83 % of 30 published pairs of precisions and 65 % of 84 pairs of contexts
+    GPUs are independent. With shared ones, the predicted 90% interval of the ratio of two steps on one GPU would
+    contain 83% of 30 published pairs of precisions and 65% of 84 pairs of contexts
     (tests/bench/published/reports.csv); with independent ones, it contains all. Ranks on several nodes also wait for
     each other, which makes steps only slower.
     """

@@ -21,7 +21,7 @@ DRAWS = 64
 """Number of random draws of the constants from which an interval is computed."""
 
 INTERVAL = (0.05, 0.95)
-"""Quantiles at the ends of the 90 % interval."""
+"""Quantiles at the ends of the 90% interval."""
 
 MAX_UNKNOWN_SHARE = 0.05
 """Maximum share of the device time in operators unknown to the model; above it, the step time is withheld."""
@@ -31,7 +31,7 @@ StepLimit = Literal["host"] | Limit
 
 @dataclass(frozen=True)
 class Estimate:
-    """A time in seconds, with its 90 % interval."""
+    """A time in seconds, with its 90% interval."""
 
     point_s: float
     low_s: float

@@ -131,8 +131,8 @@ def count_phrase(count: int, noun: str = "cell") -> str:
     return f"the only {noun}" if count == 1 else f"both {noun}s" if count == 2 else f"all {count} {noun}s"
 
 
-def with_interval(found: Ratio, prefix: str = "95 % CI ") -> str:
-    """Format a ratio with its interval: `3.65× (95 % CI 3.61–3.69)`.
+def with_interval(found: Ratio, prefix: str = "95% CI ") -> str:
+    """Format a ratio with its interval: `3.65× (95% CI 3.61–3.69)`.
 
     The interval is left out if both of its ends round to the ratio.
     """
@@ -157,24 +157,24 @@ def no_difference_clause(one: str, other: str, each: Sequence[tuple[Ratio, int]]
 
     `each` contains the ratio of every cell and its number of samples; `noun` is the word for a sample. An interval may
     exclude 1 although the difference is insignificant (`sysbench.statistics.effect`). The clause then says that the
-    ratios differ from 1 by less than 1 %, or that the samples are too few or vary too much.
+    ratios differ from 1 by less than 1%, or that the samples are too few or vary too much.
     """
     ratios, counts = [ratio for ratio, _ in each], sorted(count for _, count in each)
     sample_count = f"{counts[0]} {noun}s" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]} {noun}s"
     cells = f" in any of {len(each)} cells" if len(each) > 1 else ""
     ends = [end for ratio in ratios for end in (ratio.low, ratio.high) if end is not None]
     if ends and all(abs(end - 1) < MIN_EFFECT_SHARE for end in ends):
-        return f"{one} and {other} are equally fast to within 1 %{f' in {count_phrase(len(each))}' if cells else ''}"
+        return f"{one} and {other} are equally fast to within 1%{f' in {count_phrase(len(each))}' if cells else ''}"
     if ends and all(map(contains_one, ratios)):
         widest = max(ratios, key=lambda ratio: (ratio.high or 1.0) / (ratio.low or 1.0))
         where = f"{cells} with {sample_count} each" if cells else f" in {sample_count}"
-        subject = "the widest 95 % interval of a ratio" if cells else "the 95 % interval of the ratio"
+        subject = "the widest 95% interval of a ratio" if cells else "the 95% interval of the ratio"
         return (
             f"{one} and {other} do not differ measurably{where}; {subject} is {interval(widest)}, and more {noun}s "
             "would narrow it"
         )
     if all(abs(ratio.value - 1) < MIN_EFFECT_SHARE for ratio in ratios):
-        return f"{one} and {other} differ by less than 1 %{f' in {count_phrase(len(each))}' if cells else ''}"
+        return f"{one} and {other} differ by less than 1%{f' in {count_phrase(len(each))}' if cells else ''}"
     low, high = min(ratio.value for ratio in ratios), max(ratio.value for ratio in ratios)
     shown = f"the ratio is {ratio_range(low, high) if cells else with_interval(ratios[0])}"
     return f"{sample_count} are too few, or vary too much, to tell whether {one} or {other} is faster{cells}: {shown}"
@@ -201,14 +201,14 @@ def intervals_overlap(one: Ratio, other: Ratio) -> bool:
 def ratio_with_name(found: Ratio, name: str) -> str:
     """Format a ratio with the name of its cell: `2.03× (small)`.
 
-    The interval is added if not all digits are certain: `2.17× (small, 95 % CI 1.84–2.70)`.
+    The interval is added if not all digits are certain: `2.17× (small, 95% CI 1.84–2.70)`.
     """
     if (
         found.low is not None
         and found.high is not None
         and found.high - found.low > 2 * MAX_OMITTED_HALF_WIDTH * found.value
     ):
-        return f"{units.ratio(found.value)} ({name}, 95 % CI {interval(found)})"
+        return f"{units.ratio(found.value)} ({name}, 95% CI {interval(found)})"
     return f"{units.ratio(found.value)} ({name})"
 
 
@@ -219,10 +219,10 @@ def pooled_ratio(found: Pooled) -> str:
 
 
 def pooled_share(found: Pooled) -> str:
-    """Format a pooled share: `7.3 ± 0.2 %`."""
+    """Format a pooled share: `7.3 ± 0.2%`."""
     deviation = found.max_deviation * 100
     decimals = min(2, max(0, math.ceil(-math.log10(deviation)))) if deviation > 0 else 1
-    return f"{found.value * 100:.{decimals}f} ± {_round_up(deviation, decimals):.{decimals}f} %"
+    return f"{found.value * 100:.{decimals}f} ± {_round_up(deviation, decimals):.{decimals}f}%"
 
 
 def exponent(law: PowerLaw, symbol: str) -> str:
@@ -237,12 +237,12 @@ def _round_up(value: float, decimals: int) -> float:
 
 
 def share_with_interval(found: Ratio) -> str:
-    """Format a share with its interval, cut off at 100 %: `7.3 % (95 % CI 7.1–7.4 %)`."""
+    """Format a share with its interval, cut off at 100%: `7.3% (95% CI 7.1–7.4%)`."""
     if found.low is None or found.high is None:
         return units.share(found.value)
     decimals = 0 if abs(found.value) >= 0.0995 else 1
     low, value, high = (f"{each * 100:.{decimals}f}" for each in (found.low, found.value, min(found.high, 1.0)))
-    return units.share(found.value) if low == value == high else f"{units.share(found.value)} (95 % CI {low}–{high} %)"
+    return units.share(found.value) if low == value == high else f"{units.share(found.value)} (95% CI {low}–{high}%)"
 
 
 def range_text(
@@ -250,7 +250,7 @@ def range_text(
     name: Callable[[Named], str] | None = None,
     show: Callable[[float], str] = units.share,
 ) -> str:
-    """Return a range of values: `86 %` if all look the same, otherwise `47 % (small) to 60 % (large)`."""
+    """Return a range of values: `86%` if all look the same, otherwise `47% (small) to 60% (large)`."""
     ordered = sorted(values, key=lambda each: each[0])
     (low, least), (high, most) = ordered[0], ordered[-1]
     if show(low) == show(high):
@@ -269,7 +269,7 @@ _QUANTITY: Final = re.compile(r"(?<![\w.,])[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w
 def with_ranges(texts: Sequence[str]) -> list[str]:
     """Return for each text the sentence that combines it with all texts that differ from it only in numbers.
 
-    Each number that differs becomes a range: `spans 11 to 48 %`.
+    Each number that differs becomes a range: `spans 11 to 48%`.
     """
     grouped: dict[str, list[str]] = {}
     for text in texts:

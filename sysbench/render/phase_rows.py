@@ -99,7 +99,7 @@ def _part(get: Callable[[Any], Any], name: str | int) -> Callable[[Any], Any]:
 def _column(name: str, get: Callable[[Any], Any], *, is_number: bool = True) -> Field:
     suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
     key = name.removesuffix(suffix)
-    title = key.replace("_", " ").replace("ci95", "95 %")
+    title = key.replace("_", " ").replace("ci95", "95%")
     if is_number:
         return Field(key, title, _UNITS.get(suffix, "number"), get=get)
     words = {True: "yes", False: "no"}

@@ -106,7 +106,7 @@ def parse_share(value: object) -> object:
     except ValueError:
         raise ValueError(f"{value} is not a share: write 1% or 0.01") from None
     if 1 <= found <= 100 and not text.endswith("%"):
-        raise ValueError(f"{text} is {text} times the whole, or {100 * found:g} %: did you mean {text}%?")
+        raise ValueError(f"{text} is {text} times the whole, or {100 * found:g}%: did you mean {text}%?")
     return found
 
 

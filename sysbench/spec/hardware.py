@@ -52,7 +52,7 @@ def user_directory() -> Path:
 
 
 MEMORY_TOLERANCE_SHARE = 0.1
-"""Memory sizes that differ by less than this belong to the same GPU model: ECC and driver reserves take 1 to 5 %."""
+"""Memory sizes that differ by less than this belong to the same GPU model: ECC and driver reserves take 1 to 5%."""
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B)", re.IGNORECASE)
 _MARKETED_SIZE = re.compile(r"(?P<number>\d+)\s?gi?b?\b")
@@ -94,7 +94,7 @@ class Rate(_Frozen):
 
     value: PositiveFloat
     spread: float = Field(ge=0)
-    """Standard deviation of the logarithm of `value`: 0.05 is about 5 %."""
+    """Standard deviation of the logarithm of `value`: 0.05 is about 5%."""
     source: str = Field(min_length=1)
     basis: Basis
 

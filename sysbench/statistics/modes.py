@@ -43,16 +43,16 @@ def two_modes(samples: Stream) -> Modes | None:
 
     The sorted samples are split where the variance between the two groups is largest. Each group has at least three
     samples, and at least a tenth of all samples. Before the split, ties are spread over the clock's tick, and the
-    outermost 5 % at either end are clipped, so that spikes do not attract the split.
+    outermost 5% at either end are clipped, so that spikes do not attract the split.
 
     The dip test then decides whether there is a gap. It is applied to the smaller group and an equal number of adjacent
     samples from the larger, so that it finds a mode with a fifth of the samples as reliably as a mode with half of
-    them. The limit for m samples is (0.70 − 0.44/√m)/√m, 5 % above the 99.5 % quantile of the dip of m uniform samples,
+    them. The limit for m samples is (0.70 − 0.44/√m)/√m, 5% above the 99.5% quantile of the dip of m uniform samples,
     to allow for the choice of the split. Uniform samples are the worst case, so the limit holds for every unimodal
     distribution, however skewed, heavy-tailed or flat, and also for a steady drift.
 
-    In simulations with n = 10–200, at most 0.5 % of normal and lognormal streams raise a false alarm. A gap of six
-    standard deviations is found in 97 % of streams of 200 samples if a fifth of them lie above the gap, and in 92 % of
+    In simulations with n = 10–200, at most 0.5% of normal and lognormal streams raise a false alarm. A gap of six
+    standard deviations is found in 97% of streams of 200 samples if a fifth of them lie above the gap, and in 92% of
     streams of 50 samples if half of them do.
 
     The order of samples affects only the number of switches. A lasting level shift is reported here, with one switch,

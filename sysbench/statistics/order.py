@@ -30,7 +30,7 @@ class Drift:
     """A trend over the whole stream."""
 
     change_share: float
-    """(end − start) / start: 0.01 means 1 % slower at the end."""
+    """(end − start) / start: 0.01 means 1% slower at the end."""
     start: float
     end: float
     """Levels of the fitted line at the first and at the last sample."""
@@ -57,7 +57,7 @@ class WarmupUnfinished:
 
 
 _DRIFT_LIMIT = 3.09
-"""Φ⁻¹(0.999): a two-sided level of 0.2 % for a known autocorrelation; simulated false alarms stay below 1 %."""
+"""Φ⁻¹(0.999): a two-sided level of 0.2% for a known autocorrelation; simulated false alarms stay below 1%."""
 
 _MAX_CORRELATION = 1 - 1e-9
 """Limit of rank correlations in both directions, because atanh(±1) is infinite."""
@@ -79,11 +79,11 @@ def drift(samples: Stream) -> Drift | None:
     its effective sample size, n(1 − φ)/(1 + φ). Here φ is the lag-1 correlation of the detrended ranks, corrected for
     its bias −(2 + 4φ)/n (Marriott and Pope, Biometrika 41, 1954).
 
-    The limit of 3.09 keeps false alarms at 0.3 % for independent samples and at 0.7 % for φ = 0.5 and n ≥ 50
-    (simulated). Below n = 50, autocorrelation cannot be distinguished from drift. With 0.5 % noise, a drift of 1 % over
-    200 samples is always found, and a drift of 2 % over 20 samples in three of four runs.
+    The limit of 3.09 keeps false alarms at 0.3% for independent samples and at 0.7% for φ = 0.5 and n ≥ 50
+    (simulated). Below n = 50, autocorrelation cannot be distinguished from drift. With 0.5% noise, a drift of 1% over
+    200 samples is always found, and a drift of 2% over 20 samples in three of four runs.
 
-    Returns None if there are fewer than six samples or if the change is below 0.1 %.
+    Returns None if there are fewer than six samples or if the change is below 0.1%.
     """
     checked = series(samples)
     if len(checked) < MIN_SAMPLES or checked.indistinguishable or abs(_trend_score(checked.ranks)) <= _DRIFT_LIMIT:
@@ -95,7 +95,7 @@ def drift(samples: Stream) -> Drift | None:
 
 
 _AUTOCORRELATION_LIMIT = 2.65
-"""One-sided level of 0.4 %."""
+"""One-sided level of 0.4%."""
 
 
 def autocorrelation(samples: Stream) -> Autocorrelation | None:
@@ -109,7 +109,7 @@ def autocorrelation(samples: Stream) -> Autocorrelation | None:
     effective sample size is n(1 − ρ)/(1 + ρ), as for a first-order autoregressive process. A drift or a level shift
     also correlates consecutive samples: check `drift` and `two_modes` first.
 
-    Returns None if there are fewer than six samples or if all agree within 0.1 %.
+    Returns None if there are fewer than six samples or if all agree within 0.1%.
     """
     checked = series(samples)
     count, ranks = len(checked), checked.ranks
@@ -161,21 +161,21 @@ def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | Non
     2. The median of the first three samples is above the 95th percentile of the m others, and exceeds their median by
        more than 2.0 + 95/m^1.5 robust deviations; after at least four warm-up steps, 1.5 + 62/m^1.5.
     3. Each of the first k samples is slower than everything after it. By chance, this happens in (n − k)!/n! of all
-       streams. This probability must be below 0.25 % without a warm-up, and below 1.2 % after one: for ten steps, k
+       streams. This probability must be below 0.25% without a warm-up, and below 1.2% after one: for ten steps, k
        must be at least 3 without a warm-up, and at least 2 after one.
 
-    Without a warm-up, the limits in 1 and 2 follow the 99.7 % quantiles of simulated lognormal streams (σ = 0.05, tens
+    Without a warm-up, the limits in 1 and 2 follow the 99.7% quantiles of simulated lognormal streams (σ = 0.05, tens
     of thousands for each length). The conditions on ranks (slower than all others, above the 95th percentile) limit
-    false alarms on skewed streams. After at least four warm-up steps, 0.7 % of simulated lognormal streams raise a
-    false alarm, and 1.4 % of exponential and Pareto streams. A start that exceeds its final level by 50 % and decays
-    over two steps, with 1 % noise, is found in 61 % of the streams of 10 samples after five warm-up steps, and in 85 %
+    false alarms on skewed streams. After at least four warm-up steps, 0.7% of simulated lognormal streams raise a
+    false alarm, and 1.4% of exponential and Pareto streams. A start that exceeds its final level by 50% and decays
+    over two steps, with 1% noise, is found in 61% of the streams of 10 samples after five warm-up steps, and in 85%
     of those of 20.
 
     If there is a `warmup`, it must confirm the sign: the median of its last three steps must exceed the median of the
     second half of `samples` by at least half the excess of the slow steps. This distinguishes a slow start from a spike
     that happened to come first.
 
-    Returns None if there are fewer than six samples or if the excess is below 0.1 %. Raises ValueError if there are no
+    Returns None if there are fewer than six samples or if the excess is below 0.1%. Raises ValueError if there are no
     samples, or if a sample or a warm-up step is not finite.
     """
     checked = series(samples)

@@ -39,12 +39,12 @@ class Pooled:
 def pooled(ratios: Sequence[Ratio]) -> Pooled | None:
     """Return the ratio on which all cells agree, or None.
 
-    Cells agree if the geometric mean of all ratios lies within the interval of each ratio, or within 1 % of that ratio.
-    For this check, the intervals are widened on the logarithmic scale from 95 % each to 95 % jointly (Bonferroni, for
+    Cells agree if the geometric mean of all ratios lies within the interval of each ratio, or within 1% of that ratio.
+    For this check, the intervals are widened on the logarithmic scale from 95% each to 95% jointly (Bonferroni, for
     normal deviates).
 
     Returns None if there are no ratios, if the cells disagree, if a ratio has no interval, or if `max_deviation` is
-    more than 5 % of the value: the range of the ratios is then more informative than a common value.
+    more than 5% of the value: the range of the ratios is then more informative than a common value.
     """
     if not ratios or any(each.low is None or each.high is None or each.low <= 0 for each in ratios):
         return None
@@ -84,14 +84,14 @@ def effect(numerator_samples: Stream, denominator_samples: Stream, family: int =
 
     The difference is significant if four conditions hold:
 
-    - The 95 % interval of the ratio does not contain 1.
-    - The p-value of the rank test is at most 1 % divided by `family` (Bonferroni).
-    - The ratio is at least 1 % away from 1.
+    - The 95% interval of the ratio does not contain 1.
+    - The p-value of the rank test is at most 1% divided by `family` (Bonferroni).
+    - The ratio is at least 1% away from 1.
     - The ratio of the means lies on the same side of 1; a few very long samples in the faster stream may move it to
       the other side.
 
-    A difference of 3 % between two streams of ten samples with 1 % noise is found in 99 % of cases if it is the only
-    comparison, and in 95 % if it is one of twenty. An effect is reported in fewer than 1 % of data sets without any
+    A difference of 3% between two streams of ten samples with 1% noise is found in 99% of cases if it is the only
+    comparison, and in 95% if it is one of twenty. An effect is reported in fewer than 1% of data sets without any
     effect (simulated).
 
     Raises ValueError in the same cases as `ratio`.

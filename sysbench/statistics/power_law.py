@@ -49,7 +49,7 @@ class PowerLaw:
     exponent: float
     low: float
     high: float
-    """The ends of the exponent's 95 % interval."""
+    """The ends of the exponent's 95% interval."""
     coefficient: float
     scatter: float
     """Standard deviation of the values about the power law, relative to the values."""
@@ -60,7 +60,7 @@ class PowerLaw:
 
     @property
     def half_width(self) -> float:
-        """Half the width of the exponent's 95 % interval."""
+        """Half the width of the exponent's 95% interval."""
         return (self.high - self.low) / 2
 
 
@@ -79,7 +79,7 @@ class NoPowerLaw:
 
 
 def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoPowerLaw:
-    """Fit the exponent with which `values` grow over the largest sizes, with its 95 % interval.
+    """Fit the exponent with which `values` grow over the largest sizes, with its 95% interval.
 
     The fit is a least-squares line through the logarithms of sizes and values. The interval of the slope comes from
     Student's t and the scatter about the line, which includes effects that single timings do not show: caches, partly
@@ -87,14 +87,14 @@ def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoP
 
     Fixed costs (a launch, an allocation) raise the values of the smallest sizes above any power law. The fit therefore
     starts from the longest sequence of consecutive sizes that ends with the largest size and whose values scatter by at
-    most 10 % about the line. It excludes the smallest of these sizes if their values lie outside the 99 % prediction
-    interval of the others and more than 2 % off the line through the others. At least three sizes must remain, and
+    most 10% about the line. It excludes the smallest of these sizes if their values lie outside the 99% prediction
+    interval of the others and more than 2% off the line through the others. At least three sizes must remain, and
     determine the exponent to within ± 0.25; otherwise the result is NoPowerLaw. The exponent applies only to the sizes
     used: if a fixed cost fades slowly, the exponent is below the asymptotic one.
 
-    For 4 to 8 sizes, each twice the previous one, simulated coverage is 93–96 % if the values scatter by 0.1 to 5 %
-    about a power law. For 3 sizes, coverage is equally good if the values scatter by up to 1 %. If they scatter by 5 %,
-    no exponent is reported for 3 sizes in three of four cases, and 86 % of the reported intervals contain the true
+    For 4 to 8 sizes, each twice the previous one, simulated coverage is 93–96% if the values scatter by 0.1 to 5%
+    about a power law. For 3 sizes, coverage is equally good if the values scatter by up to 1%. If they scatter by 5%,
+    no exponent is reported for 3 sizes in three of four cases, and 86% of the reported intervals contain the true
     exponent.
 
     Raises ValueError if a size or a value is not positive and finite, if a size occurs twice, or if the numbers of
@@ -209,7 +209,7 @@ def direction(ratio: Ratio) -> int:
 def crossovers(sizes: Sequence[float], ratios: Sequence[Ratio]) -> list[Crossover]:
     """Return every crossing of the ratio through 1, in ascending order of size.
 
-    A crossing lies between two sizes at which the ratio is significantly on opposite sides of 1 (both 95 % intervals
+    A crossing lies between two sizes at which the ratio is significantly on opposite sides of 1 (both 95% intervals
     exclude 1). Between the two, there may be sizes at which the ratio does not differ significantly from 1. If the line
     through the measured points crosses 1 more than once between the two, the reported size is the geometric mean of
     these crossings.

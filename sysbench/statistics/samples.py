@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 Values: TypeAlias = list[float]
 
 MIN_SAMPLES = 6
-"""Fewer samples are not enough for a 95 % interval of the median (1 − 2·0.5⁵ is 93.75 %) or a test of their order."""
+"""Fewer samples are not enough for a 95% interval of the median (1 − 2·0.5⁵ is 93.75%) or a test of their order."""
 
 MIN_REPORTABLE_SHARE = 0.001
-"""Differences below 0.1 % are never reported, however significant, because no decision depends on them."""
+"""Differences below 0.1% are never reported, however significant, because no decision depends on them."""
 
 _TIE_TOLERANCE = 1e-8
 """Samples that differ by less than this share of the median are the same clock reading, up to floating-point error."""
@@ -59,7 +59,7 @@ class Series:
         A coarse clock turns a smooth distribution into a few repeated readings with gaps between them. The gaps look
         like modes, and the ties can make the estimated spread zero. A reading may represent any value within half a
         tick of it, so equal readings are spread evenly over this range. The tick is the smallest difference between
-        distinct readings, at most 1 % of the median. Samples without ties are returned unchanged.
+        distinct readings, at most 1% of the median. Samples without ties are returned unchanged.
         """
         ordered, scale = self.ordered, abs(self.median)
         tolerance = _TIE_TOLERANCE * scale
@@ -95,7 +95,7 @@ class Series:
 
     @property
     def indistinguishable(self) -> bool:
-        """Whether the samples differ by at most 0.1 % of the median."""
+        """Whether the samples differ by at most 0.1% of the median."""
         return self.ordered[-1] - self.ordered[0] <= MIN_REPORTABLE_SHARE * abs(self.median)
 
 
@@ -167,9 +167,9 @@ def outliers(samples: Stream) -> Outliers | None:
     """Return the samples that lie too far from the median, relative to the spread; None if there are none.
 
     A sample is an outlier if its distance from the median is more than k(n) = 4.1 + 0.15·ln n + 130/n^1.5 robust
-    deviations (1.4826 times the median absolute deviation, with ties spread over the clock's tick) and more than 0.1 %
-    of the median. k(n) follows the 99.5 % quantiles of the largest distance in simulated lognormal streams (σ = 0.05,
-    tens of thousands for each length), so less than 1 % of clean streams raise an alarm. k is 8.6 for ten samples,
+    deviations (1.4826 times the median absolute deviation, with ties spread over the clock's tick) and more than 0.1%
+    of the median. k(n) follows the 99.5% quantiles of the largest distance in simulated lognormal streams (σ = 0.05,
+    tens of thousands for each length), so less than 1% of clean streams raise an alarm. k is 8.6 for ten samples,
     whose spread is poorly known, 6.0 for twenty, and 4.9 for two hundred. The limit is the same on both sides of the
     median; in a long-tailed distribution, samples in the tail are reported as outliers.
 

@@ -32,7 +32,7 @@ class Summary:
     mad: float
     """Median absolute deviation from the median, unscaled."""
     ci95: tuple[float, float] | None
-    """95 % interval of the median (see `median_interval`); None for fewer than six samples."""
+    """95% interval of the median (see `median_interval`); None for fewer than six samples."""
     lag1: float | None
     """Lag-1 correlation; None for fewer than three samples, or if all are equal."""
 
@@ -82,14 +82,14 @@ def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, f
     """Return the distribution-free confidence interval of the median.
 
     The d-th smallest and d-th largest of n independent samples enclose the median with probability P(d ≤ B ≤ n − d),
-    where B is binomial (n, ½). For small n, no d has a coverage close to 95 %. Each end is therefore interpolated
+    where B is binomial (n, ½). For small n, no d has a coverage close to 95%. Each end is therefore interpolated
     between the two order statistics with coverage just above and just below (Hettmansperger and Sheather, Confidence
     intervals based on interpolated order statistics, Statistics & Probability Letters 4, 1986; Nyblom, ibid. 14, 1992).
-    Simulated coverage at 95 % is 94.2–95.3 % for every n ≥ 6 on normal, lognormal, Laplace, uniform and exponential
+    Simulated coverage at 95% is 94.2–95.3% for every n ≥ 6 on normal, lognormal, Laplace, uniform and exponential
     samples.
 
     Returns None if there are too few samples: below six, even the range from the smallest to the largest sample covers
-    the median in less than 95 % of cases. For autocorrelated samples, the interval is too narrow: see
+    the median in less than 95% of cases. For autocorrelated samples, the interval is too narrow: see
     `autocorrelation`. Raises ValueError if there are no samples, if a sample is not finite, or if the confidence is not
     between 0 and 1.
     """
@@ -109,7 +109,7 @@ def median_interval_of_sorted(ordered: Values, confidence: float = 0.95) -> tupl
 
 
 def relative_width(samples: Stream) -> float | None:
-    """Return the width of the 95 % interval as a share of the median.
+    """Return the width of the 95% interval as a share of the median.
 
     Returns None if there is no interval, or if the median is not positive.
     """
@@ -121,13 +121,13 @@ def relative_width(samples: Stream) -> float | None:
 
 
 def has_converged(samples: Stream, share: float) -> bool:
-    """Whether measuring can stop: the 95 % interval of the median is no wider than `share` of the median (0.01 is 1 %).
+    """Whether measuring can stop: the 95% interval of the median is no wider than `share` of the median (0.01 is 1%).
 
     Call this after every sample. Checks take place only at 10, 15, 23, 35, 53, … samples, each number 1.5 times the
     previous one; in between, the result is False. The interval must be narrow enough at two consecutive checks. Checks
     after every sample would select streams whose spread happens to look small: the interval at the end would then
-    cover the median in only 91 % of runs (simulated, with checks after the tenth and every later sample). With less
-    frequent checks, simulated coverage is at least 93.5 % on normal, lognormal and Laplace samples, for shares from 0.4
+    cover the median in only 91% of runs (simulated, with checks after the tenth and every later sample). With less
+    frequent checks, simulated coverage is at least 93.5% on normal, lognormal and Laplace samples, for shares from 0.4
     to 2 standard deviations.
     """
     values = series(samples).values
@@ -141,7 +141,7 @@ def has_converged(samples: Stream, share: float) -> bool:
 
 
 def too_few(samples: Stream) -> TooFew | None:
-    """Return TooFew if there are fewer than six samples, the minimum for a 95 % interval of the median; else None."""
+    """Return TooFew if there are fewer than six samples, the minimum for a 95% interval of the median; else None."""
     count = len(series(samples))
     return TooFew(count, MIN_SAMPLES) if count < MIN_SAMPLES else None
 

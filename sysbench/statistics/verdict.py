@@ -34,7 +34,7 @@ MARGIN = 0.01
 """Default margin: ratios from 1/1.01 to 1.01 count as the same."""
 
 CONFIDENCE = 0.995
-"""Nominal level of intervals that are reported as 99 %, because intervals of trimmed means over a dozen rounds cover
+"""Nominal level of intervals that are reported as 99%, because intervals of trimmed means over a dozen rounds cover
 slightly less than their nominal level."""
 
 TRIMMED_SHARE = 0.2
@@ -85,8 +85,8 @@ def compare_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGI
     A disturbance affects both sides of a round, so only the ratio within each round counts. The interval is that of the
     mean logarithm of these ratios, with a fifth trimmed from either end (Yuen, The two-sample trimmed t for unequal
     population variances, Biometrika 61, 1974; Tukey and McLaughlin, Sankhyā A 25, 1963, for one sample). Each process
-    counts as one number, however many steps it has. Simulated false verdicts with fourteen rounds: 0.6 % for normal
-    noise, 0.5 % for t₃, 0.4 % if one process in twelve is slowed by 10 % on average.
+    counts as one number, however many steps it has. Simulated false verdicts with fourteen rounds: 0.6% for normal
+    noise, 0.5% for t₃, 0.4% if one process in twelve is slowed by 10% on average.
 
     Raises ValueError if there are no medians, if their numbers differ, or if a median is not positive and finite.
     """
@@ -169,7 +169,7 @@ def _widened_distances(samples: Series, center: float) -> tuple[float, float] | 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of two medians with its 95 % interval; the ends are None if a stream is too short for an interval."""
+    """A ratio of two medians with its 95% interval; the ends are None if a stream is too short for an interval."""
 
     value: float
     low: float | None
@@ -177,12 +177,12 @@ class Ratio:
 
 
 def ratio(numerator_samples: Stream, denominator_samples: Stream) -> Ratio:
-    """Return the ratio of the medians of two streams, with its 95 % interval.
+    """Return the ratio of the medians of two streams, with its 95% interval.
 
     The interval combines the intervals of the two medians on the logarithmic scale by the method of variance estimates
     recovery (Zou and Donner, Construction of confidence limits about effect measures, Statistics in Medicine 27, 2008):
     the distances from each median to the relevant end of its interval add in quadrature. The method accepts asymmetric
-    intervals and needs no resampling. It is conservative: simulated coverage is 95.1–97.5 % for streams of 10 to 200
+    intervals and needs no resampling. It is conservative: simulated coverage is 95.1–97.5% for streams of 10 to 200
     samples of equal and of unequal length and spread, highest for two streams of ten.
 
     Raises ValueError if there are no samples, if a sample is not finite, or if a median is not positive.
@@ -227,7 +227,7 @@ def rank_sum(one: Stream, other: Stream) -> float:
     streams, it comes from the normal distribution with continuity correction (Mann and Whitney, On a test of whether
     one of two random variables is stochastically larger than the other, Annals of Mathematical Statistics 18, 1947).
     The test suits comparisons of many cells at once: for ten samples against ten, the p-value can be as low as
-    1/92,378, whereas the interval of the median of ten samples has a confidence of at most 99.8 %.
+    1/92,378, whereas the interval of the median of ten samples has a confidence of at most 99.8%.
 
     Raises ValueError if there are no samples, or if a sample is not finite.
     """

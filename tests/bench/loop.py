@@ -3,7 +3,7 @@
 python -m tests.bench.loop [--steps 500] [--width 512]
 
 Every measured step is followed by the same step with nothing but a clock around it, so that whatever else the machine
-does hits both alike. `measure` is promised to be within 0.5 % of the bare step: its own work is done between steps.
+does hits both alike. `measure` is promised to be within 0.5% of the bare step: its own work is done between steps.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ python -m tests.bench.own_models [--steps 100] [--width 256] [--layers 4] [--ctx
 
 `sysbench` is the measurement itself, event by event, its step's wall time as in the table. Between two of its steps two
 bare loops over the same model and optimizer take one each; how far these two are apart says how much of the difference
-is noise. (Models of their own differ by 1 to 2 % from one another, by where their memory lies.) The order changes from
+is noise. (Models of their own differ by 1 to 2% from one another, by where their memory lies.) The order changes from
 step to step.
 """
 
@@ -115,7 +115,7 @@ def main() -> None:
     ratios = [2 * ours_s / (one_s + other_s) for ours_s, one_s, other_s in rounds]
     draws = sorted(median(random.choices(ratios, k=len(ratios))) for _ in range(2000))
     print(
-        f"sysbench / bare - 1, round by round: {median(ratios) - 1:+.2%}, 95 % interval {draws[50] - 1:+.2%} to "
+        f"sysbench / bare - 1, round by round: {median(ratios) - 1:+.2%}, 95% interval {draws[50] - 1:+.2%} to "
         f"{draws[-50] - 1:+.2%}   promised ≤ {PROMISED:.1%}"
     )
 

@@ -272,7 +272,7 @@ _CALIBRATED = ("NeuSight, calibrated", "report, calibrated", "llm-foundry, calib
 
 def show_steps(rows: Iterable[Row], markdown: bool) -> None:
     rows = list(rows)
-    head = ("run", "GPU", "published", "predicted", "90 % interval", "error", "data sheet alone")
+    head = ("run", "GPU", "published", "predicted", "90% interval", "error", "data sheet alone")
     # Two hundred runs of one kind, each predicted twice, are for the summary.
     _table(head, (_described(row) for row in rows if row.source not in (*_OF_SEVERAL[2:], *_CALIBRATED)), markdown)
     halves: list[tuple[str, Callable[[Row], bool]]] = [

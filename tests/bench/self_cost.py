@@ -76,7 +76,7 @@ class CostArm:
     ratio: float
     """Median over the rounds of the ratio with / without."""
     ratio_low: float | None
-    """95 % confidence interval of the ratio; None with fewer than six rounds."""
+    """95% confidence interval of the ratio; None with fewer than six rounds."""
     ratio_high: float | None
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class CostArm:
             return f"{change} (too few rounds for an interval): {EXPLANATIONS[self.part]}"
         verdict = "" if self.ratio_low > 1 or self.ratio_high < 1 else ", not significant"
         interval = f"{_percent(self.ratio_low)} to {_percent(self.ratio_high)}"
-        return f"{change} (95 %: {interval}){verdict}: {EXPLANATIONS[self.part]}"
+        return f"{change} (95%: {interval}){verdict}: {EXPLANATIONS[self.part]}"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class SelfCost:
 
 
 def _percent(ratio: float) -> str:
-    return f"{(ratio - 1) * 100:+.2f} %"
+    return f"{(ratio - 1) * 100:+.2f}%"
 
 
 class EventListener(Protocol):

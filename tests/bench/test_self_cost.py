@@ -28,7 +28,7 @@ def test_arms_take_turns_in_opposite_orders() -> None:
 
 
 def test_a_machine_that_gets_slower_costs_nothing() -> None:
-    """Ratios are taken within a round: a drift of 10 % a round does not show."""
+    """Ratios are taken within a round: a drift of 10% a round does not show."""
     without_s = [0.01 * 1.1**number for number in range(8)]
     found = cost_arm("sampler", [value * 1.002 for value in without_s], without_s)
     assert found.ratio == pytest.approx(1.002)

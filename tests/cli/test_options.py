@@ -217,7 +217,7 @@ def test_version_is_the_packages() -> None:
             )
             for command in ("time", "memory", "profile", "attention")
         ),
-        (["time", "--until", "5"], "sysbench time: --until 5 is 5 times the whole, or 500 %: did you mean 5%?"),
+        (["time", "--until", "5"], "sysbench time: --until 5 is 5 times the whole, or 500%: did you mean 5%?"),
         (["time", "--gpu", "h100"], "sysbench time: No such option: --gpu. Did you mean --simulate?"),
         (["time", "--n-layer", "2"], "sysbench time: No such option: --n-layer. Did you mean --layers?"),
         (["run", "quick", "--seq-len", "64"], "sysbench run: No such option: --seq-len. Did you mean --ctx?"),

@@ -29,7 +29,7 @@ def test_a_directory_of_ranks_shows_communication_collectives_and_the_late_rank(
     assert ran.code == 0, ran.err
     for title in ("communication of each rank", "collectives by kind, message size and group size", "arrival of ranks"):
         assert title in ran.out
-    assert "Rank 1 is late: 100 % of all waiting time is spent on it" in ran.out
+    assert "Rank 1 is late: 100% of all waiting time is spent on it" in ran.out
     assert "it is idle longer" in " ".join(ran.out.split())
 
 

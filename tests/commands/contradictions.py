@@ -128,7 +128,7 @@ def _within(each: Statement) -> Iterator[str]:
     for low, high in re.findall(r"do not differ measurably.*?interval of (?:a|the) ratio is ([\d.]+)–([\d.]+)", text):
         if not float(low) <= 1 <= float(high):
             yield "an interval without 1 is said to be of equals"
-    for value, low in re.findall(r"(?<!compiled )is (\d+\.\d+)× \(95 % CI (\d+\.\d+)–[\d.]+\) as fast", text):
+    for value, low in re.findall(r"(?<!compiled )is (\d+\.\d+)× \(95% CI (\d+\.\d+)–[\d.]+\) as fast", text):
         if min(float(value), float(low)) < 1:
             yield "slower is said to be faster"
     for exponent, half in re.findall(r"\^(-?\d+\.\d+) ± (\d+\.\d+)", text):
@@ -142,10 +142,10 @@ def _within(each: Statement) -> Iterator[str]:
 
 def _extremes(text: str) -> Iterator[str]:
     """What is more than there is, or less than is said."""
-    shares = re.findall(r"(\d+(?:\.\d+)?) %", text) if re.search(r"of the step|hardware's \w+ peak", text) else []
+    shares = re.findall(r"(\d+(?:\.\d+)?)%", text) if re.search(r"of the step|hardware's \w+ peak", text) else []
     if any(float(share) > 100 for share in shares):
         yield "a part is more than the whole"
-    slow = re.search(r"first step takes (?:[\d.]+× to )?([\d.]+)×.*?(?:would be (\S+) % higher|\.$)", text)
+    slow = re.search(r"first step takes (?:[\d.]+× to )?([\d.]+)×.*?(?:would be (\S+)% higher|\.$)", text)
     if slow and (float(slow[1]) <= 1 or (slow[2] and float(slow[2]) <= 0)):
         yield "a slow first step is not slow"
     frontier = re.search(r"ctx (\d+) fits, ctx (\d+) does not", text)

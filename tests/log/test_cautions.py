@@ -119,7 +119,7 @@ def test_the_proposed_warmup_covers_the_steps_that_were_still_slow() -> None:
 
 
 def test_three_steps_are_too_few() -> None:
-    assert cautions(stream(steps=3))["too-few-steps"].message == "3 measured steps are too few for a 95 % interval"
+    assert cautions(stream(steps=3))["too-few-steps"].message == "3 measured steps are too few for a 95% interval"
 
 
 def test_an_interval_that_was_not_reached_is_said_to_be_too_wide() -> None:

@@ -19,7 +19,7 @@ from sysbench.statistics import Ratio
     ("found", "shown"),
     [
         (Ratio(1.3, 1.299, 1.301), "1.30×"),
-        (Ratio(3.65, 3.61, 3.69), "3.65× (95 % CI 3.61–3.69)"),
+        (Ratio(3.65, 3.61, 3.69), "3.65× (95% CI 3.61–3.69)"),
         (Ratio(3.65, None, None), "3.65×"),
     ],
 )
@@ -28,8 +28,8 @@ def test_an_interval_is_shown_if_its_ends_differ_from_the_ratio(found: Ratio, sh
 
 
 def test_a_share_is_shown_as_a_ratio_is() -> None:
-    assert share_with_interval(Ratio(0.054, 0.054, 0.0541)) == "5.4 %"
-    assert share_with_interval(Ratio(0.4, 0.2, 1.3)) == "40 % (95 % CI 20–100 %)"
+    assert share_with_interval(Ratio(0.054, 0.054, 0.0541)) == "5.4%"
+    assert share_with_interval(Ratio(0.4, 0.2, 1.3)) == "40% (95% CI 20–100%)"
 
 
 @pytest.mark.parametrize(
@@ -42,23 +42,21 @@ def test_only_an_interval_contains_one(found: Ratio, contained: bool) -> None:
 
 def test_a_ratio_whose_interval_contains_one_is_replaced_by_its_interval() -> None:
     assert no_difference_clause("bf16", "fp32", [(Ratio(2.24, 0.64, 3.86), 6)]) == (
-        "bf16 and fp32 do not differ measurably in 6 steps; the 95 % interval of the ratio is 0.64–3.86, and more "
+        "bf16 and fp32 do not differ measurably in 6 steps; the 95% interval of the ratio is 0.64–3.86, and more "
         "steps would narrow it"
     )
 
 
 def test_of_several_cells_the_widest_interval_is_stated() -> None:
     assert no_difference_clause("a", "b", [(Ratio(1.2, 0.9, 1.5), 6), (Ratio(2.24, 0.64, 3.86), 10)], "call") == (
-        "a and b do not differ measurably in any of 2 cells with 6 to 10 calls each; the widest 95 % interval of a "
+        "a and b do not differ measurably in any of 2 cells with 6 to 10 calls each; the widest 95% interval of a "
         "ratio is 0.64–3.86, and more calls would narrow it"
     )
 
 
 def test_what_is_resolved_to_be_equal_asks_for_no_more_steps() -> None:
-    assert (
-        no_difference_clause("a", "b", [(Ratio(1.001, 0.998, 1.004), 40)]) == "a and b are equally fast to within 1 %"
-    )
-    assert no_difference_clause("a", "b", [(Ratio(1.006, 1.002, 1.011), 40)]) == "a and b differ by less than 1 %"
+    assert no_difference_clause("a", "b", [(Ratio(1.001, 0.998, 1.004), 40)]) == "a and b are equally fast to within 1%"
+    assert no_difference_clause("a", "b", [(Ratio(1.006, 1.002, 1.011), 40)]) == "a and b differ by less than 1%"
 
 
 def test_an_interval_without_one_that_is_insignificant_is_said_to_be_of_too_few_steps() -> None:
@@ -76,9 +74,9 @@ def test_the_ends_of_a_range_have_the_same_decimals() -> None:
 @pytest.mark.parametrize(
     ("texts", "combined"),
     [
-        (["spans 9.1 %", "spans 1,016.0 %", "spans 48 %"], ["spans 9.1 to 1,016.0 %"] * 3),
+        (["spans 9.1%", "spans 1,016.0%", "spans 48%"], ["spans 9.1 to 1,016.0%"] * 3),
         (["2 of 4 took 3 ms", "2 of 4 took 1 ms"], ["2 of 4 took 1 to 3 ms"] * 2),
-        (["off by -3 %", "off by -5 %"], ["off by -5 to -3 %"] * 2),
+        (["off by -3%", "off by -5%"], ["off by -5 to -3%"] * 2),
         (["1 ms", "2 s", "3 ms"], ["1 to 3 ms", "2 s", "1 to 3 ms"]),
         (["no cublas in fp16", "no cublas in bf16"], ["no cublas in fp16", "no cublas in bf16"]),
         (["a100-80gb waits"], ["a100-80gb waits"]),

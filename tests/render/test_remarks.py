@@ -13,8 +13,8 @@ from tests import fixtures_attention as runs
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
-        (("spans 48 %", "spans 11 %", "spans 177 %"), "every cell: spans 11 to 177 %"),
-        (("spans 48 %", "spans 48 %", "spans 48 %"), "every cell: spans 48 %"),
+        (("spans 48%", "spans 11%", "spans 177%"), "every cell: spans 11 to 177%"),
+        (("spans 48%", "spans 48%", "spans 48%"), "every cell: spans 48%"),
         (("1,016.0 MiB of 2 GiB", "254.0 MiB of 2 GiB", "9.5 MiB of 2 GiB"), "every cell: 9.5 to 1,016.0 MiB of 2 GiB"),
         # Not the same quantity in the same unit: the sentence is of one cell, and names it.
         (("12.0 ms late", "900 µs late", "2.0 ms late"), "every cell: 12.0 ms late (e.g. N 256)"),

@@ -21,7 +21,7 @@ from sysbench.render.table import Remark, sentence
         ("trace.json is slowest", "trace.json is slowest."),
         ("s += x is off", "s += x is off."),
         ("2.7b does not fit.", "2.7b does not fit."),
-        ("the interval is 1 %", "The interval is 1 %."),
+        ("the interval is 1%", "The interval is 1%."),
         ("", ""),
     ],
 )

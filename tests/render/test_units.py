@@ -108,7 +108,7 @@ def test_operations_counts_and_rates_have_decimal_prefixes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(0.78, "78 %"), (0.012, "1.2 %"), (None, "—"), (math.nan, "—"), (1, "100 %")]
+    ("value", "shown"), [(0.78, "78%"), (0.012, "1.2%"), (None, "—"), (math.nan, "—"), (1, "100%")]
 )
 def test_a_share_has_a_decimal_only_where_it_matters(value: float | None, shown: str) -> None:
     assert units.share(value) == shown

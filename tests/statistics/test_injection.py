@@ -40,12 +40,12 @@ def quiet(random: np.random.Generator, streams: int, count: int) -> Streams:
 
 
 def spiked(random: np.random.Generator, streams: Streams) -> Streams:
-    """2 % of the samples take 2 to 10 times as long."""
+    """2% of the samples take 2 to 10 times as long."""
     return streams * np.where(random.random(streams.shape) < 0.02, random.uniform(2, 10, streams.shape), 1)
 
 
 def wandering(random: np.random.Generator, streams: int, count: int, phi: float) -> Streams:
-    """First-order autoregression of 0.5 % about 1, stationary from the first sample on."""
+    """First-order autoregression of 0.5% about 1, stationary from the first sample on."""
     noise = random.standard_normal((streams, count))
     state = noise.copy()
     for index in range(1, count):
@@ -305,7 +305,7 @@ def test_a_start_that_still_settles_is_found(count: int) -> None:
 @pytest.mark.parametrize(("count", "least"), [(10, 0.55), (20, 0.8), (50, 0.9)])
 def test_a_start_that_has_nearly_settled_is_found_after_a_warmup(count: int, least: float) -> None:
     random = np.random.default_rng(count)
-    settling = 0.5 * np.exp(-np.arange(5 + count) / 2)  # 4 % in the first sample, 1 % in the fourth
+    settling = 0.5 * np.exp(-np.arange(5 + count) / 2)  # 4% in the first sample, 1% in the fourth
     streams = 1 + 0.01 * random.standard_normal((600, 5 + count)) + settling
     assert alarms(lambda stream: statistics.warmup_unfinished(stream[:5], stream[5:]), streams) >= least
 
@@ -319,7 +319,7 @@ def test_a_slow_first_warmup_step_confirms_no_false_alarm(count: int, warmup_ste
         streams = make(random, (2000, warmup_steps + count))
         streams[:, 0] *= random.uniform(1.5, 10, len(streams))
         found = alarms(lambda each: statistics.warmup_unfinished(each[:warmup_steps], each[warmup_steps:]), streams)
-        # A rate of 1 % stays below 1.7 % in 2,000 streams with a probability of 99.9 %.
+        # A rate of 1% stays below 1.7% in 2,000 streams with a probability of 99.9%.
         assert found <= 0.017
 
 

@@ -56,7 +56,7 @@ def test_of_data_without_an_effect_one_in_a_hundred_is_said_to_have_one_at_most(
         any(effect(scattered(1.0, noise, dice), scattered(1.0, noise, dice), cells).direction for _ in range(cells))
         for _ in range(runs)
     )
-    # Three standard errors of 1 % at this number of runs.
+    # Three standard errors of 1% at this number of runs.
     assert false / runs <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / runs)
 
 

@@ -60,7 +60,7 @@ def test_a_summary_agrees_with_numbers_worked_out_by_hand() -> None:
     assert (summary.minimum, summary.maximum) == (1.0, 10.0)
     assert summary.std == pytest.approx(math.sqrt((0 + 9 + 1 + 4 + 36) / 4))
     assert summary.mad == 1.0  # distances 1, 2, 0, 1, 7
-    # The k-th smallest of five stands at (k - 1) / 4: 5 % lies a fifth of the way from 1 to 2, 95 % four fifths from 4.
+    # The k-th smallest of five stands at (k - 1) / 4: 5% lies a fifth of the way from 1 to 2, 95% four fifths from 4.
     assert (summary.p5, summary.p25, summary.p75, summary.p95) == pytest.approx((1.2, 2.0, 4.0, 8.8))
     # Deviations 0, -3, -1, -2, 6: products of neighbours 0 + 3 + 2 - 12 over squares 50.
     assert summary.lag1 == pytest.approx(-7 / 50)

@@ -29,7 +29,7 @@ COMPARISONS = 1000
 FALSE = 0.01
 """What is promised of verdicts where there is nothing to find."""
 FOUND = 0.95
-"""What is promised of a difference of 3 % under 1 % noise."""
+"""What is promised of a difference of 3% under 1% noise."""
 
 Values = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ def processes(dice: np.random.Generator, count: int, steps: int = 10, noise: flo
 
 
 def disturbed(dice: np.random.Generator, count: int) -> Values:
-    """On a shared machine: one process in twelve meets a neighbour, and is slowed by 10 % or so."""
+    """On a shared machine: one process in twelve meets a neighbour, and is slowed by 10% or so."""
     slowed: Values = processes(dice, count) * (1 + (dice.random(count) < 1 / 12) * dice.exponential(0.1, count))
     return slowed
 
@@ -155,7 +155,7 @@ def test_the_margin_itself_is_still_the_same() -> None:
 
 
 def steps(dice: np.random.Generator, count: int, memory: float = 0.0) -> Values:
-    """Steps with 1 % noise; each resembles the one before it with this correlation."""
+    """Steps with 1% noise; each resembles the one before it with this correlation."""
     shocks = dice.normal(0, 1, count)
     for index in range(1, count):
         shocks[index] = memory * shocks[index - 1] + math.sqrt(1 - memory**2) * shocks[index]

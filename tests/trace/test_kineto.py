@@ -109,7 +109,7 @@ def test_how_far_reading_has_come_is_told_until_all_is_read(
     path.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
     told: list[str] = []
     kineto.read(path, told.append)
-    shares = [float(each.removesuffix(" %")) for each in told]
+    shares = [float(each.removesuffix("%")) for each in told]
     assert shares == sorted(shares)
     assert len(shares) > 5
     assert shares[-1] == 100

@@ -175,8 +175,8 @@ def of_scaling(cell: AccumCellRecord) -> str | None:
 
 
 def percent(share: float) -> str:
-    """Format a share with two significant digits: `0.0012 %`."""
-    return "none" if share == 0 else f"{share * 100:.2g} %"
+    """Format a share with two significant digits: `0.0012%`."""
+    return "none" if share == 0 else f"{share * 100:.2g}%"
 
 
 # --- products
@@ -211,7 +211,7 @@ def _effect_of_reduction(products: list[ProductRecord]) -> list[str]:
         return []
     (name, k), most = max(ratios.items(), key=lambda item: item[1])
     if most < 1.05:
-        return ["Allowing reduced-precision reduction changes no error by more than 5 %"]
+        return ["Allowing reduced-precision reduction changes no error by more than 5%"]
     return [f"Allowing reduced-precision reduction makes the error of {name} at K {k} {most:.3g} times as large"]
 
 
@@ -234,4 +234,4 @@ def signed(value: float) -> str:
     return "0" if value == 0 else f"{value:+.1e}"
 
 
-WRONG_SHARE = f"{WRONG:.0%}".replace("%", " %")
+WRONG_SHARE = f"{WRONG:.0%}"

@@ -75,7 +75,7 @@ def _spaced(value: float) -> str:
 
 
 def _percent(share: float) -> Measure:
-    return Measure(share, text="0" if share == 0 else f"{share * 100:.2g} %")
+    return Measure(share, text="0" if share == 0 else f"{share * 100:.2g}%")
 
 
 def _added(each: SumRecord) -> str:

@@ -413,7 +413,7 @@ def _curves(record: AttentionRecord) -> LazyFigure | None:
     panels = [found for quantity in QUANTITIES if (found := panel(cells, quantity)) is not None]
     if not panels:
         return None
-    caption = _caption(record, f"d {dim}", "medians, bars: 95 % CI")
+    caption = _caption(record, f"d {dim}", "medians, bars: 95% CI")
     shown = join_words([each.title for each in panels])
     text = f"Attention over the sequence length: {shown}. {_caption_text(caption)}."
     if any(curve.excluded for each in panels for curve in each.curves):
@@ -452,7 +452,7 @@ def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
         *record.environment.software,
         *(["cold caches"] if first.cold else []),
         *([values] if any(cell.forward for cell in record.cells) else []),
-        *(["bars: 90 % interval"] if modelled and "bars" in values else []),
+        *(["bars: 90% interval"] if modelled and "bars" in values else []),
     ]
     simulated = {cell.gpu.title for cell in record.cells if cell.gpu}
     all_simulated = all(cell.cell.simulated for cell in record.cells)

@@ -335,7 +335,7 @@ def _do_not_differ(cells: Cells) -> str:
 
 
 def _with_interval(pair: Compared[AttentionCellRecord]) -> str:
-    return with_interval(pair.ratio, "90 % interval " if pair.cells[0].prediction is not None else "95 % CI ")
+    return with_interval(pair.ratio, "90% interval " if pair.cells[0].prediction is not None else "95% CI ")
 
 
 def _compiled(cells: Cells, dim: int | None) -> Iterator[Statement]:
@@ -397,7 +397,7 @@ def _phases(cells: Cells, dim: int | None) -> Iterator[Statement]:
             by_length.setdefault(cell.cell.seq, []).append((name, cell))
     for n, found in by_length.items():
         ratios = {name: _ratio(cell, "backward", cell, "forward") for name, cell in found}
-        called = "90 % interval " if found[0][1].prediction is not None else "95 % CI "
+        called = "90% interval " if found[0][1].prediction is not None else "95% CI "
         differing = [name for name, ratio in ratios.items() if not contains_one(ratio)]
         longer = [
             f"{with_interval(ratios[name], called)} as long{' as forward' * (name == differing[0])} in {name}"
@@ -421,7 +421,7 @@ def _kept(cells: Cells, dim: int | None) -> Iterator[Statement]:
                 against = f"That is {saved / squares:.2f}× the size of {two}."
             else:
                 per_query = f"{saved / cell.fused_saved_bytes:.2f}× the size of one fp32 number per query"
-                against = f"That is {per_query} and {saved / squares * 100:.2g} % of the size of {two}."
+                against = f"That is {per_query} and {saved / squares * 100:.2g}% of the size of {two}."
             kept = f"{units.size(saved)} for backward besides inputs and output. {against}"
             grouped.setdefault((cell.cell.seq, kept), []).append(cell)
     for (n, kept), found in grouped.items():

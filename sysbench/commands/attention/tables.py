@@ -413,10 +413,10 @@ EXPONENTS = DeclaredTable(
             ),
         ),
     ),
-    notes=("fitted by least squares on logarithms to at least three sizes; 95 % CI from the residuals",),
+    notes=("fitted by least squares on logarithms to at least three sizes; 95% CI from the residuals",),
     needs="values of a quantity for at least three values of --seq or --dim",
 )
-"""Growth of every implementation in N and in d: the exponent, its 95 % interval, and the fitted sizes."""
+"""Growth of every implementation in N and in d: the exponent, its 95% interval, and the fitted sizes."""
 
 CROSSOVERS = DeclaredTable(
     "crossovers",
@@ -436,9 +436,9 @@ CROSSOVERS = DeclaredTable(
         ),
     ),
     notes=lambda record: (
-        "interpolated on logarithmic scales; the 90 % intervals of the two times do not overlap on either side"
+        "interpolated on logarithmic scales; the 90% intervals of the two times do not overlap on either side"
         if _is_predicted(record.cells)
-        else "interpolated on logarithmic scales; the 95 % CI of the ratio excludes 1 on both sides",
+        else "interpolated on logarithmic scales; the 95% CI of the ratio excludes 1 on both sides",
     ),
     words={
         "source": Fill(

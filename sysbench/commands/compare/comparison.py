@@ -55,7 +55,7 @@ class TimeComparison(Frozen):
     b_s: float
     ratio: float
     low: float | None
-    """Bounds of the 99 % confidence interval of the ratio; None if there are too few samples."""
+    """Bounds of the 99% confidence interval of the ratio; None if there are too few samples."""
     high: float | None
     verdict: Verdict
     repeated: Unit
@@ -103,7 +103,7 @@ class PredictionComparison(Frozen):
     a: PredictedTime
     b: PredictedTime
     low: float | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Bounds of the 90 % prediction interval of the ratio; None for phases, and for runs of versions without draws."""
+    """Bounds of the 90% prediction interval of the ratio; None for phases, and for runs of versions without draws."""
     high: float | None = Field(default=None, exclude_if=lambda value: value is None)
 
     @property
@@ -333,7 +333,7 @@ def _compare_predictions(a: Measures, b: Measures) -> Iterator[PredictionCompari
 
 
 def _step_ratio_interval(a: Measures, b: Measures) -> tuple[float, float] | tuple[None, None]:
-    """Return the 90 % prediction interval of the step time in B over that in A; (None, None) without draws of both."""
+    """Return the 90% prediction interval of the step time in B over that in A; (None, None) without draws of both."""
     steps = [each for each in (b.prediction, a.prediction) if isinstance(each, PredictedStep) and each.step_draws_s]
     ratio = step_ratio(*steps) if len(steps) == 2 else None
     return (ratio.low, ratio.high) if ratio else (None, None)
@@ -426,7 +426,7 @@ def _geometric_means(cells: Sequence[CellComparison]) -> Iterator[GeometricMean]
 
 
 MIN_VERDICTS_FOR_CHANCE_CAUTION = 100
-"""With this many verdicts, one is expected to be wrong by chance, because each has an error rate of 1 %."""
+"""With this many verdicts, one is expected to be wrong by chance, because each has an error rate of 1%."""
 
 
 def _method_cautions(cells: Sequence[CellComparison]) -> Iterator[str]:
@@ -442,7 +442,7 @@ def _method_cautions(cells: Sequence[CellComparison]) -> Iterator[str]:
         yield "cells with fewer than 9 steps or 3 rounds have no interval"
     verdicts = sum(time.low is not None for time in times)
     if verdicts >= MIN_VERDICTS_FOR_CHANCE_CAUTION:
-        yield f"of {verdicts} verdicts at 99 %, about {round(verdicts / 100)} may be FASTER or SLOWER by chance"
+        yield f"of {verdicts} verdicts at 99%, about {round(verdicts / 100)} may be FASTER or SLOWER by chance"
 
 
 def refuse_unmeasured(comparison: Comparison) -> None:
@@ -501,7 +501,7 @@ def _check_cell(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]
         if time.low is None or time.high is None:
             yield False, f"{text}, without an interval: too few steps to decide"
         else:
-            interval = f"{text} (99 % CI {time.low:.3f}–{time.high:.3f})"
+            interval = f"{text} (99% CI {time.low:.3f}–{time.high:.3f})"
             yield time.low > 1 + share, interval if time.high > 1 + share else ""
     for number in filter(is_gated, cell.numbers):
         change, direction = ("grew", 1) if number.better == "lower" else ("fell", -1)

@@ -62,7 +62,7 @@ class CompareOptions(BaseModel):
     strict: Annotated[bool, Option(panel=JUDGEMENT)] = Field(
         default=False, description="With --gate: exit with 3 also where a regression cannot be ruled out (AMBIGUOUS)."
     )
-    # 14 rounds find a difference of 3 % in 99 of 100 comparisons if both processes and steps vary by 1 %; 12 find it in
+    # 14 rounds find a difference of 3% in 99 of 100 comparisons if both processes and steps vary by 1%; 12 find it in
     # 95, 10 in 77 (simulated, see tests/statistics/test_verdict.py).
     rounds: Annotated[int, Option(metavar="N", panel=MEASUREMENT)] = Field(
         default=14,

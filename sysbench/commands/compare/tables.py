@@ -137,7 +137,7 @@ def _time_tables(comparison: Comparison, kind: str, *, headline: bool) -> Tables
     rounds = any(time.repeated == "rounds" for cell in comparison.cells for time in cell.times)
     what = "medians over rounds, and the mean of each round's B / A" if rounds else "medians, and B / A"
     margin = _percent(comparison.margin)
-    note = f"{what} with its 99 % interval; below 1, B is faster; SAME: they differ by less than {margin}"
+    note = f"{what} with its 99% interval; below 1, B is faster; SAME: they differ by less than {margin}"
     columns = (
         *_axis_columns(axes),
         Column("quantity", "time"),
@@ -148,7 +148,7 @@ def _time_tables(comparison: Comparison, kind: str, *, headline: bool) -> Tables
 
 
 def _percent(share: float) -> str:
-    return f"{share * 100:.4g} %"
+    return f"{share * 100:.4g}%"
 
 
 def _time_columns(note: str = "", *, wide: bool = False) -> tuple[Column, ...]:
@@ -451,7 +451,7 @@ def _describe_changes(numbers: Sequence[MemoryComparison | AmountComparison], no
         return f"{everything} {'is' if len(numbers) == 1 else 'are'} identical {same}"
     which = everything if len(changed) == len(numbers) else f"{len(changed)} of {len(numbers)} {noun}s"
     changes = [(each.b - each.a) / abs(each.a) for each in changed if each.a]
-    ends = dict.fromkeys(f"{change * 100:+,.1f} %" for change in (min(changes), max(changes))) if changes else ()
+    ends = dict.fromkeys(f"{change * 100:+,.1f}%" for change in (min(changes), max(changes))) if changes else ()
     return f"{which} {'differs' if len(changed) == 1 else 'differ'}{', by ' * bool(ends)}{' to '.join(ends)}"
 
 

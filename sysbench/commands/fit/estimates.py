@@ -3,8 +3,8 @@
 All layers of a Transformer are alike, so time and memory grow linearly with their number. The lines through two
 simulations cost a fraction of a whole one, and only steer the search: what is reported is always simulated whole.
 
-For 28 combinations of changes of the 2.7b model, estimated times were within 0.06 % of simulated ones. Estimated memory
-was within 5 %, and within 9 % for FSDP2: the peak may lie elsewhere in a deep model, and the allocator's cache does not
+For 28 combinations of changes of the 2.7b model, estimated times were within 0.06% of simulated ones. Estimated memory
+was within 5%, and within 9% for FSDP2: the peak may lie elsewhere in a deep model, and the allocator's cache does not
 grow linearly.
 """
 

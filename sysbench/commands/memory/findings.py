@@ -1,7 +1,7 @@
 """Findings of `sysbench memory`: sentences, each with the cells that support it.
 
 Peaks are exact, so findings have no confidence intervals. Differences below `NOTABLE` are ignored, because simulated
-peaks differ from recorded ones by up to 1 %.
+peaks differ from recorded ones by up to 1%.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def autocast_copies_bytes(cell: MemoryCellRecord) -> int | None:
 def category_changes(pair: Pair) -> list[tuple[str, int]]:
     """Return the change of each category from `base` to `other` at the peak, in bytes, largest change first.
 
-    Changes below 1 % of the peak of `base` are omitted.
+    Changes below 1% of the peak of `base` are omitted.
     """
     before, after = pair.base.by_category, pair.other.by_category
     changes = [(name, after.get(name, 0) - before.get(name, 0)) for name in dict.fromkeys((*before, *after))]
@@ -257,7 +257,7 @@ class Parabola:
 def fit_parabola(row: Sequence[MemoryCellRecord]) -> Parabola | None:
     """Fit a parabola to the peaks of cells that differ only in their context.
 
-    None if there are fewer than four cells, if the relative error exceeds 1 % at any cell, or if a growth term is not
+    None if there are fewer than four cells, if the relative error exceeds 1% at any cell, or if a growth term is not
     positive.
     """
     sizes = np.array([_ctx(cell) for cell in row], np.float64)

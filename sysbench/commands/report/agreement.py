@@ -99,9 +99,9 @@ def prediction_agreement(runs: Runs) -> Iterator[Finding]:
     """Yield a finding that compares measured and predicted steps for the same device."""
     if pairs := match(runs, "step", "predicted"):
         inside_count = sum(each.in_interval for each in pairs)
-        inside = f"{inside_count} of {len(pairs)} inside their 90 % intervals"
+        inside = f"{inside_count} of {len(pairs)} inside their 90% intervals"
         if len(pairs) == 1:
-            inside = f"{('outside', 'inside')[inside_count]} the 90 % interval"
+            inside = f"{('outside', 'inside')[inside_count]} the 90% interval"
         text = f"predicted vs. measured steps: {_error_range(pairs)}, {inside}"
         yield Finding(f"{text}.", _basis(runs, pairs), "predicted")
 

@@ -28,7 +28,7 @@ def terms(runs: Sequence[ReportedRun]) -> Iterator[Term]:
         yield Term(
             "predicted",
             "computed without the hardware: every kernel of the step is timed with the rates of the GPU, and a host "
-            "issues the kernels one by one. The interval contains the time in 90 % of cases; the lower bound "
+            "issues the kernels one by one. The interval contains the time in 90% of cases; the lower bound "
             "assumes data-sheet rates and zero host time, and is not a prediction. Predicted times never share a "
             "column with measured ones.",
         )

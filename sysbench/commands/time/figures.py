@@ -100,8 +100,8 @@ def figures(cells: Sequence[TimeCellRecord]) -> Iterator[LazyFigure]:
         yield LazyFigure("phases", caption, lambda: draw_phases(layout, heading))
     if layout.x_axis is not None and len(timed) > 1:
         what = _X_AXIS_NAMES[layout.x_axis]
-        text = f"Median step time against {what}, both axes logarithmic; bars are 95 % CIs"
-        times_heading = _heading(f"step time against {what}", (*about, "medians, bars: 95 % CI"))
+        text = f"Median step time against {what}, both axes logarithmic; bars are 95% CIs"
+        times_heading = _heading(f"step time against {what}", (*about, "medians, bars: 95% CI"))
         caption = caption_text(text, about, _notes(doubt, layout, MAX_SERIES))
         yield LazyFigure("times", caption, lambda: draw_times(layout, times_heading))
         if sum(_peak_share(cell) is not None for cell in timed) > 1:
@@ -231,7 +231,7 @@ def _position_key(layout: Layout) -> Callable[[TimeCellRecord], float]:
 
 
 def draw_times(layout: Layout, heading: Heading) -> Figure:
-    """Draw the median step time with its 95 % CI on logarithmic axes; panels share the y axis."""
+    """Draw the median step time with its 95% CI on logarithmic axes; panels share the y axis."""
 
     def median_with_ci(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
         found = cell.samples("step") if cell.outcome == "ok" else None
@@ -367,7 +367,7 @@ def _format_x_axis(ax: Axes, cells: Sequence[TimeCellRecord], layout: Layout) ->
 
 @dataclass(frozen=True)
 class Strip:
-    """Step times of one cell, as relative differences from the median of its measured steps: 0.01 is 1 % longer."""
+    """Step times of one cell, as relative differences from the median of its measured steps: 0.01 is 1% longer."""
 
     cell: TimeCellRecord
     measured: tuple[float, ...]
@@ -405,7 +405,7 @@ def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], 
     ax = figure.add_axes(
         (left_in / WIDTH_IN, below_in / height, 1 - (left_in + right_in) / WIDTH_IN, row_in * len(shown) / height)
     )
-    # Half the width of the x range, which contains 98 % of the measured steps.
+    # Half the width of the x range, which contains 98% of the measured steps.
     values = sorted(abs(value) for each in shown for value in each.measured)
     edge = max(0.005, 1.2 * values[min(len(values) - 1, math.ceil(0.98 * len(values)))])
     _draw_strips(ax, shown, edge)
@@ -465,7 +465,7 @@ def _mark_outliers(ax: Axes, row: int, each: Strip, edge: float) -> None:
     if beyond:
         ax.plot(edge * 100, row, marker=">", markersize=4.5, color=_OUTLIER_COLOUR, clip_on=False, zorder=5)
         most = 1 + max(beyond)
-        longest = f"{most:.0f}×" if most >= 9.95 else f"{most:.1f}×" if most >= 1.95 else f"+{(most - 1) * 100:.0f} %"
+        longest = f"{most:.0f}×" if most >= 9.95 else f"{most:.1f}×" if most >= 1.95 else f"+{(most - 1) * 100:.0f}%"
         label = f" {len(beyond)}, to {longest}" if len(beyond) > 1 else f" {longest}"
         ax.annotate(
             label, (edge * 100, row), (4, 0), textcoords="offset points", fontsize=7, color=_OUTLIER_COLOUR,

@@ -306,7 +306,7 @@ def _backward_range(found: Comparison[TimeCellRecord], name: Namer) -> str:
         if contains_one(equal.ratio):
             return (
                 f"backward takes {with_interval(known.ratio)} as long as forward at {name(known.cells[0])}. At "
-                f"{name(equal.cells[0])}, the two do not differ measurably (95 % CI of the ratio "
+                f"{name(equal.cells[0])}, the two do not differ measurably (95% CI of the ratio "
                 f"{interval(equal.ratio)})."
             )
     return f"backward takes {found.describe(name)[0]} as long as forward."
@@ -602,7 +602,7 @@ def _mean_against_median(ordered: Cells) -> str:
         shown = join_words([words for _, words in equal])
         sentences.append(
             f"{_after_warmup_text([count for count, _ in equal])}, the mean differs from the median by less than "
-            f"0.05 % ({shown})."
+            f"0.05% ({shown})."
         )
     return " ".join([*sentences[:1], *map(sentence, sentences[1:])])
 

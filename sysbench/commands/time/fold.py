@@ -40,7 +40,7 @@ COUNTER_UPDATE_S = 0.1
 """Longest time between two updates of the counter."""
 
 MIN_COUNTED_S = 10 * COUNTER_UPDATE_S
-"""Shortest time between the first and the last reading at which the relative uncertainty is at most 10 %."""
+"""Shortest time between the first and the last reading at which the relative uncertainty is at most 10%."""
 
 
 def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:

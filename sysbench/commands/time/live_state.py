@@ -138,7 +138,7 @@ _SPEED_ROLES = ("device", "scale", "work", "choice")
 """Roles of axes that affect the speed in FLOP/s; so does the size of the model."""
 
 _MEDIAN_CI_WIDTH = 2 * 1.96 * math.sqrt(math.pi / 2)
-"""Width of the 95 % CI of the median of normal samples, in units of std / sqrt(number of samples)."""
+"""Width of the 95% CI of the median of normal samples, in units of std / sqrt(number of samples)."""
 
 
 def expected_steps(current: TimedCell) -> int:

@@ -83,7 +83,7 @@ class TimeSpec(ModelSpec):
             default=None,
             gt=0,
             lt=1,
-            description="Measure until the 95 % CI of the median step is at most this wide, relative to the median, "
+            description="Measure until the 95% CI of the median step is at most this wide, relative to the median, "
             "e.g. 1%.",
         )
     )

@@ -492,7 +492,7 @@ _ARM_COLUMNS = (
         _Arms.importance,
         get=_ArmsRow.speedup,
         when=_is_not_baseline,
-        note="medians, and speed-up with 95 % CI",
+        note="medians, and speed-up with 95% CI",
     ),
 )
 
@@ -755,8 +755,8 @@ CELLS = DeclaredTable(
         phase_rows.PHASE,
         _prediction_column("source", get=lambda row: "predicted"),
         _prediction_column("predicted", unit="s", get=lambda row: _predicted_s(row, "point_s")),
-        _prediction_column("predicted_low", "predicted 90 % low", "s", get=lambda row: _predicted_s(row, "low_s")),
-        _prediction_column("predicted_high", "predicted 90 % high", "s", get=lambda row: _predicted_s(row, "high_s")),
+        _prediction_column("predicted_low", "predicted 90% low", "s", get=lambda row: _predicted_s(row, "low_s")),
+        _prediction_column("predicted_high", "predicted 90% high", "s", get=lambda row: _predicted_s(row, "high_s")),
         Field("samples", get=lambda row: len(found.samples_s) if (found := row[2].wall or row[2].device) else 0),
         *phase_rows.phase_columns(),
         Field("step", "step FLOPs", "flops", get=in_step_row(_rate("step_flops"))),

@@ -27,7 +27,7 @@ def terms(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
         )
         yield Term("± after a mean", "the standard deviation of the measured steps (n − 1), not of their mean.")
         yield Term(
-            "95 % interval",
+            "95% interval",
             "of a median, or of a ratio of two medians: from order statistics, without assuming a distribution; "
             "omitted for fewer than six samples.",
         )

@@ -35,7 +35,7 @@ def _title(record: TimeRecord) -> str:
 
 def _notes(record: TimeRecord) -> Iterator[str]:
     if not is_predicted(record):
-        yield "training: as many steps as that takes, each as long as the median step; in brackets: its 95 % CI"
+        yield "training: as many steps as that takes, each as long as the median step; in brackets: its 95% CI"
         return
     yield INTERVAL
     timed = [cell for cell in record.cells if cell.training]

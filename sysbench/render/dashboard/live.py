@@ -1,8 +1,8 @@
 """The dashboard: drawn from events in the parent process, rarely enough not to affect the measurement.
 
 Drawing competes with the worker for the machine's cores. Therefore the CPU time of every drawing is measured, and the
-next drawing waits until this time is at most a fixed share of the time elapsed: 0.5 % while steps are timed on the CPU,
-1 % while they are timed on another device, 5 % while nothing is timed. There are at most 4 drawings per second. There
+next drawing waits until this time is at most a fixed share of the time elapsed: 0.5% while steps are timed on the CPU,
+1% while they are timed on another device, 5% while nothing is timed. There are at most 4 drawings per second. There
 is no drawing thread: drawing happens only when an event arrives.
 
 The dashboard uses the terminal's alternate screen: a resize leaves no torn frames, neither on the screen nor in the

@@ -79,11 +79,11 @@ def test_where_nothing_was_measured_nothing_is_said(experiment: str) -> None:
 def test_a_scaler_is_said_to_help_only_where_it_does() -> None:
     helped = finding(made("scaling", scaled=[scaled(1, 100), scaled(256, 1), scaled(2**20, 1, kept=False)]))
     assert helped == (
-        "Without a scaler, 10 % of the gradients become zero in fp16; with a loss scale of 256, 0.1 % do. "
+        "Without a scaler, 10% of the gradients become zero in fp16; with a loss scale of 256, 0.1% do. "
         "From 2^20 on, gradients overflow and the scaler skips the step."
     )
     assert finding(made("scaling", scaled=[scaled(1, 100), scaled(256, 100)])) == (
-        "Without a scaler, 10 % of the gradients become zero in fp16."
+        "Without a scaler, 10% of the gradients become zero in fp16."
     )
     assert finding(made("scaling", scaled=[scaled(256, 100)])) is None
 
@@ -92,7 +92,7 @@ def test_reduced_sums_are_said_to_matter_only_where_they_do() -> None:
     apart = finding(made("matmul", products=[product("reduced", 0.3), product("not reduced", 0.1)]))
     assert apart == "Allowing reduced-precision reduction makes the error of fp16 at K 64 3 times as large."
     alike = finding(made("matmul", products=[product("reduced", 0.1), product("not reduced", 0.1)]))
-    assert alike == "Allowing reduced-precision reduction changes no error by more than 5 %."
+    assert alike == "Allowing reduced-precision reduction changes no error by more than 5%."
     assert finding(made("matmul", products=[product("as it is", 0.1)])) is None
 
 

@@ -220,7 +220,7 @@ def test_compiled_against_eager_has_the_ratio_of_the_samples(record: AttentionRe
 
 def test_backward_is_held_against_forward_of_the_same_cell(record: AttentionRecord) -> None:
     sentence = next(text for text in said(record) if "backward takes" in text and "in naive" in text)
-    assert re.search(r"(1\.9\d|2\.0\d)× \(95 % CI \d\.\d+–\d\.\d+\) as long as forward in naive", sentence)
+    assert re.search(r"(1\.9\d|2\.0\d)× \(95% CI \d\.\d+–\d\.\d+\) as long as forward in naive", sentence)
 
 
 # Memory

@@ -64,7 +64,7 @@ RUNS = Path(__file__).parents[2] / "fixtures" / "runs"
 
 
 def measured(seed: int = 0, **fields: Any) -> TimeRecord:
-    """A run on an A100, with noise of 0.2 %."""
+    """A run on an A100, with noise of 0.2%."""
     return fixtures_timing.record(TimeSpec(**{"size": "small", "ctx": "128,256", "steps": "20", **fields}), seed=seed)
 
 
@@ -552,7 +552,7 @@ def gated(found: Comparison, share: float) -> tuple[list[str], list[str]]:
 def test_a_gate_fails_what_is_known_to_be_beyond_it() -> None:
     failed, undecided = gated(compared(measured(1), slowed(measured(2), 1.05, ctx=256)), 0.03)
     assert len(failed) == 1
-    assert failed[0].startswith("ctx 256: step takes 1.05× as long in B (99 % CI 1.04")
+    assert failed[0].startswith("ctx 256: step takes 1.05× as long in B (99% CI 1.04")
     assert undecided == []
 
 
@@ -618,7 +618,7 @@ def test_a_gate_fails_a_cell_that_can_no_longer_be_measured(outcome: Outcome) ->
 
 
 def noisy() -> Comparison:
-    """One cell that may be a regression beyond 3 %, for all that is known."""
+    """One cell that may be a regression beyond 3%, for all that is known."""
     record = fixtures_timing.record(TimeSpec(size="tiny", ctx="128", steps="10", device="cpu"), TWO_CORES, seed=1)
     return compared(record, slowed(record, 1.02))
 
@@ -628,7 +628,7 @@ def test_a_strict_gate_does_not_pass_what_cannot_be_told() -> None:
         found = noisy().model_copy(update={"gate": apply_gate(noisy(), 0.03, strict=strict)})
         assert exit_code(found) == code
         assert (
-            "Gate failed (--strict): no regression of more than 3 % was found in the one time compared, but"
+            "Gate failed (--strict): no regression of more than 3% was found in the one time compared, but"
             in text_of(found)
         ) == strict
 
@@ -700,7 +700,7 @@ def test_quiet_is_one_line(regressed: Comparison) -> None:
     line = compare_tables.summary_line(regressed)
     assert "\n" not in line
     assert line.startswith("Time: the step takes 1.02× as long")
-    assert line.endswith("gate failed: 1 regression of more than 3 % among 2 times and 4 peaks.")
+    assert line.endswith("gate failed: 1 regression of more than 3% among 2 times and 4 peaks.")
 
 
 def test_quiet_says_what_the_gate_could_not_decide() -> None:
@@ -712,11 +712,11 @@ def test_quiet_says_what_the_gate_could_not_decide() -> None:
         for strict in (False, True)
     )
     assert (
-        "gate passed: no regression of more than 3 % was found in the one time compared, but it has too few samples"
+        "gate passed: no regression of more than 3% was found in the one time compared, but it has too few samples"
         in lenient
     )
     assert (
-        "gate failed (--strict): no regression of more than 3 % was found in the one time compared, but it has too few"
+        "gate failed (--strict): no regression of more than 3% was found in the one time compared, but it has too few"
         in strict
     )
 
@@ -724,7 +724,7 @@ def test_quiet_says_what_the_gate_could_not_decide() -> None:
 def test_quiet_says_what_became_of_memory_and_of_cells() -> None:
     a = fixtures_runs.record("memory")
     line = compare_tables.summary_line(compared(a, grown(a, 1.05)))
-    assert re.match(r"Memory, simulated: \d+ of \d+ peaks differ, by \+5\.0 %", line)
+    assert re.match(r"Memory, simulated: \d+ of \d+ peaks differ, by \+5\.0%", line)
     changed = measured(2).model_dump(mode="json")
     changed["cells"][1].update(outcome="oom", phases={})
     line = compare_tables.summary_line(compared(measured(1), TimeRecord.model_validate(changed)))
@@ -734,11 +734,11 @@ def test_quiet_says_what_became_of_memory_and_of_cells() -> None:
 @pytest.mark.parametrize(
     ("peaks_bytes", "sentence"),
     [
-        ([(10, 4160)], "Memory, simulated: the peak differs, by +41,500.0 %."),
+        ([(10, 4160)], "Memory, simulated: the peak differs, by +41,500.0%."),
         ([(10, 10)], "Memory, simulated: the peak is identical to the byte."),
         ([(10, 10), (20, 20)], "Memory, simulated: both peaks are identical to the byte."),
-        ([(10, 11), (20, 20)], "Memory, simulated: 1 of 2 peaks differs, by +10.0 %."),
-        ([(10, 11), (20, 22), (30, 33)], "Memory, simulated: all 3 peaks differ, by +10.0 %."),
+        ([(10, 11), (20, 20)], "Memory, simulated: 1 of 2 peaks differs, by +10.0%."),
+        ([(10, 11), (20, 22), (30, 33)], "Memory, simulated: all 3 peaks differ, by +10.0%."),
     ],
 )
 def test_memory_is_summarized_in_plain_words(peaks_bytes: list[tuple[int, int]], sentence: str) -> None:
@@ -940,7 +940,7 @@ def with_fp16_error(factor: float) -> Record:
 def test_errors_of_rounding_are_compared_by_magnitude_and_gated() -> None:
     same, worse = (compared(with_fp16_error(1), with_fp16_error(factor)) for factor in (1, -1.5))
     assert "Accum: all 34 numbers are identical in A and B." in text_of(same)
-    assert "Accum: 1 of 34 numbers differs, by +50.0 %." in text_of(worse)
+    assert "Accum: 1 of 34 numbers differs, by +50.0%." in text_of(worse)
     (changed,) = [amount for amount in worse.cells[0].amounts if amount.a != amount.b]
     assert (changed.quantity, changed.unit) == ("fp16 += fp16, sequential: error", "number")
     assert changed.b == pytest.approx(1.5 * changed.a)

@@ -11,7 +11,7 @@ import sysbench
 from tests.cli.running import answered
 from tests.fixtures_runs import record, write_record
 
-HOSTILE = "<script>alert(1)</script> [red]\\textbf{x} $a_b$ | 50 %"
+HOSTILE = "<script>alert(1)</script> [red]\\textbf{x} $a_b$ | 50%"
 
 
 @pytest.fixture

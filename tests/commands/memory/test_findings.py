@@ -42,7 +42,7 @@ def test_of_the_third_report_a_training_step_is_held_against_forward() -> None:
 
 def test_of_the_third_report_mixed_precision_costs_memory_for_copies_of_the_weights() -> None:
     assert about(third_report(), "in forward, bf16") == (
-        "in forward, bf16 saves up to 3.20 GiB (7.5 %) for ctx 512 and costs up to 4.70 GiB (24 %) for ctx 128, "
+        "in forward, bf16 saves up to 3.20 GiB (7.5%) for ctx 512 and costs up to 4.70 GiB (24%) for ctx 128, "
         "compared with fp32. The increase comes from autocast's 16-bit copies of the weights (6.30 GiB, computed), "
         "partly offset by smaller activations."
     )
@@ -90,7 +90,7 @@ def test_growth_is_the_parabola_that_it_was_made_from() -> None:
     assert formula is not None
     assert (formula.constant, formula.linear, formula.quadratic) == pytest.approx((fixed, linear, square), rel=1e-6)
     assert about(cells, "× ctx²") == (
-        "2.7b: the peak is 13.0 GiB + 21.0 MiB × ctx + 24.0 KiB × ctx² from ctx 128 to 1024, to within 0.1 %. The "
+        "2.7b: the peak is 13.0 GiB + 21.0 MiB × ctx + 24.0 KiB × ctx² from ctx 128 to 1024, to within 0.1%. The "
         "quadratic term exceeds the linear one from ctx 896 on."
     )
 
@@ -125,7 +125,7 @@ def test_less_than_one_percent_is_no_difference() -> None:
         for precision, size in (("fp32", 64.0), ("bf16", 63.9))
     ]
     assert about(cells, "instead of") == (
-        "bf16 instead of fp32 changes the peak by less than 1.0 %. The peak is in the optimizer, when activations are "
+        "bf16 instead of fp32 changes the peak by less than 1.0%. The peak is in the optimizer, when activations are "
         "already freed and everything is in fp32."
     )
 
@@ -136,7 +136,7 @@ def test_other_savings_are_explained_by_category() -> None:
         for attention, size in (("naive", 60.0), ("sdpa", 20.0))
     ]
     assert about(cells, "saves") == (
-        "sdpa attention saves 40.0 GiB (67 %) compared with naive attention. Activations shrink by 40.0 GiB."
+        "sdpa attention saves 40.0 GiB (67%) compared with naive attention. Activations shrink by 40.0 GiB."
     )
 
 

@@ -43,23 +43,23 @@ def about(cells: Sequence[ProfileCellRecord], *words: str) -> str:
 
 
 def test_the_kernel_that_takes_most_is_named_with_its_share_and_its_calls_of_one_pass() -> None:
-    # The report: 60.4 %, 217 calls; in backward another one takes most.
+    # The report: 60.4%, 217 calls; in backward another one takes most.
     assert about([profile_cell(LARGE)], "takes the largest share") == (
-        "in the forward phase, ampere_sgemm_128x64_tn takes the largest share of kernel time: 60 % in 217 calls per "
-        "step. In backward, ampere_sgemm_32x32_sliced1x4_nt leads, with 44 % in 72 calls per step. In the whole step, "
-        "vectorized_elementwise_kernel<CUDAFunctor_add<float>> leads, with 25 % in 4000 calls per step."
+        "in the forward phase, ampere_sgemm_128x64_tn takes the largest share of kernel time: 60% in 217 calls per "
+        "step. In backward, ampere_sgemm_32x32_sliced1x4_nt leads, with 44% in 72 calls per step. In the whole step, "
+        "vectorized_elementwise_kernel<CUDAFunctor_add<float>> leads, with 25% in 4000 calls per step."
     )
 
 
 def test_calls_are_those_of_one_step_however_many_were_profiled() -> None:
     text = about([profile_cell(LARGE, steps=3)], "takes the largest share")
-    assert "60 % in 217 calls per step" in text
+    assert "60% in 217 calls per step" in text
 
 
 def test_the_share_of_matrix_products_falls_with_backward_and_with_the_optimizer() -> None:
     assert about([profile_cell(LARGE)], "matrix products take") == (
-        "matrix products take 86 % of the time in forward, 77 % in forward and backward together and 57 % in the step. "
-        "The share of the optimizer's kernels grows most, from 0.0 % in forward to 25 % in the step."
+        "matrix products take 86% of the time in forward, 77% in forward and backward together and 57% in the step. "
+        "The share of the optimizer's kernels grows most, from 0.0% in forward to 25% in the step."
     )
 
 
@@ -75,19 +75,19 @@ def test_the_share_of_a_range_is_that_of_the_cell_whose_mode_is_that_range() -> 
     # Of `forward`, as in the table; in the two others, its largest product took three times as long.
     text = about(cells, "matrix products take")
     alone = [about([cell], "matrix products take") for cell in cells]
-    assert text.startswith("matrix products take 86 % of the time in forward, ")
-    assert alone[0] == "matrix products take 86 % of the time in forward."
-    assert alone[1].startswith("matrix products take 94 % of the time in forward and 84 % in forward and backward ")
-    assert "84 % in forward and backward together and" in text
+    assert text.startswith("matrix products take 86% of the time in forward, ")
+    assert alone[0] == "matrix products take 86% of the time in forward."
+    assert alone[1].startswith("matrix products take 94% of the time in forward and 84% in forward and backward ")
+    assert "84% in forward and backward together and" in text
     assert text[text.index("and backward together and ") :].split(".")[0] in alone[2]
-    assert about(cells[1:], "matrix products take").startswith("matrix products take 94 % of the time in forward, ")
+    assert about(cells[1:], "matrix products take").startswith("matrix products take 94% of the time in forward, ")
 
 
 def test_inference_stands_beside_forward_but_not_beside_training() -> None:
     forward = [kernel for kernel in LARGE if kernel.phase == "forward"]
     inference = profile_cell(forward, mode="inference", scale=("ampere_sgemm_128x64_tn", 3.0))
     text = about([inference, profile_cell(forward, mode="forward")], "matrix products take")
-    assert text == "matrix products take 86 % (forward) to 94 % (inference) of the time in forward."
+    assert text == "matrix products take 86% (forward) to 94% (inference) of the time in forward."
     train = profile_cell(LARGE, mode="train")
     assert about([inference, train], "matrix products take") == about([train], "matrix products take")
 
@@ -99,9 +99,9 @@ def test_a_setting_without_backward_does_not_hide_the_ranges_of_others() -> None
 
 
 def test_what_else_takes_time_in_forward_is_named() -> None:
-    # The report: "except for matrix multiplication, there's also 7 % element wise kernels".
+    # The report: "except for matrix multiplication, there's also 7% element wise kernels".
     assert about([profile_cell(LARGE)], "besides") == (
-        "besides matrix products, forward spends 12 % of its time in elementwise kernels."
+        "besides matrix products, forward spends 12% of its time in elementwise kernels."
     )
 
 
@@ -111,8 +111,8 @@ def test_softmax_is_held_against_its_flops() -> None:
     cell = profile_cell(LARGE, rates=rates)
     text = about([cell], "of attention's forward FLOPs")
     assert text.startswith(
-        "softmax has 1.9 % of attention's forward FLOPs and takes 36 % of its time (129.2 µs per step); the two matrix "
-        "products take 54 %"
+        "softmax has 1.9% of attention's forward FLOPs and takes 36% of its time (129.2 µs per step); the two matrix "
+        "products take 54%"
     )
 
 
@@ -126,7 +126,7 @@ def test_softmax_without_its_flops_has_no_sentence() -> None:
 def test_a_device_that_waits_for_the_host_is_launch_bound() -> None:
     text = about([profile_cell(LARGE, busy=0.59, waiting=0.35)], "idle")
     assert text == (
-        "the device is idle for 41 % of the profiled step; for 35 %, it waits for the host to launch work. "
+        "the device is idle for 41% of the profiled step; for 35%, it waits for the host to launch work. "
         "The step is launch-bound."
     )
 
@@ -134,15 +134,15 @@ def test_a_device_that_waits_for_the_host_is_launch_bound() -> None:
 def test_another_precision_than_was_asked_for_is_said() -> None:
     text = about([profile_cell(LARGE, precisions={"tf32": 98, "unknown": 2})], "kernel names")
     assert text == (
-        "judging by kernel names, 100 % of matrix product time is in tf32 kernels, although fp32 was requested. "
-        "Kernel names state the format for 98 % of that time."
+        "judging by kernel names, 100% of matrix product time is in tf32 kernels, although fp32 was requested. "
+        "Kernel names state the format for 98% of that time."
     )
 
 
 def test_cells_that_agree_share_one_sentence_and_ranges_name_their_ends() -> None:
     cells = [profile_cell(LARGE, size="large"), profile_cell(LARGE, size="xl", scale=("ampere_sgemm_128x64_tn", 2.0))]
     text = about(cells, "takes the largest share")
-    assert "60 % (large) to 75 % (xl) in 217 calls per step" in text
+    assert "60% (large) to 75% (xl) in 217 calls per step" in text
 
 
 CODES: list[CautionCode] = ["kernels-missing", "kernels-unlinked", "trace-damaged", "check-failed", "host-busy"]

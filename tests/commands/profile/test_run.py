@@ -326,7 +326,7 @@ def test_a_self_check_that_fails_is_said_with_both_numbers(tmp_path: Path) -> No
 
 def test_tf32_under_fp32_is_a_caution_and_fp32_is_not(tmp_path: Path) -> None:
     said = cautions(tmp_path, on_device(precisions={"tf32": 300, "fp32": 700}), gpu=True)["precision-differs"]
-    assert said == "30 % of matrix product time is in tf32 kernels, not fp32"
+    assert said == "30% of matrix product time is in tf32 kernels, not fp32"
     assert "precision-differs" not in cautions(tmp_path, on_device(precisions={"fp32": 7, "unknown": 3}), gpu=True)
 
 
@@ -337,7 +337,7 @@ def test_a_gpu_of_which_no_kernel_was_seen_is_a_caution(tmp_path: Path) -> None:
 
 def test_a_device_that_waits_for_the_host_is_launch_bound(tmp_path: Path) -> None:
     waiting = on_device(device=device_use(waiting_ns=400_000))
-    assert "40 %" in cautions(tmp_path, waiting, gpu=True)["launch-bound"]
+    assert "40%" in cautions(tmp_path, waiting, gpu=True)["launch-bound"]
 
 
 @pytest.mark.parametrize("execution", ["eager", "compiled", "compiled-graphs"])
@@ -350,7 +350,7 @@ def test_a_compiled_model_is_not_told_to_compile(tmp_path: Path, execution: str)
 
 
 def test_kernels_that_nobody_launched_are_said_to_be_in_no_range(tmp_path: Path) -> None:
-    assert "5.0 %" in cautions(tmp_path, on_device(unlinked_ns=50_000), gpu=True)["kernels-unlinked"]
+    assert "5.0%" in cautions(tmp_path, on_device(unlinked_ns=50_000), gpu=True)["kernels-unlinked"]
     assert "kernels-unlinked" not in cautions(tmp_path, on_device(unlinked_ns=5_000), gpu=True)
 
 

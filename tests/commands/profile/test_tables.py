@@ -187,7 +187,7 @@ def test_what_the_class_other_is_made_of_is_said_when_it_is_large(profile: Profi
     names = [name.model_copy(update={"kernel_class": "other"}) if name.name == GEMM else name for name in profile.names]
     assert not any(note.startswith("in other") for note in table(profile, "classes").notes)
     note = table(profile.model_copy(update={"names": names}), "classes").notes[0]
-    assert note == f"in other: {GEMM} 87 % of all kernel time"
+    assert note == f"in other: {GEMM} 87% of all kernel time"
 
 
 def test_kernels_in_no_class_are_other_and_named_when_they_take_long() -> None:
@@ -195,7 +195,7 @@ def test_kernels_in_no_class_are_other_and_named_when_they_take_long() -> None:
     built.launch(5, 900)
     built.kernel("wholly_unheard_of", 6000, 1000, 900)
     profile = summarise(recording(built.trace()))
-    assert "in other: wholly_unheard_of 2.8 % of all kernel time" in table(profile, "classes").notes
+    assert "in other: wholly_unheard_of 2.8% of all kernel time" in table(profile, "classes").notes
     (row,) = (row for row in rows(table(profile, "kernels")) if row["kernel"] == "wholly_unheard_of")
     assert row["class"] == "other"
 
@@ -234,7 +234,7 @@ def test_softmax_against_the_matmuls_is_said_in_words(profile: ProfileSummary) -
     sheet = profile_tables.traces_sheet([("trace", profile)])
     (remark,) = (remark.text for remark in sheet.remarks if remark.text.startswith("Forward: softmax"))
     assert remark == (
-        "Forward: softmax takes 33 % of attention's forward time (3.00 µs per step); the two matrix products take 67 % "
+        "Forward: softmax takes 33% of attention's forward time (3.00 µs per step); the two matrix products take 67% "
         "(6.00 µs)."
     )
 

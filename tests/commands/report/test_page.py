@@ -554,7 +554,7 @@ def test_a_narrow_page_does_not_scroll_sideways(window: Browser, tmp_path: Path,
     window.prefer()
     window.resize(320)
     window.open(tmp_path / "report.html")
-    # The last is also a window of 1280 at a zoom of 200 %.
+    # The last is also a window of 1280 at a zoom of 200%.
     for width in (320, 390, 640):
         window.resize(width)
         window.settle()

@@ -163,10 +163,10 @@ def drifting(name: str, messages: Iterable[str]) -> ReportedRun[Any]:
 
 
 def test_messages_with_other_numbers_in_them_are_one_caution_with_their_range() -> None:
-    runs = [drifting("one", [f"by {number} %" for number in range(8)]), drifting("two", ["by 9 %", "by 10.5 %"])]
+    runs = [drifting("one", [f"by {number}%" for number in range(8)]), drifting("two", ["by 9%", "by 10.5%"])]
     caution = assemble_document(runs).cautions[0]
-    assert caution.message == "by 0 to 10.5 %"
-    assert caution.message_by_run == {"one": "by 0 to 7 %", "two": "by 9 to 10.5 %"}
+    assert caution.message == "by 0 to 10.5%"
+    assert caution.message_by_run == {"one": "by 0 to 7%", "two": "by 9 to 10.5%"}
     assert [len(basis.cells) for basis in caution.bases] == [8, 2]
 
 
@@ -248,7 +248,7 @@ def test_the_first_screen_has_a_finding_of_every_run(whole: Document) -> None:
 
 def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> None:
     def busy(name: str, *shares: int) -> ReportedRun[TimeRecord]:
-        doubts = [Caution(code="host-busy", message=f"others used {share} %", remedy="close") for share in shares]
+        doubts = [Caution(code="host-busy", message=f"others used {share}%", remedy="close") for share in shares]
         clean = fixtures_timing.record(TimeSpec(size="small", ctx="128,512"))
         cells = [cell.model_copy(update={"cautions": [doubt]}) for cell, doubt in zip(clean.cells, doubts, strict=True)]
         return ReportedRun(name, clean.model_copy(update={"cells": cells}))
@@ -296,7 +296,7 @@ def test_a_gpu_that_was_simulated_is_in_the_environment_as_what_was_assumed(whol
 
 def test_method_explains_the_words_that_occur_and_no_others() -> None:
     words = {term.word for term in assemble_document([run("time")]).method}
-    assert {"forward", "backward", "optimizer", "step", "mode train", "fp32", "bf16", "95 % interval"} <= words
+    assert {"forward", "backward", "optimizer", "step", "mode train", "fp32", "bf16", "95% interval"} <= words
     assert not words & {"tf32", "fp16", "mode inference", "simulated", "allocated", "kept for backward"}
     assert "simulated" in {term.word for term in assemble_document([run("memory")]).method}
 

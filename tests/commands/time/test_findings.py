@@ -93,12 +93,12 @@ def test_of_the_fourth_report_the_first_step_takes_twelve_times_as_long_and_spoi
     cell = time_cell({"forward": warm}, size="large", warmup=5, warmup_s=cold[:5])
     assert about([cell], "the first step").text == (
         "the first step takes 12.6× as long as later steps; no later step is clearly slower than the measured ones. "
-        "The mean of 10 steps without warm-up would be 116 % higher."
+        "The mean of 10 steps without warm-up would be 116% higher."
     )
     cells = [cell, time_cell({"forward": cold}, size="large", warmup=0, cautions=["warmup-unfinished"])]
     assert about(cells, "without warm-up, the mean of 10 steps is").text == (
-        "without warm-up, the mean of 10 steps is 116 % above the median (301.9 ± 513.5 ms). After 5 warm-up steps, "
-        "the mean differs from the median by less than 0.05 % (139.59 ± 0.07 ms)."
+        "without warm-up, the mean of 10 steps is 116% above the median (301.9 ± 513.5 ms). After 5 warm-up steps, "
+        "the mean differs from the median by less than 0.05% (139.59 ± 0.07 ms)."
     )
 
 
@@ -112,7 +112,7 @@ def test_the_last_slow_warmup_step_is_named_and_no_steps_are_called_stable_that_
 
 def test_of_the_first_report_deviations_are_mostly_small_and_the_worst_is_named() -> None:
     text = about(first_report(), "standard deviation").text
-    assert "backward typically 0.5 %, at most 3.4 % (large ctx 128)" in text
+    assert "backward typically 0.5%, at most 3.4% (large ctx 128)" in text
     assert text.startswith("the relative standard deviation is mostly small: ")
 
 
@@ -195,9 +195,7 @@ def test_growth_is_withheld_of_two_sizes_and_of_no_one_power() -> None:
 
 def test_the_share_of_the_peak_names_the_peak_and_where_it_is_from() -> None:
     text = about(first_report(), "hardware's", "peak").text
-    assert text.startswith(
-        "over the whole step, matrix products reach 7.1 % (small ctx 128) to 47 % (large ctx 512) of"
-    )
+    assert text.startswith("over the whole step, matrix products reach 7.1% (small ctx 128) to 47% (large ctx 512) of")
     assert "66.9 TFLOP/s (NVIDIA H100" in text
 
 
@@ -305,7 +303,7 @@ def test_equal_arms_cannot_be_told_apart_and_that_is_said() -> None:
     samples = spread_about(0.1, 1e-3)
     cells = [time_cell({"forward": samples}, precision=precision) for precision in ("fp32", "bf16")]
     assert about(cells, "differ").text == (
-        "bf16 and fp32 do not differ measurably in 10 steps; the 95 % interval of the ratio is 0.989–1.011, and more "
+        "bf16 and fp32 do not differ measurably in 10 steps; the 95% interval of the ratio is 0.989–1.011, and more "
         "steps would narrow it."
     )
 
@@ -318,7 +316,7 @@ def test_a_ratio_whose_interval_contains_one_is_not_stated() -> None:
     assert contains_one(much)
     text = about([cell], "backward and forward").text
     assert text == (
-        "backward and forward do not differ measurably in 6 steps; the 95 % interval of the ratio is "
+        "backward and forward do not differ measurably in 6 steps; the 95% interval of the ratio is "
         f"{interval(much)}, and more steps would narrow it."
     )
     assert withheld([cell], "backward takes")
@@ -330,8 +328,8 @@ def test_an_end_of_a_range_whose_interval_contains_one_is_not_stated_as_a_ratio(
     clear = time_cell({"forward": noisy(0.1, 0.01, dice), "backward": noisy(0.4, 0.01, dice)}, ctx=256)
     text = about([unclear, clear], "backward takes").text
     assert re.fullmatch(
-        r"backward takes [34]\.\d\d× \(95 % CI [\d.–]+\) as long as forward at ctx 256\. At ctx 128, the two do not "
-        r"differ measurably \(95 % CI of the ratio [\d.–]+\)\.",
+        r"backward takes [34]\.\d\d× \(95% CI [\d.–]+\) as long as forward at ctx 256\. At ctx 128, the two do not "
+        r"differ measurably \(95% CI of the ratio [\d.–]+\)\.",
         text,
     ), text
 

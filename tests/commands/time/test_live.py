@@ -547,7 +547,7 @@ def busy(log: Sequence[Event], share: float) -> list[Event]:
 def test_interference_is_said_once_while_the_cell_runs() -> None:
     log = busy(runs.events(ON_CPU, runs.TWO_CORES), 0.6)
     said = plainly(log)
-    warning = "other processes are using 60 % of the CPU: these times will be too long"
+    warning = "other processes are using 60% of the CPU: these times will be too long"
     assert said.count(warning) == 1
     assert said.index(warning) < next(number for number, line in enumerate(said) if line.startswith("1/1"))
     assert warning not in plainly(busy(log, 0.1))
@@ -565,5 +565,5 @@ def test_the_dashboard_shows_what_disturbs_the_run_above_everything_else() -> No
         shown = emulated(written(console), pyte.Screen(100, 40))
     assert shown[0].startswith(" using 4 of 8 threads, because other processes use some of the cores")
     assert shown[1].endswith("2.00 ms on 4 → --threads 8 uses all")
-    assert shown[2] == " other processes are using 60 % of the CPU: these times will be too long"
+    assert shown[2] == " other processes are using 60% of the CPU: these times will be too long"
     assert "4 threads" in shown[4]

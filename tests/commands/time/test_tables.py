@@ -338,17 +338,17 @@ def test_reasons_are_said_once_for_all_cells_they_hold_for(large: TimeRecord) ->
 
 
 def test_doubts_with_one_remedy_are_said_once_and_name_the_cells(sweep: TimeRecord) -> None:
-    doubt = Caution(code="drift", message="steps get slower, by 3 %", remedy="a longer --warmup")
-    other = doubt.model_copy(update={"message": "steps get slower, by 4 %"})
+    doubt = Caution(code="drift", message="steps get slower, by 3%", remedy="a longer --warmup")
+    other = doubt.model_copy(update={"message": "steps get slower, by 4%"})
     record = sweep.model_copy(update={"cells": [cell.model_copy(update={"cautions": []}) for cell in sweep.cells]})
     (one,) = cautions(with_cell(record, 1, cautions=[doubt]))
-    assert (one.text, one.remedy) == ("small ctx 128 bf16: steps get slower, by 3 %", "a longer --warmup")
+    assert (one.text, one.remedy) == ("small ctx 128 bf16: steps get slower, by 3%", "a longer --warmup")
     (two,) = cautions(with_cell(with_cell(record, 1, cautions=[doubt]), 2, cautions=[other]))
-    assert two.text == "small ctx 128 bf16, small ctx 512 fp32: steps get slower, by 3 to 4 %"
+    assert two.text == "small ctx 128 bf16, small ctx 512 fp32: steps get slower, by 3 to 4%"
     everywhere = record.model_copy(
         update={"cells": [cell.model_copy(update={"cautions": [doubt]}) for cell in record.cells]}
     )
-    assert [remark.text for remark in cautions(everywhere)] == ["every cell: steps get slower, by 3 %"]
+    assert [remark.text for remark in cautions(everywhere)] == ["every cell: steps get slower, by 3%"]
 
 
 def test_every_sample_that_is_shown_has_a_unit(

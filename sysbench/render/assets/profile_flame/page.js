@@ -82,7 +82,7 @@ function time(ns) {
 
 function share(part, whole) {
   const percent = whole ? (100 * part) / whole : 0;
-  return `${percent.toFixed(percent >= 9.95 ? 0 : 1)} %`;
+  return `${percent.toFixed(percent >= 9.95 ? 0 : 1)}%`;
 }
 
 class Page {

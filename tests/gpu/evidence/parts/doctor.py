@@ -37,7 +37,7 @@ PART = Part(
     "the doctor, and what sysbench costs",
     110,
     _run,
-    # A step launched by the host in a millisecond feels everything; what is promised of steps is within 0.5 %.
+    # A step launched by the host in a millisecond feels everything; what is promised of steps is within 0.5%.
     (none_of(UNKNOWN), *(Promise(name, "ratio", high=1.005) for name in COSTS.values())),
     limit_s=200,
 )

@@ -16,9 +16,9 @@ COUNT = "configurations with both peaks"
 OPTIMISTIC = "configurations said to fit that ran out of memory"
 LIMITS = {
     ("peak_allocated_bytes", "median"): ("allocated peak, median error", 0.01),
-    ("peak_allocated_bytes", "p95"): ("allocated peak, 95 % of errors", 0.03),
+    ("peak_allocated_bytes", "p95"): ("allocated peak, 95% of errors", 0.03),
     ("peak_reserved_bytes", "median"): ("reserved peak, median error", 0.02),
-    ("peak_reserved_bytes", "p95"): ("reserved peak, 95 % of errors", 0.05),
+    ("peak_reserved_bytes", "p95"): ("reserved peak, 95% of errors", 0.05),
 }
 COLUMNS = (
     *("size", "ctx", "batch", "precision", "mode", "attention", "optimizer"),
