@@ -1,4 +1,4 @@
-"""Code shared by the commands that run cells: validation, the run itself, saving, output, and the exit code."""
+"""What the commands that run cells do alike: options → spec → cells, the record of the run, and the exit code."""
 
 from __future__ import annotations
 
