@@ -162,19 +162,19 @@ class Command:
         return found
 
     @property
-    def record_class(self) -> type[RunRecord[Any]]:
+    def record_class(self) -> type[RunRecord]:
         """Class of the command's records."""
-        found: type[RunRecord[Any]] = self.part("record")
+        found: type[RunRecord] = self.part("record")
         return found
 
     @property
-    def fold_function(self) -> Callable[[Iterable[Event]], RunRecord[Any]]:
+    def fold_function(self) -> Callable[[Iterable[Event]], RunRecord]:
         """Function that computes the record from the events."""
-        found: Callable[[Iterable[Event]], RunRecord[Any]] = self.part("fold")
+        found: Callable[[Iterable[Event]], RunRecord] = self.part("fold")
         return found
 
     @property
-    def measure_function(self) -> Callable[[Any, DeviceInfo, Path | None], Iterator[Event]]:
+    def measure_function(self) -> Callable[[object, DeviceInfo, Path | None], Iterator[Event]]:
         """Generator function with which the worker runs a cell and yields events; accessing it imports torch."""
         found: Callable[[Any, DeviceInfo, Path | None], Iterator[Event]] = self.part("measure")
         return found

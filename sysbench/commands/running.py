@@ -72,7 +72,7 @@ class RecordOptions(ShowOptions, Protocol):
 class RunResult:
     """Record and files of a run."""
 
-    record: RunRecord[Any]
+    record: RunRecord
     files: tuple[Path, ...] = ()
     """Files written besides the log and the record."""
 
@@ -319,7 +319,7 @@ def run_cells(
     options: RunOptions,
     surroundings: RunSurroundings = ALONE,
     provisions: Provisions | None = None,
-) -> RunRecord[Any]:
+) -> RunRecord:
     """Run the cells, then save and show the record.
 
     If the run fails after its first cell has begun (a full disk), its results so far are saved and shown before the
@@ -334,7 +334,7 @@ def run_cells(
     # A first or second signal does not prevent saving, whether it arrives during the run or while the record is saved.
     with catch_interrupts():
         path, failure = _run_with_progress(spec, options, surroundings, provisions)
-        record: RunRecord[Any] = runs.load(path)
+        record: RunRecord = runs.load(path)
         if failure is not None and all(cell.outcome == "not run" for cell in record.cells):
             raise failure
         saved_to = path.with_suffix(".json")
@@ -420,7 +420,7 @@ def tracebacks(path: Path) -> Iterator[str]:
             yield from event.traceback.splitlines()
 
 
-def printed_by_models(record: RunRecord[Any]) -> Iterator[str]:
+def printed_by_models(record: RunRecord) -> Iterator[str]:
     """Yield the lines that the user's models printed, each prefixed with the model's name."""
     models = (cell.own_model for cell in record.cells if cell.own_model)
     for name, text in dict.fromkeys((model.class_name, model.printed) for model in models):
@@ -451,7 +451,7 @@ def say(text: str, options: RunOptions) -> None:
         stderr.print_line(text)
 
 
-def show(record: RunRecord[Any], options: RecordOptions) -> None:
+def show(record: RunRecord, options: RecordOptions) -> None:
     """Print a record to stdout: as JSON with `--json -`, otherwise as tables."""
     from sysbench.render import output
 
@@ -467,14 +467,14 @@ def show(record: RunRecord[Any], options: RecordOptions) -> None:
             raise
 
 
-def show_saved(record: RunRecord[Any], options: RecordOptions) -> None:
+def show_saved(record: RunRecord, options: RecordOptions) -> None:
     """Show the record of an earlier run, and write it to the file of `--json`."""
     if options.json_path not in (None, "-"):
         storage.write_atomically(Path(options.json_path), TypeAdapter(type(record)).dump_json(record, indent=1) + b"\n")
     show(record, options)
 
 
-def exit_code(record: RunRecord[Any]) -> int:
+def exit_code(record: RunRecord) -> int:
     """Return the exit code: 130 if interrupted, 1 if a cell failed or nothing was measured, otherwise 0."""
     outcomes = {cell.outcome for cell in record.cells}
     if record.status == "interrupted":

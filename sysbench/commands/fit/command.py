@@ -8,6 +8,7 @@ from sysbench.commands import running
 from sysbench.commands.fit.spec import FitOptions, FitSpec
 from sysbench.commands.prediction_checks import refuse_cost_without_price
 from sysbench.commands.surroundings import ALONE, RunSurroundings
+from sysbench.log.records import typed
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
 
@@ -54,8 +55,10 @@ def refuse_unsupported_files(options: FitOptions) -> None:
 
 def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
     """Run the search and write the figure; with `--gate`, exit with GATE_EXIT_CODE if the step does not fit."""
+    from sysbench.commands.fit.record import FitRecord
+
     refuse_cost_without_price(options.columns, spec.price, spec.gpus)
-    record = running.run_cells(spec, options, surroundings)
+    record = typed(running.run_cells(spec, options, surroundings), FitRecord)
     files = []
     if options.figure is not None and any(cell.trials for cell in record.cells):
         from sysbench.commands.fit.figures import frontier

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ class Trial(Frozen):
     """The name that `--simulate` takes."""
     gpu_bytes: Bytes
     """Memory of the GPU, or the budget if that is smaller."""
-    changes: dict[str, Any]
+    changes: dict[str, object]
     """Changed fields of the cell with their values; empty for the step as asked."""
     relearns: bool
     """Whether a change alters what the model learns."""

@@ -14,7 +14,7 @@ from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.file_names import labels_of, path_of_rank, paths_of, paths_of_ranks
-from sysbench.log.records import RunRecord
+from sysbench.log.records import RunRecord, typed
 from sysbench.log.storage import ScratchDirectory
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
@@ -59,10 +59,11 @@ def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
 
 def perform(spec: MemorySpec, options: MemoryOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
     """Run the spec and write the requested files."""
+    from sysbench.commands.memory.record import MemoryRecord
     from sysbench.engine.provisions import Provisions
 
     with Files.prepared(spec, options) as files:
-        record = running.run_cells(spec, options, surroundings, Provisions(files.snapshots))
+        record = typed(running.run_cells(spec, options, surroundings, Provisions(files.snapshots)), MemoryRecord)
         return running.RunResult(record, running.report_saved(map(running.Saved, files.draw(record)), options))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -158,7 +158,7 @@ class Pair:
         return self.difference / peak_bytes(self.base)
 
 
-def _pairs(cells: Iterable[MemoryCellRecord], axis: str, base: Any, other: Any) -> list[Pair]:
+def _pairs(cells: Iterable[MemoryCellRecord], axis: str, base: object, other: object) -> list[Pair]:
     return [Pair(*each) for each in axes.pairs(cells_with_peak(cells), axis, base, other)]
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from sysbench import units
 from sysbench.commands.memory.record import (
@@ -161,6 +160,6 @@ def module_memory(tree: ModuleNode) -> list[ModuleMemory]:
     ]
 
 
-def write_snapshot(path: Path, content: Mapping[str, Any], cell: str) -> SnapshotWritten:
+def write_snapshot(path: Path, content: Mapping[str, object], cell: str) -> SnapshotWritten:
     snapshot.write(path, content)
     return SnapshotWritten(at_s=time.time(), cell=cell, path=str(path), size_bytes=path.stat().st_size)

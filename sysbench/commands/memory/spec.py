@@ -130,7 +130,7 @@ class MemorySpec(ModelSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _mode_with_backward(cls, given: Any) -> Any:
+    def _mode_with_backward(cls, given: object) -> object:
         """Make `train` the default mode with --grad-accum, because accumulation needs a backward pass."""
         if isinstance(given, dict) and "grad_accum" in given and "mode" not in given:
             return {**given, "mode": "train"}

@@ -250,24 +250,20 @@ def _present_categories(record: MemoryRecord) -> list[str]:
     return [name for name in CATEGORIES if any(cell.by_category.get(name) for cell in record.cells)]
 
 
+def _category_columns(**declared: Any) -> Each:
+    """Declare a column for each category that occurs."""
+    column = Field("{category}", unit="bytes", **declared)
+    return Each("category", (column,), values=_present_categories, possible_values=CATEGORIES)
+
+
 CATEGORY_TABLE = DeclaredTable(
     "categories",
     lambda record: _title("peak breakdown", record),
     (
-        Each(
-            "category",
-            (
-                Field(
-                    "{category}",
-                    "{category}",
-                    "bytes",
-                    "{source}",
-                    lambda record, name: _present_categories(record).index(name) // 4,
-                    get=lambda cell, name: cell.by_category.get(name, 0),
-                ),
-            ),
-            values=_present_categories,
-            possible_values=CATEGORIES,
+        _category_columns(
+            group="{source}",
+            importance=lambda record, name: _present_categories(record).index(name) // 4,
+            get=lambda cell, name: cell.by_category.get(name, 0),
         ),
         Field("allocated_peak", "together", "bytes", "{source}", get=lambda cell: cell.peak_allocated_bytes),
     ),
@@ -299,19 +295,8 @@ RANKS = DeclaredTable(
         _bytes_field("reserved_peak", "reserved", importance=1, get=lambda row: row[1].peak_reserved_bytes),
         Field("peak_phase", "peak in", importance=3, get=lambda row: row[1].peak_phase, optional=True),
         Field("fits", importance=1, get=_rank_fits, optional=True),
-        Each(
-            "category",
-            (
-                Field(
-                    "{category}",
-                    "{category}",
-                    "bytes",
-                    importance=4,
-                    get=lambda row, category: row[1].by_category.get(category, 0) if row[1].by_category else None,
-                ),
-            ),
-            values=_present_categories,
-            possible_values=CATEGORIES,
+        _category_columns(
+            importance=4, get=lambda row, name: row[1].by_category.get(name, 0) if row[1].by_category else None
         ),
         _bytes_field("context", importance=6, get=lambda row: row[1].context_bytes),
         _bytes_field("host_rss_peak", "host memory", importance=2, get=lambda row: row[1].host_rss_peak_bytes),

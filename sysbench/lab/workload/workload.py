@@ -58,7 +58,7 @@ class Batch:
 
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
-    loss: Callable[[Any], Tensor]
+    loss: Callable[[object], Tensor]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Workload:
     optimizer: Callable[[], torch.optim.Optimizer]
     tokens: int | None
     attention_kernel: str | None = None
-    attention_context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    attention_context: Callable[[], AbstractContextManager[object]] = nullcontext
     own: OwnWorkload | None = None
 
 
@@ -107,7 +107,7 @@ def built_in_workload(
     )
 
 
-_RECURRENT: Mapping[Any, int] = {
+_RECURRENT: Mapping[object, int] = {
     torch.ops.aten._cudnn_rnn.default: 1,
     torch.ops.aten._cudnn_rnn_backward.default: 2,
 }
