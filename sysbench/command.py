@@ -71,6 +71,8 @@ class Command:
     """Function that writes the files requested by the options, besides log and record: `(record, options) -> paths`."""
     refuse_files: str | None = None
     """Function that raises UsageError or OutputError if a requested file cannot be written: `options -> None`."""
+    gate: str | None = None
+    """Function that yields what a gate guards against and found, `(record, options) -> lines`, if there is a gate."""
     show: str | None = None
     """Function that shows the argument of `--from`, `(source, options) -> None`, if it can be more than a log or
     record.

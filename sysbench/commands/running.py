@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from sysbench.render.dashboard.progress import Progress
     from sysbench.render.table import Sheet
 
+GATE_EXIT_CODE = 3
+"""Exit code of a gate that found what it guards against."""
+
 # Modules that are not needed to refuse a bad option are imported where they are used, so that mistakes are reported
 # at once.
 
@@ -129,6 +132,7 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
         show_saved(record, options)
         if command.files:
             command.part("files")(record, options)
+        refuse_at_gate(record, options)
         return
     from sysbench.log.journal import damaged_lines
 
@@ -145,7 +149,11 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
         refuse_unknown_columns(spec, options)  # before a worker says which devices there are
         spec = command.part("suited")(spec, options)
     with _join_launched_ranks(spec, options) as surroundings:
-        raise typer.Exit(exit_code(command.part("perform")(spec, options, surroundings).record))
+        record = command.part("perform")(spec, options, surroundings).record
+        if code := exit_code(record):
+            raise typer.Exit(code)
+        refuse_at_gate(record, options)
+        raise typer.Exit
 
 
 @contextmanager
@@ -472,6 +480,16 @@ def show_saved(record: RunRecord, options: RecordOptions) -> None:
     if options.json_path not in (None, "-"):
         storage.write_atomically(Path(options.json_path), TypeAdapter(type(record)).dump_json(record, indent=1) + b"\n")
     show(record, options)
+
+
+def refuse_at_gate(record: RunRecord, options: RunOptions) -> None:
+    """Exit with GATE_EXIT_CODE, and say why, if the command has a gate that the options close and this run fails."""
+    command = command_of(record.kind)
+    complaints = list(command.part("gate")(record, options)) if command.gate else []
+    for complaint in complaints:
+        stderr.print_line(complaint)
+    if complaints:
+        raise typer.Exit(GATE_EXIT_CODE)
 
 
 def exit_code(record: RunRecord) -> int:

@@ -24,7 +24,7 @@ from sysbench.garbage import gc_paused
 from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.step import TrainingStep
-from sysbench.lab.workload.workload import Workload, adapted_facts_of, facts_of, flops
+from sysbench.lab.workload.workload import Workload, adapted_facts_of, facts_of, flops, has_flops
 from sysbench.log.events import (
     AdaptedModelBuilt,
     AdaptedModelFacts,
@@ -565,7 +565,8 @@ class _StepRecorder(Recorder):
         """By the loss of a micro-batch: losses of its repetitions, which were recorded but not run, latest first."""
 
     def observes(self, func: Operator) -> bool:
-        return super().observes(func) or func.namespace in _COMMUNICATION_NAMESPACES or self._counts_flops
+        counts = self._counts_flops and has_flops(func)
+        return super().observes(func) or func.namespace in _COMMUNICATION_NAMESPACES or counts
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: object) -> None:
         super().ends(func, arguments, options, result)

@@ -70,6 +70,15 @@ class CombinationTried(Trial, Event):
     cell: str
 
 
+class CombinationEstimated(Event):
+    """A combination of changes was estimated from simulations of the model with few layers."""
+
+    event: Literal["combination_estimated"] = "combination_estimated"
+    cell: str
+    gpu: str
+    changes: dict[str, object]
+
+
 class Cause(Frozen):
     """A part of the peak of the step as asked."""
 
@@ -121,6 +130,8 @@ class FitCellRecord(ModelCellRecord):
     source: Literal["simulated"] = "simulated"
     explained: PeakExplained | None
     trials: list[Trial]
+    estimated: Count = 0
+    """Number of combinations and GPUs that were estimated from the model with few layers, and not simulated whole."""
     extents: list[Extent] = Field(default=[], exclude_if=lambda value: not value)
     """Largest batch sizes and context lengths, with --table."""
     price_per_hour: dict[str, PerSecond]

@@ -85,7 +85,9 @@ def show(path: Path, options: MemoryOptions) -> None:
                     f"--{name} needs all allocations, which {path} lacks: pass the snapshot to --from instead"
                 )
         running.refuse_unknown_tables("memory", options)
-        running.show_saved(saved.record(path, "memory"), options)
+        record = saved.record(path, "memory")
+        running.show_saved(record, options)
+        running.refuse_at_gate(record, options)
         return
     from sysbench.commands.memory.snapshot_tables import sheet
     from sysbench.snapshot.categories import from_snapshot
@@ -93,6 +95,8 @@ def show(path: Path, options: MemoryOptions) -> None:
 
     if options.snapshot is not None:
         raise UsageError(f"--snapshot would only copy {path}")
+    if options.require_fit:
+        raise UsageError(f"--require-fit needs a run: {path} does not say whether anything fits")
     validate_output_formats(options)
     for target in (options.figure, options.page, options.json_path):
         if target not in (None, "-"):

@@ -418,7 +418,7 @@ def _search_results(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
         found_by: dict[str, list[str]] = {}
         for cell, found in searched:
             at_least = "" if found.beyond or axis == "ranks" else "at least "
-            found_by.setdefault(f"{at_least}{found.value}", []).append(name(cell))
+            found_by.setdefault(f"{at_least}{found.answer}", []).append(name(cell))
         words = [f"{value} ({', '.join(names)})" for value, names in found_by.items()]
         if len(found_by) == 1:
             words = [f"{next(iter(found_by))}{f' in {count_phrase(len(searched))}' * (len(searched) > 1)}"]

@@ -107,6 +107,8 @@ def _search(
         axis=axis,
         value=outcome.value,
         beyond=getattr(beyond.recording.cell, axis) if beyond is not None else None,
+        safe=outcome.safe,
+        more_is_useless=outcome.more_is_useless,
     )
     if outcome.result is not None:
         found: SimulatedMemory = outcome.result

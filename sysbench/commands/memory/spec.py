@@ -192,6 +192,9 @@ class MemoryOptions(RunOptions):
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True)] = Field(
         default=None, description="Show a finished log or record, or a snapshot, instead of measuring. Needs no torch."
     )
+    require_fit: Annotated[bool, Option(panel=OUTPUT, common=True)] = Field(
+        default=False, description="Exit with 3 if a step does not fit, and say by how much: a check for CI."
+    )
     snapshot: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT, common=True)] = Field(
         default=None,
         description="Write the allocations as a snapshot for PyTorch's memory viewer (pytorch.org/memory_viz).",

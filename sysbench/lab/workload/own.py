@@ -32,7 +32,7 @@ from sysbench.lab.workload.workload import Batch, OwnWorkload, Workload
 from sysbench.spec import extras
 from sysbench.spec.model import BUILT_IN_ATTENTION, Attention, ModelCell, ModelShape
 from sysbench.spec.options import flag_of
-from sysbench.spec.own_model import HUGGING_FACE, OwnModel
+from sysbench.spec.own_model import OwnModel
 
 _DIMENSION_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "vocab": ("vocab", "vocab_size", "n_vocab", "num_embeddings"),
@@ -61,7 +61,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
     torch.manual_seed(cell.seed)
     printed = Printed()
     with printed.redirected():
-        code = None if own.target.startswith(HUGGING_FACE) else load_code(own.target, own.directory)
+        code = None if own.is_hugging_face else load_code(own.target, own.directory)
         with device, building(cell.precision):
             model, config_class = (
                 (_config_model(cell, own), None) if code is None else _construct_model(cell, own, code)

@@ -114,6 +114,15 @@ _RECURRENT: Mapping[object, int] = {
 """Operators of cuDNN's recurrent layers, with the number of products for each weight matrix."""
 
 
+_WITHOUT_FORMULA = (torch.ops.aten.convolution_backward.default, torch.ops.aten._grouped_mm.default, *_RECURRENT)
+"""Operators that `flops` counts by itself, in place of FlopCounterMode."""
+
+
+def has_flops(operator: Any) -> bool:
+    """Return whether `flops` can be more than 0 for an operator."""
+    return operator in _WITHOUT_FORMULA or operator._overloadpacket in flop_registry
+
+
 def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
     """Return the FLOPs of one operator call by the formulas of torch's FlopCounterMode; 0 if there is no formula.
 
