@@ -270,8 +270,8 @@ def _micro_batches_problem(cell: GridCell) -> str | None:
         )
     if cell.uses_cuda_graphs:
         return (
-            f"gradients, but with {flag_of('execution')} {cell.execution} they are in the memory of a CUDA graph, which "
-            "the next micro-batch overwrites. Nearest: --execution compiled"
+            f"gradients, but with {flag_of('execution')} {cell.execution} they are in the memory of a CUDA graph, "
+            "which the next micro-batch overwrites. Nearest: --execution compiled"
         )
     return None
 
