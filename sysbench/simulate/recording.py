@@ -174,7 +174,8 @@ class Recording:
     def without_build_temporaries(self) -> Self:
         """Return a copy of this recording without the temporary allocations of the build.
 
-        A sharded model can be built on `meta`, without memory, so that it never exists as a whole on any rank.
+        A sharded model can be built on `meta`, without memory, so that it never exists as a whole on any rank. One with
+        quantized weights is built on the host.
         """
         end = max(span.end for span in self.spans if span.step < 0)
         released = {~event for event in self.events[:end] if event < 0}
@@ -283,7 +284,8 @@ def record(
             for _ in _run_steps(recorder, cell, protocol, DEVICE, mesh=mesh):
                 pass
     recording = recorder.step_recording(cell, protocol)
-    return recording if layout(cell.strategy, cell.ranks)[1] == 1 else recording.without_build_temporaries()
+    is_whole = layout(cell.strategy, cell.ranks)[1] == 1 and cell.quantize is None
+    return recording if is_whole else recording.without_build_temporaries()
 
 
 def _simulated_ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:

@@ -164,6 +164,27 @@ AdapterTargets = Annotated[
 ]
 
 
+QUANTIZED = (NONE, "nf4")
+
+
+Quantizations = Annotated[
+    tuple[str, ...],
+    BeforeValidator(choices("a format of frozen weights", QUANTIZED)),
+    Axis(
+        "choice",
+        "{} weights",
+        "weights",
+        59,
+        39,
+        unset="unquantized weights",
+        applies_to=(("lora", ()),),
+        compared_as="format of frozen weights",
+        phrases=((NONE, "unquantized weights"),),
+        remedy=Remedy(relearns=("nf4",), frees_state=True),
+    ),
+]
+
+
 PAGED = "adamw-8bit-paged"
 LOW_BIT = ("adamw-8bit", "adamw-4bit", PAGED)
 """Optimizers of torchao and bitsandbytes, whose code cannot run without data."""
@@ -172,7 +193,10 @@ LOW_BIT = ("adamw-8bit", "adamw-4bit", PAGED)
 def modelled_parts(cell: GridCell) -> list[str]:
     """Return what a simulation of this cell follows by a description instead of running the code of a library."""
     is_low_bit = cell.optimizer in LOW_BIT and "optimizer" in cell.phases
-    return ["the optimizer (state as the library stores it, time by bytes moved)"] if is_low_bit else []
+    return [
+        *["the optimizer (state as the library stores it, time by bytes moved)"] * is_low_bit,
+        *["frozen weights (as bitsandbytes stores and dequantizes them)"] * (cell.quantize == "nf4"),
+    ]
 
 
 def knobs_device_problem(cell: GridCell, device: str) -> str | None:
@@ -208,6 +232,8 @@ def knobs_problem_of(cell: GridCell) -> str | None:
         )
     if cell.lora and cell.strategy == "tp":
         return f"{flag_of('lora')} {cell.lora} does not support --strategy tp. Nearest: --strategy ddp"
+    if cell.quantize == "nf4" and cell.strategy in ("fsdp2", "hsdp", "tp"):
+        return f"{flag_of('quantize')} nf4 does not support the sharded parameters of {cell.strategy}. Nearest: ddp"
     if cell.optimizer == PAGED and cell.strategy in ("fsdp2", "hsdp", "tp"):
         return f"--optimizer {PAGED} does not support the sharded parameters of {cell.strategy}. Nearest: adamw-8bit"
     if cell.optimizer_in_backward == "on" and (reason := _in_backward_problem(cell)) is not None:

@@ -18,11 +18,13 @@ from sysbench.spec.knobs import (
     CHECKPOINTS,
     CROSS_ENTROPIES,
     NONE,
+    QUANTIZED,
     AdapterRanks,
     AdapterTargets,
     Allocators,
     Checkpoints,
     CrossEntropies,
+    Quantizations,
     knobs_device_problem,
     knobs_problem_of,
 )
@@ -165,6 +167,10 @@ def precision_problem(precision: StepPrecision, device: DeviceType) -> str | Non
     return None
 
 
+def _none_if_unturned(value: object) -> object:
+    return None if value == NONE else value
+
+
 class GridCell(RunCell):
     """One point of a grid: a model, an input, and the way in which the step is computed.
 
@@ -218,6 +224,10 @@ class GridCell(RunCell):
     """Rank of the low-rank adapters (LoRA) that are trained in place of the model's parameters; 0 for none."""
     lora_targets: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """Linear layers that get adapters: all-linear, or patterns joined by +; None leaves the model's default."""
+    quantize: Annotated[str | None, BeforeValidator(_none_if_unturned)] = Field(
+        default=None, exclude_if=lambda value: value is None
+    )
+    """Format in which frozen weights are stored, with adapters: nf4; None for that of the precision."""
 
     @property
     def is_compiled(self) -> bool:
@@ -556,6 +566,12 @@ class ModelSpec(RunSpec):
         description="Linear layers that get adapters with --lora: all-linear (all but the output layer), or patterns "
         "of their names joined by +: q_proj+v_proj. Default: peft's for the type of the model, else all-linear.",
     )
+    quantize: Annotated[Quantizations, Option(metavar="FORMAT,…", panel=STEP, values=QUANTIZED)] = Field(
+        default=(),
+        exclude_if=_is_empty,
+        description="With --lora: format in which linear layers, except the output layer, store their frozen weights: "
+        "nf4 (QLoRA: 4 bits, by bitsandbytes), or none.",
+    )
     device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP, common=True)] = Field(
         default=("auto",),
         description="auto, cuda, cuda:1, mps or cpu. auto picks the first available of cuda, mps, cpu.",
@@ -718,6 +734,10 @@ class ModelSpec(RunSpec):
     def _check_adapters(self) -> Self:
         if self.lora_targets and not any(self.lora):
             raise ValueError(f"--lora-targets {','.join(self.lora_targets)} chooses layers for adapters: add --lora 8")
+        if set(self.quantize) - {NONE} and not any(self.lora):
+            raise ValueError(
+                f"--quantize {','.join(self.quantize)} freezes weights, which leaves nothing to train: add --lora 8"
+            )
         return self
 
     @model_validator(mode="after")
