@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import typer
 from pydantic import BaseModel, TypeAdapter
@@ -80,7 +80,7 @@ class RunResult:
     """Files written besides the log and the record."""
 
 
-def options_of(kind: Kind, given: Given) -> Any:
+def options_of(kind: Kind, given: Given) -> RunOptions:
     """Return the validated options of a command; names of earlier runs are replaced by their files."""
     options = validated(command_of(kind).options_class, given)
     source, resume = getattr(options, "source", None), options.resume

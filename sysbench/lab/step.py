@@ -78,7 +78,7 @@ class TrainingStep:
         self._is_among_ranks = mesh is not None and cell.strategy is not None
         if mesh is not None and cell.strategy is not None:
             self.model = distributed(self.model, cell, mesh)
-        self._run_model: Callable[..., Any] = self.model
+        self._run_model: Callable[..., object] = self.model
         if cell.is_compiled:
             self._run_model = torch.compile(self.model, mode=COMPILE_MODES[cell.execution])
         self._gradients = torch.no_grad() if cell.mode == "inference" else torch.enable_grad()

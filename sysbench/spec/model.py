@@ -144,6 +144,8 @@ STEPS = Axis("effort", "{} step", is_count=True, order=71, name_order=71)
 
 EFFORT = Axis("setting", name_order=72, comparison="effort")
 
+HOST = Axis("setting", compared_as="predicted host", label="host {}")
+
 PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
     "inference": ("forward",),
     "forward": ("forward",),
@@ -156,6 +158,7 @@ MODEL = "Model"
 OWN_MODEL = "Your own model"
 STEP = "Training step"
 RANKS = "Several ranks"
+PREDICTION = "Prediction"
 
 
 def precision_problem(precision: StepPrecision, device: DeviceType) -> str | None:
