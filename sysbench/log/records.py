@@ -119,7 +119,7 @@ class CellRecord(CellOutcome, CellIdentity):
 
     @property
     def device_name(self) -> str | None:
-        """Name of the device that the results are for: a real one, or a simulated GPU; None if unknown."""
+        """Name of the device that the cell ran on; None if it never started."""
         return self.device.name if self.device else None
 
     @property

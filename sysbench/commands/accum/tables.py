@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from operator import attrgetter, itemgetter
-from typing import Any
 
 from sysbench import units
 from sysbench.commands.accum.findings import WRONG_SHARE, decimal, finding, mixed_format, place, power, short, signed
-from sysbench.commands.accum.record import AccumCellRecord, AccumRecord, DtypeRecord, SumRecord
+from sysbench.commands.accum.record import AccumCellRecord, AccumRecord, DtypeRecord, ProductRecord, SumRecord
 from sysbench.commands.accum.spec import DTYPES, ORDERS, AccumCell, AccumSpec, Experiment
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, build_tables, leading_fields
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Word
@@ -376,14 +375,14 @@ def _ways_notes(cell: AccumCellRecord) -> Iterator[str]:
         yield "tf32-like: inputs rounded to 10 bits of mantissa, sums in fp32; this device has no TF32"
 
 
-def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], object]]]:
-    found: dict[int, dict[tuple[str, str], Any]] = {}
+def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], ProductRecord]]]:
+    found: dict[int, dict[tuple[str, str], ProductRecord]] = {}
     for each in cell.products:
         found.setdefault(each.k, {})[each.dtype, each.accumulation] = each
     return list(found.items())
 
 
-def _product_error(row: tuple[int, Mapping[tuple[str, str], Any]], way: _Way) -> Cell:
+def _product_error(row: tuple[int, Mapping[tuple[str, str], ProductRecord]], way: _Way) -> Cell:
     each = row[1].get((way.dtype, way.accumulation))
     return _relative(each.total_error) if each else None
 
@@ -413,33 +412,33 @@ MATMUL = DeclaredTable(
 # --- everything, for programs
 
 
+_IN_SUBJECT = ("scale", "m", "k")
+"""Numbers that are parts of a row's subject."""
+
+
 def results(cell: AccumCellRecord) -> Iterator[tuple[str, str, str, Cell, Cell]]:
-    """Yield every measured value: experiment, subject, quantity, number, word."""
-
-    def numbers(subject: str, each: object, *names: str) -> Iterator[tuple[str, str, str, Cell, Cell]]:
-        for name in names:
-            found = getattr(each, name)
-            number = None if found is None else Measure(found, text=repr(found))
-            yield cell.experiment, subject, name, number, EMPTY_CELL
-
-    for each in cell.sums:
-        errors = ("error", "representation_error", "accumulation_error", "stall_step")
-        subject = f"{each.accumulator} += {_added(each)}, {each.order}"
-        yield from numbers(subject, each, "rounded_addend", "result", *errors)
+    """Yield every number and dtype of the record: experiment, subject, quantity, number, word."""
+    records = (
+        *((f"{each.accumulator} += {_added(each)}, {each.order}", each) for each in cell.sums),
+        *((f"{each.precision}, loss × {each.scale:g}", each) for each in cell.scaled),
+        *((f"{each.dtype}, {each.accumulation}, k {each.k}", each) for each in cell.products),
+    )
+    numbers: list[tuple[str, str, float | None]] = [
+        (subject, name, value)
+        for subject, each in records
+        for name, value in each
+        if not isinstance(value, str | bool) and name not in _IN_SUBJECT
+    ]
+    for norm in cell.norms:
+        subject = f"{norm.dtype}, {norm.statistics} inside, scale"
+        errors = zip(norm.scales, norm.relative_errors, strict=True)
+        numbers += [(f"{subject} {scale:g}", "relative_error", error) for scale, error in errors]
+    for subject, name, value in numbers:
+        yield cell.experiment, subject, name, None if value is None else Measure(value, text=repr(value)), EMPTY_CELL
     for dtype in cell.dtypes:
         subject = " ".join(filter(None, (dtype.precision, dtype.part, dtype.name)))
         yield cell.experiment, subject, "here", EMPTY_CELL, dtype.here or EMPTY_CELL
         yield cell.experiment, subject, "on_cuda", EMPTY_CELL, dtype.on_cuda or EMPTY_CELL
-    for norm in cell.norms:
-        for scale, error in zip(norm.scales, norm.relative_errors, strict=True):
-            subject = f"{norm.dtype}, {norm.statistics} inside, scale {scale:g}"
-            yield cell.experiment, subject, "relative_error", Measure(error, text=repr(error)), EMPTY_CELL
-    for scaled in cell.scaled:
-        subject = f"{scaled.precision}, loss × {scaled.scale:g}"
-        yield from numbers(subject, scaled, "gradients", "lost", "overflowed", "relative_error")
-    for each_product in cell.products:
-        subject = f"{each_product.dtype}, {each_product.accumulation}, k {each_product.k}"
-        yield from numbers(subject, each_product, "relative_error", "total_error")
 
 
 CELLS = DeclaredTable(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from sysbench.commands import running
+from sysbench.commands import refusals, running, showing
 from sysbench.commands.calibrate.spec import CalibrateOptions, CalibrateSpec
 from sysbench.spec.command_options import Given, command_options
 
@@ -28,20 +28,21 @@ def show(path: Path, options: CalibrateOptions) -> None:
     """Show a calibration, or rates derived from a timed run or a trace; write the files that `options` name."""
     from sysbench.commands import saved
     from sysbench.commands.calibrate import fold
+    from sysbench.commands.calibrate.record import CalibrateRecord
     from sysbench.log import runs
+    from sysbench.log.records import typed
 
-    running.refuse_unknown_tables("calibrate", options)
+    refusals.refuse_unknown_tables("calibrate", options)
     refuse_unwritable(options)
-    found: Any
     timed = False
     if not path.is_dir() and not runs.is_log_or_record(path):
         found = fold.of_trace(path)
     elif timed := runs.load(path).kind == "time":
         quietly = options.model_copy(update={"ceilings": False, "shown": False, "source": None})
-        found = running.run_cells(CalibrateSpec(timed=path.resolve()), quietly)
+        found = typed(running.run_cells(CalibrateSpec(timed=path.resolve()), quietly), CalibrateRecord)
     else:
-        found = saved.record(path, "calibrate")
-    running.show_saved(found, options)
+        found = typed(saved.record(path, "calibrate"), CalibrateRecord)
+    showing.show_saved(found, options)
     write(found, options)
     if timed:
         raise typer.Exit(running.exit_code(found))
@@ -59,11 +60,11 @@ def write(record: CalibrateRecord, options: CalibrateOptions) -> tuple[Path, ...
 
     device = hardware_file.with_measured_rates(record)
     path = hardware_file.write(device, options.rates_file)
-    saved = [running.Saved(path, f"--simulate {device.slug}" if options.rates_file is None else "")]
+    saved = [showing.Saved(path, f"--simulate {device.slug}" if options.rates_file is None else "")]
     if options.host is not None:
         storage.write_atomically(options.host, (hardware_file.host_toml(device) + "\n").encode())
-        saved.append(running.Saved(options.host))
-    return running.report_saved(saved, options)
+        saved.append(showing.Saved(options.host))
+    return showing.report_saved(saved, options)
 
 
 def refuse_unwritable(options: CalibrateOptions) -> None:
