@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, islice, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -394,7 +394,7 @@ class Recorder:
         self._events: list[int] = []
         self._sizes: list[int] = []
         self._streams: list[int] = []
-        self._stream_numbers: dict[Any, int] = {torch.cpu.current_stream(): 0}
+        self._stream_numbers: dict[torch.Stream | torch.cpu.Stream, int] = {torch.cpu.current_stream(): 0}
         self._allocation_origins: list[Origin] = []
         self._categories: dict[int, Category] = {}
         self._spans: list[Span] = []
@@ -437,7 +437,7 @@ class Recorder:
         origin = self._origin
         if not origin.module and self.phase in ("backward", "optimizer"):
             # Optimizer state and gradients belong to the module of their parameter, the operator's first tensor.
-            first: Any = arguments[0] if arguments else None
+            first = arguments[0] if arguments else None
             if isinstance(first, list | tuple) and first:
                 first = first[0]
             number = self.device.number_of(first) if isinstance(first, Tensor) else None

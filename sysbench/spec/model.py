@@ -18,12 +18,14 @@ from sysbench.spec.knobs import (
     CHECKPOINTS,
     CROSS_ENTROPIES,
     NONE,
+    OFFLOADS,
     QUANTIZED,
     AdapterRanks,
     AdapterTargets,
     Allocators,
     Checkpoints,
     CrossEntropies,
+    Offloads,
     Quantizations,
     knobs_device_problem,
     knobs_problem_of,
@@ -144,6 +146,8 @@ STEPS = Axis("effort", "{} step", is_count=True, order=71, name_order=71)
 
 EFFORT = Axis("setting", name_order=72, comparison="effort")
 
+HOST = Axis("setting", compared_as="predicted host", label="host {}")
+
 PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
     "inference": ("forward",),
     "forward": ("forward",),
@@ -156,6 +160,7 @@ MODEL = "Model"
 OWN_MODEL = "Your own model"
 STEP = "Training step"
 RANKS = "Several ranks"
+PREDICTION = "Prediction"
 
 
 def precision_problem(precision: StepPrecision, device: DeviceType) -> str | None:
@@ -220,6 +225,8 @@ class GridCell(RunCell):
     """Whether each parameter is updated in backward, as soon as its gradient is complete, which is then freed."""
     allocator: str = Field(default="default", exclude_if=lambda value: value == "default")
     """Options of CUDA's caching allocator: default (those of the environment), expandable, or options of its own."""
+    offload: str = Field(default=NONE, exclude_if=lambda value: value == NONE)
+    """What is kept and computed on the host instead of the device: none, or the optimizer."""
     lora: Count = Field(default=0, exclude_if=lambda value: value == 0)
     """Rank of the low-rank adapters (LoRA) that are trained in place of the model's parameters; 0 for none."""
     lora_targets: str | None = Field(default=None, exclude_if=lambda value: value is None)
@@ -553,6 +560,11 @@ class ModelSpec(RunSpec):
         exclude_if=lambda value: value == ("default",),
         description="CUDA's caching allocator: default, expandable (segments that grow, against fragmentation), or "
         "options of PYTORCH_CUDA_ALLOC_CONF joined by +: max_split_size_mb:128.",
+    )
+    offload: Annotated[Offloads, Option(metavar="CHOICE,…", panel=STEP, values=OFFLOADS)] = Field(
+        default=(NONE,),
+        exclude_if=lambda value: value == (NONE,),
+        description="optimizer: keep AdamW's state in the host's memory, and update parameters there (by torchao).",
     )
     lora: Annotated[AdapterRanks, Option(metavar="AXIS", panel=STEP)] = Field(
         default=(0,),
