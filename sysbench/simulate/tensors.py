@@ -123,7 +123,7 @@ _CachedResult = _NewTensor | _NewTensors | _Argument | _Uncached
 class DeviceObserver(Protocol):
     """Callbacks for the operators, allocations and frees on a device."""
 
-    def begins(self, func: Operator) -> None:
+    def begins(self, func: Operator, arguments: Arguments) -> None:
         """Called before an operator runs."""
         ...
 
@@ -267,7 +267,7 @@ class SimulatedDevice(ObservedDevice):
         if found is None:
             found = self._handlers[func] = self._handler_for(func), self._observer.observes(func)
         handle, is_observed = found
-        self._observer.begins(func)
+        self._observer.begins(func, args)
         self.call_key = None
         try:
             result = handle(func, args, kwargs)

@@ -23,7 +23,7 @@ from sysbench.simulate.tensors import DEVICE, Arguments, Operator, Options, Simu
 class _NullObserver:
     """Listener for the simulated device that ignores all allocations."""
 
-    def begins(self, func: Operator) -> None:
+    def begins(self, func: Operator, arguments: Arguments) -> None:
         pass
 
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:

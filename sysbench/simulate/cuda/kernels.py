@@ -1,5 +1,8 @@
 """Scratch memory of CUDA kernels: memory that a kernel allocates besides its results, and frees before it returns.
 
+Copies of arguments that an operator makes before it allocates its results are apart (`COPIES`): the order decides which
+free blocks the results get.
+
 Scratch memory cannot be observed without a GPU, but contributes to peaks. Sizes that depend on values or on the number
 of multiprocessors are set to their upper bound. Small buffers of flash attention with split keys are omitted. Sources
 are in PyTorch 2.11 to 2.15, under aten/src/ATen/native. Reductions have a module of their own.
@@ -129,26 +132,28 @@ def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any
     return [*groups, sorting, [*sorting[:2], *adding]]
 
 
-def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: Any) -> Scratch:
-    """Return the scratch memory of flash attention's backward pass.
-
-    The kernel copies the gradient and the output unless they are contiguous as (batch, ctx, heads, d_head). Sources:
-    transformers/cuda/attention_backward.cu, flash_attn/flash_api.cpp, mha_bwd.
-    """
+def _flash_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
+    """Return the scratch memory of flash attention's backward pass (flash_attn/flash_api.cpp, mha_bwd)."""
     batch, heads, ctx, d_head = q.shape
     rows = _round_up(ctx, 128)
     sums = batch * heads * rows * _FLOAT_BYTES
     query_gradient = batch * rows * heads * _round_up(d_head, 32 if d_head <= 128 else 64) * _FLOAT_BYTES
-    return [[*_bshd_copies(gradient, output), sums, query_gradient]]
+    return [[sums, query_gradient]]
 
 
-def _cudnn_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
-    """Estimate the workspace of cuDNN's execution plan, which cudnn/MHA.cpp requests.
+def _flash_backward_copies(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: Any) -> Sequence[int]:
+    """Return the sizes of the copies of gradient and output (transformers/cuda/attention_backward.cu)."""
+    return _bshd_copies(gradient, output)
 
-    Presumably, the workspace holds the queries' gradient in fp32 and one fp32 number per row.
+
+def _cudnn_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: Any) -> Scratch:
+    """Return a copy of a gradient not laid out like the output, and the workspace of cuDNN's plan (cudnn/MHA.cpp).
+
+    The workspace is an estimate: presumably, it holds the queries' gradient in fp32 and one fp32 number per row.
     """
     batch, heads, ctx, d_head = q.shape
-    return [[batch * heads * _round_up(ctx, 128) * (_round_up(d_head, 32) + 1) * _FLOAT_BYTES]]
+    copies = [_bytes(gradient)] if gradient.stride() != output.stride() else []
+    return [[*copies, batch * heads * _round_up(ctx, 128) * (_round_up(d_head, 32) + 1) * _FLOAT_BYTES]]
 
 
 def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Scratch:
@@ -174,10 +179,14 @@ def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask:
         splits = max(1, min(_round_up(ctx, tile) // tile, 200 // (batch * heads)))
         elements += 2 * splits * tile * _round_up(d_head, tile)
     workspace = batch * heads * _round_up(elements, 4) * _FLOAT_BYTES
-    copies = _bshd_copies(gradient)
     if q.dtype != torch.float32:
-        return [[*copies, delta, workspace]]
-    return [[*copies, _bytes(gradient), delta], [*copies, delta, workspace]]  # gradient · output, before the sum
+        return [[delta, workspace]]
+    return [[_bytes(gradient), delta], [delta, workspace]]  # gradient · output, before the sum
+
+
+def _gradient_copy(gradient: Tensor, *_: Any) -> Sequence[int]:
+    """Return the size of the copy of the gradient (transformers/cuda/attention_backward.cu)."""
+    return _bshd_copies(gradient)
 
 
 SCRATCH: Mapping[Any, Callable[..., Scratch]] = {
@@ -193,6 +202,12 @@ SCRATCH: Mapping[Any, Callable[..., Scratch]] = {
     _aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
 }
 """Scratch memory by operator, as a function of the operator's arguments."""
+
+COPIES: Mapping[Any, Callable[..., Sequence[int]]] = {
+    _aten._scaled_dot_product_flash_attention_backward.default: _flash_backward_copies,
+    _aten._scaled_dot_product_efficient_attention_backward.default: _gradient_copy,
+}
+"""Sizes of the copies of arguments that an operator makes before its results, and frees after its scratch memory."""
 
 
 def _bshd_copies(*tensors: Tensor) -> list[int]:

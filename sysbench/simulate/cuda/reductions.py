@@ -29,7 +29,11 @@ def reductions_on(multiprocessors: Multiprocessors) -> dict[Any, Callable[..., S
     """Return the scratch memory of reductions, by operator, as a function of the operator's arguments."""
 
     def of_accumulated(values: Tensor, dims: Any = None, *_: Any) -> Sequence[Sequence[int]]:
-        return scratch(values, dims, max(values.dtype.itemsize, 4), multiprocessors)
+        if values.is_floating_point() or values.is_complex() or values.dtype == torch.int64:
+            return scratch(values, dims, max(values.dtype.itemsize, 4), multiprocessors)
+        # Whole numbers and truth values are summed as a copy in int64 (ReduceOpsUtils.h, make_reduction).
+        (partial,) = scratch(values, dims, 8, multiprocessors) or [[]]
+        return [[8 * values.numel(), *partial]]
 
     def of_same_type(values: Tensor, dims: Any = None, *_: Any) -> Sequence[Sequence[int]]:
         return scratch(values, dims, values.dtype.itemsize, multiprocessors)
