@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sysbench.simulate.followed import installed_torch
+
 Scratch = Sequence[Sequence[int]]
 """Groups of sizes in bytes. Each group is freed before the next one is allocated."""
 
@@ -46,13 +48,17 @@ _INDEX_BYTES = 8
 def uses_cublas_lt(func: Any, arguments: Sequence[Any], options: Mapping[str, Any], result: Any) -> bool:
     """Return whether cuBLASLt computes a matrix product: it adds a bias along with it.
 
-    Source: cuda/Blas.cpp, isInputCompliesAddmmCudaLt.
+    From PyTorch 2.15 on, it also adds a matrix of a 16-bit type that is not overwritten, with any factor but 0. Source:
+    cuda/Blas.cpp, isInputCompliesAddmmCudaLt; the second rule was observed (tests/fake_gpu).
     """
-    if func is not _aten.addmm.default or options.get("beta", 1) != 1:
+    if func is not _aten.addmm.default:
         return False
-    bias, first, second = arguments[:3]
-    is_bias = bias.dim() == 1 and bias.is_contiguous() and bias.shape[0] == second.shape[1]
-    return is_bias and result.is_contiguous() and first.dtype in _LT_DTYPES and min(*first.shape, *second.shape) > 1
+    added, first, second = arguments[:3]
+    beta = options.get("beta", 1)
+    is_bias = beta == 1 and added.numel() == added.shape[-1] == second.shape[1]
+    is_matrix = beta != 0 and added.shape == result.shape and first.dtype.itemsize == 2 and installed_torch() >= (2, 15)
+    has_layout = added.is_contiguous() and result.is_contiguous() and min(*first.shape, *second.shape) > 1
+    return (is_bias or is_matrix) and has_layout and first.dtype in _LT_DTYPES
 
 
 def _bmm(first: Tensor, second: Tensor) -> Scratch:

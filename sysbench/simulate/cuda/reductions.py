@@ -38,8 +38,12 @@ def reductions_on(multiprocessors: Multiprocessors) -> dict[Any, Callable[..., S
     def of_same_type(values: Tensor, dims: Any = None, *_: Any) -> Sequence[Sequence[int]]:
         return scratch(values, dims, values.dtype.itemsize, multiprocessors)
 
+    def of_norm(values: Tensor, order: Any = 2, dims: Any = None, *_: Any) -> Sequence[Sequence[int]]:
+        return scratch(values, dims, max(values.dtype.itemsize, 4), multiprocessors)
+
     accumulating = (_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.default, _aten.mean.dim)
-    return {**dict.fromkeys(accumulating, of_accumulated), _aten.amax.default: of_same_type}
+    others = {_aten.amax.default: of_same_type, _aten.linalg_vector_norm.default: of_norm}
+    return {**dict.fromkeys(accumulating, of_accumulated), **others}
 
 
 def scratch(values: Tensor, dims: Any, result_bytes: int, multiprocessors: Multiprocessors) -> Sequence[Sequence[int]]:
