@@ -47,11 +47,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    """Run the command line, with a worker launched in advance if one will probably be needed.
-
-    The worker starts while this process is still parsing the command line. If the command line turns out to be invalid,
-    the worker is stopped.
-    """
+    """Run the command line, with a worker launched in advance if one will probably be needed."""
     # Collections every 700 objects, the default, took a third of the time to show a run of 10,000 cells.
     gc.set_threshold(100_000)
     with _prelaunched_worker(sys.argv[1:]):

@@ -380,7 +380,6 @@ def read_snapshot(path: str | Path) -> Snapshot:
 
 
 def _parse_command_line(line: str) -> tuple[Command, Given, Given]:
-    """Parse a command line; return the command, the given fields of its spec, and the given options."""
     from sysbench.spec.command_options import parse_options
 
     try:

@@ -149,7 +149,6 @@ def _is_text(word: str) -> bool:
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """Return a one-line message and an exit code for any error."""
     if isinstance(error, SysbenchError):
         return str(error), error.exit_code
     from sysbench.spec.command_options import usage_error_message

@@ -217,18 +217,12 @@ STORED: Final = "stored"
 
 
 def spec_of(fields: Mapping[str, Any]) -> RunSpec:
-    """Build a spec from its stored fields.
-
-    Raises ValueError if `kind` is missing or unknown, and its subclass pydantic.ValidationError if a field is invalid.
-    """
+    """Build a spec from its stored fields."""
     if "kind" not in fields:
         raise ValueError(f"it does not name the command that wrote it (kind: {', '.join(kinds())})")
     return command_of(str(fields["kind"])).spec_class.model_validate(fields, context=STORED)
 
 
 def cell_of(axes: Mapping[str, Any]) -> RunCell:
-    """Build a cell from its stored fields.
-
-    Raises ValueError if `kind` is missing or unknown, and its subclass pydantic.ValidationError if a field is invalid.
-    """
+    """Build a cell from its stored fields."""
     return command_of(str(axes.get("kind"))).cell_class.model_validate(axes)

@@ -238,8 +238,6 @@ def peak_candidates(
 
 
 class _Sizes:
-    """Tensor sizes of one cell, in bytes."""
-
     def __init__(self, cell: ModelCell) -> None:
         assert cell.shape is not None, "formulas are available for the built-in Transformer only"
         shape = self.shape = cell.shape

@@ -27,8 +27,6 @@ active: ActiveRecording | None = None
 
 
 class _NullContext:
-    """A context manager that does nothing."""
-
     __slots__ = ()
 
     def __enter__(self) -> None:

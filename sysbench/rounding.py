@@ -138,10 +138,7 @@ def equal_steps(addend: Fraction, accumulator: Format) -> Iterator[EqualSteps]:
 
 
 def _min_equal_steps(total: Fraction, addend: Fraction, increment: Fraction, accumulator: Format) -> int:
-    """Return a lower bound on how many steps, starting at `total`, add exactly `increment`.
-
-    Counts the steps whose unrounded sum is below the next power of two, where the spacing changes.
-    """
+    """Return a lower bound on how many steps, starting at `total`, add exactly `increment`."""
     exponent = max(_exponent(abs(total)), accumulator.min_exponent)
     room = _power_of_two(exponent + 1) - abs(total) - abs(addend)
     return math.ceil(room / abs(increment))

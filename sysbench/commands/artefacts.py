@@ -90,7 +90,6 @@ class TablesArtefact:
         return any(phrase.startswith("simulated for ") for phrase in self.sheet.subject[1:])
 
     def compared_with(self, other: Any) -> FileComparison | None:
-        """Return None: plans have nothing to compare."""
         return None
 
 

@@ -60,7 +60,6 @@ def _adapted(cell: str, facts: AdaptedModelFacts) -> AdaptedModelBuilt:
 
 @lru_cache(maxsize=1)
 def _simulated(cell: ModelCell) -> tuple[StepRecording | None, str | None]:
-    """Return the recording of a simulated step, or the reason why the step cannot be simulated."""
     try:
         return record(cell, cell.mode, Platform.of(_ANY_GPU), origins=False), None
     except Exception as error:  # noqa: BLE001  FLOPs are optional: a model that fails without data may run with it.

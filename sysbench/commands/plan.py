@@ -43,7 +43,6 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
 
 
 def _notes(cells: Sequence[RunCell], gpus: Sequence[Hardware | None]) -> list[str]:
-    """Return what the predicted memory counts and the GPUs it is compared with, and which cells have no formula."""
     predicted = [
         gpu
         for cell, gpu in zip(cells, gpus, strict=True)
@@ -96,5 +95,4 @@ def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cel
 
 
 def sheet(cells: Sequence[RunCell], device: Hardware | None = None) -> Sheet:
-    """Return the plan of a run, with the axis values that all cells share above it."""
     return Sheet((*axes.subject(cells), *axes.effort(cells)), (plan(cells, device),))

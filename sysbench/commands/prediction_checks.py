@@ -1,12 +1,15 @@
-"""Checks before a prediction: the rates are known, the GPU is not in this machine, and the host file is valid."""
+"""Checks before a prediction: rates and prices are known, no GPU is in this machine, and the host file is valid."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysbench.errors import UnavailableError, UsageError
+
+COST_COLUMNS = ("cost", "million_tokens", "per million tokens")
+"""Names of the columns with costs."""
 
 if TYPE_CHECKING:
     from sysbench.spec.hardware import Hardware
@@ -46,8 +49,14 @@ def refuse_present_gpus(slugs: Sequence[str], *, force: bool, option: str = "--s
         )
 
 
+def refuse_cost_without_price(columns: Sequence[str], prices: Mapping[str, float], slugs: Sequence[str]) -> None:
+    """Raise UsageError if a column with costs is requested, but no GPU has a price."""
+    if not prices and (asked := [name for name in columns if name.removeprefix("+") in COST_COLUMNS]):
+        example = ",".join(f"{slug}=2.5" for slug in slugs or ("h100",))
+        raise UsageError(f"--columns {asked[0]} needs the price of a GPU hour: --price {example}")
+
+
 def _rate_problems(gpu: Hardware) -> Iterator[str]:
-    """Yield the reasons why the rates of a GPU cannot be used."""
     from sysbench.predict.rates import GpuRates
     from sysbench.spec import hardware
 

@@ -78,10 +78,7 @@ class RunResult:
 
 
 def options_of(kind: Kind, given: Given) -> Any:
-    """Return the validated options of a command; names of earlier runs are replaced by their files.
-
-    Raises UsageError for invalid options, and LogError unless each name matches exactly one run of this command.
-    """
+    """Return the validated options of a command; names of earlier runs are replaced by their files."""
     options = validated(command_of(kind).options_class, given)
     source, resume = getattr(options, "source", None), options.resume
     found: Given = {}
@@ -97,10 +94,7 @@ def options_of(kind: Kind, given: Given) -> Any:
 
 
 def find_run_file(kind: Kind, path: Path, directory: Path) -> Path:
-    """Return the file of the earlier run named `path`, or `path` itself if it is a path rather than a name.
-
-    Raises LogError unless the name matches exactly one run.
-    """
+    """Return the file of the earlier run named `path`, or `path` itself if it is a path rather than a name."""
     if storage.exists(path) or path.suffix or path.name != str(path):
         return path
     from sysbench.log import runs
@@ -156,10 +150,7 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
 
 @contextmanager
 def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunSurroundings]:
-    """Yield the run's surroundings if this process is rank 0 of a torchrun or srun launch, or the only process.
-
-    Other ranks raise `typer.Exit`, after serving as workers if any cell has several ranks.
-    """
+    """Yield the run's surroundings if this process is rank 0 of a torchrun or srun launch, or the only process."""
     from sysbench.engine.rendezvous.launched_rank import has_launcher_variables, launched_rank
 
     multi_rank_cells = (
@@ -194,10 +185,7 @@ def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunSurr
 
 
 def perform(spec: RunSpec, options: RunOptions, surroundings: RunSurroundings = ALONE) -> RunResult:
-    """Run the cells and write the requested files.
-
-    Raises the exceptions of `run_cells`, UsageError for an unknown file format, and OutputError for an unwritable file.
-    """
+    """Run the cells and write the requested files."""
     _refuse_unwritable(spec.kind, options)
     record = run_cells(spec, options, surroundings)
     command = command_of(spec.kind)
@@ -226,7 +214,6 @@ def refuse_invalid_output(spec: RunSpec, options: RunOptions) -> None:
 
 
 def refuse_unknown_tables(kind: Kind, options: RecordOptions) -> None:
-    """Raise UsageError if a requested table does not exist in this command."""
     tables = command_of(kind).part("tables") if options.tables else {}
     for name in options.tables:
         if name not in tables:
@@ -269,7 +256,6 @@ def _advise_on_shared_memory(spec: RunSpec, options: RunOptions) -> None:
 
 
 def refuse_unknown_columns(spec: RunSpec, options: RunOptions) -> None:
-    """Raise UsageError if a requested column does not exist in any table of this run."""
     if not options.columns:
         return
     from sysbench.render import declared
@@ -294,7 +280,6 @@ def resumed_spec_fields(kind: Kind, path: Path | None) -> Given:
 
 
 def show_plan(spec: RunSpec, options: RunOptions) -> None:
-    """Show the plan of a run; raises UsageError for a cell that cannot run anywhere."""
     from sysbench.engine.plan import refuse_impossible
 
     cells: list[RunCell] = list(spec.cells())
@@ -376,7 +361,6 @@ def run_cells(
 
 @contextmanager
 def _collect_errors(failures: list[SysbenchError]) -> Iterator[None]:
-    """Append an error raised in the block to `failures`."""
     try:
         yield
     except SysbenchError as error:
@@ -386,10 +370,7 @@ def _collect_errors(failures: list[SysbenchError]) -> Iterator[None]:
 def _run_with_progress(
     spec: RunSpec, options: RunOptions, surroundings: RunSurroundings, provisions: Provisions | None
 ) -> tuple[Path, SysbenchError | None]:
-    """Run the cells and show their progress; return the log, and the error that ended the run, if any.
-
-    Raises UsageError and the errors of a run that could not begin: they leave no log.
-    """
+    """Run the cells and show their progress; return the log, and the error that ended the run, if any."""
     from sysbench.engine import session
 
     with session.run(spec, options, provisions=provisions, surroundings=surroundings) as running:
@@ -496,7 +477,6 @@ def exit_code(record: RunRecord[Any]) -> int:
 
 
 def _progress_display(kind: Kind, options: RunOptions, surroundings: RunSurroundings, above: str) -> Progress:
-    """Return the display of a run's progress, with a line `above` the dashboard if it is not empty."""
     from rich.console import Console
 
     from sysbench.log import journal as log

@@ -15,20 +15,14 @@ from sysbench.spec.cell import RunSpec
 
 
 def record(path: Path, kind: Kind) -> RunRecord[Any]:
-    """Return the record in a file, or the record folded from a log.
-
-    Raises LogError if the file cannot be read or belongs to another command.
-    """
+    """Return the record in a file, or the record folded from a log."""
     found = runs.load(path)
     _refuse_other(path, found.kind, kind)
     return found
 
 
 def spec(path: Path, kind: Kind) -> RunSpec:
-    """Return the spec in a log.
-
-    Raises LogError if the log cannot be read or belongs to another command, or if the file is a record.
-    """
+    """Return the spec in a log."""
     if runs.begins_as_record(path):
         _refuse_other(path, runs.load(path).kind, kind)
         raise LogError(f"{path} is a record; only the log of a run, a .jsonl file, can be continued")

@@ -128,5 +128,4 @@ class Admission:
 
 
 def _comparison_key(placed: PlacedCell) -> tuple[str, ...]:
-    """Return all properties in which two cells must agree for their sizes to be comparable."""
     return (*placed.cell.comparability_key, placed.device.torch_name)

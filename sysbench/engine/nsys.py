@@ -57,7 +57,6 @@ def convert_raw_stream(report: Path) -> None:
 
 
 def _importers(nsys: Path) -> Iterator[Path]:
-    """Yield possible paths of the importer, relative to nsys and to each target of its symbolic links."""
     while True:
         yield nsys.parent.parent / _IMPORTER
         if not nsys.is_symlink():

@@ -81,7 +81,6 @@ def devices_of_other_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) ->
 
 
 def _refuse_too_many_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) -> None:
-    """Raise UsageError if there is no GPU for every rank; any number of ranks can share the CPU."""
     first, ranks = placed.device, placed.cell.workers
     if ranks == 1 or first.type == "cpu":
         return

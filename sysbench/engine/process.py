@@ -252,7 +252,6 @@ class WorkerProcess:
         return code, tail.decode(errors="replace").strip() or None
 
     def _accept(self) -> None:
-        """Accept the worker's connection; reject clients without the key."""
         from multiprocessing import AuthenticationError
         from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
@@ -284,7 +283,6 @@ class WorkerProcess:
 
 
 def _listen(resources: ExitStack) -> tuple[Path, socket.socket]:
-    """Create a listening socket at a path that only this user can access."""
     short = len(os.fsencode(tempfile.gettempdir())) <= _MAX_DIRECTORY_BYTES
     directory = ScratchDirectory(dir=None if short else "/tmp")
     address = Path(resources.enter_context(directory)) / "engine"

@@ -224,7 +224,6 @@ class Session:
         return self._earlier is None or not self._earlier.keeps(cell)
 
     def _place(self, ready: WorkerReady) -> list[PlacedCell]:
-        """Return the cells to measure, each on its device; raises UsageError if this machine is unsuitable."""
         links = self._surroundings.links
         placed = place(self._cells, ready.devices, links.ranks if links is not None else None)
         if self._earlier is not None:
@@ -242,7 +241,6 @@ def _stop(executor: Supervisor | ParallelExecutor | None) -> Sequence[Event]:
 def _refuse_elsewhere(
     cells: Sequence[RunCell], options: RunOptions, provisions: Provisions | None, surroundings: Surroundings
 ) -> None:
-    """Raise UsageError for cells that cannot run in parallel, on several nodes or elsewhere as requested."""
     if options.parallel and not all(cell.simulated for cell in cells):
         raise UsageError(
             f"--parallel {options.parallel} is for simulated cells (--simulate GPU): cells measured in parallel on "
@@ -274,10 +272,7 @@ def _run_started(spec: RunSpec, cells: int, driver: str | None) -> RunStarted:
 
 
 def _reopen_log(path: Path, spec: RunSpec) -> tuple[Log, EarlierRun]:
-    """Reopen a log to continue it; return the log and the earlier run.
-
-    The log is locked before it is read, and changed only if spec and code match.
-    """
+    """Reopen a log to continue it; return the log and the earlier run."""
     log = Log.reopen(path)
     try:
         earlier = read_earlier_run(path)

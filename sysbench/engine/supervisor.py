@@ -138,7 +138,6 @@ class Supervisor:
         return [self._end_worker(self._worker)] if self._worker is not None else []
 
     def _run_cell(self, placed: PlacedCell) -> Iterator[Event]:
-        """Measure an admitted cell after its prerequisites, and replace the worker if necessary."""
         if self._threads is None and _leaves_threads_open(placed):
             yield from self._choose_threads()
         if self._measures_ceilings and placed.cell.ceiling_precision is not None:
@@ -219,7 +218,6 @@ class Supervisor:
         return finished
 
     def _read(self, placed: PlacedCell, artifact: Path, finished: CellFinished) -> Generator[Event, None, CellFinished]:
-        """Read the cell's artifact once the artifact is complete; the cell fails if reading fails."""
         stderr_tail = None
         if self._launched_by.wraps:
             for event in self._shut_down_worker():
@@ -277,10 +275,7 @@ class Supervisor:
             yield CeilingFailed(at_s=time.time(), device=device.torch_name, precision=precision, detail=detail)
 
     def _ensure_worker(self, launcher: Launcher, ranks: int = 1) -> Generator[Event, None, Worker]:
-        """Return a worker from `launcher` for `ranks` ranks: the current one if alive and matching, else a new one.
-
-        If several ranks are needed, a current single worker becomes rank 0 of the team.
-        """
+        """Return a worker from `launcher` for `ranks` ranks: the current one if alive and matching, else a new one."""
         worker = self._worker
         if worker is not None and (
             not worker.alive or self._launched_by is not launcher or worker.ranks not in (1, ranks)
@@ -345,7 +340,6 @@ class Supervisor:
 
 
 def _events_before_finish(events: Generator[Event, None, CellFinished]) -> Generator[Event, None, CellFinished]:
-    """Yield all events before the CellFinished, which is returned but not yielded."""
     try:
         while True:
             event = next(events)
@@ -359,12 +353,10 @@ def _events_before_finish(events: Generator[Event, None, CellFinished]) -> Gener
 
 
 def _leaves_threads_open(placed: PlacedCell) -> bool:
-    """Whether the cell computes on the CPU with a number of threads that the run chooses."""
     return placed.device.type == "cpu" and placed.cell.threads is None and placed.cell.simulated is None
 
 
 def _finished(cell: RunCell, outcome: Outcome, detail: str, reason: Reason | None = None) -> CellFinished:
-    """Return the end of a cell; without `reason`, it is the one that the outcome has."""
     reason = reason or REASONS.get(outcome)
     return CellFinished(at_s=time.time(), cell=cell.key, outcome=outcome, detail=detail, reason=reason)
 

@@ -234,5 +234,4 @@ Worker: TypeAlias = WorkerProcess | Team
 
 
 def _rank_names(ranks: Sequence[int]) -> str:
-    """Return ranks in words: `rank 1`, `ranks 0, 2`."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -71,10 +71,7 @@ def measure(
 def _products(
     size: int, dtype: torch.dtype, device: torch.device, clock: Clock, budget_s: float
 ) -> list[tuple[float, int]]:
-    """Time products of one size: at least one, and up to `REPEATS` within `budget_s`.
-
-    Returns for each its time in seconds, and how often its threads were preempted.
-    """
+    """Time products of one size: at least one, and up to `REPEATS` within `budget_s`."""
     left, right = torch.rand((2, size, size), device=device).sub_(0.5).to(dtype)
     product = torch.empty_like(left)
 

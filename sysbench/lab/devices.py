@@ -73,7 +73,6 @@ def cpu_bf16() -> bool:
 
 
 def _cpu_name() -> str:
-    """Return the processor's product name, or its architecture if the system gives no name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

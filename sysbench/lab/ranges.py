@@ -76,7 +76,6 @@ class _RelativePaths:
         self._cached_names: dict[tuple[int, int], str] = {}
 
     def path(self, caller: nn.Module, caller_path: str, module: nn.Module) -> str:
-        """Return the full path of `module` when `caller`, a module at `caller_path`, calls it."""
         key = id(caller), id(module)
         name = self._cached_names.get(key)
         if name is None:
@@ -154,8 +153,6 @@ def range_callbacks(enter: Callable[[str], object], leave: Callable[[], object])
 
 
 class _ModuleRanges:
-    """Creates ranges whose names include the paths of the surrounding modules."""
-
     def __init__(self, range_of: Callable[[str], Range]) -> None:
         self._range_of = range_of
         self._open: list[tuple[str, Range]] = []

@@ -46,10 +46,7 @@ class Durations:
 
 
 def earlier_durations(directory: Path, devices: Collection[str]) -> Durations:
-    """Read the durations of cells on devices with these names, from the logs in a directory and its subdirectories.
-
-    Unreadable logs are skipped.
-    """
+    """Read the durations of cells on devices with these names, from the logs in a directory and its subdirectories."""
     durations = Durations()
     for path in sorted(_logs(directory), key=_modified_at)[-MAX_LOGS:]:
         try:

@@ -633,10 +633,7 @@ def decode_all(lines: Sequence[bytes]) -> list[Event]:
 
 @lru_cache(maxsize=1)
 def _list_decoder(known: int) -> TypeAdapter[list[Any]]:
-    """Return a decoder for lists of events and nulls.
-
-    The decoder is rebuilt when `known`, the number of event classes, grows: importing a command adds classes.
-    """
+    """Return a decoder for lists of events and nulls."""
     return TypeAdapter(list[Annotated[Union[*EVENTS.values(), None], Field(discriminator="event")]])  # type: ignore[arg-type, misc]
 
 

@@ -149,10 +149,7 @@ class Log:
             return False
 
     def _copy_elsewhere(self, descriptor: int) -> None:
-        """Copy the log to the working directory or, if that fails, to the directory of temporary files.
-
-        `path` is then that of the copy. If no copy can be made, nothing changes.
-        """
+        """Copy the log to the working directory or, if that fails, to the directory of temporary files."""
         for directory in (Path(), Path(tempfile.gettempdir())):
             with suppress(OSError, SysbenchError):
                 copied = Log.create(directory, "", self.path.stem)
@@ -234,17 +231,13 @@ _OBJECTS = msgspec.json.Decoder(list[_Object | None])
 
 
 def _check_objects(lines: Sequence[bytes]) -> None:
-    """Raise ValueError unless every line is one JSON object.
-
-    This check takes a tenth of the time of decoding the lines.
-    """
+    """Raise ValueError unless every line is one JSON object."""
     found = _OBJECTS.decode(b"[" + b",null,".join(lines) + b"]")  # nulls as in decode_all
     if len(found) != 2 * len(lines) - 1 or not all(found[::2]) or any(found[1::2]):
         raise ValueError("a line is not a single JSON object")
 
 
 def _decode_first(path: Path, line: bytes, schema: int) -> RunStarted:
-    """Decode the first line, and register the events of its command; raises LogError if it is damaged."""
     try:
         event = decode(_upgrade(line, schema))
         assert isinstance(event, RunStarted)  # `_schema` has read its name
@@ -274,7 +267,6 @@ class _Repair:
     """Time of the last event."""
 
     def events(self, line: bytes, number: int) -> Iterator[Event]:
-        """Yield the event on a line, unless its cell is damaged; or what stands for a damaged line."""
         if _is_partial(line):
             return
         try:
@@ -306,7 +298,6 @@ class _Repair:
 
 
 def _cell_in_progress(path: Path, number: int) -> str | None:
-    """Return the key of the cell that has begun, but not ended, before line `number`; None if there is none."""
     cell: str | None = None
     with path.open("rb") as file:
         for line in islice(file, number - 1):
@@ -322,7 +313,6 @@ def damaged_lines(path: Path) -> list[int]:
 
 
 def _upgrade(line: bytes, schema: int) -> bytes:
-    """Convert a line from an earlier schema to the current one; raises ValueError if the line is not an event."""
     if schema == SCHEMA_VERSION:
         return line
     fields = from_json(line)
@@ -332,7 +322,6 @@ def _upgrade(line: bytes, schema: int) -> bytes:
 
 
 def _schema(path: Path, line: bytes) -> int:
-    """Return the schema named in the first line of a log; raises LogError unless this version supports the schema."""
     if not line:
         raise LogError(f"{path} is empty")
     try:
@@ -347,7 +336,6 @@ def _schema(path: Path, line: bytes) -> int:
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    """Prevent a second process from writing to the same log."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -358,7 +346,6 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def _end_of_last_line(descriptor: int) -> int:
-    """Return the offset after the last newline, or 0 if there is no newline; reads backwards, in blocks."""
     block_bytes = 64 * 1024
     end = os.fstat(descriptor).st_size
     while end > 0:

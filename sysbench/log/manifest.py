@@ -74,8 +74,6 @@ class RunEntry(Frozen):
 
 
 class _Versioned(BaseModel):
-    """Fields common to all versions of a manifest."""
-
     manifest_version: int = MANIFEST_VERSION
     sysbench_version: str = "unknown"
 

@@ -117,6 +117,11 @@ class CellRecord(CellOutcome, CellIdentity):
     cautions: list[Caution]
 
     @property
+    def device_name(self) -> str | None:
+        """Name of the device that the results are for: a real one, or a simulated GPU; None if unknown."""
+        return self.device.name if self.device else None
+
+    @property
     def lacks_memory(self) -> bool:
         """Whether the cell ran out of memory, or was skipped because it would have."""
         return self.reason in LACK_OF_MEMORY

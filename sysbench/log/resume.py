@@ -85,10 +85,7 @@ class EarlierRun:
 
 
 def read_earlier_run(path: Path) -> EarlierRun:
-    """Read the parts of a log that are needed to continue its run; raises LogError if the log cannot be read.
-
-    For each cell, the last attempt counts.
-    """
+    """Read the parts of a log that are needed to continue its run; raises LogError if the log cannot be read."""
     events = read(path)  # all of it: a damaged line in a cell makes the cell run again
     beginning = next(events, None)
     if not isinstance(beginning, RunStarted):
@@ -118,7 +115,6 @@ def _device_title(device: DeviceInfo) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Format a value of a spec as it is written on the command line."""
     if isinstance(value, list):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

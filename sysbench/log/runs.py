@@ -44,16 +44,12 @@ class _Entry:
 
     @property
     def order(self) -> tuple[str, int, str]:
-        """Sort key: the date in the name, then the number that distinguishes runs started in the same second.
-
-        Names without a date come first.
-        """
+        """Sort key: the date in the name, then the number that distinguishes runs started in the same second."""
         dated = _DATED.fullmatch(self.name)
         return (dated["date"], int(dated["number"] or 1), self.name) if dated else ("", 0, self.name)
 
     @property
     def dated(self) -> bool:
-        """Whether the name contains the start time."""
         return _DATED.fullmatch(self.name) is not None
 
 
@@ -169,7 +165,6 @@ def load(path: Path) -> RunRecord[Any]:
 
 
 def _runs_at(path: Path, kind: str | None) -> list[Path]:
-    """Return the runs at an existing path; raises LogError if there are none of this `kind`."""
     if not path.is_dir():
         if kind is not None and load(path).kind != kind:
             raise LogError(f"{path} is not a record of `sysbench {kind}`")
@@ -191,11 +186,7 @@ def _find_named(name: str, rest: str, kind: str | None, directory: Path) -> list
 
 
 def _match_entry(name: str, rest: str, entries: Sequence[_Entry], directory: Path, command: str | None) -> _Entry:
-    """Return the entry for a full name, a unique beginning of a name, or `latest~N`.
-
-    `name` is what the user typed, `rest` the same without a prefix; `entries` has all runs of `command`, or of all
-    commands. Raises LogError if there is no such entry, or if the beginning is not unique.
-    """
+    """Return the entry for a full name, a unique beginning of a name, or `latest~N`."""
     run = f"run of `sysbench {command}`" if command else "run"
     latest = _LATEST.fullmatch(rest)
     if latest or not rest:
@@ -215,7 +206,6 @@ def _match_entry(name: str, rest: str, entries: Sequence[_Entry], directory: Pat
 
 
 def _nth_latest(name: str, entries: Sequence[_Entry], back: int, run: str, directory: Path) -> _Entry:
-    """Return the entry `back` places before the latest; raises LogError if there are too few with a date."""
     dated = [entry for entry in entries if entry.dated]
     if back < len(dated):
         return dated[-1 - back]
@@ -232,7 +222,6 @@ def _list_names(entries: Sequence[_Entry]) -> str:
 
 
 def _entries(directory: Path) -> list[_Entry]:
-    """Return all entries of a directory in the order in which the runs started."""
     children = _children(directory)
     # A file that cannot be read does not prevent the user from naming another run.
     single = [_Entry(path.stem, (path,)) for path in _preferred(children, _ignore_unreadable)]
@@ -263,11 +252,7 @@ def _ignore_unreadable(error: OSError) -> None:
 
 
 def _runs_below(directory: Path, on_unreadable: Callable[[OSError], None]) -> list[Path]:
-    """Return the runs in a directory and its subdirectories, ignoring other files.
-
-    `on_unreadable` is called with the error for each file or directory that cannot be read. Raises LogError if the
-    directory contains more than MAX_SEARCHED files and directories.
-    """
+    """Return the runs in a directory and its subdirectories, ignoring other files."""
     files: list[Path] = []
     seen = 0
     for folder, folders, names in os.walk(directory, onerror=on_unreadable):
@@ -313,7 +298,6 @@ def kind_at(path: Path) -> Kind | None:
 
 
 def _kind_of(path: Path) -> Kind | None:
-    """Like `kind_at`, but raises OSError for a file that cannot be read."""
     with path.open("rb") as file:
         beginning = file.read(_BEGINNING_BYTES)
     is_sysbench_file = b'"schema_version"' in beginning and b'"sysbench_version"' in beginning
@@ -337,7 +321,6 @@ def _fold_log(path: Path) -> RunRecord[Any]:
 
 
 def _upgrade(path: Path, content: bytes) -> bytes:
-    """Convert a record from an earlier schema to the current one; return any other content unchanged."""
     found = _TOP_SCHEMA.search(content, 0, _BEGINNING_BYTES)
     if found and int(found[1]) >= SCHEMA_VERSION:
         return content
@@ -353,7 +336,6 @@ def _upgrade(path: Path, content: bytes) -> bytes:
 
 
 def _parse_record(path: Path, content: bytes) -> RunRecord[Any]:
-    """Parse a record; raises LogError with the reason if the content is not a record."""
     found = _TOP_KIND.search(content, 0, _BEGINNING_BYTES)
     model = _record_class(found[1].decode()) if found else _model_of(content)
     if model is None:
@@ -382,7 +364,6 @@ def _model_of(content: bytes) -> type[RunRecord[Any]] | None:
 
 
 def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
-    """Return the error for content that is not a record: not JSON, from another version, or edited."""
     try:
         top = json.loads(content)
     except (ValueError, RecursionError):

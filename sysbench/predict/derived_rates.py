@@ -183,7 +183,6 @@ def _rate(name: GpuRate, kernel: Kernel, measured_s: float, gpu: GpuRates) -> fl
 
 
 def _limiting_rate(kernel: Kernel, predicted_s: float, gpu: GpuRates) -> GpuRate | None:
-    """Return the name of the rate that limits the kernel; None if no single rate does."""
     drawn = gpu.drawn()
     if kernel.kind == "gemm":
         long = predicted_s >= MIN_PRODUCT_S and limit(kernel, drawn) == "matmul"
@@ -194,7 +193,6 @@ def _limiting_rate(kernel: Kernel, predicted_s: float, gpu: GpuRates) -> GpuRate
 
 
 def _identify_kernel(operator: str, shapes: str, name: str) -> Kernel | None:
-    """Return the kernel, identified by its name and its operator's name and shapes; None if these do not suffice."""
     bare = operator.removeprefix("aten::")
     sizes = _sizes(shapes)
     dtype = next((dtype for dtype, pattern in _DTYPES if pattern.search(name[:400])), None)
@@ -224,7 +222,6 @@ def _identify_kernel(operator: str, shapes: str, name: str) -> Kernel | None:
 
 
 def _sizes(shapes: str) -> list[list[int]]:
-    """Parse the shapes of an operator's tensor inputs; return an empty list if the text is not a list of shapes."""
     try:
         parsed = json.loads(shapes) if len(shapes) <= 4000 else None
     except ValueError:
@@ -243,10 +240,7 @@ def _kernel_title(kernel: Kernel) -> str:
 
 
 def _gaps(trace: Trace, launched: _KernelLaunches) -> Iterator[Observation]:
-    """Yield an observation of the gaps between consecutive kernels on a stream.
-
-    A gap counts only if the second kernel was queued before the first one began.
-    """
+    """Yield an observation of the gaps between consecutive kernels on a stream."""
     work, launches = trace.work, trace.launches
     order = np.lexsort((work.start_ns[launched.rows], work.stream[launched.rows], work.device[launched.rows]))
     rows, launch = launched.rows[order], launched.launch[order]
@@ -273,10 +267,7 @@ def _launches(trace: Trace) -> Iterator[Observation]:
 
 
 def _host_rates(trace: Trace, launched: _KernelLaunches) -> Iterator[Observation]:
-    """Yield observations of the host's time per operator and per view, separately for forward and autograd threads.
-
-    Each time is measured from the start of one innermost operator to the start of the next, minus launch calls.
-    """
+    """Yield observations of the host's time per operator and per view, separately for forward and autograd threads."""
     operators, launches = trace.operators, trace.launches
     nesting = Nesting.of(operators.thread, operators.start_ns, operators.duration_ns)
     is_aten = np.array([name.startswith("aten::") for name in trace.names], bool)[operators.name]

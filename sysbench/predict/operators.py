@@ -301,7 +301,6 @@ def _concatenation(call: Call) -> Kernels:
 
 
 def _filled_copy(call: Call) -> Kernels:
-    """Return the copy of the input, and the kernel that fills it where the mask is set (masked_fill)."""
     return (call.kernel("map", call.result, 2 * _bytes(call.result)), *_elementwise(call))
 
 
@@ -542,7 +541,6 @@ def _collective(call: Call) -> Kernels:
 
 
 def _ranks_of(call: Call) -> Sequence[int]:
-    """Return the ranks of a torch.distributed operator, from its process group or the name of the group."""
     for each in call.args:
         if isinstance(each, torch.ScriptObject) and "ProcessGroup" in str(each._type()):
             return distributed.get_process_group_ranks(distributed.ProcessGroup.unbox(each))
@@ -555,7 +553,6 @@ _REDUCTION_NAMES = _names("sum avg min max product")
 
 
 def _copy_between_shards(call: Call) -> Kernels:
-    """Return FSDP2's copy between parameters and the buffer of a collective."""
     moved_bytes = (
         sum(map(_bytes, call.tensors)) if call.name != "all_gather_copy_in" else 2 * sum(map(_bytes, call.args[0]))
     )
@@ -625,7 +622,6 @@ def bytes_touched(tensor: Tensor) -> int:
 
 
 def _innermost_dimension(tensor: Tensor) -> int:
-    """Return the dimension with the smallest stride; -1 if there is none."""
     return min(_steps(tensor), default=(0, -1))[1]
 
 

@@ -185,7 +185,6 @@ class _Writer:
         yield from ranges
 
     def _concatenated(self, column: str) -> Integers:
-        """Concatenate one column of all phases."""
         columns = [getattr(phase, column) for phase in self._trace.phases]
         return np.concatenate([np.zeros(0, np.int64), *columns]).astype(np.int64)
 

@@ -200,10 +200,7 @@ def doubts(gpu: Hardware) -> Iterator[str]:
 
 
 def _unlimited_gpu(step: ModelCell, gpu: Gpu) -> Gpu:
-    """Return a GPU without a memory limit that launches the same kernels.
-
-    Only fused attention depends on the GPU's generation.
-    """
+    """Return a GPU without a memory limit that launches the same kernels."""
     return Gpu("", UNLIMITED_BYTES, gpu.compute_capability if step.attention != "naive" else (8, 0))
 
 
@@ -214,6 +211,5 @@ def _traced(step: ModelCell, gpu: Gpu, with_modules: bool) -> tuple[Trace, StepR
 
 @lru_cache(maxsize=CACHED_TRACES)
 def _replay_cache(step: ModelCell, gpu: Gpu, with_modules: bool, workspaces: Workspaces, allocator: str) -> ReplayCache:
-    """Return the replays of the step with these options of the allocator, on GPUs with these workspaces."""
     _, recording = _traced(step, gpu, with_modules)
     return ReplayCache(recording.with_workspaces(workspaces), AllocatorSettings.of(allocator))

@@ -257,14 +257,12 @@ def _issued(trace: Trace, host: HostRates, draws: int, seed: int) -> Mapping[str
 def _walk_separately(
     issued: Sequence[walking.Issued], walk: Callable[[walking.Issued], walking.WalkTotals]
 ) -> walking.WalkTotals:
-    """Return the summed times of phases that are walked separately; repetitions of the same object are walked once."""
     walked = {key: walk(each) for key, each in {id(each): each for each in issued}.items()}
     columns = zip(*(astuple(walked[id(each)]) for each in issued), strict=True)
     return walking.WalkTotals(*(sum(column[1:], column[0]) for column in columns))
 
 
 def _seconds_by_limit(unique_s: Draws, counts: Positions, limits: list[Limit]) -> dict[Limit, float]:
-    """Return the total seconds of kernels, by the component that limits each kernel."""
     return {
         name: float(unique_s @ (counts * np.array([each == name for each in limits]))) for name in dict.fromkeys(limits)
     }
@@ -279,10 +277,7 @@ def _bottleneck(host_s: float, device_s: float, total_s: float, seconds_by_limit
 
 
 def _unknown(trace: Trace, kernel_s: Draws) -> tuple[dict[str, int], float]:
-    """Return the number of launches of each unknown operator, and the share of all of them in the step's work.
-
-    Their time is that of their bytes, so what they compute would count for nothing if only times were compared.
-    """
+    """Return the number of launches of each unknown operator, and the share of all of them in the step's work."""
     counts = sum(trace.counts.values(), np.zeros(len(trace.kernels), dtype=np.intp))
     is_unknown = np.array([kernel.kind == "unknown" for kernel in trace.kernels], dtype=bool)
     work = np.array([kernel_s, *zip(*((float(each.flops), float(each.bytes)) for each in trace.kernels), strict=True)])

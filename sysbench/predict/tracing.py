@@ -110,10 +110,7 @@ class Tracer:
     def _add_flow(
         self, recorder: Recorder, kernels: tuple[Kernel, ...], read: Iterable[Tensor], written: Iterable[Tensor]
     ) -> bool:
-        """Note which storages an operator's kernels use, for the fusion of a compiled step.
-
-        Return whether the kernels are to be written only after fusion.
-        """
+        """Note which storages an operator's kernels use, for the fusion of a compiled step."""
         if self._flows is None:
             return False
         if kernels:

@@ -123,11 +123,7 @@ def walk(issued: Issued, unique_s: Floats, gap_s: Draws, *, synchronous: bool = 
 
 
 def _walk_streams(issued: Issued, unique_s: Floats, gap_s: Draws) -> WalkTotals:
-    """Return the total times of phases on several streams.
-
-    A kernel begins when its stream is free and all launches that it waits for have ended. The device time assumes a
-    host that issues everything at once.
-    """
+    """Return the total times of phases on several streams."""
     host_s, total_s, device_s = (np.zeros(len(gap_s)) for _ in range(3))
     for phase, one_phase in zip(issued.phases, issued.per_phase, strict=True):
         total_s += np.maximum(one_phase.end_s, _last_end_s(phase, one_phase.ready_s, unique_s, gap_s))

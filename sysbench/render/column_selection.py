@@ -106,10 +106,7 @@ def _select(tables: Iterable[Table], replacing: Sequence[str], added: Sequence[s
 
 
 def _with_added(table: Table, base: list[_FilledColumn], added: Sequence[str]) -> Table:
-    """Return the table with its axes, `base`, and the added columns.
-
-    Added columns are never hidden for lack of width, and replace less detailed columns (`OnRequestColumn.replaces`).
-    """
+    """Return the table with its axes, `base`, and the added columns."""
     base_identities = {_identity(each.column) for each in base}
     more = [each for each in _find_columns(table, added) if _identity(each.column) not in base_identities]
     replaced_keys = {offer.replaces for offer in table.on_request for each in more if offer.column == each.column}
@@ -121,7 +118,6 @@ def _with_added(table: Table, base: list[_FilledColumn], added: Sequence[str]) -
 
 
 def _find_columns(table: Table, names: Sequence[str]) -> list[_FilledColumn]:
-    """Return the table's columns with these names, in the order of `names` and without duplicates."""
     everything = [*_default_columns(table), *(_FilledColumn(offer.column, offer.cells()) for offer in table.on_request)]
     found = [each for name in names for each in everything if matches_any(name, [_name(each.column)])]
     return list({id(each): each for each in found}.values())
@@ -157,5 +153,4 @@ def _slug(text: str) -> str:
 
 
 def _is_axis(name: str) -> bool:
-    """Whether the name or title of an axis was given: its column is always shown."""
     return any(_slug(name) in (_slug(axis), _slug(declared.title)) for axis, declared in AXES.items())

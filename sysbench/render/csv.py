@@ -70,7 +70,6 @@ def tidy(*tables: Table) -> tuple[list[str], list[dict[str, Value]]]:
 
 
 def _tidy(table: Table) -> tuple[list[str], list[dict[str, Value]]]:
-    """Return headings and rows of one table, as `tidy` does."""
     constants, values = zip(*table.constants, strict=True) if table.constants else ((), ())
     columns = (*table.columns[: table.axes], *constants, *table.columns[table.axes :])
     filled = [(*row[: table.axes], *values, *row[table.axes :]) for row in table.rows]
@@ -91,7 +90,6 @@ def _tidy(table: Table) -> tuple[list[str], list[dict[str, Value]]]:
 
 
 def _used_parts(cells: Sequence[Cell]) -> list[str]:
-    """Return the parts of a Measure that need a column: the value, and every other part that occurs in some cell."""
     measures = [cell for cell in cells if isinstance(cell, Measure)]
     return [
         "value",

@@ -195,9 +195,8 @@ class DeclaredTable:
 
     `outcome_of` returns the outcome (`oom`) of a row without numbers: the most important column shows the outcome, and
     the other columns are empty. A table without rows is omitted, unless `keep_empty` is set. `name_of` names the tables
-    of different parts (`grid-forward`). The tables in `below` follow this one. `needs` names what a record without rows
-    lacks, as the object of "it needs …"; empty if every record has rows. Rows about a cell that cautions exclude from
-    findings about `about` are marked.
+    of different parts (`grid-forward`). `needs` names what a record without rows lacks, as the object of "it needs …";
+    empty if every record has rows. Rows about a cell that cautions exclude from findings about `about` are marked.
     """
 
     name: str
@@ -213,14 +212,12 @@ class DeclaredTable:
     name_of: Callable[[Any], str] | None = None
     keep_empty: bool = False
     about: Subject = "times"
-    below: tuple[DeclaredTable, ...] = ()
     needs: str = ""
 
     def __call__(self, record: Any) -> list[Table]:
         """Return the tables for a record; none if the record lacks their data."""
         parts = [part for part in self.parts(record) if self.when(part)]
-        found = [self._table(part, rows) for part in parts if (rows := tuple(self.rows(part))) or self.keep_empty]
-        return [*found, *(table for each in self.below for table in each(record))]
+        return [self._table(part, rows) for part in parts if (rows := tuple(self.rows(part))) or self.keep_empty]
 
     def names(self, axis_values: AxisValues) -> Iterator[ColumnName]:
         """Yield the names of all columns except the leading ones, given the values of each axis."""
@@ -233,8 +230,6 @@ class DeclaredTable:
                 found = dict(zip(places, combination, strict=True))
                 column = _column(bound, found, 0, "")
                 yield ColumnName(column.key, column.title, column.group)
-        for below in self.below:
-            yield from below.names(axis_values)
 
     def _table(self, part: Any, rows: Sequence[Any]) -> Table:
         outcomes = [self.outcome_of(row) for row in rows]
@@ -291,7 +286,6 @@ class DeclaredTable:
     def _columns(
         self, part: Any, rows: Sequence[Any]
     ) -> tuple[list[tuple[_BoundField, Column]], list[tuple[_BoundField, Column]]]:
-        """Return the columns to show by default, and those available on request."""
         words = {word: fill.value_of(part) for word, fill in self.words.items()}
         shown: list[tuple[_BoundField, Column]] = []
         offered: list[tuple[_BoundField, Column]] = []
@@ -320,7 +314,6 @@ def _expand(
     keys: Mapping[str, Any] | None = None,
     words: Mapping[str, Any] | None = None,
 ) -> Iterator[_BoundField]:
-    """Yield every field, once for each combination of values of its placeholders."""
     for column in columns:
         if isinstance(column, Field):
             yield _BoundField(column, values, keys or {}, words or {})
@@ -414,7 +407,6 @@ def possible_columns(kind: Kind, tables: Sequence[str]) -> list[ColumnName]:
 
 
 def _column_names(spec: RunSpec, tables: Sequence[str], form: Format) -> list[ColumnName]:
-    """Return the names of the columns in the tables shown for this spec, including columns available on request."""
     command = command_of(spec.kind)
     shown = tables or ((command.long_table,) if form == "csv" else ())
     if not shown:
@@ -423,7 +415,6 @@ def _column_names(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Co
 
 
 def _values(spec: RunSpec | None) -> dict[str, list[str]]:
-    """Return the possible values of every placeholder: axis values in the spec, and phases of the steps."""
     values: dict[str, list[str]] = {"source": ["measured", "simulated"]}
     cells: Sequence[Any] = list(spec.cells()) if spec is not None else []
     for cell in cells:

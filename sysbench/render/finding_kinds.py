@@ -198,10 +198,7 @@ class Growth(Generic[AnyCell]):
         return self.law.low > 0 and (first is None or last is None or first < last)
 
     def describe(self) -> tuple[str, str]:
-        """Return the power and the sizes: `N^1.97 ± 0.03`, ` over 4 sizes from N 1024 to 16384`.
-
-        Without a single power law, return the powers at both ends with their sizes.
-        """
+        """Return the power and the sizes: `N^1.97 ± 0.03`, ` over 4 sizes from N 1024 to 16384`."""
         show = units.count if self.symbol == "P" else "{:.0f}".format
         if isinstance(self.law, PowerLaw):
             sizes = self.law.sizes
@@ -230,10 +227,7 @@ def fit_growth(
 
 
 def growth_text(growths: Sequence[Growth[AnyCell]], name: Namer | None = None, along: str = "") -> str:
-    """Return `forward grows as N^1.97 ± 0.03 and backward as N^1.99 over 4 sizes from N 1024 to 16384`.
-
-    `name` distinguishes cells with the same quantity; `along` is a phrase for what grows.
-    """
+    """Return `forward grows as N^1.97 ± 0.03 and backward as N^1.99 over 4 sizes from N 1024 to 16384`."""
     if len(growths) > MAX_LISTED_LAWS and name is not None:
         laws = [(each.law.exponent, each) for each in growths if isinstance(each.law, PowerLaw)]
         ends = (function(laws, key=lambda each: each[0])[1] for function in (min, max))

@@ -237,10 +237,7 @@ def _round_up(value: float, decimals: int) -> float:
 
 
 def share_with_interval(found: Ratio) -> str:
-    """Format a share with its interval, cut off at 100 %: `7.3 % (95 % CI 7.1–7.4 %)`.
-
-    The interval is left out if both of its ends round to the share.
-    """
+    """Format a share with its interval, cut off at 100 %: `7.3 % (95 % CI 7.1–7.4 %)`."""
     if found.low is None or found.high is None:
         return units.share(found.value)
     decimals = 0 if abs(found.value) >= 0.0995 else 1

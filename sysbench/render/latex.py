@@ -137,7 +137,6 @@ def tabular(columns: Sequence[FormattedColumn], rows: Iterable[int], *, separate
 
 
 def _headings(columns: Sequence[FormattedColumn], separate_units: bool) -> Iterator[str]:
-    """Yield the line of group headings with rules below them, if there are groups; then column names and units."""
     if any(each.column.group for each in columns):
         spans = groups(columns)
         yield _row([rf"\multicolumn{{{len(members)}}}{{c}}{{{escaped(group)}}}" for group, members in spans])

@@ -56,14 +56,12 @@ def format_columns(table: Table, *, deviations: bool = True) -> tuple[FormattedC
 
 
 def _with_marks(column: FormattedColumn, excluded: Collection[int]) -> FormattedColumn:
-    """Return the column with a mark after the text of each excluded row; the other texts stay in line with them."""
     blank = " " * len(EXCLUDED_MARK)
     texts = (f"{text} {EXCLUDED_MARK if row in excluded else blank}" for row, text in enumerate(column.texts))
     return replace(column, texts=tuple(texts))
 
 
 def _decimals_group(column: Column) -> object:
-    """Return a key that columns share if they use the same number of decimals: columns of the same group and unit."""
     return (column.group, column.unit) if column.group else column
 
 
@@ -74,7 +72,6 @@ def _scale(table: Table, unit: Unit) -> Scale:
 
 
 def _readable_scale(unit: Unit, scale: Scale, measures: Sequence[Measure]) -> Scale:
-    """Return the table's scale, or a separate scale for `measures` if these numbers would be unreadable otherwise."""
     values = [measure.value for measure in measures]
     typical = statistics.median_low(map(abs, values)) if values else 0.0
     is_readable = not typical or _READABLE[0] <= typical / scale.factor < _READABLE[1]
@@ -125,7 +122,6 @@ def _format_measure(measure: Measure, scale: Scale, decimals: int, signed: bool,
 
 
 def _with_own_unit(cell: Cell, unit: Unit | None, deviations: bool) -> str:
-    """Format a number with a unit of its own, which also applies to its deviation or interval."""
     if not isinstance(cell, Measure) or unit is None:
         return _format_unmeasured(cell)
     if cell.text is not None:

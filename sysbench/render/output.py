@@ -106,17 +106,13 @@ def show(
 
 
 class _Output(Console):
-    """A console that raises BrokenPipeError for a closed pipe, where Rich would end the process.
-
-    Output to a file or to another program has unlimited width, unless COLUMNS sets one.
-    """
+    """A console that raises BrokenPipeError for a closed pipe, where Rich would end the process."""
 
     def __init__(self) -> None:
         unbounded = not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit()
         super().__init__(width=_UNBOUNDED if unbounded else None)
 
     def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError instead of ending the process."""
         raise BrokenPipeError
 
 

@@ -72,7 +72,6 @@ def own_models(record: RunRecord[AnyCell]) -> list[Remark]:
 
 
 def _describe_adapters(cell: CellRecord) -> str | None:
-    """Say how many parameters of the built-in model with adapters (LoRA) are trained; None without adapters."""
     model: ModelRecord | None = getattr(cell, "model", None)
     if cell.own_model or model is None or model.trainable_parameters is None or model.frozen_parameters is None:
         return None
@@ -130,13 +129,11 @@ def name_cells(cells: Sequence[CellRecord], all_cells: Sequence[CellRecord]) -> 
 
 
 def _with_ranges(messages: Sequence[tuple[CellRecord, str]]) -> Sequence[tuple[CellRecord, str]]:
-    """Return messages that differ only in numbers as one text with ranges, `spans 11 to 48 %`; other messages as is."""
     combined = with_ranges([text for _, text in messages])
     return [(cell, combined[0]) for cell, _ in messages] if len(set(combined)) == 1 else messages
 
 
 def _combine(messages: Sequence[tuple[CellRecord, str]], all_cells: Sequence[CellRecord]) -> str:
-    """Combine similar remarks about several cells into one sentence, with the numbers of the first cell."""
     cells = [cell for cell, _ in messages]
     text = messages[0][1]
     if any(other != text for _, other in messages):

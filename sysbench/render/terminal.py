@@ -244,8 +244,6 @@ class SheetView:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Creates texts from characters that the terminal's encoding supports."""
-
     encoding: str
 
     def text(self, content: str, style: str = "") -> Text:
@@ -278,10 +276,7 @@ def _remark(remark: Remark, write: _Writer) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True)
 class _Indented:
-    """Content indented by `mark` on the first line, and by spaces on the others.
-
-    There is no padding on the right, because it would be copied into files and clipboards.
-    """
+    """Content indented by `mark` on the first line, and by spaces on the others."""
 
     content: RenderableType
     mark: str = " " * INDENT
@@ -297,7 +292,6 @@ class _Indented:
 
 
 def _stack_rows(fitted: Fit) -> RenderableType:
-    """Return every row as a small list, for very narrow terminals."""
     blocks: list[RenderableType] = []
     for position, row in enumerate(fitted.table.rows):
         pairs = [(each, each.texts[position], cell) for each, cell in zip(fitted.columns, row, strict=True)]
@@ -313,7 +307,6 @@ def _stack_rows(fitted: Fit) -> RenderableType:
 
 
 def _labelled_text(column: FormattedColumn, cell: Cell, text: str) -> str:
-    """Return the text of a cell; an integer is preceded by the title of its column."""
     return f"{column.column.title} {text}" if isinstance(cell, int) else text
 
 
@@ -336,7 +329,6 @@ def _encoded(columns: Sequence[FormattedColumn], encoding: str) -> tuple[Formatt
 def _narrowed(
     columns: tuple[FormattedColumn, ...], width: int, min_width: int, encoding: str
 ) -> tuple[FormattedColumn, ...]:
-    """Wrap and shorten the texts of the columns that allow it until the table is at most `width` wide."""
     for position, each in enumerate(columns):
         if each.column.wraps and width_of(columns) > width:
             wide = widths_of([each])[0]
@@ -355,7 +347,6 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
 def _shorten_elastic(
     columns: tuple[FormattedColumn, ...], width: int, min_width: int, encoding: str
 ) -> tuple[FormattedColumn, ...]:
-    """Shorten the texts of elastic columns until the table fits `width`, but not below `min_width` characters."""
     for position in (number for number, each in enumerate(columns) if each.column.elastic):
         wide = max((cell_len(text) for text in columns[position].texts), default=0)
         room = max(min_width, wide - max(0, width_of(columns) - width))
@@ -365,7 +356,6 @@ def _shorten_elastic(
 
 
 def _limit_importance(table: Table, importance: int) -> Table:
-    """Return the table without columns whose importance value exceeds `importance`."""
     keep = [position for position, column in enumerate(table.columns) if column.importance <= importance]
     return replace(
         table,
@@ -375,7 +365,6 @@ def _limit_importance(table: Table, importance: int) -> Table:
 
 
 def _hidden_titles(table: Table, kept: Table) -> tuple[str, ...]:
-    """Return the titles of hidden columns; only the group's heading if a whole group is hidden."""
     visible_groups = {column.group for column in kept.columns}
     hidden = (column for column in table.columns if column not in kept.columns)
     names = (column.title if column.group in visible_groups else column.group or column.title for column in hidden)

@@ -120,6 +120,5 @@ class Gpu:
 
 
 def _capability(stated: str | None) -> tuple[int, int]:
-    """Parse a compute capability such as "9.0"; return `UNKNOWN_CAPABILITY` if none is given."""
     major, _, minor = (stated or "").partition(".")
     return (int(major), int(minor)) if major and minor else UNKNOWN_CAPABILITY

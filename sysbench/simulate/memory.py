@@ -108,7 +108,6 @@ class SimulatedMemory:
 
     @cached_property
     def _live(self) -> list[int]:
-        """Return the numbers of the allocations that are live at the peak."""
         return self.recording.live_at(self.peak_phase.position)
 
     @property
@@ -215,7 +214,6 @@ def simulate_recording(
 
 
 def _peaks(recording: Recording, replay: Replay) -> Iterator[PhasePeak]:
-    """Yield the peaks of each phase in the last step, as the maximum over all occurrences of the phase."""
     occurrences: dict[str, list[SpanPeak]] = {}
     for peak in replay.peaks_of_last_step():
         occurrences.setdefault(peak.span.name, []).append(peak)

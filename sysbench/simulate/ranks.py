@@ -145,10 +145,7 @@ def _local(value: Any) -> Any:
 
 
 def _sharded(result: Any, given: Sequence[Any]) -> Any:
-    """Wrap local results as DTensors, each sharded like the tensor at the same position of `given`.
-
-    If an in-place operator returns the local shard of an argument, return that argument.
-    """
+    """Wrap local results as DTensors, each sharded like the tensor at the same position of `given`."""
     if isinstance(result, list | tuple):
         return type(result)(_sharded(each, [like]) for each, like in zip(result, given, strict=True))
     like = given[0]
@@ -270,10 +267,7 @@ class BucketedReplica(nn.Module):
 
 
 def _fill_buckets(tensors: Sequence[Tensor], first_bytes: int, other_bytes: int) -> Iterator[list[Tensor]]:
-    """Yield buckets, each closed as soon as it reaches its capacity (compute_bucket_assignment_by_size).
-
-    `first_bytes` is the capacity of the first bucket, `other_bytes` that of all others.
-    """
+    """Yield buckets, each closed as soon as it reaches its capacity (compute_bucket_assignment_by_size)."""
     bucket: list[Tensor] = []
     capacity_bytes, size_bytes = first_bytes, 0
     for each in tensors:

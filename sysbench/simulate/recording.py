@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -292,7 +292,6 @@ def record(
 
 
 def _simulated_ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:
-    """Return a context manager that simulates one of the cell's ranks; yields the mesh, or None for a single rank."""
     if cell.strategy is None:
         return nullcontext()
     from sysbench.simulate.ranks import simulated_ranks  # which takes half a second to import
@@ -301,7 +300,6 @@ def _simulated_ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | 
 
 
 def _sharding_handled(mesh: DeviceMesh | None, device: Device) -> AbstractContextManager[None]:
-    """Return a context manager in which `device` handles sharded tensors, if there are several ranks."""
     if mesh is None:
         return nullcontext()
     from sysbench.simulate.ranks import sharding_on
@@ -560,10 +558,7 @@ class _MicroBatch(NamedTuple):
 
 
 class _StepRecorder(Recorder):
-    """A recorder that categorizes the allocations of training steps, and counts the FLOPs that have no formula.
-
-    These are the FLOPs of a user's model, and of what is computed again; both of the first micro-batch of each step.
-    """
+    """A recorder that categorizes the allocations of training steps, and counts the FLOPs that have no formula."""
 
     def __init__(
         self,
@@ -581,11 +576,9 @@ class _StepRecorder(Recorder):
         """By the loss of a micro-batch: losses of its repetitions, which were recorded but not run, latest first."""
 
     def observes(self, func: Operator) -> bool:
-        """Return whether the operator may need scratch memory, communicates, or has FLOPs to count."""
         return super().observes(func) or func.namespace in _COMMUNICATION_NAMESPACES or self._counts_flops
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
-        """Record the operator's scratch memory, mark its communication buffers, and count its FLOPs."""
         super().ends(func, arguments, options, result)
         if func.namespace in _COMMUNICATION_NAMESPACES:
             # An operator of FSDP2 writes parameters from a collective's buffer.
@@ -657,7 +650,6 @@ class _StepRecorder(Recorder):
 
     @contextmanager
     def tracking_modules(self, step: TrainingStep) -> Iterator[None]:
-        """Context manager that tracks which module is being called."""
         if self._origins is None:
             yield
             return
@@ -665,7 +657,6 @@ class _StepRecorder(Recorder):
             yield
 
     def built(self, step: TrainingStep) -> None:
-        """Assign categories to the allocations of the build: the model and its inputs."""
         self._work = step.work
         for name, parameter in step.work.model.named_parameters():
             self._assign("parameters", [parameter], name.rpartition(".")[0])
@@ -674,7 +665,6 @@ class _StepRecorder(Recorder):
         self._assign_rest("inputs", self._spans)
 
     def ended(self, phase: str, step: TrainingStep) -> None:
-        """Assign categories to the allocations that are live after the phase."""
         spans = [span for span in self._spans if span.step == self._spans[-1].step]
         if phase in ("forward", "loss"):
             self._assign_rest("activations", spans)
@@ -688,7 +678,6 @@ class _StepRecorder(Recorder):
             self._assign_rest("optimizer state", spans[-1:])
 
     def step_recording(self, cell: ModelCell, protocol: Protocol) -> StepRecording:
-        """Return the recording so far, with the cell, the protocol and facts about a custom model."""
         recording = self.recording()
         own = adapted = None
         flops: dict[str, int] = {phase: self._flops[self.step, phase] for phase in PROCEDURES[protocol].phases}
@@ -716,7 +705,6 @@ class _StepRecorder(Recorder):
                 self._allocation_origins[number] = self._allocation_origins[number]._replace(module=module)
 
     def _assign_rest(self, category: Category, spans: Iterable[Span]) -> None:
-        """Assign a category to all live allocations of the spans that have no category yet."""
         live: dict[int, None] = {}
         for span in spans:
             for event in self._events[span.first : span.end]:

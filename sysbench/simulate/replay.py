@@ -111,7 +111,6 @@ class Replay:
         return [peak for peak in self.peaks if peak.span.step == self.peaks[-1].span.step]
 
     def _restore(self, base: Replay, position: int) -> None:
-        """Copy the state that the replay `base` had before event `position`."""
         events, requests = self.recording.events[:position], self.recording.allocations
         count = sum(event >= 0 for event in events)
         self.sizes, self._addresses = base.sizes[:count], base._addresses[:count]
@@ -129,10 +128,7 @@ class Replay:
         )
 
     def _serve(self, first: int, end: int) -> int:
-        """Serve the events from `first` to `end`; return the position after the event that first reaches the peak.
-
-        If the allocated bytes never exceed those at the start, return `first`.
-        """
+        """Serve the events from `first` to `end`; return the position after the event that first reaches the peak."""
         allocator, addresses, sizes, reserved = self.allocator, self._addresses, self.sizes, self.reserved_bytes
         highest_bytes, peak = self._allocated_bytes, first
         for position, event in enumerate(self.recording.events[first:end], start=first + 1):

@@ -345,7 +345,6 @@ class SimulatedDevice(ObservedDevice):
         return self._watched(_as_simulated(result))
 
     def _compute_each(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Handle an operator on lists of tensors as one operator for each element."""
         length = len(args[0])
 
         def element(value: Any, index: int) -> Any:
@@ -367,16 +366,12 @@ class SimulatedDevice(ObservedDevice):
         return None if extend_call_key([*args, *kwargs.values()], []) else func(*args, **kwargs)
 
     def _read(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Return the value of a one-element tensor as a Python number."""
         if not _is_on_device(args[0]):
             return func(*args, **kwargs)
         return self._value(args[0], args[0].dtype).item()
 
     def _value(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return a copy of the tensor on the host: its known values, or zeros if torch's own code reads it.
-
-        Raises UnavailableError if user code reads an unknown value.
-        """
+        """Return a copy of the tensor on the host: its known values, or zeros if torch's own code reads it."""
         known = self.values.of(tensor) if self.values is not None else None
         if known is not None:
             return known.to(dtype, copy=True)
@@ -384,7 +379,6 @@ class SimulatedDevice(ObservedDevice):
         return torch.zeros(tensor.shape, dtype=dtype)
 
     def _convert(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Handle `_to_copy`: a dtype conversion, or a copy between device and host."""
         source, device, dtype = args[0], kwargs.get("device"), kwargs.get("dtype")
         if not _is_on_device(source) or device is None or device == _META:
             return self._compute(func, args, kwargs)
@@ -443,7 +437,6 @@ class SimulatedDevice(ObservedDevice):
         return self._watched(_as_simulated((output, scale)))
 
     def _normalize_backward(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Return the gradients of the input and of the weight of RMSNorm."""
         _, source, _, _, weight, wanted = args
         self._arguments = args
         like = [
@@ -465,7 +458,6 @@ class SimulatedDevice(ObservedDevice):
         return (*results, reserve, weights)
 
     def _recur_backward(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Return the gradients of the inputs, the states and the weights of cuDNN's recurrent layers."""
         self._arguments = args
         source, weights, (state, cell) = args[0], args[1], args[4:6]
         like = [
@@ -615,14 +607,12 @@ def _infer_shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
 
 
 def _as_simulated(result: Any) -> Any:
-    """Convert every `meta` tensor in a result to a SimulatedTensor."""
     if isinstance(result, Tensor):
         return Tensor._make_subclass(SimulatedTensor, result) if type(result) is Tensor and result.is_meta else result
     return type(result)(map(_as_simulated, result)) if isinstance(result, list | tuple) else result
 
 
 def _cacheable(result: Any, args: Arguments, kwargs: Options) -> _CachedResult:
-    """Return the cache entry from which later calls create the result without torch's shape function."""
     given = {tensor.untyped_storage()._cdata for tensor in tensors_in([*args, *kwargs.values()])}
     if isinstance(result, Tensor):
         position = next((position for position, value in enumerate(args) if value is result), None)
@@ -742,7 +732,6 @@ class KnownValues:
                     setattr(each, _CHOICE_ATTRIBUTE, choice)
 
     def _forget(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Forget the values of every tensor that the operator has written to."""
         if not func._schema.is_mutable:
             return
         named = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | dict(kwargs)

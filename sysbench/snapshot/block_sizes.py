@@ -92,8 +92,6 @@ def _splits_off_everything(snapshot: Snapshot, device: int) -> bool:
 
 
 class _Segments:
-    """Segments by address."""
-
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ends: dict[int, int] = {}
@@ -108,7 +106,6 @@ class _Segments:
             del self._starts[bisect_left(self._starts, start)]
 
     def end_of(self, address: int) -> int | None:
-        """Return the end of the segment that holds `address`; None if there is no such segment."""
         place = bisect_right(self._starts, address) - 1
         if place < 0:
             return None
@@ -155,7 +152,6 @@ class _Walk:
             self.sizes[allocation] = self._size_of(at, self.sizes[allocation], bisect_right(self._used, at))
 
     def _first_used(self, snapshot: Snapshot, device: int) -> list[int]:
-        """Return the sorted addresses of the blocks that are in use before the first event."""
         blocks, trace = snapshot.blocks, self._trace
         rows = self._rows[np.isin(trace.action[self._rows], (_ALLOC, self._ends_use))]
         address, first = np.unique(trace.address[rows], return_index=True)
@@ -165,7 +161,6 @@ class _Walk:
         return [int(at) for at in np.union1d(freed, kept)]
 
     def follow(self) -> None:
-        """Follow the trace to its end."""
         trace, rows, used = self._trace, self._rows, self._used
         columns = (trace.action[rows], trace.address[rows], trace.size_bytes[rows], self._allocation)
         for action, at, size_bytes, allocation in zip(*(column.tolist() for column in columns), strict=True):
@@ -193,7 +188,6 @@ class _Walk:
             self.sizes[older] = at - used[place - 1]
 
     def _size_of(self, at: int, rounded_bytes: int, following: int) -> int:
-        """Return the size of a block that begins at `at`, given the position of the next block in use."""
         segment_end = self._segments.end_of(at)
         if rounded_bytes <= SMALL_BYTES or segment_end is None:
             return rounded_bytes

@@ -134,10 +134,7 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
 
 
 def _from_trace_or_block(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
-    """Return a value for each allocation: from its trace entry, or from its block if it predates the trace.
-
-    For an allocation that predates the trace and was released during it, the value comes from the entry of the release.
-    """
+    """Return a value for each allocation: from its trace entry, or from its block if it predates the trace."""
     row = np.where(lives.row == NONE, lives.freed_row, lives.row)
     from_block = np.append(of_blocks, of_blocks.dtype.type(0))[lives.block]
     from_trace = np.append(of_trace, of_trace.dtype.type(0))[row]
@@ -145,7 +142,6 @@ def _from_trace_or_block(lives: Lifetimes, of_trace: Column, of_blocks: Column) 
 
 
 def _recorded_origins(snapshot: Snapshot, lives: Lifetimes) -> Origins | None:
-    """Return the recorded categories, modules and phases; None for a snapshot without categories."""
     codes = np.array([*(_RECORDED_CODE.get(name, UNKNOWN) for name in snapshot.categories), UNKNOWN], np.uint8)
     named = _position_from_trace_or_block(lives, snapshot.trace.category, snapshot.blocks.category)
     category = codes[named]
@@ -157,19 +153,13 @@ def _recorded_origins(snapshot: Snapshot, lives: Lifetimes) -> Origins | None:
 
 
 def _position_from_trace_or_block(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> npt.NDArray[np.int64]:
-    """Return positions like `_from_trace_or_block`, but NONE where only the release was recorded.
-
-    The stack of a release does not show which code allocated the memory, or why.
-    """
+    """Return positions like `_from_trace_or_block`, but NONE where only the release was recorded."""
     from_block = np.append(of_blocks, NONE)[lives.block]
     return np.where(lives.row == NONE, from_block, np.append(of_trace, NONE)[lives.row])
 
 
 def _marked_phases(annotations: Iterable[Annotation], lives: Lifetimes) -> Iterator[Phase]:
-    """Yield a phase for each START and the next END of the same name.
-
-    A phase without an END lasts until the end of the trace. Annotations whose name is not in PHASES are ignored.
-    """
+    """Yield a phase for each START and the next END of the same name."""
     if lives.time_us is None:
         return
     # State 0 precedes the first event, and has no time.
@@ -253,7 +243,6 @@ def _trait_of(frame: Frame) -> int:
 
 
 def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
-    """Return the runs of equal labels as (label, first, end)."""
     if not len(label):
         return []
     starts = np.concatenate([[0], np.flatnonzero(np.diff(label)) + 1])
@@ -264,7 +253,6 @@ def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
 def _infer_phases(
     trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_], born: npt.NDArray[np.int64], states: int
 ) -> tuple[Phase, ...]:
-    """Infer the phases of the trace from the traits of its allocations, given in chronological order."""
     # On CUDA, autograd runs on its own threads without Python code. Only its allocations have
     # no Python stack.
     stackless = ~has_stack & has_stack.any()
@@ -398,7 +386,6 @@ def _are_workspaces(
     is_kept: npt.NDArray[np.bool_],
     phase: npt.NDArray[np.str_],
 ) -> npt.NDArray[np.bool_]:
-    """Return whether each allocation is a cuBLAS workspace; see `workspaces`."""
     default_size = (size_bytes == DEFAULT_BYTES) & is_kept
     large = size_bytes == LARGE_BYTES
     momentary = (large | (size_bytes == DEFAULT_BYTES)) & are_momentary(lives.born, lives.died) & (lives.born > 0)
@@ -415,10 +402,7 @@ def _pre_trace_categories(
     is_kept: npt.NDArray[np.bool_],
     freed_in_backward: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.int64]:
-    """Return the categories of allocations that predate the trace.
-
-    Allocations without a stack that are never released remain unknown.
-    """
+    """Return the categories of allocations that predate the trace."""
     kept_sizes = size_bytes[(lives.born == 0) & is_kept]
     return np.select(
         [

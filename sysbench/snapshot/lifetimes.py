@@ -87,10 +87,7 @@ def _match_releases(
     snapshot: Snapshot,
     states: int,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Match each allocation with its release: at each address, allocations and releases alternate.
-
-    Returns (born, died, row, freed_row) of every allocation in the trace.
-    """
+    """Match each allocation with its release: at each address, allocations and releases alternate."""
     address = snapshot.trace.address[rows]
     order = np.argsort(address, kind="stable")
     sorted_address, is_free, state_at, position = address[order], freed[order], state[order], rows[order]

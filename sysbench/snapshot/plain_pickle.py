@@ -128,7 +128,6 @@ class _Unpickler(pickle.Unpickler):
         self._latest: list[Any] = []
 
     def find_class(self, module: str, name: str) -> object:
-        """Refuse every name by raising UnreadableError."""
         refused = f"{module}.{name}"[:80]
         raise UnreadableError(f"is refused: it refers to {refused!r}, but a snapshot contains only plain data")
 
@@ -199,7 +198,6 @@ class _Filter:
         return b""
 
     def _filtered_windows(self) -> Iterator[bytes]:
-        """Yield the windows of the filtered copy, without the file's own frames."""
         window = b""
         while chunk := self._stream.read(CHUNK_BYTES):
             if not self.offset and not chunk.startswith(b"\x80"):
@@ -250,10 +248,7 @@ class _Filter:
         return run.string[run.start() : run.start(1) - 1] + reference + b"a"
 
     def _size_bytes(self, head: bytes) -> int:
-        """Return the size of the opcode after a run; 0 if the window ends within the opcode.
-
-        Raises UnreadableError if the opcode is not accepted or too large.
-        """
+        """Return the size of the opcode after a run; 0 if the window ends within the opcode."""
         name = _OPCODES.get(head[:1], f"opcode 0x{head[:1].hex()}")
         if name == "PROTO" and head[1:2] > b"\x05":
             raise UnreadableError(f"is a pickle of an unknown protocol, {head[1]}")

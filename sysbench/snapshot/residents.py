@@ -79,5 +79,4 @@ def _copies(sizes: Column, counts: Column, trained: Column) -> int:
 
 
 def _count(sizes: Column, size_bytes: Column) -> npt.NDArray[np.int64]:
-    """Return how many of `size_bytes` equal each of the ascending `sizes`."""
     return np.searchsorted(np.sort(size_bytes), sizes, side="right") - np.searchsorted(np.sort(size_bytes), sizes)

@@ -128,7 +128,6 @@ _PLAIN = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
 
 
 def _refuse_unsupported_types(snapshot: Mapping[str, Any]) -> None:
-    """Raise ValueError if the snapshot contains a type that the viewer cannot read."""
     seen: set[int] = set()
     pending: list[Any] = [dict(snapshot)]
     while pending:
@@ -255,26 +254,19 @@ class _Rows:
         self._batches: list[dict[str, Column]] = []
 
     def add(self, records: list[dict[object, Any]]) -> None:
-        """Add dicts as rows. The dicts are emptied when their batch is converted.
-
-        Raises UnreadableError if a dict is not a valid row.
-        """
+        """Add dicts as rows. The dicts are emptied when their batch is converted."""
         self.count += len(records)
         self._unpacked += records
         if len(self._unpacked) >= _BATCH_ROWS:
             self.pack()
 
     def columns(self) -> dict[str, Column]:
-        """Return all rows as columns and remove them from this object.
-
-        Raises UnreadableError if a dict is not a valid row.
-        """
+        """Return all rows as columns and remove them from this object."""
         self.pack()
         # Convert column by column, so that at most one column exists twice at any time.
         return {name: np.concatenate([batch.pop(name) for batch in self._batches]) for name in list(self._batches[0])}
 
     def pack(self) -> None:
-        """Convert the rows collected so far to columns. Raises UnreadableError if a dict is not a valid row."""
         if self._batches and not self._unpacked:
             return
         records, self._unpacked = self._unpacked, []
@@ -292,10 +284,7 @@ def _encode(codes: Mapping[object, int], values: Iterable[object], kind: type[np
 
 
 def _numbers(values: Sequence[Any], kind: type[np.generic] = np.int64) -> Column:
-    """Convert integers to a column; None counts as 0.
-
-    Raises TypeError for a value of another type, and OverflowError for an integer outside the range of `kind`.
-    """
+    """Convert integers to a column; None counts as 0."""
     if not set(map(type, values)) <= {int, NoneType}:
         wrong = next(value for value in values if type(value) not in (int, NoneType))
         raise TypeError(f"{wrong!r:.40} is not an integer")
@@ -430,7 +419,6 @@ class SnapshotCollector:
 
 
 def _settings(value: object) -> dict[str, Any]:
-    """Return the settings of the allocator; raises UnreadableError if those that determine sizes are malformed."""
     settings = value if isinstance(value, dict) else {}
     divisions = settings.get("roundup_power2_divisions", {})
     if isinstance(divisions, dict) and all(

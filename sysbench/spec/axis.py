@@ -182,7 +182,6 @@ _UNNAMED = ("kind", "model")
 
 
 def _complete(name: str, axis: Axis, default: object) -> Axis:
-    """Return the axis with the defaults that follow from its name and from the field of the cell."""
     words = name.replace("_", " ")
     return replace(
         axis,

@@ -111,7 +111,6 @@ def _option_for(words: Sequence[str], context: Any) -> str:
 
 
 def _values(field: FieldInfo) -> Iterable[str]:
-    """Return the values that an option accepts; empty if they cannot be listed."""
     option = option_of(field)
     if (option.metavar or "").startswith("GPU,"):
         from sysbench.spec import hardware  # only commands that simulate need it
@@ -163,8 +162,6 @@ def _parameters(model: type[BaseModel], *, shows_all: bool) -> Iterator[inspect.
 
 
 def _completer(model: type[BaseModel], field: str) -> Callable[[typer.Context, str], list[str]]:
-    """Return a function that completes a field's value in a shell, using the callback in the Typer context."""
-
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         offered: list[str] = ctx.obj(ctx.info_name, model, field, incomplete, ctx.params) if ctx.obj else []
         return offered
@@ -187,10 +184,7 @@ def _shorthand_parameter(field: str, value: str) -> str:
 
 
 def _collect_given(model: type[BaseModel], arguments: dict[str, Any]) -> Given:
-    """Return the given options of one spec; a shorthand adds its value to the axis of its field.
-
-    Raises UsageError if an option has consumed the next option as its value: `--json --plan`.
-    """
+    """Return the given options of one spec; a shorthand adds its value to the axis of its field."""
     given: Given = {}
     for name, field in model.model_fields.items():
         words = [arguments[name]] if arguments.get(name) not in (None, False, []) else []

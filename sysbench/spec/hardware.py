@@ -30,6 +30,7 @@ from sysbench.errors import LogError, UsageError, unknown
 from sysbench.spec.axes import split_words
 from sysbench.spec.axis import Axis
 from sysbench.spec.model import Precision
+from sysbench.spec.quantities import PerSecond
 
 PACKAGE = Path(__file__).parent.parent
 
@@ -257,6 +258,10 @@ def parse_prices(value: object) -> dict[str, float]:
     return found
 
 
+Prices = Annotated[dict[str, PerSecond], BeforeValidator(parse_prices)]
+"""Price of an hour by GPU slug, in any currency."""
+
+
 def parse_gpus_or_stored(value: object, info: ValidationInfo) -> tuple[str, ...]:
     """Parse names of GPUs as `parse_gpus` does, but accept any slug in a stored spec.
 
@@ -289,7 +294,6 @@ def slug_of(device_name: str, memory_bytes: int | None = None) -> str:
 
 
 def _matches_name(name: str, hardware: Hardware) -> bool:
-    """Whether the names of the hardware contain every term of `name`, and its memory matches every size in `name`."""
     own_terms = {term for each in (hardware.slug, hardware.title, *hardware.names) for term in _terms(each)}
     # A GPU that is sold with 80 GB, or with 141 GB, has about as many GiB.
     sizes_bytes = [int(size["number"]) * 2**30 for size in _MARKETED_SIZE.finditer(name.lower())]

@@ -646,7 +646,6 @@ class ModelSpec(RunSpec):
     @model_validator(mode="before")
     @classmethod
     def _own_model_defaults(cls, given: Any) -> Any:
-        """Keep the attention and the dimensions of the user's model, unless others are requested."""
         if not isinstance(given, dict) or not given.get("model"):
             return given
         fields = {"attention": "own", **given}
@@ -744,7 +743,6 @@ class ModelSpec(RunSpec):
         return values or (() if type(self).model_fields[axis].default else (None,))
 
     def _applies(self, axes: Mapping[str, Axis], name: str, point: Mapping[str, Any]) -> bool:
-        """Whether an axis has a meaning at this point, which depends on the values of other axes."""
         return all(
             self._applies(axes, other, point)
             and (
@@ -783,7 +781,6 @@ class ModelSpec(RunSpec):
             yield " ".join([own.title, *named, *(f"{name}={arguments[name]}" for name in swept)]), own
 
     def _shapes(self) -> dict[str, ModelShape]:
-        """Return model shapes by label: each named size, with dimensions given by the user replacing its own."""
         given = {name: values for name in ("d_model", "d_ff", "layers", "heads") if (values := getattr(self, name))}
         labelled: dict[str, ModelShape] = {}
         for size, vocab in itertools.product(self.size, self.vocab):

@@ -68,7 +68,6 @@ def _parse_arguments(value: object) -> dict[str, tuple[Scalar, ...]]:
 
 
 def _parse_scalars(written: str) -> tuple[Scalar, ...]:
-    """Parse the values of one argument: an axis of whole numbers, or comma-separated words for `parse_scalar`."""
     try:
         return parse_integers(written)
     except ValueError:

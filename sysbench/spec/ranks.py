@@ -28,7 +28,6 @@ ShardDtype = Literal["fp32", "bf16"]
 
 
 def _reshards(value: object) -> tuple[str | int, ...]:
-    """Parse a list such as `on,off,4`; raises ValueError for any other word."""
     words = split_words(value)
     for word in words:
         if word not in ("on", "off") and not (word.isdecimal() and int(word) > 1):

@@ -162,7 +162,6 @@ class RunOptions(BaseModel):
         return self
 
     def _files(self) -> Iterator[tuple[str, Path]]:
-        """Yield the files to read, then the files to write, each with the name of its option."""
         fields = sorted(type(self).model_fields, key=lambda field: field not in ("source", "resume"))
         for field in fields:
             option, value = option_of(type(self).model_fields[field]), getattr(self, field)

@@ -75,7 +75,6 @@ def first_error(error: ValidationError, within: str = "") -> str:
 
 
 def _explain(model: type[BaseModel], error: ValidationError) -> str:
-    """Return the first error as one line: the option, the reason, and the allowed values."""
     first = error.errors()[0]
     context = first.get("ctx", {})
     if not first["loc"]:

@@ -272,7 +272,6 @@ def _residual_autocorrelation(residuals: Values) -> float:
 
 
 def _dot(one: Values, other: Values) -> float:
-    """Return the scalar product, up to the end of the shorter sequence."""
     return float(sum(map(mul, one, other)))
 
 

@@ -141,7 +141,6 @@ def _fit_line(x: Values, y: Values) -> _Line:
 
 
 def _find_first_fitted(x: Values, y: Values) -> int | None:
-    """Return the index of the first size that follows the power law; None if fewer than three sizes do."""
     starts = range(len(x) - MIN_SIZES + 1)
     first = next((start for start in starts if _fit_line(x[start:], y[start:]).residual_deviation <= MAX_SCATTER), None)
     while first is not None and len(x) - first > MIN_SIZES and _is_outlier(x, y, first):
@@ -150,7 +149,6 @@ def _find_first_fitted(x: Values, y: Values) -> int | None:
 
 
 def _is_outlier(x: Values, y: Values, first: int) -> bool:
-    """Whether the point at index `first` lies off the line through the points after it."""
     others = _fit_line(x[first + 1 :], y[first + 1 :])
     distance = abs(float(y[first]) - others.predict(float(x[first])))
     error_factor = math.sqrt(1 + 1 / others.count + (float(x[first]) - others.mean_x) ** 2 / others.x_squares)

@@ -148,10 +148,7 @@ def too_few(samples: Stream) -> TooFew | None:
 
 @lru_cache(maxsize=1024)
 def _interval_depth(count: int, confidence: float) -> tuple[int, float] | None:
-    """Return the depth d ≥ 1 of the outer order statistic, and the fraction of the way to d + 1.
-
-    Returns None if there are too few samples.
-    """
+    """Return the depth d ≥ 1 of the outer order statistic, and the fraction of the way to d + 1."""
     combinations, outside, coverage = 1, 1, 1.0
     for depth in range(1, count // 2 + 1):
         # `outside` counts the subsets with fewer than `depth` members: exactly 2^count · P(B < depth).

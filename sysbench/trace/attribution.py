@@ -279,10 +279,7 @@ def resolve_forward_threads(operators: Table) -> None:
 
 
 def _best_matching_thread(backward_numbers: Integers, forward_numbers: dict[int, Integers]) -> int:
-    """Return the thread whose sequence numbers have the largest Jaccard similarity with `backward_numbers`.
-
-    NONE if the similarity is 0, or if two threads tie.
-    """
+    """Return the thread whose sequence numbers have the largest Jaccard similarity with `backward_numbers`."""
     similarities = []
     for thread, numbers in forward_numbers.items():
         common = len(np.intersect1d(backward_numbers, numbers, assume_unique=True))

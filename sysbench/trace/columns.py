@@ -161,10 +161,7 @@ class Nesting:
         return parents
 
     def _innermost_open(self, position: Integers, at_ns: Integers) -> Integers:
-        """Move outwards from each position to the first interval that ends after the given time.
-
-        Returns the position of this interval, or NONE.
-        """
+        """Move outwards from each position to the first interval that ends after the given time."""
         position = position.copy()
         ended = np.flatnonzero(position != NONE)
         ended = ended[self.end_ns[position[ended]] <= at_ns[ended]]
@@ -175,7 +172,6 @@ class Nesting:
         return position
 
     def _to_input_indices(self, position: Integers) -> Integers:
-        """Convert positions in `order` to indices of the input intervals."""
         return np.asarray(
             np.where(position == NONE, NONE, self.order[position]) if len(self.order) else position, np.int64
         )

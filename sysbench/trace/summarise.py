@@ -90,8 +90,6 @@ def summarise(
 
 
 class _Sums:
-    """All sums for the summary, accumulated slice by slice."""
-
     def __init__(self, recording: Recording, tree: RangeTree, source: ProfileSource) -> None:
         self._tree = tree
         self._source = source
@@ -131,10 +129,7 @@ class _Sums:
         self._extent_ns = (begin, end)
 
     def windows(self) -> Intervals:
-        """Return a window per step, from the start of the step until host and device have finished it.
-
-        If no steps are marked, return one window for the whole trace.
-        """
+        """Return a window per step, from the start of the step until host and device have finished it."""
         if self._tree.steps:
             return union(self._tree.step_start_ns, self._step_end_ns)
         extent = np.array([] if self._extent_ns is None else [self._extent_ns], np.int64).reshape(-1, 2)
@@ -160,7 +155,6 @@ class _Copies:
             self._sums[name] = self._sums.get(name, 0) + row
 
     def statistics(self, time: KernelTime, names: Sequence[KernelName]) -> list[CopyStatistics]:
-        """Return the statistics, longest total time first."""
         rows = [
             CopyStatistics(name=kernel.name, calls=calls, total_ns=total_ns, bytes=None if unknown else moved)
             for name, kernel in zip(time.kernels.tolist(), names, strict=True)

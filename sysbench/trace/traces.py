@@ -53,10 +53,7 @@ def summary_of(
     progress: Progress = no_progress,
     device: Hardware | None = None,
 ) -> ProfileSummary:
-    """Summarise a recording; raises SysbenchError if it is empty. The recording cannot be used afterwards.
-
-    The parameters are those of `sysbench.trace.summarise.summarise`.
-    """
+    """Summarise a recording; raises SysbenchError if it is empty. The recording cannot be used afterwards."""
     from sysbench.trace.summarise import summarise
 
     try:

@@ -240,7 +240,6 @@ def write(path: Path, slice_: TraceSlice, max_bytes: int) -> WriteResult:
 
 
 def _events(slice_: TraceSlice) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield events with their start times: first the process names, then all other events by start time."""
     trace = slice_.recording.whole()
     suffix = ", PREDICTED" if trace.predicted else ""
     processes = {_HOST: f"{trace.title}{suffix}"}
@@ -306,7 +305,6 @@ def _work(trace: Trace, row: int) -> Iterator[dict[str, object]]:
 
 @lru_cache(maxsize=65_536)
 def _shapes(text: str) -> object:
-    """Parse shapes that are written as JSON lists; return other texts unchanged."""
     try:
         return msgspec.Raw(_ENCODER.encode(msgspec.json.decode(text)))
     except (msgspec.DecodeError, RecursionError):
@@ -320,7 +318,6 @@ def _without_missing(**numbers: np.int64) -> dict[str, object]:
 def _complete_event(
     trace: Trace, name: Integers, start_ns: Integers, duration_ns: Integers, row: int
 ) -> dict[str, object]:
-    """Return a complete event (`"ph": "X"`) with times in microseconds, exact to the nanosecond."""
     return {
         "ph": "X",
         "name": trace.names[name[row]][:_MAX_NAME_LENGTH],

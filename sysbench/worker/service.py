@@ -103,7 +103,6 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
 
 
 def _allocator_settings(request: protocol.Measure) -> AbstractContextManager[None]:
-    """Set the options of CUDA's allocator for this cell, if it has its own."""
     step = request.cell.step
     options = None if step is None or step.simulated else allocator_options(step.allocator)
     return nullcontext() if options is None else allocator.using_options(options, device.torch_device(request.device))

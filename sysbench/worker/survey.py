@@ -77,7 +77,6 @@ def _cpu_bf16() -> bool:
 
 
 def _cuda_problem(torch: Any) -> str | None:
-    """Return the reason why a CUDA build of torch finds no device, or None."""
     if torch.version.cuda is None or torch.cuda.is_available():
         return None
     try:
@@ -99,10 +98,7 @@ def _cudnn(torch: Any) -> str | None:
 
 
 def _attention_kernels(torch: Any) -> dict[str, list[str]]:
-    """Return the precisions that each kernel of scaled_dot_product_attention supports on the first CUDA device.
-
-    The inputs are (1, 1, 128, 64), causal, and require gradients, as in a training step.
-    """
+    """Return the precisions that each kernel of scaled_dot_product_attention supports on the first CUDA device."""
     if not torch.cuda.is_available():
         return {}
     backends = torch.backends.cuda

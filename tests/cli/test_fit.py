@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,10 @@ def test_the_whole_training_has_hours_and_a_cost(trials: list[dict[str, Any]], a
     asked = next(each for each in trials if each["gpu"] == "rtx-4090" and not each["changes"])
     hours = 1e9 / asked["tokens"] * asked["step"]["point_s"] / 3600
     row = next(line for line in answer[0].out.splitlines() if line.startswith(" rtx-4090"))
-    assert float(row.split()[-1]) == pytest.approx(0.4 * hours, rel=0.01)
+    cost, low, high = (float(number) for number in re.findall(r"[\d.]+", row.replace(",", ""))[-3:])
+    assert cost == pytest.approx(0.4 * hours, rel=0.01)
+    ends = (asked["step"][end] / asked["step"]["point_s"] for end in ("low_s", "high_s"))
+    assert [low / cost, high / cost] == pytest.approx(list(ends), rel=0.02)
 
 
 def test_a_gpu_of_which_only_the_memory_is_known_has_no_times(trials: list[dict[str, Any]]) -> None:
@@ -134,6 +138,10 @@ def test_where_nothing_fits_the_nearest_miss_and_what_it_takes_are_said(tmp_path
         (("--tokens-per-step=1000", "--batch=4", "--ctx=256"), "Nearest: 1024"),
         (("--tokens-per-step=1024", "--grad-accum=2"), "--tokens-per-step determines --grad-accum: drop one of them"),
         (("--on=h100", "--price=a100-80gb=1"), "--price names a100-80gb, but --on does not"),
+        (
+            ("--on=h100", "--tokens=1B", "--columns=cost"),
+            "--columns cost needs the price of a GPU hour: --price h100=2.5",
+        ),
         (("--ctx=128,256",), "fit answers one question at a time. Give one: --ctx 128"),
         (("--compile", "--on=h100"), "--execution compiled cannot be simulated"),
     ],

@@ -21,8 +21,6 @@ from sysbench.simulate.tensors import DEVICE, Arguments, Operator, Options, Simu
 
 
 class _NullObserver:
-    """Listener for the simulated device that ignores all allocations."""
-
     def begins(self, func: Operator, arguments: Arguments) -> None:
         pass
 
@@ -40,7 +38,6 @@ class _NullObserver:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Yield the measured and the simulated dtypes for every precision."""
     for precision in cell.dtypes:
         found: dict[Source, list[DtypeSeen]] = {
             "measured": measured(cell, precision, torch_device(device)),
@@ -51,13 +48,11 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def measured(cell: AccumCell, precision: FormatName, device: torch.device) -> list[DtypeSeen]:
-    """Return the dtypes of one step on this device."""
     work = supervised(cell.step, cell.batch or 1, device, cell.seed)
     return types_of(work, device.type, precision)
 
 
 def simulated(cell: AccumCell, precision: FormatName) -> list[DtypeSeen]:
-    """Return the dtypes of one step under CUDA's rules, on tensors without data."""
     with SimulatedDevice(_NullObserver()), cuda_autocast():
         work = supervised(cell.step, cell.batch or 1, DEVICE, cell.seed)
         return types_of(work, "cpu", precision)

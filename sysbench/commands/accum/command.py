@@ -23,7 +23,6 @@ def accum(spec_given: Given, options_given: Given) -> None:
 
 
 def refuse_unwritable(options: AccumOptions) -> None:
-    """Raise UsageError if the figure's format is unknown, and OutputError if its file cannot be written."""
     if options.figure is None:
         return
     from sysbench.log import storage
@@ -33,7 +32,6 @@ def refuse_unwritable(options: AccumOptions) -> None:
 
 
 def draw(record: AccumRecord, options: AccumOptions) -> tuple[Path, ...]:
-    """Draw the requested figures, and return the paths of the files."""
     if options.figure is None:
         return ()
     from sysbench.commands.accum import figures

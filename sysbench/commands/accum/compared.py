@@ -11,7 +11,6 @@ from sysbench.render.table import Measure
 
 
 def measures(cell: AccumCellRecord) -> Measures:
-    """Return the magnitude of every error."""
     errors = {
         f"{subject}: {quantity}": abs(number.value)
         for _, subject, quantity, number, _ in results(cell)

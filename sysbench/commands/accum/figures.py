@@ -62,11 +62,7 @@ class Chart:
 
 
 def write(path: Path, record: RunRecord[AccumCellRecord]) -> Iterator[Path]:
-    """Draw a figure for each experiment with results, and yield the path of each file.
-
-    If the run has several experiments, file names include the experiment: `x-norm.png`. Raises UsageError for an
-    unknown picture format, and OutputError for a file that cannot be written.
-    """
+    """Draw a figure for each experiment with results, and yield the path of each file."""
     cells = [cell for cell in record.cells if cell.outcome == "ok"]
     for cell in cells:
         words = [str(word) for word in (cell.experiment, cell.axes.get("size")) if word]
@@ -76,7 +72,6 @@ def write(path: Path, record: RunRecord[AccumCellRecord]) -> Iterator[Path]:
 
 
 def draw(cell: AccumCellRecord) -> Figure:
-    """Draw the figure of one experiment, with its finding below."""
     title, charts = _CHARTS[cell.experiment](cell)
     heading = Heading(title, cell.device.name if cell.device else "")
     return _draw_types(cell, heading) if cell.experiment == "autocast" else _draw_charts(cell, heading, charts)
@@ -128,7 +123,6 @@ _LOGARITHMIC: Final = {"value": "log"}
 
 
 def _sums(cell: AccumCellRecord) -> tuple[str, list[Chart]]:
-    """Return running sums and their errors: each format alone, and the narrow format with fp32 or Kahan summation."""
     value, count, narrow = float(cell.axes["value"]), int(cell.axes["count"]), mixed_format(cell)
     sums = [Line("exactly", LineStyle(INK, "", (0, (1, 2))), [(0, 0), (count, value * count)])]
     errors = []
@@ -148,7 +142,6 @@ def _sums(cell: AccumCellRecord) -> tuple[str, list[Chart]]:
 
 
 def _visible(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points that a logarithmic axis can show."""
     return [(x, y) for x, y in points if _SMALLEST_DRAWN < y < math.inf]
 
 
@@ -166,7 +159,6 @@ def _norm(cell: AccumCellRecord) -> tuple[str, list[Chart]]:
 
 
 def _gradients(cell: AccumCellRecord) -> tuple[str, list[Chart]]:
-    """Return a histogram of the gradients with the limits of fp16, and the share lost at each loss scale."""
     lost = []
     for precision in dict.fromkeys(each.precision for each in cell.scaled):
         rows = [each for each in cell.scaled if each.precision == precision]
@@ -203,7 +195,6 @@ def _draw_histogram(cell: AccumCellRecord, axes: Axes) -> None:
 
 
 def _products(cell: AccumCellRecord) -> tuple[str, list[Chart]]:
-    """Return the errors over the length of the dot products."""
     names = {"as it is": "", "narrow": ", every sum rounded", "reduced": ", reduced", "not reduced": ", not reduced"}
     lines = []
     for dtype, accumulation in dict.fromkeys((each.dtype, each.accumulation) for each in cell.products):
@@ -231,7 +222,6 @@ _CHARTS: Final[Mapping[Experiment, Callable[[AccumCellRecord], tuple[str, list[C
 
 
 def _draw_types(cell: AccumCellRecord, heading: Heading) -> Figure:
-    """Draw the dtypes as coloured fields, with this device and CUDA side by side."""
     here = cell.device.type if cell.device else "here"
     precisions = list(dict.fromkeys(each.precision for each in cell.dtypes))
     places = list(dict.fromkeys((each.part, each.name) for each in cell.dtypes))
@@ -262,7 +252,6 @@ def _draw_types(cell: AccumCellRecord, heading: Heading) -> Figure:
 
 
 def of_run(record: AccumRecord) -> Iterator[LazyFigure]:
-    """Yield a figure for each experiment with results."""
     for cell in record.cells:
         if cell.outcome == "ok":
             name = " ".join(filter(None, (cell.cell.experiment, cell.cell.size)))

@@ -26,7 +26,6 @@ _COURSE_ORDER = ("parameter", "output", "logits", "loss", "gradient")
 
 
 def of_run(record: AccumRecord) -> Iterator[Statement]:
-    """Yield a finding for each experiment whose numbers support one."""
     for cell in reliable(record.cells):
         text = finding(cell) if cell.outcome == "ok" else None
         if text:
@@ -34,7 +33,6 @@ def of_run(record: AccumRecord) -> Iterator[Statement]:
 
 
 def finding(cell: AccumCellRecord) -> str | None:
-    """Return the finding of an experiment in one or two sentences; None if the numbers support no finding."""
     finders: dict[Experiment, Callable[[AccumCellRecord], str | None]] = {
         "sums": of_sums,
         "autocast": of_autocast,
@@ -49,7 +47,6 @@ def finding(cell: AccumCellRecord) -> str | None:
 
 
 def of_sums(cell: AccumCellRecord) -> str | None:
-    """Return a comparison of the errors with a narrow and with a wide accumulator."""
     alone = [each for each in cell.sums if each.order == "sequential" and each.accumulator == each.addend]
     narrow = next((each for each in alone if each.addend == mixed_format(cell)), None)
     if narrow is None or narrow.addend == "fp32":
@@ -87,7 +84,6 @@ def mixed_format(cell: AccumCellRecord) -> str:
 
 
 def of_autocast(cell: AccumCellRecord) -> str | None:
-    """Return the dtypes of the main parts on CUDA, and the parts whose dtypes differ on this device."""
     precision = next((each.precision for each in cell.dtypes), None)
     if precision is None:
         return None
@@ -125,7 +121,6 @@ def short(dtype: str | None) -> str:
 
 
 def of_norm(cell: AccumCellRecord) -> str | None:
-    """Return the scales at which layer norm fails in each format, and how bf16 compares with fp16 in precision."""
     alone = {each.dtype: each for each in cell.norms if each.statistics == each.dtype}
     said = [_breaks(each) for each in alone.values()]
     narrow, brain = alone.get("fp16"), alone.get("bf16")
@@ -163,7 +158,6 @@ def power(scale: float) -> str:
 
 
 def of_scaling(cell: AccumCellRecord) -> str | None:
-    """Return the share of gradients lost without a scaler, the best loss scale, and the smallest that is too large."""
     rows = [each for each in cell.scaled if each.precision == "fp16"] or cell.scaled
     bare = next((each for each in rows if each.scale == 1), None)
     if bare is None:
@@ -189,7 +183,6 @@ def percent(share: float) -> str:
 
 
 def of_products(cell: AccumCellRecord) -> str | None:
-    """Compare the errors of the longest dot products with and without rounding of partial sums."""
     said = []
     for name in ("fp16", "bf16"):
         longest = max((each.k for each in cell.products if each.dtype == name), default=0)
@@ -223,7 +216,6 @@ def _effect_of_reduction(products: list[ProductRecord]) -> list[str]:
 
 
 def relative(each: ProductRecord) -> str:
-    """Format the total error as a share, or `infinite`."""
     return percent(each.total_error) if math.isfinite(each.total_error) else "infinite"
 
 

@@ -40,7 +40,6 @@ _NUMBERED = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 def fold(events: Iterable[Event]) -> AccumRecord:
-    """Return the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
     return AccumRecord(**run_record.run_fields(run), cells=cells)
 
@@ -105,10 +104,7 @@ Place = tuple[DtypePart, str]
 
 
 def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
-    """Yield the measured and the simulated dtypes for each precision.
-
-    Parts with equal dtypes are merged: all parameters, all gradients, or the same module of all layers.
-    """
+    """Yield the measured and the simulated dtypes for each precision."""
 
     def by_part(place: Place) -> str:
         return "" if place[0] in ("parameter", "gradient") else by_layer(place)

@@ -74,7 +74,6 @@ def _gradients(work: Supervised) -> Tensor:
 
 
 def _distribution(cell: AccumCell, gradients: Tensor) -> GradientsMeasured:
-    """Return a histogram of the gradients with a bin for each power of two."""
     present = gradients[gradients != 0]
     _, exponents = torch.frexp(present.cpu())  # the mantissa lies in [0.5, 1)
     values, counts = torch.unique(exponents - 1, return_counts=True)

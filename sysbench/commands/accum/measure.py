@@ -21,6 +21,5 @@ MODULES: dict[Experiment, str] = {
 
 
 def run(cell: AccumCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
-    """Run the cell's experiment; raises UnavailableError if the device does not support it."""
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
     yield from importlib.import_module(f"sysbench.commands.accum.{MODULES[cell.experiment]}").run(cell, device)

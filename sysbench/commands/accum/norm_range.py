@@ -101,7 +101,6 @@ def pairwise_sum(rows: Tensor) -> Tensor:
 
 
 def normalised_exactly(inputs: Tensor, eps: float) -> Tensor:
-    """Apply layer norm to each row in fp64."""
     mean = inputs.mean(-1, keepdim=True)
     variance = ((inputs - mean) ** 2).mean(-1, keepdim=True)
     return (inputs - mean) / torch.sqrt(variance + eps)

@@ -42,7 +42,6 @@ class MatmulMethod:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Yield the errors for each length, format and method; inputs are uniform in [0, 1), so that sums grow with K."""
     if cell.lengths is None:
         raise ValueError("a matmul cell needs the length of its dot products")
     where = torch_device(device)

@@ -41,7 +41,6 @@ class Summation:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Sum in every format and order of the cell; raises UnavailableError if the sums would exceed its budget."""
     value, count, block = cell.value, cell.count, cell.block
     if value is None or count is None or block is None:
         raise ValueError("a sums cell needs a value and a count")
@@ -134,7 +133,6 @@ def pairwise(arithmetic: Arithmetic, addend: Any, count: int) -> float:
 
 
 def blocked(arithmetic: Arithmetic, addend: Any, count: int, block: int) -> float:
-    """Sum each block of numbers one by one, then add the sums of the blocks."""
     blocks, rest = divmod(count, block)
     block_sum = sequential(arithmetic, addend, block)[-1][1] if blocks else 0.0
     total = sequential(arithmetic, arithmetic.number(block_sum), blocks)[-1][1] if blocks else 0.0
@@ -147,7 +145,6 @@ def blocked(arithmetic: Arithmetic, addend: Any, count: int, block: int) -> floa
 def _refuse_over_budget(
     cell: AccumCell, requested: list[Summation], count: int, block: int, device: torch.device
 ) -> None:
-    """Raise UnavailableError if the sums would exceed the budget, as predicted from a few steps of each accumulator."""
     if count <= _UNCHECKED_STEPS or cell.budget_s is None:
         return
     predicted_s = 0.0

@@ -126,12 +126,10 @@ class AccumCell(RunCell):
 
     @property
     def title(self) -> str:
-        """Name of the experiment, with its model if any."""
         return f"{self.experiment} {self.size}" if self.size else self.experiment
 
     @property
     def step(self) -> ModelCell | None:
-        """The Transformer training step that the experiment runs; None if it runs no Transformer."""
         if self.size is None or self.size == TOY or self.ctx is None or self.batch is None:
             return None
         return ModelCell(
@@ -259,7 +257,6 @@ class AccumSpec(RunSpec):
                     )
 
     def _particulars(self, experiment: Experiment) -> dict[str, Any]:
-        """Return the fields that matter only to this experiment."""
         match experiment:
             case "sums":
                 return {

@@ -22,7 +22,6 @@ LONGEST_DETAIL = 240
 
 
 def sheet(record: AccumRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     devices = dict.fromkeys(cell.device.name for cell in record.cells if cell.device)
     remarks = []
     for cell in record.cells:
@@ -38,7 +37,6 @@ def sheet(record: AccumRecord, names: Iterable[str] = (), selection: Selection |
 
 
 def tables_for(record: AccumRecord, names: Iterable[str] = ()) -> list[Table]:
-    """Return the tables called `names`; by default those that belong to the experiments in the record."""
     chosen = tuple(names)
     if not chosen:
         alone = [(cell, record.model_copy(update={"cells": [cell]})) for cell in record.cells]
@@ -47,7 +45,6 @@ def tables_for(record: AccumRecord, names: Iterable[str] = ()) -> list[Table]:
 
 
 def plan(cells: Sequence[AccumCell], _: Hardware | None = None) -> Sheet:
-    """Return the plan of a run, with one row per experiment."""
     columns = (Column("experiment", "experiment"), Column("model", "model"), Column("formats", "formats"))
     rows = tuple((cell.experiment, cell.size or EMPTY_CELL, ", ".join(cell.dtypes)) for cell in cells)
     title = f"{len(cells)} experiment{'' if len(cells) == 1 else 's'}"
@@ -64,7 +61,6 @@ def _title(cell: AccumCellRecord) -> str:
 
 
 def _exactly(value: float | None, shown: Callable[[float], str]) -> Cell:
-    """Return a number in a fixed format, highlighted if it is not finite."""
     if value is None:
         return None
     return Measure(value, text=shown(value), tone="plain" if math.isfinite(value) else "bad")
@@ -91,10 +87,7 @@ def _added(each: SumRecord) -> str:
 
 
 def _four_sums(cell: AccumCellRecord) -> list[SumRecord]:
-    """Return four sums: one in fp32, one in a narrow format, and two of narrow numbers accumulated in fp32.
-
-    The last two differ in the upcast: only one converts each number to fp32 explicitly.
-    """
+    """Return four sums: one in fp32, one in a narrow format, and two of narrow numbers accumulated in fp32."""
     narrow = mixed_format(cell)
     four = (("fp32", "fp32"), (narrow, narrow), ("fp32", narrow))
     return [each for each in cell.sums if each.order == "sequential" and (each.accumulator, each.addend) in four]
@@ -138,8 +131,6 @@ _METHODS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class _Format:
-    """Sums in one format, by accumulator and order."""
-
     name: str
     sums: Mapping[tuple[str, str], SumRecord]
 
@@ -207,7 +198,6 @@ FORMATS = DeclaredTable(
 
 
 def _by_place(cell: AccumCellRecord) -> list[dict[str, DtypeRecord]]:
-    """Return the dtypes of each part of the model, by precision."""
     found: dict[tuple[str, str], dict[str, DtypeRecord]] = {}
     for each in cell.dtypes:
         found.setdefault((each.part, each.name), {})[each.precision] = each
@@ -387,7 +377,6 @@ def _ways_notes(cell: AccumCellRecord) -> Iterator[str]:
 
 
 def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], Any]]]:
-    """Return the products for each length of the dot products, by format and accumulation."""
     found: dict[int, dict[tuple[str, str], Any]] = {}
     for each in cell.products:
         found.setdefault(each.k, {})[each.dtype, each.accumulation] = each
@@ -483,5 +472,4 @@ TABLES: dict[str, DeclaredTable] = {
 
 
 def usual(spec: AccumSpec) -> tuple[str, ...]:
-    """Return the names of the default tables for a run of this spec."""
     return ("sums", "formats", "dtypes", "norm", "scaling", "matmul")

@@ -19,5 +19,4 @@ _EXPERIMENT_MEANINGS: Mapping[str, str] = {
 
 
 def terms(cells: Sequence[Any]) -> Iterator[Term]:
-    """Yield definitions of the terms in the tables of `sysbench accum`."""
     return used_terms(_EXPERIMENT_MEANINGS, (cell.experiment for cell in cells))

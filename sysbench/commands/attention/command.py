@@ -25,16 +25,12 @@ def attention(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: AttentionSpec, options: AttentionOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run all cells, draw the requested figures, and return the result.
-
-    Raises the exceptions of `refuse_present_gpus` and `running.perform`.
-    """
+    """Run all cells, draw the requested figures, and return the result."""
     refuse_present_gpus(spec.simulate, force=options.force)
     return running.perform(spec, options, surroundings)
 
 
 def refuse_unwritable(options: AttentionOptions) -> None:
-    """Raise UsageError if a figure's format is unknown, and OutputError if its file cannot be written."""
     paths = [path for path in (options.figure, options.heat_map) if path is not None]
     if not paths:
         return
@@ -49,7 +45,6 @@ def refuse_unwritable(options: AttentionOptions) -> None:
 
 
 def draw(record: AttentionRecord, options: AttentionOptions) -> tuple[Path, ...]:
-    """Draw the figures requested in the options, and return the paths of the files."""
     if options.figure is None and options.heat_map is None:
         return ()
     from sysbench.commands.attention import figures

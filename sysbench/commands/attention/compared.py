@@ -7,7 +7,6 @@ from sysbench.log.measures import Amount, Measures
 
 
 def measures(cell: AttentionCellRecord) -> Measures:
-    """Return the times of forward and backward, the memory and the prediction."""
     times = {"forward": cell.forward, "backward": cell.backward}
     memory = {
         "allocated_peak": (cell.peak_allocated_bytes, "peak"),

@@ -80,7 +80,6 @@ _USER_STYLES: Final = (
 
 
 def look(implementation: str, everything: Sequence[str]) -> LineStyle:
-    """Return the style of an implementation; `everything` lists all implementations of the run."""
     if implementation in _STYLES:
         return _STYLES[implementation]
     own = [name for name in everything if name not in _STYLES]
@@ -244,7 +243,6 @@ def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> N
 
 
 def _draw_guides(axes: Axes, lengths: Sequence[int], low: float, high: float) -> None:
-    """Draw faint guide lines of slopes 1 and 2 from the lower left corner."""
     first, last = lengths[0], lengths[-1]
     if last <= first:
         return
@@ -265,13 +263,11 @@ def _draw_guides(axes: Axes, lengths: Sequence[int], low: float, high: float) ->
 
 
 def _tick(unit: Unit, value: float) -> str:
-    """Return a tick label without trailing zeros: `10 ms` rather than `10.0 ms`."""
     number, _, symbol = units.quantity(unit, value).partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {symbol}"
 
 
 def _legend(panels: Sequence[Panel], names: Sequence[str]) -> list[list[Any]]:
-    """Return the legend, with a line per implementation if it has the growth of its curves."""
     from matplotlib.lines import Line2D
 
     handles: list[Any] = []
@@ -368,8 +364,6 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
 
 
 def _draw_frontier(axes: Axes, each: HeatMap) -> None:
-    """Draw a line between the sizes that fit and those that do not."""
-
     def does_not_fit(row: int, column: int) -> bool | None:
         if not (0 <= row < len(each.dims) and 0 <= column < len(each.lengths)):
             return None
@@ -393,7 +387,6 @@ TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "sa
 
 
 def of_run(record: AttentionRecord) -> Iterator[LazyFigure]:
-    """Yield curves for every setting, and heat maps for settings with several head dimensions."""
     groups = axes_of_cells.group_ignoring(record.cells, *SWEPT)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
@@ -404,12 +397,7 @@ def of_run(record: AttentionRecord) -> Iterator[LazyFigure]:
 
 
 def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | None = None) -> Iterator[Path]:
-    """Write the requested figures, one file per setting, and yield the path of each file.
-
-    With several settings (batches, precisions, devices), file names contain the number of the setting. No file is
-    written for a setting without results. Raises UsageError for an unknown picture format, and OutputError if a file
-    cannot be written.
-    """
+    """Write the requested figures, one file per setting, and yield the path of each file."""
     groups = axes_of_cells.group_ignoring(record.cells, *SWEPT)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
@@ -479,10 +467,7 @@ def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
 
 
 def panel(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> Panel | None:
-    """Return the curves of one quantity; None if there are no values.
-
-    All cells have the same setting and head dimension.
-    """
+    """Return the curves of one quantity; None if there are no values."""
     curves = tuple(curve for name in implementations(cells) if (curve := _curve(cells, name, quantity)) is not None)
     if not any(curve.points for curve in curves):
         return None
@@ -523,12 +508,10 @@ def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) 
 
 
 def _modelled(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> str:
-    """Return `simulated` or `predicted` for a quantity that was not measured, otherwise an empty string."""
     return "" if not any(cell.cell.simulated for cell in cells) else "simulated" if quantity == "saved" else "predicted"
 
 
 def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> HeatMap | None:
-    """Return the heat map of one quantity of one implementation; None if there is nothing to show."""
     own_cells = [cell for cell in cells if cell.cell.implementation == name]
     if not any(value(cell, quantity) is not None or cell.lacks_memory for cell in own_cells):
         return None

@@ -62,12 +62,10 @@ LARGEST: Final = 2
 
 
 def dims(cells: Iterable[AttentionCellRecord]) -> list[int]:
-    """Return the head dimensions of these cells, ascending."""
     return sorted({cell.cell.dim for cell in cells})
 
 
 def implementations(cells: Iterable[AttentionCellRecord]) -> list[str]:
-    """Return the implementations of these cells, in the order of the run."""
     return list(dict.fromkeys(cell.cell.implementation for cell in cells))
 
 
@@ -100,7 +98,6 @@ def value(cell: AttentionCellRecord, quantity: Quantity) -> float | None:
 
 
 def subject_of(quantity: Quantity) -> Subject:
-    """Return what a quantity is about: times or memory."""
     return "memory" if quantity == "saved" else "times"
 
 
@@ -128,7 +125,6 @@ def growth(
 
 
 def frontier(cells: Iterable[AttentionCellRecord]) -> list[Limit[AttentionCellRecord]]:
-    """Return the sequence lengths at which the rows of cells run out of memory, where known."""
     return limits(cells, "seq", lambda cell: cell.outcome == "ok", lambda cell: cell.lacks_memory)
 
 
@@ -226,10 +222,7 @@ class Lead:
 
 
 def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
-    """Return the fastest implementation for each range of sequence lengths, ascending.
-
-    All cells have the same setting and head dimension.
-    """
+    """Return the fastest implementation for each range of sequence lengths, ascending."""
     best: list[tuple[int, str, frozenset[str]]] = []
     for row in sorted(group_ignoring(cells, "implementation"), key=lambda row: row[0].cell.seq):
         timed = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
@@ -247,7 +240,6 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
 
 
 def findings(record: AttentionRecord) -> Iterator[Statement]:
-    """Yield all findings, setting by setting; if there are several settings, each sentence names its setting."""
     for setting, cells in named_groups(record.cells, *SWEPT):
         dim = usual_dim(cells)
         believed, known = reliable(cells), reliable(cells, "memory")
@@ -274,17 +266,13 @@ def findings(record: AttentionRecord) -> Iterator[Statement]:
 
 
 def _unanswered(cells: Cells, believed: Cells) -> Iterator[Statement]:
-    """Yield that the fastest implementation is undecided, if cautions leave no two implementations to compare."""
     timed = [cell for cell in cells if value(cell, "forward") is not None]
     if len(implementations(timed)) > 1 and len(implementations(believed)) < 2:
         yield Statement(undecided("which implementation is fastest", timed).text, ())
 
 
 def _fastest(cells: Cells, dim: int | None) -> Iterator[Statement]:
-    """Yield the fastest implementation for each range of lengths, and the crossovers between the fastest ones.
-
-    An implementation that is always fastest is compared with the slowest one, at the longest N where they differ.
-    """
+    """Yield the fastest implementation for each range of lengths, and the crossovers between the fastest ones."""
     for quantity in TIMES:
         found = leads(cells, quantity)
         timed = [cell for cell in cells if value(cell, quantity) is not None]
@@ -324,7 +312,6 @@ def _several_leads(found: Sequence[Lead], cells: Cells) -> str:
 
 
 def _only_lead(lead: Lead, cells: Cells, quantity: Quantity) -> str:
-    """Describe the implementation that is the fastest at all lengths, relative to the slowest one that differs."""
     others = [name for name in implementations(cells) if name not in lead.leaders]
     against = [pairs for name in others if (pairs := compared(cells, name, lead.implementation, quantity))]
     equal = _do_not_differ(cells)
@@ -348,15 +335,10 @@ def _do_not_differ(cells: Cells) -> str:
 
 
 def _with_interval(pair: Compared[AttentionCellRecord]) -> str:
-    """Format the ratio of a pair with its interval: 95 % if measured, 90 % if predicted."""
     return with_interval(pair.ratio, "90 % interval " if pair.cells[0].prediction is not None else "95 % CI ")
 
 
 def _compiled(cells: Cells, dim: int | None) -> Iterator[Statement]:
-    """Yield a comparison of compiled with naive attention for each phase.
-
-    Covers the shortest and the longest sequence for which both have times.
-    """
     for quantity in TIMES:
         pairs = compared(cells, "naive", "compiled", quantity)
         ends = pairs[:1] + pairs[1:][-1:]
@@ -374,10 +356,7 @@ def _compiled(cells: Cells, dim: int | None) -> Iterator[Statement]:
 
 
 def _grows(cells: Cells, reliable: Cells, dim: int | None) -> Iterator[Statement]:
-    """Yield how times and memory at `dim` grow with N, and how times grow with d at the longest sequence.
-
-    Times are those of the `reliable` cells. Implementations with identical statements share a sentence.
-    """
+    """Yield how times and memory at `dim` grow with N, and how times grow with d at the longest sequence."""
     every_dim = dims(reliable)
     timed = [cell for cell in reliable if value(cell, "forward") is not None]
     complete = [row for row in group_ignoring(timed, "implementation", "dim") if dims(row) == every_dim]
@@ -411,7 +390,6 @@ def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRe
 
 
 def _phases(cells: Cells, dim: int | None) -> Iterator[Statement]:
-    """Yield the ratio of backward to forward time at the longest sequence of each implementation."""
     both = [cell for cell in cells if value(cell, "forward") and value(cell, "backward")]
     by_length: dict[int, list[tuple[str, AttentionCellRecord]]] = {}
     for name in implementations(cells):
@@ -433,10 +411,6 @@ def _phases(cells: Cells, dim: int | None) -> Iterator[Statement]:
 
 
 def _kept(cells: Cells, dim: int | None) -> Iterator[Statement]:
-    """Yield the memory saved for backward besides inputs and output.
-
-    This memory is compared with the formulas for naive and fused attention.
-    """
     known = [cell for cell in cells if cell.saved_bytes is not None]
     grouped: dict[tuple[int, str], list[AttentionCellRecord]] = {}
     for name in implementations(cells):
@@ -458,8 +432,6 @@ def _kept(cells: Cells, dim: int | None) -> Iterator[Statement]:
 
 
 def _ends(cells: Cells) -> Iterator[Statement]:
-    """Yield the longest sequence that fits and the shortest that does not; head dimensions may share a sentence."""
-
     def name(some: Cells) -> str:
         return name_cells_along(some, cells, ("seq",), along="dim")
 
@@ -480,7 +452,6 @@ def _ends(cells: Cells) -> Iterator[Statement]:
 
 
 def _accounted(cells: Cells) -> Iterator[Statement]:
-    """Yield a sentence that lists the tensors of the smallest cell that does not fit; similar tensors are grouped."""
     cell = smallest_beyond(cells)
     if cell is None or not cell.tensors:
         return

@@ -39,7 +39,6 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 def fold(events: Iterable[Event]) -> AttentionRecord:
-    """Return the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
     return AttentionRecord(**run_record.run_fields(run), cells=cells)
 
@@ -93,10 +92,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecor
 
 
 def taken_s(cell: AttentionCellRecord) -> float | None:
-    """Return how many seconds measuring a predicted cell would take, with one untimed forward call per backward call.
-
-    A cell that would exceed --budget counts as one forward and one backward call.
-    """
+    """Return the seconds that measuring a predicted cell would take, with a forward call before each backward call."""
     if cell.outcome == "oom":
         return 0.0
     forward, backward = (cell.prediction.phase(phase) if cell.prediction else None for phase in PHASES)

@@ -39,17 +39,14 @@ class CellState(run_state.CellState):
 
     @property
     def forward(self) -> float | None:
-        """Median forward time so far, in seconds."""
         return statistics.median(self.forward_s) if self.forward_s else None
 
     @property
     def backward(self) -> float | None:
-        """Median backward time so far, in seconds."""
         return statistics.median(self.backward_s) if self.backward_s else None
 
     @property
     def expected_calls(self) -> int:
-        """Number of calls of both phases, including warm-up."""
         return 2 * (self.cell.warmup + self.cell.repeats)
 
 
@@ -81,11 +78,7 @@ def left_s(state: AttentionState, now_s: float) -> float | None:
 
 
 def _expected_s(cell: CellState, finished: list[CellState]) -> float:
-    """Return the expected duration of a cell in seconds: the time of its calls, plus a constant part.
-
-    The calls are assumed to take as long per FLOP as those of the most similar finished cell; the constant part is the
-    median over finished cells.
-    """
+    """Return the expected duration of a cell in seconds: the time of its calls, plus a constant part."""
     similar = [each for each in finished if each.cell.implementation == cell.cell.implementation] or finished
     work = _work(cell)
     nearest = min(similar, key=lambda each: (abs(_work(each).bit_length() - work.bit_length()), -_work(each)))
@@ -132,8 +125,6 @@ _NAMED = ("implementation", "dim", "seq")
 
 
 def _quantity(title: str, unit: Unit, value: Callable[[CellState], float | None]) -> Quantity:
-    """Return a result that a board compares between implementations."""
-
     def measure(cell: CellState) -> Measure | None:
         found = value(cell)
         return Measure(found, text=units.short(unit, found)) if found is not None else None
@@ -149,16 +140,13 @@ class AttentionScreen(CellScreen[AttentionState]):
 
     @staticmethod
     def result(cell: CellState) -> str:
-        """Return the result of a cell on one line."""
         return result(cell)
 
     @classmethod
     def labelled(cls, cell: CellState) -> tuple[str, ...]:
-        """Return the axes that name a cell."""
         return _NAMED
 
     def quantities(self) -> Sequence[Quantity]:
-        """Return kept memory if nothing is timed, otherwise forward and backward times."""
         now = self.state.current_cell
         if now is not None and now.cell.simulated:
             return (_quantity("kept for backward", "bytes", lambda cell: cell.saved_bytes),)
@@ -168,15 +156,12 @@ class AttentionScreen(CellScreen[AttentionState]):
         )
 
     def remaining_s(self) -> float | None:
-        """Return the remaining seconds of the run, estimated from finished cells."""
         return left_s(self.state, self.now_s)
 
     def subject(self, cell: CellState) -> Sequence[str]:
-        """Return phrases for the implementation and the input."""
         return [*axes.subject([cell.cell]), *(["causal"] * cell.cell.causal)]
 
     def progress(self, cell: CellState) -> Progress:
-        """Return the number of calls, and the medians so far."""
         if not cell.calls:
             return Progress()
         calls = min(cell.calls, cell.expected_calls)

@@ -102,16 +102,12 @@ class _Speed:
         self._seconds_per_flop: dict[tuple[str, ...], float] = {}
 
     def refuse_over_budget(self, cell: AttentionCell, device: torch.device) -> None:
-        """Raise OverBudgetError if the pace of earlier cells suggests that this cell would exceed --budget."""
         pace = self._seconds_per_flop.get(self._kind(cell, device))
         if pace is not None:
             _refuse_over_budget(cell, pace * _flops(cell))
 
     def learn(self, cell: AttentionCell, device: torch.device, pair_s: float) -> None:
-        """Record the time of one forward plus one backward call.
-
-        Raises OverBudgetError if all calls together would exceed --budget.
-        """
+        """Record the time of one forward plus one backward call."""
         self._seconds_per_flop[self._kind(cell, device)] = pair_s / _flops(cell)
         _refuse_over_budget(cell, pair_s)
 
@@ -184,7 +180,6 @@ def _memory_account(result: SimulatedAttention, cell: AttentionCell) -> Attentio
 
 
 def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
-    """Raise BeyondMemoryError for a cell that would make the machine swap, after yielding its memory requirement."""
     available = host_available_bytes()
     # Counting is slow, and most cells are far below the limit.
     if (
@@ -259,7 +254,6 @@ class _Baseline:
         return cls(torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device))
 
     def above(self, device: torch.device) -> int:
-        """Return the bytes allocated since this state; 0 on devices other than CUDA."""
         return _allocated(device) - self.allocated_bytes if self.allocated_bytes is not None else 0
 
 
@@ -276,10 +270,7 @@ class _Calls(AttentionCall):
         self._rotation = cycle([inputs])
 
     def prepare(self, sets: int) -> None:
-        """Make calls alternate between `sets` copies of the input, so that the next input is not in a cache.
-
-        With --cold, also allocate the buffer that flushes the caches.
-        """
+        """Make calls alternate between `sets` copies of the input, so that the next input is not in a cache."""
         copies = [_copies(self.inputs) for _ in range(1, sets)]
         self._rotation = cycle([self.inputs, *copies])
         if self._is_cold:
@@ -336,10 +327,7 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
 
 
 def _refuse_invalid_output(cell: AttentionCell, calls: _Calls) -> None:
-    """Raise UnavailableError unless the output is a finite tensor that requires grad and has the shape of q.
-
-    A user's own function may return anything. This is a separate function so that no reference to the output remains.
-    """
+    """Raise UnavailableError unless the output is a finite tensor that requires grad and has the shape of q."""
     output, q = calls.output, calls.inputs[0]
     if not isinstance(output, Tensor) or output.shape != q.shape:
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
@@ -355,7 +343,6 @@ def _refuse_invalid_output(cell: AttentionCell, calls: _Calls) -> None:
 def _memory_of(
     cell: AttentionCell, calls: _Calls, device: torch.device, base: _Baseline, held_bytes: int
 ) -> Iterator[Event]:
-    """Yield the memory: from the allocator on CUDA, otherwise counted tensor by tensor if possible."""
     if base.allocated_bytes is None:
         needs = count_memory(cell, real=calls.inputs)
         if needs is not None:
@@ -394,7 +381,6 @@ def _memory_of(
 
 
 def _time_calls(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
-    """Time the warm-up calls, then all forward calls, then all backward calls."""
     phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
     # Large inputs fit in no cache and need no copies.
     small = sum(tensor.untyped_storage().nbytes() for tensor in calls.inputs) < COLD_BYTES

@@ -34,8 +34,6 @@ class MemoryNeeds:
 
 
 class _Ledger(DispatchMode):
-    """Dispatch mode that records the live tensors, and those alive at the peak."""
-
     def __init__(self) -> None:
         super().__init__()
         self.phase: PhaseName = "inputs"
@@ -55,7 +53,6 @@ class _Ledger(DispatchMode):
         return result
 
     def see(self, tensor: Tensor, name: str) -> None:
-        """Record a tensor under a name, unless its memory is already recorded."""
         self._made = (name, tensor)
         self.watch.track(tensor)
 

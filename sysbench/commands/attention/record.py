@@ -168,8 +168,12 @@ class AttentionCellRecord(AttentionPeaks, CellRecord):
     """Times on a simulated GPU; None if the cell was measured, or if the rates of the GPU are unknown."""
 
     @property
+    def device_name(self) -> str | None:
+        """Name of the device or, for a simulation, of the GPU."""
+        return self.gpu.title if self.gpu else super().device_name
+
+    @property
     def code_files(self) -> Sequence[CodeFile]:
-        """The file of the user's implementation, if there is one."""
         return (self.code,) if self.code else ()
 
 

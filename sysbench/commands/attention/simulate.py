@@ -141,8 +141,6 @@ def predicted(cell: AttentionCell, gpu: Hardware, trace: Trace) -> AttentionPred
 
 
 class _Run:
-    """Runs a cell on tensors without data."""
-
     def __init__(self, cell: AttentionCell, gpu: Gpu) -> None:
         self.output_bytes = 0
         self._cell, self._gpu = cell, gpu
@@ -181,12 +179,10 @@ class _Run:
 
     @property
     def trace(self) -> Trace:
-        """Kernels of the second call."""
         written = self._tracer.trace()
         return written.with_tf32() if self._cell.precision == "tf32" else written
 
     def held_bytes(self, replay: Replay, recording: Recording) -> int:
-        """Return the bytes of the inputs and of tensors that the implementation holds between calls."""
         return sum(replay.sizes[number] for number in recording.live_at(self._held_events))
 
     def _build(self) -> AttentionCall:

@@ -31,7 +31,6 @@ _OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def _implementations(value: object) -> tuple[str, ...]:
-    """Parse names of implementations, and `module:function` for the user's own functions."""
     names = split_words(value)
     for name in names:
         if name not in IMPLEMENTATIONS and not _OWN.fullmatch(name):
@@ -125,7 +124,6 @@ class AttentionSpec(RunSpec):
     @model_validator(mode="before")
     @classmethod
     def _whole_grid(cls, fields: Any) -> Any:
-        """Apply the defaults of --sweep."""
         return {**WHOLE_GRID, **fields} if isinstance(fields, dict) and fields.get("sweep") else fields
 
     @model_validator(mode="after")
@@ -138,7 +136,6 @@ class AttentionSpec(RunSpec):
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Fields without an effect on this run."""
         return ("warmup", "repeats", "budget", "cold") if self.simulate else ()
 
     def cells(self) -> Iterator[AttentionCell]:

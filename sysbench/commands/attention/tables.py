@@ -6,15 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 from sysbench import cells as axes
 from sysbench import formulas, units
 from sysbench.commands.attention.findings import (
-    NAMES,
-    QUANTITIES,
     SWEPT,
     TIMES,
     Cells,
@@ -27,7 +24,6 @@ from sysbench.commands.attention.findings import (
     passages,
     predicted,
     smallest_beyond,
-    subject_of,
     usual_dim,
     value,
 )
@@ -47,6 +43,7 @@ from sysbench.render.declared import (
     leading_fields,
 )
 from sysbench.render.finding_kinds import Growth, Limit
+from sysbench.render.phase_rows import flattened
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.attention import AttentionCell
 from sysbench.spec.hardware import Hardware
@@ -68,7 +65,6 @@ _PREDICTED = re.compile(r"about \d[\d.]* \w+")
 
 
 def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     said = [
         Remark("finding", f"{found.text} {found.hint}." if found.hint else found.text) for found in findings(record)
     ]
@@ -80,7 +76,6 @@ def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selecti
 
 
 def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
-    """Return the tables called `names`; by default the comparison, or the sweep if there is one implementation."""
     chosen = tuple(names)
     if not chosen:
         if len(implementations(record.cells)) < 2:
@@ -95,7 +90,6 @@ def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
 
 
 def subject(record: AttentionRecord) -> tuple[str, ...]:
-    """Return the properties that all cells share: `attention`, `batch 8`, `causal`, `fp32`, the device, the repeats."""
     if not record.cells:
         return ("attention",)
     cell = record.cells[0].axes
@@ -132,7 +126,6 @@ def _varying(record: AttentionRecord) -> tuple[str, ...]:
 
 
 def _varying_settings(record: AttentionRecord) -> tuple[str, ...]:
-    """Return the axes in which the cells differ besides implementation, dimension and length, such as the GPU."""
     return tuple(axis for axis in _varying(record) if axis not in SWEPT)
 
 
@@ -154,9 +147,8 @@ def _per_second(
     cell: AttentionCellRecord,
     phase: Quantity,
     of: Literal["flops", "bytes_moved", "limit_s"],
-    time: Literal["mean", "median"],
+    time: Literal["mean", "median"] = "mean",
 ) -> float | None:
-    """Divide the amount `of` by the measured or predicted time of a phase."""
     found, instead = getattr(cell, phase), predicted(cell, phase)
     taken_s = getattr(found, f"{time}_s") if found else instead.point_s if instead else None
     amount = getattr(cell.rates[phase], of) if phase in cell.rates else None
@@ -169,7 +161,6 @@ def _error(cell: AttentionCellRecord, *names: str) -> Measure | None:
 
 
 def _marked(title: str, cells: Cells, *, times: bool = False) -> str:
-    """Return the title of a table, with a mark if its times are predicted or its memory is simulated."""
     if times and _is_predicted(cells):
         return f"{MARK}: {title}"
     return f"{title}, simulated" if cells and all(cell.cell.simulated for cell in cells) else title
@@ -251,14 +242,12 @@ class _Comparison:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The axes in leading columns, the implementation last."""
         return (
             *(axis for axis in axes.varying(self.cells) if axis != "implementation"),
             "implementation",
         )
 
     def rows(self) -> list[_Row]:
-        """Return the rows, sorted by input, then by implementation in the order of the run."""
         order, named = implementations(self.cells), self.named[:-1]
 
         def place(cell: AttentionCellRecord) -> tuple[Any, ...]:
@@ -287,14 +276,12 @@ class _Row:
     best_s: Mapping[Quantity, float | None]
 
     def median(self, phase: Quantity) -> Cell:
-        """Return the median or predicted time, coloured by its ratio to the best time."""
         found = value(self.cell, phase)
         if found is None:
             return EMPTY_CELL if self.cell.cell.simulated else None
         return replace(_predicted(self.cell, phase) or Measure(found), tone=self._tone(phase))
 
     def over_best(self, phase: Quantity) -> Cell:
-        """Return the median or predicted time as a multiple of the best time."""
         found, best_s = value(self.cell, phase), self.best_s[phase]
         return Measure(found / best_s, tone=self._tone(phase)) if found is not None and best_s else EMPTY_CELL
 
@@ -310,7 +297,6 @@ def _flops_note(part: _Comparison, phase: str) -> str:
 
 
 def _of_phase(importance: int, key: str, title: str, unit: units.Unit, **declared: Any) -> Field:
-    """Declare a column in the group of each phase; columns of backward are less important than those of forward."""
     return Field(
         key, title, unit, "{phase}", lambda part, phase: importance + (phase == "backward"), optional=True, **declared
     )
@@ -389,74 +375,6 @@ COMPARISON = DeclaredTable(
     },
 )
 """Implementations on the same input: times, rates, share of the limit, memory, error."""
-
-
-@dataclass(frozen=True)
-class _Grid:
-    """A table of one quantity, implementation and setting: head dimensions by sequence lengths."""
-
-    setting: str
-    name: str
-    quantity: Quantity
-    cells: Cells
-
-    @classmethod
-    def all_of(cls, record: AttentionRecord) -> Iterator[_Grid]:
-        for setting, cells in axes.named_groups(record.cells, *SWEPT):
-            for name, quantity in product(implementations(cells), QUANTITIES):
-                here = [cell for cell in cells if cell.cell.implementation == name]
-                if any(value(cell, quantity) is not None for cell in here):
-                    yield cls(setting, name, quantity, here)
-
-    @property
-    def title(self) -> str:
-        times = self.quantity != "saved"
-        what = "besides inputs and output" if not times else "one call" if _is_predicted(self.cells) else "median"
-        where = f"{self.name}, {self.setting}" if self.setting else self.name
-        return _marked(f"{where}: {NAMES[self.quantity]}, {what}", self.cells, times=times)
-
-    def rows(self) -> list[tuple[int, dict[int, Cell], bool]]:
-        """Return each head dimension with its values by sequence length, and whether cautions exclude one of them."""
-        known: dict[int, dict[int, Cell]] = {dim: {} for dim in dims(self.cells)}
-        for cell in self.cells:
-            found = value(cell, self.quantity)
-            known[cell.cell.dim][cell.cell.seq] = Measure(found) if found is not None else status(cell)
-        subject = subject_of(self.quantity)
-        excluded = {cell.cell.dim for cell in self.cells if cell.excluding_cautions(subject)}
-        return [(dim, values, dim in excluded) for dim, values in known.items()]
-
-
-def _grid_column(unit: units.Unit) -> Field:
-    return Field(
-        "seq_{seq}",
-        "{seq}",
-        unit,
-        axes.AXES["seq"].title,
-        wide_range=True,
-        get=lambda row, n: row[1].get(n, EMPTY_CELL),
-        when=lambda part, n: (part.quantity == "saved") == (unit == "bytes"),
-    )
-
-
-GRID = DeclaredTable(
-    "grid",
-    lambda part: part.title,
-    (
-        Each(
-            "seq",
-            (_grid_column("s"), _grid_column("bytes")),
-            values=lambda part: sorted({cell.cell.seq for cell in part.cells}),
-        ),
-    ),
-    rows=lambda part: part.rows(),
-    leading=leading_fields(
-        Field("dim", axes.AXES["dim"].title, get=lambda row: row[0]), is_excluded=lambda row: bool(row[2])
-    ),
-    parts=_Grid.all_of,
-    name_of=lambda part: f"grid-{part.quantity}",
-    needs="a cell with times or memory",
-)
-"""For every implementation and quantity, a table of head dimensions by sequence lengths."""
 
 
 def _growth(each: Growth[AttentionCellRecord]) -> tuple[Cell, str]:
@@ -606,69 +524,33 @@ ACCOUNTING = DeclaredTable(
 """Tensors of the smallest cell that does not fit, for each setting."""
 
 
-def _known_memory(record: AttentionRecord) -> Cells:
-    return [cell for cell in record.cells if cell.saved_bytes is not None or cell.before_backward_bytes is not None]
-
-
-MEMORY = DeclaredTable(
-    "memory",
-    lambda record: _marked("memory", _known_memory(record)),
-    (
-        _BEFORE_BACKWARD,
-        _SAVED,
-        _bytes("naive", "two N × N tensors", importance=1, get=lambda cell: cell.naive_saved_bytes),
-        Field(
-            "saved_of_naive",
-            "of naive",
-            "ratio",
-            importance=2,
-            get=lambda cell: cell.saved_bytes / cell.naive_saved_bytes if cell.saved_bytes is not None else None,
-        ),
-        _bytes("fused", "one number per query", importance=3, get=lambda cell: cell.fused_saved_bytes),
-        _PEAK,
-        _PEAK_RESERVED,
-    ),
-    rows=_known_memory,
-    leading=leading_axes(lambda record: _varying(record) or ("implementation",)),
-    notes=("kept for backward besides q, k, v and the output. By formula, two N × N tensors take 8BN² bytes in fp32",),
-    needs="a cell whose memory is known",
-    about="memory",
-)
-"""Memory that forward saves for backward, compared with the formulas for naive attention and for a fused kernel."""
+_OTHER_STATISTICS = [name for name in Samples.model_fields if name not in ("mean_s", "std_s")]
+"""Statistics of a phase besides those that one column shows together."""
 
 CELLS = DeclaredTable(
     "cells",
     lambda record: _marked("all cells", record.cells),
     (
-        Field("causal", get=lambda cell: "yes" if cell.cell.causal else "no"),
-        Field("source", get=lambda cell: cell.source),
-        Field(
-            "device_name",
-            "device name",
-            get=lambda cell: cell.gpu.title if cell.gpu else cell.device.name if cell.device else None,
+        *flattened(AttentionCell, attrgetter("cell"), "causal"),
+        Field("source", get=attrgetter("source")),
+        Field("device_name", "device name", get=attrgetter("device_name")),
+        Field("kernel", get=attrgetter("kernel")),
+        Each("phase", (Field("{phase}", unit="s", wide_range=True, get=_time),), values=TIMES),
+        *(
+            column
+            for phase in TIMES
+            for column in flattened(Samples, attrgetter(phase), *_OTHER_STATISTICS, prefix=f"{phase}_")
         ),
-        Field("kernel", get=lambda cell: cell.kernel),
         *(
             Each("phase", (column,), values=TIMES)
             for column in (
-                Field("{phase}", unit="s", wide_range=True, get=_time),
-                Field("{phase}_median", "{phase} median", "s", wide_range=True, get=_median),
-                Field(
-                    "{phase}_rate",
-                    "{phase} rate",
-                    "flops_per_s",
-                    get=lambda cell, phase: _per_second(cell, phase, "flops", "mean"),
-                ),
-                Field(
-                    "{phase}_limit",
-                    "{phase} of limit",
-                    "share",
-                    get=lambda cell, phase: _per_second(cell, phase, "limit_s", "mean"),
-                ),
+                Field("{phase}_rate", "{phase} rate", "flops_per_s", get=partial(_per_second, of="flops")),
+                Field("{phase}_limit", "{phase} of limit", "share", get=partial(_per_second, of="limit_s")),
             )
         ),
         replace(_BEFORE_BACKWARD, title="memory before backward"),
         _SAVED,
+        *flattened(AttentionCellRecord, lambda cell: cell, "naive_saved_bytes", "fused_saved_bytes"),
         replace(_PEAK, title="peak", group="", importance=0),
         Field("error", unit="number", get=lambda cell: _error(cell, "output")),
         Field("status", get=lambda cell: cell.outcome),
@@ -686,7 +568,7 @@ CELLS = DeclaredTable(
 """All values in one long table with a row per cell, for data frames."""
 
 TABLES: dict[str, DeclaredTable] = {
-    table.name: table for table in (SWEEP, COMPARISON, GRID, EXPONENTS, CROSSOVERS, FRONTIER, ACCOUNTING, MEMORY, CELLS)
+    table.name: table for table in (SWEEP, COMPARISON, EXPONENTS, CROSSOVERS, FRONTIER, ACCOUNTING, CELLS)
 }
 """All tables by name."""
 
@@ -718,7 +600,6 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
 
 
 def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
-    """Yield the reasons why cells have no numbers, grouped by implementation; findings cover out-of-memory cells."""
     grouped: dict[tuple[str, str], list[AttentionCellRecord]] = {}
     for cell in record.cells:
         if cell.outcome != "ok" and not cell.lacks_memory:
@@ -755,5 +636,4 @@ def _notes(record: AttentionRecord) -> Iterator[Remark]:
 
 
 def usual(spec: AttentionSpec) -> tuple[str, ...]:
-    """Return the names of the default tables for a run of this spec."""
     return ("comparison",) if len({cell.implementation for cell in spec.cells()}) > 1 else ("sweep",)

@@ -16,7 +16,6 @@ _ATTENTION_PRECISION_MEANINGS: Mapping[str, str] = {
 
 
 def terms(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
-    """Yield definitions of the terms in the tables of `sysbench attention`."""
     yield Term(
         "attention",
         "the operator alone, softmax(q kᵀ / √d) v and its gradients, on random inputs of (batch, N, d), with heads "

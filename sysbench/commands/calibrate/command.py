@@ -67,7 +67,6 @@ def write(record: CalibrateRecord, options: CalibrateOptions) -> tuple[Path, ...
 
 
 def refuse_unwritable(options: CalibrateOptions) -> None:
-    """Raise UsageError if the host's file does not end in .toml, and OutputError if a file cannot be written."""
     from sysbench.errors import UsageError
     from sysbench.log import storage
 

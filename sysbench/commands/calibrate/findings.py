@@ -13,7 +13,6 @@ SURPRISING = 3
 
 
 def of_run(record: CalibrateRecord) -> Iterator[Statement]:
-    """Yield the findings: rates missing from the input file, changed rates, and cases slower than their rate."""
     cells = reliable(record.cells)
     timed = {case.rate for cell in cells for case in cell.cases}
     if record.read_from is not None:

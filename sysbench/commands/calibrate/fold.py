@@ -40,7 +40,6 @@ _SHEET_PRECISION: dict[str, tuple[Precision, ...]] = {
 
 
 def fold(events: Iterable[Event]) -> CalibrateRecord:
-    """Return the record of a run, finished or not. Raises LogError if the events contain no run."""
     run = collect(events)
     spec = CalibrateSpec.model_validate(run.started.spec)
     cells = [_cell(cell, run.cells.get(cell.key, CellEvents()), run) for cell in spec.cells()]
@@ -134,7 +133,6 @@ def _cell(cell: CalibrateCell, seen: CellEvents, run: Run) -> CalibrateCellRecor
 
 
 def case_of(timed: WorkTimed) -> CaseRecord:
-    """Return the record of one piece of work, with the rate computed from its times."""
     median_s = statistics.median(timed.samples_s)
     logs = [math.log(each) for each in timed.samples_s]
     return timed.as_record(
@@ -154,7 +152,6 @@ def rates_of(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mappin
 
 
 def _rate(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mapping[str, Rate]) -> RateRecord:
-    """Return a rate as the geometric mean of its cases, which differ in layout and format."""
     name = cases[0].rate
     logs = [math.log(case.value) for case in cases]
     variance_within = statistics.fmean(case.spread**2 for case in cases)

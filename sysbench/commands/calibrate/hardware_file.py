@@ -91,10 +91,7 @@ def host_toml(device: Hardware) -> str:
 
 
 def write(device: Hardware, path: Path | None) -> Path:
-    """Write the device to `path`, by default to a file in the user's directory; return the path.
-
-    Raises OutputError if the file cannot be written.
-    """
+    """Write the device to `path`, by default to a file in the user's directory; return the path."""
     target = path or hardware.user_directory() / f"{device.slug}.toml"
     if path is None:
         storage.make_directory(target.parent)
@@ -103,13 +100,11 @@ def write(device: Hardware, path: Path | None) -> Path:
 
 
 def toml(device: Hardware) -> str:
-    """Format a device as TOML that `hardware.read` can read."""
     fields = device.model_dump(mode="json", exclude={"slug"}, exclude_none=True)
     return "\n".join(_lines(fields, ())).strip()
 
 
 def _lines(fields: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """Yield the lines of a TOML table: values first, then nested tables."""
     for name, value in fields.items():
         if not isinstance(value, dict):
             # JSON's strings, numbers and lists are also valid TOML.

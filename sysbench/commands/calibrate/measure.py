@@ -187,7 +187,6 @@ def _host_s(bench: Bench, call: Callable[[], object]) -> list[float]:
 
 
 def _kernels_s(call: Callable[[], object]) -> list[float]:
-    """Return the durations in seconds of the last kernels that a call launches, as measured by torch's profiler."""
     call()
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         call()
@@ -357,7 +356,6 @@ def _narrow_model(layers: int, seed: int, device: str) -> ModelCell:
 
 
 def _phases_s(cell: ModelCell, bench: Bench) -> dict[str, list[float]]:
-    """Run as many steps as half the budget allows; return the host's seconds for each phase of the last steps."""
     step, clock = TrainingStep(cell, bench.device), clock_for(bench.device)
     until_s = time.perf_counter() + bench.budget_s / len(DEPTHS)
     taken_s: dict[str, list[float]] = {}
@@ -381,7 +379,6 @@ PARTS: Mapping[Part, Callable[[CalibrateCell, Bench], Iterator[Timed]]] = {
 
 
 def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
-    """Run the measurements of one part. Raises UnavailableError if the device does not support it."""
     if cell.timed is not None:
         yield from _rates_of_timed_run(cell, cell.timed)
         return
@@ -402,10 +399,7 @@ def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -
 
 
 def _rates_of_timed_run(cell: CalibrateCell, path: Path) -> Iterator[Event]:
-    """Derive rates from the eager steps of a finished run of `sysbench time`.
-
-    Raises UnavailableError unless exactly one device has eager steps.
-    """
+    """Derive rates from the eager steps of a finished run of `sysbench time`."""
     run = runs.load(path)
     timed = [each for each in run.cells if each.outcome == "ok" and each.phases and each.cell.execution == "eager"]
     devices = list(dict.fromkeys(each.device for each in timed))

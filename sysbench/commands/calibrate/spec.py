@@ -51,11 +51,9 @@ class CalibrateCell(RunCell):
 
     @property
     def title(self) -> str:
-        """Return the name of the part."""
         return self.part
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Return why one of the precisions cannot be measured on the device, or None."""
         return next((found for each in self.precisions if device and (found := precision_problem(each, device))), None)
 
 
@@ -84,7 +82,6 @@ class CalibrateSpec(RunSpec):
     """A run of `sysbench time` to derive rates from. Not on the command line: `--from`."""
 
     def cells(self) -> Iterator[CalibrateCell]:
-        """Yield one cell per part, in order of measurement."""
         if self.timed is not None:
             yield CalibrateCell(
                 device="cpu", part="steps", precisions=(), budget_s=self.budget_s, seed=self.seed, timed=self.timed

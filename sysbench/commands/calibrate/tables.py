@@ -39,7 +39,6 @@ MEANINGS: dict[str, str] = {
 
 
 def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record. Raises UsageError for an unknown table."""
     devices = dict.fromkeys(each.name for cell in record.cells if (each := record.subject or cell.device))
     torch = record.environment.torch
     version = record.subject_torch or (torch.torch if torch else None)
@@ -59,7 +58,6 @@ def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selecti
 
 
 def plan(cells: Sequence[CalibrateCell], _: Hardware | None = None) -> Sheet:
-    """Return the table of the work that a run would measure."""
     columns = (Column("part", "part"), Column("precisions", "precisions"), Column("budget", "about", "s"))
     rows = tuple(
         (cell.part, ", ".join(cell.precisions) or "the whole device", Measure(cell.budget_s)) for cell in cells
@@ -68,12 +66,10 @@ def plan(cells: Sequence[CalibrateCell], _: Hardware | None = None) -> Sheet:
 
 
 def usual(spec: CalibrateSpec) -> tuple[str, ...]:
-    """Return the name of the default table."""
     return ("rates",)
 
 
 def rate_cell(name: str, value: float | None) -> Cell:
-    """Format a value of the rate `name` in its unit."""
     return None if value is None else Measure(value, text=units.quantity(PER_SECOND.get(name, "s"), value))
 
 

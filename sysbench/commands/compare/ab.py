@@ -92,10 +92,7 @@ Logs = dict[Arm, dict[int, Path]]
 
 
 def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
-    """Measure both arms in alternating rounds, show the comparison, and return the exit code.
-
-    Raises SysbenchError if the arms are invalid or cannot be compared, or if a measurement fails.
-    """
+    """Measure both arms in alternating rounds, show the comparison, and return the exit code."""
     specs = parse_arms(texts)
     from sysbench.commands.compare import cells
     from sysbench.commands.compare.cells import flatten_axes
@@ -174,7 +171,6 @@ def _compare_logs(names: tuple[str, str], logs: Logs, options: CompareOptions) -
 
 
 def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs: Logs) -> Comparison | None:
-    """Show, save and return the comparison of the rounds that both arms finished; None if there are none."""
     complete_rounds = [number for number in logs["A"] if number in logs["B"]]
     if not complete_rounds:
         if logs["A"] or logs["B"]:
@@ -240,17 +236,14 @@ class Turn:
 
     @property
     def closes_round(self) -> bool:
-        """Whether this is the second run of its round."""
         return self.arm == arm_order(self.round)[1]
 
 
 def arm_order(number: int) -> tuple[Arm, Arm]:
-    """Return the order of the arms in the round with this number."""
     return ("A", "B") if number % 2 else ("B", "A")
 
 
 def create_directory(out: Path) -> Path:
-    """Create a directory in `out`, named after the current time; raises OutputError on failure."""
     make_directory(out)
     stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-compare"
     for number in count(1):
@@ -334,7 +327,6 @@ class RoundProgress:
         self._ratios: list[float] = []
 
     def show(self, number: int, arm: str, event: Event) -> None:
-        """Show the current cell, if `live`, and the device once it is known."""
         turn = f"round {number} of {self._rounds}, {arm}"
         match event:
             case RunStarted():
@@ -353,7 +345,6 @@ class RoundProgress:
                 pass
 
     def show_round(self, number: int, comparison: Comparison, elapsed_s: float) -> None:
-        """Print the ratio in this round, the ratio so far, and the remaining time."""
         times = [time for cell in comparison.cells for time in cell.times if time.headline]
         words = [f"round {number:>{len(str(self._rounds))}} of {self._rounds}"]
         if times:
@@ -376,7 +367,6 @@ class RoundProgress:
         self.print_line("  ".join(word for word in words if word))
 
     def print_line(self, text: str) -> None:
-        """Print a line that is not overwritten."""
         self._write((_CLEAR_LINE if self._live else "") + theme.terminal_line(text, self._encoding) + "\n")
 
     def _overwrite_line(self, text: str) -> None:

@@ -30,7 +30,6 @@ def summary_line(a: Artefact, b: Artefact) -> str:
 
 
 def _compare(a: Artefact, b: Artefact) -> FileComparison:
-    """Return everything that is compared; raises LogError if the two are not of the same kind."""
     compared = a.compared_with(b) if a.kind == b.kind else None
     if compared is None:
         raise LogError(f"{a.name} is a {a.kind} and {b.name} is a {b.kind}: compare two traces or two memory snapshots")
@@ -52,7 +51,6 @@ def sheet(a: Artefact, b: Artefact, names: Iterable[str] = ()) -> Sheet:
 
 
 def _table(breakdown: Breakdown) -> Table:
-    """Return a table with a row per name, the largest difference first, and a row for the total."""
     sides = {key: (breakdown.a.get(key, 0.0), breakdown.b.get(key, 0.0)) for key in {**breakdown.a, **breakdown.b}}
     keys = sorted(sides, key=lambda key: (abs(sides[key][1] - sides[key][0]), max(sides[key])), reverse=True)
     rows: list[tuple[Cell, ...]] = [

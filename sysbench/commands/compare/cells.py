@@ -43,7 +43,6 @@ class Matching:
 
 
 def refuse_unknown_axes(across: Iterable[str]) -> None:
-    """Raise UsageError for an unknown axis in `--across`."""
     for name in across:
         if name not in acceptable_axes():
             raise UsageError(f"--across {unknown(name, 'an axis', acceptable_axes())}")
@@ -165,7 +164,6 @@ def distinct_values(cells: Iterable[Axes], axis: str) -> tuple[str, ...]:
 
 
 def value_text(value: object) -> str:
-    """Return the value of an axis as text."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -192,7 +190,6 @@ Key = tuple[tuple[str, str], ...]
 
 
 def _index_by_key(cells: Sequence[Axes], ignored: set[str]) -> dict[Key, int]:
-    """Return the position of each cell by its axes without `ignored`; the last cell with the same key is kept."""
     return {
         tuple((name, value_text(cell[name])) for name in sorted(cell) if name not in ignored): index
         for index, cell in enumerate(cells)
@@ -212,7 +209,6 @@ class Occurrence:
 
     @cached_property
     def measures(self) -> Measures:
-        """The numbers to compare."""
         return measures_of(self.record)
 
 
@@ -232,7 +228,6 @@ class SideCell:
 
     @property
     def latest_record(self) -> CellRecord:
-        """The record of the latest occurrence."""
         return self.latest.record
 
     def times(self, quantity: str, *, complete_only: bool = False) -> dict[int, list[float]]:
@@ -264,12 +259,10 @@ class Side:
     cells: tuple[SideCell, ...] = field(default=())
 
     def of_kind(self, kind: Kind) -> list[SideCell]:
-        """Return the cells of one command, in order of first appearance."""
         return [cell for cell in self.cells if cell.kind == kind]
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Commands that have cells, in order of first appearance."""
         return tuple(dict.fromkeys(cell.kind for cell in self.cells))
 
 
@@ -302,7 +295,6 @@ def flatten_axes(axes: Axes, device: str | None = None) -> dict[str, Any]:
 
 
 def _size_label(label: str, model: Mapping[str, Any]) -> str:
-    """Return the size's name, followed by every dimension that differs from the predefined size."""
     name = label.split()[0] if label.split() else "custom"
     from sysbench.spec.model import SIZES
 
@@ -313,7 +305,6 @@ def _size_label(label: str, model: Mapping[str, Any]) -> str:
 
 
 def _device_name(record: RunRecord[Any], cell: CellRecord) -> str | None:
-    """Return the name of a cell's device, or of the planned device if the cell never started; None if unknown."""
     requested = str(cell.axes.get("device"))
     device = cell.device or next(
         (
@@ -348,7 +339,6 @@ def labels(cells: Sequence[tuple[Kind, Axes]]) -> list[str]:
 
 
 def _label(kind: Kind, cell: Axes, axes: Sequence[str]) -> str:
-    """Return the values of `axes` as a label; if all are empty, the size, implementation or command."""
     phrases = [_axis_label(axis, cell[axis]) for axis in axes if cell.get(axis) not in (None, False)]
     return " ".join(phrases) or value_text(cell.get("size") or cell.get("implementation") or kind)
 

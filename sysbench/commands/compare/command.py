@@ -56,10 +56,7 @@ def compare(given: Given) -> None:
 
 
 def _read_artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None:
-    """Read two traces or memory snapshots; return None if both arguments are runs.
-
-    Raises UsageError if only one argument is a run.
-    """
+    """Read two traces or memory snapshots; return None if both arguments are runs."""
     if options.a is None or options.b is None:
         return None
     from sysbench.commands import artefacts
@@ -74,10 +71,7 @@ def _read_artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None
 
 
 def _load_sides(options: CompareOptions) -> tuple[Side, Side, bool]:
-    """Load both sides, and return whether they are the two arms of one `--ab` comparison.
-
-    Raises LogError if a run is missing or cannot be read.
-    """
+    """Load both sides, and return whether they are the two arms of one `--ab` comparison."""
     from sysbench.log import runs
 
     assert options.a is not None

@@ -77,12 +77,10 @@ class MemoryComparison(Frozen):
 
     @property
     def a(self) -> int:
-        """Bytes in A."""
         return self.a_bytes
 
     @property
     def b(self) -> int:
-        """Bytes in B."""
         return self.b_bytes
 
 
@@ -136,7 +134,6 @@ class CellComparison(Frozen):
 
     @property
     def numbers(self) -> Sequence[MemoryComparison | AmountComparison]:
-        """Memory and all other numbers without samples."""
         return [*self.memory, *self.amounts]
 
 
@@ -184,7 +181,6 @@ class GateRecord(Frozen):
 
     @property
     def holds(self) -> bool:
-        """Whether B passes the gate."""
         return not self.failed and not (self.strict and self.undecided)
 
 
@@ -271,10 +267,6 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
 
 
 def _match_cells(axes_by_kind: Mapping[Kind, tuple[Sequence[Axes], Sequence[Axes]]]) -> dict[Kind, Matching]:
-    """Match the cells of each command; raises NoMatchingCellsError if no command has matching cells.
-
-    `axes_by_kind` has the axes of all cells of A and of B.
-    """
     matchings: dict[Kind, Matching] = {}
     no_match: NoMatchingCellsError | None = None
     for kind, (a_cells, b_cells) in axes_by_kind.items():
@@ -417,7 +409,6 @@ def _left_over_cells(arm: Arm, side: Side, other: Side, matchings: dict[Kind, Ma
 
 
 def _geometric_means(cells: Sequence[CellComparison]) -> Iterator[GeometricMean]:
-    """Yield the mean of each time over the cells that cautions do not exclude."""
     grouped: dict[tuple[Kind, str], list[TimeComparison]] = {}
     for cell in cells:
         for time in cell.times:
@@ -488,7 +479,6 @@ def apply_gate(comparison: Comparison, share: float, *, strict: bool = False) ->
 
 
 def has_failed_in_b(cell: CellComparison) -> bool:
-    """Whether A measured the cell and B could not."""
     return cell.a_outcome == "ok" and cell.b_outcome in FAILING_OUTCOMES
 
 

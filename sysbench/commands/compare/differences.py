@@ -65,7 +65,6 @@ def _common_targets(a: Iterable[str], b: Iterable[str]) -> list[str]:
 
 
 def _digests_by_target(side: Side) -> dict[str, list[str]]:
-    """Return the distinct hashes of the files of the user's code, by reference."""
     digests: dict[str, dict[str, None]] = {}
     for file in (file for record in side.records for cell in record.cells for file in cell.code_files):
         if file.sha256 is not None:
@@ -108,7 +107,6 @@ def _device_names(record: Record) -> str | None:
 
 
 def _short_commit(commit: str | None) -> str | None:
-    """Abbreviate the hash of a commit, but keep the suffix of a modified checkout."""
     if commit is None:
         return None
     digits, separator, suffix = commit.partition("-")
@@ -149,7 +147,6 @@ def machine_obstacles(a: Side, b: Side, across: Sequence[str]) -> list[Obstacle]
 
 
 def _machines_by_identity(side: Side) -> dict[tuple[str, ...], str]:
-    """Return descriptions of the machines on which a side was measured, keyed by identity."""
     hosts = [record.environment.host for record in side.records if any(map(_is_measured, record.cells))]
     return {
         (

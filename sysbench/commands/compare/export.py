@@ -23,7 +23,6 @@ MODES: Final = {"inference": "inference", "forward": "inference"}
 
 
 def export_text(comparison: Comparison, export_format: Export) -> str:
-    """Return the comparison in one of the formats, with a final newline."""
     return theme.encodable(theme.without_control_characters(_FORMATS[export_format](comparison)), "utf-8") + "\n"
 
 

@@ -27,10 +27,7 @@ def load_side(name: str, files: Mapping[int, Path]) -> Side:
 
 
 def compare_sides(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Comparison:
-    """Compare two sides, and apply the gate if there is one.
-
-    Raises the same exceptions as `comparison.compare`, and UsageError if the gate has nothing to check.
-    """
+    """Compare two sides, and apply the gate if there is one."""
     from sysbench.commands.compare import comparison
     from sysbench.commands.compare.comparison import apply_gate
     from sysbench.commands.compare.tables import MAX_CELLS_WITH_PHASES
@@ -47,7 +44,6 @@ def compare_sides(a: Side, b: Side, options: CompareOptions, *, paired: bool) ->
 
 
 def show(comparison: Comparison, options: CompareOptions) -> None:
-    """Print the comparison in the selected format, and write the JSON file and the job summary if requested."""
     from sysbench.commands.compare import tables as compare_tables
     from sysbench.render.output import results, show_sheet
 
@@ -75,7 +71,6 @@ def show(comparison: Comparison, options: CompareOptions) -> None:
 
 
 def _summarize(comparison: Comparison, names: Sequence[str]) -> None:
-    """Append the comparison to GitHub's job summary; raises UsageError outside a job, OutputError if writing fails."""
     from sysbench.commands.compare import tables as compare_tables
     from sysbench.log.storage import cannot_write
     from sysbench.render import theme

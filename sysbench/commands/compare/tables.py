@@ -53,14 +53,12 @@ MAX_LISTED = 8
 
 
 def sheet(comparison: Comparison, names: Iterable[str] = ()) -> Sheet:
-    """Return the complete output for a comparison; raises UsageError for an unknown or empty table."""
     return Sheet(
         subject=subject(comparison), tables=tuple(tables_for(comparison, names)), remarks=tuple(_remarks(comparison))
     )
 
 
 def subject(comparison: Comparison) -> tuple[str, ...]:
-    """Return the title: `compare` and the names of both sides."""
     sides = zip((comparison.a, comparison.b), _sources(comparison.cells), strict=True)
     titles = (title_with_source(_side_title(side), source) for side, source in sides)
     return ("compare", *(f"{arm} {title}" for arm, title in zip("AB", titles, strict=True)))
@@ -71,13 +69,11 @@ def _side_title(side: SideRecord) -> str:
 
 
 def _sources(cells: Iterable[CellComparison]) -> tuple[MemorySource, MemorySource]:
-    """Return the sources of the memory of A and of B."""
     simulated = [(cell.a_simulated, cell.b_simulated) for cell in cells]
     return memory_source([a for a, _ in simulated]), memory_source([b for _, b in simulated])
 
 
 def refuse_unknown_tables(names: Iterable[str]) -> None:
-    """Raise UsageError for the first unknown table."""
     for name in names:
         if name not in TABLES:
             raise UsageError(f"--tables {unknown(name, 'a table', TABLES)}")
@@ -104,7 +100,6 @@ def tables_for(comparison: Comparison, names: Iterable[str] = ()) -> Tables:
 
 
 def differences_table(comparison: Comparison) -> Tables:
-    """Return the table of differences in configuration and environment."""
     if not comparison.differences:
         return []
     columns = (Column("what", ""), Column("a", "A", elastic=True), Column("b", "B", elastic=True))
@@ -113,12 +108,10 @@ def differences_table(comparison: Comparison) -> Tables:
 
 
 def verdicts_table(comparison: Comparison) -> Tables:
-    """Return the times with verdicts, in one table per command."""
     return [table for kind in _kinds(comparison) for table in _time_tables(comparison, kind, headline=True)]
 
 
 def parts_table(comparison: Comparison) -> Tables:
-    """Return all other times, such as the phases of a step, in one table per command."""
     return [table for kind in _kinds(comparison) for table in _time_tables(comparison, kind, headline=False)]
 
 
@@ -155,7 +148,6 @@ def _time_tables(comparison: Comparison, kind: str, *, headline: bool) -> Tables
 
 
 def _percent(share: float) -> str:
-    """Format a share as the user writes it: `3 %`, `0.5 %`."""
     return f"{share * 100:.4g} %"
 
 
@@ -199,7 +191,6 @@ def predictions_table(comparison: Comparison) -> Tables:
 def _table_of_kind(
     comparison: Comparison, kind: str, table: Table, rows: Callable[[CellComparison], Iterable[tuple[Cell, ...]]]
 ) -> Table:
-    """Return the table with the rows of each cell of a command, after columns for the axes in which the cells vary."""
     cells = [cell for cell in comparison.cells if cell.kind == kind]
     axes = varying_axes([cell.axes for cell in cells])
     return replace(
@@ -270,7 +261,6 @@ def _number_row(number: MemoryComparison | AmountComparison) -> tuple[Cell, ...]
 
 
 def left_over_table(comparison: Comparison) -> Tables:
-    """Return the table of cells that only one side has."""
     if not comparison.left_over:
         return []
     axes = _left_over_axes(comparison)
@@ -294,7 +284,6 @@ def left_over_table(comparison: Comparison) -> Tables:
 
 
 def _left_over_axes(comparison: Comparison) -> tuple[str, ...]:
-    """Return the axes that tell the cells that only one side has from each other, and from the compared cells."""
     left_over = [each.axes for each in comparison.left_over]
     kinds = {each.kind for each in comparison.left_over}
     every_cell = [*left_over, *(cell.axes for cell in comparison.cells if cell.kind in kinds)]
@@ -308,7 +297,6 @@ def _left_over_axes(comparison: Comparison) -> tuple[str, ...]:
 
 
 def cells_table(comparison: Comparison) -> Tables:
-    """Return one table with a row for every number of every cell: times in seconds, memory in bytes."""
     axes = varying_axes([{**cell.axes, "kind": cell.kind} for cell in comparison.cells])
     marked = any(cell.a_simulated or cell.b_simulated for cell in comparison.cells)
     has_amounts = any(cell.amounts for cell in comparison.cells)
@@ -389,7 +377,6 @@ def _remarks(comparison: Comparison) -> Iterator[Remark]:
 
 
 def _time_findings(comparison: Comparison) -> Iterator[str]:
-    """Describe the mean of each command's times, or say that it cannot be decided because cautions exclude cells."""
     yield from map(_describe_mean, comparison.geometric_means)
     names = labels([(cell.kind, cell.axes) for cell in comparison.cells])
     for kind in _kinds(comparison):
@@ -407,7 +394,6 @@ def _time_findings(comparison: Comparison) -> Iterator[str]:
 
 
 def _describe_sameness(comparison: Comparison) -> str:
-    """Say that no differences are known, and what was not compared because it is not recorded."""
     code = f", same file of {', '.join(comparison.same_code)}" if comparison.same_code else ""
     unknown_code = [
         *(["modules that it imports"] if code else []),
@@ -418,10 +404,7 @@ def _describe_sameness(comparison: Comparison) -> str:
 
 
 def _describe_mean(mean: GeometricMean) -> str:
-    """Describe a mean: `time: the step takes 0.85× as long in B as in A (geometric mean of 2 cells); verdicts: 2 SAME`.
-
-    If all verdicts are AMBIGUOUS, no difference was resolved, and the ratio comes last.
-    """
+    """`time: the step takes 0.85× as long in B as in A (geometric mean of 2 cells); verdicts: 2 SAME`."""
     several = mean.cells > 1
     ratio = units.ratio(mean.ratio)
     counts = ", ".join(f"{count} {verdict}" if several else verdict for verdict, count in mean.verdicts.items())
@@ -436,7 +419,6 @@ def _describe_mean(mean: GeometricMean) -> str:
 
 
 def _prediction_findings(comparison: Comparison) -> Iterator[str]:
-    """Describe the ratio of the predicted steps of each command; for attention, of forward and of backward."""
     ratios: dict[tuple[str, str], list[float]] = {}
     for cell in comparison.cells:
         has_step = any(each.quantity == "step" for each in cell.predictions)
@@ -451,7 +433,6 @@ def _prediction_findings(comparison: Comparison) -> Iterator[str]:
 
 
 def _number_findings(comparison: Comparison) -> Iterator[str]:
-    """Describe the changes of exact memory peaks, and of all other exact numbers of each command."""
     peaks = [(cell, memory) for cell in comparison.cells for memory in cell.memory if memory.exact and memory.a]
     if peaks:
         label = memory_label(*_sources(cell for cell, _ in peaks))
@@ -489,7 +470,6 @@ def summary_line(comparison: Comparison) -> str:
 
 
 def _incomparable_notes(comparison: Comparison) -> Iterator[Remark]:
-    """Yield a note for each command whose successful cells have nothing to compare."""
     for kind in _kinds(comparison):
         empty = [
             cell
@@ -536,11 +516,7 @@ def _gate_remarks(comparison: Comparison) -> Iterator[Remark]:
 
 
 def _gate_verdict(comparison: Comparison, gate: GateRecord) -> str:
-    """Describe the result of the gate, including the times that are undecided.
-
-    For example: `gate passed: no regression of more than 3 % was found among 2 times and 1 peak, but 1 of them has too
-    few samples to rule one out`.
-    """
+    """Describe the result of the gate, including the times that are undecided."""
     checked = _checked_by_gate(comparison)
     regression = f"more than {_percent(gate.share)}"
     if gate.failed:
@@ -563,10 +539,7 @@ def _have(count: int) -> str:
 
 
 def _checked_by_gate(comparison: Comparison) -> str:
-    """Say where the gate looked: `among 2 times, 1 peak and 1 cell without a result in B`, `in the one time compared`.
-
-    Never `in 1 time`, which reads as on one occasion.
-    """
+    """`among 2 times, 1 peak and 1 cell without a result in B`, `in the one time compared`."""
     times = sum(time.headline for cell in comparison.cells for time in cell.times)
     peaks = sum(memory.exact for cell in comparison.cells for memory in cell.memory)
     numbers = sum(is_gated(amount) for cell in comparison.cells for amount in cell.amounts)
@@ -581,6 +554,5 @@ def _checked_by_gate(comparison: Comparison) -> str:
 
 
 def _first_sentences(sentences: Sequence[str], max_count: int) -> list[str]:
-    """Return the first `max_count` sentences, followed by the number of omitted ones if there are any."""
     omitted = len(sentences) - max_count
     return [*sentences[:max_count], *([f"{omitted} more"] if omitted > 0 else [])]

@@ -115,10 +115,7 @@ def _processor(facts: Facts) -> Iterator[Advice]:
 
 
 def _suggest_fewer_threads(threads: int | None, cores: int, load: float) -> str:
-    """Return a suggestion to use fewer threads; empty if there is only one thread.
-
-    All threads of a step wait for the thread that shares its core with another process.
-    """
+    """Return a suggestion to use fewer threads; empty if there is only one thread."""
     if threads is None or threads < 2:
         return ""
     free_cores = max(1, min(threads, cores) - round(load))

@@ -411,7 +411,6 @@ def _figures(facts: Facts) -> Prospect:
 
 
 def _parse_version(version: str) -> tuple[int, int]:
-    """Parse a version such as `9.0` to (9, 0); anything else to (0, 0)."""
     major, _, minor = version.partition(".")
     minor = minor.partition(".")[0]
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)

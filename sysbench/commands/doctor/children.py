@@ -72,7 +72,6 @@ class ChildProcess:
         raise NoAnswerError(f"{self._program} {end}" + (f": {last_line[:MAX_STDERR_CHARACTERS]}" if last_line else ""))
 
     def close(self) -> None:
-        """Kill the process and all its children."""
         if self._process is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -115,7 +114,6 @@ class VersionQuery:
         return {"path": self.path, "version": find_version(output), "problem": None}
 
     def close(self) -> None:
-        """Kill the program if it is still running."""
         if self._child is not None:
             self._child.close()
 

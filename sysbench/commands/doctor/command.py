@@ -62,7 +62,6 @@ def doctor(
 
 
 def _examine(examination: Examination, console: Console | None) -> DoctorRecord:
-    """Examine the machine, and show every part on `console` as soon as it is known; torch comes last."""
     from datetime import UTC, datetime
 
     from sysbench.commands.doctor import screen

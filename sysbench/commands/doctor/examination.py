@@ -60,25 +60,21 @@ class Examination:
         self._resources.close()
 
     def host(self) -> HostSection:
-        """Examine the machine, except its GPUs."""
         from sysbench.commands.doctor import host_survey
 
         return host_survey.survey()
 
     def nvml(self) -> NvmlSection:
-        """Return the answers of NVIDIA's driver."""
         from sysbench.commands.doctor.record import NvmlSection
 
         return _parse_section(NvmlSection, self._nvml)
 
     def torch(self) -> TorchSection:
-        """Return the answers of torch, which take longest."""
         from sysbench.commands.doctor.record import TorchSection
 
         return _parse_section(TorchSection, self._torch)
 
     def tools(self) -> ToolsSection:
-        """Look for the programs and files that some options need."""
         from sysbench.commands.doctor.questions import Questions
         from sysbench.commands.doctor.record import Tool, ToolsSection
         from sysbench.spec.extras import installed_version
@@ -96,7 +92,6 @@ class Examination:
         return found.model_copy(update={"unknown": questions.unknown})
 
     def allocator(self) -> AllocatorSection:
-        """Check the settings of CUDA's allocator."""
         from sysbench.commands.doctor.questions import check_allocator_settings
 
         return check_allocator_settings()

@@ -42,7 +42,6 @@ _READING_FIELDS: Final = {
 
 
 def main() -> None:
-    """Print the survey."""
     sys.stdout.write(json.dumps(survey()) + "\n")
 
 

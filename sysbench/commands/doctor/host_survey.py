@@ -77,7 +77,6 @@ def quota_cores(root: Path) -> float | None:
 
 
 def _governor(root: Path) -> str | None:
-    """Return the frequency governor of the first core, e.g. `performance` or `powersave`."""
     text = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     return text.strip() or None if text else None
 

@@ -34,20 +34,17 @@ _TONES: dict[Works, Tone] = {"yes": "good", "partly": "doubtful", "no": "bad", "
 
 
 def heading(host: HostSection) -> RenderableType:
-    """Return the heading: `sysbench 0.1.0 · hostname`."""
     name = host.system.hostname if host.system else ""
     return SheetView(Sheet(tuple(filter(None, (f"sysbench {VERSION}", name))), ()))
 
 
 def machine(host: HostSection) -> RenderableType:
-    """Render the facts about the machine, except its GPUs."""
     return _facts(
         "machine", [*_system(host), *_cores(host), *_memory(host), *_environment(host), *_unknown_fields(host)]
     )
 
 
 def gpus(nvml: NvmlSection) -> RenderableType:
-    """Render the facts about NVIDIA's driver and its GPUs."""
     driver = f"{nvml.driver}, supports CUDA up to {nvml.cuda}" if nvml.driver and nvml.cuda else nvml.driver
     facts: list[Fact] = [("driver", driver or "none (no libnvidia-ml.so.1)")] if not nvml.unknown or driver else []
     for state in nvml.gpus:
@@ -56,7 +53,6 @@ def gpus(nvml: NvmlSection) -> RenderableType:
 
 
 def tools(section: ToolsSection, allocator: AllocatorSection) -> RenderableType:
-    """Render the programs that some options need, and the allocator's settings."""
     facts = [
         *_tool("nsys", section.nsys),
         *_tool("C", section.c_compiler),
@@ -69,7 +65,6 @@ def tools(section: ToolsSection, allocator: AllocatorSection) -> RenderableType:
 
 
 def _clusters(section: ToolsSection) -> str:
-    """List the programs that can start processes on several machines; sysbench needs none of them."""
     version_by_name = {
         "torchrun": section.torchrun,
         "SLURM": section.sbatch,
@@ -84,7 +79,6 @@ def _clusters(section: ToolsSection) -> str:
 
 
 def torch(section: TorchSection) -> RenderableType:
-    """Render the facts about torch."""
     facts: list[Fact] = []
     if section.version:
         build = (
@@ -117,7 +111,6 @@ def torch(section: TorchSection) -> RenderableType:
 
 
 def prospects(items: Sequence[Prospect]) -> RenderableType:
-    """Render a table of commands and options: whether each one works, the reason, and the remedy."""
     columns = (Column("what", "", wraps=True), Column("works", ""), Column("reason", "", wraps=True))
     rows = []
     for each in items:
@@ -127,7 +120,6 @@ def prospects(items: Sequence[Prospect]) -> RenderableType:
 
 
 def advice(items: Sequence[Advice]) -> RenderableType:
-    """Render each piece of advice, with its remedy on a line below."""
     return SheetView(Sheet((), (), tuple(Remark("caution", each.message, each.remedy) for each in items)))
 
 
@@ -235,7 +227,6 @@ def _unknown_fields(section: Section) -> Iterator[Fact]:
 
 
 def _field_label(field: str) -> str:
-    """Return a field's name without its unit: `sm_clock_hz` becomes `sm clock`."""
     label = field
     for unit in ("_bytes", "_hz", "_w", "_c", "_j"):
         label = label.removesuffix(unit)
@@ -247,7 +238,6 @@ def _join(*words: str | None) -> str:
 
 
 def _facts(title: str, facts: Iterable[Fact]) -> SheetView:
-    """Return a table of names and values; unknown values stand out."""
     columns = (Column("name", ""), Column("value", "", wraps=True))
     rows = []
     for name, value in facts:

@@ -37,7 +37,6 @@ Combination = tuple[Change, ...]
 
 
 def changed(question: FitCell, combination: Combination) -> FitCell:
-    """Return the question with these changes of its step."""
     return question.model_copy(update=dict(itertools.chain(*(change.fields for change in combination))))
 
 
@@ -65,7 +64,6 @@ def _of_axis(question: FitCell, name: str, axis: Axis) -> Iterator[Change]:
 
 
 def _is_turned(question: FitCell, name: str) -> bool:
-    """Return whether an axis has another value than its default."""
     return bool(question.axis_value(name) != value_if_not_stored(ModelSpec.model_fields[name]))
 
 

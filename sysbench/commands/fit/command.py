@@ -6,6 +6,7 @@ import typer
 
 from sysbench.commands import running
 from sysbench.commands.fit.spec import FitOptions, FitSpec
+from sysbench.commands.prediction_checks import refuse_cost_without_price
 from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
@@ -41,15 +42,12 @@ def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
 
 
 def refuse_unsupported_files(options: FitOptions) -> None:
-    """Raise UsageError if a figure is requested in an unknown format."""
     running.refuse_unsupported_figure(options.figure)
 
 
 def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run the search and write the figure; with `--gate`, exit with GATE_EXIT_CODE if the step does not fit.
-
-    Raises the exceptions of `running.run_cells`.
-    """
+    """Run the search and write the figure; with `--gate`, exit with GATE_EXIT_CODE if the step does not fit."""
+    refuse_cost_without_price(options.columns, spec.price, spec.gpus)
     record = running.run_cells(spec, options, surroundings)
     files = []
     if options.figure is not None and any(cell.trials for cell in record.cells):

@@ -12,12 +12,10 @@ from sysbench.spec import hardware
 
 
 def verdict(trial: Trial) -> str:
-    """Return whether a step fits, in words."""
     return "fits" if trial.is_safe else "barely fits" if trial.fits else "does not fit"
 
 
 def of_run(record: FitRecord) -> Iterator[Statement]:
-    """Yield the answer for each GPU, and what holds for all of them."""
     for cell in record.cells:
         found = list(suggestions(cell))
         for gpu in cell.gpus:
@@ -52,7 +50,6 @@ def _best(found: Suggestions) -> str:
 
 
 def _nothing_fits(cell: FitCellRecord, gpu: str) -> Iterator[str]:
-    """Yield the nearest miss, and what it would take."""
     miss = nearest_miss(cell.trials, gpu)
     if miss is None:
         return

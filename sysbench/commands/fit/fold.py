@@ -13,7 +13,6 @@ from sysbench.log.events import Event
 
 
 def fold(events: Iterable[Event]) -> FitRecord:
-    """Build the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell_record)
     return FitRecord(**run_record.run_fields(run), cells=cells)
 

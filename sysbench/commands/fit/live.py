@@ -40,17 +40,14 @@ class FitScreen(CellScreen[FitState]):
 
     @staticmethod
     def result(cell: CellState) -> str:
-        """Return the number of combinations that were tried, and how many of them fit."""
         if not cell.tried:
             return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
         return f"{len(cell.tried)} combinations tried, {sum(each.fits for each in cell.tried)} fit"
 
     def where(self, cell: CellState) -> str:
-        """Return the simulated GPUs."""
         return f"simulated for {', '.join(cell.cell.on)}"
 
     def progress(self, cell: CellState) -> Progress:
-        """Return what was tried last."""
         if not cell.tried:
             return Progress()
         last = cell.tried[-1]

@@ -31,11 +31,7 @@ STATE = ("parameters", "gradients", "optimizer state")
 
 
 def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
-    """Answer the question of the cell; `device` and `artifact` are not used.
-
-    Raises UnavailableError if the step as asked cannot be simulated. A combination that cannot be simulated is left
-    out.
-    """
+    """Answer the question of the cell; `device` and `artifact` are not used."""
     yield stage_entered(cell.key, "simulating")
     first = SimulatedStep(cell.step, cell.on[0], with_modules=True)
     yield from first.recording.model_events(cell.key)
@@ -114,7 +110,6 @@ class Simulations:
 
 
 def _unlimited(step: ModelCell, gpu: str, *, with_modules: bool = False) -> Replay:
-    """Return the replay of a step on a GPU like this one with enough memory."""
     replay, _ = SimulatedStep(step, gpu, with_modules=with_modules, memory_bytes=UNLIMITED_BYTES).memory
     return replay
 

@@ -10,6 +10,7 @@ from sysbench.commands.fit.spec import FitCell
 from sysbench.log.events import Event
 from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import ModelCellRecord, RunRecord
+from sysbench.log.training import Training, of_prediction, training
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Count, PerSecond, Signed
 
@@ -104,17 +105,17 @@ class FitCellRecord(ModelCellRecord):
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The GPUs for which there is an answer."""
         return tuple(dict.fromkeys(trial.gpu for trial in self.trials))
 
     def asked(self, gpu: str) -> Trial:
-        """Return the step as asked, on a GPU."""
         return next(trial for trial in self.trials if trial.gpu == gpu and not trial.changes)
 
-    def cost(self, trial: Trial, tokens: int) -> float | None:
-        """Return the price of training on this many tokens; None without a price or a predicted time."""
+    def training(self, trial: Trial, tokens: int) -> Training | None:
+        """Return the training on this many tokens; None without a predicted time."""
+        if trial.step is None:
+            return None
         price = self.price_per_hour.get(trial.gpu)
-        return price * trial.ranks * tokens / trial.tokens_per_s / 3600 if price and trial.tokens_per_s else None
+        return training(of_prediction(trial.step), tokens, trial.tokens, trial.ranks, price)
 
 
 class FitRecord(RunRecord[FitCellRecord]):

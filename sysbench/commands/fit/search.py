@@ -80,7 +80,6 @@ class Search:
             yield from filter(None, tried)
 
     def fits(self, combination: Combination, gpu: str) -> bool:
-        """Return whether a combination was simulated and fits on a GPU."""
         outcome = self._outcomes.get((combination, gpu))
         return outcome is not None and outcome.fits
 
@@ -104,10 +103,7 @@ class Search:
                 yield from self._try_more(combination, costly, gpu, MAX_CHANGES - 1)
 
     def _starts(self, speedups: Sequence[Change], gpu: str) -> list[Combination]:
-        """Return the combinations of speed-ups that no other one beats.
-
-        Where the state alone is too large, they were not simulated, and all speed-ups together are the start.
-        """
+        """Return the combinations of speed-ups that no other one beats."""
         outcomes = {
             combination: outcome
             for combination in [(), *_combinations(speedups, len(speedups))]
@@ -143,7 +139,6 @@ class Search:
                 yield from self._try((*start, *more), gpu)
 
     def _fits_with_less(self, start: Combination, more: Combination, gpu: str) -> bool:
-        """Return whether the step fits without some of these changes, or with milder ones."""
         if len(more) > 1 and self._fits_somehow(start, gpu):
             return True
         return any(
@@ -164,7 +159,6 @@ class Search:
         return fastest_s is not None and self._at_least_s(start, more, gpu) >= fastest_s
 
     def _at_least_s(self, start: Combination, more: Combination, gpu: str) -> float:
-        """Return the time that the step takes with fewer or milder changes, as far as it is known."""
         outcome = self._outcomes.get(((*start, *more), gpu))
         if outcome is not None:
             return outcome.step_s
@@ -190,7 +184,6 @@ class Search:
         return kept != combination and outcome is not None and not outcome.state_fits
 
     def _fits_somehow(self, combination: Combination, gpu: str) -> bool:
-        """Return whether a combination fits by itself, or with a change that needs no other trace."""
         replays = [change for change in self.changes if change.replays]
         return any(self.fits(each, gpu) for each in (combination, *((*combination, change) for change in replays)))
 
@@ -216,7 +209,6 @@ def _with_less(more: Combination) -> Iterator[Combination]:
 
 
 def _combinations(changes: Sequence[Change], most: int) -> Iterator[Combination]:
-    """Yield all combinations of up to `most` changes, at most one of each group, small ones first."""
     for size in range(1, most + 1):
         for combination in itertools.combinations(changes, size):
             if len({change.group for change in combination}) == size:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from sysbench.errors import unknown
 from sysbench.spec import hardware
@@ -66,19 +66,16 @@ class FitCell(ModelCell):
 
     @property
     def ranks_unsupported_reason(self) -> str | None:
-        """Why the step cannot have several ranks; None if it can."""
         if self.ranks > NODE_RANKS:
             return f"fit knows no network between nodes; at most {NODE_RANKS}"
         return None
 
     @property
     def step(self) -> ModelCell:
-        """The training step as asked, on a GPU."""
         fields = {name: getattr(self, name) for name in GridCell.model_fields}
         return ModelCell(**{**fields, "device": "cuda"}, mode=self.mode)
 
     def problem(self, device: Any) -> str | None:
-        """Return why this step cannot be simulated, or None if it can."""
         if self.execution == "compiled":
             return "--execution compiled cannot be simulated: what the compiler saves is known only after it has run"
         return super().problem(device)
@@ -126,8 +123,7 @@ class FitSpec(ModelSpec):
         Field(default=None, ge=1, description="Tokens of the whole training, such as 1B: adds its hours and its cost.")
     )
     price: Annotated[
-        dict[str, PositiveFloat],
-        BeforeValidator(hardware.parse_prices),
+        hardware.Prices,
         Option(metavar="GPU=PRICE,…", panel=QUESTION, common=True),
     ] = Field(default={}, description="Price of a GPU hour in any currency: h100=2.5,4090=0.4.")
 
@@ -164,7 +160,6 @@ class FitSpec(ModelSpec):
         return self
 
     def cells(self) -> Iterator[FitCell]:
-        """Yield the one cell of the question."""
         for point in self.grid():
             if self.tokens_per_step is not None:
                 point["grad_accum"] = self.tokens_per_step // (self.batch[0] * self.ctx[0] * self.ranks[0])

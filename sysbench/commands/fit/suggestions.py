@@ -45,7 +45,6 @@ class Suggestions:
         return next((trial for trial in self.trials if trial.is_safe), self.trials[0])
 
     def words(self, trial: Trial) -> str:
-        """Return the changes of a suggestion that not all have in common."""
         own = {name: value for name, value in trial.changes.items() if name not in self.shared_changes}
         return words(own) or "nothing else"
 

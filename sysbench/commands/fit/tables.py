@@ -14,7 +14,8 @@ from sysbench.commands.fit.record import Cause, FitCellRecord, FitRecord, Trial
 from sysbench.commands.fit.spec import FitSpec
 from sysbench.commands.fit.suggestions import Suggestions, command, suggestions, words
 from sysbench.log.predictions import INTERVAL
-from sysbench.render import remarks
+from sysbench.log.training import Training
+from sysbench.render import remarks, training_columns
 from sysbench.render.declared import DeclaredTable, Field, build_tables, leading_fields
 from sysbench.render.table import Cell, Measure, Remark, Sheet, Table, Word
 from sysbench.spec.run import Selection
@@ -26,7 +27,6 @@ MILLION = 1_000_000
 
 
 def sheet(record: FitRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     chosen = tuple(names)
     tables = (
         build_tables(TABLES, record, chosen)
@@ -46,8 +46,6 @@ def sheet(record: FitRecord, names: Iterable[str] = (), selection: Selection | N
 
 
 class _Row(NamedTuple):
-    """A step on a GPU, with the question that it belongs to."""
-
     cell: FitCellRecord
     trial: Trial
     number: int = 0
@@ -65,20 +63,15 @@ def _spare(row: _Row) -> Measure:
     return Measure(row.trial.margin_bytes, tone=tone)  # type: ignore[arg-type]
 
 
-def _cost(row: _Row) -> Cell:
-    """Return the price of the whole training, or else of a million tokens."""
-    cost = row.cell.cost(row.trial, row.cell.training_tokens or MILLION)
+def _training(row: _Row) -> Training | None:
+    """Return the whole training; None without its tokens, or without a predicted time."""
+    return row.cell.training(row.trial, row.cell.training_tokens) if row.cell.training_tokens else None
+
+
+def _cost_of_million(row: _Row) -> Cell:
+    found = row.cell.training(row.trial, MILLION)
+    cost = found.cost.point if found and found.cost else None
     return Measure(cost, text=units.with_digits(cost)) if cost is not None else None
-
-
-def _duration(row: _Row) -> Cell:
-    step, tokens = row.trial.step, row.cell.training_tokens
-    if step is None or tokens is None:
-        return None
-    steps = tokens / row.trial.tokens
-    point_s, low_s, high_s = (steps * each_s for each_s in (step.point_s, step.low_s, step.high_s))
-    text = f"{units.duration(point_s)} ({units.duration(low_s)}–{units.duration(high_s)})"
-    return Measure(point_s, low=low_s, high=high_s, text=text)
 
 
 def _has_goal(part: FitRecord | Suggestions) -> bool:
@@ -98,13 +91,12 @@ _NUMBERS = (
         optional=True,
         importance=3,
     ),
-    Field("training", "training", "s", get=_duration, optional=True),
-    Field("cost", "cost", "number", get=_cost, optional=True, when=_has_goal),
+    *training_columns.fields(_training),
     Field(
         "million_tokens",
         "per million tokens",
         "number",
-        get=_cost,
+        get=_cost_of_million,
         optional=True,
         when=lambda part: not _has_goal(part),
     ),
@@ -122,12 +114,15 @@ def _asked(record: FitRecord) -> Iterator[_Row]:
 
 def _asked_notes(record: FitRecord) -> Iterator[str]:
     trials = [row.trial for row in _asked(record)]
+    prices = {gpu for cell in record.cells for gpu in cell.price_per_hour}
     yield "memory: what a GPU must have, with CUDA's context and the allocator's cache"
     if _has_times(trials):
         yield INTERVAL
     for trial in trials:
         if trial.step is None:
             yield f"{trial.gpu}: no times, because its rates are unknown; the order is that of an a100-80gb"
+    if _has_goal(record):
+        yield from training_columns.missing_prices(prices, [trial.gpu for trial in trials if trial.step])
 
 
 ASKED = DeclaredTable(
@@ -261,5 +256,4 @@ TABLES: dict[str, Callable[[FitRecord], list[Table]]] = {
 
 
 def default_tables(spec: FitSpec) -> tuple[str, ...]:
-    """Return all tables; those with changes are shown only where there are any."""
     return tuple(TABLES)

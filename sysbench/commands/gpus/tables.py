@@ -26,7 +26,6 @@ _RATE_UNITS: dict[str, Unit] = {
 
 
 def gpu_list(gpus: Sequence[Hardware]) -> Sheet:
-    """Return a row for each GPU."""
     columns = (
         Column("gpu", "GPU"),
         Column("title", "title", importance=4, elastic=True),
@@ -79,7 +78,6 @@ class _Number:
 
 
 def gpu(card: Hardware) -> Sheet:
-    """Return a row for each number that is known of one GPU."""
     columns = (
         Column("number", "number"),
         Column("value", "value", "number", importance=0),

@@ -49,7 +49,6 @@ def history(given: Given) -> None:
 
 
 def _user_confirms(spec: HistorySpec, old: Sequence[EarlierRun]) -> bool:
-    """Whether the user agrees to the removal; raises UsageError if there is no terminal to ask on."""
     if spec.yes:
         return True
     if not sys.stdin.isatty():

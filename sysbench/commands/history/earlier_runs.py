@@ -69,7 +69,6 @@ class EarlierRun:
 
     @property
     def size_bytes(self) -> int:
-        """Total size of the files."""
         return sum(path.stat().st_size for path in self.files)
 
     @property
@@ -78,7 +77,6 @@ class EarlierRun:
         return max(self.began_s, *(path.stat().st_mtime for path in self.files))
 
     def remove(self) -> None:
-        """Remove all files of the run; raises OutputError on failure."""
         try:
             if self.path.is_dir():
                 shutil.rmtree(self.path)
@@ -121,7 +119,6 @@ def cells_by_outcome(run: EarlierRun) -> dict[str, str]:
 
 
 def _read_run(directory: Path, name: str, paths: Sequence[Path]) -> EarlierRun:
-    """Return the run or directory of runs called `name`; `paths` contains the log or the record of each of its runs."""
     run_directory = directory / name
     if not run_directory.is_dir() or paths[0].stem == name:
         candidates = dict.fromkeys((paths[0].with_suffix(".jsonl"), paths[0].with_suffix(".json"), paths[0]))
@@ -183,10 +180,7 @@ def _summary_fields_of_record(path: Path) -> tuple[dict[str, Any], float, str, C
 
 
 def _summary_fields_of_log(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
-    """Return the spec, start time, status and outcomes from a log; a log without an end has the status `unfinished`.
-
-    Outcomes are counted as in the record of the log: cells that have begun are `unfinished`, the others `not run`.
-    """
+    """Return the spec, start time, status and outcomes from a log; a log without an end has the status `unfinished`."""
     spec: dict[str, Any] = {}
     began_s, status, cell_count, kind = 0.0, "unfinished", 0, ""
     outcomes: dict[str, str] = {}

@@ -19,7 +19,6 @@ _SECONDS = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 def _age_s(value: object) -> object:
-    """Convert an age such as `30d` to seconds; raises ValueError for text in another format."""
     if not isinstance(value, str):
         return value
     found = _AGE.fullmatch(value.strip())

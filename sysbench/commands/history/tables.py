@@ -21,7 +21,6 @@ _COLUMNS = (
 
 
 def run_list(runs: Sequence[EarlierRun], title: str) -> Sheet:
-    """Return a list of runs in the given order."""
     rows = tuple(
         (each.name, each.kind, each.what, _when(each), _outcome(each), Measure(each.size_bytes)) for each in runs
     )

@@ -7,5 +7,4 @@ from sysbench.log.measures import Measures, peaks, phase_times
 
 
 def measures(cell: LoopCellRecord) -> Measures:
-    """Return the times of the phases and the peaks."""
     return Measures(phase_times(cell.phases), peaks(cell.memory))

@@ -14,7 +14,6 @@ NOTABLE = 0.05
 
 
 def of_run(record: LoopRecord) -> Iterator[Statement]:
-    """Yield the share of the longest phase in a step, and the share of the step outside all phases."""
     for cell in reliable(record.cells):
         whole = cell.phases[STEP].times if cell.phases else None
         if whole is None:

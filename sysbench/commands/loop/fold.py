@@ -37,7 +37,6 @@ ARGUMENT_WORDS: Mapping[str, str] = {"a longer --warmup": "a larger warmup=", "-
 
 
 def fold(events: Iterable[Event]) -> LoopRecord:
-    """Return the record of a loop; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
     return LoopRecord(**run_fields(run), cells=cells)
 
@@ -58,7 +57,6 @@ def _cell(cell: LoopCell, seen: CellEvents, run: Run) -> LoopCellRecord:
 
 
 def _outside(steps: Sequence[StepMeasured]) -> Samples | None:
-    """Return the time of each step outside its phases; None if the phases cover the whole step or have no times."""
     found = []
     for step in steps:
         parts = [phase.wall_s for phase in step.phases.values()]

@@ -117,13 +117,11 @@ class EventCollector:
                 error.add_note(f"sysbench: {self.record.cells[0].steps} steps were measured before this{saved}")
 
     def add_event(self, event: Event) -> None:
-        """Add an event, and pass it to `progress`."""
         self._events.append(event)
         if self._progress is not None:
             self._progress(event)
 
     def enter_stage(self, stage: Stage) -> None:
-        """Begin a stage."""
         self.add_event(StageEntered(at_s=time.time(), cell=self.cell.key, stage=stage))
 
     def add_step(self, index: int, times: StepTimes, *, warmup: bool) -> None:
@@ -136,12 +134,10 @@ class EventCollector:
         self.read_sensors_when_due()
 
     def read_sensors_when_due(self) -> None:
-        """Take a sensor reading if the last one is more than a second old."""
         if time.monotonic() - self._last_reading_s > READING_INTERVAL_S:
             self.read_sensors()
 
     def read_sensors(self) -> None:
-        """Take a sensor reading."""
         self.add_event(self._sampler.read(time.time()))
         self._last_reading_s = time.monotonic()
 
@@ -157,7 +153,6 @@ class EventCollector:
 
 
 def _find_device(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
-    """Return the named device; `auto` and `cuda` mean the current GPU. Raises UsageError if there is none."""
     if name in ("auto", "cuda") and torch.cuda.is_available():
         name = f"cuda:{torch.cuda.current_device()}"
     try:

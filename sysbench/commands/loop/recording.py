@@ -102,7 +102,6 @@ class Recorder(Stopwatch):
         self._begin_next_step()
 
     def _begin_next_step(self) -> None:
-        """Start or end tracing and measuring if due, and begin the next step."""
         count = len(self._recorded_steps)
         if self._profiler is not None and not self.emits_ranges and count >= self.collector.spec.warmup:
             self._profiling.enter_context(self._profiler.recording())
@@ -117,7 +116,6 @@ class Recorder(Stopwatch):
         self.begin()
 
     def _end_trace(self) -> None:
-        """Stop tracing, and write the trace if it contains a whole step."""
         if self._profiler is None or self._trace is None or not self.emits_ranges:
             return
         self.emits_ranges = False
@@ -134,7 +132,6 @@ class Recorder(Stopwatch):
     def _add_recorded_steps(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Pass the warm-up steps and the measured steps to the account."""
         if not self._limit_reached:
             if not self._has_step_marks and self._first_phase is None:
                 self.collector.remark = NO_MARKS

@@ -80,7 +80,6 @@ class LoopCell(RunCell):
 
     @property
     def title(self) -> str:
-        """Name of the loop."""
         return self.name
 
 
@@ -109,7 +108,6 @@ class LoopSpec(RunSpec):
         return f"sysbench.{self.by}(name={self.name!r})"
 
     def cells(self) -> Iterator[LoopCell]:
-        """Yield the only cell, which is the loop."""
         fields = {name: getattr(self, name) for name in LoopCell.model_fields if name not in ("device", "threads")}
         yield LoopCell(device=self.device[0], **fields | {"max_steps": max(self.max_steps, self.steps or 1)})
 
@@ -151,5 +149,4 @@ class LoopOptions(BaseModel):
 
     @property
     def selection(self) -> Selection:
-        """The default selection: a loop has no profile."""
         return Selection()

@@ -32,7 +32,6 @@ def _phases(record: LoopRecord) -> Iterator[Row]:
 
 
 def _share(row: Row) -> float | None:
-    """Return the share of a phase in the total time of all steps; None if the steps have no times."""
     part, whole = row[2].times, row[0].phases[STEP].times
     return sum(part.samples_s) / sum(whole.samples_s) if part and whole and row[1] != STEP else None
 
@@ -92,9 +91,8 @@ CELLS = DeclaredTable(
     rows=_phases,
     leading=leading_axes(lambda record: ("name",), lambda row: row[:1]),
     columns=(
-        Field("device_name", "device name", get=lambda row: row[0].device.name if row[0].device else None),
-        Field("outcome", get=lambda row: row[0].outcome),
-        Field("phase", get=lambda row: row[1]),
+        *phase_rows.cell_columns(has_model=False),
+        phase_rows.PHASE,
         Field("samples", get=_samples),
         *phase_rows.phase_columns(),
         Field("", "tokens", "tokens_per_s", get=in_step_row(lambda cell: cell.tokens_per_s)),
@@ -109,7 +107,6 @@ TABLES = {table.name: table for table in (PHASES, MEMORY, CELLS)}
 
 
 def sheet(record: LoopRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     (cell,) = record.cells
     found = build_tables(TABLES, record, names) if names else [*PHASES(record), *MEMORY(record)]
     return Sheet(
@@ -149,5 +146,4 @@ def _why_nothing_measured(cell: LoopCellRecord) -> str:
 
 
 def usual(spec: LoopSpec) -> tuple[str, ...]:
-    """Return the names of the default tables."""
     return "phases", "memory"

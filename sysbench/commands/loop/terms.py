@@ -9,7 +9,6 @@ from sysbench.render.terms import Term
 
 
 def terms(cells: Sequence[LoopCellRecord]) -> Iterator[Term]:
-    """Yield definitions of the terms in the tables of a recorded training loop."""
     yield Term(
         "self-measured process",
         "a program timed its own training loop with marks; the bookkeeping happens between its steps, and no other "

@@ -58,10 +58,7 @@ def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
 
 
 def perform(spec: MemorySpec, options: MemoryOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run the spec and write the requested files.
-
-    Raises the same exceptions as `running.run_cells` and `Files.prepared`.
-    """
+    """Run the spec and write the requested files."""
     from sysbench.engine.provisions import Provisions
 
     with Files.prepared(spec, options) as files:
@@ -70,7 +67,6 @@ def perform(spec: MemorySpec, options: MemoryOptions, surroundings: RunSurroundi
 
 
 def validate_output_formats(options: MemoryOptions) -> None:
-    """Raise UsageError if a figure is requested in an unknown format."""
     if options.figure is not None:
         running.refuse_unsupported_figure(options.figure)
 
@@ -144,10 +140,7 @@ class Files:
             yield cls(temporary_paths, kept, figures, pages)
 
     def draw(self, record: RunRecord[MemoryCellRecord]) -> Iterator[Path]:
-        """Draw the requested files for every cell that has a snapshot.
-
-        Yields the path of each file, and of each snapshot that is kept.
-        """
+        """Draw the requested files for every cell that has a snapshot."""
         for cell in record.cells:
             rank0_path = self.snapshots.get(cell.key)
             if rank0_path is None or cell.snapshot is None:
@@ -166,7 +159,6 @@ class Files:
 
 
 def _drawing_title(record: MemoryCellRecord) -> str:
-    """Return a short description of the cell and of the rank that is drawn."""
     cell = record.cell
     words = [record.shown_cell.title.replace(", ", " · "), cell.precision, cell.mode]
     if cell.strategy is not None and cell.find != "ranks":
@@ -176,7 +168,6 @@ def _drawing_title(record: MemoryCellRecord) -> str:
 
 
 def draw(timeline: Timeline, title: str, figure: Path | None, page: Path | None) -> Iterator[Path]:
-    """Draw a timeline as a figure, a page or both, and yield the path of each."""
     from sysbench.commands.memory import page as memory_page
     from sysbench.commands.memory import timeline_figure as memory_figure
 

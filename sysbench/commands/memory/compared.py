@@ -13,7 +13,6 @@ from sysbench.spec.hardware import slug_of
 
 
 def measures(cell: MemoryCellRecord) -> Measures:
-    """Return the peaks."""
     memory = PeakRecord(
         allocated_peak_bytes=cell.peak_allocated_bytes,
         reserved_peak_bytes=cell.peak_reserved_bytes,

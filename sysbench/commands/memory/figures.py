@@ -84,7 +84,6 @@ DOES_NOT_FIT: Final = Mark("×", size=11, rise=6, weight="bold")
 
 
 def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[LazyFigure]:
-    """Yield all figures of a run, with separate figures for measured cells and for each simulated GPU."""
     sources = {cell.cell.simulate for cell in cells}
     for number, source in enumerate(dict.fromkeys(cell.cell.simulate for cell in cells), 1):
         group = [cell for cell in cells if cell.cell.simulate == source]
@@ -135,7 +134,6 @@ def _peaks_by_context(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
 
 
 def _peaks_by_phase(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
-    """Return the figure of peaks by phase, with a panel per size and context; None if there is nothing to show."""
     training = [
         cell for cell in cells_with_peak(cells) if cell.cell.mode in TRAINING_MODES and len(cell.peaks_by_phase) > 1
     ]
@@ -186,7 +184,6 @@ def _axes_label(cell: MemoryCellRecord, axis_names: Sequence[str]) -> str:
 
 
 def _bar_parts(cell: MemoryCellRecord) -> Mapping[str, int]:
-    """Return the peak by category, or as `unknown` if categories are missing; empty if the cell does not fit."""
     if cell.outcome != "ok" or not cell.peak_allocated_bytes or does_not_fit(cell):
         return {}
     return cell.by_category or {"unknown": cell.peak_allocated_bytes}
@@ -244,5 +241,4 @@ def draw(bar_panels: Sequence[BarPanel], names: Sequence[str], heading: Heading,
 
 
 def of_run(record: MemoryRecord) -> Iterator[LazyFigure]:
-    """Yield all figures of a run."""
     return figures(record.cells)

@@ -66,10 +66,7 @@ def headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
 def _by_source(
     cells: Sequence[MemoryCellRecord], *kinds: Callable[[Sequence[MemoryCellRecord]], Iterator[Statement]]
 ) -> Iterator[Statement]:
-    """Yield the findings of all `kinds` for the measured cells, then for the cells of each simulated GPU.
-
-    They rest on cells whose memory can be relied on.
-    """
+    """Yield the findings of all `kinds` for the measured cells, then for the cells of each simulated GPU."""
     groups = axes.group_ignoring(cells, "model", *(axis for axis in axes.AXES if axis != "simulate"))
     for group in groups:
         known = reliable(group, "memory")
@@ -129,7 +126,6 @@ def cells_with_peak(cells: Iterable[MemoryCellRecord]) -> list[MemoryCellRecord]
 
 
 def does_not_fit(cell: MemoryCellRecord) -> bool:
-    """Return whether the cell ran out of memory, or was found not to fit."""
     return cell.outcome == "oom" or (cell.verdict is not None and not cell.verdict.fits)
 
 
@@ -155,12 +151,10 @@ class Pair:
 
     @property
     def difference(self) -> int:
-        """Peak of `other` minus peak of `base`, in bytes."""
         return peak_bytes(self.other) - peak_bytes(self.base)
 
     @property
     def share(self) -> float:
-        """Difference of the peaks as a share of the peak of `base`."""
         return self.difference / peak_bytes(self.base)
 
 
@@ -180,11 +174,7 @@ def _compared_with_forward(pair: Pair) -> str:
 
 
 def _axis_comparison(pairs: Sequence[Pair], axis: str) -> str:
-    """Compare two values of an axis over pairs of one mode, and name the category with the largest difference.
-
-    Example: `bf16 saves up to 3.20 GiB (7.5 %) for ctx 512 and costs up to 4.70 GiB (24 %) for ctx 128, compared with
-    fp32. …`
-    """
+    """Compare two values of an axis over pairs of one mode, and name the category with the largest difference."""
     base, other = (axes.phrase(axis, cell.axis_value(axis)) for cell in (pairs[0].base, pairs[0].other))
     ordered = sorted(pairs, key=lambda pair: pair.share)
     low, high = ordered[0], ordered[-1]
@@ -213,7 +203,6 @@ def _axis_comparison(pairs: Sequence[Pair], axis: str) -> str:
 
 
 def _difference_cause(pair: Pair, *, autocast: bool, offset: bool, several: bool) -> str:
-    """Return what causes the difference of a pair: autocast's copies of the weights, or the categories that changed."""
     copies = autocast_copies_bytes(pair.other) if autocast else None
     if copies is not None:
         against = ", partly offset by smaller activations" if offset else ""
@@ -336,7 +325,6 @@ def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
 
 
 def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
-    """Yield a finding on the share of weights, gradients and optimizer state, which do not depend on the input."""
     training = [cell for cell in cells_with_peak(cells) if cell.cell.mode in TRAINING_MODES and cell.by_category]
     shares = [
         (sum(cell.by_category.get(name, 0) for name in PERSISTENT_CATEGORIES) / peak_bytes(cell), cell)
@@ -348,10 +336,7 @@ def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
 
 
 def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
-    """Yield a finding on the largest tensors and the group with the largest total in the cell with the highest peak.
-
-    Cells with a full training step are considered only if there are no others.
-    """
+    """Yield a finding on the largest tensors and the group with the largest total in the cell with the highest peak."""
     with_groups = [cell for cell in cells_with_peak(cells) if cell.largest]
     cell = max(
         [cell for cell in with_groups if cell.cell.mode not in TRAINING_MODES] or with_groups,
@@ -372,7 +357,6 @@ def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Statemen
 
 
 def _group_description(cell: MemoryCellRecord, group: AllocationGroup) -> str:
-    """Describe a group of allocations: `32 × 128.0 MiB of activations from attention.py:56`."""
     frame = group.stack[0] if group.stack else None
     line = f" from {PurePath(frame.filename.replace(chr(92), '/')).name}:{frame.line}" if frame and frame.line else ""
     many = f"{group.count} × " if group.count > 1 else ""
@@ -396,7 +380,6 @@ def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
 
 
 def _context_limits(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
-    """Yield the longest context that fits and the shortest that does not."""
     fitting = {cell.key for cell in cells_with_peak(cells)}
     without_search = [cell for cell in cells if cell.found is None]
     found = limits(without_search, "ctx", lambda cell: cell.key in fitting, does_not_fit)
@@ -411,7 +394,6 @@ def _shortage(cells: Sequence[MemoryCellRecord]) -> str:
 
 
 def _rank_limits(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
-    """Yield findings on the fewest ranks that fit and the most that do not, of the ranks that were simulated."""
     name = namer(cells, ("ranks", "strategy"))
     for row in axes.group_ignoring([cell for cell in cells if cell.found is None], "ranks", "strategy"):
         for strategy in dict.fromkeys(cell.cell.strategy for cell in row if cell.cell.strategy is not None):
@@ -472,5 +454,4 @@ def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
 
 
 def of_run(record: MemoryRecord) -> Iterator[Statement]:
-    """Yield all findings of a run."""
     return findings(record.cells)

@@ -33,7 +33,6 @@ from sysbench.log.outcomes import Caution
 
 
 def fold(events: Iterable[Event]) -> MemoryRecord:
-    """Build the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell_record)
     return MemoryRecord(**run_record.run_fields(run), cells=cells)
 
@@ -68,7 +67,6 @@ def _cell_record(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord
 
 
 def _search_result(seen: CellEvents) -> LargestRecord | None:
-    """Return the result of the cell's search with all values tried; None without a search."""
     found = seen.last(LargestFound)
     if found is None:
         return None
@@ -76,7 +74,6 @@ def _search_result(seen: CellEvents) -> LargestRecord | None:
 
 
 def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
-    """Return the fields that a cell's record and a rank's record have in common."""
     peak, gpu = seen.last(PeakMeasured), seen.last(GpuSimulated)
     snapshot = seen.last(SnapshotWritten)
     # Combine the operating system's maximum with the sampled one, because sampling misses short peaks.

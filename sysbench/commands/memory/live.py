@@ -43,7 +43,6 @@ class CellState(run_state.CellState):
 
     @property
     def capacity_bytes(self) -> int | None:
-        """Memory size of the measured or simulated GPU; None if unknown."""
         if self.gpu is not None:
             return self.gpu.memory_bytes
         return self.device.memory_bytes if self.device is not None else None
@@ -102,7 +101,6 @@ class MemoryScreen(CellScreen[MemoryState]):
 
     @staticmethod
     def result(cell: CellState) -> str:
-        """Return the result of a cell on one line."""
         return result(cell)
 
     @classmethod
@@ -111,23 +109,19 @@ class MemoryScreen(CellScreen[MemoryState]):
         return tuple(axis for axis in MODEL_AXES if axis != cell.cell.find)
 
     def where(self, cell: CellState) -> str:
-        """Return the device of a cell, or the title of the GPU that is simulated for it."""
         return f"simulated for {cell.gpu.title}" if cell.gpu is not None else super().where(cell)
 
     def progress(self, cell: CellState) -> Progress:
-        """Return the last value that a search has tried."""
         if not cell.tried or cell.found is not None:
             return Progress()
         last = cell.tried[-1]
         return Progress(texts=((f"{last.axis} {last.value} {'fits' if last.fits else 'does not fit'}", "bold"),))
 
     def details(self, canvas: Canvas) -> Iterator[Slot]:
-        """Yield the phases of the cell that was reported last."""
         if lines := self._phases(canvas.width, canvas.plain):
             yield fixed(DETAILS, [*lines, Text()], gap=True)
 
     def _phases(self, width: int, plain: bool) -> list[Text]:
-        """Return one bar per phase, scaled to the GPU's memory or to the highest peak."""
         cell = self.state.reported_cell
         if cell is None:
             return []
@@ -172,10 +166,7 @@ def bar(by_category: Mapping[str, int], total_bytes: int, full_scale_bytes: int,
 
 
 def result(cell: CellState) -> str:
-    """Return the result of a cell as text: `simulated peak 61.9 GiB, fits, 13.9 GiB left`.
-
-    Without enough memory: `simulated: does not fit, runs out at 22.6 GiB in forward, needs 13.4 GiB more`.
-    """
+    """Return the result of a cell as text: `simulated peak 61.9 GiB, fits, 13.9 GiB left`."""
     if cell.verdict is None and cell.peak is None:
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
     mark = "simulated " if cell.gpu is not None else ""
@@ -193,7 +184,6 @@ def result(cell: CellState) -> str:
 
 
 def _shortage_words(cell: CellState, verdict: VerdictReached) -> Iterator[str]:
-    """Yield where the memory of a cell runs out, at which level, and how much more the whole step needs."""
     searched_value = (
         f" with {axes.phrase(cell.found.axis, cell.found.beyond)}" if cell.found and cell.found.beyond else ""
     )

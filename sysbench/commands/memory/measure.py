@@ -41,7 +41,6 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None = None) -> I
 
 
 def _measure_by_tracking_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
-    """Measure the cell by tracking every tensor, on a device without CUDA's allocator (the CPU or MPS)."""
     if cell.execution == "compiled":
         raise UnavailableError(f"tensors inside a compiled step cannot be tracked on {device.torch_name}")
     target, unlimited_gpu = torch_device(device), Gpu(device.name, 2**50, context_bytes=0)

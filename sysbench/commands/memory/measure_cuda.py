@@ -40,8 +40,6 @@ from sysbench.spec.protocols import PROCEDURES
 
 
 class _MeasuredPeaks:
-    """Peaks of each phase of the measured step, as reported by the allocator."""
-
     def __init__(self) -> None:
         self.peaks: dict[str, tuple[int, int]] = {}
         """(allocated, reserved) bytes by phase."""
@@ -123,7 +121,6 @@ def _run_protocol(
 def _result_events(
     cell: MemoryCell, device: torch.device, timeline: Timeline, measured: _MeasuredPeaks
 ) -> Iterator[Event]:
-    """Yield the peaks reported by the allocator, with their breakdown from the allocation history."""
     # For each phase, the state at its peak in the last step that contains the phase.
     peak_states: dict[str, list[int]] = {}
     for phase in timeline.phases:
@@ -187,7 +184,6 @@ def _phase_event(
 
 
 def _allocation_groups(timeline: Timeline, state: int) -> list[AllocationGroup]:
-    """Return the groups of live allocations with the largest totals in a state of the timeline."""
     groups = []
     for group in timeline.groups(state)[:MAX_GROUPS]:
         paths = [".".join(module) for module in group.modules]

@@ -26,12 +26,10 @@ _ASSETS: Final = "memory_page"
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
-    """Write the page of a timeline; raises OutputError if that fails."""
     pages.write(path, render(timeline, title))
 
 
 def render(timeline: Timeline, title: str) -> str:
-    """Return the HTML page of a timeline."""
     data = base64.b64encode(zlib.compress(_pack(timeline), 6)).decode("ascii")
     return pages.render(_ASSETS, title=title, timeline=timeline, data=data)
 
@@ -121,7 +119,6 @@ def _header(timeline: Timeline) -> dict[str, Any]:
 
 
 def _creation_order(timeline: Timeline) -> Column:
-    """Return the positions of allocations in order of creation, the order in which the page numbers and stacks them."""
     return np.argsort(timeline.allocations.born, kind="stable")
 
 

@@ -76,7 +76,6 @@ class AllocationGroup(Frozen):
 
     @property
     def total_bytes(self) -> int:
-        """Total size of the group in bytes."""
         return self.count * self.size_bytes
 
 
@@ -235,6 +234,11 @@ class MemoryCellRecord(MemoryResults, ModelCellRecord):
     found: LargestRecord | None
     ranks: list[RankRecord] = Field(default=[], exclude_if=lambda value: not value)
     """Every rank that was measured, if there are several."""
+
+    @property
+    def device_name(self) -> str | None:
+        """Name of the device or, for a simulation, of the GPU."""
+        return self.gpu.title if self.gpu else super().device_name
 
     @property
     def shown_cell(self) -> MemoryCell:

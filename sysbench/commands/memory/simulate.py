@@ -41,10 +41,7 @@ MAX_FRAMES = 12
 
 
 def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
-    """Simulate the cell or, with `find`, the variant of the cell that the search finds.
-
-    See `commands.memory.measure.run`.
-    """
+    """Simulate the cell or, with `find`, the variant of the cell that the search finds."""
     gpu = Gpu.of(hardware.by_name(slug)).with_nccl_memory(cell.strategy, cell.ranks)
     settings = AllocatorSettings.of(cell.allocator)
     yield gpu.simulation_event(cell.key, settings)
@@ -85,11 +82,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
 def _search(
     cell: MemoryCell, axis: SearchAxis, gpu: Gpu, settings: AllocatorSettings
 ) -> Generator[Event, None, SimulatedMemory]:
-    """Search for the largest value that fits or, with the axis `ranks`, for the fewest ranks.
-
-    Returns the simulation of the value found, with stacks and modules. If no value fits, returns the simulation of the
-    smallest value, or of the most ranks, that was tried.
-    """
+    """Search for the largest value that fits or, with the axis `ranks`, for the fewest ranks."""
     if axis == "ranks":
         search = find_fewest_ranks(cell.step, gpu, cell.mode, settings)
     else:
@@ -141,7 +134,6 @@ def phase_events(cell: MemoryCell, result: SimulatedMemory, source: Source) -> I
 
 
 def breakdown_events(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[Event]:
-    """Yield the largest allocations at the peak, and the peak by module."""
     groups = [
         AllocationGroup(
             count=group.count,
@@ -158,7 +150,6 @@ def breakdown_events(cell: MemoryCell, result: SimulatedMemory, source: Source) 
 
 
 def module_memory(tree: ModuleNode) -> list[ModuleMemory]:
-    """Return all modules of a tree with their bytes, parents before children."""
     return [
         ModuleMemory(
             path=path,
@@ -171,6 +162,5 @@ def module_memory(tree: ModuleNode) -> list[ModuleMemory]:
 
 
 def write_snapshot(path: Path, content: Mapping[str, Any], cell: str) -> SnapshotWritten:
-    """Write a snapshot of the cell whose key is `cell`; raises OutputError if that fails."""
     snapshot.write(path, content)
     return SnapshotWritten(at_s=time.time(), cell=cell, path=str(path), size_bytes=path.stat().st_size)

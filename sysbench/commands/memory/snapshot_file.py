@@ -25,7 +25,6 @@ class SnapshotArtefact(TablesArtefact):
     """All allocations of a snapshot; None if only its tables are known, which have the largest groups."""
 
     def compared_with(self, other: SnapshotArtefact) -> FileComparison:
-        """Return the memory at the peak, by category and by line."""
         a, b = (side._bytes("categories", "size_bytes", "category") for side in (self, other))
         title = "memory at the peak by category"
         categories = Breakdown("categories", title, {"category": "category"}, "bytes", a, b, "all")
@@ -42,7 +41,6 @@ class SnapshotArtefact(TablesArtefact):
         return FileComparison((categories, lines), "at the peak of each side")
 
     def _bytes(self, table: str, column_name: str, *columns: str) -> dict[Key, float]:
-        """Return the sums of a column of bytes, by the values of other columns."""
         amounts: dict[Key, float] = defaultdict(float)
         for row in (row for each in self.sheet.tables if each.name == table for row in tidy(each)[1]):
             amounts[tuple(str(row.get(column) or "") for column in columns)] += float(row.get(column_name) or 0)

@@ -34,7 +34,6 @@ def sheet(timeline: Timeline, name: str, names: Iterable[str] = ()) -> Sheet:
 
 
 def _title(what: str, timeline: Timeline, inferred_data: str = "") -> str:
-    """Return the title of a table. `inferred_data` names what is inferred if the snapshot does not record it."""
     inferred = f", {inferred_data} inferred" if inferred_data and timeline.inferred else ""
     return f"{what}, simulated" if timeline.source == "simulated" else f"{what}{inferred}"
 

@@ -43,7 +43,6 @@ class MemoryCell(GridCell):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """Phases of the measured step, in order."""
         return PROCEDURES[self.mode].phases
 
     @property
@@ -58,7 +57,6 @@ class MemoryCell(GridCell):
 
     @property
     def step(self) -> ModelCell:
-        """The training step whose phases the protocol measures."""
         shared = {name: getattr(self, name) for name in GridCell.model_fields}
         if self.simulate is not None:
             shared["device"] = "cuda"  # the device of the simulated step, not of the simulating process
@@ -66,7 +64,6 @@ class MemoryCell(GridCell):
 
     @property
     def simulated(self) -> str | None:
-        """Name of the simulated GPU; None if the cell is measured."""
         return self.simulate
 
     @property
@@ -85,11 +82,9 @@ class MemoryCell(GridCell):
 
     @property
     def ranks_unsupported_reason(self) -> None:
-        """Why the cell cannot use several ranks; always None, because it can."""
         return None
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Return why this cell cannot run, or None if it can."""
         if self.simulate is not None and self.execution == "compiled":
             return (
                 "--execution compiled cannot be simulated: what the compiler saves is known only after it has run. "
@@ -168,16 +163,13 @@ class MemorySpec(ModelSpec):
 
     @property
     def is_distributed(self) -> bool:
-        """Whether any cell distributes the model over several ranks."""
         return super().is_distributed or self.find == "ranks"
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:
-        """Strategies of cells with several ranks."""
         return self.strategy or (("fsdp2",) if self.find == "ranks" else ("ddp",))
 
     def cells(self) -> Iterator[MemoryCell]:
-        """Yield every cell of the run, in the order in which cells are measured or simulated."""
         search_start: dict[str, Any] = {self.find: getattr(self, self.find)[:1]} if self.find else {}
         if self.find == "ranks":
             search_start = {"ranks": (PLACEHOLDER_RANKS,), "strategy": self.strategies}

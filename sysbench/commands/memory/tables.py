@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, get_args
 
 from sysbench import cells as axes
@@ -19,10 +19,11 @@ from sysbench.commands.memory.record import (
     MemoryRecord,
     PhasePeakRecord,
     RankRecord,
+    VerdictRecord,
 )
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.log.outcomes import stage_phrase
-from sysbench.render import remarks
+from sysbench.render import phase_rows, remarks
 from sysbench.render.axis_columns import axis_values
 from sysbench.render.declared import (
     DeclaredTable,
@@ -35,6 +36,7 @@ from sysbench.render.declared import (
     leading_fields,
 )
 from sysbench.render.findings import join_words
+from sysbench.render.phase_rows import flattened
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, Remark, Sheet, Table, Word, multiplicity
 from sysbench.snapshot import CATEGORIES
 from sysbench.spec.model import AdamW
@@ -51,7 +53,6 @@ MODES_WITH_GRADIENTS = ("forward-backward", "train", "train-first")
 
 
 def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     devices = [f"simulated for {cell.gpu.title}" for cell in record.cells if cell.gpu]
     devices += [cell.device.name for cell in record.cells if cell.device and cell.source == "measured"]
     # A single cell has its verdict in a sentence; several cells have theirs in the summary.
@@ -80,7 +81,6 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
 
 
 def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
-    """Return the tables with these names; if no names are given, defaults that depend on the number of cells."""
     if chosen := tuple(names):
         return build_tables(TABLES, record, chosen)
     return [
@@ -89,7 +89,6 @@ def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
 
 
 def default_tables(spec: MemorySpec) -> tuple[str, ...]:
-    """Return the names of the default tables for a run of this spec."""
     return _default_table_names(list(spec.cells()))
 
 
@@ -106,8 +105,6 @@ def _default_table_names(cells: Sequence[MemoryCell]) -> tuple[str, ...]:
 
 
 class _SingleCell(NamedTuple):
-    """One cell, for tables that show a single cell."""
-
     record: MemoryRecord
     cell: MemoryCellRecord
 
@@ -117,18 +114,15 @@ class _SingleCell(NamedTuple):
 
     @property
     def title_suffix(self) -> str:
-        """Words that identify the cell in a title, such as ` of ctx 512`; empty if the run has only one cell."""
         cell_words = remarks.name_cells(self.cells, self.record.cells)
         return f" of {cell_words}" if len(self.record.cells) > 1 else ""
 
 
 def _source(part: MemoryRecord | _SingleCell | _Grid) -> str:
-    """Return the heading of byte columns: `measured` or `simulated`."""
     return "simulated" if {cell.source for cell in part.cells} == {"simulated"} else "measured"
 
 
 def _title(what: str, part: MemoryRecord | _SingleCell | _Grid) -> str:
-    """Return the title of a table, marked if the results are simulated: `peak memory, simulated`."""
     return f"{what}, simulated" if _source(part) == "simulated" else what
 
 
@@ -136,8 +130,6 @@ _SOURCES = {"source": Fill(("measured", "simulated"), _source)}
 
 
 class _ReportedAxes(NamedTuple):
-    """A cell as tables show it: its axes, with the value that its results are for."""
-
     axes: dict[str, Any]
 
 
@@ -175,16 +167,12 @@ def _margin(cell: MemoryCellRecord) -> int | None:
 
 
 def _rank_spread(cell: MemoryCellRecord) -> float | None:
-    """Return the difference between the ranks' highest and lowest peak, as a share of the highest.
-
-    None if fewer than two ranks have a peak.
-    """
+    """Return the difference between the ranks' highest and lowest peak, as a share of the highest."""
     peaks = [rank.peak_allocated_bytes for rank in cell.ranks if rank.peak_allocated_bytes is not None]
     return 1 - min(peaks) / max(peaks) if len(peaks) > 1 else None
 
 
 def _outside_memory_notes(record: MemoryRecord) -> list[str]:
-    """Return a note on the memory outside the allocator, which verdicts take into account."""
     contexts = dict.fromkeys(cell.gpu.context_bytes for cell in record.cells if cell.gpu)
     context_sizes = ", ".join(map(units.size, contexts))
     ranks = ", NCCL's buffers" if any(cell.gpu and cell.gpu.nccl_bytes for cell in record.cells) else ""
@@ -194,7 +182,6 @@ def _outside_memory_notes(record: MemoryRecord) -> list[str]:
 
 
 def _out_of_memory_notes(record: MemoryRecord) -> list[str]:
-    """Return a note that the values of cells that do not fit are not peaks of a whole step."""
     failed = [cell for cell in record.cells if cell.verdict is not None and not cell.verdict.fits]
     if not failed:
         return []
@@ -350,8 +337,6 @@ _COLUMN_AXES: Final = ("mode", "precision")
 
 
 class _Grid(NamedTuple):
-    """Cells of a run, with the axes that form the columns and rows of a table."""
-
     cells: list[MemoryCellRecord]
     column_axes: tuple[str, ...]
     row_axes: tuple[str, ...]
@@ -361,7 +346,6 @@ class _Grid(NamedTuple):
 
     @property
     def rows(self) -> list[dict[tuple[Cell, ...], MemoryCellRecord]]:
-        """Cells of each row, by column."""
         found: dict[tuple[Cell, ...], dict[tuple[Cell, ...], MemoryCellRecord]] = {}
         for cell in self.cells:
             found.setdefault(axis_values(cell, self.row_axes), {})[axis_values(cell, self.column_axes)] = cell
@@ -386,8 +370,6 @@ def _grid_peak(row: dict[tuple[Cell, ...], MemoryCellRecord], *values: str) -> i
 
 
 def _value_columns(*axis_names: str) -> Each:
-    """Declare one column per combination of values, for grids whose columns have exactly these axes."""
-
     def values(axis: str) -> Each:
         columns: tuple[Field | Each, ...]
         if axis == axis_names[-1]:
@@ -425,14 +407,11 @@ GRID = DeclaredTable(
 
 
 class _PhaseRow(NamedTuple):
-    """One phase of a cell; name and peak are None for a cell without known phases."""
-
     cell: MemoryCellRecord
     name: str | None
     peak: PhasePeakRecord | None
 
     def allocated(self) -> Measure | None:
-        """Return the peak of the phase, emphasised if it is the cell's highest peak."""
         if self.peak is None:
             return None
         highest = self.name == self.cell.peak_phase
@@ -470,32 +449,15 @@ CELLS = DeclaredTable(
     "cells",
     lambda record: _title("all cells and phases", record),
     (
-        Field("source", get=lambda row: row.cell.source),
-        Field(
-            "device_name",
-            "device name",
-            get=lambda row: (row.cell.gpu and row.cell.gpu.title) or (row.cell.device and row.cell.device.name),
-        ),
-        Field("parameters", unit="count", get=lambda row: row.cell.model.parameters),
-        *adapter_columns(attrgetter("cell.model")),
-        Field("outcome", get=lambda row: row.cell.outcome),
-        Field("fits", get=lambda row: ("yes" if row.cell.verdict.fits else "no") if row.cell.verdict else None),
-        Field("margin", "to spare", "bytes", get=lambda row: _margin(row.cell)),
-        Field("phase", get=lambda row: row.name),
-        Field("allocated_peak", "allocated", "bytes", get=lambda row: row.peak and row.peak.allocated_peak_bytes),
-        Field("reserved_peak", "reserved", "bytes", get=lambda row: row.peak and row.peak.reserved_peak_bytes),
-        Each(
-            "category",
-            (Field("{category}", unit="bytes", get=lambda row, name: row.peak and row.peak.by_category.get(name, 0)),),
-            values=CATEGORIES,
-        ),
-        Field("host_rss_peak", "worker, host memory", "bytes", get=lambda row: row.cell.host_rss_peak_bytes),
-        Field("device_used_peak", "device, total", "bytes", get=lambda row: row.cell.device_used_peak_bytes),
+        Field("source", get=attrgetter("cell.source")),
+        *phase_rows.cell_columns(),
+        *flattened(VerdictRecord, attrgetter("cell.verdict"), "fits", "margin_bytes"),
+        phase_rows.PHASE,
+        *flattened(PhasePeakRecord, itemgetter(2), keys=CATEGORIES),
+        *flattened(MemoryCellRecord, itemgetter(0), "host_rss_peak_bytes", "device_used_peak_bytes"),
     ),
     rows=lambda record: [
-        row
-        for cell in record.cells
-        for row in ([_PhaseRow(cell, *item) for item in cell.peaks_by_phase.items()] or [_PhaseRow(cell, None, None)])
+        _PhaseRow(cell, *item) for cell in record.cells for item in cell.peaks_by_phase.items() or ((None, None),)
     ],
     leading=leading_axes(lambda record: axes.present_axes(record.cells), lambda row: (_reported_axes(row.cell),)),
     notes=_out_of_memory_notes,
@@ -608,25 +570,21 @@ RESIDUAL = DeclaredTable(
 
 
 def _strategies(record: MemoryRecord) -> list[str]:
-    """Return the strategies of the cells with several ranks."""
     cells = (cell.shown_cell for cell in record.cells)
     return list(dict.fromkeys(cell.strategy for cell in cells if cell.ranks > 1 and cell.strategy is not None))
 
 
 def _models(record: MemoryRecord) -> Iterable[MemoryCellRecord]:
-    """Return a cell of each built-in model, with each choice of adapters."""
     cells = (cell for cell in record.cells if _has_fp32_adamw(cell))
     return {(cell.cell.size, cell.cell.lora, cell.cell.lora_targets): cell for cell in cells}.values()
 
 
 def _trained(cell: MemoryCellRecord) -> int:
-    """Return the number of parameters that are trained: all, or those of the adapters."""
     adapters = cell.model.trainable_parameters
     return (cell.model.parameters or 0) if adapters is None else adapters
 
 
 def _state_notes(record: MemoryRecord) -> Iterator[str]:
-    """Yield how the numbers are computed and, for several ranks, how much of them one rank holds."""
     yield "in fp32 for every precision; copies made by autocast count as activations; computed, not measured"
     strategies = _strategies(record)
     shares = [f"with {each}, every rank holds {'all' if each == 'ddp' else 'a part'} of it" for each in strategies]
@@ -708,7 +666,6 @@ def verdict_text(cell: MemoryCellRecord) -> str:
 
 
 def _nothing_fits_text(cell: MemoryCellRecord, found: LargestRecord) -> str:
-    """Say that no value of the searched axis fits and, if memory is too small even for the persistent state, why."""
     state, gpu = _persistent_state(cell), cell.gpu
     usable_bytes = gpu.memory_bytes - gpu.context_bytes - gpu.other_bytes - gpu.nccl_bytes if gpu else 0
     if gpu is None or sum(state.values()) <= usable_bytes:
@@ -717,10 +674,7 @@ def _nothing_fits_text(cell: MemoryCellRecord, found: LargestRecord) -> str:
 
 
 def _persistent_state(cell: MemoryCellRecord) -> dict[str, int]:
-    """Return the bytes that a step needs for any input: weights and, for training, gradients and AdamW's state.
-
-    Empty if several ranks share them, for other dtypes and optimizers, and for a custom model.
-    """
+    """Return the bytes that a step needs for any input: weights and, for training, gradients and AdamW's state."""
     if not _has_fp32_adamw(cell) or cell.cell.strategy not in (None, "ddp"):
         return {}
     weights, trained = 4 * (cell.model.parameters or 0), 4 * _trained(cell)

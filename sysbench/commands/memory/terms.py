@@ -17,7 +17,6 @@ _PROTOCOL_MEANINGS: Mapping[str, str] = {
 
 
 def terms(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
-    """Yield definitions of the terms in the tables of `sysbench memory`."""
     yield Term(
         "allocated",
         "peak bytes of tensors, as rounded by the allocator. Before each protocol, tensors left from earlier steps "

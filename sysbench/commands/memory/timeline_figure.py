@@ -33,15 +33,11 @@ _PHASE_SHADES: Final = ("#f3f3f3", "#e7e7e7")
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
-    """Write the figure of a timeline as png, svg or pdf, depending on the suffix.
-
-    Raises UsageError for any other suffix, and OutputError if the file cannot be written.
-    """
+    """Write the figure of a timeline as png, svg or pdf, depending on the suffix."""
     plots.write(path, lambda: draw(timeline, title))
 
 
 def draw(timeline: Timeline, title: str) -> Figure:
-    """Draw a timeline as a figure of 10 × 5 inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_IN, facecolor="white")
@@ -155,7 +151,6 @@ def _draw_peak(axes: Axes, timeline: Timeline, factor: float) -> None:
 
 
 def _group_label(timeline: Timeline, group: Group) -> str:
-    """Return the label of a group of allocations: `32 × 256 MiB activations · transformer.py:88`."""
     frames = timeline.stacks.of(group.stack)
     place = f"{Path(frames[0].filename.replace(chr(92), '/')).name}:{frames[0].line}" if frames else ""
     modules = {".".join(module) for module in group.modules}

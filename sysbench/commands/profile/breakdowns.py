@@ -52,26 +52,21 @@ class BreakdownRow:
 
     @cached_property
     def total_ns(self) -> int:
-        """Return the row's time over all steps."""
         return sum(each.total_ns for each in self.times)
 
     @property
     def share(self) -> float:
-        """Return the row's share of the total time `whole_ns`."""
         return self.total_ns / self.whole_ns if self.whole_ns else 0.0
 
     @property
     def total(self) -> Measure:
-        """Return the row's time per step."""
         return self.profile.per_step(self.total_ns)
 
     @property
     def calls(self) -> Measure:
-        """Return the number of calls per step."""
         return self.profile.calls_per_step(sum(each.calls for each in self.times))
 
     def time_in_phase(self, phase: str) -> Measure:
-        """Return the row's time per step in one phase."""
         return self.profile.per_step(sum(each.total_ns for each in self.times if each.phase == phase))
 
 
@@ -93,7 +88,6 @@ def _tree_phases(profiles: Profiles) -> list[str]:
 
 
 def _tree_rows(profiles: Profiles) -> Iterator[BreakdownRow]:
-    """Yield one row per folded module path, including submodules, in the order of the model."""
     for profile in profiles.all:
         times = profiles.selected_times(profile)
         if not times:
@@ -216,8 +210,6 @@ def _group_keys(profiles: Profiles) -> list[str]:
 
 @dataclass(frozen=True)
 class _ClassRow:
-    """A kernel class (or all classes) with its time in each group, and the total time of each group."""
-
     profile: Profile
     label: str
     time_ns: Mapping[str, int]
@@ -326,7 +318,6 @@ class _KernelRow(BreakdownRow):
 
     @property
     def kernel_class(self) -> Cell:
-        """Return the kernel's classes, largest time first. A kernel that also runs in the optimizer can have two."""
         if self.statistics is None:
             return EMPTY_CELL
         time_ns = Counter[str]()
@@ -335,7 +326,6 @@ class _KernelRow(BreakdownRow):
         return ", ".join(kind for kind, _ in time_ns.most_common())
 
     def launch_shape(self, name: str) -> Cell:
-        """Return the grid or block as text: `128×4×1`. If calls differ, return the number of distinct launch shapes."""
         if self.statistics is None:
             return EMPTY_CELL
         shape, kinds = getattr(self.statistics, name), self.statistics.launch_shapes
@@ -343,7 +333,6 @@ class _KernelRow(BreakdownRow):
 
 
 def _kernel_rows(profiles: Profiles) -> Iterator[_KernelRow]:
-    """Yield the matching kernels of a range in sort order, then one row for all kernels that are not listed."""
     for profile in profiles.all:
         selected_range, names = find_range(profile, profiles.selection.range), profile.summary.names
         found = [row for row in profile.summary.kernels if row.range == selected_range.name]
@@ -418,8 +407,6 @@ KERNELS = DeclaredTable(
 
 
 class _FileColumn(NamedTuple):
-    """Column for one file. The key is the file's number, the heading its name."""
-
     number: int
     heading: str
 
@@ -440,7 +427,6 @@ def _file_columns(profiles: Profiles) -> list[_FileColumn]:
 
 
 def _comparison_rows(profiles: Profiles) -> Iterator[_ComparisonRow]:
-    """Yield rows of step time, busy time and time by class. A class's largest value is emphasised if it stands out."""
     for label, name in (("step", "window_ns"), ("busy", "busy_ns")):
         yield _ComparisonRow(label, [profile.per_step(getattr(profile.summary, name)) for profile in profiles.all])
     times = [profile.summary.by_class() for profile in profiles.all]

@@ -43,10 +43,7 @@ def profile(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: ProfileSpec, options: ProfileOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run the cells and write the requested files.
-
-    Raises the same exceptions as `running.run_cells` and `Files.prepared`.
-    """
+    """Run the cells and write the requested files."""
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
         for gpu in map(hardware.by_name, spec.simulate):
@@ -163,7 +160,6 @@ def _load_trace(path: Path, options: ProfileOptions, progress: Progress, *, seve
 
 
 def _with_steps(recording: Recording, step_pattern: str, path: Path) -> Recording:
-    """Return the recording with this pattern of steps; raises UsageError if no range is one, or it takes too long."""
     from sysbench.commands.profile.profiles import matching_names
     from sysbench.trace.range_tree import range_names
 

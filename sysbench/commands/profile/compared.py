@@ -10,7 +10,6 @@ from sysbench.log.measures import Measures, StepNumber
 
 
 def measures(cell: ProfileCellRecord) -> Measures:
-    """Return the time of the step without a profiler, and the prediction."""
     return Measures({"step": cell.unprofiled} if cell.unprofiled else {}, prediction=cell.prediction)
 
 

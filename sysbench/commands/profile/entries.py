@@ -24,11 +24,9 @@ class Row:
     entry: Any
 
     def per_step(self, name: str) -> Measure:
-        """Convert a field of the entry from nanoseconds over all steps to seconds per step."""
         return self.profile.per_step(getattr(self.entry, name))
 
     def count(self, name: str) -> Measure:
-        """Return a field of the entry as a count per step."""
         return self.profile.calls_per_step(getattr(self.entry, name))
 
 
@@ -216,8 +214,6 @@ CHECKS = DeclaredTable(
 
 
 class _RateRow(Row):
-    """A part of attention or a kernel class, with FLOPs, bytes and achieved rates."""
-
     @property
     def seconds_per_step(self) -> float:
         return float(self.entry.total_ns * NS / self.profile.summary.steps)

@@ -127,12 +127,10 @@ class Bar:
 
 
 def of_run(record: ProfileRecord) -> Iterator[LazyFigure]:
-    """Yield all figures of a run."""
     return figures(record.cells)
 
 
 def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[LazyFigure]:
-    """Yield all figures of the given cells."""
     profiled = [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns]
     subtitle_parts = subject(cells)
     mark = ", ".join(dict.fromkeys(cell.prediction.gpu for cell in profiled if cell.prediction))
@@ -242,7 +240,6 @@ def _draw_groups(
 
 
 def _draw_bar(axes: Axes, bar: Bar, y_in: float, colours: Mapping[Any, str]) -> list[Box]:
-    """Label the parts of a bar with their numbers, and return the boxes to draw."""
     left, boxes = 0.0, []
     for part, colour in colours.items():
         share = bar.parts.get(part, 0.0) * 100
@@ -299,7 +296,6 @@ def rooflines(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Roofl
 
 
 def _roofline_figures(cells: Sequence[ProfileCellRecord], name: Namer, mark: str) -> Iterator[LazyFigure]:
-    """Yield the roofline figure of a run, if there is data for it; `mark` names the GPUs of predicted profiles."""
     found = list(rooflines(cells, name))[:MAX_ROOFLINES]
     if not found:
         return

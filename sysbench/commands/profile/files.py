@@ -173,17 +173,13 @@ def _drawing_title(cell: ProfileCell) -> str:
 
 
 def extract_range(recording: Recording, range: str | None) -> TraceSlice:
-    """Cut out the requested slice, limited to the number of rows that can be written.
-
-    Raises UsageError if the range does not exist.
-    """
+    """Cut out the requested slice, limited to the number of rows that can be written."""
     from sysbench.trace import window
 
     return window.extract_slice(recording, window.find_window(recording, range), window.MAX_ROWS)
 
 
 def write_window(path: Path, trace_slice: TraceSlice) -> Saved:
-    """Write a slice of a trace; raises OutputError if that fails."""
     from sysbench.trace import window
 
     try:
@@ -203,7 +199,6 @@ def write_window(path: Path, trace_slice: TraceSlice) -> Saved:
 
 
 def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
-    """Draw a flame graph; raises OutputError if the file cannot be written."""
     from sysbench.commands.profile import flame
 
     flame.write(path, summary, title)
@@ -211,10 +206,7 @@ def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
 
 
 def write_timeline(path: Path, readings: Mapping[int, RankReading], title: str) -> Saved:
-    """Draw one step of several ranks.
-
-    Raises UsageError if the ranks have no step in common, and OutputError if the file cannot be written.
-    """
+    """Draw one step of several ranks."""
     from sysbench.commands.profile.ranks import timeline_figure
     from sysbench.trace.ranks.matching import timeline
 
@@ -229,7 +221,6 @@ def write_timeline(path: Path, readings: Mapping[int, RankReading], title: str) 
 
 
 def validate_output_formats(options: ProfileOptions) -> None:
-    """Raise UsageError if a requested file has an unknown format."""
     if options.window is not None:
         _validate_suffix("--window", options.window, (".json", ".json.gz"))
     if options.flame is not None:
@@ -254,10 +245,7 @@ _RANK_IN_FILE_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 
 
 def with_rank(reading: RankReading, pattern: str | None) -> RankReading:
-    """Return the reading with its rank: from `--rank-regex`, from the recording or from the file name, in this order.
-
-    Raises UsageError if `--rank-regex` finds no rank in the file name.
-    """
+    """Return the reading with its rank: from `--rank-regex`, from the recording or from the file name."""
     if pattern is None:
         match = _RANK_IN_FILE_NAME.search(reading.title) if reading.rank is None else None
         return replace(reading, rank=int(match[1])) if match else reading

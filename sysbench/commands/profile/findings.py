@@ -78,7 +78,6 @@ _POOLED_ROLES: Final = ("extent", "work", "effort")
 
 
 def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
-    """Yield all findings."""
     known = complete_profiles(cells)
     yield from _unanswered(cells, known)
     for where, group, name in _by_settings(known, cells):
@@ -128,12 +127,10 @@ def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[
 
 
 def has_phase(cell: ProfileCellRecord, phase: str) -> bool:
-    """Return whether anything was launched in a phase."""
     return cell.summary is not None and phase in cell.summary.phases_with_work
 
 
 def attention_parts(summary: ProfileSummary, phase: str) -> dict[str, Rate]:
-    """Return the rates of the parts of attention in a phase, in the order of PARTS."""
     found = {rate.part: rate for rate in summary.rates if rate.kind == "attention" and rate.phase == phase}
     return {part: found[part] for part in PARTS if part in found}
 
@@ -206,7 +203,6 @@ def _leading_kernels(group: Sequence[ProfileCellRecord], where: str, name: Namer
 
 
 def _leading_kernels_elsewhere(each: Sequence[LeadingKernel]) -> str:
-    """Return sentences that name the leading kernels of backward and of the whole step, if all cells agree on them."""
     same, others = [], []
     for what in ("backward", "the step"):
         found = [leading_kernel(one.cell, RANGES[what]) for one in each if has_phase(one.cell, "backward")]
@@ -228,7 +224,6 @@ def _leading_kernels_elsewhere(each: Sequence[LeadingKernel]) -> str:
 
 
 def _other_classes(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
-    """Yield a finding on the classes other than matrix products that take the most time in forward."""
     shares = [(cell, found) for cell in group if (found := class_shares(cell, RANGES["forward"]))]
     means: dict[KernelClass, float] = {}
     for _, found in shares:
@@ -246,10 +241,7 @@ def _other_classes(group: Sequence[ProfileCellRecord], where: str, name: Namer) 
 
 
 def _matmul_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
-    """Yield a finding on the share of matrix products in forward, in forward and backward, and in the whole step.
-
-    Ranges that were not profiled in every setting are omitted; settings without backward, where others have it.
-    """
+    """Yield a finding on the share of matrix products in forward, in forward and backward, and in the whole step."""
     settings = [covering for alike in axes.group_ignoring(group, "mode") if (covering := _cells_by_range(alike))]
     settings = [each for each in settings if "forward and backward" in each] or settings
     if not settings:
@@ -348,7 +340,6 @@ def softmax_words(
 
 
 def _matmul_precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
-    """Yield a finding on the number format that dominates the time in matrix products, judging by kernel names."""
     formats, shares, known_shares = set(), [], []
     for cell in group:
         precisions = cell.summary.precisions if cell.summary is not None else {}
@@ -396,5 +387,4 @@ def _device_idle_time(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterat
 
 
 def of_run(record: ProfileRecord) -> Iterator[Statement]:
-    """Yield all findings of a run."""
     return findings(record.cells)

@@ -42,10 +42,7 @@ _ASSETS: Final = "profile_flame"
 
 
 def write(path: Path, summary: ProfileSummary, title: str) -> None:
-    """Write a flame graph as svg or html, depending on the suffix.
-
-    Raises UsageError for any other suffix, and OutputError if the file cannot be written.
-    """
+    """Write a flame graph as svg or html, depending on the suffix."""
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
         raise UsageError(f"{path.name} must end in .svg or .html")
@@ -90,7 +87,6 @@ def step_box(summary: ProfileSummary) -> Box:
 
 
 def svg(summary: ProfileSummary, title: str) -> str:
-    """Return the flame graph as SVG, 1200 px wide."""
     step = step_box(summary)
     height = MARGIN * 2 + TITLE_HEIGHT + LEGEND_HEIGHT + ROW_HEIGHT * _depth(step)
     return "\n".join(
@@ -147,7 +143,6 @@ def _boxes(step: Box, summary: ProfileSummary, total_ns: int) -> Iterator[str]:
 
 
 def _label(name: str, width: float) -> str:
-    """Shorten a name to the width `width`; empty if fewer than `_MIN_LABEL_LENGTH` characters fit."""
     for length in range(int(width / _CHARACTER_WIDTH), _MIN_LABEL_LENGTH - 1, -1):
         label = elided(name, length)
         if sum(_WIDE_CHARACTER_WIDTH if letter in _WIDE_CHARACTERS else _CHARACTER_WIDTH for letter in label) <= width:
@@ -173,7 +168,6 @@ def _escaped(text: str) -> str:
 
 
 def page(summary: ProfileSummary, title: str) -> str:
-    """Return the flame graph as an HTML page."""
     spent = summary.spent
     order = list(CLASS_COLOURS)
     data = {

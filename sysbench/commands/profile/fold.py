@@ -51,7 +51,6 @@ OTHER_PRECISION_SHARE = 0.02
 def cell_cautions(
     cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed: CellEvents, run: Run
 ) -> list[Caution]:
-    """Return all cautions of a cell, most serious first; none for a cell without a profile."""
     summary = record.summary
     if summary is None:
         return []
@@ -72,7 +71,6 @@ def cell_cautions(
 
 
 def _incompleteness_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
-    """Yield cautions about damaged files, missing kernels, unknown launches, and counts that contradict the model."""
     for remark in summary.remarks:
         yield Caution(code="trace-damaged", message=remark, remedy="repeat the profile if anything is missing")
     if record.device is not None and record.device.type != "cpu" and summary.source == "cpu":
@@ -100,7 +98,6 @@ def _incompleteness_cautions(record: ProfileCellRecord, summary: ProfileSummary)
 
 
 def _precision_cautions(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
-    """Yield cautions about matrix products in a number format other than the cell's, judging by kernel names."""
     whole_ns = sum(summary.precisions.values())
     # The optimizer and the loss stay in fp32 under autocast, but they contain no matrix products.
     for name, total_ns in summary.precisions.items():
@@ -114,7 +111,6 @@ def _precision_cautions(cell: ProfileCell, summary: ProfileSummary) -> Iterator[
 
 
 def _overhead_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
-    """Yield cautions if kernels or steps were slower under the profiler, or if the device waits for the host."""
     if record.coverage is not None and record.coverage > 1 + SLOWED_KERNEL_SHARE:
         yield Caution(
             code="kernels-slower",
@@ -143,7 +139,6 @@ def _overhead_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> It
 
 
 def fold(events: Iterable[Event]) -> ProfileRecord:
-    """Build the record of a run, finished or not; raises LogError if the events contain no run."""
     run = collect(events)
     spec = ProfileSpec.model_validate(run.started.spec)
     return ProfileRecord(**run_record.run_fields(run), cells=[_cell_record(cell, run) for cell in spec.cells()])

@@ -43,10 +43,7 @@ ProfileState = RunState[CellState]
 
 
 def _cell_started(state: ProfileState, event: CellStarted) -> ProfileState:
-    """Record the start of a cell or of a timing run.
-
-    A timing run is shown with the first unfinished cell that uses its times.
-    """
+    """Record the start of a cell or of a timing run."""
     for key, cell in state.cells:
         fresh, now = CellState(cell.cell, event.device, stage_since_s=event.at_s), replace(state, current_key=key)
         if key == event.cell:
@@ -61,10 +58,7 @@ def _timing_key(cell: CellState) -> str | None:
 
 
 def _in_cell_or_timing(change: Callable[[CellState, Any], CellState]) -> Handler:
-    """Return a handler that applies `change` to the cell of the event.
-
-    Events of a timing run are applied to the current cell.
-    """
+    """Return a handler that applies `change` to the cell of the event."""
     change_cell = cell_handler(change)
 
     def handle(state: ProfileState, event: Any) -> Any:
@@ -123,17 +117,14 @@ class ProfileScreen(CellScreen[ProfileState]):
 
     @staticmethod
     def result(cell: CellState) -> str:
-        """Return the result of a cell on one line."""
         return result(cell)
 
     def progress(self, cell: CellState) -> Progress:
-        """Return the number of timed steps."""
         if not cell.timing or cell.stage != "measuring":
             return Progress()
         return Progress(len(cell.timed_s), cell.cell.steps, ((f"{len(cell.timed_s)}/{cell.cell.steps}", ""),))
 
     def details(self, canvas: Canvas) -> Iterator[Slot]:
-        """Yield a line for each task, with its result."""
         now = self.state.current_cell
         if now is None:
             return

@@ -89,11 +89,7 @@ def _run_stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iter
 
 
 def _write_predicted_trace(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
-    """Predict a step of the cell on the GPU `slug`, and write its trace to `artifact`.
-
-    Raises UnavailableError if the cell cannot be predicted, DoesNotFitError if memory would run out, and OutputError if
-    the trace cannot be written.
-    """
+    """Predict a step of the cell on the GPU `slug`, and write its trace to `artifact`."""
     # Imported late: few runs predict, and these modules take a while to import.
     from sysbench.predict.recording import recording
     from sysbench.predict.simulated_step import SimulatedStep

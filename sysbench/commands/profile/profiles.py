@@ -37,17 +37,14 @@ class Profile:
 
     @cached_property
     def times(self) -> tuple[KernelTime, ...]:
-        """Return the times of all kernels."""
         return tuple(self.summary.times())
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """Return the phases with any kernel time."""
         return self.summary.phases_with_work
 
     @property
     def total_ns(self) -> int:
-        """Return the time of all kernels over all steps."""
         return sum(self.summary.spent.total_ns)
 
     @property
@@ -85,7 +82,6 @@ class Range:
     path: str
 
     def contains(self, time: KernelTime) -> bool:
-        """Return whether the time of a kernel belongs to the range."""
         if self.phase is not None and time.phase != self.phase:
             return False
         module = folded(time.module) if "*" in self.path else time.module
@@ -93,10 +89,7 @@ class Range:
 
 
 def find_range(profile: Profile, requested: str | None) -> Range:
-    """Find a range by name: `forward`, `layers.*.attention`, `backward/softmax`. The last parts of a path suffice.
-
-    Raises UsageError if the name is unknown or ambiguous.
-    """
+    """Find a range by name: `forward`, `layers.*.attention`, `backward/softmax`. The last parts of a path suffice."""
     if requested is None or requested == STEP:
         return Range(STEP, None, "")
     if requested in profile.phases:
@@ -132,7 +125,6 @@ class Profiles:
 
     @property
     def predicted(self) -> bool:
-        """Return whether the profiles are predictions instead of measurements."""
         cells = self.record.cells if self.record else ()
         return any(cell.prediction for cell in cells) or (
             bool(self.all) and all(profile.summary.predicted for profile in self.all)
@@ -163,10 +155,7 @@ class Profiles:
         return self.selection.kernel is None or name in self._matching_names
 
     def selected_times(self, profile: Profile) -> list[KernelTime]:
-        """Return the times of kernels with matching names in the selected range.
-
-        Raises UsageError if the range is unknown or ambiguous.
-        """
+        """Return the times of kernels with matching names in the selected range."""
         selected_range = find_range(profile, self.selection.range)
         return [each for each in profile.times if selected_range.contains(each) and self.matches(each.name.name)]
 

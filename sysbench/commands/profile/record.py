@@ -94,7 +94,6 @@ class ProfileCellRecord(CellRecord):
 
     @property
     def source(self) -> Literal["measured", "predicted"]:
-        """Return whether the times are measured or predicted."""
         return "predicted" if self.cell.simulate else "measured"
 
 

@@ -45,7 +45,6 @@ class ProfileCell(ModelCell):
 
     @property
     def simulated(self) -> str | None:
-        """Return the GPU for which the profile is predicted; None if the cell is profiled."""
         return self.simulate
 
     @property
@@ -66,13 +65,11 @@ class ProfileCell(ModelCell):
 
     @property
     def ranks_unsupported_reason(self) -> str | None:
-        """Return why the cell cannot have several ranks; None if it can."""
         if self.simulate:
             return "several ranks are profiled, not predicted; sysbench time --simulate predicts their steps"
         return "--with nsys records one process only; use --with torch for ranks" if self.profiler == "nsys" else None
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Return why the cell cannot run on the device; None if it can."""
         if self.profiler == "nsys" and device != "cuda":
             return f"--with nsys only records kernels of NVIDIA GPUs; on {device}, use --with torch"
         return super().unavailable(device)
@@ -143,7 +140,6 @@ class ProfileSpec(ModelSpec):
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Fields without an effect on this run."""
         return ("warmup", "steps") if self.simulate else ()
 
     def cells(self) -> Iterator[ProfileCell]:
@@ -233,6 +229,5 @@ class ProfileOptions(RunOptions):
 
     @property
     def selection(self) -> Selection:
-        """Return the part of the profile to show."""
         kernel = re.compile(self.kernel) if self.kernel is not None else None
         return Selection(self.range, kernel, self.top, self.sort)

@@ -26,7 +26,6 @@ from sysbench.trace.summary import ProfileSummary, part_of
 
 
 def _step_time(cell: ProfileCellRecord) -> Cell:
-    """Return the time of the unprofiled or predicted step; for a cell without a profile, return the cell's outcome."""
     if cell.summary is None:
         return remarks.outcome_word(cell.outcome)
     if cell.prediction is not None:
@@ -204,7 +203,6 @@ _EMPTY_TABLE_REASONS: Final = {
 
 
 def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a run; raises UsageError for an unknown table or range."""
     profiles = _profiles_of_run(record, selection or Selection())
     predictions = [cell.prediction for cell in record.cells if cell.prediction]
     devices = dict.fromkeys(cell.device.name for cell in record.cells if cell.device and not cell.prediction)
@@ -241,10 +239,7 @@ def traces_sheet(
     selection: Selection | None = None,
     ranks: RanksSummary | None = None,
 ) -> Sheet:
-    """Return the complete output for traces, given as titles and summaries.
-
-    Raises UsageError for an unknown table or range.
-    """
+    """Return the complete output for traces, given as titles and summaries."""
     several = len(summaries) > 1
     each = []
     for title, summary in summaries:
@@ -373,7 +368,6 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
 
 
 def _softmax_remarks(profile: Profile, range_name: str | None) -> Iterator[Remark]:
-    """Yield a comparison of softmax with the two matrix products of attention, for each phase in the range."""
     selected_range, mark = find_range(profile, range_name), "predicted, " if profile.summary.predicted else ""
     for phase in ("forward", "backward"):
         parts = complete_attention_parts(profile.summary, phase)
@@ -384,6 +378,5 @@ def _softmax_remarks(profile: Profile, range_name: str | None) -> Iterator[Remar
 
 
 def default_tables(spec: ProfileSpec) -> tuple[str, ...]:
-    """Return the names of the default tables for a run of this spec."""
     rank_table_names = ("communication", "collectives", "arrivals") if spec.is_distributed else ()
     return ("summary", "device", *rank_table_names, "classes", "tree", "attention", "kernels")

@@ -9,7 +9,6 @@ from sysbench.render.terms import Term, mode_terms, precision_terms
 
 
 def terms(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
-    """Yield definitions of the terms in the tables of `sysbench profile`."""
     if all(cell.cell.simulate for cell in cells):
         yield from mode_terms(cells)
         yield from precision_terms(cells)

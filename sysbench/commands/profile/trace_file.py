@@ -33,13 +33,11 @@ class TraceArtefact:
 
     @property
     def sheet(self) -> Sheet:
-        """The tables that `profile --from` shows."""
         from sysbench.commands.profile.tables import traces_sheet
 
         return traces_sheet([(each.title, each) for each in self.summaries], ranks=self.ranks)
 
     def compared_with(self, other: TraceArtefact) -> FileComparison:
-        """Return the seconds and calls per step, by class and by kernel."""
         sources = {summary.source for side in (self, other) for summary in side.summaries}
         works = ["kernel"] * (sources != {"cpu"}) + ["operator"] * ("cpu" in sources)
         (a_seconds, a_calls), (b_seconds, b_calls) = self._per_step(), other._per_step()
@@ -91,7 +89,6 @@ def read(path: Path, beginning: bytes) -> TraceArtefact | None:
 
 
 def _by_class(amounts: Mapping[Key, float]) -> dict[Key, float]:
-    """Return the sum of the amounts by class of kernel."""
     by_class: dict[Key, float] = defaultdict(float)
     for (kernel_class, _), amount in amounts.items():
         by_class[(kernel_class,)] += amount

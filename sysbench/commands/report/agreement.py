@@ -35,12 +35,10 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """The other number over the measured one."""
         return self.other.value / self.measured.value
 
     @property
     def in_interval(self) -> bool:
-        """Whether the measured time lies in the interval of the predicted one."""
         interval = self.other.interval
         return interval is not None and interval.low_s <= self.measured.value <= interval.high_s
 
@@ -109,7 +107,6 @@ def prediction_agreement(runs: Runs) -> Iterator[Finding]:
 
 
 def _error_range(pairs: Sequence[Pair]) -> str:
-    """Return the lowest and the highest error: `−1.0 % (ctx 128) to +0.3 % (ctx 512), over 3 steps`."""
     name = namer([each.measured.cell for each in pairs])
     low, high = (
         f"{_signed_share(each.ratio - 1)} ({name(each.measured.cell)})"
@@ -123,7 +120,6 @@ def _signed_share(share: float) -> str:
 
 
 def _basis(runs: Runs, pairs: Sequence[Pair]) -> tuple[Basis, ...]:
-    """Return the cells of both sources as the basis of a finding, grouped by run."""
     cells = [number.cell for pair in pairs for number in (pair.measured, pair.other)]
     cells_by_run = [(run, [cell for cell in cells if any(cell is each for each in run.record.cells)]) for run in runs]
     return tuple(run.basis(run_cells) for run, run_cells in cells_by_run if run_cells)

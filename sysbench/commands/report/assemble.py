@@ -96,7 +96,6 @@ def _is_complete_image(path: Path) -> bool:
 
 
 def _image_figure(path: Path) -> Figure:
-    """Create a figure that shows only this image, pixel for pixel."""
     from matplotlib.figure import Figure
     from matplotlib.image import imread
 
@@ -191,7 +190,6 @@ def filter_document(full: Document, tables: Sequence[str] = (), *, summary: bool
 
 
 def _unnumbered_name(table: Table) -> str:
-    """Return the table's name without the number that makes it unique."""
     return re.sub(r"-\d+$", "", table.name)
 
 
@@ -206,13 +204,10 @@ def number_duplicates(titles: Sequence[str]) -> list[str]:
 
 
 class _UniqueNames:
-    """Creates unique names for files and anchors."""
-
     def __init__(self) -> None:
         self._used: set[str] = set()
 
     def reserve(self, *words: str) -> str:
-        """Return a unique name made of these words, and reserve it."""
         ascii_text = unicodedata.normalize("NFKD", " ".join(words)).encode("ascii", "ignore").decode()
         stem = "-".join(re.findall(r"[a-z0-9]+", ascii_text.lower()))[:80].strip("-") or "part"
         name, number = stem, 2
@@ -256,7 +251,6 @@ def _section(
 
 
 def _artefact_section(artefact: Artefact, names: _UniqueNames) -> Section:
-    """Return the section of a trace or a memory snapshot, with the contents that `--from` shows."""
     sheet = artefact.sheet
     remarks = {kind: [each for each in sheet.remarks if each.kind == kind] for kind in ("finding", "outcome", "note")}
     origin: Origin = "simulated" if any("simulated" in phrase for phrase in sheet.subject) else "measured"
@@ -276,7 +270,6 @@ def _artefact_section(artefact: Artefact, names: _UniqueNames) -> Section:
 
 
 def _run_titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return a title for each run: its title in the experiment, or its command with distinguishing properties."""
     titles = []
     for run, subject in zip(runs, subjects, strict=True):
         others = [
@@ -293,7 +286,6 @@ def _run_titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, 
 def _tell_apart(
     titles: Sequence[str], runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]]
 ) -> list[str]:
-    """Return the titles, equal ones with what tells them apart in brackets: properties, start times, or names."""
     members_by_title: dict[str, list[int]] = {}
     for number, title in enumerate(titles):
         members_by_title.setdefault(title, []).append(number)
@@ -316,13 +308,11 @@ def _tell_apart(
 
 
 def _rename_duplicates(tables: Sequence[Table]) -> Iterator[Table]:
-    """Yield the tables, numbering names that occur several times."""
     for table, name in zip(tables, number_duplicates([table.name for table in tables]), strict=True):
         yield replace(table, name=name.replace(" ", "-"))
 
 
 def _describe_run(run: ReportedRun[Any]) -> str:
-    """Describe a run: `time: 2026-11-20 14:30 UTC, complete, 12 cells (2 oom) — sysbench time --size small`."""
     record = run.record
     started = record.started_at[:16].replace("T", " ") + " UTC"
     return f"{run.name}: {started}, {_describe_status(run)} — {command_line(spec_of(record.spec))}"
@@ -347,7 +337,6 @@ def _findings(run: ReportedRun[Any]) -> tuple[Finding, ...]:
 
 
 def _pictures(run: ReportedRun[Any]) -> Iterator[Picture]:
-    """Yield the figures of a run; their names are unique within the run."""
     command = command_of(run.record.kind)
     for figure in command.part("figures")(run.record) if command.figures else ():
         yield Picture(figure.name, figure.caption, figure.draw, origin_of(figure.cells))

@@ -115,7 +115,6 @@ def _write(path: Path, files: Iterable[WrittenFile]) -> Iterable[Path]:
 
 
 def _files(document: Document, name: str) -> Iterable[WrittenFile]:
-    """Return the files of a report called `name`, in the format given by the suffix of `name`."""
     from sysbench.commands.report import long_table, page, text_formats
     from sysbench.commands.report.wording import WrittenFile
 

@@ -108,7 +108,6 @@ class GroupedCaution:
     """Whether `message` names all cells in `bases`."""
 
     def applies_to(self, run: str) -> bool:
-        """Whether the caution applies to a cell of this run."""
         return any(basis.run == run for basis in self.bases)
 
 
@@ -175,12 +174,10 @@ class ReportedRun(Generic[AnyRecord]):
         return label(cell, self._varying_axes)
 
     def basis(self, cells: Iterable[CellRecord]) -> Basis:
-        """Return these cells of the run as the basis of a finding."""
         return Basis(self.name, tuple(dict.fromkeys(self.label(cell) for cell in cells)))
 
     @property
     def origin(self) -> Origin:
-        """Whether the numbers of the run are measured, simulated or predicted."""
         return origin_of(self.record.cells)
 
 
@@ -205,7 +202,6 @@ def origin_of(cells: Iterable[CellRecord], about: Subject = "times") -> Origin:
 
 
 def report_layout(kind: Kind) -> ReportLayout:
-    """Return how a report presents the runs of this command."""
     return command_of(kind).report or ReportLayout(len(kinds()), kind)
 
 

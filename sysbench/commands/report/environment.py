@@ -48,13 +48,11 @@ def machines(runs: Iterable[ReportedRun[Any]]) -> Mapping[Identity, Machine]:
 
 
 def identity(run: ReportedRun[Any]) -> Identity:
-    """Return the properties that identify the machine of a run."""
     host = run.record.environment.host
     return host.hostname, host.cpu, host.logical_cores, host.memory_bytes
 
 
 def tables(runs: Sequence[ReportedRun[Any]]) -> tuple[Table, ...]:
-    """Return the tables of machines, their accelerators, their software, and the simulated GPUs."""
     machines_by_identity = machines(runs)
     candidates = (
         *_MACHINES(machines_by_identity.values()),
@@ -103,7 +101,6 @@ _DEVICES = DeclaredTable(
 
 
 def _software(runs: Sequence[ReportedRun[Any]], machines_by_identity: Mapping[Identity, Machine]) -> Table:
-    """Return the table of software, with one row for each set of versions."""
     by_software: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
     for run in runs:
         by_software.setdefault(tuple(_versions(run, machines_by_identity[identity(run)].name)), []).append(run.name)
@@ -118,7 +115,6 @@ def _software(runs: Sequence[ReportedRun[Any]], machines_by_identity: Mapping[Id
 
 
 def _versions(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, str]]:
-    """Yield key, title and version for each column of the software table."""
     record = run.record
     environment, torch = record.environment, record.environment.torch
     commit = environment.host.commit or ""

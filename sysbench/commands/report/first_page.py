@@ -62,7 +62,6 @@ def _rows(run: ReportedRun[Any], title: str) -> Iterator[tuple[tuple[Cell, ...],
 
 
 def _seconds(cell: CellRecord, name: str) -> float | None:
-    """Return the median or predicted time of a cell, in seconds."""
     measures = measures_of(cell)
     samples, predicted = measures.times.get(name), measures.predicted_times.get(name)
     return samples.median_s if samples else predicted.point_s if predicted else None

@@ -61,11 +61,10 @@ def _axis_key(column: Column) -> str:
 
 
 def _csv_fields(column: Column, cell: Cell) -> Mapping[str, str] | None:
-    """Return the CSV fields of a cell; None if the cell is empty."""
     if isinstance(cell, Measure):
         parts = {"value": cell.value, "std": cell.deviation, "low": cell.low, "high": cell.high}
         numbers = {name: repr(significant(part)) for name, part in parts.items() if part is not None}
-        return {**numbers, "unit": column.unit or "", "text": "aside" if cell.excluded else ""}
+        return {**numbers, "unit": column.unit or ""}
     text = _cell_text(cell)
     return {"text": text} if text else None
 
@@ -77,7 +76,6 @@ def _cell_text(cell: Cell) -> str:
 
 
 def _origin(section: Section, table: Table, cells: tuple[Cell, ...]) -> str:
-    """Return the origin of a row's numbers; in a mixed section, one of the row's columns contains it."""
     if section.origin != "mixed":
         return section.origin
     for column, cell in zip(table.columns, cells, strict=True):

@@ -75,11 +75,9 @@ class StyleClasses:
     classes: dict[str, str] = field(default_factory=dict)
 
     def class_of(self, style: str) -> str:
-        """Return the CSS class for this style."""
         return self.classes.setdefault(style, f"v{len(self.classes):x}")
 
     def css_rules(self) -> Markup:
-        """Return the CSS rules of all classes."""
         from markupsafe import Markup
 
         return Markup("\n".join(f".{name}{{{printable(themed(style))}}}" for style, name in self.classes.items()))
@@ -124,7 +122,6 @@ def _referenced_ids(root: ElementTree.Element) -> set[str]:
 def _simplified(
     element: ElementTree.Element, new_ids: dict[str, str], style_classes: StyleClasses
 ) -> list[ElementTree.Element]:
-    """Simplify an SVG element: drop unnecessary attributes, dissolve groups without attributes, omit empty groups."""
     tag, text = _local_name(element.tag), (element.text or "").strip()
     if tag in _DROPPED_TAGS:
         return []
@@ -237,7 +234,6 @@ def _cell(cell: Cell, text: str, tail_width: int, right_aligned: bool, repeated:
 
 
 def _split_uncertainty(text: str) -> tuple[str, str]:
-    """Split a text such as `21.4 ± 0.2` into the number and its uncertainty."""
     for mark in (" ± ", " ("):
         number, found, rest = text.partition(mark)
         if found and number:
@@ -250,7 +246,6 @@ MAX_NAMED_MACHINES: Final = 3
 
 
 def render(document: Document) -> str:
-    """Render the report as an HTML page."""
     return pages.render(
         TEMPLATE_FOLDER,
         document=document,
@@ -270,7 +265,6 @@ def render(document: Document) -> str:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """Join names: `this`, `this and that`, `this, that and 3 more`."""
     if len(names) > MAX_NAMED_MACHINES:
         names = [*names[: MAX_NAMED_MACHINES - 1], f"{len(names) - MAX_NAMED_MACHINES + 1} more"]
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

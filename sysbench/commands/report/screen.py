@@ -47,10 +47,7 @@ _STATED_ORIGIN: Final = re.compile(r"\b(predicted|predictions?|simulated|simulat
 
 
 def _finding(finding: Finding, section_title: str = "") -> Remark:
-    """Return a finding, prefixed with its origin unless its numbers were measured or its text states the origin.
-
-    For example: `Simulated: 2.7b: the peak …`.
-    """
+    """Return a finding, prefixed with its origin unless its numbers were measured or its text states the origin."""
     mark = ORIGIN_MARKS[finding.origin]
     states_origin = _STATED_ORIGIN.search(finding.text) is not None
     text = f"{mark.capitalize()}: {finding.text}" if mark and not states_origin else finding.text

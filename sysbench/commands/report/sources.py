@@ -33,8 +33,6 @@ class Sources:
 
 @dataclass
 class _LoadedRun:
-    """A run that was read, and its place in an experiment."""
-
     path: Path
     record: RunRecord[Any]
     entry: RunEntry | None = None
@@ -72,7 +70,6 @@ def read_sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
 
 
 def _complete_together(loaded: Sequence[_LoadedRun]) -> None:
-    """Complete the records of each command with what its other runs know."""
     for kind in {each.record.kind for each in loaded}:
         if command_of(kind).completed_together:
             of_kind = [each for each in loaded if each.record.kind == kind]
@@ -113,7 +110,6 @@ def _with_entry_of(content: _LoadedRun, entry_source: _LoadedRun) -> _LoadedRun:
 
 
 def _run_identity(record: RunRecord[Any]) -> str:
-    """Return a key that identifies the run of a record."""
     host = record.environment.host
     return json.dumps(
         [record.kind, record.started_at, host.hostname, record.source_digest, record.spec], sort_keys=True
@@ -139,11 +135,7 @@ def _reported_run(loaded: _LoadedRun, name: str) -> ReportedRun[Any]:
 
 
 def _missing_runs(experiments: dict[Path, Manifest], loaded_runs: Sequence[_LoadedRun]) -> Iterator[str]:
-    """Yield a line for each run that an experiment in the report lacks, with the reason.
-
-    Nothing is missing from an experiment of which the user named single runs: some of its runs are on disk, but not in
-    the report.
-    """
+    """Yield a line for each run that an experiment in the report lacks, with the reason."""
     for directory, experiment in experiments.items():
         reported = [each.entry for each in loaded_runs if each.entry and each.experiment is experiment]
         file_names = (name for entry in experiment.runs for name in (entry.log, entry.record))

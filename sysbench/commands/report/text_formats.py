@@ -40,7 +40,6 @@ def latex_text(document: Document, folder: str) -> str:
 
 
 def _latex_table(table: Table, mark: str) -> Iterator[str]:
-    """Yield a table in parts that each fit on a page; if it is too wide, the least important columns are hidden."""
     fitted = fit(table, PAGE_WIDTH_CHARACTERS)
     hidden = () if fitted.stacked else fitted.hidden
     columns = format_columns(table) if fitted.stacked else fitted.columns

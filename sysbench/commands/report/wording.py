@@ -49,10 +49,7 @@ def simulated_notice(document: Document) -> str:
 
 
 def describe_bases(bases: Sequence[Basis], omitted_run: str = "") -> str:
-    """Name the cells on which a sentence is based: `time 1: small ctx 128, medium ctx 128`.
-
-    The name of the run is omitted if it is `omitted_run`.
-    """
+    """Name the cells on which a sentence is based: `time 1: small ctx 128, medium ctx 128`."""
     texts = []
     for basis in bases:
         cells = ", ".join(basis.cells)
@@ -183,11 +180,7 @@ def _group_caution(cautioned_cells: Sequence[CautionedCell]) -> GroupedCaution:
 
 
 def _combined_message(cautioned_cells: Sequence[CautionedCell], omitted_run: str = "") -> tuple[str, bool]:
-    """Return one message for a caution about several cells, and whether it names all of them.
-
-    Messages that differ only in numbers are combined into one, with the range of each number. If they differ in words,
-    each is followed by its cells; the name of the run is omitted if it is `omitted_run`.
-    """
+    """Return one message for a caution about several cells, and whether it names all of them."""
     cells_by_text: dict[str, list[CautionedCell]] = {}
     for text, each in zip(with_ranges([each[2].message for each in cautioned_cells]), cautioned_cells, strict=True):
         cells_by_text.setdefault(text, []).append(each)
@@ -200,7 +193,6 @@ def _combined_message(cautioned_cells: Sequence[CautionedCell], omitted_run: str
 
 
 def _bases(cautioned_cells: Sequence[CautionedCell]) -> tuple[Basis, ...]:
-    """Return the cells as bases, one for each run."""
     by_run: dict[str, tuple[ReportedRun[Any], list[CellRecord]]] = {}
     for run, cell, _ in cautioned_cells:
         by_run.setdefault(run.name, (run, []))[1].append(cell)

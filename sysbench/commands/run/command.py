@@ -75,12 +75,7 @@ def _plan_runs(
     overrides: dict[str, str],
     gpu_name: str | None,
 ) -> tuple[Sequence[PlannedRun], Durations]:
-    """Plan the runs, and return them with the earlier durations of their cells.
-
-    Without `gpu_name`, plan for this machine. With `gpu_name`, a GPU that need not be present, each run becomes a
-    prediction for this GPU, or with --plan a run on a machine with this GPU. Invalid options raise UsageError before a
-    worker is started to list the devices. If no run uses this worker, it ends when `resources` is closed.
-    """
+    """Plan the runs, and return them with the earlier durations of their cells."""
     from sysbench.commands.run.experiment import plan, refuse_code, refuse_invalid
     from sysbench.log.durations import Durations, earlier_durations
 

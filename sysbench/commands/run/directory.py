@@ -25,7 +25,6 @@ class ExperimentDirectory:
     manifest: Manifest
 
     def entry(self, name: str) -> RunEntry:
-        """Return the manifest entry of a run."""
         return next(each for each in self.manifest.runs if each.name == name)
 
     def update_entry(self, entry: RunEntry) -> None:
@@ -35,7 +34,6 @@ class ExperimentDirectory:
         self.save()
 
     def save(self) -> None:
-        """Write the manifest; raises OutputError on failure."""
         content = self.manifest.model_dump_json(indent=1).encode() + b"\n"
         write_atomically(self.path / manifest.FILE_NAME, content)
 

@@ -43,8 +43,6 @@ class PlannedRun:
 
 @dataclass
 class _Overrides:
-    """Options that override those of an experiment's runs, and a record of which options have been used."""
-
     words: Mapping[str, OptionValue]
     """Options by long name."""
     experiment: str
@@ -54,10 +52,7 @@ class _Overrides:
     """Maps the long name of an option to a run that keeps its own value of the option."""
 
     def apply(self, run: WrittenRun, words: OptionValues) -> OptionValues:
-        """Return `words` with these overrides applied, except to fields that the run keeps.
-
-        Also records which overrides have been used.
-        """
+        """Return `words` with these overrides applied, except to fields that the run keeps."""
         keys = keys_of(run.command)
         applicable = {name: value for name, value in self.words.items() if name in keys}
         self.fixed |= {name: run.name for name in applicable if keys[name].field in run.keep}
@@ -66,7 +61,6 @@ class _Overrides:
         return {**words, **by_field(run.command, effective)}
 
     def refuse_unused(self) -> None:
-        """Raise UsageError for the first override that no run has used."""
         for name, value in self.words.items():
             if name in self.used:
                 continue
@@ -123,10 +117,7 @@ def refuse_code(experiment: WrittenExperiment, overrides: Mapping[str, str], *, 
 def _all_runs(
     experiment: WrittenExperiment, layers: tuple[_Overrides, ...]
 ) -> Iterator[tuple[WrittenRun, WrittenExperiment, tuple[_Overrides, ...]]]:
-    """Yield every run with its experiment and the overrides that apply to the run, the innermost first.
-
-    Raises UsageError for an inclusion with an override that no run has used.
-    """
+    """Yield every run with its experiment and the overrides that apply to the run, the innermost first."""
     for inclusion in experiment.inclusions:
         own = _Overrides(inclusion.overrides, inclusion.experiment.name)
         yield from _all_runs(inclusion.experiment, (own, *layers))
@@ -201,7 +192,6 @@ def _difference_from_file(
     device_type: DeviceType,
     devices: Sequence[DeviceType],
 ) -> tuple[Here, str]:
-    """Return how the run on this machine differs from the experiment file, and why."""
     reason = {"cuda": "on a CUDA GPU", "mps": "on an Apple GPU", "cpu": "on the CPU"}[device_type]
     if device_type == "cpu" and devices == ("cpu",):
         reason = "no GPU on this machine"
@@ -217,7 +207,6 @@ def _difference_from_file(
 
 
 def _describe_change(run: WrittenRun, name: str, word: OptionValue) -> str:
-    """Describe a changed option: `--size tiny instead of small,medium`."""
     option_name = next(
         option_name
         for option_name, each in keys_of(run.command).items()
@@ -230,7 +219,6 @@ def _describe_change(run: WrittenRun, name: str, word: OptionValue) -> str:
 
 
 def _spec_and_options(run: WrittenRun, words: OptionValues) -> tuple[RunSpec, Given]:
-    """Build the spec and the run options of a run; raises UsageError, naming the line of an invalid word."""
     try:
         return _validate_options(run, words)
     except OptionError as error:
@@ -241,7 +229,6 @@ def _spec_and_options(run: WrittenRun, words: OptionValues) -> tuple[RunSpec, Gi
 
 
 def _validate_options(run: WrittenRun, words: OptionValues) -> tuple[RunSpec, Given]:
-    """Build the spec and the run options of a run; raises OptionError for an invalid word."""
     given: Given = {name: word.text or True for name, word in words.items() if word.text is not None}
     own = {name: value for name, value in given.items() if name in command_of(run.command).spec_class.model_fields}
     others = {name: value for name, value in given.items() if name not in own}

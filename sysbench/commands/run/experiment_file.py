@@ -61,11 +61,9 @@ class Place:
     steps: tuple[str | int, ...] = ()
 
     def at(self, *steps: str | int) -> Place:
-        """Return the location of a key nested under this one."""
         return Place(self.file, self.text, (*self.steps, *steps))
 
     def error(self, what: str) -> UsageError:
-        """Return an error that names the file and the line."""
         return UsageError(f"{self.file}, line {line_of(self.text, self.steps)}: {what}")
 
 
@@ -124,12 +122,10 @@ class WrittenExperiment(Frozen):
 
     @property
     def name(self) -> str:
-        """Name of the file without its suffix."""
         return self.path.stem
 
 
 def names() -> list[str]:
-    """Return the names of the built-in experiments."""
     return sorted(path.stem for path in shipped.directory("runs").glob(f"*{SUFFIX}"))
 
 
@@ -196,7 +192,6 @@ def _parse(path: Path) -> tuple[Place, dict[str, Any]]:
 
 
 def _build(model: type[_Model], place: Place, /, **values: Any) -> _Model:
-    """Create an instance of `model`; raises UsageError, naming the line of the first invalid value."""
     try:
         return model(**values)
     except ValidationError as error:
@@ -298,7 +293,6 @@ def _fixed_fields(kind: Kind, value: object, place: Place) -> Iterator[str]:
 
 
 def _options_by_field(kind: Kind, entry: Mapping[str, Any], place: Place, other_keys: Sequence[str]) -> OptionValues:
-    """Return the options in a TOML table by field; `other_keys` lists other keys that the table may contain."""
     options = {key: value for key, value in entry.items() if key not in other_keys}
     return by_field(kind, _options_by_name(options, place, keys_of(kind), f"an option of `{kind}`", other_keys))
 
@@ -306,7 +300,6 @@ def _options_by_field(kind: Kind, entry: Mapping[str, Any], place: Place, other_
 def _options_by_name(
     options: Mapping[str, Any], place: Place, known: Mapping[str, OptionKey], noun: str, other_keys: Sequence[str] = ()
 ) -> OptionValues:
-    """Return the options in a TOML table by long name; raises UsageError for an unknown key."""
     for name in options:
         if name not in known:
             raise place.at(name).error(unknown(name, noun, (*known, *other_keys)))
@@ -314,10 +307,7 @@ def _options_by_name(
 
 
 def by_field(kind: Kind, written: Mapping[str, OptionValue]) -> OptionValues:
-    """Convert options by long name to words by field, ignoring names that this command lacks.
-
-    Shorthands of one field are combined; if all of them are explicitly off, the field gets its default.
-    """
+    """Convert options by long name to words by field, ignoring names that this command lacks."""
     keys, values = keys_of(kind), dict[str, OptionValue]()
     for name, value in written.items():
         key = keys.get(name)
@@ -332,7 +322,6 @@ def by_field(kind: Kind, written: Mapping[str, OptionValue]) -> OptionValues:
 
 
 def _option_value(name: str, value: object, place: Place, key: OptionKey) -> OptionValue:
-    """Convert a TOML value to the form that it has on the command line."""
     if isinstance(value, bool):
         if not key.is_switch:
             raise place.error(f"{name} needs a value; true and false are for switches")

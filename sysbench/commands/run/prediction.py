@@ -57,7 +57,6 @@ def _to_prediction(planned: PlannedRun, gpu: Hardware) -> PlannedRun:
 
 
 def _spec_for_gpu(spec: RunSpec, gpu: Hardware) -> RunSpec:
-    """Return the spec with `gpu` in place of its devices; raises UsageError if the spec cannot be predicted."""
     fields = type(spec).model_fields
     if "simulate" not in fields:
         raise UsageError(f"sysbench {spec.kind} needs a device")
@@ -125,7 +124,6 @@ def predict_durations_s(
 
 
 def _predictable(planned: Iterable[PlannedRun], gpu: Hardware) -> Iterator[tuple[PlannedRun, RunSpec]]:
-    """Yield the runs whose duration can be predicted, each with the spec of its prediction."""
     for each in planned:
         if each.entry.here == "left out" or "simulate" in each.entry.options:
             continue
@@ -142,7 +140,6 @@ def _work(spec: RunSpec) -> int:
 
 
 def _key_without_device(cell: RunCell) -> str:
-    """Return a key that is equal for a measured cell and its prediction."""
     return cell.model_copy(update={"device": "auto"}).model_dump_json(exclude={"simulate"})
 
 
@@ -219,10 +216,7 @@ def _describe_source(earlier: Durations) -> str:
 
 
 def initial_progress(planned: Sequence[PlannedRun], earlier: Durations) -> ExperimentProgress:
-    """Return the initial progress of an experiment.
-
-    The start of a run's worker is counted with the first cell of the run.
-    """
+    """Return the initial progress of an experiment."""
     runs: dict[str, Mapping[str, PendingCell]] = {}
     for each in planned:
         cells = {} if each.entry.here == "left out" else {cell.key: cell for cell in each.spec.cells()}

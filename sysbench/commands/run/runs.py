@@ -55,11 +55,7 @@ def run_experiment(
     overrides: Mapping[str, str],
     earlier: Durations,
 ) -> int:
-    """Run an experiment in a new directory, and return the exit code.
-
-    Raises OutputError if the directory cannot be created, and UsageError if a run cannot produce a requested table or
-    file.
-    """
+    """Run an experiment in a new directory, and return the exit code."""
     make_directory(options.out)
     for each in planned:
         _refuse_wrong_results(each, options)
@@ -197,10 +193,7 @@ def _say(text: str, options: ExperimentOptions) -> None:
 
 
 def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None:
-    """Print a sheet to stdout, after an empty line unless it is the `first` one.
-
-    A sheet without tables is printed only in the formats terminal and markdown.
-    """
+    """Print a sheet to stdout, after an empty line unless it is the `first` one."""
     if options.json_path == "-":
         return
     with results() as console:
@@ -215,7 +208,6 @@ def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None
 def _run_one(
     directory: ExperimentDirectory, planned: PlannedRun, overall: ExperimentProgress, options: ExperimentOptions
 ) -> FinishedRun:
-    """Carry out a run, unless it is skipped or already finished; an error is noted in the manifest."""
     entry = directory.entry(planned.entry.name)
     label = f"run {overall.number} of {overall.count}  {entry.name}"
     if entry.here == "left out":

@@ -64,10 +64,7 @@ class ExperimentOptions(RunOptions):
 
 
 def _create_overrides_model() -> type[BaseModel]:
-    """Create a pydantic model with a field for every non-positional option of any command's spec.
-
-    Values other than switches are text, because each run validates them itself.
-    """
+    """Create a pydantic model with a field for every non-positional option of any command's spec."""
     kinds_by_option: dict[str, list[Kind]] = {}
     for kind in runnable():
         for name, key in keys_of(kind).items():
@@ -103,7 +100,6 @@ def _field_name(name: str) -> str:
 
 
 def _definition(name: str, kinds: list[Kind], other_flags: Iterable[str]) -> Any:
-    """Return the annotation and default of an override's field; `other_flags` lists further flags."""
     key = keys_of(kinds[0])[name]
     command_option = option_of(key.info)
     option = Option(

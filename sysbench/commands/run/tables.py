@@ -34,14 +34,12 @@ class FinishedRun:
 
 
 def listing(experiments: Iterable[WrittenExperiment]) -> Sheet:
-    """Return the table of built-in experiments."""
     rows = tuple((each.name, each.title) for each in experiments)
     columns = (Column("experiment", "experiment"), Column("title", "about"))
     return Sheet(("sysbench run NAME",), (Table("experiments", "built-in experiments", columns, rows, 1),))
 
 
 def heading(entry: RunEntry, number: int, count: int) -> Sheet:
-    """Return the heading above the results of one run."""
     phrases = (f"{number} of {count}", entry.part, entry.title, entry.question, entry.why)
     return Sheet(tuple(phrase for phrase in phrases if phrase), ())
 
@@ -109,7 +107,6 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
 
 
 def outcome(title: str, run_results: Sequence[FinishedRun]) -> Sheet:
-    """Return the table with the outcome of every run of an experiment."""
     columns = (
         Column("number", ""),
         Column("run", "run"),

@@ -13,6 +13,7 @@ COMMAND = Command(
             "gpus",
             "choices",
             "scaling",
+            "training",
             "summary",
             "ranks",
             "phases",

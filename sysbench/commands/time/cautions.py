@@ -62,10 +62,7 @@ def _correctness(seen: CellEvents) -> Iterator[Caution]:
 
 
 def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | None) -> Iterator[Caution]:
-    """Warn if the step is faster than the measured ceiling or the data-sheet peak allows.
-
-    For the peak, products above the causal diagonal are not counted, because fused kernels may skip them.
-    """
+    """Warn if the step is faster than the measured ceiling or the data-sheet peak allows."""
     if rates is None:
         return
     if rates.ceiling_flops_per_s and rates.ceiling_share is None and rates.step_flops is not None:

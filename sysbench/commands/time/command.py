@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sysbench.commands import running
-from sysbench.commands.prediction_checks import refuse_unpredictable
+from sysbench.commands.prediction_checks import refuse_cost_without_price, refuse_unpredictable
 from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.commands.time.spec import TimeOptions, TimeSpec
 from sysbench.spec.command_options import Given, command_options
@@ -21,11 +21,9 @@ def time(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: TimeSpec, options: TimeOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run all cells and return the result.
-
-    Raises the exceptions of `running.run_cells`, and UsageError if the times cannot be predicted.
-    """
+    """Run all cells and return the result."""
     if spec.simulate:
+        refuse_cost_without_price(options.columns, spec.price, spec.simulate)
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
         return running.RunResult(running.run_cells(spec, options.model_copy(update={"no_live": True}), surroundings))
     ceilings = True

@@ -13,7 +13,6 @@ from sysbench.spec.hardware import slug_of
 
 
 def measures(cell: TimeCellRecord) -> Measures:
-    """Return the times of the phases, the peaks and the prediction."""
     return Measures(phase_times(cell.phases), peaks(cell.memory), cell.prediction)
 
 

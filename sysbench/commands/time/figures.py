@@ -86,13 +86,11 @@ MAX_STRIPS: Final = 40
 
 
 def of_run(record: TimeRecord) -> Iterator[LazyFigure]:
-    """Yield all figures of a run."""
     yield from predicted.figures(record)
     yield from figures(record.cells)
 
 
 def figures(cells: Sequence[TimeCellRecord]) -> Iterator[LazyFigure]:
-    """Yield the figures of measured times."""
     timed = [cell for cell in cells if cell.outcome == "ok" and cell.samples("step") is not None]
     layout, about = _layout(cells), subject(cells)
     doubt = [EXCLUDED_NOTE] if any(cell.excluding_cautions() for cell in timed) else []
@@ -163,7 +161,6 @@ def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
 
 
 def _notes(doubt: Sequence[str], layout: Layout, max_series: int) -> str:
-    """Return sentences that name the sizes and settings shown, unless all are shown, and explain marks of doubt."""
     parts = []
     if len(layout.panels) > MAX_PANELS:
         parts.append(f"the {MAX_PANELS} smallest of {len(layout.panels)} sizes")
@@ -219,7 +216,6 @@ def draw_phases(layout: Layout, heading: Heading) -> Figure:
 
 
 def _bar(cell: TimeCellRecord, layout: Layout) -> Bar:
-    """Return the bar of a cell: its median phases, a cross if memory ran out, or a dash if it has no times."""
     found = {phase: cell.samples(phase) for phase in PHASES} if cell.outcome == "ok" else {}
     parts = {phase: timed.median_s for phase, timed in found.items() if timed is not None}
     absent = None if parts else _OUT_OF_MEMORY if cell.outcome == "oom" else _MISSING
@@ -286,7 +282,6 @@ _Point = tuple[float, float | None, float | None]
 def _draw_lines(
     layout: Layout, heading: Heading, value: Callable[[TimeCellRecord], _Point | None], label: str
 ) -> tuple[Figure, list[Axes]]:
-    """Draw a panel per size with a line per series; a single series is drawn in one panel with a line per size."""
     from matplotlib.lines import Line2D
 
     rows, keys, key_of = _line_panels(layout)
@@ -439,7 +434,6 @@ _OUTLIER_COLOUR: Final = "#d55e00"
 
 
 def _draw_strips(ax: Axes, shown: Sequence[Strip], edge: float) -> None:
-    """Draw the steps within the x range, and shade every other row."""
     crowded = any(len(each.warmup) + len(each.measured) > 30 for each in shown)
     dots: dict[str, list[tuple[float, float]]] = {_STEP_COLOUR: [], "white": []}
     for row, each in enumerate(shown):
@@ -466,7 +460,6 @@ def _draw_strips(ax: Axes, shown: Sequence[Strip], edge: float) -> None:
 
 
 def _mark_outliers(ax: Axes, row: int, each: Strip, edge: float) -> None:
-    """Mark steps outside the x range with triangles; labels show the number of slow ones and the longest duration."""
     every = [*each.warmup, *each.measured]
     beyond = [value for value in every if value > edge]
     if beyond:

@@ -88,16 +88,11 @@ def reliable_cells(cells: Iterable[TimeCellRecord]) -> list[TimeCellRecord]:
 
 
 def launch_bound(cell: CellRecord) -> bool:
-    """Whether the cell has a `launch-bound` caution."""
     return any(caution.code == "launch-bound" for caution in cell.cautions)
 
 
 def _by_setting(cells: Cells, agree: Callable[[Cells], bool]) -> Iterator[tuple[str, Cells]]:
-    """Yield the cells of each setting (device, mode, precision, …), with a prefix for the sentence about them.
-
-    All cells form one group without a prefix if `agree` accepts them, or if the number of settings is 1 or greater than
-    `MAX_SETTINGS`.
-    """
+    """Yield the cells of each setting (device, mode, precision, …), with a prefix for the sentence about them."""
     groups = list(
         axes.named_groups(cells, "size", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
     )
@@ -111,10 +106,7 @@ def _by_setting(cells: Cells, agree: Callable[[Cells], bool]) -> Iterator[tuple[
 
 
 def _comparisons(cells: Cells) -> Iterator[Statement]:
-    """Yield comparisons of each axis value with the first one; for compilation, also how soon it pays off.
-
-    A comparison whose cells are excluded is answered as undecided.
-    """
+    """Yield comparisons of each axis value with the first one; for compilation, also how soon it pays off."""
     for axis in ("device", *axes.CHOICES):
         values = [value for value in axes.values_along(cells, axis) if value is not None]
         phase = "optimizer" if axis == "optimizer" else "step"
@@ -134,7 +126,6 @@ def _comparisons(cells: Cells) -> Iterator[Statement]:
 
 
 def _excluded_pairs(cells: Cells, axis: str, base: object, arm: object) -> list[TimeCellRecord]:
-    """Return the measured cells of all pairs that differ only in this axis, if cautions exclude one of each pair."""
     measured = [cell for cell in cells if cell.outcome == "ok" and cell.phases]
     pairs = list(axes.pairs(measured, axis, base, arm))
     excluded = all(first.excluding_cautions() or second.excluding_cautions() for first, second in pairs)
@@ -143,8 +134,6 @@ def _excluded_pairs(cells: Cells, axis: str, base: object, arm: object) -> list[
 
 @dataclass(frozen=True)
 class _Speedup:
-    """The question how much faster one value of an axis is than another."""
-
     among: Cells
     axis: str
     base: object
@@ -152,7 +141,6 @@ class _Speedup:
     phase: str
 
     def comparison(self, phase: str = "") -> Comparison[TimeCellRecord] | None:
-        """Compare the times of a phase (default: the one in question); None if no ratio has an interval."""
         both = [
             (pair, one.samples_s, other.samples_s)
             for pair in axes.pairs(reliable_cells(self.among), self.axis, self.base, self.arm)
@@ -163,7 +151,6 @@ class _Speedup:
 
     @property
     def is_slower(self) -> bool:
-        """Whether `arm` is slower than `base` wherever the two differ significantly."""
         found = self.comparison()
         return found is not None and bool(found.significant(-1)) and not found.significant(1)
 
@@ -207,7 +194,6 @@ def _memory_effect(asked: _Speedup) -> str:
 
 
 def _phase_speedups(asked: _Speedup) -> str:
-    """Return the ranges of significant speed-ups by phase: ` Forward is 1.50 to 2.51× as fast, backward 1.81×.`"""
     parts: list[str] = []
     for phase in ("forward", "backward") if asked.phase == "step" else ():
         found = asked.comparison(phase)
@@ -247,11 +233,7 @@ def _axis_extent(cell: TimeCellRecord, axis: str) -> int:
 
 
 def _exceptions(asked: _Speedup, found: Comparison[TimeCellRecord]) -> str:
-    """Name the cells in which `arm` is slower, not significantly different, or launch-bound.
-
-    Launch-bound cells are named only if the cell with the smallest significant speed-up is launch-bound and the cell
-    with the largest is not.
-    """
+    """Name the cells in which `arm` is slower, not significantly different, or launch-bound."""
     bases = [each.cells[0] for each in found.ratios]
 
     def where(cells: Cells, among: Cells = bases) -> str:
@@ -273,7 +255,6 @@ def _exceptions(asked: _Speedup, found: Comparison[TimeCellRecord]) -> str:
 
 
 def _compile_payback(found: Comparison[TimeCellRecord], cells: Cells) -> Iterator[Statement]:
-    """Yield how long compilation takes, and after how many steps it pays off."""
     faster = [each.cells for each in found.significant(1)]
     paybacks = [
         (after.compile_s / (one.median_s - other.median_s), after)
@@ -293,7 +274,6 @@ def _compile_payback(found: Comparison[TimeCellRecord], cells: Cells) -> Iterato
 def _phase_ratios(
     cells: Cells, upper: Sequence[str], lower: Sequence[str] = ("forward",)
 ) -> Comparison[TimeCellRecord] | None:
-    """Return the ratio of the time of phases `upper` to that of `lower`, for each cell with an interval."""
     return Comparison.of(
         Compared(found, (cell,), direction(found), len(one))
         for cell in cells
@@ -305,8 +285,6 @@ def _phase_ratios(
 def _phase_ratios_by_setting(
     cells: Cells, upper: str, lower: str
 ) -> Iterator[tuple[str, Cells, Comparison[TimeCellRecord], Namer]]:
-    """Yield a prefix, cells, their ratios and a namer: for all cells if they agree, otherwise for each setting."""
-
     def agree(some: Cells) -> bool:
         found = _phase_ratios(some, (upper,), (lower,))
         return found is not None and found.pooled is not None
@@ -353,10 +331,7 @@ def _backward_range(found: Comparison[TimeCellRecord], name: Namer) -> str:
 
 
 def _backward_without_launch_bound(found: Comparison[TimeCellRecord], group: Cells) -> str:
-    """Return the ratio in the cells that are not launch-bound.
-
-    Empty unless there are at least two such cells, and at least one launch-bound cell.
-    """
+    """Return the ratio in the cells that are not launch-bound."""
     launch_limited = {cell.key for cell in launch_limited_cells(group)}
     rest = Comparison.of(each for each in found.ratios if each.cells[0].key not in launch_limited)
     if rest is None or not 2 <= len(rest.ratios) < len(found.ratios):
@@ -391,11 +366,7 @@ MIN_FLOPS_RATIO: Final = 1.5
 
 
 def _flat_rows(cells: Cells) -> list[tuple[Cells, float]]:
-    """Return the flat part of each row along the context: the leading cells with nearly equal forward times.
-
-    Each flat part comes with the ratio of its last cell's FLOPs to its first cell's, which is at least
-    `MIN_FLOPS_RATIO`.
-    """
+    """Return the flat part of each row along the context: the leading cells with nearly equal forward times."""
     found: list[tuple[Cells, float]] = []
     for row in axes.group_ignoring(cells, "ctx"):
         timed = sorted((cell for cell in row if cell.samples("forward")), key=lambda cell: cell.cell.ctx)
@@ -409,10 +380,7 @@ def _flat_rows(cells: Cells) -> list[tuple[Cells, float]]:
 
 
 def _same_forward_time(first: TimeCellRecord, other: TimeCellRecord) -> bool:
-    """Whether forward takes about the same time in both cells, by the interval of the ratio and the ratio of the means.
-
-    Also False if forward is much faster in `other`, which has more work: the first cell must have been disturbed.
-    """
+    """Whether forward takes about as long in both, by the interval of the ratio and the ratio of the means."""
     before, after = first.samples("forward"), other.samples("forward")
     assert before is not None
     assert after is not None
@@ -471,10 +439,7 @@ def _flat_times(cells: Cells) -> Iterator[Statement]:
 
 
 def _growths(cells: Cells, axis: str, symbol: str) -> list[Growth[TimeCellRecord]]:
-    """Return how the time of a step grows in each row of at least three cells along `ctx` or `size`.
-
-    Launch-bound cells are left out because their time does not grow.
-    """
+    """Return how the time of a step grows in each row of at least three cells along `ctx` or `size`."""
     launch_limited = {cell.key for cell in launch_limited_cells(cells)}
     rows = axes.group_ignoring([cell for cell in cells if cell.key not in launch_limited], axis)
     quantity = "forward time" if cells[0].cell.mode in ("forward", "inference") else "step time"
@@ -507,7 +472,6 @@ def _growth(cells: Cells) -> Iterator[Statement]:
 
 
 def _rates(cells: Cells) -> Iterator[Statement]:
-    """Yield a finding per precision: the share of peak FLOP/s that the cells reach over the whole step."""
     by_peak: dict[tuple[str, float], list[tuple[float, TimeCellRecord]]] = {}
     for cell in cells:
         rates = cell.rates
@@ -537,8 +501,6 @@ OUTLIER_STDS: Final = 4
 
 @dataclass(frozen=True)
 class _WarmupEffect:
-    """The warm-up steps of a cell, compared with its measured steps."""
-
     cell: TimeCellRecord
     first: float
     """The very first step as a multiple of the median of the measured steps."""
@@ -553,7 +515,6 @@ class _WarmupEffect:
 
 
 def _warmup_effect(cell: TimeCellRecord) -> _WarmupEffect | None:
-    """Compare the warm-up steps of a cell with its measured steps; None if it has no warm-up steps or no wall times."""
     timed, warmup_s = cell.samples("step"), cell.warmup_samples_s
     if timed is None or not warmup_s or cell.phases["step"].wall is None:
         return None
@@ -598,11 +559,7 @@ def _multiple_text(value: float) -> str:
 
 
 def _warmup_study(cells: Cells) -> Iterator[Statement]:
-    """Yield how far skipping the warm-up raises the mean above the median, which is robust.
-
-    If its cell without warm-up does not start slow but another cell does, a row shows nothing about skipping the
-    warm-up.
-    """
+    """Yield how far skipping the warm-up raises the mean above the median, which is robust."""
     if len(axes.values_along(cells, "warmup")) < 2:
         return
     name = namer(cells, ("warmup",))
@@ -628,7 +585,6 @@ def _warmup_study(cells: Cells) -> Iterator[Statement]:
 
 
 def _starts_slow(timed: Samples | None) -> bool:
-    """Whether the first measured step is slower than all others by much more than their spread."""
     if timed is None or len(timed.samples_s) < 3:
         return False
     first, *others = timed.samples_s
@@ -642,11 +598,7 @@ MIN_REPORTED_SHARE: Final = 0.0005
 
 
 def _mean_against_median(ordered: Cells) -> str:
-    """Compare mean and median for each number of warm-up steps.
-
-    `without warm-up, the mean of 10 steps is 116 % above the median (301.9 ± 513.5 ms).` Numbers of warm-up steps for
-    which the two are nearly equal share a sentence.
-    """
+    """Compare mean and median for each number of warm-up steps."""
     sentences: list[str] = []
     equal: list[tuple[int, str]] = []
     for cell in ordered:
@@ -674,7 +626,6 @@ def _mean_against_median(ordered: Cells) -> str:
 
 
 def _after_warmup_text(counts: Sequence[int]) -> str:
-    """`without warm-up`, `after 1 warm-up step`, `after 1, 2 and 5 warm-up steps`."""
     some = [str(count) for count in counts if count]
     after = f"after {join_words(some)} warm-up step{'' if some == ['1'] else 's'}" if some else ""
     return " and ".join(filter(None, ["without warm-up" if 0 in counts else "", after]))
@@ -696,7 +647,6 @@ RelativeStd = tuple[float, TimeCellRecord]
 
 
 def _relative_stds(cells: Cells, name: Namer) -> Iterator[Statement]:
-    """Yield the relative standard deviation of steps and phases."""
     by_phase: dict[str, list[RelativeStd]] = {}
     for phase in ("forward", "backward", "step"):
         found = [
@@ -752,11 +702,9 @@ def _peak_memory(cells: Cells, name: Namer) -> Iterator[Statement]:
 
 
 def _memory_limits(cells: Cells) -> Iterator[Statement]:
-    """Yield the longest context that fits and the shortest that does not."""
     found = limits(cells, "ctx", lambda cell: cell.outcome == "ok", lambda cell: cell.outcome == "oom")
     yield from limit_findings(found, lambda some: name_cells(some, namer(cells, ("ctx",)), MAX_ALL_NAMED))
 
 
 def of_run(record: TimeRecord) -> Iterator[Statement]:
-    """Yield all findings of a run."""
     return all_findings(record.cells)

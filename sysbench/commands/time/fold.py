@@ -29,8 +29,10 @@ from sysbench.log import cautions
 from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
 from sysbench.log.events import Event, ProcessPeaks, Reading
+from sysbench.log.outcomes import MEASURED
 from sysbench.log.predictions import prediction_of
 from sysbench.log.records import PhaseRecord
+from sysbench.log.training import Training, of_prediction, of_samples, training
 from sysbench.spec import hardware
 from sysbench.spec.model import ModelCell
 
@@ -79,7 +81,6 @@ def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
 
 
 def fold(events: Iterable[Event]) -> TimeRecord:
-    """Return the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
     return TimeRecord(
         **run_record.run_fields(run),
@@ -100,7 +101,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
     rss_bytes = [reading.host_rss_bytes for reading in seen.readings if reading.host_rss_bytes is not None]
     rates = _rates(cell, seen, phases, run)
     prediction = prediction_of(cell, seen, run.started.spec.get("price", {}).get(cell.simulate))
-    return TimeCellRecord(
+    record = TimeCellRecord(
         **run_record.model_cell_fields(cell, seen),
         cautions=[
             *cautions.thread_contention(seen),
@@ -123,6 +124,21 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
         prediction=prediction,
         ranks=ranks,
     )
+    return record.model_copy(update={"training": _training(cell, seen, run, record)})
+
+
+def _training(cell: TimeCell, seen: CellEvents, run: Run, record: TimeCellRecord) -> Training | None:
+    """Return the training on the tokens of the run; None without tokens, or if the step has no time."""
+    tokens, tokens_of_step = run.started.spec.get("tokens"), run_record.step_tokens(cell, seen)
+    if tokens is None or not tokens_of_step or record.outcome not in MEASURED:
+        return None
+    if (prediction := record.prediction) is not None:
+        if prediction.step is None:
+            return None
+        step_s = of_prediction(prediction.step)
+        return training(step_s, tokens, tokens_of_step, cell.ranks, prediction.price_per_hour)
+    samples = record.samples("step")
+    return training(of_samples(samples.median_s, samples.ci95_s), tokens, tokens_of_step) if samples else None
 
 
 def _ranks(cell: TimeCell, seen: CellEvents) -> list[RankRecord]:

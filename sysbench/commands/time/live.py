@@ -81,12 +81,10 @@ class TimeScreen(CellScreen[LiveState]):
 
     @classmethod
     def labelled(cls, cell: TimedCell) -> tuple[str, ...]:
-        """Return the axes that name a cell, with its simulated GPU."""
         return (*MODEL_AXES, *(["simulate"] if cell.cell.simulate else []))
 
     @staticmethod
     def device_line(state: LiveState) -> str:
-        """Return the device (for predictions, a mark instead) and the version of torch."""
         torch, device = state.torch, state.device
         name = device.name if device else "no device"
         if any(each.cell.simulate for each in state.planned.values()):
@@ -98,26 +96,21 @@ class TimeScreen(CellScreen[LiveState]):
         return f"{name} · torch {torch.torch}" if torch else name
 
     def quantities(self) -> Sequence[Quantity]:
-        """Return the time of a step."""
         return (Quantity("step", "s", lambda cell: Measure(*cell.step) if cell.step else None),)
 
     def remaining_s(self) -> float | None:
-        """Return the remaining seconds of the run, estimated from its steps so far."""
         return run_remaining_s(self.state)
 
     def notice(self) -> tuple[str, str] | None:
-        """Return a warning about a long run on a machine without a GPU, and its remedy."""
         return slow_without_gpu(self.state, self.now_s)
 
     def facts(self, cell: TimedCell) -> Iterable[str]:
-        """Yield the size of the model."""
         if cell.parameters:
             yield f"{units.count(cell.parameters)} parameters"
             if (shape := cell.cell.shape_with_formulas) is not None:
                 yield f"{units.flops(formulas.forward_flops(shape, cell.cell.ctx, cell.cell.batch))} forward"
 
     def progress(self, cell: TimedCell) -> Progress:
-        """Return the number of steps, their time so far, and the remaining time."""
         if cell.stage in (None, "building", "compiling"):
             return Progress()
         warming_up, left_s = cell.stage == "warming-up", cell_remaining_s(cell)
@@ -132,14 +125,12 @@ class TimeScreen(CellScreen[LiveState]):
         return Progress(completed, total, texts)
 
     def details(self, canvas: Canvas) -> Iterator[Slot]:
-        """Yield the trend of the steps, and the shares of their phases; empty lines while these are unknown."""
         steps = self.state.current_cell.steps if self.state.current_cell else ()
         yield fixed(DETAILS, [trend(canvas, steps) if steps else Text()])
         measured = [step for step in steps if not step.warmup]
         yield fixed(SENSORS, [phase_shares(canvas, measured) if measured else Text()])
 
     def recent(self, canvas: Canvas) -> Slot | None:
-        """Return the most recently finished cells by phase."""
         ended = list(self.state.ended.values())
         if not ended:
             return None
@@ -154,7 +145,6 @@ class TimeScreen(CellScreen[LiveState]):
         )
 
     def below(self, canvas: Canvas) -> Iterator[Slot]:
-        """Yield the most recent steps by phase."""
         steps = self.state.current_cell.steps if self.state.current_cell else ()
         if steps:
             yield Slot(
@@ -231,7 +221,6 @@ def phase_shares(canvas: Canvas, measured: Sequence[Step]) -> Text:
 
 
 def _step_time(cell: TimedCell) -> str:
-    """Return the mean step time so far with its deviation, or the latest step if fewer than two are measured."""
     if len(cell.measured) > 1:
         return units.seconds_with_deviation(*mean_and_deviation([step.total_s for step in cell.measured]))
     return units.seconds(cell.steps[-1].total_s) if cell.steps else ""
@@ -242,7 +231,6 @@ def _phase_columns(names: Iterable[str]) -> list[Column]:
 
 
 def _steps(steps: Sequence[Step], rows: int) -> Table:
-    """Return the most recent steps by phase, followed by the mean of all measured steps."""
     shown, measured = steps[-rows:], [step for step in steps if not step.warmup]
     names = list(dict.fromkeys(name for step in shown for name, _ in step.phases))
     columns = (Column("step", "step"), *_phase_columns(names), Column("whole", "whole step", "s"))
@@ -262,7 +250,6 @@ def _steps(steps: Sequence[Step], rows: int) -> Table:
 
 
 def _finished(cells: Sequence[TimedCell], axis_names: Sequence[str]) -> Table:
-    """Return finished cells by phase."""
     phases = list(dict.fromkeys(name for each in cells for name, _, _ in each.phases if name != "step"))
     columns = (
         *axis_columns(axis_names),

@@ -51,7 +51,6 @@ class TimedCell(CellState):
 
     @property
     def measured(self) -> tuple[Step, ...]:
-        """Measured steps, without warm-up steps."""
         return tuple(step for step in self.steps if not step.warmup)
 
     @property
@@ -61,7 +60,6 @@ class TimedCell(CellState):
 
     @property
     def step_count(self) -> int:
-        """Number of requested steps, including warm-up."""
         return self.cell.warmup + self.cell.steps
 
     @cached_property
@@ -88,10 +86,7 @@ def phase_means(steps: Iterable[Step]) -> tuple[tuple[str, float, float], ...]:
 
 
 def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
-    """Add a step; phases use the host's clock, or the device's clock if the host did not wait for them.
-
-    With several ranks, the step of the slowest rank is kept.
-    """
+    """Add a step; phases use the host's clock, or the device's clock if the host did not wait for them."""
     if event.step.wall_s is None:
         return cell
     phases = tuple(
@@ -188,10 +183,7 @@ def run_remaining_s(state: LiveState) -> float | None:
 
 
 def _step_s(current: TimedCell) -> float:
-    """Return the median time of recent steps.
-
-    The first step is much slower, so it is excluded unless it is the only one.
-    """
+    """Return the median time of recent steps."""
     recent = current.steps[1:][-RECENT_STEPS:] or current.steps
     return statistics.median(step.total_s for step in recent)
 
@@ -220,8 +212,6 @@ def _waiting(planned: Cells, ended: Cells, running: str) -> list[TimedCell]:
 
 
 class _Paces:
-    """Seconds per FLOP of waiting cells, from the finished cells that resemble them most."""
-
     def __init__(self, references: Sequence[tuple[TimedCell, float]]) -> None:
         self._axes = [name for name, axis in axes.AXES.items() if name == "size" or axis.role in _SPEED_ROLES]
         self._references = [(self._values(timed.cell), pace) for timed, pace in references]

@@ -128,10 +128,7 @@ def _measure_on_fewer_threads(cell: TimeCell, step: TrainingStep, median_s: floa
 
 
 def _measure_step(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes:
-    """Measure one step, after freeing the outputs and the graph of the previous step.
-
-    All ranks begin the step together, so that waiting time appears in the phase that causes it.
-    """
+    """Measure one step, after freeing the outputs and the graph of the previous step."""
     step.forget()
     max_over_ranks()
     return clock.measure(step.phases, cell.sync)

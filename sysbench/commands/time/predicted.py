@@ -66,7 +66,6 @@ def gpu_title(cells: Iterable[TimeCellRecord]) -> tuple[str, ...]:
 
 
 def _prediction(cell: TimeCellRecord) -> PredictionRecord | None:
-    """Return the prediction of a cell; None unless its outcome is `ok`."""
     return cell.prediction if cell.outcome == "ok" else None
 
 
@@ -125,12 +124,10 @@ MICRO_BATCHES_NOTE = "grad accum: micro-batches per step; forward, loss and back
 
 
 def _timed(cells: Iterable[TimeCellRecord]) -> list[tuple[TimeCellRecord, PredictionRecord]]:
-    """Return the cells with a predicted time, each with its prediction."""
     return [(cell, prediction) for cell in cells if (prediction := _prediction(cell)) and prediction.step is not None]
 
 
 def _interval_note(cells: Iterable[TimeCellRecord]) -> tuple[str, ...]:
-    """Return the note on the brackets behind step times; empty if no step time is shown."""
     return (INTERVAL,) if _timed(cells) else ()
 
 
@@ -146,8 +143,6 @@ def _notes(record: TimeRecord) -> Iterator[str]:
 
 
 def _sum_over_phases(name: str) -> Callable[[TimeCellRecord], float | None]:
-    """Return a function that sums a field over the phases of a cell; it returns None if there is no communication."""
-
     def get(cell: TimeCellRecord) -> float | None:
         prediction = _prediction(cell)
         if (
@@ -198,19 +193,16 @@ PREDICTED = DeclaredTable(
 
 
 def _cells_by_setting(record: TimeRecord) -> Iterator[list[TimeCellRecord]]:
-    """Yield the cells of each setting with several GPUs and a predicted time, the best GPU first."""
     for group in axes.group_ignoring(record.cells, "simulate"):
         if len(group) > 1 and _timed(group):
             yield _best_first(group)
 
 
 def _are_compared_by_cost(cells: Iterable[TimeCellRecord]) -> bool:
-    """Whether at least two of these GPUs have a cost; otherwise, step times are compared."""
     return sum(prediction.price_per_million_tokens is not None for _, prediction in _timed(cells)) > 1
 
 
 def _best_first(cells: Sequence[TimeCellRecord]) -> list[TimeCellRecord]:
-    """Sort the cells by cost, if costs are compared, then by step time; cells without a time come last."""
     by_cost = _are_compared_by_cost(cells)
     unknown = float("inf")
 
@@ -224,20 +216,16 @@ def _best_first(cells: Sequence[TimeCellRecord]) -> list[TimeCellRecord]:
 
 
 class _ComparedCell(NamedTuple):
-    """A cell, and its cost or step time relative to that of the best cell; None if the two cannot be compared."""
-
     cell: TimeCellRecord
     ratio: PredictedRatio | None
 
 
 def _compare(group: Sequence[TimeCellRecord]) -> list[_ComparedCell]:
-    """Compare the cells of a setting with the best of them, which comes first."""
     ordered, by_cost = _best_first(group), _are_compared_by_cost(group)
     return [_ComparedCell(cell, _relative(_prediction(cell), _prediction(ordered[0]), by_cost)) for cell in ordered]
 
 
 def _relative(this: PredictionRecord | None, best: PredictionRecord | None, by_cost: bool) -> PredictedRatio | None:
-    """Return the ratio of two steps, or of their costs; None if either is unknown."""
     ratio = step_ratio(this, best) if this and best else None
     if this is None or best is None or ratio is None or not by_cost:
         return ratio
@@ -323,10 +311,7 @@ GPUS = DeclaredTable(
 
 
 def _choice_groups(cells: Sequence[TimeCellRecord]) -> list[list[TimeCellRecord]]:
-    """Return the cells that differ only in how the step is computed, in the order of the run.
-
-    Groups of one cell, and groups without a predicted time, are left out.
-    """
+    """Return the cells that differ only in how the step is computed, in the order of the run."""
     return [group for group in axes.group_ignoring(cells, *axes.CHOICES) if len(group) > 1 and _timed(group)]
 
 
@@ -386,8 +371,6 @@ CONSTANTS = DeclaredTable(
 
 
 class _ScaledCell(NamedTuple):
-    """A cell, and its baseline: the cell with the fewest ranks."""
-
     cell: TimeCellRecord
     base: TimeCellRecord
 
@@ -398,12 +381,10 @@ class _ScaledCell(NamedTuple):
 
     @property
     def efficiency(self) -> float | None:
-        """Speed-up divided by the ratio of the numbers of ranks."""
         return self.speedup and self.speedup * self.base.cell.ranks / self.cell.cell.ranks
 
     @property
     def gains_from_sharded_optimizer(self) -> bool:
-        """Whether the efficiency shown is above 100 %, and the optimizer takes less time than in the baseline."""
         taken_s, base_s = (
             prediction.phase("optimizer") if (prediction := _prediction(each)) else None
             for each in (self.cell, self.base)
@@ -475,7 +456,6 @@ TABLES = {table.name: table for table in (PREDICTED, GPUS, CHOICES, SCALING, CON
 
 
 def default_tables(record: TimeRecord) -> list[Table]:
-    """Return the default tables."""
     comparisons = [table(record) for table in (GPUS, CHOICES, SCALING)]
     return [*PREDICTED(record), *(each for tables in comparisons if len(tables) <= MAX_SETTINGS for each in tables)]
 
@@ -485,10 +465,7 @@ _LIMIT_NAMES: Final = {"host": "the host", "matmul": "matrix products", "element
 
 
 def _comparison_sentence(group: Sequence[TimeCellRecord]) -> str:
-    """Return which GPU is predicted to be the best, or which ones may be; empty if fewer than two can be compared.
-
-    A GPU may be the best if the 90 % interval of its ratio to the one that comes first reaches down to 1.
-    """
+    """Return which GPU is predicted to be the best, or which ones may be; empty if fewer than two can be compared."""
     compared = [gpu for gpu in _compare(group) if gpu.ratio]
     if len(compared) < 2:
         return ""
@@ -507,7 +484,6 @@ def _comparison_sentence(group: Sequence[TimeCellRecord]) -> str:
 
 
 def _among_phrase(compared: int, timed: int, gpus: int) -> str:
-    """Return ` of the 2 GPUs with a price` if not all are compared; `timed` counts those with a predicted time."""
     missing = ["a price"] * (compared < timed) + ["a predicted time"] * (timed < gpus)
     return f" of the {compared} GPUs with {' and '.join(missing)}" if missing else ""
 
@@ -529,7 +505,6 @@ def _best_gpu_sentence(best: TimeCellRecord, among: str, *, by_cost: bool) -> st
 
 
 def _behind_best(gpus: Sequence[_ComparedCell], best: TimeCellRecord, by_cost: bool) -> str:
-    """Return how much longer a step takes on these GPUs than on the best one, or how much more it costs."""
     ratios = [
         f"{gpu.ratio.point:.2f}× (90 % interval {gpu.ratio.low:.2f} to {gpu.ratio.high:.2f})"
         f" as {'much' if by_cost else 'long'} on {gpu.cell.cell.simulate}"
@@ -588,10 +563,7 @@ def prediction_findings(cells: Sequence[TimeCellRecord]) -> Iterator[Statement]:
 
 
 def _host_limits(cells: Sequence[TimeCellRecord]) -> Iterator[Statement]:
-    """Yield which cells the host limits, and how much time a faster GPU would save at most.
-
-    A step takes at least as long as the host needs to issue its operators, which is its `limited_share`.
-    """
+    """Yield which cells the host limits, and how much time a faster GPU would save at most."""
     timed = _timed(cells)
     limited = [(cell, prediction) for cell, prediction in timed if prediction.limited_by == "host"]
     if not limited:

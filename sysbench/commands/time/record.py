@@ -11,6 +11,7 @@ from sysbench.commands.time.spec import TimeCell
 from sysbench.log.events import Ceiling, ProcessPeaks
 from sysbench.log.predictions import PredictionRecord, hardware_share
 from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRecord, Samples
+from sysbench.log.training import Training
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Phase
 from sysbench.spec.quantities import Amount, Count, Finite, Flops, Moment, PerSecond, Seconds, Unbounded
@@ -156,6 +157,8 @@ class TimeCellRecord(ModelCellRecord):
     """None if no energy counter was read, and in records of earlier versions."""
     prediction: PredictionRecord | None = Field(default=None, exclude_if=lambda value: value is None)
     """None if the cell was measured."""
+    training: Training | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The whole training; None without its tokens (`--tokens`), or without a step time."""
     ranks: list[RankRecord] = Field(default=[], exclude_if=lambda value: not value)
     """Every rank, if there are several."""
 
@@ -187,8 +190,12 @@ class TimeCellRecord(ModelCellRecord):
 
     @property
     def source(self) -> Literal["measured", "predicted"]:
-        """Whether times are measured or predicted."""
         return "predicted" if self.cell.simulate else "measured"
+
+    @property
+    def device_name(self) -> str | None:
+        """Name of the device or, for a prediction, of the GPU."""
+        return self.prediction.gpu if self.prediction else super().device_name
 
     @model_validator(mode="after")
     def _recompute_rates_from_mean(self) -> Self:
@@ -230,7 +237,6 @@ def share_ceilings(records: Sequence[TimeRecord]) -> list[TimeRecord]:
 
 
 def _subject(record: TimeRecord, ceiling: CeilingRecord) -> tuple[object, ...] | None:
-    """Return what two runs must agree in to share a ceiling; None if it is unknown."""
     environment = record.environment
     device = next((each.name for each in environment.devices if each.torch_name == ceiling.device), None)
     if device is None or environment.torch is None:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from sysbench.spec import hardware
-from sysbench.spec.axes import Counts, Sizes, parse_share
+from sysbench.spec.axes import Counts, Sizes, parse_amount, parse_share
 from sysbench.spec.axis import Axis
 from sysbench.spec.model import EFFORT, STEP, STEPS, WARMUP, Mode, ModelCell, ModelSpec, Modes, Precision, Sync
 from sysbench.spec.options import Option
-from sysbench.spec.quantities import Share, Size, Steps
+from sysbench.spec.quantities import Count, Share, Size, Steps
 from sysbench.spec.ranks import NODE_RANKS, Interconnect
 from sysbench.spec.run import SavedOptions
 
@@ -47,7 +47,6 @@ class TimeCell(ModelCell):
 
     @property
     def simulated(self) -> str | None:
-        """The GPU to predict for; None if the cell is measured."""
         return self.simulate
 
     @property
@@ -57,7 +56,6 @@ class TimeCell(ModelCell):
 
     @property
     def ranks_unsupported_reason(self) -> str | None:
-        """Why the cell cannot use several ranks; None if it can."""
         if self.simulate and self.execution == "compiled":
             return "compiled steps of several ranks cannot be predicted, only measured: drop --compile or --simulate"
         if self.simulate and self.ranks > NODE_RANKS and self.interconnect is None:
@@ -121,13 +119,21 @@ class TimeSpec(ModelSpec):
         f"that many Gbit/s per GPU: {', '.join(get_args(Interconnect))}.",
     )
     price: Annotated[
-        dict[str, PositiveFloat],
-        BeforeValidator(hardware.parse_prices),
+        hardware.Prices,
         Option(metavar="GPU=PRICE,…", panel=PREDICTION),
     ] = Field(
         default={},
         exclude_if=lambda value: not value,
         description="With --simulate: price of a GPU hour in any currency: h100=2.5,a100-80gb=1.4.",
+    )
+
+    tokens: Annotated[
+        Count | None, BeforeValidator(parse_amount), Option(metavar="N", panel=PREDICTION, common=True)
+    ] = Field(
+        default=None,
+        ge=1,
+        exclude_if=_is_none,
+        description="Tokens of the whole training, such as 1B: adds its hours, and its cost with --price.",
     )
 
     @model_validator(mode="after")
@@ -139,13 +145,14 @@ class TimeSpec(ModelSpec):
         for name in ("host", "price", "interconnect"):
             if getattr(self, name) and not self.simulate:
                 raise ValueError(f"--{name} needs --simulate GPU: it only affects predictions")
+        if self.tokens is not None and self.mode != ("train",):
+            raise ValueError("--tokens is the size of a training: --mode must be train")
         if other := set(self.price) - set(self.simulate):
             raise ValueError(f"--price names {', '.join(sorted(other))}, but --simulate does not")
         return self
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Fields without an effect on this run."""
         return ("warmup", "steps", "until", "max_steps") if self.simulate else ()
 
     def cells(self) -> Iterator[TimeCell]:

@@ -18,6 +18,7 @@ from sysbench.commands.time import predicted
 from sysbench.commands.time.fold import COUNTER_UPDATE_S, MIN_COUNTED_S
 from sysbench.commands.time.record import FORWARD_BACKWARD, CeilingRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
+from sysbench.commands.time.training_table import TRAINING
 from sysbench.log.outcomes import MEASURED
 from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
@@ -80,7 +81,6 @@ def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
 
 
 def _sum_of_phases(cell: TimeCellRecord, phases: Sequence[str], required: str) -> list[float] | None:
-    """Return the sum of these phases for each step in seconds; None if the cell does not have the phase `required`."""
     return cell.sum_of_phases(phases) if required in cell.phases and cell.outcome in MEASURED else None
 
 
@@ -103,7 +103,6 @@ def _energy(name: str) -> Value:
 
 
 def _share_of_limit(name: str) -> Callable[[TimeCellRecord], Cell]:
-    """Return a function that shows a cell's share of a limit of the machine, or `unknown`."""
     return lambda cell: Measure(value) if (value := _rate(name)(cell)) is not None else Word("unknown", "quiet")
 
 
@@ -179,14 +178,12 @@ _IMPORTANCE = {"step": 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 1
 
 
 def _rank_steps_s(cell: TimeCellRecord) -> dict[int, float]:
-    """Return the median step time of each rank in seconds; empty for a single-process cell and for a failed cell."""
     if cell.outcome not in MEASURED:
         return {}
     return {each.rank: each.median_step_s for each in cell.ranks if each.median_step_s is not None}
 
 
 def _rank_spread(cell: TimeCellRecord) -> float | None:
-    """Return the range of the ranks' median step times, relative to their median."""
     steps_s = _rank_steps_s(cell)
     if not steps_s:
         return None
@@ -354,8 +351,6 @@ def _has_optimizer(record: TimeRecord) -> bool:
 
 
 def _ratio_to_forward(get: Callable[[TimeCellRecord], list[float] | None]) -> Value:
-    """Return a function that divides the mean of `get` by the mean of forward."""
-
     def show(cell: TimeCellRecord) -> float | None:
         values_s, forward_s = get(cell), _forward(cell)
         return statistics.fmean(values_s) / statistics.fmean(forward_s) if values_s and forward_s else None
@@ -396,8 +391,6 @@ PHASE_TABLE = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Arms:
-    """The cells of a run, grouped by their value of one axis."""
-
     record: TimeRecord
     axis: str
 
@@ -408,14 +401,12 @@ class _Arms:
 
     @cached_property
     def phases(self) -> list[str]:
-        """Phases to compare: the last one, and those that the axis can affect."""
         found = [
             phase for phase in phases_in(self.record.cells) if phase in ("forward", "backward", "optimizer", "step")
         ]
         return [phase for phase in found if phase in found[-1:] or (phase == "optimizer") == (self.axis == "optimizer")]
 
     def rows(self) -> Iterator[_ArmsRow]:
-        """Yield the cells that differ only in this axis, for each combination of the other axes."""
         for alike in axes.group_ignoring(self.record.cells, self.axis):
             cells = {value: cell for cell in alike if (value := cell.axis_value(self.axis)) is not None}
             if len(cells) < 2:  # nothing to compare, for example because a strategy has its own options
@@ -433,15 +424,12 @@ class _Arms:
 
 @dataclass(frozen=True)
 class _ComparedPhase:
-    """Medians of a phase in the baseline cell and in another cell, and the speed-up."""
-
     before_s: float
     after_s: float
     speedup: Ratio
 
     @classmethod
     def of(cls, base: TimeCellRecord | None, other: TimeCellRecord | None, phase: str) -> _ComparedPhase | None:
-        """Compare two cells; None unless both were measured completely."""
         if base is None or other is None or base.outcome != "ok" or other.outcome != "ok":
             return None
         before, after = base.samples(phase), other.samples(phase)
@@ -450,24 +438,18 @@ class _ComparedPhase:
         return cls(before.median_s, after.median_s, ratio(before.samples_s, after.samples_s))
 
     def measure(self, value: float, low: float | None = None, high: float | None = None) -> Measure:
-        """Return the number, marked as good or bad if the effect is significant."""
         tones: dict[int, Tone] = {1: "good", 0: "plain", -1: "bad"}
         return Measure(value, low=low, high=high, tone=tones[direction(self.speedup)])
 
 
 @dataclass(frozen=True)
 class _ArmsRow:
-    """Cells of one row by axis value, and a comparison of each phase with the baseline cell."""
-
     last_phase: str
     cells: Mapping[Any, TimeCellRecord]
     comparisons: Mapping[tuple[str, Any], _ComparedPhase | None]
 
     def median(self, phase: str, arm: Any) -> Cell:
-        """Return the median, on which speed-ups are based.
-
-        If the cell has no numbers, its outcome is returned instead, but only for the last phase.
-        """
+        """Return the median, on which speed-ups are based."""
         cell = self.cells.get(arm)
         if cell is None:
             return None
@@ -486,7 +468,6 @@ def _is_not_baseline(arms: _Arms, phase: str, arm: Any) -> bool:
 
 
 def _change_column(key: str, unit: Unit, importance: int, show: Callable[[_ComparedPhase], Measure]) -> Field:
-    """Declare a column for the change relative to the baseline; the last phase's column is the most important."""
     return Field(
         f"{{phase}}_{{arm}}_{key}",
         key,
@@ -551,8 +532,6 @@ def device_name(cell: TimeCellRecord) -> str:
 
 @dataclass(frozen=True)
 class _Grid:
-    """The cells of a run as a grid: values of one axis in columns, all other varying axes in rows."""
-
     record: TimeRecord
     column_values: tuple[Any, ...]
     row_axes: tuple[str, ...]
@@ -562,11 +541,7 @@ class _Grid:
     def of(
         cls, record: TimeRecord, axis: str, column_of: Callable[[TimeCellRecord], Any], rows_are_models: bool = False
     ) -> _Grid:
-        """Arrange the cells in columns by `column_of`; the cells of a row agree on all axes but `axis`.
-
-        If `rows_are_models` is true, `size` is not a row axis, but the cells of a row still agree on their size and
-        model.
-        """
+        """Arrange the cells in columns by `column_of`; the cells of a row agree on all axes but `axis`."""
         row_axes = tuple(
             each for each in axes.varying(record.cells) if each != axis and not (rows_are_models and each == "size")
         )
@@ -579,7 +554,6 @@ class _Grid:
 
 
 def _any_cell(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
-    """Return any cell of a row, to read the properties that all its cells share."""
     return next(iter(row.values()))
 
 
@@ -639,10 +613,7 @@ GRID = DeclaredTable(
 def _on_device(
     get: Callable[[TimeCellRecord], Cell], show_outcome: bool
 ) -> Callable[[Mapping[str, TimeCellRecord], str], Cell]:
-    """Return a function that shows the cell's value on a device.
-
-    If the cell has no value, the function shows the cell's outcome if `show_outcome` is true, and nothing otherwise.
-    """
+    """Return a function that shows the cell's value on a device."""
 
     def show(row: Mapping[str, TimeCellRecord], device: str) -> Cell:
         if device not in row:
@@ -703,52 +674,15 @@ DEVICES = DeclaredTable(
 )
 """Models with dimensions and parameters in rows; devices in columns, each with forward and forward + backward."""
 
-# --- one row per cell and phase
+# --- numbers of warm-up steps
 
 SamplesRow = tuple[TimeCellRecord, str, Samples | None]
 """A cell, one of its phases, and its samples."""
 
 
-def _samples_rows(cells: Iterable[TimeCellRecord], phases: Sequence[str]) -> Iterator[SamplesRow]:
-    """Yield a row for each measured phase; a cell without measured phases has one row without samples."""
-    for cell in cells:
-        found = [(cell, phase, measured_samples(cell, phase)) for phase in phases if measured_samples(cell, phase)]
-        yield from found or [(cell, phases[-1] if phases else "step", None)]
-
-
-def _ci95_end(end: int) -> Callable[[SamplesRow], float | None]:
-    return lambda row: row[2].ci95_s[end] if row[2] and row[2].ci95_s else None
-
-
-_EXTREMES = (
-    Field("minimum", "min", "s", get=lambda row: row[2].min_s),
-    Field("maximum", "max", "s", get=lambda row: row[2].max_s),
-    Field("mean", "avg", "s", get=lambda row: row[2].mean_s),
-    Field("deviation", "std", "s", get=lambda row: row[2].std_s),
-)
-_PHASE = leading_fields(Field("phase", get=lambda row: row[1]))
-
-
 def _outcome_if_unmeasured(row: SamplesRow) -> Word | None:
     cell, _, found = row
     return (outcome(cell) or Word(cell.outcome, "bad")) if found is None else None
-
-
-SPREAD = DeclaredTable(
-    "spread",
-    "spread of step times",
-    (
-        *_EXTREMES,
-        Field("median", unit="s", importance=1, get=lambda row: row[2].median_s),
-        Field("interval_low", "95 % from", "s", importance=2, get=_ci95_end(0)),
-        Field("interval_high", "to", "s", importance=2, get=_ci95_end(1)),
-    ),
-    rows=lambda record: _samples_rows(record.cells, phases_in(record.cells)),
-    leading=(leading_axes(cells_of=lambda row: row[:1]), _PHASE),
-    outcome_of=_outcome_if_unmeasured,
-    keep_empty=True,
-)
-"""Minimum, maximum, mean, standard deviation, and median with its 95 % CI, per cell and phase."""
 
 
 def _other_axes(record: TimeRecord) -> list[str]:
@@ -757,67 +691,33 @@ def _other_axes(record: TimeRecord) -> list[str]:
 
 def _warmup_rows(record: TimeRecord) -> Iterator[SamplesRow]:
     others = _other_axes(record)
-    ordered = sorted(record.cells, key=lambda cell: [str(cell.axes.get(axis)) for axis in others])
-    return _samples_rows(
-        ordered, [phase for phase in phases_in(record.cells) if phase in ("forward", "backward", "step")]
-    )
+    phases = [phase for phase in phases_in(record.cells) if phase in ("forward", "backward", "step")]
+    for cell in sorted(record.cells, key=lambda cell: [str(cell.axes.get(axis)) for axis in others]):
+        found = [(cell, phase, measured_samples(cell, phase)) for phase in phases if measured_samples(cell, phase)]
+        yield from found or [(cell, phases[-1] if phases else "step", None)]
 
-
-FIRST_STEP_COUNT = 10
-"""Number of steps shown, starting with the very first one."""
-
-
-def _first_steps(record: TimeRecord) -> Iterator[tuple[TimeCellRecord, list[Measure]]]:
-    for cell in record.cells:
-        found = measured_samples(cell, "step")
-        steps = [Measure(value, tone="quiet", excluded=True) for value in cell.warmup_samples_s]
-        steps += [Measure(value) for value in found.samples_s] if found else []
-        if steps:
-            yield cell, steps[:FIRST_STEP_COUNT]
-
-
-FIRST_STEPS = DeclaredTable(
-    "first-steps",
-    "the first steps",
-    (
-        Each(
-            "number",
-            (
-                Field(
-                    "step_{number}",
-                    "{number}",
-                    "s",
-                    "step",
-                    lambda record, number: max(0, number - 3),
-                    get=lambda row, number: row[1][number - 1] if number <= len(row[1]) else None,
-                ),
-            ),
-            values=lambda record: range(1, max((len(steps) for _, steps in _first_steps(record)), default=0) + 1),
-            possible_values=range(1, FIRST_STEP_COUNT + 1),
-        ),
-    ),
-    rows=_first_steps,
-    leading=leading_axes(cells_of=lambda row: row[:1]),
-    notes=("warm-up steps in brackets",),
-    needs="a measured step",
-    about="warm-up",
-)
-"""The first steps of every cell in order, including warm-up steps."""
 
 WARMUP = DeclaredTable(
     "warmup",
     "effect of the warm-up",
-    _EXTREMES,
+    (
+        Field("minimum", "min", "s", get=lambda row: row[2].min_s),
+        Field("maximum", "max", "s", get=lambda row: row[2].max_s),
+        Field("mean", "avg", "s", get=lambda row: row[2].mean_s),
+        Field("deviation", "std", "s", get=lambda row: row[2].std_s),
+    ),
     rows=_warmup_rows,
-    leading=(leading_axes(lambda record: [*_other_axes(record), "warmup"], cells_of=lambda row: row[:1]), _PHASE),
+    leading=(
+        leading_axes(lambda record: [*_other_axes(record), "warmup"], cells_of=lambda row: row[:1]),
+        leading_fields(Field("phase", get=lambda row: row[1])),
+    ),
     when=lambda record: not predicted.is_predicted(record),
     needs="measured times",
     outcome_of=_outcome_if_unmeasured,
     keep_empty=True,
-    below=(FIRST_STEPS,),
     about="warm-up",
 )
-"""Min, max, mean and std for each number of warm-up steps, and the first steps one by one."""
+"""Min, max, mean and std for each number of warm-up steps."""
 
 # --- everything
 
@@ -826,7 +726,6 @@ PhaseRow = tuple[TimeCellRecord, str | None, PhaseRecord]
 
 
 def _phase_rows(record: TimeRecord) -> Iterator[PhaseRow]:
-    """Yield a row per measured or predicted phase of each cell; a cell without phases has one row without numbers."""
     nothing = PhaseRecord(wall=None, device=None, enqueue_median_s=None)
     for cell in record.cells:
         yield from ((cell, phase, found) for phase, found in cell.phases.items())
@@ -847,24 +746,13 @@ def _predicted_s(row: PhaseRow, name: str) -> float | None:
     return getattr(time, name, None)
 
 
-def _device_name(row: PhaseRow) -> str | None:
-    """Return the name of the device of this row; for a prediction, the simulated GPU."""
-    cell = row[0]
-    if cell.prediction:
-        return cell.prediction.gpu
-    return cell.device.name if cell.device else None
-
-
 CELLS = DeclaredTable(
     "cells",
     "all cells and phases",
     (
         Each("name", (Field("{name}", get=lambda row, name: getattr(row[0].cell.shape, name, None)),), _DIMENSIONS),
-        Field("device_name", "device name", get=_device_name),
-        Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
-        *adapter_columns(lambda row: row[0].model),
-        Field("outcome", get=lambda row: row[0].outcome),
-        Field("phase", get=lambda row: row[1]),
+        *phase_rows.cell_columns(),
+        phase_rows.PHASE,
         _prediction_column("source", get=lambda row: "predicted"),
         _prediction_column("predicted", unit="s", get=lambda row: _predicted_s(row, "point_s")),
         _prediction_column("predicted_low", "predicted 90 % low", "s", get=lambda row: _predicted_s(row, "low_s")),
@@ -901,11 +789,10 @@ TABLES: dict[str, DeclaredTable] = {
         DEVICES,
         PHASE_TABLE,
         WARMUP,
-        FIRST_STEPS,
-        SPREAD,
         MEMORY,
         CELLS,
         *predicted.TABLES.values(),
+        TRAINING,
     )
 }
 """All tables by name."""
@@ -918,25 +805,21 @@ MAX_SUMMARY_ROWS = 24
 
 
 def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
-    """Return the tables called `names`; by default the summary and the comparison of the first axis that varies.
-
-    Raises UsageError for a name that is not a table, and for a table that this record cannot fill.
-    """
+    """Return the tables called `names`; by default the summary and the comparison of the first axis that varies."""
     if chosen := tuple(names):
         return build_tables(TABLES, record, chosen)
     if predicted.is_predicted(record):
-        return predicted.default_tables(record)
+        return [*predicted.default_tables(record), *TRAINING(record)]
     differing = axes.varying(record.cells)
     default_comparison = next((table for axis, table in COMPARISONS.items() if axis in differing), None)
     comparison = TABLES[default_comparison](record) if default_comparison else []
     if comparison and len(record.cells) > MAX_SUMMARY_ROWS:
-        return comparison
+        return [*comparison, *TRAINING(record)]
     ranks = RANKS(record) if sum(len(cell.ranks) for cell in record.cells) <= MAX_SUMMARY_ROWS else []
-    return [*SUMMARY(record), *ranks, *comparison]
+    return [*SUMMARY(record), *ranks, *comparison, *TRAINING(record)]
 
 
 def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record."""
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
     about = (*hardware, *axes.effort(record.cells))
     if predicted.is_predicted(record):
@@ -949,7 +832,7 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
 
 
 def usual(spec: TimeSpec) -> tuple[str, ...]:
-    """Return the names of the default tables for a run of this spec."""
+    training = ("training",) if spec.tokens is not None else ()
     if spec.simulate:
         has_choices = any(len(getattr(spec, axis)) > 1 for axis in axes.CHOICES)
         return (
@@ -957,9 +840,11 @@ def usual(spec: TimeSpec) -> tuple[str, ...]:
             "gpus",
             *(("choices",) if has_choices else ()),
             *(("scaling",) if max(spec.ranks) > 1 else ()),
+            *training,
         )
     return (
         "summary",
         *(("ranks",) if max(spec.ranks) > 1 else ()),
         *(COMPARISONS[axis] for axis in (*axes.CHOICES, "warmup", "device") if len(getattr(spec, axis)) > 1),
+        *training,
     )

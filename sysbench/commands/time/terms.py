@@ -18,7 +18,6 @@ _PHASE_MEANINGS: Mapping[str, str] = {
 
 
 def terms(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
-    """Yield definitions of the terms in the tables of `sysbench time`."""
     if not all(cell.cell.simulate for cell in cells):
         yield Term(
             "time",

@@ -297,10 +297,7 @@ def _left_in(place: Path) -> list[Event]:
 
 
 def pool_of(options: RunOptions, run: RunCells) -> Pool:
-    """Return the pool for `--on` or `--parallel`, whose shards are run with `run`.
-
-    Raises UsageError if the pool is not available.
-    """
+    """Return the pool for `--on` or `--parallel`, whose shards are run with `run`."""
     arguments = dict(options.on_arg)
     match options.on:
         case None:

@@ -43,10 +43,7 @@ class Shard(BaseModel):
 
 
 def run_shard(shard: Shard, directory: Path, run: RunCells) -> Path:
-    """Run a shard with `run`, and return the path of its log in `directory`.
-
-    Raises UsageError if the code of sysbench differs from that of the original run; errors from the run propagate.
-    """
+    """Run a shard with `run`, and return the path of its log in `directory`."""
     if source_digest() != shard.digest:
         raise UsageError(
             f"{socket.gethostname()} has a different sysbench from this machine: install the same one there"

@@ -45,10 +45,7 @@ class ParallelExecutor:
     _positions: dict[str, int] = field(default_factory=dict)
 
     def run(self, cells: Sequence[tuple[int, RunCell]]) -> Iterator[Event]:
-        """Run these cells, each given with its position in the run, and yield their events.
-
-        Raises StoppedByUserError on an interrupt. If the iteration is abandoned, `stop` must be called.
-        """
+        """Run these cells, each given with its position in the run, and yield their events."""
         self._positions = {cell.key: position for position, cell in cells}
         groups = self._groups([cell for _, cell in cells])
         jobs = self.pool.start(self._shards(groups))
@@ -103,7 +100,6 @@ class ParallelExecutor:
         ]
 
     def _finished(self, unfinished: set[str], job: Job) -> Iterator[Event]:
-        """Yield the events of a shard that has ended, including an outcome for each of its unfinished cells."""
         for event in self._of_finished_cells(job.events()):
             yield event
             if isinstance(event, CellFinished):
@@ -113,10 +109,7 @@ class ParallelExecutor:
             yield CellFinished(at_s=time.time(), cell=key, outcome=outcome, detail=why)
 
     def _of_finished_cells(self, events: Sequence[Event]) -> Iterator[Event]:
-        """Yield the events of a shard for the run's log: those of finished cells, and those not tied to a cell.
-
-        Each CellStarted event receives the cell's position in the run and the host of the shard.
-        """
+        """Yield the events of a shard for the run's log: those of finished cells, and those not tied to a cell."""
         finished = {
             event.cell for event in events if isinstance(event, CellFinished) and event.outcome != "interrupted"
         }

@@ -81,7 +81,6 @@ def _number(environment: Mapping[str, str], name: str, default: int, least: int,
 
 
 def _first_host(environment: Mapping[str, str]) -> str:
-    """Return the first node of an srun step, from `scontrol show hostnames`; empty if scontrol fails."""
     nodes = environment.get("SLURM_STEP_NODELIST")
     if not nodes:
         return ""

@@ -121,7 +121,6 @@ class _WorkerRelay:
         return True
 
     def close(self) -> None:
-        """Stop the worker, and close the connection."""
         if self._worker is not None:
             self._worker.close(0)
         self._connection.close()
@@ -138,7 +137,6 @@ class _WorkerRelay:
             self._send(encode(event))
 
     def _report_end(self, patience_s: float) -> None:
-        """Stop the worker if it is still running, and report its end to rank 0."""
         if self._worker is not None:
             exited, self._worker = self._worker.end(patience_s), None
             self._send(encode(exited))
@@ -171,10 +169,7 @@ class _WorkerRelay:
         return True
 
     def _command(self, worker: WorkerProcess, command: protocol.Command) -> None:
-        """Forward a command from rank 0 to the worker.
-
-        A measurement uses this rank's own copy of the cell and its own device, and writes no files.
-        """
+        """Forward a command from rank 0 to the worker."""
         if isinstance(command, protocol.Measure):
             cell = self._cells.get(command.cell.key)
             if cell is None:

@@ -119,10 +119,7 @@ def _listening(own: LaunchedRank) -> socket.socket:
 def _admit(
     taken: socket.socket, own: LaunchedRank, hello: Hello, connections: dict[int, Connection], hosts: dict[int, str]
 ) -> None:
-    """Accept a rank; ignore a client that is not a rank.
-
-    Raises UsageError for a rank that does not match this run, after sending it the reason.
-    """
+    """Accept a rank; ignore a client that is not a rank."""
     connection = connected(taken)
     try:
         with limited(connection):
@@ -201,10 +198,7 @@ class RemoteWorker:
         return self._exited is None and not self._lost
 
     def receive(self) -> Event | None:
-        """Return the next event.
-
-        Raises WorkerGoneError if the worker or its rank is gone, and InvalidMessageError for an invalid message.
-        """
+        """Return the next event."""
         try:
             message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)
         except (EOFError, OSError) as error:

@@ -63,8 +63,6 @@ def _mount(filesystem: FileSystem, controller: str, mounts: list[str]) -> tuple[
 
 @dataclass(frozen=True)
 class _Version:
-    """Names of files and fields in one version of cgroups."""
-
     filesystem: FileSystem
     limit: str
     usage: str

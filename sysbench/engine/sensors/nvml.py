@@ -339,9 +339,6 @@ def _instance_used(binding: ModuleType, instances: Sequence[object], memory_byte
 
 
 def _throttle_reason_names(reasons: int) -> tuple[str, ...]:
-    """Return the names of the throttle reasons whose bits are set; a bit without a name becomes `reason-0x800`.
-
-    The bit for an idle GPU is ignored, because an idle GPU is not throttled.
-    """
+    """Return the names of the throttle reasons whose bits are set; a bit without a name becomes `reason-0x800`."""
     bits = (1 << position for position in range(reasons.bit_length()) if reasons >> position & 1)
     return tuple(THROTTLE_REASONS.get(bit, f"reason-{bit:#x}") for bit in bits if bit != _GPU_IDLE)

@@ -204,7 +204,6 @@ class SystemSampler:
             return None
 
     def _list_when_due(self) -> None:
-        """List the worker's processes if due, and compute the load of all other processes since the last listing."""
         now_s = time.monotonic()
         if now_s < self._next_listing_s:
             return
@@ -215,7 +214,6 @@ class SystemSampler:
         self._next_listing_s = now_s + max(LISTING_S, cost_s / LISTING_SHARE)
 
     def _query_host(self, source: str, query: Callable[[], Answer | None]) -> Answer | None:
-        """Return the answer of a source on the host; a source that fails is reported once and not used again."""
         if source in self._failed_sources:
             return None
         try:

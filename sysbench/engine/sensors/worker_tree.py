@@ -81,7 +81,6 @@ def descendants_of(pid: int) -> frozenset[int]:
 
 
 def _query(question: Callable[[Question], Answer], about: Question) -> Answer | None:
-    """Return `question(about)`, or None if the process has ended or cannot be inspected."""
     try:
         return question(about)
     except psutil.Error:

@@ -57,7 +57,6 @@ def add_adapters(model: nn.Module, rank: int, targets: str | None, device: torch
 
 
 def _layers(model: nn.Module, rank: int, targets: str) -> list[str]:
-    """Return the names of the layers that `targets` names."""
     name_of = {module: name for name, module in model.named_modules() if _is_linear(module)}
     for attention in (module for module in model.modules() if isinstance(module, nn.MultiheadAttention)):
         name_of.pop(attention.out_proj, None)  # it is not called: attention takes its weights

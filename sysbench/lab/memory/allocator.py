@@ -160,8 +160,6 @@ class _Step(Protocol):
 
 @dataclass
 class _Boundary:
-    """The end of a phase, with the categories of the addresses known at that point."""
-
     time_us: int
     category_by_address: dict[int, str]
     """Category by address."""
@@ -245,7 +243,6 @@ class History:
             yield
 
     def _on_collective(self, tensors: Iterable[Tensor]) -> None:
-        """Record the addresses of tensors that a collective has read or written."""
         self._add_boundary(dict.fromkeys(_addresses(tensors), "communication"), 0, None)
 
     def snapshot(self, device_name: str, protocol: str, cell: dict[str, Any]) -> dict[str, Any]:
@@ -372,7 +369,6 @@ def _phase_at(time_us: int, boundaries: Iterable[_Boundary]) -> str:
 
 
 def _assign_block_categories(content: dict[str, Any], live: dict[int, dict[str, Any]]) -> None:
-    """Give each block the category of the allocation that occupies it."""
     for segment in content["segments"]:
         for block in segment["blocks"]:
             owner = live.get(block["address"])
@@ -394,7 +390,6 @@ def _apply_boundary(live: dict[int, dict[str, Any]], boundary: _Boundary) -> Non
 
 
 def _module_by_address(step: _Step) -> dict[int, str]:
-    """Return the module of each parameter, buffer, gradient and state of the optimizer, by address."""
     model: nn.Module = step.work.model
     named = [*model.named_buffers(), *model.named_parameters()]
     module_of = {tensor: name.rpartition(".")[0] for name, tensor in named}

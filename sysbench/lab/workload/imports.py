@@ -173,13 +173,11 @@ def _location_suffix(error: BaseException) -> str:
 
 
 def _location(error: BaseException) -> str | None:
-    """Return the innermost line of a traceback outside torch and sysbench, such as `gpt.py:42 in forward`."""
     frame = _user_frame(error)
     return None if frame is None else f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
 
 
 def _user_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """Return the innermost traceback frame that is outside torch and sysbench; None if there is none."""
     user_frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

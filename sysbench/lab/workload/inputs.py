@@ -159,11 +159,7 @@ def _inputs_from_options(
 
 
 def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) -> Iterator[Inputs]:
-    """Yield random token ids for each micro-batch, if the model has an embedding and requires at most one argument.
-
-    A model with an optional argument for targets also gets the next token ids. Raises UnavailableError for other
-    models.
-    """
+    """Yield random token ids for each micro-batch, if the model has an embedding and requires at most one argument."""
     name, vocabulary = type(model).__name__, vocabulary_size(model)
     try:
         parameters = list(inspect.signature(model.forward).parameters.values())

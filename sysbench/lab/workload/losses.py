@@ -127,7 +127,6 @@ def _mean(value: Tensor) -> Tensor:
 
 
 def _named_tensors(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in an output with their names: keys of a dict, fields of a dataclass, or positions."""
     if isinstance(output, Tensor):
         yield name, output
     elif isinstance(output, Mapping):

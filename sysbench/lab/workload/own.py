@@ -132,8 +132,6 @@ def _construct_model(cell: ModelCell, own: OwnModel, code: LoadedCode) -> tuple[
 
 
 class _Config(NamedTuple):
-    """The config that a model takes: the name of the argument, and the class of its value."""
-
     argument: str
     kind: type[Any]
 

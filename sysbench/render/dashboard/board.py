@@ -123,7 +123,6 @@ def _entries(grid: Layout, state: RunState[Any], quantity: Quantity) -> dict[Pla
 
 
 def _with_best(grid: Layout, cells: dict[Place, Cell], along: str) -> dict[Place, Cell]:
-    """Return the entries with colours that compare each with the best of those that differ only in this axis."""
     if along not in (*grid.row_axes, grid.column_axis):
         return cells
     best: dict[object, float] = {}
@@ -177,13 +176,11 @@ def _table(
 
 
 def _window(count: int, size: int, around: int) -> range:
-    """Return `size` consecutive numbers below `count`, with `around` near the middle."""
     first = min(max(0, around - size // 2), max(0, count - size))
     return range(first, min(count, first + size))
 
 
 def _count_by_outcome(places: Collection[Place], cells: Mapping[Place, Cell]) -> str:
-    """Count cells by outcome: `3 ok, 1 oom, 4 to go`."""
     entries = [cells[place] for place in places if place in cells and cells[place] is not _RUNNING]
     words = Counter(cell.text for cell in entries if isinstance(cell, Word))
     ok, waiting = len(entries) - words.total(), len(places) - len(entries)

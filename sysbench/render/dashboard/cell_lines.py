@@ -53,7 +53,6 @@ class CellLines(PassiveProgress):
             self._write(text.strip() + suffix)
 
     def _lines(self, event: Event, before: RunState[Any]) -> Iterator[str]:
-        """Yield a line for the device, for cells kept from an earlier run, for warnings, and for each finished cell."""
         state, view = self.state, self._view
         if isinstance(event, WorkerReady) and before.torch is None:
             yield view.device_line(state)

@@ -224,7 +224,6 @@ def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[
         return state(started_s=event.at_s, host=event.host, worker_since_s=event.at_s, planned=planned)
 
     def resumed(before: RunState[Any], event: RunResumed) -> RunState[Any]:
-        """Keep only the finished cells that will not run again."""
         kept = {key: each for key, each in before.ended.items() if each.outcome in LASTING}
         return state(
             started_s=event.at_s, host=before.host, worker_since_s=event.at_s, planned=before.planned, ended=kept

@@ -193,7 +193,6 @@ class CellScreen(Generic[State]):
         yield from self.below(canvas)
 
     def _title(self, canvas: Canvas) -> Text:
-        """Return the title: the current cell, its position in the run, and the remaining time."""
         state, now = self.state, self.state.current_cell
         count = len(state.planned)
         ending = Text()
@@ -212,7 +211,6 @@ class CellScreen(Generic[State]):
         return line.append(" " * (canvas.width - line.cell_len - ending.cell_len)).append_text(ending)
 
     def _hardware(self, canvas: Canvas) -> Text:
-        """Return a line with the device, facts about the cell, the version of torch, and the threads of a CPU."""
         state, now, device = self.state, self.state.current_cell, self.state.device
         if now is not None:
             names = [self.where(now), *self.facts(now)]
@@ -225,7 +223,6 @@ class CellScreen(Generic[State]):
         return canvas.join([(name, theme.QUIET) for name in names if name])
 
     def _progress(self, canvas: Canvas) -> Text:
-        """Return the stage of the current cell, its progress, and its results so far."""
         state, now = self.state, self.state.current_cell
         if now is None or (not state.worker_ready and state.done < len(state.planned)):
             name, since_s = "preparing" if state.worker_ready else "starting the worker", state.worker_since_s
@@ -243,7 +240,6 @@ class CellScreen(Generic[State]):
         return Progress(texts=((units.duration(max(0.0, self.now_s - since_s)), ""),))
 
     def _sensors(self, canvas: Canvas) -> Iterator[Slot]:
-        """Yield memory and load, as read from outside the worker."""
         state, reading = self.state, self.state.reading
         if reading is None or state.host is None or state.device is None:
             return
@@ -258,7 +254,6 @@ class CellScreen(Generic[State]):
             yield fixed(SENSORS, [label.append_text(canvas.join(load, canvas.width - label.cell_len))])
 
     def _boards(self, canvas: Canvas, height: int) -> Slot | None:
-        """Return the boards of all quantities: side by side or below each other, as far as they fit."""
         grid = layout(self.state.planned) if self.quantities() else None
         if grid is None:
             return None
@@ -340,7 +335,6 @@ def _progress_line(canvas: Canvas, name: str, progress: Progress) -> Text:
 
 
 def _memory(canvas: Canvas, used: int, peak: int | None, total: int | None, what: str) -> Text:
-    """Return used and total memory, as a bar and as text, and the peak so far."""
     scale = units.shared_scale("bytes", [total or used])
     of_total = f" of {scale.digits(total, 1)}" if total else ""
     pieces = [(f"{scale.digits(used, 1)}{of_total} {scale.symbol} {what}".rstrip(), "")]
@@ -352,7 +346,6 @@ def _memory(canvas: Canvas, used: int, peak: int | None, total: int | None, what
 
 
 def _load(reading: Reading) -> Iterator[Piece]:
-    """Yield the readings of the device's sensors, and the load of other processes."""
     if reading.device_utilisation is not None:
         yield f"{units.share(reading.device_utilisation)} busy", ""
     if reading.sm_clock_hz is not None:

@@ -387,10 +387,7 @@ def _best_expandable(free: FreeBlocks, index: int) -> int:
 
 
 def _first_not_expandable(free: FreeBlocks, index: int) -> int:
-    """Return the position of the first block at or after `index` that is not in an expandable segment (get_free_block).
-
-    Expandable segments can be left over from earlier settings.
-    """
+    """Return the position of the first block from `index` on outside expandable segments (get_free_block)."""
     while index < len(free) and free[index][2].virtual_segment is not None:
         index += 1
     return index

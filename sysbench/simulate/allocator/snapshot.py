@@ -48,7 +48,6 @@ def build_snapshot(
 
 
 def _segment(head: Block) -> dict[str, Any]:
-    """Return the entry of a segment, or of a mapped range of an expandable segment, given its first block."""
     chain = [head]
     while (following := chain[-1].next) is not None and following.mapped:
         chain.append(following)

@@ -211,10 +211,7 @@ def _operator(name: str) -> Any:
 
 
 def _is_eligible(value: Any) -> bool:
-    """Return whether autocast may cast the value: a simulated floating-point tensor other than fp64 (is_eligible).
-
-    A tensor that is sharded over ranks is eligible if its local shard is.
-    """
+    """Return whether autocast may cast the value: a simulated floating-point tensor other than fp64 (is_eligible)."""
     local = getattr(value, "_local_tensor", value)
     return isinstance(local, SimulatedTensor) and local.is_floating_point() and local.dtype != torch.float64
 

@@ -100,7 +100,6 @@ def elide_middle(text: str, longest: int) -> str:
 
 
 def _function(text: str, depth: int) -> str:
-    """Return `name<functor or types>`, without namespaces and parameters."""
     head, inside = _split(text)
     base = head.rstrip(":& *").rpartition("::")[2].strip() or head.strip()
     if depth >= _MAX_DEPTH or not inside:
@@ -166,7 +165,6 @@ def _identifiers(mangled: str) -> Iterator[str]:
 
 
 def _phrases(text: str) -> re.Pattern[str]:
-    """Return a pattern for any of these phrases: whole words joined by underscores, possibly with wildcards."""
     return re.compile(f"_(?:{'|'.join(text.split())})(?=_)")
 
 

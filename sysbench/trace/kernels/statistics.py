@@ -80,7 +80,6 @@ def kernel_ranges(time: KernelTime, requested: Sequence[str]) -> Iterator[Kernel
 
 
 def _folded_by_time(time: KernelTime) -> list[str]:
-    """Return the `MAX_RANGES` folded module paths with the most time, including submodules, longest time first."""
     total: dict[str, int] = {}
     for path, total_ns in zip(time.modules, time.by_module_ns.tolist(), strict=True):
         for above in ancestry(folded(path)):
@@ -124,8 +123,6 @@ def kernel_statistics(
 
 
 class _SortedCalls:
-    """Calls of kernels, sorted by kernel and then by duration."""
-
     def __init__(self, calls: CallDetails, position: NDArray[np.int32], time: KernelTime, shapes: Integers) -> None:
         kernel = position[calls.name]
         order = np.lexsort((calls.duration_ns, kernel))

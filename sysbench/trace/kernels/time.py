@@ -183,11 +183,7 @@ class KernelTimeSums:
         return KernelTime(modules, places, kernels, phase, module, kernel, total_ns, calls)
 
     def _limit_modules(self, module: Integers, total_ns: Integers) -> tuple[tuple[str, ...], Integers]:
-        """Return the modules that launch work, in order of first launch, and for each module its position among them.
-
-        If there are too many modules, only those that take the most time remain. The time of any other module is
-        charged to its nearest remaining ancestor.
-        """
+        """Return the modules that launch work, by first launch, and for each module its position among them."""
         total = sum_by_group(total_ns, module, len(self._modules))
         used = distinct(module)
         kept = used[np.argsort(-total[used], kind="stable")][:MAX_MODULES]

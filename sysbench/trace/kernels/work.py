@@ -98,7 +98,6 @@ def attention_parts(cell: ModelCell) -> Amounts:
 
 
 def _per_step(amounts: Amounts, cell: ModelCell) -> Amounts:
-    """Multiply the amounts of one micro-batch by the number of micro-batches in a step."""
     return {(part, phase): amount.times(cell.occurrences(phase)) for (part, phase), amount in amounts.items()}
 
 
@@ -151,7 +150,6 @@ def _score_count(cell: ModelCell, shape: ModelShape) -> int:
 
 
 def _tensor_parallel_ranks(cell: ModelCell) -> int:
-    """Return the number of ranks over which tensor parallelism splits each layer's heads and feed-forward network."""
     return cell.ranks if cell.strategy == "tp" else 1
 
 

@@ -174,8 +174,6 @@ def read(recording: Recording, *, compute: bool = False) -> RankReading:
 
 @dataclass(frozen=True)
 class _Work:
-    """Device work, and the launch time of each correlation number."""
-
     start_ns: Integers
     end_ns: Integers
     name: Integers
@@ -216,7 +214,6 @@ class _Steps:
         return np.where((number >= 0) & (at_ns < self._end_ns[number]), number, NONE)
 
     def of_collectives(self, rows: Collectives) -> Integers:
-        """Return the number of the step in which each collective was launched."""
         started = self._work.launched_ns(rows.correlation, rows.start_ns)
         return self._numbers(np.where(rows.source == KERNEL_RAN, started, rows.start_ns))
 

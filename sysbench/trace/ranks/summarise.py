@@ -146,10 +146,7 @@ def _calls(
     waiting: Sequence[WaitTimes],
     alignment: Alignment,
 ) -> Iterator[CollectiveCall]:
-    """Yield the collectives of the last common step, ordered by start time.
-
-    With several ranks, only matched collectives are included; for a single rank, all collectives are.
-    """
+    """Yield the collectives of the last common step, ordered by start time."""
     if not steps:
         return
     last = steps[-1]
@@ -250,7 +247,6 @@ def _straggler(
 
 
 def _excess_over_others(rank: int, name: str, breakdown: Sequence[RankStep]) -> float:
-    """Return by how much one rank's total of the column `name` exceeds the median total of the other ranks."""
     totals = Counter[int]()
     for row in breakdown:
         totals[row.rank] += getattr(row, name)

@@ -110,7 +110,6 @@ def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:
 
 
 def _decoded_header(text: bytes) -> tuple[dict[str, Any], list[str]]:
-    """Decode the bytes before the events; also return a remark if they are damaged."""
     if _EVENT_LIST.match(text):
         return {}, []
     # The decoding is reversible, so that bytes can be counted.

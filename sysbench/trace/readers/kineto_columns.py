@@ -85,8 +85,6 @@ _UNSEEN: Final = -1
 
 
 class _Numbers(dict[Any, int]):
-    """Map that assigns numbers to keys in order of first use."""
-
     def __missing__(self, key: Any) -> int:
         number = self[key] = len(self)
         return number
@@ -188,7 +186,6 @@ class Columns:
         return by_table
 
     def _collector(self, category: str, by_table: Mapping[str, list[Any]]) -> Callable[[Any], None] | None:
-        """Return the function that stores events of this category; None if the category is ignored."""
         table = self._table_by_category[category]
         if category.lower() != _HPU:
             return by_table[table].append if table else None
@@ -200,7 +197,6 @@ class Columns:
         return collect
 
     def _timed(self, events: list[Any]) -> tuple[list[Any], Integers, Integers]:
-        """Return the events that have a duration, with their start times and durations in nanoseconds."""
         if isinstance(events[0], ExactEvent):
             return self._timed_exactly(events)
         start = np.array([event.ts for event in events], np.float64)
@@ -351,7 +347,6 @@ def _device_types(text: str) -> list[str]:
 
 @cache
 def _kind_of_work(category: str) -> int:
-    """Return KERNEL, COPY or SET for a category of device work, in any spelling."""
     return next(kind for kind, known in _WORK if known.fullmatch(category.lower()))
 
 
@@ -360,7 +355,6 @@ def _whole(value: object) -> int | None:
 
 
 def _process_groups(listed: object) -> Iterator[ProcessGroup]:
-    """Yield the process groups that the header lists with valid ranks."""
     for each in listed if isinstance(listed, list) else ():
         ranks = each.get("ranks") if isinstance(each, dict) else None
         if isinstance(ranks, list) and ranks and all(_whole(rank) is not None for rank in ranks):

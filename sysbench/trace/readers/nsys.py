@@ -332,7 +332,6 @@ class Query:
 
 
 def _coalesce(terms: Sequence[str]) -> str:
-    """Return SQL for the first non-null value among several columns and numbers."""
     quoted = [term if term == str(NONE) else f'"{term}"' for term in terms]
     return quoted[0] if len(quoted) == 1 else f"COALESCE({', '.join(quoted)})"
 
@@ -374,10 +373,7 @@ class QueryRunner:
         return self._results(query, _columns)
 
     def texts(self, query: Query) -> Iterator[list[str | None]]:
-        """Yield the strings in the single column, in the same batches as `columns`.
-
-        Raises sqlite3.Error if the query fails.
-        """
+        """Yield the strings in the single column, in the same batches as `columns`."""
         return self._results(query, _texts)
 
     def _results(self, query: Query, run_query: Callable[[sqlite3.Connection, Query, str], Result]) -> Iterator[Result]:
@@ -396,7 +392,6 @@ class QueryRunner:
             yield waiting.popleft().result()
 
     def _parts(self, table: str) -> Iterator[str]:
-        """Yield SQL conditions that divide a table into parts."""
         first = last = None
         with self._connection() as database, suppress(sqlite3.Error):  # rows need not have ids
             first, last = database.execute(f'SELECT min(rowid), max(rowid) FROM "{table}"').fetchone()

@@ -180,7 +180,7 @@ def test_an_implementation_that_is_not_here_says_why_once(record: AttentionRecor
 
 def test_simulated_and_measured_are_never_shown_without_saying_so() -> None:
     simulated = runs.record(SIMULATED)
-    for name in ("sweep", "comparison", "frontier", "memory", "exponents", "cells", "accounting", "grid"):
+    for name in ("sweep", "comparison", "frontier", "exponents", "cells", "accounting"):
         for table in tables_for(simulated, [name]):
             assert "simulated" in table.title
     assert "simulated for NVIDIA A100-SXM4-40GB" in sheet(simulated).subject
@@ -188,13 +188,10 @@ def test_simulated_and_measured_are_never_shown_without_saying_so() -> None:
 
 def test_rows_and_tables_of_several_gpus_name_the_gpu() -> None:
     record = runs.record(AttentionSpec(impl="naive", dim="64", seq="1024-8192*2", simulate="a100-40gb,h100"))
-    for name in ("exponents", "frontier", "memory"):
+    for name in ("exponents", "frontier"):
         (table,) = tables_for(record, [name])
         column = [each.key for each in table.columns].index("simulate")
         assert {str(row[column]) for row in table.rows} == {"a100-40gb", "h100"}, name
-    titles = [table.title for table in tables_for(record, ["grid"])]
-    assert len(set(titles)) == len(titles)
-    assert all("a100-40gb" in title or "h100" in title for title in titles)
 
 
 def test_a_file_of_data_has_no_length_where_a_row_is_of_several() -> None:

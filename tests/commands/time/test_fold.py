@@ -46,6 +46,18 @@ def test_summaries_are_those_of_pythons_own_statistics() -> None:
     assert (wall.min_s, wall.max_s) == (min(wall.samples_s), max(wall.samples_s))
 
 
+def test_a_training_takes_as_many_median_steps_as_its_tokens_need() -> None:
+    (cell,) = record(ONE.model_copy(update={"tokens": 10**9})).cells
+    wall, training = cell.phases["step"].wall, cell.training
+    assert wall is not None
+    assert wall.ci95_s is not None
+    assert training is not None
+    steps = 1e9 / (4 * 128)
+    found = [training.duration_s.point, training.duration_s.low, training.duration_s.high]
+    assert found == pytest.approx([steps * statistics.median(wall.samples_s), *(steps * end for end in wall.ci95_s)])
+    assert training.cost is None
+
+
 def test_rates_state_the_formula_the_peak_and_the_ceiling() -> None:
     (cell,) = record(ONE, A100).cells
     wall, rates = cell.phases["step"].wall, cell.rates

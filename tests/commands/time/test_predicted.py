@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import shlex
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from sysbench.commands.time.predicted import (
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeOptions, TimeSpec
 from sysbench.commands.time.tables import sheet, usual
+from sysbench.commands.time.training_table import TRAINING
 from sysbench.engine.sensors import nvml
 from sysbench.errors import UnavailableError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted
@@ -97,6 +99,39 @@ def test_with_prices_the_cheapest_comes_first_and_a_million_tokens_cost_what_the
                 if column.key == "million_tokens")  # fmt: skip
     assert isinstance(cost, Measure)
     assert cost.value == pytest.approx(2 / 3600 * 0.9 / (4 * 128) * 1e6)
+
+
+def training_of(found: TimeRecord) -> list[Sequence[Any]]:
+    (table,) = TRAINING(found)
+    return [row[-3:] for row in table.rows]
+
+
+def test_a_whole_training_has_steps_hours_and_a_cost_with_their_intervals_the_cheapest_first() -> None:
+    spec = TimeSpec(**{**THREE.model_dump(), "price": "h100=2,a100-80gb=9", "tokens": "1B"})
+    found = record(spec, (0.2, "ok"), (0.9, "ok"), (0.5, "oom"))
+    (steps, duration, cost), (_, _, unpriced), without_time = training_of(found)
+    expected_s = 1e9 / (4 * 128) * 0.9
+    assert isinstance(steps, Measure)
+    assert isinstance(duration, Measure)
+    assert isinstance(cost, Measure)
+    assert steps.value == math.ceil(1e9 / (4 * 128))
+    assert [duration.value, duration.low, duration.high] == pytest.approx([f * expected_s for f in (1, 0.8, 1.3)])
+    assert [cost.value, cost.low, cost.high] == pytest.approx([2 * f * expected_s / 3600 for f in (1, 0.8, 1.3)])
+    assert duration.text == f"{expected_s / 3600:.0f} ({0.8 * expected_s / 3600:.0f}–{1.3 * expected_s / 3600:.0f}) h"
+    assert unpriced is None
+    assert Word("oom", "bad") in without_time
+    assert any(note == "no cost without the price of a GPU hour: --price t4=2.5" for note in notes(TRAINING(found)[0]))
+
+
+def test_more_ranks_train_in_fewer_steps_and_each_of_them_costs() -> None:
+    spec = TimeSpec(size="tiny", ctx=128, simulate="h100", ranks=(1, 8), price="h100=2", tokens=2**30)
+    one, eight = (cell.training for cell in record(spec, (1.0, "ok"), (1.0, "ok")).cells)
+    assert one is not None
+    assert one.cost is not None
+    assert eight is not None
+    assert eight.cost is not None
+    assert eight.duration_s.point == pytest.approx(one.duration_s.point / 8)
+    assert eight.cost.point == pytest.approx(one.cost.point)
 
 
 def texts(found: TimeRecord) -> list[str]:
@@ -269,7 +304,8 @@ def test_a_report_has_every_table_that_the_terminal_shows() -> None:
     gpus = record(THREE, (1.0, "ok"), (0.9, "ok"), (0.5, "ok"))
     spec = TimeSpec(size=("tiny",), ctx=(128,), simulate=("h100",), precision=("fp32", "bf16"))
     choices = record(spec, (1.0, "ok"), (0.5, "ok"))
-    for found in (gpus, choices, scaled((1.0, 1.0), (0.2, 1.0))):
+    training = record(TimeSpec(**{**spec.model_dump(), "precision": "fp32", "tokens": "1M"}), (1.0, "ok"))
+    for found in (gpus, choices, training, scaled((1.0, 1.0), (0.2, 1.0))):
         shown = [table.name for table in sheet(found).tables]
         assert len(shown) == 2
         assert [table.name for table in tables_of(found)] == shown
@@ -465,6 +501,13 @@ def test_a_predicted_step_that_releases_the_cache_says_so_but_a_compiled_one_doe
         ("--simulate h100 --price t4=1", "--price names t4, but --simulate does not"),
         ("--simulate h100 --price h100", "h100 is not GPU=PRICE"),
         ("--simulate h100 --price h100=0", "--price"),
+        ("--simulate h100 --price h100=inf", "--price"),
+        (
+            "--simulate h100 --tokens 1B --columns cost",
+            "--columns cost needs the price of a GPU hour: --price h100=2.5",
+        ),
+        ("--simulate h100 --tokens 0", "--tokens 0"),
+        ("--simulate h100 --tokens 1B --mode forward", "--tokens is the size of a training: --mode must be train"),
         ("--price h100=2", "--price needs --simulate GPU"),
         ("--simulate h100 --host nowhere.toml", "--host nowhere.toml is not a valid host file"),
     ],

@@ -19,11 +19,13 @@ from sysbench.errors import UsageError
 from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution
 from sysbench.render.column_selection import select_columns
+from sysbench.render.csv import tidy
 from sysbench.render.numbers import format_columns
 from sysbench.render.remarks import cautions, outcomes
 from sysbench.render.table import Measure, Table, Word
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.spec import hardware
+from sysbench.units import significant
 from tests import fixtures_timing as runs
 from tests.fixtures_findings import time_cell
 
@@ -129,7 +131,7 @@ def test_a_cell_without_numbers_shows_its_outcome_and_not_a_zero(large: TimeReco
 
 def test_samples_of_a_cell_that_crashed_half_way_are_not_shown(sweep: TimeRecord) -> None:
     crashed = with_cell(sweep, 0, outcome="crashed", detail="SIGKILL")
-    for name in ("summary", "precision", "phases", "spread", "grid"):
+    for name in ("summary", "precision", "phases", "warmup", "grid"):
         for table in TABLES[name](crashed):
             words = [cell.text for row in table.rows for cell in row if isinstance(cell, Word) and cell.text]
             assert "crashed" in words
@@ -244,7 +246,7 @@ def test_phases_are_summed_step_by_step_and_compared_with_forward(sweep: TimeRec
 
 
 def test_the_warm_up_study_shows_what_the_first_steps_do_to_the_numbers(warmups: TimeRecord) -> None:
-    study, first = TABLES["warmup"](warmups)
+    study = only(TABLES["warmup"](warmups))
     events = runs.events(WARMUPS)
     by_row = {(row[0], row[1]): row for row in study.rows}
     for cell in warmups.cells:
@@ -252,11 +254,6 @@ def test_the_warm_up_study_shows_what_the_first_steps_do_to_the_numbers(warmups:
         expected = (min(samples), max(samples), np.mean(samples), np.std(samples, ddof=1))
         found = by_row[cell.axes["warmup"], "forward"][2:6]
         assert [each.value for each in found if isinstance(each, Measure)] == pytest.approx(expected)
-    assert [row[0] for row in first.rows] == [0, 1, 2, 5]
-    last = [cell for cell in first.rows[-1][1:] if isinstance(cell, Measure)]
-    assert [cell.excluded for cell in last] == [True] * 5 + [False] * 5
-    assert last[0].value == wall(events, warmups.cells[-1], "step", warmup=True)[0]
-    assert last[5].value == wall(events, warmups.cells[-1], "step")[0]
 
 
 def test_devices_stand_in_columns_beside_the_models_dimensions(devices: TimeRecord) -> None:
@@ -271,15 +268,15 @@ def test_devices_stand_in_columns_beside_the_models_dimensions(devices: TimeReco
     assert "CPU: AMD EPYC 7763 64-Core Processor" in table.notes
 
 
-def test_the_spread_has_extremes_median_and_its_interval(sweep: TimeRecord, sweep_events: list[Event]) -> None:
-    table = only(TABLES["spread"](sweep))
-    assert len(table.rows) == 8 * 6
-    row = next(n for n, row in enumerate(table.rows) if row[:4] == ("small", 128, "fp32", "step"))
+def test_the_long_table_has_extremes_median_and_its_interval(sweep: TimeRecord, sweep_events: list[Event]) -> None:
+    _, rows = tidy(*TABLES["cells"](sweep))
+    axes = ("size", "ctx", "precision", "phase")
+    row = next(row for row in rows if [row[axis] for axis in axes] == ["small", 128, "fp32", "step"])
     samples = wall(sweep_events, sweep.cells[0], "step")
-    assert number(table, row, "minimum") == min(samples)
-    assert number(table, row, "maximum") == max(samples)
-    assert number(table, row, "median") == pytest.approx(np.median(samples))
-    assert number(table, row, "interval_low") <= number(table, row, "median") <= number(table, row, "interval_high")
+    assert row["wall_min_s"] == significant(min(samples))
+    assert row["wall_max_s"] == significant(max(samples))
+    assert row["wall_median_s"] == pytest.approx(np.median(samples))
+    assert row["wall_ci95_low_s"] <= row["wall_median_s"] <= row["wall_ci95_high_s"]
 
 
 def test_memory_says_of_what_each_peak_is(sweep: TimeRecord) -> None:
@@ -298,7 +295,7 @@ def test_memory_says_of_what_each_peak_is(sweep: TimeRecord) -> None:
         (TimeSpec(size="small,medium", ctx="128,256"), ["summary"]),
         (TimeSpec(size="small", ctx="128,256", precision="fp32,bf16"), ["summary", "precision"]),
         (TimeSpec(size="small", ctx=128, execution="eager,compiled"), ["summary", "execution"]),
-        (WARMUPS, ["summary", "warmup", "first-steps"]),
+        (WARMUPS, ["summary", "warmup"]),
         (DEVICES, ["summary", "devices"]),
         (TimeSpec(size="small,medium,large,xl", ctx="128-1024*2", precision="fp32,bf16"), ["precision"]),
     ],
@@ -310,9 +307,9 @@ def test_without_being_asked_a_run_shows_its_summary_and_the_comparison_it_was_m
 
 
 def test_any_table_can_be_asked_for_by_name(sweep: TimeRecord) -> None:
-    assert [table.name for table in tables_for(sweep, ["phases", "spread"])] == ["phases", "spread"]
-    with pytest.raises(UsageError, match=r"spred is not a table. Did you mean spread"):
-        tables_for(sweep, ["spred"])
+    assert [table.name for table in tables_for(sweep, ["phases", "memory"])] == ["phases", "memory"]
+    with pytest.raises(UsageError, match=r"phase is not a table. Did you mean phases"):
+        tables_for(sweep, ["phase"])
     with pytest.raises(UsageError, match="no data for the table devices"):
         tables_for(sweep, ["devices"])
 

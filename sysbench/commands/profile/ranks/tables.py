@@ -23,8 +23,6 @@ _RUN_COLUMNS: Final = Leading(
 
 @dataclass(frozen=True)
 class _RankTimes:
-    """Times of one rank, as means over steps."""
-
     comparison: RankComparison
     rank: int
     step: str
@@ -145,10 +143,7 @@ class _CollectiveRow:
 
     @property
     def ceiling_share(self) -> float | None:
-        """Return the bus bandwidth as a share of the bus bandwidth of the fastest all-reduce.
-
-        None if either is unknown, if the group does not contain all ranks, or if the share is not credible.
-        """
+        """Return the bus bandwidth as a share of the bus bandwidth of the fastest all-reduce."""
         link, rate = self.comparison.link, self.bus_bytes_per_s
         if link is None or rate is None or self.entry.group_size != len(self.comparison.summary.ranks):
             return None
@@ -307,7 +302,6 @@ ARRIVALS = DeclaredTable(
 
 
 def remarks(profiles: Profiles) -> Iterator[Remark]:
-    """Yield cautions about missing data, a finding on the straggler, and a note on the alignment of clocks."""
     for comparison in profiles.ranks:
         where = f"{comparison.label}: " if comparison.label else ""
         for caution in comparison.summary.cautions:

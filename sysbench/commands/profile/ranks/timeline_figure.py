@@ -45,10 +45,7 @@ _BELOW_IN: Final = 0.45
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
-    """Write the figure as png, svg or pdf, depending on the suffix.
-
-    Raises UsageError for any other suffix, and OutputError if the file cannot be written.
-    """
+    """Write the figure as png, svg or pdf, depending on the suffix."""
     plots.write(path, lambda: draw(timeline, title))
 
 
@@ -103,7 +100,6 @@ def draw(timeline: Timeline, title: str) -> Figure:
 
 
 def _lane_names(lanes: list[Lane]) -> dict[Lane, str]:
-    """Return a name for each lane: `all_reduce`, with the group's size and name where lanes would be ambiguous."""
     found: dict[Lane, str] = {}
     for lane in lanes:
         groups = {each.group for each in lanes if each.kind == lane.kind}
@@ -115,10 +111,7 @@ def _lane_names(lanes: list[Lane]) -> dict[Lane, str]:
 
 
 def _rows_without_overlap(bars: Sequence[Bar]) -> list[list[Bar]]:
-    """Distribute a lane's collectives over rows without overlap.
-
-    If `_MAX_ROWS` rows do not suffice, collectives in the last row overlap.
-    """
+    """Distribute a lane's collectives over rows without overlap."""
     rows: list[list[Bar]] = []
     for bar in bars:
         free = (row for row in rows if sum(row[-1].span) <= bar.span[0])
@@ -130,7 +123,6 @@ def _rows_without_overlap(bars: Sequence[Bar]) -> list[list[Bar]]:
 
 
 def _draw_bar(axes: Axes, bar: Bar, y: float, colour: str, factor: float, character_width: float) -> None:
-    """Draw a collective with hatched exposed parts, and with its number and size if there is room."""
     start, length = bar.span[0] / factor, bar.span[1] / factor
     axes.broken_barh([(start, length)], (y + 0.1, 0.8), facecolors=colour, linewidth=0)
     exposed = [(begin / factor, width / factor) for begin, width in bar.exposed]
