@@ -298,6 +298,7 @@ class SimulatedDevice(ObservedDevice):
             _aten.nonzero.default: self._find,
             _aten.masked_select.default: self._select,
             _aten._scaled_dot_product_efficient_attention.default: self._attend,
+            _aten._scaled_dot_product_cudnn_attention.default: self._attend_by_cudnn,
             _aten.native_dropout.default: self._drop,
             _aten._fused_rms_norm.default: self._normalize,
             _aten._fused_rms_norm_backward.default: self._normalize_backward,
@@ -419,6 +420,14 @@ class SimulatedDevice(ObservedDevice):
             state = [torch.empty(each.shape, dtype=each.dtype) for each in state]
         state, results = (self._watched(_as_simulated(each)) for each in (state, [output, logsumexp]))
         return (*results, *state)
+
+    def _attend_by_cudnn(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Handle cuDNN's attention, which allocates the state of the random generator first."""
+        self._arguments = args
+        results = _infer_shapes(func, args, kwargs)
+        state = self._watched(_as_simulated(results[6:8]))
+        first, last = (self._watched(_as_simulated(each)) for each in (results[:6], results[8:]))
+        return (*first, *state, *last)
 
     def _drop(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle dropout, which allocates its mask first."""

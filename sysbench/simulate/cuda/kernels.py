@@ -152,13 +152,13 @@ def _flash_backward_copies(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, ou
     return _bshd_copies(gradient, output)
 
 
-def _cudnn_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: Any) -> Scratch:
-    """Return a copy of a gradient not laid out like the output, and the workspace of cuDNN's plan (cudnn/MHA.cpp).
+def _cudnn_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
+    """Return a copy of a gradient with strides in its last dimension, and the workspace of cuDNN's plan (cudnn/MHA.cpp).
 
     The workspace is an estimate: presumably, it holds the queries' gradient in fp32 and one fp32 number per row.
     """
     batch, heads, ctx, d_head = q.shape
-    copies = [_bytes(gradient)] if gradient.stride() != output.stride() else []
+    copies = [_bytes(gradient)] if gradient.stride(-1) != 1 else []
     return [[*copies, batch * heads * _round_up(ctx, 128) * (_round_up(d_head, 32) + 1) * _FLOAT_BYTES]]
 
 
