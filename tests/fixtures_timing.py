@@ -228,7 +228,7 @@ def _cell(run: _Run, cell: TimeCell, index: int) -> Iterator[Event]:
     )
     run.used_bytes = need * 0.8
     yield from _readings(run)
-    if cell.execution == "compiled":
+    if cell.is_compiled:
         yield StageEntered(at_s=run.now_s, cell=cell.key, stage="compiling")
         yield Compiled(
             at_s=run.after(21.0), cell=cell.key, compile_s=21.0, graphs=1, graph_breaks=0, fell_back=False, detail=None

@@ -231,6 +231,9 @@ def _refuse_missing_extras(spec: RunSpec, options: RunOptions) -> None:
         *([extras.TRANSFORMERS] if any(each.startswith("hf:") for each in models) else []),
         *([extras.PEFT] if any(getattr(spec, "lora", ())) else []),
     ]
+    measured = extras.of_optimizers(getattr(spec, "optimizer", ()))  # a simulation knows what they store
+    if measured and any(cell.simulated is None for cell in islice(spec.cells(), 1)):
+        needed += measured
     for extra in needed:
         if complaint := extras.missing(*extra):
             raise UsageError(complaint)

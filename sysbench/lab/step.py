@@ -23,7 +23,7 @@ from sysbench.lab.workload.inputs import vocabulary_size
 from sysbench.lab.workload.own import own_workload
 from sysbench.lab.workload.workload import Workload, built_in_workload
 from sysbench.spec.knobs import NONE
-from sysbench.spec.model import PHASES_OF, ModelCell, Phase
+from sysbench.spec.model import COMPILE_MODES, PHASES_OF, ModelCell, Phase
 from sysbench.spec.ranks import layout
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ class TrainingStep:
         self._is_among_ranks = mesh is not None and cell.strategy is not None
         if mesh is not None and cell.strategy is not None:
             self.model = distributed(self.model, cell, mesh)
-        self._run_model: Callable[..., Any] = torch.compile(self.model) if cell.execution == "compiled" else self.model
+        self._run_model: Callable[..., Any] = self.model
+        if cell.is_compiled:
+            self._run_model = torch.compile(self.model, mode=COMPILE_MODES[cell.execution])
         self._gradients = torch.no_grad() if cell.mode == "inference" else torch.enable_grad()
         self._autocast = _autocast(cell, device)
         own = self.work.own
@@ -139,9 +141,12 @@ class TrainingStep:
         return self._losses[-1] if self._losses else None
 
     def optimizer_state(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each tensor of the optimizer's state, after its parameter."""
+        """Yield each tensor of the optimizer's state, after its parameter; of a state in blocks, each of its parts."""
         for parameter, states in self._optimizer.state.items() if self._optimizer is not None else ():
-            yield from ((parameter, state) for state in states.values() if isinstance(state, Tensor))
+            for state in filter(_is_tensor, states.values()):
+                # The names of the parts, as torchao's subclasses of Tensor declare them.
+                parts = getattr(state, "tensor_attrs", None)
+                yield from [(parameter, getattr(state, name)) for name in parts] if parts else [(parameter, state)]
 
     @property
     def keeps_whole_gradients(self) -> bool:
@@ -179,6 +184,8 @@ class TrainingStep:
 
     def _forward(self, number: int) -> None:
         batch = self.work.batches[number]
+        if self.cell.uses_cuda_graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # the graphs may overwrite what the last step has returned
         with (
             named("forward"),
             self._gradients,
@@ -245,6 +252,10 @@ def workload_of(
         return own_workload(cell, cell.own, device)
     assert cell.shape is not None
     return built_in_workload(cell, cell.shape, device, trial)
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor)
 
 
 def _whole_logits(*, is_loss: bool) -> AbstractContextManager[None]:

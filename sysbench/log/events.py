@@ -379,7 +379,7 @@ class RecomputationCounted(Event):
 
 
 class Compiled(Event):
-    """torch.compile has run; `compile_s` is the time of the first step, which includes compilation."""
+    """torch.compile has run; `compile_s` is the time of the first steps, which include compilation."""
 
     event: Literal["compiled"] = "compiled"
     cell: str
@@ -388,6 +388,8 @@ class Compiled(Event):
     graph_breaks: Count
     fell_back: bool
     """Dynamo could not compile some frame and runs it eagerly."""
+    graphs_skipped: Count = Field(default=0, exclude_if=lambda value: value == 0)
+    """Number of compiled parts without a CUDA graph, although the cell asks for graphs."""
     detail: str | None = None
 
 

@@ -112,6 +112,7 @@ CautionCode = Literal[
     "below-lower-bound",
     "ceiling-doubtful",
     "compile-fell-back",
+    "graphs-skipped",
     "readings-lost",
     "not-measured",
     "allocator-retried",
@@ -128,6 +129,7 @@ CautionCode = Literal[
     "calibration-differs",
     "operators-unknown",
     "selection-assumed",
+    "modelled",
     "host-time-missing",
     "device-unused",
 ]
@@ -154,6 +156,7 @@ _DISTURBED: Final[frozenset[CautionCode]] = frozenset(
         "cores-shared",
         "below-lower-bound",
         "compile-fell-back",
+        "graphs-skipped",
         "not-measured",
         "check-failed",
         "kernels-missing",

@@ -505,6 +505,18 @@ def _fused_adam(call: Call) -> Kernels:
     return _multi_tensor("optimizer", call, passes=7, lists=4)
 
 
+def _update_in_blocks(call: Call) -> Kernels:
+    """Return the kernels of AdamW with moments in blocks: for 8 bits one, which reads and writes all but the gradient.
+
+    For 4 bits, it writes temporaries, of which one more kernel for each moment makes the codes.
+    """
+    parameter, gradient, moments, temporaries = call.args
+    buffers = sum(map(_bytes, temporaries))
+    moved_bytes = 2 * _bytes(parameter) + _bytes(gradient) + 2 * sum(map(_bytes, moments)) + buffers
+    packing = call.kernel("map", parameter, (buffers + sum(map(_bytes, moments))) // 2)
+    return call.kernel("optimizer", parameter, moved_bytes), *((packing, packing) if temporaries else ())
+
+
 def _multi_tensor(kind: Kind, call: Call, *, passes: int, lists: int) -> Kernels:
     """Return kernels of equal work for an operator on lists of tensors.
 
@@ -596,6 +608,7 @@ _RULES: Mapping[str, Callable[[Call], Kernels]] = {
     "masked_fill": _filled_copy,
     "_safe_softmax": _safe_softmax,
     "_amp_foreach_non_finite_check_and_unscale_": _unscale,
+    "update_in_blocks_": _update_in_blocks,
     **{f"_scaled_dot_product_{kind}_attention": _attention_forward for kind in _FUSED_ATTENTION},
     **{f"_scaled_dot_product_{kind}_attention_backward": _attention_backward for kind in _FUSED_ATTENTION},
 }

@@ -78,7 +78,7 @@ class SimulatedStep:
         yield from self.recording.model_events(self.cell.key)
         yield from self.recording.recomputation_events(self.cell.key)
         _, verdict = self.memory
-        if not verdict.fits and self.cell.execution == "compiled":
+        if not verdict.fits and self.cell.is_compiled:
             raise UnavailableError(
                 f"the eager step does not fit on {self._gpu.title}, by {units.size(-verdict.margin_bytes)}; "
                 "the memory that compiling saves is only known after a run"
@@ -108,6 +108,14 @@ class SimulatedStep:
     @property
     def _gpu(self) -> Gpu:
         return Gpu.of(self._hardware).with_nccl_memory(self.cell.strategy, self.cell.ranks)
+
+    @property
+    def kernels(self) -> Gpu:
+        """Return a GPU without a memory limit that launches the same kernels: GPUs that share it share a trace.
+
+        Raises UnavailableError for a step that cannot be simulated.
+        """
+        return self._step[1]
 
     @property
     def _step(self) -> tuple[ModelCell, Gpu, bool]:
@@ -200,8 +208,11 @@ def doubts(gpu: Hardware) -> Iterator[str]:
 
 
 def _unlimited_gpu(step: ModelCell, gpu: Gpu) -> Gpu:
-    """Return a GPU without a memory limit that launches the same kernels."""
-    return Gpu("", UNLIMITED_BYTES, gpu.compute_capability if step.attention != "naive" else (8, 0))
+    """Return a GPU without a memory limit that launches the same kernels.
+
+    Only fused attention depends on the GPU's generation, and several generations have the same kernels.
+    """
+    return Gpu("", UNLIMITED_BYTES, gpu.attention_generation if step.attention != "naive" else (8, 0))
 
 
 @lru_cache(maxsize=CACHED_TRACES)

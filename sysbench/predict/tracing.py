@@ -199,11 +199,18 @@ def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Tra
     generation lacks.
     """
     refuse_unsupported(cell, gpu)
-    tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, compiled=cell.execution == "compiled")
+    if cell.is_compiled and cell.optimizer_in_backward == "on":
+        raise UnavailableError(
+            "compiled steps with --optimizer-in-backward cannot be predicted, only measured: updates run between "
+            "compiled code. Nearest: --execution eager"
+        )
+    tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, compiled=cell.is_compiled)
     eager = cell.model_copy(update={"execution": "eager"})
     with reporting_launches(tracer.add_kernel):
         recording = record(
             eager, cell.mode, Platform.of(gpu), origins=with_modules, parts=with_modules, device=tracer.device
         )
     written = tracer.trace().with_phases(cell.phases)
+    if cell.uses_cuda_graphs:
+        written = written.with_graphs(COMPILED_PHASES)
     return written.with_tf32() if cell.precision == "tf32" else written, recording

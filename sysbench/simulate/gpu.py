@@ -109,6 +109,17 @@ class Gpu:
         )
 
     @property
+    def attention_generation(self) -> tuple[int, int]:
+        """Return the oldest compute capability for which PyTorch selects the same attention kernels.
+
+        These selections are in `simulate.cuda.attention`.
+        """
+        major, minor = self.compute_capability
+        if major == 12 or (major == 8 and minor >= 6):
+            return (8, 6)
+        return {7: (7, 0), 10: (9, 0)}.get(major, self.compute_capability)
+
+    @property
     def multiprocessors(self) -> Multiprocessors:
         """Return the number of multiprocessors, and how many threads each can hold."""
         return Multiprocessors(self.sms, _THREADS_OF_MULTIPROCESSOR.get(self.compute_capability, 2048))

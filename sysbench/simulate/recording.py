@@ -270,7 +270,7 @@ def record(
     UnavailableError for cells that cannot be simulated, and for attention that the platform does not support.
     """
     _refuse_hidden_memory(cell)
-    if cell.execution == "compiled":
+    if cell.is_compiled:
         raise UnavailableError("a compiled step cannot be simulated: its tensors are only known after a run")
     # FlexAttention is part of the compiler, user code may use any part of it, tensor parallelism and peft use it too.
     compiling = cell.attention == "flex" or cell.own is not None or cell.strategy == "tp" or cell.lora > 0

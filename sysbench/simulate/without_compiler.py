@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial, reduce
 from importlib import import_module
 from operator import and_, or_
@@ -55,6 +55,7 @@ def without_compiler() -> Iterator[None]:
         stand_in: Any = ModuleType(_COMPILER)
         stand_in.disable = disable
         stand_in.graph_break = lambda: None
+        stand_in.disable_nested_graph_breaks = nullcontext  # entered when torch 2.15 slices a device mesh
         stand_in.config = SimpleNamespace(error_on_nested_fx_trace=True)  # read by activation checkpointing
         sys.modules[_COMPILER] = torch._dynamo = stand_in
         try:

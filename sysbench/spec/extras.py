@@ -6,12 +6,29 @@ import importlib.util
 import json
 import shlex
 import sys
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 TRANSFORMERS = ("transformers", "hf", "--model hf:…")
 PEFT = ("peft", "lora", "--lora")
+_OF_OPTIMIZERS = {
+    "adamw-8bit": "torchao",
+    "adamw-4bit": "torchao",
+    "adamw-8bit-paged": "bitsandbytes",
+}
+"""By optimizer: its package, which has the name of its extra."""
+
+
+def of_optimizer(choice: str) -> tuple[str, str, str]:
+    """Return the package of an optimizer, its extra, and the option that needs it."""
+    return _OF_OPTIMIZERS[choice], _OF_OPTIMIZERS[choice], f"--optimizer {choice}"
+
+
+def of_optimizers(choices: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Return those of all optimizers that need a package."""
+    return [of_optimizer(choice) for choice in choices if choice in _OF_OPTIMIZERS]
 
 
 def installed_version(package: str) -> str | None:

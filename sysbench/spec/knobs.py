@@ -164,6 +164,30 @@ AdapterTargets = Annotated[
 ]
 
 
+PAGED = "adamw-8bit-paged"
+LOW_BIT = ("adamw-8bit", "adamw-4bit", PAGED)
+"""Optimizers of torchao and bitsandbytes, whose code cannot run without data."""
+
+
+def modelled_parts(cell: GridCell) -> list[str]:
+    """Return what a simulation of this cell follows by a description instead of running the code of a library."""
+    is_low_bit = cell.optimizer in LOW_BIT and "optimizer" in cell.phases
+    return ["the optimizer (state as the library stores it, time by bytes moved)"] if is_low_bit else []
+
+
+def knobs_device_problem(cell: GridCell, device: str) -> str | None:
+    """Return why a type of device does not support a knob of this cell, or None if it supports all."""
+    if device == "cuda":
+        return None
+    if cell.execution == "compiled-graphs":
+        return f"{flag_of('execution')} compiled-graphs records CUDA graphs, which {device} lacks. Nearest: compiled"
+    if cell.allocator != "default":
+        return f"--allocator {cell.allocator} is for CUDA; {device} has no caching allocator of torch"
+    if cell.optimizer == PAGED:
+        return f"--optimizer {PAGED} moves state between a GPU and the host: it needs CUDA. Nearest: adamw-8bit"
+    return None
+
+
 def knobs_problem_of(cell: GridCell) -> str | None:
     """Return why a knob has no meaning in the mode of this cell, or None if all have."""
     if cell.grad_accum > 1 and "backward" not in cell.phases:
@@ -184,8 +208,15 @@ def knobs_problem_of(cell: GridCell) -> str | None:
         )
     if cell.lora and cell.strategy == "tp":
         return f"{flag_of('lora')} {cell.lora} does not support --strategy tp. Nearest: --strategy ddp"
+    if cell.optimizer == PAGED and cell.strategy in ("fsdp2", "hsdp", "tp"):
+        return f"--optimizer {PAGED} does not support the sharded parameters of {cell.strategy}. Nearest: adamw-8bit"
     if cell.optimizer_in_backward == "on" and (reason := _in_backward_problem(cell)) is not None:
         return f"{flag_of('optimizer_in_backward')} on {reason}"
+    if cell.uses_cuda_graphs and cell.grad_accum > 1:
+        return (
+            f"--grad-accum {cell.grad_accum} adds up gradients, but with {flag_of('execution')} {cell.execution} they "
+            "are in the memory of a CUDA graph, which the next micro-batch overwrites. Nearest: --execution compiled"
+        )
     if cell.cross_entropy != "full" and "loss" not in cell.phases:
         return (
             f"{flag_of('cross_entropy')} {cell.cross_entropy} computes the loss in another way, but this mode has no "

@@ -23,6 +23,7 @@ from sysbench.spec.knobs import (
     Allocators,
     Checkpoints,
     CrossEntropies,
+    knobs_device_problem,
     knobs_problem_of,
 )
 from sysbench.spec.options import Option, flag_of
@@ -107,11 +108,19 @@ Sync = Literal["phase", "step"]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex", "own"]
 """`own` is the unchanged attention of the user's model."""
 
-Execution = Literal["eager", "compiled"]
+Execution = Literal["eager", "compiled", "compiled-graphs", "compiled-autotune"]
+
+COMPILE_MODES: Mapping[Execution, str] = {
+    "compiled": "default",
+    "compiled-graphs": "reduce-overhead",
+    "compiled-autotune": "max-autotune",
+}
+"""`mode` of torch.compile, by execution."""
+
 AdamW = Literal["for-loop", "foreach", "fused"]
-OtherOptimizer = Literal["sgd", "adafactor", "muon"]
+OtherOptimizer = Literal["sgd", "adafactor", "muon", "adamw-8bit", "adamw-4bit", "adamw-8bit-paged"]
 Optimizer = AdamW | OtherOptimizer | Code
-"""An implementation of AdamW, another optimizer of torch, or the user's factory."""
+"""An implementation of AdamW, another optimizer of torch, torchao or bitsandbytes, or the user's factory."""
 
 Precisions = Annotated[
     tuple[StepPrecision, ...],
@@ -211,6 +220,16 @@ class GridCell(RunCell):
     """Linear layers that get adapters: all-linear, or patterns joined by +; None leaves the model's default."""
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether torch.compile compiles the model, in any of its modes."""
+        return self.execution in COMPILE_MODES
+
+    @property
+    def uses_cuda_graphs(self) -> bool:
+        """Whether torch.compile records CUDA graphs, where the device has them: forward and backward are one launch."""
+        return self.execution in ("compiled-graphs", "compiled-autotune")
+
+    @property
     def compute_precision(self) -> Precision:
         """The number format in which matrix products are computed."""
         if self.precision == "bf16-true" or (self.param_dtype == "bf16" and self.precision in ("fp32", "tf32")):
@@ -287,13 +306,10 @@ class GridCell(RunCell):
         """
         device = "cuda" if self.simulated else device
         precision_reason = precision_problem(self.precision, device) if device else None
-        allocator_reason = None
-        if self.allocator != "default" and device not in (None, "cuda"):
-            allocator_reason = f"--allocator {self.allocator} is for CUDA; {device} has no caching allocator of torch"
         return (
             self.model.problem()
             or precision_reason
-            or allocator_reason
+            or (knobs_device_problem(self, device) if device else None)
             or knobs_problem_of(self)
             or threads_problem(self, device)
             or ranks_problem(self)
@@ -322,11 +338,13 @@ def _is_empty(value: object) -> bool:
 
 def _optimizers(value: object) -> tuple[str, ...]:
     words = split_words(value)
-    return tuple(code_reference(word) if ":" in word else _OPTIMIZER(word)[0] for word in words)
+    # `adamw` is its implementation that torch chooses on a GPU.
+    named = (code_reference(word) if ":" in word else _OPTIMIZER(word)[0] for word in words)
+    return tuple(dict.fromkeys("foreach" if word == "adamw" else word for word in named))
 
 
 OPTIMIZERS = (*get_args(AdamW), *get_args(OtherOptimizer))
-_OPTIMIZER = choices("an optimizer", OPTIMIZERS)
+_OPTIMIZER = choices("an optimizer", ("adamw", *OPTIMIZERS))
 
 BATCH = Axis("extent", "batch {}", order=31, name_order=25, comparison="controlled")
 
@@ -456,7 +474,12 @@ class ModelSpec(RunSpec):
             common=True,
         ),
         Axis("choice", order=51, name_order=32),
-    ] = Field(default=("eager",), description="eager, compiled (torch.compile), or both.")
+    ] = Field(
+        default=("eager",),
+        description="eager, or torch.compile in one of its modes: compiled (default), compiled-graphs "
+        "(reduce-overhead: forward and backward are CUDA graphs), compiled-autotune (max-autotune: graphs, and a "
+        "search for the fastest kernels).",
+    )
     optimizer: Annotated[
         tuple[Optimizer, ...],
         BeforeValidator(_optimizers),
@@ -467,13 +490,22 @@ class ModelSpec(RunSpec):
             order=52,
             name_order=34,
             label="{}",
-            phrases=(("sgd", "SGD"), ("adafactor", "Adafactor"), ("muon", "Muon")),
-            remedy=Remedy(("fused",), relearns=("adafactor",), frees_state=True),
+            phrases=(
+                ("sgd", "SGD"),
+                ("adafactor", "Adafactor"),
+                ("muon", "Muon"),
+                ("adamw-8bit", "8-bit AdamW"),
+                ("adamw-4bit", "4-bit AdamW"),
+                ("adamw-8bit-paged", "paged 8-bit AdamW"),
+            ),
+            remedy=Remedy(("fused",), relearns=("adamw-8bit", "adamw-4bit", "adafactor"), frees_state=True),
         ),
     ] = Field(
         default=("foreach",),
-        description="AdamW as torch.optim implements it: for-loop, foreach, fused; or torch's sgd (no momentum), "
-        "adafactor, or muon (AdamW outside blocks). With --model also module:factory for your own optimizer.",
+        description="AdamW as torch.optim implements it: for-loop, foreach (or adamw), fused; or torch's sgd (no "
+        "momentum), adafactor, or muon (AdamW outside blocks); or AdamW with moments of few bits: adamw-8bit and "
+        "adamw-4bit (by torchao), adamw-8bit-paged (by bitsandbytes). With --model also module:factory for your own "
+        "optimizer.",
     )
     checkpoint: Annotated[Checkpoints, Option(metavar="CHOICE,…", panel=STEP, values=CHECKPOINTS)] = Field(
         default=(NONE,),

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from sysbench.commands.fit.spec import CTX_UNIT, FitSpec
+from sysbench.predict.simulated_step import SimulatedStep
 from tests.cli.running import Ran, answered, ran_once, record_in
 
 QUESTION = ("--d-model=64", "--d-ff=256", "--layers=2", "--heads=4", "--vocab=20000", "--ctx=256", "--batch=4")
+SHAPE = {"d_model": (64,), "d_ff": (256,), "layers": (2,), "heads": (4,), "vocab": (20_000,)}
 SMALL = (
     *QUESTION,
     "--on=rtx-4090,24GiB",
@@ -161,3 +164,54 @@ def test_tokens_per_step_determine_the_micro_batches(tmp_path: Path) -> None:
     (cell,) = record_in(tmp_path / "runs")["cells"]
     assert cell["axes"]["grad_accum"] == 4
     assert cell["trials"][0]["tokens"] == 4096
+
+
+SIZES = ("1GiB", "3GiB")
+
+
+@pytest.fixture(scope="module")
+def limits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, list[dict[str, Any]]]:
+    ran, out = ran_once(
+        tmp_path_factory, "largest", "fit", *QUESTION, "--table", f"--on={','.join(SIZES)},t4,rtx-4090", "--bf16"
+    )
+    assert ran.code == 0, ran.err
+    (cell,) = record_in(out / "runs")["cells"]
+    found: list[dict[str, Any]] = cell["extents"]
+    return ran, found
+
+
+def test_the_largest_batches_are_those_that_a_search_by_simulation_alone_finds(
+    limits: tuple[Ran, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    for size in SIZES:
+        words = (
+            "memory",
+            *QUESTION,
+            "--bf16",
+            "--mode=train",
+            "--find=batch",
+            f"--simulate={size}",
+            f"--out={tmp_path / size}",
+        )
+        assert answered(*words).code == 0
+        (cell,) = record_in(tmp_path / size)["cells"]
+        (found,) = [each for each in limits[1] if (each["gpu"], each["axis"]) == (size, "batch")]
+        assert found["largest"] == cell["found"]["value"]
+        assert 0 < found["safe"] <= found["largest"]
+
+
+def test_the_largest_context_fits_and_the_next_one_does_not(limits: tuple[Ran, list[dict[str, Any]]]) -> None:
+    for size in SIZES:
+        (found,) = [each for each in limits[1] if (each["gpu"], each["axis"]) == (size, "ctx")]
+        assert found["largest"] % CTX_UNIT == 0
+        (cell,) = FitSpec(**SHAPE, ctx=(found["largest"],), batch=(4,), precision=("bf16",), gpus=(size,)).cells()
+        beyond = cell.step.model_copy(update={"ctx": found["largest"] + CTX_UNIT})
+        assert [SimulatedStep(each, size).memory[1].fits for each in (cell.step, beyond)] == [True, False]
+
+
+def test_a_gpu_that_cannot_run_the_step_has_no_limits_but_a_reason(
+    limits: tuple[Ran, list[dict[str, Any]]],
+) -> None:
+    assert [each["largest"] for each in limits[1] if each["gpu"] == "t4"] == [0, 0]
+    assert "t4: bf16 needs sm80 or newer" in limits[0].out
+    assert "Batch 4 at ctx 256 fits safely on 2 of 4 GPUs: 3GiB is the smallest of them." in limits[0].out

@@ -12,6 +12,8 @@ import pytest
 from sysbench.spec.extras import install_command
 from tests.cli.running import answered
 
+LIBRARIES = ("torchao", "bitsandbytes")
+
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -52,7 +54,12 @@ def test_in_a_clone_that_uv_runs_uv_installs(installed: Path) -> None:
 
 @pytest.mark.parametrize(
     ("package", "option", "extra"),
-    [("transformers", ("--model", "hf:."), "hf"), ("peft", ("--lora", "none,8"), "lora")],
+    [
+        ("transformers", ("--model", "hf:."), "hf"),
+        ("peft", ("--lora", "none,8"), "lora"),
+        ("torchao", ("--optimizer", "fused,adamw-4bit"), "torchao"),
+        ("bitsandbytes", ("--optimizer", "adamw-8bit-paged"), "bitsandbytes"),
+    ],
 )
 def test_a_missing_package_is_said_before_a_worker_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, option: tuple[str, str], extra: str
@@ -61,8 +68,26 @@ def test_a_missing_package_is_said_before_a_worker_starts(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     monkeypatch.chdir(tmp_path)
-    for command in ("time", "memory", "profile"):
+    # Without a GPU, `memory` simulates one, for which no optimizer is needed.
+    for command in ("time", "profile", *(["memory"] if package not in LIBRARIES else [])):
         ran = answered(command, *option, "--mode", "train", "--ctx", "16", f"--out={tmp_path / 'runs'}")
         assert ran.code == 2
         assert ran.err.splitlines()[-1].endswith(f" needs the package {package}: {install_command(extra)}")
         assert not (tmp_path / "runs").exists()
+
+
+def test_a_simulation_needs_no_library_of_optimizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in LIBRARIES else find(name))
+    words = (
+        "--size=tiny",
+        "--layers=1",
+        "--ctx=16",
+        "--mode=train",
+        "--simulate=h100",
+        f"--out={tmp_path}",
+        "--no-live",
+    )
+    ran = answered("memory", *words, "--optimizer=adamw-8bit,adamw-4bit,adamw-8bit-paged")
+    assert ran.code == 0
+    assert "modelled, not traced" in ran.out

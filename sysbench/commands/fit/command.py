@@ -28,9 +28,12 @@ def fit(spec_given: Given, options_given: Given) -> None:
 
 
 def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
-    """Return the spec with the GPU of this machine, or DEFAULT_GPU, if no GPU is named."""
+    """Return the spec with the GPU of this machine, or DEFAULT_GPU, if no GPU is named; for a table, with all."""
     if spec.gpus:
         return spec
+    if spec.table:
+        cards = sorted(hardware.available(), key=lambda card: (card.memory_bytes, card.slug))
+        return _with_gpus(spec, tuple(card.slug for card in cards))
     from sysbench.engine.sensors.nvml import present_gpus
 
     present = [known.slug for name, size_bytes in present_gpus() if (known := hardware.find(name, size_bytes))]
@@ -38,7 +41,11 @@ def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
     title = hardware.by_name(gpu).title
     where = "the GPU of this machine" if present else "no GPU here"
     running.say(f"{where}: simulating {title} (--on names others: 4090,a100-40gb, or 24GiB)", options)
-    return FitSpec(**{**spec.model_dump(exclude_unset=True), "gpus": (gpu,)})
+    return _with_gpus(spec, (gpu,))
+
+
+def _with_gpus(spec: FitSpec, gpus: tuple[str, ...]) -> FitSpec:
+    return FitSpec(**{**spec.model_dump(exclude_unset=True), "gpus": gpus})
 
 
 def refuse_unsupported_files(options: FitOptions) -> None:

@@ -23,6 +23,20 @@ def of_run(record: FitRecord) -> Iterator[Statement]:
             yield Statement(" ".join(_answer(cell, gpu, first)), (cell,))
         if record.status != "complete" and cell.trials:
             yield Statement("the search did not end: better changes may exist.", (cell,))
+        if cell.extents:
+            yield Statement(_smallest_gpu(cell), (cell,))
+
+
+def _smallest_gpu(cell: FitCellRecord) -> str:
+    """Return which GPU with the least memory runs the step as asked."""
+    batches = [extent for extent in cell.extents if extent.axis == "batch"]
+    safe = [extent for extent in batches if extent.safe >= cell.cell.batch]
+    step = f"batch {cell.cell.batch} at ctx {cell.cell.ctx}"
+    if not safe:
+        return f"{step} fits safely on none of these GPUs; sysbench fit without --table searches for changes."
+    smallest = min(safe, key=lambda extent: extent.gpu_bytes)
+    least = f"{smallest.gpu} is the smallest of them" if len(safe) > 1 else f"it is {smallest.gpu}"
+    return f"{step} fits safely on {len(safe)} of {len(batches)} GPUs: {least}."
 
 
 def _answer(cell: FitCellRecord, gpu: str, first: Suggestions | None) -> Iterator[str]:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sysbench.commands.fit.record import CombinationTried, FitCellRecord, FitRecord, PeakExplained, Trial
+from sysbench.commands.fit.record import (
+    CombinationTried,
+    Extent,
+    ExtentFound,
+    FitCellRecord,
+    FitRecord,
+    PeakExplained,
+    Trial,
+)
 from sysbench.commands.fit.spec import FitCell
 from sysbench.log import cautions
 from sysbench.log import collect as run_record
@@ -20,9 +28,10 @@ def fold(events: Iterable[Event]) -> FitRecord:
 def _cell_record(cell: FitCell, seen: CellEvents, run: Run) -> FitCellRecord:
     return FitCellRecord(
         **run_record.model_cell_fields(cell, seen),
-        cautions=list(cautions.assumptions(seen)),
+        cautions=list(cautions.assumptions(cell, seen)),
         explained=seen.last(PeakExplained),
         trials=[each.as_record(Trial) for each in seen.all(CombinationTried)],
+        extents=[each.as_record(Extent) for each in seen.all(ExtentFound)],
         price_per_hour=run.started.spec.get("price", {}),
         training_tokens=run.started.spec.get("tokens"),
     )

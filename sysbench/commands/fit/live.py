@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sysbench import units
-from sysbench.commands.fit.record import CombinationTried
+from sysbench.commands.fit.record import CombinationTried, ExtentFound
 from sysbench.commands.fit.spec import FitCell
 from sysbench.commands.fit.suggestions import words
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.run_state import RunState, cell_handler
 from sysbench.render.dashboard.screen import CellScreen, Progress
+
+MAX_NAMED_GPUS = 4
+"""Largest number of GPUs that are listed by name."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class CellState(run_state.CellState):
 
     cell: FitCell
     tried: tuple[CombinationTried, ...] = ()
+    extents: tuple[ExtentFound, ...] = ()
 
 
 FitState = RunState[CellState]
@@ -27,7 +31,10 @@ FitState = RunState[CellState]
 _HANDLERS = run_state.handlers(
     FitState,
     CellState,
-    {CombinationTried: cell_handler(lambda cell, event: replace(cell, tried=(*cell.tried, event)))},
+    {
+        CombinationTried: cell_handler(lambda cell, event: replace(cell, tried=(*cell.tried, event))),
+        ExtentFound: cell_handler(lambda cell, event: replace(cell, extents=(*cell.extents, event))),
+    },
 )
 
 
@@ -40,14 +47,21 @@ class FitScreen(CellScreen[FitState]):
 
     @staticmethod
     def result(cell: CellState) -> str:
+        if cell.extents:
+            return f"limits of {len({each.gpu for each in cell.extents})} GPUs"
         if not cell.tried:
             return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
         return f"{len(cell.tried)} combinations tried, {sum(each.fits for each in cell.tried)} fit"
 
     def where(self, cell: CellState) -> str:
-        return f"simulated for {', '.join(cell.cell.on)}"
+        gpus = cell.cell.on
+        return f"simulated for {', '.join(gpus) if len(gpus) <= MAX_NAMED_GPUS else f'{len(gpus)} GPUs'}"
 
     def progress(self, cell: CellState) -> Progress:
+        if cell.extents:
+            found = cell.extents[-1]
+            done = f"{len(cell.extents)} of {2 * len(cell.cell.on)} limits"
+            return Progress(texts=((done, ""), (f"{found.gpu}: {found.axis} {found.largest or 'none'}", "bold")))
         if not cell.tried:
             return Progress()
         last = cell.tried[-1]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from sysbench.commands.fit import extents
 from sysbench.commands.fit.changes import Combination, changed, changes_of
 from sysbench.commands.fit.record import Cause, CombinationTried, PeakExplained, Trial
 from sysbench.commands.fit.search import Outcome, Search
@@ -31,7 +32,15 @@ STATE = ("parameters", "gradients", "optimizer state")
 
 
 def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
-    """Answer the question of the cell; `device` and `artifact` are not used."""
+    """Answer the question of the cell; `device` and `artifact` are not used.
+
+    Raises UnavailableError if the step as asked cannot be simulated. A combination that cannot be simulated is left
+    out.
+    """
+    if cell.table:
+        yield stage_entered(cell.key, "searching")
+        yield from extents.run(cell)
+        return
     yield stage_entered(cell.key, "simulating")
     first = SimulatedStep(cell.step, cell.on[0], with_modules=True)
     yield from first.recording.model_events(cell.key)

@@ -12,6 +12,7 @@ from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import ModelCellRecord, RunRecord
 from sysbench.log.training import Training, of_prediction, training
 from sysbench.spec.frozen import Frozen
+from sysbench.spec.protocols import SearchAxis
 from sysbench.spec.quantities import Amount, Bytes, Count, PerSecond, Signed
 
 
@@ -90,6 +91,28 @@ class PeakExplained(Event):
     """GPU whose predicted times order the combinations where those of a GPU are unknown."""
 
 
+class Extent(Frozen):
+    """The largest value of an axis with which the step fits on a GPU."""
+
+    gpu: str
+    gpu_bytes: Bytes
+    """Memory of the GPU, or the budget if that is smaller."""
+    axis: SearchAxis
+    largest: Count
+    """0 if no value fits."""
+    safe: Count
+    """Largest value with a margin that exceeds the uncertainty of the simulation."""
+    refusal: str | None
+    """Why the step cannot run on the GPU, or cannot have a larger value; None if it can."""
+
+
+class ExtentFound(Extent, Event):
+    """The search for the largest value of an axis has ended on a GPU."""
+
+    event: Literal["extent_found"] = "extent_found"
+    cell: str
+
+
 class FitCellRecord(ModelCellRecord):
     """The answer to one question."""
 
@@ -98,6 +121,8 @@ class FitCellRecord(ModelCellRecord):
     source: Literal["simulated"] = "simulated"
     explained: PeakExplained | None
     trials: list[Trial]
+    extents: list[Extent] = Field(default=[], exclude_if=lambda value: not value)
+    """Largest batch sizes and context lengths, with --table."""
     price_per_hour: dict[str, PerSecond]
     """Price of a GPU hour by GPU, as given by the user."""
     training_tokens: Count | None

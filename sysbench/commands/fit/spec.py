@@ -23,6 +23,9 @@ QUESTION = "Question"
 BATCH_AND_RANKS = ("batch", "ranks")
 """Names for `--keep` besides those of axes: the split of a step into micro-batches, and the number of GPUs."""
 
+CTX_UNIT = 128
+"""`--table` tries context lengths that are multiples of this: the block size of attention kernels."""
+
 
 def remedy_names() -> tuple[str, ...]:
     """Return what `--keep` accepts: the axes that a search may change."""
@@ -53,6 +56,8 @@ class FitCell(ModelCell):
     """Whether to search for faster steps also where the step fits."""
     max_ranks: Size = Field(default=NODE_RANKS, exclude_if=lambda value: value == NODE_RANKS)
     """Largest number of GPUs to suggest where a step fits on none alone."""
+    table: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether to find the largest batch size and context length on each GPU, in place of changes."""
 
     @property
     def simulated(self) -> str | None:
@@ -76,8 +81,8 @@ class FitCell(ModelCell):
         return ModelCell(**{**fields, "device": "cuda"}, mode=self.mode)
 
     def problem(self, device: Any) -> str | None:
-        if self.execution == "compiled":
-            return "--execution compiled cannot be simulated: what the compiler saves is known only after it has run"
+        if self.is_compiled:
+            return f"--execution {self.execution} cannot be simulated: what it saves is known only after it has run"
         return super().problem(device)
 
 
@@ -102,6 +107,10 @@ class FitSpec(ModelSpec):
     ] = Field(default=None, description="Memory that the step may use on each GPU, if it is less than all: 22GiB.")
     faster: Annotated[bool, Option(panel=QUESTION, common=True)] = Field(
         default=False, description="Also search for changes that make a step faster that fits."
+    )
+    table: Annotated[bool, Option(panel=QUESTION, common=True)] = Field(
+        default=False,
+        description="Show the largest batch and the largest context on each GPU of --on instead; default: all known.",
     )
     keep: Annotated[Texts, Option(metavar="NAME,…", panel=QUESTION, common=True)] = Field(
         default=(), description="What must not be changed: batch, ranks, precision, attention, checkpoint, …"
@@ -170,6 +179,7 @@ class FitSpec(ModelSpec):
                 keep=self.keep,
                 faster=self.faster,
                 max_ranks=self.max_ranks,
+                table=self.table,
             )
 
 

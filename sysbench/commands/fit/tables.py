@@ -10,14 +10,16 @@ from typing import NamedTuple
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.fit.findings import of_run, verdict
-from sysbench.commands.fit.record import Cause, FitCellRecord, FitRecord, Trial
-from sysbench.commands.fit.spec import FitSpec
+from sysbench.commands.fit.record import Cause, Extent, FitCellRecord, FitRecord, Trial
+from sysbench.commands.fit.spec import CTX_UNIT, FitSpec
 from sysbench.commands.fit.suggestions import Suggestions, command, suggestions, words
+from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
 from sysbench.log.predictions import INTERVAL
 from sysbench.log.training import Training
 from sysbench.render import remarks, training_columns
 from sysbench.render.declared import DeclaredTable, Field, build_tables, leading_fields
 from sysbench.render.table import Cell, Measure, Remark, Sheet, Table, Word
+from sysbench.spec.protocols import SearchAxis
 from sysbench.spec.run import Selection
 
 MAX_CAUSES = 6
@@ -245,15 +247,76 @@ COMMANDS = DeclaredTable(
     needs="a step that does not fit, or --faster",
 )
 
+
+class _Limits(NamedTuple):
+    """The largest values of both axes on a GPU."""
+
+    gpu: str
+    gpu_bytes: int
+    extents: dict[SearchAxis, Extent]
+
+
+def _limits(record: FitRecord) -> Iterator[_Limits]:
+    for cell in record.cells:
+        for gpu in dict.fromkeys(extent.gpu for extent in cell.extents):
+            found = {extent.axis: extent for extent in cell.extents if extent.gpu == gpu}
+            yield _Limits(gpu, next(iter(found.values())).gpu_bytes, found)
+
+
+def _limit(row: _Limits, axis: SearchAxis, *, safe: bool = False) -> Cell:
+    extent = row.extents.get(axis)
+    if extent is None or not (value := extent.safe if safe else extent.largest):
+        return None
+    return Measure(value, text=f"{value:,}")
+
+
+def _limit_notes(record: FitRecord) -> Iterator[str]:
+    for cell in record.cells:
+        others = {"batch": f"ctx {cell.cell.ctx}", "ctx": f"batch {cell.cell.batch}"}
+        yield f"batch at {others['batch']}; context at {others['ctx']}, in multiples of {CTX_UNIT}"
+        yield f"safe: with more to spare than the uncertainty of a simulation, {units.share(MARGIN_UNCERTAINTY_SHARE)}"
+        yield from _refusals(cell)
+
+
+def _refusals(cell: FitCellRecord) -> Iterator[str]:
+    """Yield why GPUs cannot run the step, or not with larger values: one reason for all that have the same limits."""
+    refused: dict[tuple[SearchAxis, int], list[Extent]] = {}
+    for extent in cell.extents:
+        if extent.refusal is not None and (extent.largest or extent.axis == "batch"):
+            refused.setdefault((extent.axis, extent.largest), []).append(extent)
+    for (axis, value), extents in refused.items():
+        above = f", {axis} above {value:,}" if value else ""
+        yield f"{', '.join(each.gpu for each in extents)}{above}: {extents[0].refusal}"
+
+
+LARGEST = DeclaredTable(
+    "largest",
+    "largest batch and largest context",
+    (
+        Field("gpu_memory", "has", "bytes", get=lambda row: row.gpu_bytes),
+        Field("largest_batch", "batch", "count", get=partial(_limit, axis="batch")),
+        Field("safe_batch", "safe batch", "count", get=partial(_limit, axis="batch", safe=True)),
+        Field("largest_ctx", "context", "count", get=partial(_limit, axis="ctx")),
+        Field("safe_ctx", "safe context", "count", get=partial(_limit, axis="ctx", safe=True)),
+    ),
+    rows=_limits,
+    leading=leading_fields(Field("gpu", "GPU", get=lambda row: row.gpu)),
+    notes=_limit_notes,
+    needs="--table",
+)
+"""One row per GPU, with `--table`."""
+
 TABLES: dict[str, Callable[[FitRecord], list[Table]]] = {
     "asked": ASKED,
     "causes": CAUSES,
     "changes": _suggestion_table("changes", "changes that make it", False),
     "learning": _suggestion_table("learning", "changes that alter what is learned, and make it", True),
     "commands": COMMANDS,
+    "largest": LARGEST,
 }
 """Builders of all tables, in the order in which they are shown."""
 
 
 def default_tables(spec: FitSpec) -> tuple[str, ...]:
-    return tuple(TABLES)
+    """Return the tables of the question; those with changes are shown only where there are any."""
+    return tuple(name for name in TABLES if (name == LARGEST.name) == spec.table)

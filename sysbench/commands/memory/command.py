@@ -46,7 +46,7 @@ def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
     """
     if spec.simulate or spec.device != ("auto",) or spec.is_distributed:
         return spec
-    if any(cell.own or cell.execution == "compiled" for cell in spec.cells()):
+    if any(cell.own or cell.is_compiled for cell in spec.cells()):
         return spec
     from sysbench.engine.devices import list_devices
 

@@ -52,7 +52,7 @@ def _cell_record(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord
     return MemoryCellRecord(
         **run_record.model_cell_fields(cell, seen),
         **_common_fields(cell, seen),
-        cautions=list(_cautions(seen)),
+        cautions=list(_cautions(cell, seen)),
         source="simulated" if cell.simulated else "measured",
         gpu=seen.record_of(GpuSimulated, SimulatedGpuRecord),
         device_used_peak_bytes=None if cell.simulated else seen.device_used_peak_bytes,
@@ -96,8 +96,8 @@ def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
     }
 
 
-def _cautions(seen: CellEvents) -> Iterator[Caution]:
-    yield from cautions.assumptions(seen)
+def _cautions(cell: MemoryCell, seen: CellEvents) -> Iterator[Caution]:
+    yield from cautions.assumptions(cell, seen)
     peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
     if peak is None or verdict is None or not verdict.fits:
         return  # an allocator always retries before it runs out of memory, so this caution would add nothing

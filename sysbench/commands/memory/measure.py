@@ -21,6 +21,7 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate_recording
 from sysbench.simulate.recording import record_real
+from sysbench.spec.knobs import LOW_BIT
 
 _EXACT_SIZES = AllocatorSettings(expandable_segments=True)
 """With these settings each block has the requested size rounded up to 512 bytes, so the allocator merely sums sizes."""
@@ -41,8 +42,13 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None = None) -> I
 
 
 def _measure_by_tracking_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
-    if cell.execution == "compiled":
+    if cell.is_compiled:
         raise UnavailableError(f"tensors inside a compiled step cannot be tracked on {device.torch_name}")
+    if cell.optimizer in LOW_BIT and "optimizer" in cell.phases:
+        raise UnavailableError(
+            f"--optimizer {cell.optimizer} is compiled, and its tensors cannot be tracked on {device.torch_name}: "
+            "measure on a GPU, or --simulate one"
+        )
     target, unlimited_gpu = torch_device(device), Gpu(device.name, 2**50, context_bytes=0)
     mesh = mesh_of(cell.strategy, cell.ranks, target.type) if cell.strategy else None
     yield stage_entered(cell.key, "measuring")

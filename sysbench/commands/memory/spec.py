@@ -85,9 +85,14 @@ class MemoryCell(GridCell):
         return None
 
     def problem(self, device: DeviceType | None) -> str | None:
-        if self.simulate is not None and self.execution == "compiled":
+        if self.uses_cuda_graphs:
             return (
-                "--execution compiled cannot be simulated: what the compiler saves is known only after it has run. "
+                f"--execution {self.execution} keeps tensors in the pool of CUDA graphs, whose replays the allocator "
+                "does not see. Nearest: --execution compiled; sysbench time reports the pool in its reserved memory"
+            )
+        if self.simulate is not None and self.is_compiled:
+            return (
+                f"--execution {self.execution} cannot be simulated: what it saves is known only after it has run. "
                 "Simulate eager, which needs more, or measure without --simulate"
             )
         return super().problem(device)

@@ -56,7 +56,7 @@ def cell_cautions(
         return []
     rules: tuple[Iterable[Caution], ...] = (
         record.prediction.cautions() if record.prediction else (),
-        assumptions(seen),
+        assumptions(cell, seen),
         _incompleteness_cautions(record, summary),
         _precision_cautions(cell, summary),
         _overhead_cautions(record, summary),
@@ -133,7 +133,7 @@ def _overhead_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> It
             code="launch-bound",
             message=f"the device waited for the host in {units.share(use.waiting_ns / use.window_ns)} of the "
             f"{'predicted' if summary.predicted else 'profiled'} step: the host limits the speed",
-            remedy=more_work_a_launch(compiled=record.cell.execution == "compiled")
+            remedy=more_work_a_launch(record.cell.execution)
             + ("" if summary.predicted else "; the profiler adds to the waiting"),
         )
 

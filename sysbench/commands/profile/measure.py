@@ -18,7 +18,7 @@ from sysbench.commands.profile.spec import ProfileCell
 from sysbench.errors import SysbenchError
 from sysbench.garbage import gc_paused
 from sysbench.lab.ceiling import fastest_all_reduce
-from sysbench.lab.compilation import compiled_event, fresh_compiler, model_built, reset_counters, stage_entered
+from sysbench.lab.compilation import compile_step, fresh_compiler, model_built, stage_entered
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.ranges import named, visible_to
@@ -43,7 +43,7 @@ def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> 
     target = torch_device(device)
     with ExitStack() as settings:
         settings.enter_context(matmul_precision(cell.precision))
-        if cell.execution == "compiled" or cell.attention == "flex":
+        if cell.is_compiled or cell.attention == "flex":
             settings.enter_context(fresh_compiler())
         yield from _run_stages(cell, target, artifact)
 
@@ -56,10 +56,7 @@ def _run_stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iter
     yield model_built(cell.key, step, perf_counter() - started_s)
     yield from counted_work(cell, step)
 
-    if cell.execution == "compiled":
-        yield stage_entered(cell.key, "compiling")
-        reset_counters()
-        yield compiled_event(cell.key, _time_step(step, device))
+    yield from compile_step(cell, lambda: _time_step(step, device))
 
     if cell.warmup:
         yield stage_entered(cell.key, "warming-up")
@@ -116,7 +113,7 @@ def _profile_steps(cell: ProfileCell, step: TrainingStep, device: torch.device, 
     recorded step; later steps follow one another as in training.
     """
     # Compiled models have no module ranges: the ranges would be compiled with the model or cause graph breaks.
-    model = step.work.model if cell.execution == "eager" else None
+    model = step.work.model if not cell.is_compiled else None
     warm_up = partial(_time_step, step, device)
     with gc_paused(collect_first=True), recorder.recording(warm_up), visible_to(recorder.ranges, model):
         max_over_ranks()

@@ -108,7 +108,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
             *judge(cell, seen, rates, run.lost),
             *cautions.shared_cores(cell, seen, run),
             *(prediction.cautions() if prediction else ()),
-            *cautions.assumptions(seen),
+            *cautions.assumptions(cell, seen),
         ],
         build_s=seen.built.build_s if seen.built else None,
         compile_s=seen.compiled.compile_s if seen.compiled else None,

@@ -15,7 +15,7 @@ from sysbench.commands.own_models import counted_work
 from sysbench.commands.time.spec import TimeCell
 from sysbench.garbage import gc_paused
 from sysbench.lab.clocks import Clock, StepTimes, clock_for
-from sysbench.lab.compilation import compiled_event, fresh_compiler, model_built, reset_counters, stage_entered
+from sysbench.lab.compilation import compile_step, fresh_compiler, model_built, stage_entered
 from sysbench.lab.devices import disturbed, preemptions, synchronize, torch_device, using_threads
 from sysbench.lab.memory import allocator
 from sysbench.lab.precision import matmul_precision
@@ -48,7 +48,7 @@ def run(
     try:
         with ExitStack() as settings:
             settings.enter_context(matmul_precision(cell.precision))
-            if cell.execution == "compiled" or cell.attention == "flex":
+            if cell.is_compiled or cell.attention == "flex":
                 settings.enter_context(fresh_compiler())
             yield from _run_stages(cell, target, clock or clock_for(target))
     finally:
@@ -64,10 +64,7 @@ def _run_stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[
     yield model_built(cell.key, step, perf_counter() - started_s)
     yield from counted_work(cell, step)
 
-    if cell.execution == "compiled":
-        yield stage_entered(cell.key, "compiling")
-        reset_counters()
-        yield compiled_event(cell.key, clock.measure(step.phases, "step").wall_s)  # not a warm-up step
+    yield from compile_step(cell, lambda: _measure_step(step, cell, clock).wall_s)  # not warm-up steps
 
     if cell.warmup:
         yield stage_entered(cell.key, "warming-up")
@@ -111,7 +108,7 @@ def _measure_steps(cell: TimeCell, step: TrainingStep, device: torch.device, clo
         host_rss_peak_bytes=peaks.host_rss_bytes,
     )
     # Compiled code has a fixed number of threads: trying another number would recompile the step.
-    compiles = cell.execution == "compiled" or cell.attention == "flex"
+    compiles = cell.is_compiled or cell.attention == "flex"
     if device.type == "cpu" and threads > 1 and is_disturbed and not compiles and cell.ranks == 1:
         yield _measure_on_fewer_threads(cell, step, median(steps_s), clock)
 

@@ -1,4 +1,4 @@
-"""The optimizers that a step can have besides the user's own; all are torch's."""
+"""The optimizers that a step can have besides the user's own: those of torch, and of `low_bit`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError
+from sysbench.lab.knobs.low_bit import FORMATS, low_bit_optimizer
 from sysbench.lab.strategies import blocks
 
 LEARNING_RATE = 1e-4
@@ -29,9 +30,11 @@ def optimizer_for(model: nn.Module, choice: str) -> torch.optim.Optimizer:
     sgd        without momentum, and so without state
     adafactor  second moments as one row and one column for each matrix: Shazeer and Stern, 2018
     muon       for the matrices of blocks, with one moment; all other parameters have AdamW: Jordan et al., 2024
+    adamw-…    AdamW with moments of 8 or 4 bits
     otherwise  AdamW, by this implementation
 
-    Raises UnavailableError if this torch does not have the optimizer, or the model no blocks for it.
+    Raises UnavailableError if this torch does not have the optimizer, its package is not installed, or the model has no
+    blocks for it.
     """
     parameters = list(model.parameters())
     if choice != "muon":
@@ -48,8 +51,11 @@ def _optimizer(parameters: Iterable[Tensor], choice: str) -> torch.optim.Optimiz
     kinds: dict[type[Tensor], list[Tensor]] = {}
     for parameter in parameters:
         kinds.setdefault(type(parameter.data), []).append(parameter)
+    groups = [{"params": members} for members in kinds.values()]
+    if choice in FORMATS:
+        return low_bit_optimizer(groups, choice, LEARNING_RATE)
     create, options = _CLASSES.get(choice) or (torch.optim.AdamW, _ADAMW[choice])
-    return create([{"params": members} for members in kinds.values()], lr=LEARNING_RATE, **options)
+    return create(groups, lr=LEARNING_RATE, **options)
 
 
 _CLASSES: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], Mapping[str, Any]]] = {

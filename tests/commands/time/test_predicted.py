@@ -18,6 +18,7 @@ from sysbench.commands.report.assemble import tables_of
 from sysbench.commands.time.figures import of_run
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.predicted import (
+    AUTOTUNE_NOTE,
     CHOICES,
     GPUS,
     LOWER_BOUND_NOTE,
@@ -376,6 +377,14 @@ def test_a_compiled_step_is_predicted_with_less_certainty_and_not_said_to_run_ou
     assert sum(phase.launches for phase in compiled.phases) < sum(phase.launches for phase in eager.phases)
     with pytest.raises(UnavailableError, match="the eager step does not fit on"):
         tiny("rtx-3060", ctx=(2048,), batch=(256,), execution=("compiled",))
+
+
+def test_kernels_that_a_search_would_find_are_said_to_be_unknown() -> None:
+    spec = TimeSpec(size=("tiny",), ctx=(128,), simulate=("h100",), execution=("compiled-graphs", "compiled-autotune"))
+    said = [notes(table) for table in PREDICTED(record(spec, (1.0, "ok"), (1.0, "ok")))]
+    assert any(AUTOTUNE_NOTE in each for each in said)
+    withheld = [notes(table) for table in PREDICTED(record(spec, (1.0, "ok"), (None, "ok")))]
+    assert not any(AUTOTUNE_NOTE in each for each in withheld)
 
 
 def test_a_picture_has_gpus_side_by_side_and_a_word_where_one_does_not_fit() -> None:

@@ -1,0 +1,173 @@
+"""Worker side of `sysbench fit --table`: the largest batch size and context length on each GPU.
+
+GPUs with the same kernels share the traces, and most steps between two traced ones are computed from them
+(`sysbench.simulate.family`). A step whose computed bounds do not decide whether it fits is traced.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache, partial
+
+from sysbench.commands.fit.record import ExtentFound
+from sysbench.commands.fit.spec import CTX_UNIT, FitCell
+from sysbench.errors import UnavailableError
+from sysbench.lab.workload.imports import UserCodeError
+from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
+from sysbench.predict.simulated_step import SimulatedStep
+from sysbench.simulate.allocator.settings import AllocatorSettings
+from sysbench.simulate.cuda.workspaces import Workspaces
+from sysbench.simulate.family import DEGREES, RecordingFamily
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.recording import Recording
+from sysbench.simulate.replay import ReplayCache, Verdict
+from sysbench.simulate.search import MAX_VALUE
+from sysbench.spec import hardware
+from sysbench.spec.protocols import SearchAxis
+
+UNITS: dict[SearchAxis, int] = {"batch": 1, "ctx": CTX_UNIT}
+"""By axis: multiples of these numbers are tried."""
+
+CACHED_REPLAYS = 16
+"""Number of steps whose replays are kept; GPUs of similar size share them."""
+
+
+def run(cell: FitCell) -> Iterator[ExtentFound]:
+    """Yield the largest values of each axis for each GPU, in the order of the question.
+
+    Raises UnavailableError if the step can be simulated for no GPU.
+    """
+    for axis in UNITS:
+        extents: dict[Gpu, Extent] = {}
+        refusals: list[UnavailableError] = []
+        for slug in cell.on:
+            try:
+                kernels = SimulatedStep(cell.step, slug).kernels
+            except UnavailableError as error:
+                refusals.append(error)
+                yield _event(cell, slug, axis, 0, 0, str(error))
+                continue
+            extent = extents.setdefault(kernels, Extent(cell, axis, slug))
+            gpu = card(cell, slug)
+            largest = extent.largest(gpu)
+            safe = extent.largest(gpu, spare_bytes=uncertainty_bytes(gpu)) if largest else 0
+            yield _event(cell, slug, axis, largest, safe, extent.refusal if largest == extent.largest_traced else None)
+        if len(refusals) == len(cell.on):
+            raise refusals[0]
+
+
+def card(cell: FitCell, slug: str) -> Gpu:
+    """Return the GPU with the memory that the question allows."""
+    gpu = Gpu.of(hardware.by_name(slug)).with_nccl_memory(cell.strategy, cell.ranks)
+    return replace(gpu, memory_bytes=min(gpu.memory_bytes, cell.budget or gpu.memory_bytes))
+
+
+def uncertainty_bytes(gpu: Gpu) -> int:
+    """Return the uncertainty of a simulated margin."""
+    return round(MARGIN_UNCERTAINTY_SHARE * gpu.memory_bytes)
+
+
+def _event(cell: FitCell, slug: str, axis: SearchAxis, largest: int, safe: int, refusal: str | None) -> ExtentFound:
+    return ExtentFound(
+        at_s=time.time(),
+        cell=cell.key,
+        gpu=slug,
+        gpu_bytes=card(cell, slug).memory_bytes,
+        axis=axis,
+        largest=largest,
+        safe=safe,
+        refusal=refusal,
+    )
+
+
+class Extent:
+    """Search for the largest value of an axis, on GPUs with the same kernels.
+
+    refusal  why the step cannot have a larger value than those that were traced; None if it can
+    """
+
+    def __init__(self, question: FitCell, axis: SearchAxis, slug: str) -> None:
+        """Prepare a search on GPUs with the kernels of the GPU `slug`."""
+        self._question, self._axis, self._slug, self._unit = question, axis, slug, UNITS[axis]
+        self._settings = AllocatorSettings.of(question.allocator)
+        self._family = RecordingFamily(self._trace, DEGREES[axis])
+        self._replays = lru_cache(CACHED_REPLAYS)(self._replays_of)
+        self._refused: int | None = None
+        self._start = max(1, getattr(question, axis) // self._unit)
+        self.refusal: str | None = None
+
+    @property
+    def largest_traced(self) -> int:
+        """The largest value that was traced."""
+        return max(self._family.traced, default=0) * self._unit
+
+    def largest(self, gpu: Gpu, spare_bytes: int = 0) -> int:
+        """Return the largest value with which the step fits on `gpu` with `spare_bytes` to spare; 0 if there is none.
+
+        Starting from the value of the question, the search doubles or halves it, and then narrows the interval,
+        alternately by interpolation and by bisection.
+        """
+        left = partial(self._left_bytes, gpu=gpu, spare_bytes=spare_bytes)
+        fits, fails, limit = 0, 0, MAX_VALUE // self._unit
+        units = self._start
+        bytes_at: dict[int, int | None] = {}
+        while not fails or fails - fits > 1:
+            left_bytes = bytes_at[units] = left(units)
+            if left_bytes is not None and left_bytes >= 0:
+                fits = units
+                if fits == limit:
+                    break
+            else:
+                fails = units
+            units = min(2 * units, limit) if not fails else _between(fits, fails, bytes_at)
+        return fits * self._unit
+
+    def _left_bytes(self, units: int, gpu: Gpu, spare_bytes: int) -> int | None:
+        """Return the free memory beyond `spare_bytes`, or the missing memory as a negative number.
+
+        None if the step cannot have this value.
+        """
+        if self._refused is not None and units >= self._refused:
+            return None
+        replays = self._replays(units, gpu.workspaces)
+        if replays is not None:
+            bounds_bytes = [_beyond(each.replay_on(gpu)[1], spare_bytes) for each in replays]
+            if max(bounds_bytes) < 0 or min(bounds_bytes) >= 0:
+                return min(bounds_bytes)
+        try:
+            self._family.exact(units)
+        except (UnavailableError, UserCodeError) as error:
+            if not self._family.traced:
+                raise
+            self._refused, self.refusal = units, str(error)
+            return None
+        self._replays.cache_clear()
+        return self._left_bytes(units, gpu, spare_bytes)
+
+    def _trace(self, units: int) -> Recording:
+        step = self._question.step.model_copy(update={self._axis: units * self._unit})
+        return SimulatedStep(step, self._slug).recording
+
+    def _replays_of(self, units: int, workspaces: Workspaces) -> list[ReplayCache] | None:
+        """Return the replays of the bounds of a step; None if it must be traced."""
+        bounds = self._family.bounds(units)
+        recordings = [] if bounds is None else [bounds.lower, *([bounds.upper] if not bounds.are_equal else [])]
+        return [ReplayCache(each.with_workspaces(workspaces), self._settings) for each in recordings] or None
+
+
+def _between(fits: int, fails: int, left_bytes: Mapping[int, int | None]) -> int:
+    """Return the value to try next between one that fits, or 0, and one that does not."""
+    middle = (fits + fails) // 2
+    left, missing = left_bytes.get(fits), left_bytes[fails]
+    if left is None or missing is None or len(left_bytes) % 2:
+        return middle
+    share = left / max(1, left - missing)
+    return min(fails - 1, max(fits + 1, fits + int(share * (fails - fits))))
+
+
+def _beyond(verdict: Verdict, spare_bytes: int) -> int:
+    """Return the margin beyond `spare_bytes`; negative if the step does not fit."""
+    margin_bytes = verdict.margin_bytes - spare_bytes
+    return margin_bytes if verdict.fits else min(margin_bytes, -1)

@@ -1,0 +1,134 @@
+"""Recordings of one step at many batch sizes or context lengths, most of them computed from a few that were traced.
+
+A step makes the same requests at nearly every batch size and context length; only the sizes differ. The size of nearly
+every request is linear in the batch size and quadratic in the context length. Sizes that are not, such as scratch
+memory that stops growing, lie between those of the next smaller and the next larger traced step.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import islice
+
+from sysbench.simulate.recording import Recording
+
+DEGREES = {"batch": 1, "ctx": 2}
+"""Degree in an axis of the polynomial that most request sizes are."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Two recordings between which the requests of a step lie; they are the same recording if the sizes are certain."""
+
+    lower: Recording
+    upper: Recording
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether all sizes are certain."""
+        return self.lower is self.upper
+
+
+_Patterns = tuple[list[tuple[int, ...]], list[int]]
+"""Tuples of sizes, and the number of the tuple of each allocation."""
+
+
+@dataclass
+class RecordingFamily:
+    """Recordings of a step, by the value of one axis.
+
+    trace   traces the step with a value of the axis
+    degree  degree of the polynomial that most request sizes are
+    """
+
+    trace: Callable[[int], Recording]
+    degree: int
+    traced: dict[int, Recording] = field(default_factory=dict)
+    """Recordings that were traced, by value."""
+    _patterns: dict[tuple[int, ...], _Patterns] = field(default_factory=dict, init=False)
+
+    def exact(self, value: int) -> Recording:
+        """Return the recording of a value, and trace it if necessary; raises the errors of `trace`."""
+        if value not in self.traced:
+            self.traced[value] = self.trace(value)
+        return self.traced[value]
+
+    def bounds(self, value: int) -> Bounds | None:
+        """Return the bounds of a recording without tracing it.
+
+        None if too few traced steps make the same requests, on either side of the value or overall.
+        """
+        if value in self.traced:
+            return Bounds(self.traced[value], self.traced[value])
+        values = sorted(self.traced)
+        position = bisect_left(values, value)
+        if position in (0, len(values)):
+            return None
+        below, above = values[position - 1 : position + 1]
+        base = self.traced[below]
+        alike = sorted((each for each in values if self.traced[each].events == base.events), key=_distance_from(value))
+        if above not in alike or len(alike) < self.degree + 2:
+            return None
+        nodes = tuple(sorted({below, above, *islice(alike, self.degree + 2)}, key=_distance_from(value)))
+        if nodes not in self._patterns:
+            self._patterns[nodes] = _size_patterns([self.traced[each] for each in nodes])
+        patterns, numbers = self._patterns[nodes]
+        sizes = [_size_bounds(nodes, pattern, value, self.degree) for pattern in patterns]
+        lower = _with_sizes(base, [sizes[number][0] for number in numbers])
+        if all(low == high for low, high in sizes):
+            return Bounds(lower, lower)
+        return Bounds(lower, _with_sizes(base, [sizes[number][1] for number in numbers]))
+
+
+def _distance_from(value: int) -> Callable[[int], int]:
+    return lambda each: abs(each - value)
+
+
+def _size_patterns(recordings: Sequence[Recording]) -> _Patterns:
+    """Return the distinct sizes that an allocation has in these recordings, and which of them each allocation has.
+
+    There are only a few hundred patterns, because blocks repeat.
+    """
+    found: dict[tuple[int, ...], int] = {}
+    allocations = zip(*(recording.allocations for recording in recordings), strict=True)
+    numbers = [found.setdefault(tuple(one.size_bytes for one in each), len(found)) for each in allocations]
+    return list(found), numbers
+
+
+def _size_bounds(nodes: Sequence[int], sizes: Sequence[int], value: int, degree: int) -> tuple[int, int]:
+    """Return the lower and the upper bound of a size; they are equal if the sizes at all nodes fit one polynomial."""
+    if len(set(sizes)) == 1:
+        return sizes[0], sizes[0]
+    count = degree + 1
+    points = nodes[:count], sizes[:count]
+    others = zip(nodes[count:], sizes[count:], strict=True)
+    if all(_polynomial(*points, node) == size for node, size in others):
+        size = _polynomial(*points, value)
+        if size.denominator == 1:
+            return int(size), int(size)
+    below, above = max(node for node in nodes if node < value), min(node for node in nodes if node > value)
+    low, high = sorted((sizes[nodes.index(below)], sizes[nodes.index(above)]))
+    return low, high
+
+
+def _polynomial(nodes: Sequence[int], sizes: Sequence[int], value: int) -> Fraction:
+    """Return the value of the polynomial through all points (Lagrange)."""
+    total = Fraction(0)
+    for node, size in zip(nodes, sizes, strict=True):
+        term = Fraction(size)
+        for other in nodes:
+            if other != node:
+                term *= Fraction(value - other, node - other)
+        total += term
+    return total
+
+
+def _with_sizes(recording: Recording, sizes: Sequence[int]) -> Recording:
+    allocations = (
+        each if each.size_bytes == size else each._replace(size_bytes=size)
+        for each, size in zip(recording.allocations, sizes, strict=True)
+    )
+    return replace(recording, allocations=tuple(allocations))

@@ -1,0 +1,60 @@
+"""Recordings that are computed from traced ones, against the trace itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from sysbench.commands.fit.spec import FitSpec
+from sysbench.predict.simulated_step import SimulatedStep
+from sysbench.simulate.family import DEGREES, RecordingFamily
+from sysbench.simulate.recording import Recording
+
+SHAPE = {"d_model": (64,), "d_ff": (128,), "layers": (1,), "heads": (2,), "vocab": (4000,), "gpus": ("h100",)}
+
+NAIVE: Mapping[str, Any] = {}
+FUSED = {"attention": ("sdpa",), "precision": ("bf16",), "optimizer": ("fused",)}
+
+
+def family(axis: str, knobs: Mapping[str, Any], *traced: int) -> RecordingFamily:
+    (cell,) = FitSpec(**SHAPE, **knobs, ctx=(256,), batch=(8,)).cells()
+
+    def trace(value: int) -> Recording:
+        return SimulatedStep(cell.step.model_copy(update={axis: value}), "h100").recording
+
+    found = RecordingFamily(trace, DEGREES[axis])
+    for value in traced:
+        found.exact(value)
+    return found
+
+
+@pytest.mark.parametrize("knobs", [NAIVE, FUSED])
+@pytest.mark.parametrize(
+    ("axis", "traced", "values"), [("batch", (16, 32, 128), (17, 96)), ("ctx", (512, 1024, 2048, 4096), (640, 3840))]
+)
+def test_the_requests_of_a_trace_lie_within_the_computed_bounds(
+    axis: str, knobs: Mapping[str, Any], traced: tuple[int, ...], values: tuple[int, ...]
+) -> None:
+    steps = family(axis, knobs, *traced)
+    for value in values:
+        bounds, alone = steps.bounds(value), steps.trace(value)
+        assert bounds is not None
+        assert bounds.lower.events == bounds.upper.events == alone.events
+        exact = 0
+        for low, request, high in zip(
+            bounds.lower.allocations, alone.allocations, bounds.upper.allocations, strict=True
+        ):
+            assert low.size_bytes <= request.size_bytes <= high.size_bytes
+            exact += low.size_bytes == high.size_bytes
+        assert exact > 0.9 * len(alone.allocations)
+
+
+def test_nothing_is_computed_beyond_the_traced_steps_or_from_too_few_or_from_others() -> None:
+    assert family("batch", NAIVE, 16, 32).bounds(24) is None
+    steps = family("batch", NAIVE, 16, 32, 64)
+    assert steps.bounds(80) is None
+    assert steps.bounds(4) is None
+    chunked = family("batch", {"cross_entropy": ("chunked",)}, 16, 32, 64)
+    assert chunked.bounds(24) is None
