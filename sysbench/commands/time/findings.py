@@ -179,7 +179,7 @@ def _comparison_sentence(asked: _Speedup, found: Comparison[TimeCellRecord]) -> 
 
 
 def _memory_effect(asked: _Speedup) -> str:
-    """Return how much less or more memory `arm` needs than `base`: ` It needs 12.0 to 18.0 GiB less memory.`
+    """Return how much less or more memory `arm` needs than `base`: ` Full checkpointing needs 18.0 GiB less memory.`
 
     The text is empty if memory was not measured, or if the peaks differ by less than `NOTABLE_MEMORY_SHARE`.
     """
@@ -190,7 +190,8 @@ def _memory_effect(asked: _Speedup) -> str:
     if not notable or len(notable) < len(changes) or min(notable) < 0 < max(notable):
         return ""
     amount = range_text([(abs(change), None) for change in notable], show=units.size)
-    return f" It needs {amount} {'less' if notable[0] < 0 else 'more'} memory."
+    arm, which = axes.phrase(asked.axis, asked.arm), "less" if notable[0] < 0 else "more"
+    return f" {sentence(f'{arm} needs {amount} {which} memory')}"
 
 
 def _phase_speedups(asked: _Speedup) -> str:

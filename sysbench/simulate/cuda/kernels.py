@@ -153,9 +153,9 @@ def _flash_backward_copies(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, ou
 
 
 def _cudnn_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
-    """Return a copy of a gradient with strides in its last dimension, and the workspace of cuDNN's plan (cudnn/MHA.cpp).
+    """Return the copy of a gradient with strides in its last dimension, and the workspace of cuDNN's plan.
 
-    The workspace is an estimate: presumably, it holds the queries' gradient in fp32 and one fp32 number per row.
+    Source: cudnn/MHA.cpp. The workspace is an estimate: presumably, it holds the queries' gradient in fp32 and one fp32 number per row.
     """
     batch, heads, ctx, d_head = q.shape
     copies = [_bytes(gradient)] if gradient.stride(-1) != 1 else []

@@ -42,8 +42,11 @@ def reductions_on(multiprocessors: Multiprocessors) -> dict[Any, Callable[..., S
         return scratch(values, dims, max(values.dtype.itemsize, 4), multiprocessors)
 
     accumulating = (_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.default, _aten.mean.dim)
-    others = {_aten.amax.default: of_same_type, _aten.linalg_vector_norm.default: of_norm}
-    return {**dict.fromkeys(accumulating, of_accumulated), **others}
+    return {
+        **dict.fromkeys(accumulating, of_accumulated),
+        _aten.amax.default: of_same_type,
+        _aten.linalg_vector_norm.default: of_norm,
+    }
 
 
 def scratch(values: Tensor, dims: Any, result_bytes: int, multiprocessors: Multiprocessors) -> Sequence[Sequence[int]]:

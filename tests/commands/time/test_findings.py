@@ -312,7 +312,7 @@ def test_what_a_knob_saves_is_said_beside_what_it_costs() -> None:
         for seconds, choice in ((0.10, "none"), (0.13, "full"))
     )
     text = about([peak_of(plain, 40.0), peak_of(full, 22.0)], "as fast as full checkpointing").text
-    assert text.endswith("It needs 18.0 GiB more memory.")
+    assert text.endswith(" No checkpointing needs 18.0 GiB more memory.")
     same = about([peak_of(plain, 40.0), peak_of(full, 40.1)], "as fast as full checkpointing").text
     assert "memory" not in same
 
