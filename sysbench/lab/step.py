@@ -266,6 +266,6 @@ def _no_user_code(action: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _autocast(cell: ModelCell, device: torch.device) -> AbstractContextManager[Any]:
+def _autocast(cell: ModelCell, device: torch.device) -> AbstractContextManager[object]:
     dtype = AUTOCAST_DTYPES.get(cell.precision)
     return torch.autocast(device.type, dtype) if dtype else nullcontext()

@@ -45,7 +45,7 @@ from sysbench.spec.quantities import (
 from sysbench.spec.validation import first_error
 
 
-def _check_command(fields: dict[str, Any]) -> dict[str, Any]:
+def _check_command(fields: dict[str, object]) -> dict[str, object]:
     try:
         spec_of(fields)
     except ValidationError as error:
@@ -530,7 +530,7 @@ class CellFinished(CellOutcome, Event):
     traceback: str | None = None
 
 
-def _decode_nested(value: Any) -> Any:
+def _decode_nested(value: object) -> object:
     if not isinstance(value, dict):
         return value
     kind = EVENTS.get(str(value.get("event")))

@@ -18,7 +18,7 @@ _MARK = "__dynamo_disable"
 _IDENTITY = ("expect_true", "guard_or_false", "guard_or_true", "guard_size_oblivious", "guarding_hint_or_throw",
          "statically_known_true")  # fmt: skip
 
-_ON_INTEGERS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+_ON_INTEGERS: Mapping[str, Mapping[str, Callable[..., object]]] = {
     "sympy": {},
     "torch.fx.experimental.symbolic_shapes": {
         **dict.fromkeys(_IDENTITY, lambda known, *_: known),
@@ -67,7 +67,7 @@ def without_compiler() -> Iterator[None]:
                     delattr(function, _MARK)
 
 
-def _are_integers(arguments: Iterable[Any]) -> bool:
+def _are_integers(arguments: Iterable[object]) -> bool:
     return all(
         _are_integers(each) if isinstance(each, tuple | list) else type(each) in (bool, int) for each in arguments
     )

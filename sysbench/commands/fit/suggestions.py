@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from sysbench import cells as axes
 from sysbench.command import command_of
@@ -30,7 +29,7 @@ class Suggestions:
     trials: tuple[Trial, ...]
 
     @property
-    def shared_changes(self) -> dict[str, Any]:
+    def shared_changes(self) -> dict[str, object]:
         """Changes that all suggestions have in common; empty if there is only one suggestion."""
         first = self.trials[0].changes
         return {
@@ -52,21 +51,29 @@ class Suggestions:
 def suggestions(cell: FitCellRecord) -> Iterator[Suggestions]:
     """Yield the suggestions for each GPU: first those that leave unchanged what the model learns."""
     for relearns, gpu in itertools.product((False, True), cell.gpus):
-        asked = cell.asked(gpu)
-        if not asked.is_safe or cell.cell.faster:
-            fitting = [trial for trial in cell.trials if trial.gpu == gpu and trial.fits]
-            rivals = [trial for trial in fitting if relearns or not trial.relearns]
-            shown = [
-                trial
-                for trial in rivals
-                if trial.changes
-                and trial.relearns == relearns
-                and not any(is_better(other, trial) and _learns_alike(other, trial) for other in rivals)
-                and (not asked.is_safe or trial.relative_s < asked.relative_s)
-            ]
-            if shown:
-                ordered = sorted(shown, key=lambda trial: (trial.ranks, trial.relative_s, trial.needed_bytes))
-                yield Suggestions(cell, gpu, relearns, tuple(ordered[:MAX_SUGGESTIONS]))
+        trials = [trial for trial in cell.trials if trial.gpu == gpu]
+        if shown := worth_showing(trials, relearns=relearns, faster=cell.cell.faster):
+            yield Suggestions(cell, gpu, relearns, tuple(shown))
+
+
+def worth_showing(trials: Sequence[Trial], *, relearns: bool, faster: bool) -> list[Trial]:
+    """Return those of a GPU's trials that no other one beats, the fastest first; with or without changes of learning.
+
+    Where the step fits as asked, only `faster` ones are worth it.
+    """
+    asked = next(trial for trial in trials if not trial.changes)
+    if asked.is_safe and not faster:
+        return []
+    rivals = [trial for trial in trials if trial.fits and (relearns or not trial.relearns)]
+    shown = [
+        trial
+        for trial in rivals
+        if trial.changes
+        and trial.relearns == relearns
+        and not any(is_better(other, trial) and _learns_alike(other, trial) for other in rivals)
+        and (not asked.is_safe or trial.relative_s < asked.relative_s)
+    ]
+    return sorted(shown, key=lambda trial: (trial.ranks, trial.relative_s, trial.needed_bytes))[:MAX_SUGGESTIONS]
 
 
 def _learns_alike(other: Trial, trial: Trial) -> bool:
@@ -74,7 +81,7 @@ def _learns_alike(other: Trial, trial: Trial) -> bool:
     return _learning_changes(other) in ({}, _learning_changes(trial))
 
 
-def _learning_changes(trial: Trial) -> dict[str, Any]:
+def _learning_changes(trial: Trial) -> dict[str, object]:
     return {name: value for name, value in trial.changes.items() if value in _relearning_values().get(name, ())}
 
 
@@ -94,7 +101,7 @@ def is_better(one: Trial, other: Trial) -> bool:
     )
 
 
-def words(changes: Mapping[str, Any]) -> str:
+def words(changes: Mapping[str, object]) -> str:
     """Return changes as words: `sdpa attention, batch 2 × 4`; empty if there are none."""
     left = dict(changes)
     found = []

@@ -130,7 +130,7 @@ class MemorySpec(ModelSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _mode_with_backward(cls, given: Any) -> Any:
+    def _mode_with_backward(cls, given: object) -> object:
         """Make `train` the default mode with --grad-accum, because accumulation needs a backward pass."""
         if isinstance(given, dict) and "grad_accum" in given and "mode" not in given:
             return {**given, "mode": "train"}
@@ -191,6 +191,9 @@ class MemoryOptions(RunOptions):
 
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True)] = Field(
         default=None, description="Show a finished log or record, or a snapshot, instead of measuring. Needs no torch."
+    )
+    require_fit: Annotated[bool, Option(panel=OUTPUT, common=True)] = Field(
+        default=False, description="Exit with 3 if a step does not fit, and say by how much: a check for CI."
     )
     snapshot: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT, common=True)] = Field(
         default=None,

@@ -12,19 +12,20 @@ from time import perf_counter  # by name: a model's code may replace time.perf_c
 
 import torch
 
+from sysbench.commands.building import built_step
 from sysbench.commands.own_models import counted_work
 from sysbench.commands.profile.record import LinkMeasured
 from sysbench.commands.profile.spec import ProfileCell
 from sysbench.errors import SysbenchError
 from sysbench.garbage import gc_paused
 from sysbench.lab.ceiling import fastest_all_reduce
-from sysbench.lab.compilation import compile_step, fresh_compiler, model_built, stage_entered
+from sysbench.lab.compilation import fresh_compiler, stage_entered
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.ranges import named, visible_to
 from sysbench.lab.recorder import Recorder, recorder_for
 from sysbench.lab.step import TrainingStep
-from sysbench.lab.strategies import max_over_ranks, mesh_of
+from sysbench.lab.strategies import max_over_ranks
 from sysbench.log.events import DeviceInfo, Event, PhaseSample, StageEntered, StepChecked, StepMeasured
 from sysbench.log.storage import cannot_write
 
@@ -49,15 +50,7 @@ def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> 
 
 
 def _run_stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator[Event]:
-    yield stage_entered(cell.key, "building")
-    started_s = perf_counter()
-    step = TrainingStep(cell, device, mesh_of(cell.strategy, cell.ranks, device.type) if cell.strategy else None)
-    synchronize(device)
-    yield model_built(cell.key, step, perf_counter() - started_s)
-    yield from counted_work(cell, step)
-
-    yield from compile_step(cell, lambda: _time_step(step, device))
-
+    step = yield from built_step(cell, device, lambda step: _time_step(step, device))
     if cell.warmup:
         yield stage_entered(cell.key, "warming-up")
     for index in range(cell.warmup):

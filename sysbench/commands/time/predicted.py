@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sysbench import cells as axes
 from sysbench import units
@@ -282,7 +282,7 @@ def _cost(cell: TimeCellRecord) -> Cell:
     return Measure(cost, text=units.with_digits(cost)) if cost is not None else None
 
 
-def _of_cell(get: Callable[[TimeCellRecord], Any], gpu: _ComparedCell) -> Any:
+def _of_cell(get: Callable[[TimeCellRecord], object], gpu: _ComparedCell) -> object:
     return get(gpu.cell)
 
 

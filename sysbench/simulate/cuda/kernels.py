@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.simulate.followed import installed_torch
 
 Scratch = Sequence[Sequence[int]]
@@ -45,7 +45,7 @@ _FLOAT_BYTES = 4
 _INDEX_BYTES = 8
 
 
-def uses_cublas_lt(func: Any, arguments: Sequence[Any], options: Mapping[str, Any], result: Any) -> bool:
+def uses_cublas_lt(func: Operator, arguments: Arguments, options: Options, result: object) -> bool:
     """Return whether cuBLASLt computes a matrix product: it adds a bias along with it.
 
     From PyTorch 2.15 on, it also adds a matrix of a 16-bit type that is not overwritten, with any factor but 0. Source:
@@ -56,9 +56,11 @@ def uses_cublas_lt(func: Any, arguments: Sequence[Any], options: Mapping[str, An
     added, first, second = arguments[:3]
     beta = options.get("beta", 1)
     is_bias = beta == 1 and added.numel() == added.shape[-1] == second.shape[1]
-    is_matrix = beta != 0 and added.shape == result.shape and first.dtype.itemsize == 2 and installed_torch() >= (2, 15)
-    has_layout = added.is_contiguous() and result.is_contiguous() and min(*first.shape, *second.shape) > 1
-    return (is_bias or is_matrix) and has_layout and first.dtype in _LT_DTYPES
+    is_matrix = beta != 0 and added.dim() == 2 and first.dtype.itemsize == 2 and installed_torch() >= (2, 15)
+    if not (isinstance(result, Tensor) and result.is_contiguous() and added.is_contiguous()):
+        return False
+    is_added = is_bias or (is_matrix and added.shape == result.shape)
+    return is_added and first.dtype in _LT_DTYPES and min(*first.shape, *second.shape) > 1
 
 
 def _bmm(first: Tensor, second: Tensor) -> Scratch:
@@ -87,12 +89,12 @@ def _bmm_needs_copy(matrix: Tensor, fast: int, leading: int, m: int, n: int) -> 
     return not (matrix.is_contiguous() and stride[1] and stride[2])
 
 
-def _mm(first: Tensor, second: Tensor, *_: Any) -> Scratch:
+def _mm(first: Tensor, second: Tensor, *_: object) -> Scratch:
     """Return the sizes of the copies that mm makes of operands (cuda/Blas.cpp, prepare_matrix_for_cublas)."""
     return [[_bytes(matrix) for matrix in (first, second) if _mm_needs_copy(matrix)]]
 
 
-def _addmm(_: Tensor, first: Tensor, second: Tensor, *__: Any) -> Scratch:
+def _addmm(_: Tensor, first: Tensor, second: Tensor, *__: object) -> Scratch:
     return _mm(first, second)
 
 
@@ -102,7 +104,7 @@ def _mm_needs_copy(matrix: Tensor) -> bool:
     return not ((down == 1 and across >= max(1, rows)) or (across == 1 and down >= max(1, columns)))
 
 
-def _safe_softmax(scores: Tensor, *_: Any) -> Scratch:
+def _safe_softmax(scores: Tensor, *_: object) -> Scratch:
     """Return the sizes of the mask of masked-out scores, the mask of fully masked rows, and a 0.
 
     The rows of the softmax that are fully masked become 0 in place (SoftMax.cpp).
@@ -110,7 +112,7 @@ def _safe_softmax(scores: Tensor, *_: Any) -> Scratch:
     return [[scores.numel(), scores.numel() // max(1, scores.shape[-1]), scores.dtype.itemsize]]
 
 
-def _softmax_backward(gradient: Tensor, output: Tensor, *_: Any) -> Scratch:
+def _softmax_backward(gradient: Tensor, output: Tensor, *_: object) -> Scratch:
     """Return the size of the product of gradient and output (cuda/SoftMax.cu, softmax_backward_cuda_out)."""
     return [[output.numel() * max(gradient.dtype.itemsize, output.dtype.itemsize)]]
 
@@ -119,7 +121,7 @@ _MAX_UNSORTED_INDICES = 3072
 _ROWS_PER_THREAD = 10
 
 
-def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any) -> Scratch:
+def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: object) -> Scratch:
     """Return the scratch memory of an embedding's backward pass.
 
     If there are many indices, they are sorted, and the gradient rows of equal indices are summed in parts. The number
@@ -138,7 +140,7 @@ def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any
     return [*groups, sorting, [*sorting[:2], *adding]]
 
 
-def _flash_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
+def _flash_backward(gradient: Tensor, q: Tensor, *_: object) -> Scratch:
     """Return the scratch memory of flash attention's backward pass (flash_attn/flash_api.cpp, mha_bwd)."""
     batch, heads, ctx, d_head = q.shape
     rows = _round_up(ctx, 128)
@@ -147,22 +149,25 @@ def _flash_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
     return [[sums, query_gradient]]
 
 
-def _flash_backward_copies(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: Any) -> Sequence[int]:
+def _flash_backward_copies(
+    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: object
+) -> Sequence[int]:
     """Return the sizes of the copies of gradient and output (transformers/cuda/attention_backward.cu)."""
     return _bshd_copies(gradient, output)
 
 
-def _cudnn_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
+def _cudnn_backward(gradient: Tensor, q: Tensor, *_: object) -> Scratch:
     """Return the copy of a gradient with strides in its last dimension, and the workspace of cuDNN's plan.
 
-    Source: cudnn/MHA.cpp. The workspace is an estimate: presumably, it holds the queries' gradient in fp32 and one fp32 number per row.
+    The size of the workspace is an estimate: presumably, it holds the queries' gradient in fp32 and one fp32 number per
+    row. Source: cudnn/MHA.cpp.
     """
     batch, heads, ctx, d_head = q.shape
     copies = [_bytes(gradient)] if gradient.stride(-1) != 1 else []
     return [[*copies, batch * heads * _round_up(ctx, 128) * (_round_up(d_head, 32) + 1) * _FLOAT_BYTES]]
 
 
-def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Scratch:
+def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: object) -> Scratch:
     """Return the size of the fp32 buffer that accumulates the output if heads are too wide for registers.
 
     An fp32 output serves as its own accumulator. Source: transformers/cuda/attention.cu.
@@ -171,7 +176,7 @@ def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Scratch:
     return [[q.shape[0] * q.shape[1] * q.shape[2] * v.shape[-1] * _FLOAT_BYTES]] if is_needed else []
 
 
-def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Any, *_: Any) -> Scratch:
+def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: object, *_: object) -> Scratch:
     """Return the scratch memory of efficient attention's backward pass.
 
     The tiles are those of the kernels for sm80: 64 × 64 for heads up to 64 wide, 128 × 128 for wider heads. Sources:
@@ -190,12 +195,12 @@ def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask:
     return [[_bytes(gradient), delta], [delta, workspace]]  # gradient · output, before the sum
 
 
-def _gradient_copy(gradient: Tensor, *_: Any) -> Sequence[int]:
+def _gradient_copy(gradient: Tensor, *_: object) -> Sequence[int]:
     """Return the size of the copy of the gradient (transformers/cuda/attention_backward.cu)."""
     return _bshd_copies(gradient)
 
 
-SCRATCH: Mapping[Any, Callable[..., Scratch]] = {
+SCRATCH: Mapping[object, Callable[..., Scratch]] = {
     _aten.bmm.default: _bmm,
     _aten.mm.default: _mm,
     _aten.addmm.default: _addmm,
@@ -209,7 +214,7 @@ SCRATCH: Mapping[Any, Callable[..., Scratch]] = {
 }
 """Scratch memory by operator, as a function of the operator's arguments."""
 
-COPIES: Mapping[Any, Callable[..., Sequence[int]]] = {
+COPIES: Mapping[object, Callable[..., Sequence[int]]] = {
     _aten._scaled_dot_product_flash_attention_backward.default: _flash_backward_copies,
     _aten._scaled_dot_product_efficient_attention_backward.default: _gradient_copy,
 }

@@ -25,20 +25,20 @@ _VECTOR = 4
 _SEMAPHORE_BYTES = 4
 
 
-def reductions_on(multiprocessors: Multiprocessors) -> dict[Any, Callable[..., Sequence[Sequence[int]]]]:
+def reductions_on(multiprocessors: Multiprocessors) -> dict[object, Callable[..., Sequence[Sequence[int]]]]:
     """Return the scratch memory of reductions, by operator, as a function of the operator's arguments."""
 
-    def of_accumulated(values: Tensor, dims: Any = None, *_: Any) -> Sequence[Sequence[int]]:
+    def of_accumulated(values: Tensor, dims: object = None, *_: object) -> Sequence[Sequence[int]]:
         if values.is_floating_point() or values.is_complex() or values.dtype == torch.int64:
             return scratch(values, dims, max(values.dtype.itemsize, 4), multiprocessors)
         # Whole numbers and truth values are summed as a copy in int64 (ReduceOpsUtils.h, make_reduction).
         (partial,) = scratch(values, dims, 8, multiprocessors) or [[]]
         return [[8 * values.numel(), *partial]]
 
-    def of_same_type(values: Tensor, dims: Any = None, *_: Any) -> Sequence[Sequence[int]]:
+    def of_same_type(values: Tensor, dims: object = None, *_: object) -> Sequence[Sequence[int]]:
         return scratch(values, dims, values.dtype.itemsize, multiprocessors)
 
-    def of_norm(values: Tensor, order: Any = 2, dims: Any = None, *_: Any) -> Sequence[Sequence[int]]:
+    def of_norm(values: Tensor, order: object = 2, dims: object = None, *_: object) -> Sequence[Sequence[int]]:
         return scratch(values, dims, max(values.dtype.itemsize, 4), multiprocessors)
 
     accumulating = (_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.default, _aten.mean.dim)
@@ -49,7 +49,9 @@ def reductions_on(multiprocessors: Multiprocessors) -> dict[Any, Callable[..., S
     }
 
 
-def scratch(values: Tensor, dims: Any, result_bytes: int, multiprocessors: Multiprocessors) -> Sequence[Sequence[int]]:
+def scratch(
+    values: Tensor, dims: object, result_bytes: int, multiprocessors: Multiprocessors
+) -> Sequence[Sequence[int]]:
     """Return the sizes of the partial results and of the semaphores; nothing if each output has one block.
 
     dims          the reduced dimensions; None or none for all

@@ -33,7 +33,7 @@ from sysbench.commands.time.tables import sheet, usual
 from sysbench.commands.time.training_table import TRAINING
 from sysbench.engine.sensors import nvml
 from sysbench.errors import UnavailableError
-from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted
+from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished
 from sysbench.log.outcomes import Outcome
 from sysbench.log.predictions import INTERVAL, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.predict import simulated_step
@@ -46,6 +46,7 @@ from sysbench.spec.command_options import command_line, parse_options, validated
 from sysbench.units import significant
 from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
 from tests.fixtures_timing import TWO_CORES
+from tests.hosts import run_started
 
 
 def predicted(cell: TimeCell, step_s: float | None, **fields: Any) -> StepPredicted:
@@ -65,12 +66,7 @@ def record(
     """The record of a run in which each cell was predicted to take so long, and ended so."""
     cells = list(spec.cells())
     predictions = predictions or [predicted(cell, step_s) for cell, (step_s, _) in zip(cells, found, strict=True)]
-    events: list[Event] = [
-        RunStarted(
-            at_s=0, kind="time", sysbench_version="0", source_digest="", spec=spec.model_dump(mode="json"),
-            host=TWO_CORES.host, driver=None, cells=len(cells),
-        )
-    ]  # fmt: skip
+    events: list[Event] = [run_started(spec, host=TWO_CORES.host)]
     for number, (cell, (_, outcome), prediction) in enumerate(zip(cells, found, predictions, strict=True)):
         axes = cell.model_dump(mode="json")
         events += [
