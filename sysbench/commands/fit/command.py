@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sysbench import units
-from sysbench.commands import running
+from sysbench.commands import refusals, running, showing
 from sysbench.commands.fit.spec import FitOptions, FitSpec
 from sysbench.commands.prediction_checks import refuse_cost_without_price
 from sysbench.commands.surroundings import ALONE, RunSurroundings
@@ -43,7 +43,7 @@ def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
     gpu = present[0] if present else DEFAULT_GPU
     title = hardware.by_name(gpu).title
     where = "the GPU of this machine" if present else "no GPU here"
-    running.say(f"{where}: simulating {title} (--on names others: 4090,a100-40gb, or 24GiB)", options)
+    showing.say(f"{where}: simulating {title} (--on names others: 4090,a100-40gb, or 24GiB)", options)
     return _with_gpus(spec, (gpu,))
 
 
@@ -52,7 +52,7 @@ def _with_gpus(spec: FitSpec, gpus: tuple[str, ...]) -> FitSpec:
 
 
 def refuse_unsupported_files(options: FitOptions) -> None:
-    running.refuse_unsupported_figure(options.figure)
+    refusals.refuse_unsupported_figure(options.figure)
 
 
 def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
@@ -67,8 +67,8 @@ def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = 
         from sysbench.render import plots
 
         plots.write(options.figure, lambda: frontier(record))
-        files = [running.Saved(options.figure)]
-    return running.RunResult(record, running.report_saved(files, options))
+        files = [showing.Saved(options.figure)]
+    return running.RunResult(record, showing.report_saved(files, options))
 
 
 def gate(record: FitRecord, options: FitOptions) -> Iterator[str]:
