@@ -519,23 +519,36 @@ def _behind_best(gpus: Sequence[_ComparedCell], best: TimeCellRecord, by_cost: b
 
 
 def _choice_sentence(group: Sequence[TimeCellRecord]) -> str:
-    """Return by how much each single choice changes the step of the first cell with a time, the shortest step first."""
+    """Return what each single choice saves and costs, compared with the first cell with a time, shortest step first.
+
+    `compared with no checkpointing: full checkpointing −18.0 GiB, step 1.27× as long (…).` Choices that change together
+    with another one are left out. The sentence is empty if nothing can be compared.
+    """
     timed, choices = _timed(group), [axis for axis in axes.varying(group) if axis in axes.CHOICES]
     if not timed:
         return ""
     first, base = timed[0]
-    ratios: list[tuple[PredictedRatio, str]] = []
+    effects: list[tuple[PredictedRatio, str]] = []
     for cell, prediction in timed[1:]:
         changed = [axis for axis in choices if cell.axes.get(axis) != first.axes.get(axis)]
         if len(changed) == 1 and (ratio := step_ratio(prediction, base)) is not None:
-            ratios.append((ratio, axes.phrase(changed[0], cell.axes.get(changed[0]))))
-    if not ratios:
-        return ""
+            phrase = axes.phrase(changed[0], cell.axes.get(changed[0]))
+            effects.append((ratio, f"{phrase} {_memory_change(prediction, base)}"))
     shown = [
-        f"{ratio.point:.2f}× (90 % interval {ratio.low:.2f} to {ratio.high:.2f}) as long for {phrase}"
-        for ratio, phrase in sorted(ratios)[:MAX_CHOICES]
+        f"{effect}step {ratio.point:.2f}× as long (90 % interval {ratio.low:.2f} to {ratio.high:.2f})"
+        for ratio, effect in sorted(effects)[:MAX_CHOICES]
     ]
-    return f"compared with {axes.label(first, choices)}, a step is predicted to take {join_words(shown)}."
+    return f"compared with {axes.label(first, choices)}, predicted: {'; '.join(shown)}." if shown else ""
+
+
+def _memory_change(prediction: PredictionRecord, base: PredictionRecord) -> str:
+    """Return `−18.0 GiB, `, or `same memory, `; empty for compiled steps, whose memory is unknown."""
+    if prediction.less_certain or base.less_certain:
+        return ""
+    change_bytes = prediction.reserved_peak_bytes - base.reserved_peak_bytes
+    if units.size(prediction.reserved_peak_bytes) == units.size(base.reserved_peak_bytes):
+        return "same memory, "
+    return f"{'−' if change_bytes < 0 else '+'}{units.size(abs(change_bytes))}, "
 
 
 def prediction_findings(cells: Sequence[TimeCellRecord]) -> Iterator[Statement]:

@@ -197,8 +197,14 @@ def test_choices_stand_side_by_side_and_each_alone_is_compared_with_the_first_ce
     )
     taken_s = {("fp32", "foreach"): 1.0, ("fp32", "fused"): 0.9, ("bf16", "foreach"): 0.5, ("bf16", "fused"): 0.4}
     cells = list(spec.cells())
+    gib = {("fp32", "foreach"): 4, ("fp32", "fused"): 4, ("bf16", "foreach"): 1, ("bf16", "fused"): 1}
     events = [
-        predicted(cell, point_s := taken_s[cell.precision, cell.optimizer], step_draws_s=[point_s, 2 * point_s])
+        predicted(
+            cell,
+            point_s := taken_s[cell.precision, cell.optimizer],
+            step_draws_s=[point_s, 2 * point_s],
+            reserved_peak_bytes=gib[cell.precision, cell.optimizer] << 30,
+        )
         for cell in cells
     ]
     found = record(spec, *[(1.0, "ok")] * 4, predictions=events)
@@ -208,8 +214,8 @@ def test_choices_stand_side_by_side_and_each_alone_is_compared_with_the_first_ce
     assert [(row["precision"], row["optimizer"]) for row in rows] == sorted(taken_s, key=taken_s.__getitem__)
     assert [row["ratio"].value for row in rows] == pytest.approx([1.0, 1.25, 2.25, 2.5])
     assert texts(found)[0] == (
-        "compared with foreach AdamW fp32, a step is predicted to take 0.50× (90 % interval 0.50 to 0.50) as long for "
-        "bf16 and 0.90× (90 % interval 0.90 to 0.90) as long for fused AdamW."
+        "compared with foreach AdamW fp32, predicted: bf16 −3.00 GiB, step 0.50× as long (90 % interval 0.50 to 0.50); "
+        "fused AdamW same memory, step 0.90× as long (90 % interval 0.90 to 0.90)."
     )
 
 
