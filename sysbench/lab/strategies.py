@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -141,7 +142,12 @@ def _dtype(name: ShardDtype | None) -> torch.dtype | None:
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the repeated blocks of a model, such as its layers.
+    """Yield the repeated blocks of a model, such as its layers: those of all `block_lists`."""
+    return chain.from_iterable(block_lists(model))
+
+
+def block_lists(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """Yield each list of repeated blocks; an encoder and a decoder have one each.
 
     Blocks are the children of a ModuleList or Sequential that all have parameters and are of the same class. Lists
     inside a block are not searched.
@@ -150,9 +156,9 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
         members = list(child.children()) if isinstance(child, nn.ModuleList | nn.Sequential) else []
         same_class = len(members) > 1 and len({type(each) for each in members}) == 1
         if same_class and all(any(True for _ in each.parameters()) for each in members):
-            yield from members
+            yield members
         else:
-            yield from blocks(child)
+            yield from block_lists(child)
 
 
 def data_parallel_index(strategy: Strategy | None) -> int:

@@ -54,7 +54,7 @@ CALIBRATED_HOST_SPREAD = 0.05
 
 UNEXPLAINED_SPREAD = 0.08
 """Standard deviation of the logarithm of step times at known rates, due to clocks, temperature, library versions.
-With 0.05, the interval contained 80% of the published runs used to choose constants (`python -m
+With 0.05, the interval contained 80 % of the published runs used to choose constants (`python -m
 tests.bench.prediction`)."""
 
 
@@ -170,22 +170,38 @@ COMPILED_SPREAD = 0.15
 
 WAITING_SPREAD = 0.05
 """Spread of the time that ranks wait for each other, for each doubling of the nodes. With it, the intervals contain
-89% of 209 published steps on 8 to 512 GPUs, without it 80% (tests/bench/published/llm_foundry.csv)."""
+89 % of 209 published steps on 8 to 512 GPUs, without it 80 % (tests/bench/published/llm_foundry.csv)."""
 
 
-def unexplained(trace: Trace, gpu: Hardware, count: int, seed: int = 0) -> Draws:
+def unexplained(trace: Trace, gpu: Hardware, kernel_s: Draws, seed: int = 0) -> Draws:
     """Return random factors for the variation in the times of a step on `gpu` that no rate explains.
 
-    The shape is (count,), and the first factor is 1. Factors for different steps (`Trace.digest`) and for different
-    GPUs are independent. With shared ones, the predicted 90% interval of the ratio of two steps on one GPU would
-    contain 83% of 30 published pairs of precisions and 65% of 84 pairs of contexts
-    (tests/bench/published/reports.csv); with independent ones, it contains all. Ranks on several nodes also wait for
-    each other, which makes steps only slower.
+    `kernel_s` has the seconds of each kernel in each draw; the shape of the factors is (draws,), and the first is 1.
+    Each kernel has an error of its own, which all steps on a GPU share, and a step's error is the sum of its kernels'
+    errors by their time. So steps with and without recomputation share nearly all of it, but steps of other shapes or
+    precisions little, as published pairs do (tests/bench/prediction.py). Which kernels a compiler makes is unknown in
+    addition, independently for each step. Ranks on several nodes also wait for each other, which makes steps only
+    slower. Factors for different GPUs are independent.
     """
+    count = kernel_s.shape[1]
     step = f"{gpu.slug} {trace.digest}"
-    spread = COMPILED_SPREAD if trace.compiled else UNEXPLAINED_SPREAD
-    waiting = WAITING_SPREAD * math.log2(trace.nodes) * np.abs(normal(count, seed, f"{step} waiting"))
-    return np.exp(spread * normal(count, seed, f"{step} unexplained") + waiting)
+    order = np.argsort(normal(count, seed, f"{gpu.slug} unexplained")[1:]) + 1
+    errors = UNEXPLAINED_SPREAD * _error_of_kernels(trace, kernel_s[:, 0], seed, count)[[0, *order]]
+    if trace.compiled:
+        errors += math.sqrt(COMPILED_SPREAD**2 - UNEXPLAINED_SPREAD**2) * normal(count, seed, f"{step} fusion")
+    if trace.nodes > 1:
+        waiting_s = WAITING_SPREAD * math.log2(trace.nodes)
+        errors += waiting_s * np.abs(normal(count, seed, f"{step} waiting"))
+    return np.exp(errors)
+
+
+def _error_of_kernels(trace: Trace, kernel_s: Draws, seed: int, count: int) -> Draws:
+    """Return standard normal draws for a step: the sum of a draw for each of its kernels, weighted by total time."""
+    launched = sum(trace.counts.values(), np.zeros(len(trace.kernels)))
+    summed = np.zeros(count)
+    for kernel, weight_s in zip(trace.kernels, launched * kernel_s, strict=True):
+        summed += weight_s * normal(count, seed, repr(tuple(kernel)))
+    return summed / max(float(summed.std()), 1e-30)
 
 
 _GROUPS: Mapping[str, str] = {
@@ -199,7 +215,7 @@ def _group(name: str) -> str:
     return _GROUPS.get(name, name)
 
 
-@lru_cache(maxsize=1024)  # each step on each GPU has draws of its own, and a run may predict thousands
+@lru_cache(maxsize=16384)  # each kernel has draws of its own, and a run may predict thousands of steps
 def normal(count: int, seed: int, name: str) -> Draws:
     """Return stratified standard normal draws in random order, of shape (count,); the first is 0.
 

@@ -192,8 +192,8 @@ def predict(
     cases, phase times assume a wait after each phase. The time of a phase is the sum over its occurrences.
     """
     drawn, issued = gpu.drawn(draws, seed), _issued(trace, host, draws, seed)
-    factor = unexplained(trace, gpu.hardware, draws, seed)
     unique_s = seconds(trace.kernels, gpu, drawn)
+    factor = unexplained(trace, gpu.hardware, unique_s, seed)
     walk = partial(walking.walk, gap_s=drawn["gap_s"], synchronous=gpu.hardware.synchronous)
     limits = [limit(kernel, drawn) for kernel in trace.kernels]
     bounds = np.array([lower_bound_seconds(kernel, gpu) for kernel in trace.kernels])

@@ -9,9 +9,9 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -35,7 +35,7 @@ from sysbench.log.events import (
 from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
 from sysbench.simulate.cuda.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.cuda.composites import Composites, composites_on, using_composites
-from sysbench.simulate.cuda.kernels import MATRIX_PRODUCTS, SCRATCH, Scratch, uses_cublas_lt
+from sysbench.simulate.cuda.kernels import COPIES, MATRIX_PRODUCTS, SCRATCH, Scratch, uses_cublas_lt
 from sysbench.simulate.cuda.reductions import reductions_on
 from sysbench.simulate.cuda.workspaces import Workspaces
 from sysbench.simulate.gpu import Gpu
@@ -66,7 +66,7 @@ class RealDevice(ObservedDevice):
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Run the operator, and report the new storages among its results."""
-        self._observer.begins(func)
+        self._observer.begins(func, args)
         result = func(*args, **kwargs)
         self._arguments = args
         try:
@@ -102,17 +102,20 @@ class Platform:
     autocast         autocast rules of operators
     scratch          scratch memory of kernels, by operator
     workspaces       those of cuBLAS; None if the device has no cuBLAS
+    copies           copies that operators make of their arguments before they allocate results
     """
 
     composites: Composites
     autocast: AutocastRules
     scratch: Mapping[Operator, Callable[..., Scratch]]
     workspaces: Workspaces | None
+    copies: Mapping[Operator, Callable[..., Sequence[int]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, gpu: Gpu) -> Platform:
         """Create the platform of a CUDA GPU."""
-        return cls(composites_on(gpu), CUDA_RULES, {**SCRATCH, **reductions_on(gpu.multiprocessors)}, gpu.workspaces)
+        scratch = {**SCRATCH, **reductions_on(gpu.multiprocessors)}
+        return cls(composites_on(gpu), CUDA_RULES, scratch, gpu.workspaces, COPIES)
 
 
 _REAL_PLATFORM = Platform({}, AutocastRules(frozenset(), frozenset(), frozenset()), {}, None)
@@ -403,6 +406,8 @@ class Recorder:
         self.phase = BUILD
         self.step = -1
         self.occurrence = 0
+        self._copies: list[int] = []
+        """Copies that the current operator has made of its arguments."""
         self._kept_workspaces: set[tuple[bool, bool]] = set()
         """(in backward, of cuBLASLt) for each workspace that is kept; autograd runs backward on a thread of its own."""
 
@@ -427,10 +432,12 @@ class Recorder:
 
     # --- reports from the device
 
-    def begins(self, func: Operator) -> None:
-        """Determine the operator's origin, which applies to all allocations of the operator."""
+    def begins(self, func: Operator, arguments: Arguments) -> None:
+        """Determine the operator's origin, which applies to all its allocations; record copies of its arguments."""
         if self._origins is not None:
             self._origin = self._origins.current()
+        if (copies := self._platform.copies.get(func)) is not None:
+            self._copies = [self._allocate(size_bytes, self._origin) for size_bytes in copies(*arguments)]
 
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
         """Record an allocation, and return its number."""
@@ -460,6 +467,8 @@ class Recorder:
                 numbers += self._take_workspaces(product, uses_cublas_lt(func, arguments, options, result))
             for number in reversed(numbers):
                 self.freed(number)
+        while self._copies:
+            self.freed(self._copies.pop())
 
     def freed(self, number: int) -> None:
         """Record that an allocation is freed."""

@@ -119,7 +119,7 @@ _CachedResult = _NewTensor | _NewTensors | _Argument | _Uncached
 class DeviceObserver(Protocol):
     """Callbacks for the operators, allocations and frees on a device."""
 
-    def begins(self, func: Operator) -> None:
+    def begins(self, func: Operator, arguments: Arguments) -> None:
         """Called before an operator runs."""
         ...
 
@@ -267,7 +267,7 @@ class SimulatedDevice(ObservedDevice):
         if found is None:
             found = self._handlers[func] = self._handler_for(func), self._observer.observes(func)
         handle, is_observed = found
-        self._observer.begins(func)
+        self._observer.begins(func, args)
         self.call_key = None
         try:
             result = handle(func, args, kwargs)
@@ -298,6 +298,7 @@ class SimulatedDevice(ObservedDevice):
             _aten.nonzero.default: self._find,
             _aten.masked_select.default: self._select,
             _aten._scaled_dot_product_efficient_attention.default: self._attend,
+            _aten._scaled_dot_product_cudnn_attention.default: self._attend_by_cudnn,
             _aten.native_dropout.default: self._drop,
             _aten._fused_rms_norm.default: self._normalize,
             _aten._fused_rms_norm_backward.default: self._normalize_backward,
@@ -419,6 +420,14 @@ class SimulatedDevice(ObservedDevice):
             state = [torch.empty(each.shape, dtype=each.dtype) for each in state]
         state, results = (self._watched(_as_simulated(each)) for each in (state, [output, logsumexp]))
         return (*results, *state)
+
+    def _attend_by_cudnn(self, func: Operator, args: Arguments, kwargs: Options) -> object:
+        """Handle cuDNN's attention, which allocates the state of the random generator first."""
+        self._arguments = args
+        results = _infer_shapes(func, args, kwargs)
+        state = self._watched(_as_simulated(results[6:8]))
+        first, last = (self._watched(_as_simulated(each)) for each in (results[:6], results[8:]))
+        return (*first, *state, *last)
 
     def _drop(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle dropout, which allocates its mask first."""

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 _TINY = ("--size=tiny",)
 _BOTH = ("--precision=fp32,bf16", "--attention=naive,sdpa", "--mode=train")
 _OF_TEXT = (*("NanoGpt", "Llama", "Grouped", "Encoder", "Weighted", "Mamba", "Mixture", "Adapted", "Recomputed"),)
-GROUPS = (
+PLAIN = (
     Group((*_TINY, "--ctx=64,128,512", "--precision=fp32,bf16,fp16,tf32", "--mode=train", "--attention=naive,sdpa")),
     Group((*_TINY, "--ctx=128,512", "--precision=fp32,bf16", "--mode=forward,inference", "--attention=naive,sdpa")),
     Group(
@@ -70,6 +70,68 @@ GROUPS = (
     own("Translator", "--precision=fp32,bf16", "--input=source=int64[B,T]<1024,target=int64[B,T]<1024"),
 )
 """Sizes, contexts, batches, precisions, modes, attention kinds, optimizers, settings, two GPUs, own models."""
+
+
+_STEP = (*_TINY, "--ctx=128", "--mode=train")
+_CHECKPOINTED = "--checkpoint=full,every-2,selective,layers.*.feed_forward"
+KNOBS = (
+    Group((*_STEP, "--precision=fp32,bf16,bf16-true", _CHECKPOINTED, "--cross-entropy=full,chunked-200")),
+    Group((*_STEP, "--bf16", "--attention=sdpa,flash", _CHECKPOINTED, "--cross-entropy=chunked-200")),
+    Group((*_STEP, "--precision=bf16-true", "--checkpoint=full", "--optimizer=fused,sgd,adafactor,muon")),
+    Group(
+        (
+            *_STEP,
+            "--precision=fp32,bf16,bf16-true",
+            "--checkpoint=full",
+            "--optimizer=foreach,fused,sgd,adafactor,muon",
+            "--optimizer-in-backward=on",
+        )
+    ),
+    Group((*_STEP, "--precision=fp32,bf16", "--optimizer=muon", "--optimizer-in-backward=on")),
+    Group((*_STEP, "--precision=fp32,bf16", "--grad-accum=2", "--checkpoint=full", "--cross-entropy=chunked-200")),
+    Group(
+        (
+            *_STEP,
+            "--precision=bf16,bf16-true",
+            "--lora=8",
+            "--checkpoint=none,full,selective",
+            "--cross-entropy=full,chunked-200",
+        )
+    ),
+    Group(
+        (
+            *_STEP,
+            "--bf16",
+            "--lora=8",
+            "--lora-targets=all-linear",
+            "--optimizer=fused,adafactor",
+            "--optimizer-in-backward=on,off",
+        )
+    ),
+    Group(
+        (
+            *_STEP,
+            "--bf16",
+            "--allocator=default,expandable",
+            "--checkpoint=full",
+            "--cross-entropy=full,chunked-200",
+            "--optimizer-in-backward=on,off",
+        )
+    ),
+    Group((*_STEP, "--bf16", "--allocator=max_split_size_mb:20", "--lora=4", "--checkpoint=selective")),
+    *(
+        own(
+            name,
+            "--precision=fp32,bf16",
+            "--checkpoint=none,full",
+            "--cross-entropy=chunked-40",
+            "--optimizer-in-backward=on",
+        )
+        for name in ("NanoGpt", "Llama")
+    ),
+    *(own(name, "--precision=fp32,bf16", "--lora=4", "--checkpoint=full") for name in ("NanoGpt", "Llama")),
+)
+"""Combinations of knobs: of checkpoints, cross-entropy, precision, optimizers, LoRA, and the allocator's segments."""
 
 
 def key() -> str:
@@ -153,6 +215,7 @@ def main() -> None:
     parser.add_argument("--torch", default="", help="versions, each in an environment of its own")
     parser.add_argument("--environments", type=Path, default=Path("environments"))
     parser.add_argument("--anew", action="store_true")
+    parser.add_argument("--knobs", action="store_true", help="only combinations of knobs")
     parser.add_argument("--only", default="", help="groups with this text in their name")
     parser.add_argument("--no-categories", action="store_true")
     arguments = parser.parse_args()
@@ -161,12 +224,14 @@ def main() -> None:
     for torch in filter(None, arguments.torch.split(",")):
         python = environment(arguments.environments.resolve(), torch)
         words = [f"--state={arguments.state.resolve()}", f"--only={arguments.only}", "--no-categories"]
+        words += ["--knobs"] * arguments.knobs
         quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run(
             [python, "-m", __spec__.name, *words], cwd=ROOT, env=quiet, stdout=subprocess.DEVNULL, check=True
         )
     if not arguments.torch:
-        measure(arguments.state, tuple(group for group in GROUPS if arguments.only in group.name))
+        groups = KNOBS if arguments.knobs else (*PLAIN, *KNOBS)
+        measure(arguments.state, tuple(group for group in groups if arguments.only in group.name))
     show(arguments.state, categories=not arguments.no_categories)
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from sysbench.commands.memory.spec import MemorySpec
 from sysbench.commands.own_models import counted_work
 from sysbench.errors import UnavailableError
+from sysbench.lab.knobs.checkpointing import checkpoint_blocks
 from sysbench.lab.knobs.optimizers import LEARNING_RATE
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import RecomputationCounted
@@ -137,6 +138,32 @@ def test_flops_computed_again_are_those_that_torch_counts(choice: str) -> None:
 def test_what_a_model_does_not_have_is_refused(fields: dict[str, Any], line: str) -> None:
     with pytest.raises(UnavailableError, match=line.replace("*", r"\*").replace(".", r"\.")):
         TrainingStep(cell(**fields), CPU)
+
+
+class Recorded(nn.Module):
+    """A block that writes down its name each time that it is computed."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        super().__init__()
+        self.name, self.log, self.linear = name, log, nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.log.append(self.name)
+        return self.linear(x).sin()  # type: ignore[no-any-return]
+
+
+def test_every_nth_block_is_counted_in_each_list_of_blocks() -> None:
+    """Not in all lists as one: the third block of the encoder would shift those of the decoder."""
+    log: list[str] = []
+    encoder, decoder = (nn.Sequential(*(Recorded(f"{part}.{i}", log) for i in range(3))) for part in ("enc", "dec"))
+    model = nn.Sequential(encoder, decoder)
+    checkpoint_blocks(model, "every-2")
+    loss = model(torch.ones(1, 4)).sum()
+    log.clear()
+    loss.backward()
+    assert sorted(log) == ["dec.1", "enc.1"]
+    with pytest.raises(UnavailableError, match="has only 3 blocks in its longest list"):
+        checkpoint_blocks(model, "every-4")
 
 
 THEIRS = """

@@ -11,7 +11,7 @@ import torch
 
 from sysbench import formulas
 from sysbench.errors import UnavailableError
-from sysbench.predict.rates import gpu, typical_host
+from sysbench.predict.rates import Draws, HostRates, gpu, typical_host
 from sysbench.predict.step import predict
 from sysbench.predict.trace import Kernel, Stage, Trace, TraceWriter
 from sysbench.predict.tracing import Tracer, trace
@@ -188,3 +188,22 @@ def test_two_gpus_share_the_draws_of_their_host_and_nothing_else(slower: float, 
     first, second = (np.log(predict(traced()[1], gpu(slug), host).draws_s) for slug in ("h100", "a100-80gb"))
     assert bool(np.corrcoef(first, second)[0, 1] > 0.8) is shared
     assert bool(np.std(first - second) < np.std(first)) is shared
+
+
+def test_steps_share_the_errors_of_the_kernels_that_they_share() -> None:
+    """A step that computes forward again has the same kernels, more of them; one of another context has others."""
+
+    def draws(**changes: object) -> Draws:
+        return np.array(predict(traced(precision="bf16", **changes)[1], gpu("h100"), fast_host()).draws_s)
+
+    plain, again, longer = draws(), draws(checkpoint="full"), draws(ctx=64)
+    assert np.quantile(again / plain, 0.05) > 1
+    assert np.std(np.log(again / plain)) < 0.4 * np.std(np.log(longer / plain))
+
+
+def fast_host() -> HostRates:
+    """A host that limits nothing, so that only the device's errors count."""
+    typical = typical_host()
+    return replace(
+        typical, rates={name: rate.model_copy(update={"value": 1e-12}) for name, rate in typical.rates.items()}
+    )

@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sysbench.simulate.cuda.kernels import SCRATCH
+from sysbench.simulate.cuda.kernels import COPIES, SCRATCH, uses_cublas_lt
+from sysbench.simulate.cuda.reductions import reductions_on
+from sysbench.simulate.followed import installed_torch
+from sysbench.simulate.gpu import Multiprocessors
 
 aten = torch.ops.aten
 
@@ -57,8 +60,31 @@ def test_flash_attention_sums_the_gradient_of_its_queries_in_fp32(ctx: int, rows
     sums, queries = 4 * 2 * 4 * rows, 4 * 2 * rows * 4 * 96
     assert _bytes(operator, by_position, by_position, by_position, by_position, by_position) == [sums + queries]
     by_head = _empty(2, 4, ctx, 80)
-    copies = 2 * 2 * 2 * 4 * ctx * 80
-    assert _bytes(operator, by_head, by_position, by_position, by_position, by_head) == [sums + queries + copies]
+    copy = 2 * 2 * 4 * ctx * 80
+    assert COPIES[operator](by_head, by_position, by_position, by_position, by_head) == [copy, copy]
+    assert COPIES[operator](by_position, by_position, by_position, by_position, by_position) == []
+
+
+def test_truth_values_are_summed_as_a_copy_of_whole_numbers() -> None:
+    summed = reductions_on(Multiprocessors(132, 2048))[aten.sum.default]
+    assert summed(_empty(512, dtype=torch.bool)) == [[8 * 512]]
+    assert summed(_empty(512, dtype=torch.int64)) == []
+
+
+@pytest.mark.skipif(installed_torch() < (2, 15), reason="until then, cuBLAS added matrices")
+def test_cublaslt_adds_a_matrix_to_a_product_of_16_bits() -> None:
+    """As `torch.cuda.memory._snapshot` shows by the workspace under the fake GPU: Muon's updates are such products."""
+    first, second, result = _empty(64, 96), _empty(96, 80), _empty(64, 80)
+
+    def is_lt(added: Tensor, beta: float, **dtype: torch.dtype) -> bool:
+        operands = [_empty(*each.shape, **dtype) for each in (added, first, second)]
+        return uses_cublas_lt(aten.addmm.default, operands, {"beta": beta}, _empty(64, 80, **dtype))
+
+    assert is_lt(result, 2.0)
+    assert not is_lt(result, 0.0)
+    assert not is_lt(result, 2.0, dtype=torch.float32)
+    assert is_lt(_empty(80), 1.0, dtype=torch.float32)
+    assert not is_lt(_empty(80), 2.0)
 
 
 def test_efficient_attention_needs_more_for_wide_heads_and_for_fp32() -> None:

@@ -36,7 +36,7 @@ class Books:
         self.sizes: list[int] = []
         self.live: set[int] = set()
 
-    def begins(self, func: Operator) -> None:
+    def begins(self, func: Operator, arguments: Arguments) -> None:
         pass
 
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:

@@ -21,7 +21,7 @@ from sysbench.simulate.tensors import DEVICE, SimulatedDevice
 
 
 class _NullObserver:
-    def begins(self, func: Operator) -> None:
+    def begins(self, func: Operator, arguments: Arguments) -> None:
         pass
 
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:

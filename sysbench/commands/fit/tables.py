@@ -19,6 +19,7 @@ from sysbench.log.training import Training
 from sysbench.render import remarks, training_columns
 from sysbench.render.declared import DeclaredTable, Field, build_tables, leading_fields
 from sysbench.render.table import Cell, Measure, Remark, Sheet, Table, Word
+from sysbench.spec.knobs import modelled_parts
 from sysbench.spec.protocols import SearchAxis
 from sysbench.spec.run import Selection
 
@@ -214,6 +215,9 @@ def _part_notes(part: Suggestions) -> Iterator[str]:
     if any(not trial.is_safe for trial in part.trials):
         uncertainty = units.size(part.trials[0].uncertainty_bytes)
         yield f"less than {uncertainty} to spare is within the uncertainty of a simulation"
+    changed = [part.cell.cell.model_copy(update=trial.changes) for trial in part.trials]
+    if modelled := dict.fromkeys(itertools.chain(*map(modelled_parts, changed))):
+        yield f"modelled, not traced: {'; '.join(modelled)}"
     if part.relearns:
         yield "these change what a model learns: compare losses before a long training"
     if _has_times(part.trials):

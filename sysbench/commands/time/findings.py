@@ -52,6 +52,9 @@ MAX_SETTINGS: Final = 4
 MAX_LISTED_ROWS: Final = 4
 """Largest number of rows along an axis that are listed one by one."""
 
+NOTABLE_MEMORY_SHARE: Final = 0.01
+"""Smallest difference between two peaks that is reported, as a share."""
+
 
 def all_findings(cells: Cells) -> Iterator[Statement]:
     """Yield all findings of these cells, the most important first."""
@@ -113,7 +116,8 @@ def _comparisons(cells: Cells) -> Iterator[Statement]:
                 # Swap the values, so that the sentence says which one is faster.
                 found = replace(found, base=arm, arm=values[0])
             if (comparison := found.comparison()) is not None:
-                yield Statement(_comparison_sentence(found, comparison), comparison.cells)
+                text = f"{_comparison_sentence(found, comparison)}{_memory_effect(found)}"
+                yield Statement(text, comparison.cells)
                 if axis == "execution":
                     yield from _compile_payback(comparison, cells)
             elif excluded := _excluded_pairs(cells, axis, values[0], arm):
@@ -172,6 +176,22 @@ def _comparison_sentence(asked: _Speedup, found: Comparison[TimeCellRecord]) -> 
         f"{prefix}{arm} is {amount} as fast as {base}, with a geometric mean of {mean} over {over}."
         f"{_phase_speedups(asked)}{_speedup_trends(found)}{exceptions}"
     )
+
+
+def _memory_effect(asked: _Speedup) -> str:
+    """Return how much less or more memory `arm` needs than `base`: ` Full checkpointing needs 18.0 GiB less memory.`
+
+    The text is empty if memory was not measured, or if the peaks differ by less than `NOTABLE_MEMORY_SHARE`.
+    """
+    pairs = axes.pairs(reliable(asked.among, "memory"), asked.axis, asked.base, asked.arm)
+    peaks = [tuple(cell.memory.allocated_peak_bytes or 0 for cell in pair) for pair in pairs]
+    changes = [(after - before, before) for before, after in peaks if before and after]
+    notable = [change for change, before in changes if abs(change) >= NOTABLE_MEMORY_SHARE * before]
+    if not notable or len(notable) < len(changes) or min(notable) < 0 < max(notable):
+        return ""
+    amount = range_text([(abs(change), None) for change in notable], show=units.size)
+    arm, which = axes.phrase(asked.axis, asked.arm), "less" if notable[0] < 0 else "more"
+    return f" {sentence(f'{arm} needs {amount} {which} memory')}"
 
 
 def _phase_speedups(asked: _Speedup) -> str:

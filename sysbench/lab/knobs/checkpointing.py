@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from sysbench.errors import UnavailableError, nearest
-from sysbench.lab.strategies import blocks
+from sysbench.lab.strategies import block_lists
 from sysbench.spec.knobs import blocks_between_checkpoints, matches_module, module_pattern
 
 _aten = torch.ops.aten
@@ -41,7 +41,7 @@ def checkpoint_blocks(model: nn.Module, choice: str) -> None:
     """Let the blocks that `choice` names compute their activations again in backward instead of keeping them.
 
     full       every block; models of transformers by their own method
-    every-N    every N-th block
+    every-N    every N-th block of each list of blocks, such as an encoder's and a decoder's
     selective  every block, but keep the results of linear layers and of fused attention
     a pattern  the modules whose names it matches, such as `layers.*.attention`
 
@@ -71,18 +71,19 @@ def _refuse_running_statistics(block: nn.Module, choice: str) -> None:
 def _chosen(model: nn.Module, choice: str) -> list[nn.Module]:
     if (pattern := module_pattern(choice)) is not None:
         return list(_matching(model, pattern))
-    found = list(blocks(model))
-    interval = blocks_between_checkpoints(choice)
-    if not found:
+    lists = list(block_lists(model))
+    interval, longest = blocks_between_checkpoints(choice), max(map(len, lists), default=0)
+    if not lists:
         raise UnavailableError(
             f"--checkpoint {choice}: {type(model).__name__} has no list of equal blocks; name its modules instead, "
             f"as in --checkpoint '{_named_patterns(model)[0]}'"
         )
-    if interval > len(found):
+    if interval > longest:
+        where = " in its longest list" if len(lists) > 1 else ""
         raise UnavailableError(
-            f"--checkpoint {choice}: {type(model).__name__} has only {len(found)} blocks. Nearest: every-{len(found)}"
+            f"--checkpoint {choice}: {type(model).__name__} has only {longest} blocks{where}. Nearest: every-{longest}"
         )
-    return found[interval - 1 :: interval]
+    return [block for members in lists for block in members[interval - 1 :: interval]]
 
 
 def _matching(model: nn.Module, pattern: str) -> Iterator[nn.Module]:

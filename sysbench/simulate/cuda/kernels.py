@@ -1,5 +1,8 @@
 """Scratch memory of CUDA kernels: memory that a kernel allocates besides its results, and frees before it returns.
 
+Copies of arguments that an operator makes before it allocates its results are apart (`COPIES`): the order decides which
+free blocks the results get.
+
 Scratch memory cannot be observed without a GPU, but contributes to peaks. Sizes that depend on values or on the number
 of multiprocessors are set to their upper bound. Small buffers of flash attention with split keys are omitted. Sources
 are in PyTorch 2.11 to 2.15, under aten/src/ATen/native. Reductions have a module of their own.
@@ -14,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sysbench.lab.dispatch import Arguments, Operator, Options
+from sysbench.simulate.followed import installed_torch
 
 Scratch = Sequence[Sequence[int]]
 """Groups of sizes in bytes. Each group is freed before the next one is allocated."""
@@ -44,15 +48,19 @@ _INDEX_BYTES = 8
 def uses_cublas_lt(func: Operator, arguments: Arguments, options: Options, result: object) -> bool:
     """Return whether cuBLASLt computes a matrix product: it adds a bias along with it.
 
-    Source: cuda/Blas.cpp, isInputCompliesAddmmCudaLt.
+    From PyTorch 2.15 on, it also adds a matrix of a 16-bit type that is not overwritten, with any factor but 0. Source:
+    cuda/Blas.cpp, isInputCompliesAddmmCudaLt; the second rule was observed (tests/fake_gpu).
     """
-    if func is not _aten.addmm.default or options.get("beta", 1) != 1:
+    if func is not _aten.addmm.default:
         return False
-    bias, first, second = arguments[:3]
-    is_bias = bias.dim() == 1 and bias.is_contiguous() and bias.shape[0] == second.shape[1]
-    if not (is_bias and isinstance(result, Tensor) and result.is_contiguous()):
+    added, first, second = arguments[:3]
+    beta = options.get("beta", 1)
+    is_bias = beta == 1 and added.numel() == added.shape[-1] == second.shape[1]
+    is_matrix = beta != 0 and added.dim() == 2 and first.dtype.itemsize == 2 and installed_torch() >= (2, 15)
+    if not (isinstance(result, Tensor) and result.is_contiguous() and added.is_contiguous()):
         return False
-    return first.dtype in _LT_DTYPES and min(*first.shape, *second.shape) > 1
+    is_added = is_bias or (is_matrix and added.shape == result.shape)
+    return is_added and first.dtype in _LT_DTYPES and min(*first.shape, *second.shape) > 1
 
 
 def _bmm(first: Tensor, second: Tensor) -> Scratch:
@@ -132,26 +140,31 @@ def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: obj
     return [*groups, sorting, [*sorting[:2], *adding]]
 
 
-def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: object) -> Scratch:
-    """Return the scratch memory of flash attention's backward pass.
-
-    The kernel copies the gradient and the output unless they are contiguous as (batch, ctx, heads, d_head). Sources:
-    transformers/cuda/attention_backward.cu, flash_attn/flash_api.cpp, mha_bwd.
-    """
+def _flash_backward(gradient: Tensor, q: Tensor, *_: object) -> Scratch:
+    """Return the scratch memory of flash attention's backward pass (flash_attn/flash_api.cpp, mha_bwd)."""
     batch, heads, ctx, d_head = q.shape
     rows = _round_up(ctx, 128)
     sums = batch * heads * rows * _FLOAT_BYTES
     query_gradient = batch * rows * heads * _round_up(d_head, 32 if d_head <= 128 else 64) * _FLOAT_BYTES
-    return [[*_bshd_copies(gradient, output), sums, query_gradient]]
+    return [[sums, query_gradient]]
+
+
+def _flash_backward_copies(
+    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: object
+) -> Sequence[int]:
+    """Return the sizes of the copies of gradient and output (transformers/cuda/attention_backward.cu)."""
+    return _bshd_copies(gradient, output)
 
 
 def _cudnn_backward(gradient: Tensor, q: Tensor, *_: object) -> Scratch:
-    """Estimate the workspace of cuDNN's execution plan, which cudnn/MHA.cpp requests.
+    """Return the copy of a gradient with strides in its last dimension, and the workspace of cuDNN's plan.
 
-    Presumably, the workspace holds the queries' gradient in fp32 and one fp32 number per row.
+    The size of the workspace is an estimate: presumably, it holds the queries' gradient in fp32 and one fp32 number per
+    row. Source: cudnn/MHA.cpp.
     """
     batch, heads, ctx, d_head = q.shape
-    return [[batch * heads * _round_up(ctx, 128) * (_round_up(d_head, 32) + 1) * _FLOAT_BYTES]]
+    copies = [_bytes(gradient)] if gradient.stride(-1) != 1 else []
+    return [[*copies, batch * heads * _round_up(ctx, 128) * (_round_up(d_head, 32) + 1) * _FLOAT_BYTES]]
 
 
 def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: object) -> Scratch:
@@ -177,10 +190,14 @@ def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask:
         splits = max(1, min(_round_up(ctx, tile) // tile, 200 // (batch * heads)))
         elements += 2 * splits * tile * _round_up(d_head, tile)
     workspace = batch * heads * _round_up(elements, 4) * _FLOAT_BYTES
-    copies = _bshd_copies(gradient)
     if q.dtype != torch.float32:
-        return [[*copies, delta, workspace]]
-    return [[*copies, _bytes(gradient), delta], [*copies, delta, workspace]]  # gradient · output, before the sum
+        return [[delta, workspace]]
+    return [[_bytes(gradient), delta], [delta, workspace]]  # gradient · output, before the sum
+
+
+def _gradient_copy(gradient: Tensor, *_: object) -> Sequence[int]:
+    """Return the size of the copy of the gradient (transformers/cuda/attention_backward.cu)."""
+    return _bshd_copies(gradient)
 
 
 SCRATCH: Mapping[object, Callable[..., Scratch]] = {
@@ -196,6 +213,12 @@ SCRATCH: Mapping[object, Callable[..., Scratch]] = {
     _aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
 }
 """Scratch memory by operator, as a function of the operator's arguments."""
+
+COPIES: Mapping[object, Callable[..., Sequence[int]]] = {
+    _aten._scaled_dot_product_flash_attention_backward.default: _flash_backward_copies,
+    _aten._scaled_dot_product_efficient_attention_backward.default: _gradient_copy,
+}
+"""Sizes of the copies of arguments that an operator makes before its results, and frees after its scratch memory."""
 
 
 def _bshd_copies(*tensors: Tensor) -> list[int]:

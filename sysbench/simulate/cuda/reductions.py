@@ -29,13 +29,24 @@ def reductions_on(multiprocessors: Multiprocessors) -> dict[object, Callable[...
     """Return the scratch memory of reductions, by operator, as a function of the operator's arguments."""
 
     def of_accumulated(values: Tensor, dims: object = None, *_: object) -> Sequence[Sequence[int]]:
-        return scratch(values, dims, max(values.dtype.itemsize, 4), multiprocessors)
+        if values.is_floating_point() or values.is_complex() or values.dtype == torch.int64:
+            return scratch(values, dims, max(values.dtype.itemsize, 4), multiprocessors)
+        # Whole numbers and truth values are summed as a copy in int64 (ReduceOpsUtils.h, make_reduction).
+        (partial,) = scratch(values, dims, 8, multiprocessors) or [[]]
+        return [[8 * values.numel(), *partial]]
 
     def of_same_type(values: Tensor, dims: object = None, *_: object) -> Sequence[Sequence[int]]:
         return scratch(values, dims, values.dtype.itemsize, multiprocessors)
 
+    def of_norm(values: Tensor, order: object = 2, dims: object = None, *_: object) -> Sequence[Sequence[int]]:
+        return scratch(values, dims, max(values.dtype.itemsize, 4), multiprocessors)
+
     accumulating = (_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.default, _aten.mean.dim)
-    return {**dict.fromkeys(accumulating, of_accumulated), _aten.amax.default: of_same_type}
+    return {
+        **dict.fromkeys(accumulating, of_accumulated),
+        _aten.amax.default: of_same_type,
+        _aten.linalg_vector_norm.default: of_norm,
+    }
 
 
 def scratch(

@@ -299,6 +299,22 @@ def test_a_knob_of_one_strategy_is_compared_though_the_first_cell_has_another() 
     assert "as fast as reshard on" in about(cells, "reshard off", "as fast as").text
 
 
+def test_what_a_knob_saves_is_said_beside_what_it_costs() -> None:
+    def peak_of(cell: TimeCellRecord, gib: float) -> TimeCellRecord:
+        return cell.model_copy(
+            update={"memory": cell.memory.model_copy(update={"allocated_peak_bytes": int(gib * 2**30)})}
+        )
+
+    plain, full = (
+        time_cell({"forward": spread_about(seconds, 1e-3)}, checkpoint=choice)
+        for seconds, choice in ((0.10, "none"), (0.13, "full"))
+    )
+    text = about([peak_of(plain, 40.0), peak_of(full, 22.0)], "as fast as full checkpointing").text
+    assert text.endswith(" No checkpointing needs 18.0 GiB more memory.")
+    same = about([peak_of(plain, 40.0), peak_of(full, 40.1)], "as fast as full checkpointing").text
+    assert "memory" not in same
+
+
 def test_equal_arms_cannot_be_told_apart_and_that_is_said() -> None:
     samples = spread_about(0.1, 1e-3)
     cells = [time_cell({"forward": samples}, precision=precision) for precision in ("fp32", "bf16")]
