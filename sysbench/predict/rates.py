@@ -54,7 +54,7 @@ CALIBRATED_HOST_SPREAD = 0.05
 
 UNEXPLAINED_SPREAD = 0.08
 """Standard deviation of the logarithm of step times at known rates, due to clocks, temperature, library versions.
-With 0.05, the interval contained 80 % of the published runs used to choose constants (`python -m
+With 0.05, the interval contained 80% of the published runs used to choose constants (`python -m
 tests.bench.prediction`)."""
 
 
@@ -170,7 +170,7 @@ COMPILED_SPREAD = 0.15
 
 WAITING_SPREAD = 0.05
 """Spread of the time that ranks wait for each other, for each doubling of the nodes. With it, the intervals contain
-89 % of 209 published steps on 8 to 512 GPUs, without it 80 % (tests/bench/published/llm_foundry.csv)."""
+89% of 209 published steps on 8 to 512 GPUs, without it 80% (tests/bench/published/llm_foundry.csv)."""
 
 
 def unexplained(trace: Trace, gpu: Hardware, kernel_s: Draws, seed: int = 0) -> Draws:

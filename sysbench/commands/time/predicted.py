@@ -98,7 +98,7 @@ def _phase(cell: TimeCellRecord, name: str) -> Cell:
 
 
 def limit(cell: TimeCellRecord) -> str:
-    """Return what limits the step, and its share of the time: `host 96 %`."""
+    """Return what limits the step, and its share of the time: `host 96%`."""
     prediction = _prediction(cell)
     return f"{prediction.limited_by} {units.share(prediction.limited_share)}" if prediction else ""
 
@@ -418,7 +418,7 @@ def _scaling_notes(rows: Sequence[_ScaledCell]) -> Iterator[str]:
     if any(row.speedup for row in rows):
         yield "speed-up: throughput relative to the fewest ranks; efficiency: speed-up per rank"
     if any(row.gains_from_sharded_optimizer for row in rows):
-        yield "efficiency above 100 %: each rank updates only its own shard of the parameters, in less time"
+        yield "efficiency above 100%: each rank updates only its own shard of the parameters, in less time"
     if any(row.cell.cell.interconnect for row in rows):
         yield "between nodes: assumed values; no network was measured"
         yield (
@@ -499,17 +499,17 @@ def _best_gpu_sentence(best: TimeCellRecord, among: str, *, by_cost: bool) -> st
     what = f"the fastest{among}"
     if by_cost and cost:
         low, high = (units.with_digits(cost / step.point_s * end) for end in (step.low_s, step.high_s))
-        what = f"the cheapest{among}, at {units.with_digits(cost)} per million tokens (90 % interval {low} to {high})"
+        what = f"the cheapest{among}, at {units.with_digits(cost)} per million tokens (90% interval {low} to {high})"
     limit = _LIMIT_NAMES.get(prediction.limited_by, prediction.limited_by)
     return (
         f"{best.cell.simulate} is predicted to be {what}. A step takes {units.seconds(step.point_s)} "
-        f"(90 % interval {units.seconds(step.low_s)} to {units.seconds(step.high_s)}) and is limited by {limit}."
+        f"(90% interval {units.seconds(step.low_s)} to {units.seconds(step.high_s)}) and is limited by {limit}."
     )
 
 
 def _behind_best(gpus: Sequence[_ComparedCell], best: TimeCellRecord, by_cost: bool) -> str:
     ratios = [
-        f"{gpu.ratio.point:.2f}× (90 % interval {gpu.ratio.low:.2f} to {gpu.ratio.high:.2f})"
+        f"{gpu.ratio.point:.2f}× (90% interval {gpu.ratio.low:.2f} to {gpu.ratio.high:.2f})"
         f" as {'much' if by_cost else 'long'} on {gpu.cell.cell.simulate}"
         for gpu in gpus
         if gpu.ratio
@@ -535,7 +535,7 @@ def _choice_sentence(group: Sequence[TimeCellRecord]) -> str:
             phrase = axes.phrase(changed[0], cell.axes.get(changed[0]))
             effects.append((ratio, f"{phrase} {_memory_change(prediction, base)}"))
     shown = [
-        f"{effect}step {ratio.point:.2f}× as long (90 % interval {ratio.low:.2f} to {ratio.high:.2f})"
+        f"{effect}step {ratio.point:.2f}× as long (90% interval {ratio.low:.2f} to {ratio.high:.2f})"
         for ratio, effect in sorted(effects)[:MAX_CHOICES]
     ]
     return f"compared with {axes.label(first, choices)}, predicted: {'; '.join(shown)}." if shown else ""
@@ -600,9 +600,9 @@ def figures(record: TimeRecord) -> Iterator[LazyFigure]:
         if not any((prediction := _prediction(cell)) and prediction.step for cell in group):
             continue
         about = (*subject(group), *gpu_title(group))
-        heading = Heading(f"{MARK}: step time with 90 % interval", " · ".join(about))
+        heading = Heading(f"{MARK}: step time with 90% interval", " · ".join(about))
         caption = caption_text(
-            "Predicted step times with their 90 % intervals, and lower bounds; nothing was measured", about
+            "Predicted step times with their 90% intervals, and lower bounds; nothing was measured", about
         )
         name = "predicted" if number == 0 else f"predicted-{number + 1}"
         yield LazyFigure(name, caption, partial(draw_predictions, group, heading), tuple(group))
@@ -650,7 +650,7 @@ def draw_predictions(cells: Sequence[TimeCellRecord], heading: Heading) -> Figur
         figure,
         [
             Line2D(
-                [], [], marker="o", markersize=4.5, linewidth=2, color=_POINT_COLOUR, label="predicted, 90 % interval"
+                [], [], marker="o", markersize=4.5, linewidth=2, color=_POINT_COLOUR, label="predicted, 90% interval"
             ),
             Line2D([], [], marker="|", markersize=8, linestyle="none", color=_BOUND_COLOUR, label="lower bound"),
         ],

@@ -139,7 +139,7 @@ def test_the_cheapest_gpu_is_named_with_the_interval_of_its_cost_where_no_other_
     spec = TimeSpec(**{**THREE.model_dump(), "price": "h100=2,a100-80gb=9"})
     text = texts(record(spec, (0.2, "ok"), (0.9, "ok"), (0.5, "ok")))[0]
     cost = 2 / 3600 * 0.9 / (4 * 128) * 1e6  # its interval is from 0.8 to 1.3 times as much
-    interval = f"(90 % interval {0.8 * cost:.3g} to {1.3 * cost:.3g})"
+    interval = f"(90% interval {0.8 * cost:.3g} to {1.3 * cost:.3g})"
     cheapest = f"h100 is predicted to be the cheapest of the 2 GPUs with a price, at {cost:.3g} per million tokens"
     assert f"{cheapest} {interval}. A step takes" in text
 
@@ -152,7 +152,7 @@ def test_no_gpu_is_said_to_be_the_best_if_its_interval_overlaps_with_the_next_on
     assert f"which of a100-80gb and h100 is the {'cheapest' if priced else 'fastest'}" in text
     assert "t4" not in text
     assert "is predicted to be" not in text
-    interval = f"1.12× (90 % interval {0.9 * 0.8 / (0.8 * 1.3):.2f} to {0.9 * 1.3 / (0.8 * 0.8):.2f})"
+    interval = f"1.12× (90% interval {0.9 * 0.8 / (0.8 * 1.3):.2f} to {0.9 * 1.3 / (0.8 * 0.8):.2f})"
     assert f"With the same host, a step {'costs' if priced else 'takes'} {interval} as" in text
 
 
@@ -166,7 +166,7 @@ def test_gpus_with_the_same_host_are_compared_draw_by_draw(gains: tuple[float, .
     text, (table,) = texts(found)[0], GPUS(found)
     assert text.startswith("tiny: a100-80gb is predicted to be the fastest. ") is decided
     assert ("do not decide" in text) is not decided
-    assert "1.30× (90 % interval" in text
+    assert "1.30× (90% interval" in text
     (ratio,) = (row[i] for row in table.rows[1:] for i, column in enumerate(table.columns) if column.key == "ratio")
     assert isinstance(ratio, Measure)
     assert ratio.low is not None
@@ -214,8 +214,8 @@ def test_choices_stand_side_by_side_and_each_alone_is_compared_with_the_first_ce
     assert [(row["precision"], row["optimizer"]) for row in rows] == sorted(taken_s, key=taken_s.__getitem__)
     assert [row["ratio"].value for row in rows] == pytest.approx([1.0, 1.25, 2.25, 2.5])
     assert texts(found)[0] == (
-        "compared with foreach AdamW fp32, predicted: bf16 −3.00 GiB, step 0.50× as long (90 % interval 0.50 to 0.50); "
-        "fused AdamW same memory, step 0.90× as long (90 % interval 0.90 to 0.90)."
+        "compared with foreach AdamW fp32, predicted: bf16 −3.00 GiB, step 0.50× as long (90% interval 0.50 to 0.50); "
+        "fused AdamW same memory, step 0.90× as long (90% interval 0.90 to 0.90)."
     )
 
 
@@ -255,8 +255,8 @@ def test_the_best_gpu_is_the_best_of_those_that_could_be_compared() -> None:
 
 
 def test_a_faster_gpu_is_said_to_save_at_most_the_time_that_the_host_does_not_need() -> None:
-    *_, text = texts(record(THREE, (1.0, "ok"), (0.9, "ok"), (0.5, "ok")))  # the host needs 90 % of each step
-    assert "with the same host, a faster GPU would shorten these steps by at most 10 %" in text
+    *_, text = texts(record(THREE, (1.0, "ok"), (0.9, "ok"), (0.5, "ok")))  # the host needs 90% of each step
+    assert "with the same host, a faster GPU would shorten these steps by at most 10%" in text
     assert "would not help" not in text
 
 
@@ -396,7 +396,7 @@ def test_a_picture_has_gpus_side_by_side_and_a_word_where_one_does_not_fit() -> 
     assert [each.name for each in drawn] == ["predicted"]
     assert "nothing was measured" in drawn[0].caption
     shown = content(drawn[0].draw, "svg").decode()
-    for text in ("PREDICTED, not measured", "oom", "a100-80gb", "90 % interval", "lower bound"):
+    for text in ("PREDICTED, not measured", "oom", "a100-80gb", "90% interval", "lower bound"):
         assert text in shown
 
 
