@@ -7,6 +7,7 @@ COMMAND = Command(
     help=__doc__,
     perform="command:perform",
     suited="command:suited",
+    files="command:write_files",
     refuse_files="command:refuse_unsupported_files",
     figures=None,
     report=ReportLayout(7, "What makes a step fit", ("asked", "causes", "changes", "learning")),

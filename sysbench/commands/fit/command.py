@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import typer
 
 from sysbench.commands import running
 from sysbench.commands.fit.spec import FitOptions, FitSpec
 from sysbench.commands.prediction_checks import refuse_cost_without_price
 from sysbench.commands.surroundings import ALONE, RunSurroundings
+from sysbench.errors import UsageError
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
+
+if TYPE_CHECKING:
+    from sysbench.commands.fit.record import FitCellRecord
+    from sysbench.log.records import RunRecord
 
 DEFAULT_GPU = "h100"
 """The GPU where there is none and none was named: the one that training runs on most often."""
@@ -29,6 +38,10 @@ def fit(spec_given: Given, options_given: Given) -> None:
 
 def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
     """Return the spec with the GPU of this machine, or DEFAULT_GPU, if no GPU is named; for a table, with all."""
+    if options.output is not None:
+        spec = FitSpec(**{**spec.model_dump(exclude_unset=True), "explore": True})
+    if spec.verify:
+        return _verifiable(spec)
     if spec.gpus:
         return spec
     if spec.table:
@@ -44,6 +57,23 @@ def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
     return _with_gpus(spec, (gpu,))
 
 
+def _verifiable(spec: FitSpec) -> FitSpec:
+    """Return the spec, with the GPUs that are here if none is named; raises UsageError if no named one is here."""
+    from sysbench.engine.devices import list_devices
+
+    cuda = [each for each in list_devices() if each.type == "cuda"]
+    here = [known.slug for each in cuda if (known := hardware.find(each.name, each.memory_bytes))]
+    if not here:
+        what = f"only {cuda[0].name}, which sysbench gpus does not know" if cuda else "no GPU"
+        raise UsageError(f"--verify measures on a GPU of --on, but this machine has {what}")
+    if spec.gpus and not set(here) & set(spec.gpus):
+        raise UsageError(
+            f"--verify measures on a GPU of --on, but this machine has {', '.join(dict.fromkeys(here))}, not "
+            f"{', '.join(spec.gpus)}"
+        )
+    return spec if spec.gpus else _with_gpus(spec, tuple(dict.fromkeys(here)))
+
+
 def _with_gpus(spec: FitSpec, gpus: tuple[str, ...]) -> FitSpec:
     return FitSpec(**{**spec.model_dump(exclude_unset=True), "gpus": gpus})
 
@@ -56,15 +86,29 @@ def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = 
     """Run the search and write the figure; with `--gate`, exit with GATE_EXIT_CODE if the step does not fit."""
     refuse_cost_without_price(options.columns, spec.price, spec.gpus)
     record = running.run_cells(spec, options, surroundings)
-    files = []
-    if options.figure is not None and any(cell.trials for cell in record.cells):
-        from sysbench.commands.fit.figures import frontier
-        from sysbench.render import plots
-
-        plots.write(options.figure, lambda: frontier(record))
-        files = [running.Saved(options.figure)]
-    result = running.RunResult(record, running.report_saved(files, options))
+    result = running.RunResult(record, write_files(record, options))
     asked = [cell.asked(gpu) for cell in record.cells for gpu in cell.gpus]
     if options.gate and not all(trial.fits for trial in asked):
         raise typer.Exit(GATE_EXIT_CODE)
     return result
+
+
+def write_files(record: RunRecord[FitCellRecord], options: FitOptions) -> tuple[Path, ...]:
+    """Write the requested files; raises UsageError if the record lacks what the page needs."""
+    return running.report_saved(_written(record, options), options)
+
+
+def _written(record: RunRecord[FitCellRecord], options: FitOptions) -> Iterator[running.Saved]:
+    """Write the requested files, and yield each."""
+    if options.figure is not None and any(cell.trials for cell in record.cells):
+        from sysbench.commands.fit import figures
+        from sysbench.render import plots
+
+        is_compared = any(cell.memory for cell in record.cells)
+        plots.write(options.figure, lambda: (figures.before_and_after if is_compared else figures.frontier)(record))
+        yield running.Saved(options.figure)
+    if options.output is not None:
+        from sysbench.commands.fit import page
+
+        page.write(options.output, record)
+        yield running.Saved(options.output)

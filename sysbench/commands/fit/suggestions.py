@@ -10,8 +10,9 @@ from typing import Any
 
 from sysbench import cells as axes
 from sysbench.command import command_of
-from sysbench.commands.fit.record import FitCellRecord, FitRecord, Trial
+from sysbench.commands.fit.record import FitCellRecord, Trial
 from sysbench.commands.fit.spec import FitSpec
+from sysbench.log.records import RunRecord
 from sysbench.spec.axis import axes_of_model
 from sysbench.spec.command_options import command_line
 from sysbench.spec.model import ModelSpec
@@ -42,7 +43,7 @@ class Suggestions:
     @property
     def best(self) -> Trial:
         """The first suggestion with a margin beyond the uncertainty; if there is none, the first suggestion."""
-        return next((trial for trial in self.trials if trial.is_safe), self.trials[0])
+        return _safest(self.trials)
 
     def words(self, trial: Trial) -> str:
         own = {name: value for name, value in trial.changes.items() if name not in self.shared_changes}
@@ -52,21 +53,43 @@ class Suggestions:
 def suggestions(cell: FitCellRecord) -> Iterator[Suggestions]:
     """Yield the suggestions for each GPU: first those that leave unchanged what the model learns."""
     for relearns, gpu in itertools.product((False, True), cell.gpus):
-        asked = cell.asked(gpu)
-        if not asked.is_safe or cell.cell.faster:
-            fitting = [trial for trial in cell.trials if trial.gpu == gpu and trial.fits]
-            rivals = [trial for trial in fitting if relearns or not trial.relearns]
-            shown = [
-                trial
-                for trial in rivals
-                if trial.changes
-                and trial.relearns == relearns
-                and not any(is_better(other, trial) and _learns_alike(other, trial) for other in rivals)
-                and (not asked.is_safe or trial.relative_s < asked.relative_s)
-            ]
-            if shown:
-                ordered = sorted(shown, key=lambda trial: (trial.ranks, trial.relative_s, trial.needed_bytes))
-                yield Suggestions(cell, gpu, relearns, tuple(ordered[:MAX_SUGGESTIONS]))
+        trials = [trial for trial in cell.trials if trial.gpu == gpu]
+        if shown := worth_showing(trials, relearns=relearns, faster=cell.cell.faster):
+            yield Suggestions(cell, gpu, relearns, tuple(shown))
+
+
+def worth_showing(trials: Sequence[Trial], *, relearns: bool, faster: bool) -> list[Trial]:
+    """Return those of a GPU's trials that no other one beats, the fastest first; with or without changes of learning.
+
+    Where the step fits as asked, only `faster` ones are worth it.
+    """
+    asked = next(trial for trial in trials if not trial.changes)
+    if asked.is_safe and not faster:
+        return []
+    rivals = [trial for trial in trials if trial.fits and (relearns or not trial.relearns)]
+    shown = [
+        trial
+        for trial in rivals
+        if trial.changes
+        and trial.relearns == relearns
+        and not any(is_better(other, trial) and _learns_alike(other, trial) for other in rivals)
+        and (not asked.is_safe or trial.relative_s < asked.relative_s)
+    ]
+    return sorted(shown, key=lambda trial: (trial.ranks, trial.relative_s, trial.needed_bytes))[:MAX_SUGGESTIONS]
+
+
+def best_trial(trials: Sequence[Trial], gpu: str, *, faster: bool) -> Trial | None:
+    """Return the best of the first suggestions for a GPU; None if there are no suggestions."""
+    on_gpu = [trial for trial in trials if trial.gpu == gpu]
+    for relearns in (False, True):
+        if on_gpu and (shown := worth_showing(on_gpu, relearns=relearns, faster=faster)):
+            return _safest(shown)
+    return None
+
+
+def _safest(trials: Sequence[Trial]) -> Trial:
+    """Return the first trial with a margin beyond the uncertainty, or else the first."""
+    return next((trial for trial in trials if trial.is_safe), trials[0])
 
 
 def _learns_alike(other: Trial, trial: Trial) -> bool:
@@ -109,7 +132,7 @@ def words(changes: Mapping[str, Any]) -> str:
     return ", ".join([*(axes.phrase(name, value) for name, value in left.items()), *found])
 
 
-def command(record: FitRecord, trial: Trial) -> str:
+def command(record: RunRecord[FitCellRecord], trial: Trial) -> str:
     """Return the command that predicts a step on its GPU, or its memory if the GPU's rates are unknown.
 
     Without --simulate, the command measures the step on the GPU itself.
