@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sysbench.commands.fit import page
-from sysbench.commands.fit.fold import fold
-from sysbench.commands.fit.record import PhaseMemory, StepMemory, SurveyedStep
 from sysbench.commands.fit.spec import CTX_UNIT, FitSpec
 from sysbench.predict.simulated_step import SimulatedStep
 from tests.cli.running import Ran, answered, ran_once, record_in
-from tests.render.browser import browser, missing
 
 QUESTION = ("--d-model=64", "--d-ff=256", "--layers=2", "--heads=4", "--vocab=20000", "--ctx=256", "--batch=4")
 SHAPE = {"d_model": (64,), "d_ff": (256,), "layers": (2,), "heads": (4,), "vocab": (20_000,)}
@@ -155,6 +151,7 @@ def test_where_nothing_fits_the_nearest_miss_and_what_it_takes_are_said(tmp_path
         (("--compile", "--on=h100"), "--execution compiled cannot be simulated"),
         (("--table", "--explain"), "--table shows limits in place of changes, which --explain needs: drop one of them"),
         (("--on=h100", "--output=page.pdf"), "--output page.pdf must end in .html: it is a page to explore"),
+        (("--on=h100", "--table", "--gate"), "--table answers for other batches and contexts, and --gate for"),
         (("--on=h100", "--verify"), "--verify measures on a GPU of --on, but this machine has no GPU"),
     ],
 )
@@ -231,7 +228,9 @@ def test_the_explanation_has_every_byte_of_both_peaks(answer: tuple[Ran, Path]) 
     before, after = (each for each in cell["memory"] if each["gpu"] == "rtx-4090")
     assert before["changes"] == {}
     for memory in (before, after):
-        (trial,) = [each for each in cell["trials"] if (each["gpu"], each["changes"]) == ("rtx-4090", memory["changes"])]
+        (trial,) = [
+            each for each in cell["trials"] if (each["gpu"], each["changes"]) == ("rtx-4090", memory["changes"])
+        ]
         curve = [size_bytes for phase in memory["phases"] for size_bytes in phase["allocated_bytes"]]
         assert max(curve) == trial["allocated_peak_bytes"] == sum(trial["by_category"].values())
     shown = answer[0].out
@@ -248,7 +247,10 @@ def test_a_step_of_the_page_is_the_one_that_its_command_predicts(answer: tuple[R
     assert {each["ctx"] for each in data["steps"]} == {128, 256, 512}
     assert len(data["steps"]) == len(cell["surveyed"])
     step = next(
-        each for each in data["steps"] if (each["batch"], each["ctx"], each["gpu"]) == (8, 128, "rtx-4090") if each["changes"]
+        each
+        for each in data["steps"]
+        if (each["batch"], each["ctx"], each["gpu"]) == (8, 128, "rtx-4090")
+        if each["changes"]
     )
     _, kind, *words = shlex.split(step["command"])
     assert answered(kind, *words, "--quiet", f"--out={tmp_path}").code == 0
@@ -274,46 +276,3 @@ def test_a_run_that_was_not_explored_has_no_page(limits: tuple[Ran, list[dict[st
     ran = answered("fit", f"--from={saved}", "--output=page.html", cwd=tmp_path)
     assert ran.code == 2
     assert "--output needs other batches and contexts, which only a run with --output simulates" in ran.err
-
-
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
-def test_the_page_shows_what_is_chosen_and_loads_nothing(answer: tuple[Ran, Path]) -> None:
-    page = answer[1] / "page.html"
-    data = page_data(page.read_text())
-    with browser(900) as shown:
-        shown.open(page)
-        for step in data["steps"][:: len(data["steps"]) // 5]:
-            for axis in ("gpu", "batch", "ctx", "changes"):
-                shown.run(CHOOSE, axis, str(step[axis]))
-            assert shown.text("#command") == step["command"]
-            assert shown.text("#verdict").startswith(f"The step {step['verdict']}")
-        assert shown.complaints() == []
-
-
-CHOOSE = """
-const select = document.getElementById(arguments[0]);
-select.value = arguments[1];
-select.dispatchEvent(new Event("change"));
-"""
-
-
-def test_names_in_a_page_are_text() -> None:
-    hostile = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
-    spec = FitSpec(**SHAPE, ctx=(256,), batch=(4,), gpus=("rtx-4090",))
-    (cell,) = spec.cells()
-    memory = StepMemory(
-        gpu="rtx-4090",
-        changes={},
-        usable_bytes=1,
-        phases=[PhaseMemory(name=hostile, duration_s=1, allocated_bytes=[1])],
-        recomputed_flops=0,
-    )
-    events = [*run_of("fit", hostile)]
-    record: Any = fold(events)
-    asked = record.cells[0].trials[0].model_copy(update={"phase": hostile, "by_category": {hostile: 1}})
-    surveyed = record.cells[0].model_copy(update={"surveyed": [SurveyedStep(trial=asked, memory=memory)]})
-    html = page.render(record.model_copy(update={"cells": [surveyed]}))
-    assert "<img" not in html
-    assert "alert(1)</script>" not in html
-    (step,) = page_data(html)["steps"]
-    assert step["phases"][0][0] == step["phase"] == hostile

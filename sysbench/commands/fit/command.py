@@ -38,6 +38,8 @@ def fit(spec_given: Given, options_given: Given) -> None:
 
 def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
     """Return the spec with the GPU of this machine, or DEFAULT_GPU, if no GPU is named; for a table, with all."""
+    if spec.table and options.gate:
+        raise UsageError("--table answers for other batches and contexts, and --gate for the step as asked: drop one")
     if options.output is not None:
         spec = FitSpec(**{**spec.model_dump(exclude_unset=True), "explore": True})
     if spec.verify:
@@ -79,11 +81,13 @@ def _with_gpus(spec: FitSpec, gpus: tuple[str, ...]) -> FitSpec:
 
 
 def refuse_unsupported_files(options: FitOptions) -> None:
+    if options.output is not None and options.output.suffix.lower() != ".html":
+        raise UsageError(f"--output {options.output} must end in .html: it is a page to explore")
     running.refuse_unsupported_figure(options.figure)
 
 
 def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run the search and write the figure; with `--gate`, exit with GATE_EXIT_CODE if the step does not fit."""
+    """Run the search and write the files; with `--gate`, exit with GATE_EXIT_CODE if the step does not fit."""
     refuse_cost_without_price(options.columns, spec.price, spec.gpus)
     record = running.run_cells(spec, options, surroundings)
     result = running.RunResult(record, write_files(record, options))
