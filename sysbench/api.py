@@ -95,7 +95,7 @@ class Result(ABC):
 class Run(Result):
     """A measured or simulated run; `record` holds its complete result."""
 
-    def __init__(self, record: RunRecord[Any]) -> None:
+    def __init__(self, record: RunRecord) -> None:
         self.record = record
 
     def __repr__(self) -> str:

@@ -60,7 +60,7 @@ def named_groups(cells: Iterable[AnyCell], *ignored: str) -> Iterator[tuple[str,
         yield ", ".join(filter(None, (phrase(axis, group[0].axes.get(axis)) for axis in differing))), group
 
 
-def values_along(cells: Iterable[CellRecord], axis: str) -> list[Any]:
+def values_along(cells: Iterable[CellRecord], axis: str) -> list[object]:
     """Return the distinct values of an axis, in the order of the run."""
     return list(dict.fromkeys(cell.axis_value(axis) for cell in cells))
 

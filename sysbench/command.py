@@ -71,6 +71,8 @@ class Command:
     """Function that writes the files requested by the options, besides log and record: `(record, options) -> paths`."""
     refuse_files: str | None = None
     """Function that raises UsageError or OutputError if a requested file cannot be written: `options -> None`."""
+    gate: str | None = None
+    """Function that yields what a gate guards against and found, `(record, options) -> lines`, if there is a gate."""
     show: str | None = None
     """Function that shows the argument of `--from`, `(source, options) -> None`, if it can be more than a log or
     record.
@@ -162,19 +164,19 @@ class Command:
         return found
 
     @property
-    def record_class(self) -> type[RunRecord[Any]]:
+    def record_class(self) -> type[RunRecord]:
         """Class of the command's records."""
-        found: type[RunRecord[Any]] = self.part("record")
+        found: type[RunRecord] = self.part("record")
         return found
 
     @property
-    def fold_function(self) -> Callable[[Iterable[Event]], RunRecord[Any]]:
+    def fold_function(self) -> Callable[[Iterable[Event]], RunRecord]:
         """Function that computes the record from the events."""
-        found: Callable[[Iterable[Event]], RunRecord[Any]] = self.part("fold")
+        found: Callable[[Iterable[Event]], RunRecord] = self.part("fold")
         return found
 
     @property
-    def measure_function(self) -> Callable[[Any, DeviceInfo, Path | None], Iterator[Event]]:
+    def measure_function(self) -> Callable[[object, DeviceInfo, Path | None], Iterator[Event]]:
         """Generator function with which the worker runs a cell and yields events; accessing it imports torch."""
         found: Callable[[Any, DeviceInfo, Path | None], Iterator[Event]] = self.part("measure")
         return found

@@ -20,7 +20,7 @@ _RUN_METAVARS = ("FILE", "FILE,…", "LOG", "LOG|DIR…", "A", "B")
 """Marker for values that are finished runs, by path or by name."""
 
 
-def complete(command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, Any]) -> list[str]:
+def complete(command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, object]) -> list[str]:
     """Return the completions of the text typed so far for an option; in a comma-separated list, complete the last item.
 
     `given` holds the options typed earlier, by field.
@@ -38,7 +38,9 @@ def complete(command: str, model: type[BaseModel], field: str, typed: str, given
     ]
 
 
-def _candidates(command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, Any]) -> Iterable[str]:
+def _candidates(
+    command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, object]
+) -> Iterable[str]:
     for kind in runnable():
         # `run` has the options of every command, as text.
         for name, key in keys_of(kind).items():

@@ -243,7 +243,7 @@ class _Sizes:
         shape = self.shape = cell.shape
         self._cell = cell
         self._autocast = cell.precision in ("bf16", "fp16")
-        self._compiled = cell.execution == "compiled"
+        self._compiled = cell.is_compiled
         self._caches_weight_copies = not self._compiled and (cell.simulated is not None or cell.device != "cpu")
         self._narrow_bytes = HALF_BYTES if self._autocast else FULL_BYTES
         self._scores = cell.batch * shape.heads * cell.ctx**2  # S, in elements

@@ -13,23 +13,14 @@ from sysbench.commands.doctor.record import (
     ToolsSection,
     TorchSection,
 )
-from sysbench.log.events import DeviceInfo, HostInfo
+from sysbench.log.events import DeviceInfo
+from tests.hosts import BENCH
 
 GIB = 2**30
 UUID = "GPU-5d1e7a3c-0b6f-4c5e-9a39-2f1f6c1f9a10"
 
 HOST = HostSection(
-    system=HostInfo(
-        hostname="bench",
-        platform="Linux-6.8.0-x86_64-with-glibc2.39",
-        python="3.12.3",
-        cpu="AMD EPYC 7763 64-Core Processor",
-        physical_cores=64,
-        logical_cores=128,
-        memory_bytes=512 * GIB,
-        container=False,
-        commit=None,
-    ),
+    system=BENCH.model_copy(update={"platform": "Linux-6.8.0-x86_64-with-glibc2.39", "python": "3.12.3"}),
     usable_cores=128,
     load_1min=0.4,
     available_bytes=490 * GIB,

@@ -31,13 +31,13 @@ from sysbench.log.events import (
     GpuSimulated,
     PhaseSample,
     RunFinished,
-    RunStarted,
     StageEntered,
     WorkerReady,
 )
 from sysbench.spec import hardware
 from sysbench.spec.attention import AttentionCell
 from tests.fixtures_timing import A100, STARTED_AT_S, TWO_CORES, Machine
+from tests.hosts import run_started
 
 __all__ = ["TWO_CORES", "events", "record"]
 
@@ -81,16 +81,7 @@ def _events(
 ) -> Iterator[Event]:
     now_s = STARTED_AT_S
     cells = list(spec.cells())
-    yield RunStarted(
-        at_s=now_s,
-        kind="attention",
-        sysbench_version="0.1.0",
-        source_digest="0" * 16,
-        spec=spec.model_dump(mode="json"),
-        host=machine.host,
-        driver=machine.driver,
-        cells=len(cells),
-    )
+    yield run_started(spec, at_s=now_s, host=machine.host, driver=machine.driver)
     yield WorkerReady(at_s=now_s + 2.6, pid=4711, torch=machine.torch, devices=list(machine.devices))
     now_s += 2.6
     too_large: list[AttentionCell] = []

@@ -16,7 +16,7 @@ from sysbench.commands.accum.spec import AccumSpec
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.calibrate.record import RatesKnown, WorkTimed
 from sysbench.commands.calibrate.spec import CalibrateSpec
-from sysbench.commands.fit.record import Cause, CombinationTried, PeakExplained
+from sysbench.commands.fit.record import Cause, CombinationEstimated, CombinationTried, PeakExplained
 from sysbench.commands.fit.spec import FitSpec
 from sysbench.commands.loop.record import LoopTraced
 from sysbench.commands.loop.spec import LoopSpec
@@ -53,6 +53,7 @@ from sysbench.spec.cell import RunSpec
 from sysbench.trace.summarise import summarise
 from tests import fixtures_attention, fixtures_timing
 from tests.fixtures_timing import A100, STARTED_AT_S, Machine
+from tests.hosts import run_started
 from tests.trace.synthetic_traces import recording, training
 
 GIB = 2**30
@@ -112,24 +113,15 @@ def _attention(name: str, machine: Machine) -> Iterator[Event]:
     yield from fixtures_attention.events(spec, machine, memory_bytes=12 * GIB)
 
 
-def _begin(spec: RunSpec, machine: Machine, cells: int) -> Iterator[Event]:
-    yield RunStarted(
-        at_s=STARTED_AT_S,
-        kind=spec.kind,
-        sysbench_version="0.1.0",
-        source_digest="0" * 16,
-        spec=spec.model_dump(mode="json"),
-        host=machine.host,
-        driver=machine.driver,
-        cells=cells,
-    )
+def _begin(spec: RunSpec, machine: Machine) -> Iterator[Event]:
+    yield run_started(spec, at_s=STARTED_AT_S, host=machine.host, driver=machine.driver)
     yield WorkerReady(at_s=STARTED_AT_S + 3, pid=4242, torch=machine.torch, devices=list(machine.devices))
 
 
 def _profile(name: str, machine: Machine) -> Iterator[Event]:
     spec = ProfileSpec(size=("small",), ctx=(128, 256), mode=("train",), steps=(0,))
     cells = list(spec.cells())
-    yield from _begin(spec, machine, len(cells))
+    yield from _begin(spec, machine)
     kernels = {"gemm": name} if name else {}
     for index, cell in enumerate(cells):
         at_s = STARTED_AT_S + 5 + 10 * index
@@ -145,7 +137,7 @@ def _profile(name: str, machine: Machine) -> Iterator[Event]:
 def _memory(name: str, machine: Machine) -> Iterator[Event]:
     spec = MemorySpec(size=("small", "2.7b"), ctx=(128,), mode=("forward", "train"), simulate=("a100-80gb",))
     cells = list(spec.cells())
-    yield from _begin(spec, machine, len(cells))
+    yield from _begin(spec, machine)
     for index, cell in enumerate(cells):
         axes, at_s = cell.model_dump(mode="json"), STARTED_AT_S + 5 + index
         yield CellStarted(at_s=at_s, cell=cell.key, index=index, axes=axes, device=machine.devices[-1])
@@ -197,7 +189,7 @@ def _peaks(cell: MemoryCell, at_s: float, name: str) -> Iterator[Event]:
 def _accum(name: str, machine: Machine) -> Iterator[Event]:
     spec = AccumSpec(experiment=("sums",), device="cpu")
     (cell,) = spec.cells()
-    yield from _begin(spec, machine, 1)
+    yield from _begin(spec, machine)
     axes = cell.model_dump(mode="json")
     yield CellStarted(at_s=STARTED_AT_S + 4, cell=cell.key, index=0, axes=axes, device=machine.devices[-1])
     sums = [
@@ -225,7 +217,7 @@ def _accum(name: str, machine: Machine) -> Iterator[Event]:
 
 def _calibrate(name: str, machine: Machine) -> Iterator[Event]:
     spec = CalibrateSpec(part=("memory",))
-    yield from _begin(spec, machine, 1)
+    yield from _begin(spec, machine)
     (cell,) = spec.cells()
     at_s = STARTED_AT_S + 5
     yield CellStarted(at_s=at_s, cell=cell.key, index=0, axes=cell.model_dump(mode="json"), device=machine.device)
@@ -249,7 +241,7 @@ def _loop(name: str, machine: Machine) -> Iterator[Event]:
         by="record", device="cuda", phases=(), tokens=4096, warmup=1, steps=None, until=None, max_steps=1000,
         sync="phase",
     )  # fmt: skip
-    yield from _begin(spec, machine, 1)
+    yield from _begin(spec, machine)
     (cell,) = spec.cells()
     at_s = STARTED_AT_S + 5
     yield CellStarted(at_s=at_s, cell=cell.key, index=0, axes=cell.model_dump(mode="json"), device=machine.device)
@@ -271,7 +263,7 @@ def _loop(name: str, machine: Machine) -> Iterator[Event]:
 
 def _fit(name: str, machine: Machine) -> Iterator[Event]:
     spec = FitSpec(size="small", ctx="1024", batch="8", gpus="rtx-4090")
-    yield from _begin(spec, machine, 1)
+    yield from _begin(spec, machine)
     (cell,) = spec.cells()
     at_s = STARTED_AT_S + 5
     yield CellStarted(at_s=at_s, cell=cell.key, index=0, axes=cell.model_dump(mode="json"), device=machine.device)
@@ -283,6 +275,8 @@ def _fit(name: str, machine: Machine) -> Iterator[Event]:
         causes=[Cause(name=name or "attention scores", size_bytes=20 * GIB, shrinks_with="fused attention")],
         reference="a100-80gb",
     )
+    for estimated in ({"attention": "sdpa"}, {"precision": "bf16"}):
+        yield CombinationEstimated(at_s=at_s + 1, cell=cell.key, gpu="rtx-4090", changes=estimated)
     trials: tuple[tuple[dict[str, Any], bool, int, float], ...] = (
         ({}, False, 31, 0.5),
         ({"attention": "sdpa", "checkpoint": "full"}, False, 12, 0.6),

@@ -29,7 +29,6 @@ from sysbench.log.events import (
     PhaseSample,
     Reading,
     RunFinished,
-    RunStarted,
     StageEntered,
     StepChecked,
     StepMeasured,
@@ -37,6 +36,7 @@ from sysbench.log.events import (
     WorkerExited,
     WorkerReady,
 )
+from tests.hosts import BENCH, run_started
 
 GIB = 2**30
 STARTED_AT_S = 1_795_182_600.0
@@ -66,18 +66,6 @@ class Machine:
         return self.devices[0]
 
 
-_HOST = HostInfo(
-    hostname="bench",
-    platform="Linux-6.8.0-x86_64",
-    python="3.11.9",
-    cpu="AMD EPYC 7763 64-Core Processor",
-    physical_cores=64,
-    logical_cores=128,
-    memory_bytes=512 * GIB,
-    container=False,
-    commit=None,
-)
-
 _TORCH = TorchInfo(
     torch="2.13.0+cu130", cuda="13.0", cudnn="9.12", triton="3.5", threads=64, allocator=None, import_s=2.6
 )
@@ -96,7 +84,7 @@ A100 = Machine(
         ),
         _CPU,
     ),
-    host=_HOST,
+    host=BENCH,
     torch=_TORCH,
     flops_per_s={"fp32": 15.2e12, "tf32": 71e12, "bf16": 112e12, "fp16": 115e12},
     launch_s=0.0018,
@@ -106,7 +94,7 @@ A100 = Machine(
 
 TWO_CORES = Machine(
     devices=(DeviceInfo(name="Intel Xeon @ 2.20GHz", type="cpu", memory_bytes=16 * GIB),),
-    host=_HOST.model_copy(
+    host=BENCH.model_copy(
         update={
             "cpu": "Intel Xeon @ 2.20GHz",
             "physical_cores": 2,
@@ -165,16 +153,7 @@ def until_measuring(stream: list[Event], cell: int, step: int) -> list[Event]:
 def _events(spec: TimeSpec, machine: Machine, seed: int) -> Iterator[Event]:
     run = _Run(machine, random.Random(seed))
     cells = list(spec.cells())
-    yield RunStarted(
-        at_s=run.now_s,
-        kind="time",
-        sysbench_version="0.1.0",
-        source_digest="0" * 16,
-        spec=spec.model_dump(mode="json"),
-        host=machine.host,
-        driver=machine.driver,
-        cells=len(cells),
-    )
+    yield run_started(spec, at_s=run.now_s, host=machine.host, driver=machine.driver)
     yield from _worker(run)
     for precision in spec.precision:
         yield CeilingMeasured(
@@ -228,7 +207,7 @@ def _cell(run: _Run, cell: TimeCell, index: int) -> Iterator[Event]:
     )
     run.used_bytes = need * 0.8
     yield from _readings(run)
-    if cell.execution == "compiled":
+    if cell.is_compiled:
         yield StageEntered(at_s=run.now_s, cell=cell.key, stage="compiling")
         yield Compiled(
             at_s=run.after(21.0), cell=cell.key, compile_s=21.0, graphs=1, graph_breaks=0, fell_back=False, detail=None

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from sysbench.render.dashboard.progress import Progress
     from sysbench.render.table import Sheet
 
+GATE_EXIT_CODE = 3
+"""Exit code of a gate that found what it guards against."""
+
 # Modules that are not needed to refuse a bad option are imported where they are used, so that mistakes are reported
 # at once.
 
@@ -72,7 +75,7 @@ class RecordOptions(ShowOptions, Protocol):
 class RunResult:
     """Record and files of a run."""
 
-    record: RunRecord[Any]
+    record: RunRecord
     files: tuple[Path, ...] = ()
     """Files written besides the log and the record."""
 
@@ -129,6 +132,7 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
         show_saved(record, options)
         if command.files:
             command.part("files")(record, options)
+        refuse_at_gate(record, options)
         return
     from sysbench.log.journal import damaged_lines
 
@@ -145,7 +149,11 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
         refuse_unknown_columns(spec, options)  # before a worker says which devices there are
         spec = command.part("suited")(spec, options)
     with _join_launched_ranks(spec, options) as surroundings:
-        raise typer.Exit(exit_code(command.part("perform")(spec, options, surroundings).record))
+        record = command.part("perform")(spec, options, surroundings).record
+        if code := exit_code(record):
+            raise typer.Exit(code)
+        refuse_at_gate(record, options)
+        raise typer.Exit
 
 
 @contextmanager
@@ -316,7 +324,7 @@ def run_cells(
     options: RunOptions,
     surroundings: RunSurroundings = ALONE,
     provisions: Provisions | None = None,
-) -> RunRecord[Any]:
+) -> RunRecord:
     """Run the cells, then save and show the record.
 
     If the run fails after its first cell has begun (a full disk), its results so far are saved and shown before the
@@ -331,7 +339,7 @@ def run_cells(
     # A first or second signal does not prevent saving, whether it arrives during the run or while the record is saved.
     with catch_interrupts():
         path, failure = _run_with_progress(spec, options, surroundings, provisions)
-        record: RunRecord[Any] = runs.load(path)
+        record: RunRecord = runs.load(path)
         if failure is not None and all(cell.outcome == "not run" for cell in record.cells):
             raise failure
         saved_to = path.with_suffix(".json")
@@ -417,7 +425,7 @@ def tracebacks(path: Path) -> Iterator[str]:
             yield from event.traceback.splitlines()
 
 
-def printed_by_models(record: RunRecord[Any]) -> Iterator[str]:
+def printed_by_models(record: RunRecord) -> Iterator[str]:
     """Yield the lines that the user's models printed, each prefixed with the model's name."""
     models = (cell.own_model for cell in record.cells if cell.own_model)
     for name, text in dict.fromkeys((model.class_name, model.printed) for model in models):
@@ -448,7 +456,7 @@ def say(text: str, options: RunOptions) -> None:
         stderr.print_line(text)
 
 
-def show(record: RunRecord[Any], options: RecordOptions) -> None:
+def show(record: RunRecord, options: RecordOptions) -> None:
     """Print a record to stdout: as JSON with `--json -`, otherwise as tables."""
     from sysbench.render import output
 
@@ -464,14 +472,24 @@ def show(record: RunRecord[Any], options: RecordOptions) -> None:
             raise
 
 
-def show_saved(record: RunRecord[Any], options: RecordOptions) -> None:
+def show_saved(record: RunRecord, options: RecordOptions) -> None:
     """Show the record of an earlier run, and write it to the file of `--json`."""
     if options.json_path not in (None, "-"):
         storage.write_atomically(Path(options.json_path), TypeAdapter(type(record)).dump_json(record, indent=1) + b"\n")
     show(record, options)
 
 
-def exit_code(record: RunRecord[Any]) -> int:
+def refuse_at_gate(record: RunRecord, options: RunOptions) -> None:
+    """Exit with GATE_EXIT_CODE, and say why, if the command has a gate that the options close and this run fails."""
+    command = command_of(record.kind)
+    complaints = list(command.part("gate")(record, options)) if command.gate else []
+    for complaint in complaints:
+        stderr.print_line(complaint)
+    if complaints:
+        raise typer.Exit(GATE_EXIT_CODE)
+
+
+def exit_code(record: RunRecord) -> int:
     """Return the exit code: 130 if interrupted, 1 if a cell failed or nothing was measured, otherwise 0."""
     outcomes = {cell.outcome for cell in record.cells}
     if record.status == "interrupted":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from sysbench.command import Kind, spec_of
 from sysbench.errors import LogError
@@ -14,7 +13,7 @@ from sysbench.log.records import RunRecord
 from sysbench.spec.cell import RunSpec
 
 
-def record(path: Path, kind: Kind) -> RunRecord[Any]:
+def record(path: Path, kind: Kind) -> RunRecord:
     """Return the record in a file, or the record folded from a log."""
     found = runs.load(path)
     _refuse_other(path, found.kind, kind)

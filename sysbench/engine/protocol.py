@@ -7,7 +7,7 @@ socket.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, SerializeAsAny, TypeAdapter, model_validator
 
@@ -33,7 +33,7 @@ class AboutCell(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_package(cls, fields: dict[str, Any]) -> dict[str, Any]:
+    def _with_package(cls, fields: dict[str, object]) -> dict[str, object]:
         cell = fields["cell"]
         if isinstance(cell, RunCell):
             return {"package": command_of(cell.kind).package, **fields}

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.memory.accounting import DispatchMode
+from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.lab.ranges import named
 from sysbench.spec.model import Attention
 
@@ -174,7 +174,7 @@ class OperatorLog(DispatchMode):
         super().__init__()
         self.names: list[str] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Record the operator's name and run it."""
         self.names.append(str(func._schema.name))
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)

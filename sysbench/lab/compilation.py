@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,7 +12,8 @@ import torch
 from sysbench.lab.precision import fp32_settings
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.transformer import Transformer
-from sysbench.log.events import Compiled, ModelBuilt, Stage, StageEntered
+from sysbench.log.events import Compiled, Event, ModelBuilt, Stage, StageEntered
+from sysbench.spec.model import ModelCell
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Compilation:
     graph_breaks: int
     fell_back: bool
     """Whether a frame runs eagerly because Dynamo could not compile it, for example at the recompile limit."""
+    graphs_skipped: int
+    """Parts of the model for which Inductor recorded no CUDA graph although the mode asks for them."""
     detail: str | None
     """Dynamo's reasons for graph breaks and eager frames, and the number of attentions that Inductor fused."""
 
@@ -54,6 +57,7 @@ def compilation() -> Compilation:
         graphs=counters["stats"]["unique_graphs"],
         graph_breaks=sum(breaks.values()),
         fell_back=fell_back,
+        graphs_skipped=counters["inductor"]["cudagraph_skips"],
         detail="; ".join(reason.splitlines()[0] for reason in reasons) or None,
     )
 
@@ -90,10 +94,21 @@ def model_built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
     )
 
 
+def compile_step(cell: ModelCell, take_step: Callable[[], float]) -> Iterator[Event]:
+    """Take the first steps, which compile the model; nothing happens if the cell is not compiled.
+
+    `take_step` takes a step and returns its duration. CUDA graphs are recorded in the second step.
+    """
+    if cell.is_compiled:
+        yield stage_entered(cell.key, "compiling")
+        reset_counters()
+        yield compiled_event(cell.key, sum(take_step() for _ in range(2 if cell.uses_cuda_graphs else 1)))
+
+
 def compiled_event(cell: str, compile_s: float) -> Compiled:
     """Return the Compiled event of a cell, with counters since `reset_counters`.
 
-    `compile_s` is the duration of the first step.
+    `compile_s` is the duration of the first steps, which compile.
     """
     counters = compilation()
     return Compiled(
@@ -103,5 +118,6 @@ def compiled_event(cell: str, compile_s: float) -> Compiled:
         graphs=counters.graphs,
         graph_breaks=counters.graph_breaks,
         fell_back=counters.fell_back,
+        graphs_skipped=counters.graphs_skipped,
         detail=counters.detail,
     )

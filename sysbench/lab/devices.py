@@ -11,7 +11,6 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
@@ -29,7 +28,7 @@ none.
 """
 
 
-def available_device_fields() -> list[dict[str, Any]]:
+def available_device_fields() -> list[dict[str, object]]:
     """List the usable devices as fields of `DeviceInfo`, in the order in which `auto` prefers them: cuda, mps, cpu."""
     return [
         *_cuda_devices(),
@@ -38,13 +37,13 @@ def available_device_fields() -> list[dict[str, Any]]:
     ]
 
 
-def _cuda_devices() -> list[dict[str, Any]]:
+def _cuda_devices() -> list[dict[str, object]]:
     if not torch.cuda.is_available():
         return []
     return [_cuda_device(index) for index in range(torch.cuda.device_count())]
 
 
-def _cuda_device(index: int) -> dict[str, Any]:
+def _cuda_device(index: int) -> dict[str, object]:
     properties = torch.cuda.get_device_properties(index)
     return {
         "name": properties.name,
@@ -57,7 +56,7 @@ def _cuda_device(index: int) -> dict[str, Any]:
     }
 
 
-def _mps_devices() -> list[dict[str, Any]]:
+def _mps_devices() -> list[dict[str, object]]:
     if not torch.backends.mps.is_available():
         return []
     # This GPU has no name of its own: it is part of the chip and shares its memory.
@@ -67,7 +66,7 @@ def _mps_devices() -> list[dict[str, Any]]:
 def cpu_bf16() -> bool:
     """Whether this CPU multiplies bf16 in hardware (AMX, AVX512-BF16, or FEAT_BF16 on Arm) instead of emulating it."""
     # Only some versions of torch report these features; those for Intel and AMD are always reported.
-    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     named = any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16"))
     return bool(named or torch.cpu._is_avx512_bf16_supported())
 

@@ -23,7 +23,7 @@ from sysbench.lab.workload.inputs import vocabulary_size
 from sysbench.lab.workload.own import own_workload
 from sysbench.lab.workload.workload import Workload, built_in_workload
 from sysbench.spec.knobs import NONE
-from sysbench.spec.model import PHASES_OF, ModelCell, Phase
+from sysbench.spec.model import COMPILE_MODES, PHASES_OF, ModelCell, Phase
 from sysbench.spec.ranks import layout
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ class TrainingStep:
         self._is_among_ranks = mesh is not None and cell.strategy is not None
         if mesh is not None and cell.strategy is not None:
             self.model = distributed(self.model, cell, mesh)
-        self._run_model: Callable[..., Any] = torch.compile(self.model) if cell.execution == "compiled" else self.model
+        self._run_model: Callable[..., Any] = self.model
+        if cell.is_compiled:
+            self._run_model = torch.compile(self.model, mode=COMPILE_MODES[cell.execution])
         self._gradients = torch.no_grad() if cell.mode == "inference" else torch.enable_grad()
         self._autocast = _autocast(cell, device)
         own = self.work.own
@@ -182,6 +184,8 @@ class TrainingStep:
 
     def _forward(self, number: int) -> None:
         batch = self.work.batches[number]
+        if self.cell.uses_cuda_graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # the graphs may overwrite what the last step has returned
         with (
             named("forward"),
             self._gradients,
@@ -262,6 +266,6 @@ def _no_user_code(action: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _autocast(cell: ModelCell, device: torch.device) -> AbstractContextManager[Any]:
+def _autocast(cell: ModelCell, device: torch.device) -> AbstractContextManager[object]:
     dtype = AUTOCAST_DTYPES.get(cell.precision)
     return torch.autocast(device.type, dtype) if dtype else nullcontext()

@@ -15,7 +15,7 @@ from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsProbe, Threa
 from sysbench.log.outcomes import Caution
 from sysbench.spec.cell import RunCell
 from sysbench.spec.knobs import modelled_parts
-from sysbench.spec.model import ModelCell, Sync
+from sysbench.spec.model import Execution, ModelCell, Sync
 
 WIDE_INTERVAL = 0.05
 """A 95 % interval wider than this share of the median does not support a comparison of a few percent."""
@@ -127,7 +127,7 @@ def precision_of_the_median(wall: statistics.Stream, until: float | None, max_st
         )
 
 
-def launch_bound(seen: CellEvents) -> Iterator[Caution]:
+def launch_bound(seen: CellEvents, execution: Execution = "eager") -> Iterator[Caution]:
     """Warn if forward or backward is launch-bound: the device finishes as soon as the host has launched its kernels."""
     if seen.started is None or seen.started.device.type != "cuda":
         return
@@ -137,13 +137,14 @@ def launch_bound(seen: CellEvents) -> Iterator[Caution]:
             code="launch-bound",
             message=f"{' and '.join(phases)} {'is' if len(phases) == 1 else 'are'} launch-bound: the device "
             "finishes as soon as the host has launched its kernels",
-            remedy=more_work_a_launch(compiled=seen.compiled is not None),
+            remedy=more_work_a_launch(execution),
         )
 
 
-def more_work_a_launch(*, compiled: bool) -> str:
+def more_work_a_launch(execution: Execution) -> str:
     """Return the remedy for a step that waits for its host."""
-    return f"use {'' if compiled else '--compile, '}a larger --batch{'' if compiled else ','} or a longer --ctx"
+    faster = {"eager": "--compile", "compiled": "--execution compiled-graphs"}.get(execution)
+    return f"use {faster}, a larger --batch, or a longer --ctx" if faster else "use a larger --batch or a longer --ctx"
 
 
 def _is_launch_bound(seen: CellEvents, phase: str) -> bool:
@@ -216,12 +217,19 @@ def precision_overridden(precision: str, seen: CellEvents) -> Iterator[Caution]:
 
 
 def compilation(seen: CellEvents) -> Iterator[Caution]:
-    """Warn if torch.compile ran part of the model eagerly."""
+    """Warn if torch.compile ran part of the model eagerly, or without the CUDA graphs that the cell asks for."""
     if seen.compiled is not None and seen.compiled.fell_back:
         yield Caution(
             code="compile-fell-back",
             message=f"torch.compile gave up on part of the model and ran it eagerly: {seen.compiled.detail}",
             remedy="this is not a compiled measurement; compare it with --execution eager",
+        )
+    on_cuda = seen.started is not None and seen.started.device.type == "cuda"
+    if on_cuda and seen.compiled is not None and (skipped := seen.compiled.graphs_skipped):
+        yield Caution(
+            code="graphs-skipped",
+            message=f"torch.compile recorded no CUDA graph for {skipped} compiled part{'' if skipped == 1 else 's'}",
+            remedy="TORCH_LOGS=cudagraphs says why; without graphs, this is --execution compiled",
         )
 
 

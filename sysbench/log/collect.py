@@ -244,7 +244,7 @@ def run_fields(run: Run) -> dict[str, Any]:
     }
 
 
-def cell_fields(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
+def cell_fields(cell: RunCell, seen: CellEvents) -> dict[str, object]:
     """Return all fields of a CellRecord except its cautions."""
     return {
         "key": seen.started.cell if seen.started else cell.key,
@@ -256,7 +256,7 @@ def cell_fields(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
     }
 
 
-def outcome_fields(seen: CellEvents) -> dict[str, Any]:
+def outcome_fields(seen: CellEvents) -> dict[str, object]:
     """Return the outcome of a cell with its reason; a cell whose end is not in the log is `unfinished` or `not run`."""
     if seen.finished is not None:
         return seen.finished.fields_of(CellOutcome)
@@ -266,7 +266,7 @@ def outcome_fields(seen: CellEvents) -> dict[str, Any]:
     return {"outcome": "not run", "detail": None, "reason": None}
 
 
-def peak_record(seen: CellEvents, **computed: Any) -> PeakRecord:
+def peak_record(seen: CellEvents, **computed: object) -> PeakRecord:
     """Return the memory peaks of a cell; `computed` ones replace those of the event."""
     measured = seen.memory.fields_of(PeakRecord) if seen.memory else {}
     return PeakRecord(**{**measured, "device_used_peak_bytes": seen.device_used_peak_bytes, **computed})

@@ -45,7 +45,7 @@ from sysbench.spec.quantities import (
 from sysbench.spec.validation import first_error
 
 
-def _check_command(fields: dict[str, Any]) -> dict[str, Any]:
+def _check_command(fields: dict[str, object]) -> dict[str, object]:
     try:
         spec_of(fields)
     except ValidationError as error:
@@ -379,7 +379,7 @@ class RecomputationCounted(Event):
 
 
 class Compiled(Event):
-    """torch.compile has run; `compile_s` is the time of the first step, which includes compilation."""
+    """torch.compile has run; `compile_s` is the time of the first steps, which include compilation."""
 
     event: Literal["compiled"] = "compiled"
     cell: str
@@ -388,6 +388,8 @@ class Compiled(Event):
     graph_breaks: Count
     fell_back: bool
     """Dynamo could not compile some frame and runs it eagerly."""
+    graphs_skipped: Count = Field(default=0, exclude_if=lambda value: value == 0)
+    """Number of compiled parts without a CUDA graph, although the cell asks for graphs."""
     detail: str | None = None
 
 
@@ -528,7 +530,7 @@ class CellFinished(CellOutcome, Event):
     traceback: str | None = None
 
 
-def _decode_nested(value: Any) -> Any:
+def _decode_nested(value: object) -> object:
     if not isinstance(value, dict):
         return value
     kind = EVENTS.get(str(value.get("event")))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic
 
 from pydantic import ConfigDict, Field, SerializeAsAny
+from typing_extensions import TypeVar
 
 from sysbench.log.events import (
     CellOutcome,
@@ -118,7 +119,7 @@ class CellRecord(CellOutcome, CellIdentity):
 
     @property
     def device_name(self) -> str | None:
-        """Name of the device that the results are for: a real one, or a simulated GPU; None if unknown."""
+        """Name of the device that the cell ran on; None if it never started."""
         return self.device.name if self.device else None
 
     @property
@@ -186,9 +187,10 @@ class EnvironmentRecord(Frozen):
 
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
+CellsOf = TypeVar("CellsOf", bound=CellRecord, covariant=True, default=CellRecord)
 
 
-class RunRecord(RunIdentity, Generic[AnyCell]):
+class RunRecord(RunIdentity, Generic[CellsOf]):
     """The record of a run of any command."""
 
     started_at: Moment
@@ -197,7 +199,17 @@ class RunRecord(RunIdentity, Generic[AnyCell]):
     environment: EnvironmentRecord
     damaged_lines: list[int] = Field(default_factory=list, exclude_if=lambda value: not value)
     """Numbers of the log's lines that are no events; cells to which they belong are unfinished."""
-    cells: list[AnyCell]
+    cells: list[CellsOf]
+
+
+AnyRecord = TypeVar("AnyRecord", bound=RunRecord)
+
+
+def typed(record: RunRecord, kind: type[AnyRecord]) -> AnyRecord:
+    """Return the record of a command whose class is known; raises TypeError for a record of another command."""
+    if not isinstance(record, kind):
+        raise TypeError(f"{type(record).__name__} is no {kind.__name__}")
+    return record
 
 
 def build() -> None:

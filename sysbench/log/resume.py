@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from sysbench.errors import LogError, UsageError
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, RunStarted, ThreadsProbed, WorkerReady
@@ -114,7 +113,7 @@ def _device_title(device: DeviceInfo) -> str:
     return f"{device.name} ({device.uuid})" if device.uuid else device.name
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

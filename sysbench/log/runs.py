@@ -146,7 +146,7 @@ def _experiments(directory: Path) -> list[_Entry]:
     return sorted((_Entry(path.name, (path,)) for path in paths), key=lambda entry: entry.order)
 
 
-def load(path: Path) -> RunRecord[Any]:
+def load(path: Path) -> RunRecord:
     """Read the record of a run of any command, or compute it from the log.
 
     A log of a run that was killed is read up to its last complete line. Raises LogError if the file cannot be read, has
@@ -309,7 +309,7 @@ def _of_kind(paths: Iterable[Path], kind: str | None) -> list[Path]:
     return [path for path in paths if kind is None or kind_at(path) == kind]
 
 
-def _fold_log(path: Path) -> RunRecord[Any]:
+def _fold_log(path: Path) -> RunRecord:
     beginning = next(log.read(path), None)
     if not isinstance(beginning, RunStarted):
         raise LogError(f"{path} does not start with the start event of a run")
@@ -335,7 +335,7 @@ def _upgrade(path: Path, content: bytes) -> bytes:
     return json.dumps(upgrades.upgrade(top, schema, upgrades.RECORD)).encode()
 
 
-def _parse_record(path: Path, content: bytes) -> RunRecord[Any]:
+def _parse_record(path: Path, content: bytes) -> RunRecord:
     found = _TOP_KIND.search(content, 0, _BEGINNING_BYTES)
     model = _record_class(found[1].decode()) if found else _model_of(content)
     if model is None:
@@ -350,11 +350,11 @@ def _parse_record(path: Path, content: bytes) -> RunRecord[Any]:
     return record
 
 
-def _record_class(kind: str) -> type[RunRecord[Any]] | None:
+def _record_class(kind: str) -> type[RunRecord] | None:
     return command_of(kind).record_class if kind in kinds() else None
 
 
-def _model_of(content: bytes) -> type[RunRecord[Any]] | None:
+def _model_of(content: bytes) -> type[RunRecord] | None:
     """Return the class of a record in which `kind` is not one of the first fields; None if the kind is unknown."""
     try:
         top = json.loads(content)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, distributed
 from torch._C._distributed_c10d import _resolve_process_group
 
+from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.workload.workload import flops
 from sysbench.predict.trace import Dtype, HostWork, Kernel, Kind
@@ -89,9 +90,9 @@ _TENSORS_PER_LAUNCH = {
 class Call:
     """A call of one operator on the simulated device."""
 
-    func: Any
-    args: tuple[Any, ...]
-    options: Mapping[str, Any]
+    func: Operator
+    args: Arguments
+    options: Options
     result: Any
 
     @cached_property

@@ -78,7 +78,7 @@ class SimulatedStep:
         yield from self.recording.model_events(self.cell.key)
         yield from self.recording.recomputation_events(self.cell.key)
         _, verdict = self.memory
-        if not verdict.fits and self.cell.execution == "compiled":
+        if not verdict.fits and self.cell.is_compiled:
             raise UnavailableError(
                 f"the eager step does not fit on {self._gpu.title}, by {units.size(-verdict.margin_bytes)}; "
                 "the memory that compiling saves is only known after a run"

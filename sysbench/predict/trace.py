@@ -94,7 +94,7 @@ class PhaseTrace:
     modules: Positions
     """(operators,) Positions in `Trace.modules`."""
     replayed: bool = False
-    """Whether the whole phase is one CUDA graph, which the host launches only once."""
+    """Whether the whole phase is one CUDA graph, for which the host issues one operator and one launch."""
     streams: Positions | None = None
     """(launches,) The stream of each launch; None if all are on the same stream."""
     waits: tuple[tuple[int, int], ...] = ()
@@ -111,6 +111,9 @@ class PhaseTrace:
 
         The shape is (kinds of host work + 1, operators).
         """
+        if self.replayed:
+            graph = [float(work in ("operator", "launch")) for work in (*HOST_WORK, "launch")]
+            return np.repeat(np.array(graph)[:, None], len(self.host), axis=1)
         each = [self.host == work for work in range(len(HOST_WORK))]
         return np.cumsum([*each, self.launches], axis=1, dtype=np.float64)
 
@@ -164,6 +167,13 @@ class Trace:
         """Return a trace with only these phases."""
         wanted = set(phases)
         return replace(self, phases=tuple(each for each in self.phases if each.name in wanted))
+
+    def with_graphs(self, phases: Iterable[str]) -> Trace:
+        """Return a copy of the trace in which each of these phases is one CUDA graph."""
+        graphs = set(phases)
+        return replace(
+            self, phases=tuple(replace(each, replayed=True) if each.name in graphs else each for each in self.phases)
+        )
 
     def with_tf32(self) -> Trace:
         """Return a copy of the trace in which fp32 matrix products may use tf32."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from sysbench.errors import UnavailableError
+from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.predict.fusing import COMPILED_PHASES, Flow, fuse
 from sysbench.predict.operators import Call, attention, bytes_touched
 from sysbench.predict.trace import HostWork, Kernel, Stage, Trace, TraceWriter
@@ -63,7 +63,9 @@ class Tracer:
                     _stage(recorder), "operator", (kernel,), recorder.module, f"{kernel.name}_attention"
                 )
 
-    def add_operator(self, recorder: Recorder, func: Any, args: Any, options: Mapping[str, Any], result: Any) -> None:
+    def add_operator(
+        self, recorder: Recorder, func: Operator, args: Arguments, options: Options, result: object
+    ) -> None:
         """Add an operator that has just run."""
         if recorder.step != self._step:
             return
@@ -91,7 +93,7 @@ class Tracer:
             self._writer.add_operator(stage, work)
 
     def _work_and_kernels(
-        self, device: Device, func: Any, args: Any, options: Mapping[str, Any], result: Any
+        self, device: Device, func: Operator, args: Arguments, options: Options, result: object
     ) -> tuple[tuple[HostWork, ...], tuple[Kernel, ...]]:
         """Return the host work and the kernels of an operator; cached, because layers repeat the same calls."""
         call_key = device.call_key if isinstance(device, SimulatedDevice) else None
@@ -170,7 +172,7 @@ class _TracedDevice(SimulatedDevice):
         super().__init__(observer)
         self._recorder, self._tracer = observer, tracer
 
-    def run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         result = super().run(func, args, kwargs)
         self._tracer.add_operator(self._recorder, func, args, kwargs, result)
         return result
@@ -199,11 +201,18 @@ def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Tra
     generation lacks.
     """
     refuse_unsupported(cell, gpu)
-    tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, compiled=cell.execution == "compiled")
+    if cell.is_compiled and cell.optimizer_in_backward == "on":
+        raise UnavailableError(
+            "compiled steps with --optimizer-in-backward cannot be predicted, only measured: updates run between "
+            "compiled code. Nearest: --execution eager"
+        )
+    tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, compiled=cell.is_compiled)
     eager = cell.model_copy(update={"execution": "eager"})
     with reporting_launches(tracer.add_kernel):
         recording = record(
             eager, cell.mode, Platform.of(gpu), origins=with_modules, parts=with_modules, device=tracer.device
         )
     written = tracer.trace().with_phases(cell.phases)
+    if cell.uses_cuda_graphs:
+        written = written.with_graphs(COMPILED_PHASES)
     return written.with_tf32() if cell.precision == "tf32" else written, recording

@@ -40,8 +40,8 @@ class Issued:
         issued_s = [operator_ends_s[:, :0]]
         for phase in self.phases:
             suffix = "_backward" if phase.name == "backward" else ""
-            launch_s = np.zeros_like(host["launch"]) if phase.replayed else host["launch"]
-            rates_s = [host[f"operator{suffix}"], host[f"view{suffix}"], host["scalar"], launch_s]  # type: ignore[index]
+            names = (f"operator{suffix}", f"view{suffix}", "scalar", "launch")
+            rates_s = [host[name] for name in names]  # type: ignore[index]
             issued_s.append(operator_ends_s + np.stack(rates_s, axis=1) @ phase.issued)
             if len(phase.host):
                 operator_ends_s = issued_s[-1][:, -1:]

@@ -93,10 +93,10 @@ class Each:
     placeholder: str
     columns: tuple[Field | Each, ...]
     values: Sequence[Any] | Callable[[Any], Sequence[Any]]
-    possible_values: str | Sequence[Any] = ""
+    possible_values: str | Sequence[object] = ""
     format_value: Callable[[Any], Any] = str
 
-    def resolve_possible_values(self, axis_values: AxisValues) -> Sequence[Any]:
+    def resolve_possible_values(self, axis_values: AxisValues) -> Sequence[object]:
         """Return the values that are possible before the run."""
         possible_values = self.possible_values or (self.placeholder if callable(self.values) else self.values)
         return axis_values.get(possible_values, ()) if isinstance(possible_values, str) else possible_values
@@ -127,7 +127,7 @@ class Leading:
     cells_of: Callable[[Any], Iterable[Any]] | None = None
     is_excluded: Callable[[Any], bool] | None = None
 
-    def excludes(self, row: Any, subject: Subject) -> bool:
+    def excludes(self, row: object, subject: Subject) -> bool:
         """Whether cautions exclude a cell of this row from findings about a subject."""
         if self.is_excluded is not None:
             return self.is_excluded(row)
@@ -186,7 +186,7 @@ class _BoundField:
     field: Field
     values: tuple[Any, ...]
     keys: Mapping[str, Any]
-    words: Mapping[str, Any]
+    words: Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -309,10 +309,10 @@ class DeclaredTable:
 
 def _expand(
     columns: Iterable[Field | Each],
-    values_of: Callable[[Each], Sequence[Any]],
-    values: tuple[Any, ...] = (),
-    keys: Mapping[str, Any] | None = None,
-    words: Mapping[str, Any] | None = None,
+    values_of: Callable[[Each], Sequence[object]],
+    values: tuple[object, ...] = (),
+    keys: Mapping[str, object] | None = None,
+    words: Mapping[str, object] | None = None,
 ) -> Iterator[_BoundField]:
     for column in columns:
         if isinstance(column, Field):
@@ -324,7 +324,7 @@ def _expand(
             yield from _expand(column.columns, values_of, (*values, value), bound, said)
 
 
-def _column(bound: _BoundField, words: Mapping[str, Any], importance: int, note: str) -> Column:
+def _column(bound: _BoundField, words: Mapping[str, object], importance: int, note: str) -> Column:
     declared = bound.field
     key = declared.key.format(**{**words, **bound.keys})
     return Column(

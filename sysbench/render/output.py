@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -31,7 +30,7 @@ _UNBOUNDED = 100_000
 """Width in cells that no table exceeds."""
 
 
-def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
+def sheet(record: RunRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return a record's sheet with the tables called `names`, or with the default tables.
 
     `selection` restricts a profile to a part. Raises UsageError for a table or a part that does not exist, or for which
@@ -47,7 +46,7 @@ def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selectio
     return replace(content, remarks=(*others, *findings, *notes))
 
 
-def without_headlines(record: RunRecord[Any], names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
+def without_headlines(record: RunRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return a record's sheet without findings, for reports, which show them elsewhere."""
     made: Sheet = command_of(record.kind).part("sheet")(record, names, selection)
     threads = fewer_threads(record.environment.threads_probe, record.kind)
@@ -59,7 +58,7 @@ def without_headlines(record: RunRecord[Any], names: Iterable[str] = (), selecti
     return replace(made, remarks=tuple(remarks))
 
 
-def nonempty_tables(record: RunRecord[Any], names: Iterable[str], selection: Selection | None = None) -> list[Table]:
+def nonempty_tables(record: RunRecord, names: Iterable[str], selection: Selection | None = None) -> list[Table]:
     """Return the tables called `names`, without those for which the record has no data."""
     command = command_of(record.kind)
     if command.build_tables:
@@ -85,7 +84,7 @@ def show_sheet(
 
 
 def show(
-    record: RunRecord[Any],
+    record: RunRecord,
     console: Console,
     form: Format = "terminal",
     tables: Iterable[str] = (),

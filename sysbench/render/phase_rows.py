@@ -81,7 +81,7 @@ def cautions(row: Any) -> str:
     return " ".join(caution.code for caution in row[0].cautions)
 
 
-def _without_none(annotation: Any) -> Any:
+def _without_none(annotation: object) -> object:
     kind = get_args(annotation)[0] if NoneType in get_args(annotation) else annotation
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 

@@ -80,6 +80,18 @@ def printable(text: str, max_characters: int = 110) -> str:
     return clean if len(clean) <= max_characters else f"{clean[: max_characters - 1]}…"
 
 
+DARK_TEXT: Final = "#1b1f24"
+"""Colour of text on light surfaces, which stay light in a dark theme too."""
+
+
+def text_colour_on(colour: str) -> str:
+    """Return the text colour, dark or white, that has more contrast with `colour`, by relative luminance (WCAG 2.2)."""
+    channels = [int(colour[position : position + 2], 16) / 255 for position in (1, 3, 5)]
+    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return DARK_TEXT if luminance > 0.22 else "#ffffff"
+
+
 GRID: Final = "#e3e3e3"
 WIDTH_IN: Final = 7.2
 """Width of the text on a page."""
@@ -196,7 +208,7 @@ def draw_heading(figure: Figure, heading: Heading) -> None:
         figure.text(right, 1 - top / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right")
 
 
-def draw_legend(figure: Figure, *rows: Sequence[Any]) -> None:
+def draw_legend(figure: Figure, *rows: Sequence[object]) -> None:
     """Draw the legend at the bottom, one line for each row of handles."""
     _, height = figure.get_size_inches()
     filled = [row for row in rows if row]
@@ -347,7 +359,7 @@ class BarPanel:
         return max((bar.height for bar in self.bars), default=0.0)
 
 
-def series_handles(names: Sequence[str]) -> list[Any]:
+def series_handles(names: Sequence[str]) -> list[object]:
     """Return legend entries for the hatches of several series; none for a single series."""
     from matplotlib.patches import Patch
 
@@ -412,7 +424,7 @@ class LineStyle:
 
     colour: str
     marker: str
-    dashes: Any = "-"
+    dashes: object = "-"
     """Line style as matplotlib accepts it."""
 
     @property

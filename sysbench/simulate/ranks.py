@@ -23,11 +23,12 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
+from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.strategies import mesh_of
 from sysbench.simulate.gpu import MIB
 from sysbench.simulate.ordered import OrderedEvent, OrderedStream
-from sysbench.simulate.tensors import DEVICE, Arguments, ObservedDevice, Operator, Options, SimulatedDevice, Wrappers
+from sysbench.simulate.tensors import DEVICE, ObservedDevice, SimulatedDevice, Wrappers
 from sysbench.spec.ranks import Strategy
 
 FIRST_BUCKET_BYTES = MIB
@@ -80,7 +81,9 @@ def sharding_on(device: ObservedDevice) -> Iterator[None]:
 class RealShards(Wrappers):
     """Handler for a real device: leaves wrapper tensors to torch, and observes the operators on their local tensors."""
 
-    def run(self, device: ObservedDevice, func: Operator, types: Any, args: Arguments, kwargs: Options) -> Any:
+    def run(
+        self, device: ObservedDevice, func: Operator, types: Iterable[type], args: Arguments, kwargs: Options
+    ) -> object:
         """Run the operator on `device`, unless it has wrapper tensors as arguments or torch's fake mode is active.
 
         Tensor parallelism computes the shapes of results in the fake mode, which allocates nothing.
@@ -91,11 +94,11 @@ class RealShards(Wrappers):
             return self.run_on_wrappers(device, func, args, kwargs)
         return device.run(func, args, kwargs)
 
-    def run_on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def run_on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Return NotImplemented, so that the wrapper tensors run the operator."""
         return NotImplemented
 
-    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Raise NotImplementedError: on real devices, torch runs the collectives."""
         raise NotImplementedError
 
@@ -108,7 +111,7 @@ class Shards(RealShards):
     arguments.
     """
 
-    def run_on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def run_on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Run an elementwise operator on the local shards if all arguments are sharded alike; else let torch run it."""
         sharded = [each for each in tensors_in([*args, *kwargs.values()]) if isinstance(each, DTensor)]
         if not sharded or not _is_elementwise(func) or not _have_same_sharding(sharded):
@@ -118,7 +121,7 @@ class Shards(RealShards):
         given = args[0] if isinstance(args[0], list | tuple) else sharded[:1]
         return _sharded(result, given)
 
-    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Return a completed work object, preceded by the output tensors if the operator returns them too."""
         work = FakeWork().boxed()
         return work if len(func._schema.returns) == 1 else (args[0], work)
@@ -138,13 +141,13 @@ def _have_same_sharding(sharded: Sequence[DTensor]) -> bool:
     )
 
 
-def _local(value: Any) -> Any:
+def _local(value: object) -> object:
     if isinstance(value, list | tuple):
         return type(value)(map(_local, value))
     return value._local_tensor if isinstance(value, DTensor) else value
 
 
-def _sharded(result: Any, given: Sequence[Any]) -> Any:
+def _sharded(result: Any, given: Sequence[Any]) -> object:
     """Wrap local results as DTensors, each sharded like the tensor at the same position of `given`."""
     if isinstance(result, list | tuple):
         return type(result)(_sharded(each, [like]) for each, like in zip(result, given, strict=True))
@@ -190,7 +193,7 @@ class BucketedReplica(nn.Module):
         for each in self._trainable:
             each.register_post_accumulate_grad_hook(self._complete)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> object:
         """Run the model, after a broadcast of rank 0's buffers.
 
         The broadcast is skipped if the previous forward pass ran inside `no_sync` or without gradients.

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from sysbench.errors import UnavailableError
 from sysbench.garbage import gc_paused
+from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.step import TrainingStep
-from sysbench.lab.workload.workload import Workload, adapted_facts_of, facts_of, flops
+from sysbench.lab.workload.workload import Workload, adapted_facts_of, facts_of, flops, has_flops
 from sysbench.log.events import (
     AdaptedModelBuilt,
     AdaptedModelFacts,
@@ -41,12 +42,9 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
 from sysbench.simulate.tensors import (
     DEVICE,
-    Arguments,
     DeviceObserver,
     KnownValues,
     ObservedDevice,
-    Operator,
-    Options,
     SimulatedDevice,
 )
 from sysbench.simulate.without_compiler import without_compiler
@@ -66,7 +64,7 @@ class RealDevice(ObservedDevice):
         super().__init__(observer)
         self._device = device
 
-    def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Run the operator, and report the new storages among its results."""
         self._observer.begins(func)
         result = func(*args, **kwargs)
@@ -267,7 +265,7 @@ def record(
     UnavailableError for cells that cannot be simulated, and for attention that the platform does not support.
     """
     _refuse_hidden_memory(cell)
-    if cell.execution == "compiled":
+    if cell.is_compiled:
         raise UnavailableError("a compiled step cannot be simulated: its tensors are only known after a run")
     # FlexAttention is part of the compiler, user code may use any part of it, tensor parallelism and peft use it too.
     compiling = cell.attention == "flex" or cell.own is not None or cell.strategy == "tp" or cell.lora > 0
@@ -449,7 +447,7 @@ class Recorder:
         """Return whether the operator may need scratch memory or a workspace of cuBLAS."""
         return func in MATRIX_PRODUCTS or func in self._platform.scratch
 
-    def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
+    def ends(self, func: Operator, arguments: Arguments, options: Options, result: object) -> None:
         """Record the scratch memory of the operator's kernel, and the workspaces of a matrix product."""
         scratch, workspaces = self._platform.scratch.get(func), self._platform.workspaces
         groups = scratch(*arguments) if scratch is not None else ()
@@ -567,9 +565,10 @@ class _StepRecorder(Recorder):
         """By the loss of a micro-batch: losses of its repetitions, which were recorded but not run, latest first."""
 
     def observes(self, func: Operator) -> bool:
-        return super().observes(func) or func.namespace in _COMMUNICATION_NAMESPACES or self._counts_flops
+        counts = self._counts_flops and has_flops(func)
+        return super().observes(func) or func.namespace in _COMMUNICATION_NAMESPACES or counts
 
-    def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
+    def ends(self, func: Operator, arguments: Arguments, options: Options, result: object) -> None:
         super().ends(func, arguments, options, result)
         if func.namespace in _COMMUNICATION_NAMESPACES:
             # An operator of FSDP2 writes parameters from a collective's buffer.

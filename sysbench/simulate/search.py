@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
+from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
@@ -20,16 +21,28 @@ MAX_RANKS = 4096
 """Upper limit of the search for ranks. With more ranks, the savings are within the uncertainty about a GPU's memory."""
 
 
+ROUNDING_BYTES = 64 * 2**20
+"""Allowance for rounding in the allocator, where two simulated peaks are compared."""
+
+
 @dataclass(frozen=True)
 class Largest:
     """The result of a search."""
 
     value: int
     """Largest value that fits, or the fewest ranks; 0 if nothing fits."""
+    safe: int
+    """Largest value, or fewest ranks, with a margin beyond the uncertainty of a simulation; 0 if there is none."""
     result: SimulatedMemory | None
-    """Simulation of that value, with stacks and modules; None if nothing fits."""
+    """Simulation of `value`, with stacks and modules; None if nothing fits."""
     beyond: SimulatedMemory | None
     """Simulation of the next value, which does not fit; None if every tried value fits."""
+    more_is_useless: bool = False
+    """Whether the search for ranks ended because more ranks cannot save what is missing."""
+
+
+Search = Generator[tuple[int, SimulatedMemory], None, Largest]
+"""Yields each tried value and its simulation; returns the result."""
 
 
 def find_largest(
@@ -39,55 +52,112 @@ def find_largest(
     protocol: Protocol = "train",
     settings: AllocatorSettings | None = None,
     at_most: int = MAX_VALUE,
-) -> Generator[tuple[int, SimulatedMemory], None, Largest]:
-    """Find the largest value of `axis` with which `cell` fits on `gpu`; yields each tried value and its simulation.
+) -> Search:
+    """Find the largest value of `axis` with which `cell` fits on `gpu`, and the largest one that fits for certain.
 
-    Starting from the cell's own value, the search doubles the value until the cell does not fit. The search then
-    narrows the interval, alternately by interpolation and by bisection, with at most 2 · log2(`at_most`) simulations in
-    total. Raises the same errors as `simulate`.
+    Starting from the cell's own value, the search doubles the value until the cell does not fit, and then narrows the
+    interval. If the largest value fits only within the uncertainty, a second search is for the margin that is larger.
+    Each takes at most 2 · log2(`at_most`) simulations. Raises the same errors as `simulate`.
     """
     tried: dict[int, SimulatedMemory] = {}
-    fits, fails = 0, at_most + 1
-    value, interpolate = min(at_most, max(1, getattr(cell, axis))), True
-    while fails - fits > 1:
+
+    def simulate_value(value: int) -> SimulatedMemory:
         tried[value] = simulate(cell.model_copy(update={axis: value}), protocol, gpu, settings, origins=False)
-        yield value, tried[value]
+        return tried[value]
+
+    fits, fails = 0, at_most + 1
+    value = min(at_most, max(1, getattr(cell, axis)))
+    while fits < at_most < fails:
+        yield value, simulate_value(value)
         if tried[value].verdict.fits:
-            fits = value
+            fits, value = value, min(at_most, 2 * value)
         else:
             fails = value
-        if fails > at_most:
-            value = min(at_most, 2 * value)
-            continue
-        value = (fits + fails) // 2
-        if interpolate and fits:
-            # Interpolate the value at which the margin would reach zero.
-            left_bytes, missing_bytes = tried[fits].verdict.margin_bytes, tried[fails].verdict.margin_bytes
-            share = left_bytes / max(1, left_bytes - missing_bytes)
-            value = min(fails - 1, max(fits + 1, fits + int(share * (fails - fits))))
-        interpolate = not interpolate
+    fits = yield from _narrow(tried, fits, fails, 0, simulate_value)
+    uncertain_bytes = _uncertain_bytes(gpu)
+    safe = max((value for value, each in tried.items() if _leaves(each, uncertain_bytes)), default=0)
+    if safe < fits:
+        unsafe = min(value for value in tried if value > safe)
+        safe = yield from _narrow(tried, safe, unsafe, uncertain_bytes, simulate_value)
     result = simulate(cell.model_copy(update={axis: fits}), protocol, gpu, settings) if fits else None
-    return Largest(fits, result, tried.get(fails))
+    return Largest(fits, safe, result, tried.get(fits + 1))
+
+
+def _uncertain_bytes(gpu: Gpu) -> int:
+    return round(MARGIN_UNCERTAINTY_SHARE * gpu.memory_bytes)
+
+
+def _leaves(simulated: SimulatedMemory, margin_bytes: int) -> bool:
+    return simulated.verdict.fits and simulated.verdict.margin_bytes >= margin_bytes
+
+
+def _narrow(
+    tried: dict[int, SimulatedMemory],
+    low: int,
+    high: int,
+    margin_bytes: int,
+    simulate_value: Callable[[int], SimulatedMemory],
+) -> Generator[tuple[int, SimulatedMemory], None, int]:
+    """Return the largest value that leaves `margin_bytes`: at least `low` (0 if none is known), and less than `high`.
+
+    Tries values between the two, alternately by interpolation and by bisection.
+    """
+    interpolate = True
+    while high - low > 1:
+        value = (low + high) // 2
+        if interpolate and low:
+            # Interpolate the value at which the margin would reach `margin_bytes`.
+            left_bytes, missing_bytes = (tried[end].verdict.margin_bytes - margin_bytes for end in (low, high))
+            share = left_bytes / max(1, left_bytes - missing_bytes)
+            value = min(high - 1, max(low + 1, low + int(share * (high - low))))
+        interpolate = not interpolate
+        yield value, simulate_value(value)
+        if _leaves(tried[value], margin_bytes):
+            low = value
+        else:
+            high = value
+    return low
 
 
 def find_fewest_ranks(
     cell: ModelCell, gpu: Gpu, protocol: Protocol = "train", settings: AllocatorSettings | None = None
-) -> Generator[tuple[int, SimulatedMemory], None, Largest]:
-    """Find the fewest ranks, 1 or a power of two, with which `cell` fits on GPUs like `gpu`.
+) -> Search:
+    """Find the fewest ranks, 1 or a power of two, with which `cell` fits on GPUs like `gpu`, and fits for certain.
 
-    Yields each tried number and its simulation. Numbers that the strategy does not allow are skipped, such as those
-    that do not divide the number of heads. A single rank is not sharded. If the cell has a `param_dtype`, a single rank
-    still uses FSDP2, which computes in that dtype. Raises the same errors as `simulate`.
+    Numbers that the strategy does not allow are skipped, such as those that do not divide the number of heads. A single
+    rank is not sharded. If the cell has a `param_dtype`, a single rank still uses FSDP2, which computes in that dtype.
+    The search ends where more ranks cannot save what is missing. Raises the same errors as `simulate`.
     """
     single_rank = {"strategy": "fsdp2" if cell.param_dtype is not None else None, "reshard": None, "no_sync": None}
-    beyond: SimulatedMemory | None = None
+    tried: dict[int, SimulatedMemory] = {}
+    value, is_useless = 0, False
     for ranks in (1 << power for power in range(MAX_RANKS.bit_length())):
         sharded = cell.model_copy(update={"ranks": ranks, **(single_rank if ranks == 1 else {})})
         if layout_problem(sharded) is not None:
             continue
-        tried = simulate(sharded, protocol, gpu, settings, origins=False)
-        yield ranks, tried
-        if tried.verdict.fits:
-            return Largest(ranks, simulate(sharded, protocol, gpu, settings), beyond)
-        beyond = tried
-    return Largest(0, None, beyond)
+        tried[ranks] = simulate(sharded, protocol, gpu, settings, origins=False)
+        yield ranks, tried[ranks]
+        value = value or (ranks if tried[ranks].verdict.fits else 0)
+        if _leaves(tried[ranks], _uncertain_bytes(gpu)):
+            break
+        is_useless = _are_more_ranks_useless(tried, _uncertain_bytes(gpu) if value else 0)
+        if is_useless:
+            break
+    safe = next((ranks for ranks, each in tried.items() if _leaves(each, _uncertain_bytes(gpu))), 0)
+    result = simulate(tried[value].recording.cell, protocol, gpu, settings) if value else None
+    beyond = max((ranks for ranks, each in tried.items() if not each.verdict.fits), default=None)
+    return Largest(value, safe, result, tried[beyond] if beyond else None, more_is_useless=is_useless and not value)
+
+
+def _are_more_ranks_useless(tried: dict[int, SimulatedMemory], margin_bytes: int) -> bool:
+    """Return whether not even infinitely many ranks would leave this margin.
+
+    What each rank needs is the highest of several phases, each with a part that is divided among the ranks: a convex
+    function of 1 / ranks. So all further doublings together save at most as much as the last one saved. A single rank
+    is not sharded, so what two ranks save says nothing about four.
+    """
+    sharded = [each.verdict.margin_bytes for ranks, each in tried.items() if ranks > 1]
+    if len(sharded) < 2:
+        return False
+    saved_bytes = max(0, sharded[-1] - sharded[-2])
+    return sharded[-1] + saved_bytes + ROUNDING_BYTES < margin_bytes

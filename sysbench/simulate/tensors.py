@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import wraps
 from pathlib import Path
@@ -30,7 +30,8 @@ from torch._C import _DisableTorchDispatch as _below_python
 from torch.utils._device import _device_constructors
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.memory.accounting import DispatchMode, StorageWatch, tensors_in
+from sysbench.lab.dispatch import Arguments, DispatchMode, Handler, Operator, Options
+from sysbench.lab.memory.accounting import StorageWatch, tensors_in
 from sysbench.package import DIRECTORY
 from sysbench.simulate.followed import installed_torch
 
@@ -44,11 +45,6 @@ _aten = torch.ops.aten
 _TORCH = str(Path(torch.__file__).parent)
 _SYSBENCH = str(DIRECTORY)
 _MAY_READ_VALUES = (str(Path(_TORCH, "optim")), str(Path(_TORCH, "amp")), str(Path(_SYSBENCH, "lab")))
-
-Operator = Any
-"""A torch._ops.OpOverload, such as `torch.ops.aten.bmm.default`."""
-Arguments = tuple[Any, ...]
-Options = Mapping[str, Any]
 
 
 class SimulatedTensor(Tensor):
@@ -68,26 +64,26 @@ class SimulatedTensor(Tensor):
     def __repr__(self) -> str:  # type: ignore[override]
         return f"SimulatedTensor({list(self.shape)}, dtype={self.dtype})"
 
-    def tolist(self) -> Any:
+    def tolist(self) -> list[Any]:
         """Return the values as a list. Raises UnavailableError if user code reads unknown values."""
         return self.cpu().tolist()
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Any) -> Tensor:
         """Return the indexed part. torch would make a list of indices a tensor on `meta`, without values."""
         return super().__getitem__(_with_index_tensors(index))
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: Any, value: Tensor | float) -> None:
         """Change the indexed part."""
         super().__setitem__(_with_index_tensors(index), value)
 
-    def new_tensor(self, data: Any, **options: Any) -> Tensor:  # type: ignore[override]
+    def new_tensor(self, data: object, **options: Any) -> Tensor:  # type: ignore[override]
         """Return `data` as a tensor of this dtype on `DEVICE`, unless `options` has others."""
         return torch.tensor(data, **{"dtype": self.dtype, "device": DEVICE, **options})
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+        cls, func: object, types: object, args: object = (), kwargs: object = None
+    ) -> object:
         """Raise RuntimeError: torch calls this method only if no SimulatedDevice is active."""
         raise RuntimeError(f"{func} was called outside the SimulatedDevice of its arguments")
 
@@ -103,7 +99,7 @@ class _NewTensor(NamedTuple):
 class _NewTensors(NamedTuple):
     """Cached result: a list or tuple of new tensors and other values."""
 
-    parts: tuple[Any, ...]
+    parts: tuple[object, ...]
     kind: type
 
 
@@ -135,7 +131,7 @@ class DeviceObserver(Protocol):
         """Return whether a simulated device must call `ends` for this operator; called once per operator."""
         ...
 
-    def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
+    def ends(self, func: Operator, arguments: Arguments, options: Options, result: object) -> None:
         """Called after an operator has run, unless `observes` returned False for it."""
         ...
 
@@ -147,11 +143,13 @@ class DeviceObserver(Protocol):
 class Wrappers(Protocol):
     """Handler for operators on tensors that wrap others, such as DTensors."""
 
-    def run(self, device: ObservedDevice, func: Operator, types: Any, args: Arguments, kwargs: Options) -> Any:
+    def run(
+        self, device: ObservedDevice, func: Operator, types: Iterable[type], args: Arguments, kwargs: Options
+    ) -> object:
         """Run the operator on `device`, or return NotImplemented to let the wrapper tensors run it."""
         ...
 
-    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Return the result of a torch.distributed collective at once, without communication."""
         ...
 
@@ -168,13 +166,15 @@ class ObservedDevice(DispatchMode):
         self._arguments: Arguments = ()
         self._watch = StorageWatch(lambda size_bytes: observer.allocated(size_bytes, self._arguments), observer.freed)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Operator, types: Iterable[type], args: Arguments = (), kwargs: Options | None = None
+    ) -> object:
         """Run an operator, through `wrappers` if there are any. Raises the same errors as `run`."""
         if self.wrappers is not None:
             return self.wrappers.run(self, func, types, args, kwargs or {})
         return self.run(func, args, kwargs or {})
 
-    def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Run an operator on tensors of the device, and report the storages that it allocates."""
         raise NotImplementedError
 
@@ -214,7 +214,7 @@ def _on_device(create: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """
 
     @wraps(create)
-    def literal(*args: Any, **options: Any) -> Tensor:
+    def literal(*args: object, **options: Any) -> Tensor:
         made = create(*args, **options)
         device = next((each for each in args if isinstance(each, torch.device)), options.get("device"))
         on_device = torch.get_default_device() == DEVICE if device is None else torch.device(device) == DEVICE
@@ -231,7 +231,7 @@ class SimulatedDevice(ObservedDevice):
     def __init__(self, observer: DeviceObserver) -> None:
         super().__init__(observer)
         self._cache: dict[tuple[object, ...], _CachedResult] = {}
-        self._handlers: dict[Operator, tuple[Callable[[Operator, Arguments, Options], Any], bool]] = {}
+        self._handlers: dict[Operator, tuple[Handler, bool]] = {}
         self.call_key: object = None
         """Key of the last operator call: the same object for all equivalent calls; None if unknown."""
         self.values: KnownValues | None = None
@@ -250,7 +250,7 @@ class SimulatedDevice(ObservedDevice):
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave torch as it was."""
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         for name, create in self._literals.pop().items():
@@ -289,8 +289,8 @@ class SimulatedDevice(ObservedDevice):
     def repeat(self, times: int) -> None:
         """Update the state as if the latest micro-batch had run `times` more times."""
 
-    def _handler_for(self, func: Operator) -> Callable[[Operator, Arguments, Options], Any]:
-        by_name: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {
+    def _handler_for(self, func: Operator) -> Handler:
+        by_name: dict[Operator, Handler] = {
             _aten._local_scalar_dense.default: self._read,
             _aten._to_copy.default: self._convert,
             _aten.copy_.default: self._copy,
@@ -315,7 +315,7 @@ class SimulatedDevice(ObservedDevice):
             return self._change
         return self._compute_each if func._schema.name.startswith("aten::_foreach_") else self._compute
 
-    def _view(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _view(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle an operator whose results are views of its first argument."""
         if type(args[0]) is not SimulatedTensor:
             return func(*args, **kwargs)
@@ -344,10 +344,10 @@ class SimulatedDevice(ObservedDevice):
             self.call_key = self._cache[key] = _cacheable(result, args, kwargs)
         return self._watched(_as_simulated(result))
 
-    def _compute_each(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _compute_each(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         length = len(args[0])
 
-        def element(value: Any, index: int) -> Any:
+        def element(value: object, index: int) -> object:
             return [value[index]] if isinstance(value, list | tuple) and len(value) == length else value
 
         results = [
@@ -361,11 +361,11 @@ class SimulatedDevice(ObservedDevice):
         self.call_key = None  # the key of the last element does not identify this call
         return results
 
-    def _change(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _change(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle an operator without results: it would only change values, which simulated tensors do not have."""
         return None if extend_call_key([*args, *kwargs.values()], []) else func(*args, **kwargs)
 
-    def _read(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _read(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         if not _is_on_device(args[0]):
             return func(*args, **kwargs)
         return self._value(args[0], args[0].dtype).item()
@@ -378,7 +378,7 @@ class SimulatedDevice(ObservedDevice):
         _refuse_user_reads()
         return torch.zeros(tensor.shape, dtype=dtype)
 
-    def _convert(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _convert(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         source, device, dtype = args[0], kwargs.get("device"), kwargs.get("dtype")
         if not _is_on_device(source) or device is None or device == _META:
             return self._compute(func, args, kwargs)
@@ -389,13 +389,13 @@ class SimulatedDevice(ObservedDevice):
             return _as_simulated(_infer_shapes(_aten.alias.default, (source,), {}))
         return self._compute(func, args, {**kwargs, "device": _META})
 
-    def _copy(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _copy(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle `copy_`: a simulated target stays unchanged; copying a simulated source to the host gives zeros."""
         if _is_on_device(args[0]):
             return args[0]
         return args[0].zero_() if _is_on_device(args[1]) else func(*args, **kwargs)
 
-    def _multiply_groups(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _multiply_groups(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle grouped matrix products: torch's shape function supports only bf16, but its kernels support more."""
         a, b, *rest = args
         ends = rest[0] if rest else kwargs.get("offs")
@@ -406,7 +406,7 @@ class SimulatedDevice(ObservedDevice):
         self._arguments = args
         return self._watched(_as_simulated(torch.empty(*groups, a.shape[-2], b.shape[-1], dtype=a.dtype, device=_META)))
 
-    def _attend(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _attend(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle efficient attention, which allocates the state of the random generator first, or has it on the host.
 
         It is on the host before PyTorch 2.14, and where there is dropout.
@@ -420,14 +420,14 @@ class SimulatedDevice(ObservedDevice):
         state, results = (self._watched(_as_simulated(each)) for each in (state, [output, logsumexp]))
         return (*results, *state)
 
-    def _drop(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _drop(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle dropout, which allocates its mask first."""
         mask = self._compute(_aten.empty_like.default, args[:1], {"dtype": torch.bool})
         output = self._compute(_aten.empty_like.default, args[:1], {})
         self.call_key = None
         return output, mask
 
-    def _normalize(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _normalize(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle RMSNorm, for which PyTorch has a kernel on a GPU but no shape function."""
         source, shape = args[:2]
         kept = source.shape[: source.dim() - len(shape)]
@@ -436,7 +436,7 @@ class SimulatedDevice(ObservedDevice):
         scale = torch.empty((*kept, *(1 for _ in shape)), dtype=torch.float32, device=_META)
         return self._watched(_as_simulated((output, scale)))
 
-    def _normalize_backward(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _normalize_backward(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         _, source, _, _, weight, wanted = args
         self._arguments = args
         like = [
@@ -445,7 +445,7 @@ class SimulatedDevice(ObservedDevice):
         ]
         return self._watched(_as_simulated(tuple(like)))
 
-    def _recur(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _recur(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle cuDNN's recurrent layers, which keep a reserve for backward; torch's shape function leaves it empty.
 
         The reserve's size is an estimate: the gates, the states and the outputs of every layer and time step.
@@ -457,7 +457,7 @@ class SimulatedDevice(ObservedDevice):
         reserve = self._watched(_as_simulated(torch.empty(size_bytes, dtype=torch.uint8, device=_META)))
         return (*results, reserve, weights)
 
-    def _recur_backward(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _recur_backward(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         self._arguments = args
         source, weights, (state, cell) = args[0], args[1], args[4:6]
         like = [
@@ -467,7 +467,7 @@ class SimulatedDevice(ObservedDevice):
         gradients = self._watched(_as_simulated(like))
         return (*gradients[:3], gradients[3:])
 
-    def _find(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _find(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle `nonzero`, whose result has a row for each element of a mask that is known or assumed to be true."""
         if self.values is None or not _is_on_device(args[0]):
             return self._compute(func, args, kwargs)
@@ -478,19 +478,19 @@ class SimulatedDevice(ObservedDevice):
         self.values.assume_positions(found, args[0])
         return found
 
-    def _select(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _select(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle `masked_select`, which CUDA carries out as an index with a mask."""
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
         expand = _aten.expand.default
         source, mask = (each if each.shape == shape else self.run(expand, (each, shape), {}) for each in args)
         return self._index(_aten.index.Tensor, (source, [mask]), {})
 
-    def _index(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def _index(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle an index, in which CUDA replaces each mask by the positions of its true elements (expandTensors)."""
         source, indices, *values = args
         if self.values is None or not _is_on_device(source) or (values and _fills(values[0])):
             return self._compute(func, args, kwargs)
-        positions: list[Any] = []
+        positions: list[object] = []
         for each in indices:
             if each is None or each.dtype not in (torch.bool, torch.uint8):
                 positions.append(each)
@@ -499,7 +499,7 @@ class SimulatedDevice(ObservedDevice):
             positions += self.run(_aten.unbind.int, (found, 1), {}) if type(found) is SimulatedTensor else [each]
         return self._compute(func, (source, positions, *values), kwargs)
 
-    def _from_cache(self, cached: _CachedResult, args: Arguments) -> Any:
+    def _from_cache(self, cached: _CachedResult, args: Arguments) -> object:
         if type(cached) is _NewTensor:
             tensor = torch.empty_strided(cached.size, cached.stride, dtype=cached.dtype, device=_META)
             tensor = Tensor._make_subclass(SimulatedTensor, tensor)
@@ -510,7 +510,7 @@ class SimulatedDevice(ObservedDevice):
         assert isinstance(cached, _NewTensors)
         return cached.kind(self._from_cache(part, args) if type(part) is _NewTensor else part for part in cached.parts)
 
-    def _watched(self, result: Any) -> Any:
+    def _watched(self, result: object) -> Any:
         for tensor in tensors_in([result]):
             if _is_on_device(tensor):
                 self._watch.track(tensor)
@@ -558,7 +558,7 @@ def _is_accumulated_in_place(args: Arguments, kwargs: Options) -> bool:
     )
 
 
-def _with_index_tensors(index: Any) -> Any:
+def _with_index_tensors(index: object) -> Any:
     """Return an index whose lists of numbers are tensors on `DEVICE`, as CUDA makes them."""
     if isinstance(index, tuple):
         return tuple(map(_with_index_tensors, index))
@@ -606,13 +606,13 @@ def _infer_shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
         SimulatedTensor.inferring_shapes = False
 
 
-def _as_simulated(result: Any) -> Any:
+def _as_simulated(result: object) -> object:
     if isinstance(result, Tensor):
         return Tensor._make_subclass(SimulatedTensor, result) if type(result) is Tensor and result.is_meta else result
     return type(result)(map(_as_simulated, result)) if isinstance(result, list | tuple) else result
 
 
-def _cacheable(result: Any, args: Arguments, kwargs: Options) -> _CachedResult:
+def _cacheable(result: object, args: Arguments, kwargs: Options) -> _CachedResult:
     given = {tensor.untyped_storage()._cdata for tensor in tensors_in([*args, *kwargs.values()])}
     if isinstance(result, Tensor):
         position = next((position for position, value in enumerate(args) if value is result), None)
@@ -682,7 +682,7 @@ class KnownValues:
         values: Tensor | None = vars(tensor).get(_VALUES_ATTRIBUTE)
         return None if values is None or values.untyped_storage()._cdata in self._lost else values
 
-    def propagate(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    def propagate(self, func: Operator, args: Arguments, kwargs: Options, result: object) -> None:
         """Compute the values of an operator's `result` if the values of all simulated arguments are known."""
         arguments = list(_simulated([*args, *kwargs.values()]))
         if not arguments and next(_simulated([result]), None) is None:
@@ -712,7 +712,7 @@ class KnownValues:
         if self.of(mask) is None and found.shape[0] == mask.numel() and found.numel() <= MAX_ELEMENTS:
             setattr(found, _VALUES_ATTRIBUTE, torch.ones(mask.shape, dtype=torch.bool).nonzero())
 
-    def _follow_choices(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+    def _follow_choices(self, func: Operator, args: Arguments, result: object) -> None:
         """Note which results are choices among a number of alternatives, such as the experts of each token."""
         name = func._schema.name.partition("::")[2]
         given = next(filter(None, (vars(each).get(_CHOICE_ATTRIBUTE) for each in _simulated(args))), None)
@@ -731,7 +731,7 @@ class KnownValues:
                 if not each.is_floating_point() or choice.is_mask:
                     setattr(each, _CHOICE_ATTRIBUTE, choice)
 
-    def _forget(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def _forget(self, func: Operator, args: Arguments, kwargs: Options) -> None:
         if not func._schema.is_mutable:
             return
         named = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | dict(kwargs)
@@ -741,10 +741,10 @@ class KnownValues:
                     if (values := self.of(each)) is not None:
                         self._lost.add(values.untyped_storage()._cdata)
 
-    def _with_values(self, values: Iterable[Any]) -> list[Any]:
+    def _with_values(self, values: Iterable[object]) -> list[object]:
         return [self._with_value(each) for each in values]
 
-    def _with_value(self, value: Any) -> Any:
+    def _with_value(self, value: object) -> object:
         if isinstance(value, Tensor):
             return self.of(value) if _is_simulated(value) else value
         if isinstance(value, list | tuple):
@@ -756,5 +756,5 @@ def _is_simulated(tensor: Tensor) -> bool:
     return tensor.is_meta
 
 
-def _simulated(values: Iterable[Any]) -> Iterator[Tensor]:
+def _simulated(values: Iterable[object]) -> Iterator[Tensor]:
     return filter(_is_simulated, tensors_in(values))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial, reduce
 from importlib import import_module
 from operator import and_, or_
@@ -18,7 +18,7 @@ _MARK = "__dynamo_disable"
 _IDENTITY = ("expect_true", "guard_or_false", "guard_or_true", "guard_size_oblivious", "guarding_hint_or_throw",
          "statically_known_true")  # fmt: skip
 
-_ON_INTEGERS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+_ON_INTEGERS: Mapping[str, Mapping[str, Callable[..., object]]] = {
     "sympy": {},
     "torch.fx.experimental.symbolic_shapes": {
         **dict.fromkeys(_IDENTITY, lambda known, *_: known),
@@ -55,6 +55,7 @@ def without_compiler() -> Iterator[None]:
         stand_in: Any = ModuleType(_COMPILER)
         stand_in.disable = disable
         stand_in.graph_break = lambda: None
+        stand_in.disable_nested_graph_breaks = nullcontext  # entered when torch 2.15 slices a device mesh
         stand_in.config = SimpleNamespace(error_on_nested_fx_trace=True)  # read by activation checkpointing
         sys.modules[_COMPILER] = torch._dynamo = stand_in
         try:
@@ -66,7 +67,7 @@ def without_compiler() -> Iterator[None]:
                     delattr(function, _MARK)
 
 
-def _are_integers(arguments: Iterable[Any]) -> bool:
+def _are_integers(arguments: Iterable[object]) -> bool:
     return all(
         _are_integers(each) if isinstance(each, tuple | list) else type(each) in (bool, int) for each in arguments
     )

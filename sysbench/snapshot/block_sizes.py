@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,7 @@ def rounded_bytes(requested_bytes: int, power2_divisions: tuple[int, ...] = ()) 
     return (requested_bytes + multiple - 1) // multiple * multiple
 
 
-def rounded_requests(requested_bytes: Column, settings: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+def rounded_requests(requested_bytes: Column, settings: Mapping[str, object]) -> npt.NDArray[np.int64]:
     """Return requested sizes rounded up by the `allocator_settings` of a snapshot; at least one unit each."""
     recorded = settings.get("roundup_power2_divisions")
     divisions = tuple(recorded[key] for key in sorted(recorded, key=int)) if isinstance(recorded, dict) else ()

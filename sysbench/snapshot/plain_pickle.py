@@ -85,7 +85,9 @@ class ByteStream(Protocol):
         """Read up to `size` bytes; return an empty result at the end."""
 
 
-def load(stream: ByteStream, finish: Callable[[list[Any]], None], budget_bytes: int = DEFAULT_BUDGET_BYTES) -> object:
+def load(
+    stream: ByteStream, finish: Callable[[list[object]], None], budget_bytes: int = DEFAULT_BUDGET_BYTES
+) -> object:
     """Return the object in a pickle.
 
     `finish` is called with every non-empty list after each batch of items, and may replace the items with something

@@ -100,7 +100,7 @@ def of(snapshot: Mapping[str, Any] | list[Any]) -> Snapshot:
     return _load(Path("the snapshot"), io.BytesIO(pickle.dumps(snapshot, protocol=4)), DEFAULT_BUDGET_BYTES)
 
 
-def write(path: Path, snapshot: Mapping[str, Any]) -> None:
+def write(path: Path, snapshot: Mapping[str, object]) -> None:
     """Write a snapshot for the public viewer: pickle protocol 4, with JSON types and tuples only.
 
     Raises OutputError if the file cannot be written, and ValueError if the snapshot contains other types.
@@ -283,7 +283,7 @@ def _encode(codes: Mapping[object, int], values: Iterable[object], kind: type[np
     return np.fromiter(map(codes.__getitem__, values), kind)
 
 
-def _numbers(values: Sequence[Any], kind: type[np.generic] = np.int64) -> Column:
+def _numbers(values: Sequence[object], kind: type[np.generic] = np.int64) -> Column:
     """Convert integers to a column; None counts as 0."""
     if not set(map(type, values)) <= {int, NoneType}:
         wrong = next(value for value in values if type(value) not in (int, NoneType))
@@ -291,7 +291,7 @@ def _numbers(values: Sequence[Any], kind: type[np.generic] = np.int64) -> Column
     return np.fromiter((value or 0 for value in values), kind, len(values))
 
 
-def _sizes(values: Sequence[Any]) -> Column:
+def _sizes(values: Sequence[object]) -> Column:
     """Convert sizes in bytes to a column; raises TypeError for a size that no memory has, so that sums are exact."""
     sizes = _numbers(values)
     _refuse_impossible(sizes)
@@ -332,7 +332,7 @@ class SnapshotCollector:
         if len(items) % _PICKLE_BATCH_ITEMS:
             self._stacks.add(items)
 
-    def _entry_columns(self, entries: list[dict[object, Any]]) -> dict[str, Column]:
+    def _entry_columns(self, entries: list[dict[object, object]]) -> dict[str, Column]:
         sizes = _numbers([entry.get("size") for entry in entries])
         _refuse_impossible(sizes[[entry["action"] != "oom" for entry in entries]])  # anything can be asked for
         return {
@@ -347,7 +347,7 @@ class SnapshotCollector:
             "label": _encode(self._labels, (entry.get("user_metadata") for entry in entries), np.int32),
         }
 
-    def _block_columns(self, blocks: list[dict[object, Any]]) -> dict[str, Column]:
+    def _block_columns(self, blocks: list[dict[object, object]]) -> dict[str, Column]:
         # In the layout of 2022, the history of a block begins with its latest use. That entry holds the fields that
         # newer layouts store in the block itself.
         used: list[dict[object, Any]] = []
@@ -418,7 +418,7 @@ class SnapshotCollector:
         )
 
 
-def _settings(value: object) -> dict[str, Any]:
+def _settings(value: object) -> dict[str, object]:
     settings = value if isinstance(value, dict) else {}
     divisions = settings.get("roundup_power2_divisions", {})
     if isinstance(divisions, dict) and all(
@@ -444,7 +444,7 @@ def _as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _annotations(entries: list[Any]) -> Iterable[Annotation]:
+def _annotations(entries: list[object]) -> Iterable[Annotation]:
     for entry in entries:
         if not isinstance(entry, dict):
             continue

@@ -114,7 +114,7 @@ def axes_of_model(model: type[BaseModel]) -> dict[str, Axis]:
     return {name: axis for name, field in model.model_fields.items() if (axis := find_axis(field)) is not None}
 
 
-def value_if_not_stored(field: FieldInfo) -> Any:
+def value_if_not_stored(field: FieldInfo) -> object:
     """Return the value of an axis in cells that were stored without it: the first default of the spec's field."""
     default = field.default
     return next(iter(default), None) if isinstance(default, tuple) else default

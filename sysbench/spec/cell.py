@@ -182,7 +182,7 @@ class RunSpec(BaseModel):
             raise invalid_spec(type(self), error) from None
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+    def __pydantic_init_subclass__(cls, **_: object) -> None:
         """Give the class of the cells the axes that only the spec declares."""
         if "cell_class" in vars(cls):
             add_axes(cls.cell_class, cls)

@@ -80,7 +80,7 @@ def parse_options(command: str, words: Sequence[str], *specs: type[BaseModel]) -
 def usage_error_message(error: Exception) -> str | None:
     """Return a one-line message for a Typer usage error, suggesting the nearest option; None for any other error."""
     # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
-    format_message: Any = getattr(error, "format_message", None)
+    format_message: object = getattr(error, "format_message", None)
     if not callable(format_message):
         return None
     typed, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
@@ -99,7 +99,7 @@ def usage_error_message(error: Exception) -> str | None:
     return f"No such option: {typed}{question}"
 
 
-def _option_for(words: Sequence[str], context: Any) -> str:
+def _option_for(words: Sequence[str], context: object) -> str:
     """Return a hint about words without an option: the option that one of them is a value of, or the use of commas."""
     kind = getattr(context, "info_name", None)
     options = keys_of(kind).values() if kind in kinds() else ()
@@ -169,7 +169,7 @@ def _completer(model: type[BaseModel], field: str) -> Callable[[typer.Context, s
     return complete
 
 
-def _value_type(option: Option) -> Any:
+def _value_type(option: Option) -> object:
     return list[str] if option.repeated else tuple[str, str] if option.pair else str
 
 

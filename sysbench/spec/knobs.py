@@ -179,6 +179,8 @@ def knobs_device_problem(cell: GridCell, device: str) -> str | None:
     """Return why a type of device does not support a knob of this cell, or None if it supports all."""
     if device == "cuda":
         return None
+    if cell.execution == "compiled-graphs":
+        return f"{flag_of('execution')} compiled-graphs records CUDA graphs, which {device} lacks. Nearest: compiled"
     if cell.allocator != "default":
         return f"--allocator {cell.allocator} is for CUDA; {device} has no caching allocator of torch"
     if cell.optimizer == PAGED:
@@ -210,6 +212,11 @@ def knobs_problem_of(cell: GridCell) -> str | None:
         return f"--optimizer {PAGED} does not support the sharded parameters of {cell.strategy}. Nearest: adamw-8bit"
     if cell.optimizer_in_backward == "on" and (reason := _in_backward_problem(cell)) is not None:
         return f"{flag_of('optimizer_in_backward')} on {reason}"
+    if cell.uses_cuda_graphs and cell.grad_accum > 1:
+        return (
+            f"--grad-accum {cell.grad_accum} adds up gradients, but with {flag_of('execution')} {cell.execution} they "
+            "are in the memory of a CUDA graph, which the next micro-batch overwrites. Nearest: --execution compiled"
+        )
     if cell.cross_entropy != "full" and "loss" not in cell.phases:
         return (
             f"{flag_of('cross_entropy')} {cell.cross_entropy} computes the loss in another way, but this mode has no "

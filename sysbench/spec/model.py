@@ -108,7 +108,15 @@ Sync = Literal["phase", "step"]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex", "own"]
 """`own` is the unchanged attention of the user's model."""
 
-Execution = Literal["eager", "compiled"]
+Execution = Literal["eager", "compiled", "compiled-graphs", "compiled-autotune"]
+
+COMPILE_MODES: Mapping[Execution, str] = {
+    "compiled": "default",
+    "compiled-graphs": "reduce-overhead",
+    "compiled-autotune": "max-autotune",
+}
+"""`mode` of torch.compile, by execution."""
+
 AdamW = Literal["for-loop", "foreach", "fused"]
 OtherOptimizer = Literal["sgd", "adafactor", "muon", "adamw-8bit", "adamw-4bit", "adamw-8bit-paged"]
 Optimizer = AdamW | OtherOptimizer | Code
@@ -210,6 +218,16 @@ class GridCell(RunCell):
     """Rank of the low-rank adapters (LoRA) that are trained in place of the model's parameters; 0 for none."""
     lora_targets: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """Linear layers that get adapters: all-linear, or patterns joined by +; None leaves the model's default."""
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether torch.compile compiles the model, in any of its modes."""
+        return self.execution in COMPILE_MODES
+
+    @property
+    def uses_cuda_graphs(self) -> bool:
+        """Whether torch.compile records CUDA graphs, where the device has them: forward and backward are one launch."""
+        return self.execution in ("compiled-graphs", "compiled-autotune")
 
     @property
     def compute_precision(self) -> Precision:
@@ -456,7 +474,12 @@ class ModelSpec(RunSpec):
             common=True,
         ),
         Axis("choice", order=51, name_order=32),
-    ] = Field(default=("eager",), description="eager, compiled (torch.compile), or both.")
+    ] = Field(
+        default=("eager",),
+        description="eager, or torch.compile in one of its modes: compiled (default), compiled-graphs "
+        "(reduce-overhead: forward and backward are CUDA graphs), compiled-autotune (max-autotune: graphs, and a "
+        "search for the fastest kernels).",
+    )
     optimizer: Annotated[
         tuple[Optimizer, ...],
         BeforeValidator(_optimizers),

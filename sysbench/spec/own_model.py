@@ -162,9 +162,14 @@ class OwnModel(BaseModel):
         return hash(self.model_dump_json())
 
     @property
+    def is_hugging_face(self) -> bool:
+        """Whether the model is that of a Hugging Face config."""
+        return self.target.startswith(HUGGING_FACE)
+
+    @property
     def title(self) -> str:
         """The model's name without its location: the class or factory (`GPT`), or the directory of a config."""
-        if self.target.startswith(HUGGING_FACE):
+        if self.is_hugging_face:
             path = Path(self.target.removeprefix(HUGGING_FACE))
             return (path.parent if path.suffix == ".json" and path.parent.name else path).name
         return self.target.rpartition(":")[2]

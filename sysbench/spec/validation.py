@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -12,7 +12,7 @@ from sysbench.errors import OptionError, SpecError, unknown
 from sysbench.spec.options import Option, flag_of
 
 Model = TypeVar("Model", bound=BaseModel)
-Given = dict[str, Any]
+Given = dict[str, object]
 """The options that were given, by field name; all others have their defaults."""
 
 
@@ -103,7 +103,7 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
     return f"{name} {reason}"
 
 
-def literals(annotation: Any) -> tuple[str, ...]:
+def literals(annotation: object) -> tuple[str, ...]:
     """Return the words of a Literal type, even inside a union or a tuple; empty for other types."""
     if get_origin(annotation) in (Union, types.UnionType, tuple):
         return tuple(word for member in get_args(annotation) for word in literals(member))

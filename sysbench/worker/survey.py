@@ -86,7 +86,7 @@ def _cuda_problem(torch: Any) -> str | None:
     return "torch finds no CUDA device and gives no reason"
 
 
-def _devices(torch: Any) -> list[dict[str, Any]]:
+def _devices(torch: object) -> list[dict[str, object]]:
     from sysbench.lab import devices as device_facts
 
     return device_facts.available_device_fields()

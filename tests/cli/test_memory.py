@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import pickle
+import shlex
 import signal
 from pathlib import Path
 
 import pytest
 import torch
 
+from sysbench import units
+from sysbench.commands.fit.spec import FitSpec
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.events import encode
 from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.snapshot import read
+from sysbench.spec.command_options import parse_options, validated
 from tests import fixtures_timing
 from tests.cli.running import MINUTE, Ran, answered, only, ran_once, record_in, started, sysbench, wait_until
 
@@ -181,6 +185,29 @@ def test_find_gives_the_largest_that_fits_and_the_next_that_does_not(searched: t
     found = cell["found"]
     assert found["beyond"] == found["value"] + 1
     assert f"largest batch that fits: {found['value']}" in ran.err
+
+
+def test_what_does_not_fit_alone_ends_with_what_is_missing_and_what_helps(tmp_path: Path) -> None:
+    ran = answered("memory", *CELL, "--simulate=600MiB", "--vocab=2000000", "--out=.", cwd=tmp_path, COLUMNS="300")
+    assert ran.code == 0
+    missing = units.size(-record_in(tmp_path)["cells"][0]["verdict"]["margin_bytes"])
+    last = ran.out.splitlines()[-1].strip()
+    says, _, command = last.partition(". What makes it fit: ")
+    assert says.startswith(f"does not fit on 600MiB, by {missing}, ")
+    (given,) = parse_options("fit", shlex.split(command)[2:], FitSpec)
+    (cell,) = validated(FitSpec, given).cells()
+    assert (cell.batch, cell.ctx, cell.on, getattr(cell.shape, "vocab", 0)) == (1, 16, ("600MiB",), 2_000_000)
+
+
+def test_the_gate_exits_with_3_and_names_what_does_not_fit(tmp_path: Path) -> None:
+    words = ("memory", *CELL, "--simulate=600MiB,24GiB", "--vocab=2000000", "--require-fit")
+    ran = answered(*words, "--quiet", "--out=.", cwd=tmp_path)
+    small, large = record_in(tmp_path)["cells"]
+    assert (ran.code, large["verdict"]["fits"]) == (3, True)
+    assert f"does not fit on 600MiB, by {units.size(-small['verdict']['margin_bytes'])}, " in ran.complaint
+    shown = answered("memory", f"--from={only(tmp_path, '*.json')}", "--require-fit")
+    assert (shown.code, shown.complaint) == (3, ran.complaint)
+    assert answered("memory", *CELL, "--simulate=24GiB", "--require-fit", cwd=tmp_path).code == 0
 
 
 def test_attention_that_does_not_exist_is_invalid_and_the_others_count(searched: tuple[Ran, Path]) -> None:

@@ -13,25 +13,13 @@ from typing import Any, TypeVar
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.engine.session import Session, run
 from sysbench.engine.surroundings import Surroundings
-from sysbench.log.events import CellFinished, DeviceInfo, Event, HostInfo, Reading, ReadingsLost
+from sysbench.log.events import CellFinished, DeviceInfo, Event, Reading, ReadingsLost
 from sysbench.log.journal import read
 from sysbench.spec.run import RunOptions
 from tests.engine import scripted_worker
 
 CPU = {"name": "Made-up CPU", "type": "cpu"}
 GPU = {"name": "Made-up GPU", "type": "cuda", "uuid": "GPU-1", "memory_bytes": 2**30}
-
-HOST = HostInfo(
-    hostname="here",
-    platform="made up",
-    python="3.11.0",
-    cpu="Made-up CPU",
-    physical_cores=1,
-    logical_cores=2,
-    memory_bytes=2**30,
-    container=False,
-    commit=None,
-)
 
 AnyEvent = TypeVar("AnyEvent")
 

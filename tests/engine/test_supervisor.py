@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -47,6 +46,7 @@ from tests.engine.fakes import (
     start,
     verdicts,
 )
+from tests.processes import has_ended
 
 SHORT_S = 2.0
 """Not long to wait for, and enough for a worker to come up on a busy machine."""
@@ -170,7 +170,7 @@ def test_a_hanging_worker_is_killed_with_everything_it_started(tmp_path: Path, m
     events = carry_out(spec, tmp_path / "runs", ScriptedLauncher({16: "hangs stubbornly"}), timeout_s=SHORT_S)
     assert outcomes(spec, events) == {16: "timeout"}
     assert of_kind(events, WorkerExited)[0].signal == "SIGKILL"
-    assert _ends(int(child_file.read_text()))
+    assert has_ended(int(child_file.read_text()))
 
 
 def test_a_worker_that_lingers_after_the_last_cell_does_not_hold_the_run_up(
@@ -633,7 +633,7 @@ def test_a_second_interrupt_changes_nothing_a_third_ends_everything_and_the_log_
     (finished,) = of_kind(only_log(tmp_path), RunFinished)
     assert finished.status == "interrupted"
     assert [event.outcome for event in of_kind(only_log(tmp_path), CellFinished)] == ["interrupted"]
-    assert _ends(of_kind(seen, WorkerReady)[0].pid)
+    assert has_ended(of_kind(seen, WorkerReady)[0].pid)
 
 
 def test_impatience_does_not_cut_a_beginning_end_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -683,19 +683,6 @@ def test_a_run_can_be_carried_out_in_a_thread(tmp_path: Path) -> None:
     thread.start()
     thread.join(30)
     assert outcomes(spec, told) == {16: "ok"}
-
-
-def _ends(pid: int) -> bool:
-    """Whether this process is gone, or a zombie that only waits for its parent, within a few seconds."""
-    for _ in range(100):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.05)
-    return False
 
 
 # Threads

@@ -61,7 +61,7 @@ class CudaBuild:
         compiler = shutil.which("g++")
         if compiler is None or shutil.which("nm") is None:
             raise NotAvailableError("no g++ to build the fake GPU")
-        site = _site_packages()
+        site = site_packages()
         if not (site / "torch" / "lib" / "libc10_cuda.so").exists():
             raise NotAvailableError("the installed PyTorch is built without CUDA")
         # Parts of the CUDA headers come with the compiler only; Triton brings a whole set.
@@ -70,12 +70,12 @@ class CudaBuild:
             *site.glob("triton/backends/nvidia/include/crt/host_config.h"),
         ]
         headers = (
-            _first(site.glob("nvidia/*/include/cuda_runtime_api.h"), "CUDA headers").parent,
-            _first(site.glob("nvidia/*/include/cudnn_backend.h"), "cuDNN headers").parent,
-            _first(complete, "complete set of CUDA headers").parents[1],
+            first_of(site.glob("nvidia/*/include/cuda_runtime_api.h"), "CUDA headers").parent,
+            first_of(site.glob("nvidia/*/include/cudnn_backend.h"), "cuDNN headers").parent,
+            first_of(complete, "complete set of CUDA headers").parents[1],
         )
-        runtime = _first(site.glob("nvidia/*/lib/libcudart.so.*"), "CUDA runtime")
-        nvrtc = _first(site.glob("nvidia/*/lib/libnvrtc.so.*"), "NVRTC")
+        runtime = first_of(site.glob("nvidia/*/lib/libcudart.so.*"), "CUDA runtime")
+        nvrtc = first_of(site.glob("nvidia/*/lib/libnvrtc.so.*"), "NVRTC")
         return cls(site, compiler, headers, runtime, nvrtc.name)
 
     def compile(self, *words: str | Path, optimization: str = "-O1") -> subprocess.Popen[bytes]:
@@ -93,7 +93,7 @@ class CudaBuild:
         return digest.hexdigest()[:16]
 
 
-def _site_packages() -> Path:
+def site_packages() -> Path:
     chosen = os.environ.get(SITE_PACKAGES_VARIABLE)
     if chosen:
         return Path(chosen)
@@ -103,7 +103,7 @@ def _site_packages() -> Path:
     return Path(torch.submodule_search_locations[0]).parent
 
 
-def _first(paths: Iterable[Path], what: str) -> Path:
+def first_of(paths: Iterable[Path], what: str) -> Path:
     found = next(iter(sorted(paths)), None)
     if found is None:
         raise NotAvailableError(f"no {what} beside the installed PyTorch")

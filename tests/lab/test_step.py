@@ -18,28 +18,14 @@ from sysbench.lab.ranges import visible_to
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.inputs import random_tokens
 from sysbench.spec.model import PHASES_OF, AdamW, Mode, ModelCell, ModelShape
+from tests.small_cells import SMALL_STEP
 
 CPU = torch.device("cpu")
 SHAPE = ModelShape(d_model=16, d_ff=24, layers=2, heads=2, vocab=31)
 
 
 def cell(**changes: Any) -> ModelCell:
-    return ModelCell(
-        **{
-            "size": "custom",
-            "model": SHAPE,
-            "ctx": 9,
-            "batch": 3,
-            "precision": "fp32",
-            "mode": "train",
-            "device": "cpu",
-            "attention": "naive",
-            "execution": "eager",
-            "optimizer": "foreach",
-            "seed": 0,
-            **changes,
-        }
-    )
+    return ModelCell(**{**SMALL_STEP, "model": SHAPE, "ctx": 9, "batch": 3, **changes})
 
 
 def take(step: TrainingStep) -> None:

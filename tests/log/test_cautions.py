@@ -132,10 +132,11 @@ def test_a_phase_whose_device_never_has_work_left_is_launch_bound() -> None:
     assert "launch-bound" in {caution.code for caution in small.cautions}
 
 
-@pytest.mark.parametrize("execution", ["eager", "compiled"])
+@pytest.mark.parametrize("execution", ["eager", "compiled", "compiled-graphs"])
 def test_a_compiled_model_is_not_told_to_compile(execution: str) -> None:
     caution = cautions(stream(size="small", ctx=128, execution=execution))["launch-bound"]
     assert ("--compile" in caution.remedy) == (execution == "eager")
+    assert ("compiled-graphs" in caution.remedy) == (execution == "compiled")
 
 
 def test_a_cpu_is_never_launch_bound() -> None:
@@ -170,6 +171,14 @@ def test_a_compile_that_fell_back_is_not_a_compiled_measurement() -> None:
     fell_back = replaced(stream(execution="compiled"), Compiled, fell_back=True, detail="recompile limit reached")
     assert "recompile limit reached" in cautions(fell_back)["compile-fell-back"].message
     assert "compile-fell-back" not in cautions(stream(execution="compiled"))
+
+
+def test_a_part_without_a_cuda_graph_is_not_a_measurement_of_graphs() -> None:
+    skipped = replaced(stream(execution="compiled-graphs"), Compiled, graphs_skipped=1)
+    assert cautions(skipped)["graphs-skipped"].message == "torch.compile recorded no CUDA graph for 1 compiled part"
+    assert "graphs-skipped" not in cautions(stream(execution="compiled-graphs"))
+    on_a_cpu = stream(TWO_CORES, size="small", execution="compiled-autotune")
+    assert "graphs-skipped" not in cautions(replaced(on_a_cpu, Compiled, graphs_skipped=1))
 
 
 def test_throttling_counts_when_it_is_more_than_one_reading() -> None:

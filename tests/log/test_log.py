@@ -21,7 +21,7 @@ from sysbench.log.events import EVENTS, CellFinished, Event, LineDamaged, Readin
 from sysbench.log.journal import Log, damaged_lines, read
 from sysbench.log.outcomes import LASTING
 from sysbench.log.resume import read_earlier_run
-from tests.engine.fakes import HOST
+from tests.hosts import MADE_UP as HOST
 
 
 def beginning() -> RunStarted:

@@ -138,6 +138,30 @@ def test_a_compiled_step_has_the_same_products_fewer_kernels_fewer_bytes_and_les
     assert said.time.point_s < before.time.point_s
 
 
+@pytest.mark.parametrize("execution", ["compiled-graphs", "compiled-autotune"])
+def test_a_cuda_graph_has_the_kernels_of_compiled_code_and_one_launch(execution: str) -> None:
+    host = typical_host()
+    compiled, graphs = (predict(traced(execution=each)[1], gpu("h100"), host) for each in ("compiled", execution))
+    for phase, other in zip(graphs.phases, compiled.phases, strict=True):
+        assert of_phase(graphs.trace, phase.name) == of_phase(compiled.trace, other.name)
+        assert phase.device == other.device
+        match phase.name:
+            case "forward":
+                assert phase.host_s == pytest.approx(host.rates["operator"].value + host.rates["launch"].value)
+            case "backward":
+                assert phase.host_s == pytest.approx(host.rates["operator_backward"].value + host.rates["launch"].value)
+            case _:
+                assert phase.host_s == other.host_s
+    assert graphs.has_estimated_fusion
+
+
+def test_a_compiled_step_that_updates_in_backward_is_not_predicted() -> None:
+    cell, _ = traced()
+    changed = {"execution": "compiled", "optimizer_in_backward": "on"}
+    with pytest.raises(UnavailableError, match="only measured: updates run between compiled code"):
+        trace(cell.model_copy(update=changed), H100)
+
+
 def of_phase(of: Trace, phase: str) -> list[Kernel]:
     (found,) = (each for each in of.phases if each.name == phase)
     return [of.kernels[i] for i in found.kernels]

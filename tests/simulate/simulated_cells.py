@@ -10,26 +10,14 @@ from torch import Tensor
 from sysbench.simulate.cuda.autocast import AutocastRules
 from sysbench.simulate.recording import Platform
 from sysbench.spec.model import ModelCell, ModelShape
+from tests.small_cells import SMALL_STEP
 
 SMALL = ModelShape(d_model=64, d_ff=96, layers=2, heads=4, vocab=100)
 
 
 def cell(**changes: Any) -> ModelCell:
     """A cell that takes no time; its dimensions are all different, and no multiple of a block."""
-    base = {
-        "size": "custom",
-        "model": SMALL,
-        "ctx": 30,
-        "batch": 3,
-        "precision": "fp32",
-        "mode": "train",
-        "device": "cpu",
-        "attention": "naive",
-        "execution": "eager",
-        "optimizer": "foreach",
-        "seed": 0,
-    }
-    return ModelCell.model_validate({**base, **changes})
+    return ModelCell.model_validate({**SMALL_STEP, "model": SMALL, "ctx": 30, "batch": 3, **changes})
 
 
 def _attend_on_cpu(

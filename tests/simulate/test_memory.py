@@ -641,13 +641,14 @@ def test_the_largest_that_fits_is_found(axis: Any, step: int) -> None:
     assert not found.beyond.verdict.fits
     assert getattr(found.beyond.recording.cell, axis) == found.value + 1
     values = range(step, found.value + 3 * step, step)
-    fitting = [
-        value
-        for value in values
-        if simulate(start.model_copy(update={axis: value}), "train", gpu, origins=False).verdict.fits
-    ]
+    verdicts = {
+        value: simulate(start.model_copy(update={axis: value}), "train", gpu, origins=False).verdict for value in values
+    }
+    fitting = [value for value, verdict in verdicts.items() if verdict.fits]
     assert fitting == list(range(step, found.value + 1, step))
     assert found.value >= (6 if axis == "batch" else 256)
+    safe = [value for value in fitting if verdicts[value].margin_bytes >= 0.02 * gpu.memory_bytes]
+    assert safe == [value for value in fitting if value <= found.safe] != fitting
     assert all(result.verdict.fits == (value <= found.value) for value, result in tried)
     assert len(tried) == len({value for value, _ in tried}) <= (10 if axis == "batch" else 20)
 

@@ -199,6 +199,21 @@ def test_a_rank_need_not_hold_the_whole_model_while_it_is_built() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_a_search_for_ranks_ends_where_more_ranks_save_less_than_is_missing() -> None:
+    cell = cell_of(ctx=1024, batch=16, simulate="h100", device="auto")
+    sharded = simulate(cell.step.model_copy(update={"ranks": 64}), "train", H100)
+    tight = replace(H100, memory_bytes=H100.memory_bytes - sharded.verdict.margin_bytes - 600 * MIB)
+    search, tried = find_fewest_ranks(cell.step, tight, "train"), []
+    while True:
+        try:
+            tried.append(next(search)[0])
+        except StopIteration as end:
+            found = end.value
+            break
+    assert (found.value, found.safe, found.more_is_useless, tried) == (0, 0, True, [1, 2, 4])
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 def test_a_search_for_ranks_computes_in_the_given_type_on_one_rank_too() -> None:
     cell = cell_of(param_dtype="bf16", layers=3, simulate="h100", device="auto")
     _, alone = next(find_fewest_ranks(cell.step, H100))

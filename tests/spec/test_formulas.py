@@ -17,6 +17,7 @@ from sysbench import formulas
 from sysbench.formulas import peak_candidates
 from sysbench.lab.step import TrainingStep
 from sysbench.spec.model import SIZES, AdamW, Mode, ModelCell, ModelShape
+from tests.small_cells import SMALL_STEP
 
 CPU = torch.device("cpu")
 GIB = 2**30
@@ -64,22 +65,7 @@ def peak_of_a_step(cell: ModelCell) -> int:
 
 
 def cell(shape: ModelShape, ctx: int, batch: int, **changes: Any) -> ModelCell:
-    return ModelCell(
-        **{
-            "size": "custom",
-            "model": shape,
-            "ctx": ctx,
-            "batch": batch,
-            "precision": "fp32",
-            "mode": "train",
-            "device": "cpu",
-            "attention": "naive",
-            "execution": "eager",
-            "optimizer": "foreach",
-            "seed": 0,
-            **changes,
-        }
-    )
+    return ModelCell(**{**SMALL_STEP, "model": shape, "ctx": ctx, "batch": batch, **changes})
 
 
 SHAPES = {

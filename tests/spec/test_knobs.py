@@ -21,6 +21,7 @@ from sysbench.errors import SpecError
         ({"optimizer": "adam"}, "Did you mean adamw?"),
         ({"precision": "bf16-tru"}, "Did you mean bf16-true?"),
         ({"allocator": "expandabel"}, "Did you mean expandable?"),
+        ({"execution": "compiled-graph"}, "Did you mean compiled-graphs?"),
         ({"lora": "-1"}, "-1 is out of range: it must be 0 or more"),
         ({"lora": "8", "lora_targets": "q proj"}, "or names of linear layers joined by +, such as q_proj+v_proj"),
         ({"lora_targets": "q"}, "--lora-targets q chooses layers for adapters: add --lora 8"),
@@ -43,6 +44,7 @@ def test_a_value_that_is_mistyped_is_refused_with_the_nearest(knob: dict[str, st
         ({"mode": "forward", "optimizer_in_backward": "on"}, "no optimizer. Nearest: --mode train"),
         ({"optimizer_in_backward": "on", "grad_accum": "2"}, "--grad-accum 2 adds up several: drop one of them"),
         ({"optimizer_in_backward": "on", "precision": "fp16"}, "Nearest: --precision bf16"),
+        ({"execution": "compiled-graphs", "grad_accum": "2"}, "overwrites. Nearest: --execution compiled"),
         ({"optimizer_in_backward": "on", "ranks": "2"}, "before the 2 ranks have exchanged gradients: use --ranks 1"),
     ],
 )
@@ -55,6 +57,19 @@ def test_options_of_the_allocator_are_for_cuda() -> None:
     (cell,) = TimeSpec(ctx=16, allocator="expandable", mode="train").cells()
     assert cell.problem("cuda") is None
     assert "cpu has no caching allocator" in str(cell.problem("cpu"))
+
+
+def test_cuda_graphs_are_for_cuda() -> None:
+    (cell,) = TimeSpec(ctx=16, execution="compiled-graphs", mode="train").cells()
+    assert cell.problem("cuda") is None
+    assert "which cpu lacks. Nearest: compiled" in str(cell.problem("cpu"))
+    (tuned,) = TimeSpec(ctx=16, execution="compiled-autotune", mode="train").cells()
+    assert tuned.problem("cpu") is None
+
+
+def test_the_memory_of_cuda_graphs_is_withheld() -> None:
+    (cell,) = MemorySpec(ctx=16, mode="train", execution="compiled-graphs").cells()
+    assert "sysbench time reports the pool in its reserved memory" in str(cell.problem("cuda"))
 
 
 def test_a_forward_pass_that_keeps_its_graph_can_be_checkpointed() -> None:

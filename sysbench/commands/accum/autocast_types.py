@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +12,12 @@ from sysbench.commands.accum.record import DtypeSeen, DtypesMeasured
 from sysbench.commands.accum.spec import AccumCell
 from sysbench.commands.accum.toy import Supervised, supervised
 from sysbench.lab.devices import torch_device
+from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.precision import TORCH_DTYPES
 from sysbench.log.events import DeviceInfo, Event, Source
 from sysbench.rounding import FormatName
 from sysbench.simulate.cuda.autocast import cuda_autocast
-from sysbench.simulate.tensors import DEVICE, Arguments, Operator, Options, SimulatedDevice
+from sysbench.simulate.tensors import DEVICE, SimulatedDevice
 
 
 class _NullObserver:
@@ -30,7 +30,7 @@ class _NullObserver:
     def observes(self, func: Operator) -> bool:
         return False
 
-    def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
+    def ends(self, func: Operator, arguments: Arguments, options: Options, result: object) -> None:
         pass
 
     def freed(self, number: int) -> None:

@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -89,7 +88,7 @@ def summations(cell: AccumCell) -> Iterator[Summation]:
             yield Summation("fp32", name, upcast=True)
 
 
-def sequential(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:
+def sequential(arithmetic: Arithmetic, addend: object, count: int) -> list[tuple[int, float]]:
     """Add `addend` to 0 `count` times; return pairs of step and running sum at some steps, including the last."""
     add, total, done = arithmetic.add, arithmetic.number(0.0), 0
     seen = []
@@ -101,7 +100,7 @@ def sequential(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[in
     return seen
 
 
-def compensated(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:
+def compensated(arithmetic: Arithmetic, addend: object, count: int) -> list[tuple[int, float]]:
     """Sum with Kahan summation, which carries the rounding error of each step to the next (Kahan, CACM 8(1), 1965)."""
     add, subtract = arithmetic.add, arithmetic.subtract
     total, correction, done = arithmetic.number(0.0), arithmetic.number(0.0), 0
@@ -117,7 +116,7 @@ def compensated(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[i
     return seen
 
 
-def pairwise(arithmetic: Arithmetic, addend: Any, count: int) -> float:
+def pairwise(arithmetic: Arithmetic, addend: object, count: int) -> float:
     """Add neighbours, then neighbouring sums, and so on, so that each number is affected by only log₂ n roundings.
 
     In each round, all sums are equal, except possibly the last one, so the common sum is computed once.
@@ -132,7 +131,7 @@ def pairwise(arithmetic: Arithmetic, addend: Any, count: int) -> float:
     return arithmetic.value(common if count else last)
 
 
-def blocked(arithmetic: Arithmetic, addend: Any, count: int, block: int) -> float:
+def blocked(arithmetic: Arithmetic, addend: object, count: int, block: int) -> float:
     blocks, rest = divmod(count, block)
     block_sum = sequential(arithmetic, addend, block)[-1][1] if blocks else 0.0
     total = sequential(arithmetic, arithmetic.number(block_sum), blocks)[-1][1] if blocks else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
@@ -256,7 +256,7 @@ class AccumSpec(RunSpec):
                         **self._particulars(experiment),
                     )
 
-    def _particulars(self, experiment: Experiment) -> dict[str, Any]:
+    def _particulars(self, experiment: Experiment) -> dict[str, object]:
         match experiment:
             case "sums":
                 return {

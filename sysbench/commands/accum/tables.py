@@ -376,7 +376,7 @@ def _ways_notes(cell: AccumCellRecord) -> Iterator[str]:
         yield "tf32-like: inputs rounded to 10 bits of mantissa, sums in fp32; this device has no TF32"
 
 
-def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], Any]]]:
+def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], object]]]:
     found: dict[int, dict[tuple[str, str], Any]] = {}
     for each in cell.products:
         found.setdefault(each.k, {})[each.dtype, each.accumulation] = each

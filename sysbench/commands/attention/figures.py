@@ -49,6 +49,7 @@ from sysbench.render.plots import (
     draw_excluded,
     printable,
     style_axes,
+    text_colour_on,
 )
 from sysbench.statistics import PowerLaw
 from sysbench.units import Unit
@@ -87,8 +88,6 @@ def look(implementation: str, everything: Sequence[str]) -> LineStyle:
 
 
 _MISSING: Final = "#f2f2f2"
-DARK_TEXT: Final = "#1b1f24"
-"""Colour of text on light fields of a map, which are light in a dark theme too."""
 _MAP: Final = "cividis"
 """A colour map that is perceptually uniform, even for colour-blind readers."""
 _MAX_COLUMNS: Final = 4
@@ -332,6 +331,7 @@ def draw_heat_maps(maps: Sequence[HeatMap], caption: Heading) -> Figure:
 
 
 def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
+    from matplotlib.colors import to_hex
     from matplotlib.patches import Rectangle
 
     grid = np.full((len(each.dims), len(each.lengths)), np.nan)
@@ -343,9 +343,7 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
         for column, n in enumerate(each.lengths):
             if (dim, n) in each.values:
                 cell_value = each.values[dim, n]
-                red, green, blue, _ = image.cmap(norm(cell_value))
-                dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-                colour, text = "white" if dark else DARK_TEXT, units.short(each.unit, cell_value)
+                colour, text = text_colour_on(to_hex(image.cmap(norm(cell_value)))), units.short(each.unit, cell_value)
             else:
                 colour, text = QUIET, each.words.get((dim, n), "")
                 corner = (column - 0.5, row - 0.5)

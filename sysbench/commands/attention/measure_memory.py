@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sysbench.commands.attention.record import AttentionTensor
 from sysbench.lab.attention_functions import Inputs, function_for
-from sysbench.lab.memory.accounting import DispatchMode, StorageWatch, round_to_block
+from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
+from sysbench.lab.memory.accounting import StorageWatch, round_to_block
 from sysbench.lab.precision import compute_dtype
 from sysbench.spec.attention import AttentionCell
 
@@ -45,8 +46,8 @@ class _Ledger(DispatchMode):
         self._count = 0
         self.watch = StorageWatch(self._allocated, self._freed)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
+        result = func(*args, **kwargs)
         for each in result if isinstance(result, list | tuple) else (result,):
             if isinstance(each, Tensor):
                 self.see(each, str(func._schema.name).removeprefix("aten::"))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from sysbench.lab.attention_functions import (
     inputs_for,
     naive,
 )
-from sysbench.lab.memory.accounting import DispatchMode
+from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.log.outcomes import BUILD
 from sysbench.predict.rates import GpuRates, host_of
 from sysbench.predict.simulated_step import constant, doubts, predicted_phase
@@ -221,9 +221,9 @@ class _Labels(DispatchMode):
         self._recorder = recorder
         self._found: dict[int, tuple[str, list[int], str, CreationPhase]] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         first = self._recorder.count
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         name = str(func._schema.name).removeprefix("aten::").removeprefix("_")
         for each in result if isinstance(result, list | tuple) else (result,):
             if isinstance(each, Tensor):

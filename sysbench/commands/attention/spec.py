@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
@@ -123,7 +123,7 @@ class AttentionSpec(RunSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _whole_grid(cls, fields: Any) -> Any:
+    def _whole_grid(cls, fields: object) -> object:
         return {**WHOLE_GRID, **fields} if isinstance(fields, dict) and fields.get("sweep") else fields
 
     @model_validator(mode="after")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from sysbench.commands.calibrate.record import CalibrateRecord
 from sysbench.errors import UsageError
@@ -104,7 +103,7 @@ def toml(device: Hardware) -> str:
     return "\n".join(_lines(fields, ())).strip()
 
 
-def _lines(fields: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+def _lines(fields: Mapping[str, object], path: tuple[str, ...]) -> Iterator[str]:
     for name, value in fields.items():
         if not isinstance(value, dict):
             # JSON's strings, numbers and lists are also valid TOML.

@@ -32,6 +32,7 @@ from sysbench.lab.precision import compute_dtype, matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.log import runs
 from sysbench.log.events import DeviceInfo, Event, StageEntered
+from sysbench.log.measures import measures_of
 from sysbench.predict.fitting import TimedStep, fit_rates
 from sysbench.predict.rates import GpuRates, host_of
 from sysbench.predict.trace import HOST_WORK, PhaseTrace
@@ -401,8 +402,13 @@ def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -
 def _rates_of_timed_run(cell: CalibrateCell, path: Path) -> Iterator[Event]:
     """Derive rates from the eager steps of a finished run of `sysbench time`."""
     run = runs.load(path)
-    timed = [each for each in run.cells if each.outcome == "ok" and each.phases and each.cell.execution == "eager"]
-    devices = list(dict.fromkeys(each.device for each in timed))
+    timed = [
+        (step, measured.device, times)
+        for measured in run.cells
+        if measured.outcome == "ok" and (step := measured.cell.step) is not None and step.execution == "eager"
+        if measured.device is not None and (times := measures_of(measured).times)
+    ]
+    devices = list(dict.fromkeys(device for _, device, _ in timed))
     if len(devices) != 1:
         raise UnavailableError(
             f"{path} has measured steps of {len(devices)} devices: rates can be read for one device only, and only "
@@ -415,12 +421,11 @@ def _rates_of_timed_run(cell: CalibrateCell, path: Path) -> Iterator[Event]:
     gpu = Gpu("", 1 << 50, Gpu.of(known).compute_capability)
     fields = ModelCell.model_fields
     steps = []
-    for each in timed:
-        step = ModelCell(**{name: getattr(each.cell, name) for name in fields} | {"device": "cuda"})
+    for measured_step, _, times in timed:
+        step = ModelCell(**{name: getattr(measured_step, name) for name in fields} | {"device": "cuda"})
         of, _ = trace(step, gpu)
         known_phases = {phase.name for phase in of.phases}  # a trace has no idle phases: zero_grad only drops gradients
-        phases_s = {name: phase.wall.median_s for name, phase in each.phases.items() if phase.wall}
-        steps.append(TimedStep(of, {name: each_s for name, each_s in phases_s.items() if name in known_phases}))
+        steps.append(TimedStep(of, {name: samples.median_s for name, samples in times.items() if name in known_phases}))
     fitted = fit_rates(steps, GpuRates.of(known), host_of(known))
     torch = run.environment.torch
     yield RatesKnown(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -119,7 +119,7 @@ class CalibrateOptions(RunOptions):
 
     @model_validator(mode="before")
     @classmethod
-    def _file_of_rates(cls, given: Any) -> Any:
+    def _file_of_rates(cls, given: object) -> object:
         if isinstance(given, dict) and str(given.get("out", "")).endswith(".toml"):
             rest = {name: value for name, value in given.items() if name != "out"}
             return {**rest, "rates_file": Path(given["out"])}

@@ -255,7 +255,7 @@ class Side:
     """All runs of one side, and their cells."""
 
     name: str
-    records: Sequence[RunRecord[Any]]
+    records: Sequence[RunRecord]
     cells: tuple[SideCell, ...] = field(default=())
 
     def of_kind(self, kind: Kind) -> list[SideCell]:
@@ -266,7 +266,7 @@ class Side:
         return tuple(dict.fromkeys(cell.kind for cell in self.cells))
 
 
-def build_side(name: str, runs: Mapping[int, RunRecord[Any]]) -> Side:
+def build_side(name: str, runs: Mapping[int, RunRecord]) -> Side:
     """Group the cells of several runs by their axes; `runs` are numbered and in order of start time."""
     grouped: dict[tuple[str, ...], tuple[Kind, Axes, list[Occurrence]]] = {}
     for run, record in runs.items():
@@ -281,7 +281,7 @@ def build_side(name: str, runs: Mapping[int, RunRecord[Any]]) -> Side:
     )
 
 
-def flatten_axes(axes: Axes, device: str | None = None) -> dict[str, Any]:
+def flatten_axes(axes: Axes, device: str | None = None) -> dict[str, object]:
     """Return the axes to compare: `size` replaces the model's dimensions, `device` is the name of the hardware.
 
     For simulated cells, `device` is `simulation`: the device that runs a simulation does not matter.
@@ -304,7 +304,7 @@ def _size_label(label: str, model: Mapping[str, Any]) -> str:
     return " ".join([name, *(f"{key}={value}" for key, value in differing.items())])
 
 
-def _device_name(record: RunRecord[Any], cell: CellRecord) -> str | None:
+def _device_name(record: RunRecord, cell: CellRecord) -> str | None:
     requested = str(cell.axes.get("device"))
     device = cell.device or next(
         (

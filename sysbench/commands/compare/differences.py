@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from sysbench import units
 from sysbench.commands.compare.cells import MACHINE, Obstacle, Side, value_text
@@ -12,7 +12,7 @@ from sysbench.log.records import CellRecord, RunRecord
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.options import flag_of
 
-Record = RunRecord[Any]
+Record = RunRecord
 
 
 class Difference(Frozen):

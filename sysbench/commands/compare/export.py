@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, get_args
+from typing import Final, get_args
 from xml.etree import ElementTree
 
 from sysbench.commands.compare.cells import labels
@@ -33,7 +33,7 @@ def _named_cells(comparison: Comparison) -> Iterator[tuple[str, CellComparison]]
 
 
 def _bmf(comparison: Comparison) -> str:
-    content: dict[str, dict[str, Any]] = {}
+    content: dict[str, dict[str, object]] = {}
     for name, cell in _named_cells(comparison):
         for time in cell.times:
             content[f"{name} {time.quantity}"] = {"latency": {"value": time.b_s * 1e9}}

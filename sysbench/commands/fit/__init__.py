@@ -8,6 +8,7 @@ COMMAND = Command(
     perform="command:perform",
     suited="command:suited",
     files="command:write_files",
+    gate="command:gate",
     refuse_files="command:refuse_unsupported_files",
     figures=None,
     report=ReportLayout(7, "What makes a step fit", ("asked", "causes", "changes", "learning")),

@@ -6,25 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
+from sysbench import units
 from sysbench.commands import running
 from sysbench.commands.fit.spec import FitOptions, FitSpec
 from sysbench.commands.prediction_checks import refuse_cost_without_price
 from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.errors import UsageError
+from sysbench.log.records import typed
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
-    from sysbench.commands.fit.record import FitCellRecord
-    from sysbench.log.records import RunRecord
+    from sysbench.commands.fit.record import FitRecord
 
 DEFAULT_GPU = "h100"
 """The GPU where there is none and none was named: the one that training runs on most often."""
-
-GATE_EXIT_CODE = 3
-"""Exit code of `--gate` if the step as asked does not fit."""
 
 
 @command_options(FitSpec, FitOptions)
@@ -87,22 +83,29 @@ def refuse_unsupported_files(options: FitOptions) -> None:
 
 
 def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run the search and write the files; with `--gate`, exit with GATE_EXIT_CODE if the step does not fit."""
+    """Run the search and write the files; raises UsageError for costs without a price."""
+    from sysbench.commands.fit.record import FitRecord
+
     refuse_cost_without_price(options.columns, spec.price, spec.gpus)
-    record = running.run_cells(spec, options, surroundings)
-    result = running.RunResult(record, write_files(record, options))
-    asked = [cell.asked(gpu) for cell in record.cells for gpu in cell.gpus]
-    if options.gate and not all(trial.fits for trial in asked):
-        raise typer.Exit(GATE_EXIT_CODE)
-    return result
+    record = typed(running.run_cells(spec, options, surroundings), FitRecord)
+    return running.RunResult(record, write_files(record, options))
 
 
-def write_files(record: RunRecord[FitCellRecord], options: FitOptions) -> tuple[Path, ...]:
+def gate(record: FitRecord, options: FitOptions) -> Iterator[str]:
+    """Yield the GPUs on which the step as asked does not fit, if that is what `--gate` guards against."""
+    if options.gate:
+        for asked in (cell.asked(gpu) for cell in record.cells for gpu in cell.gpus):
+            if not asked.fits:
+                missing = units.size(-asked.margin_bytes)
+                yield f"as asked, the step does not fit on {asked.gpu}, by {missing}, in {asked.phase}"
+
+
+def write_files(record: FitRecord, options: FitOptions) -> tuple[Path, ...]:
     """Write the requested files; raises UsageError if the record lacks what the page needs."""
     return running.report_saved(_written(record, options), options)
 
 
-def _written(record: RunRecord[FitCellRecord], options: FitOptions) -> Iterator[running.Saved]:
+def _written(record: FitRecord, options: FitOptions) -> Iterator[running.Saved]:
     """Write the requested files, and yield each."""
     if options.figure is not None and any(cell.trials for cell in record.cells):
         from sysbench.commands.fit import figures

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sysbench.commands.fit.record import (
+    CombinationEstimated,
     CombinationTried,
     Extent,
     ExtentFound,
@@ -32,11 +33,14 @@ def fold(events: Iterable[Event]) -> FitRecord:
 
 
 def _cell_record(cell: FitCell, seen: CellEvents, run: Run) -> FitCellRecord:
+    tried = seen.all(CombinationTried)
+    whole = [(each.gpu, each.changes) for each in tried]
     return FitCellRecord(
         **run_record.model_cell_fields(cell, seen),
         cautions=list(cautions.assumptions(cell, seen)),
         explained=seen.last(PeakExplained),
-        trials=[each.as_record(Trial) for each in seen.all(CombinationTried)],
+        trials=[each.as_record(Trial) for each in tried],
+        estimated=sum((each.gpu, each.changes) not in whole for each in seen.all(CombinationEstimated)),
         memory=[each.as_record(StepMemory) for each in seen.all(MemoryDrawn)],
         surveyed=[each.as_record(SurveyedStep) for each in seen.all(StepSurveyed)],
         verified=[each.as_record(VerifiedStep) for each in seen.all(StepVerified)],

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sysbench import units
-from sysbench.commands.fit.record import CombinationTried, ExtentFound
+from sysbench.commands.fit.record import CombinationEstimated, CombinationTried, ExtentFound
 from sysbench.commands.fit.spec import FitCell
 from sysbench.commands.fit.suggestions import words
 from sysbench.render.dashboard import run_state
@@ -23,6 +23,8 @@ class CellState(run_state.CellState):
 
     cell: FitCell
     tried: tuple[CombinationTried, ...] = ()
+    estimated: int = 0
+    last: CombinationTried | CombinationEstimated | None = None
     extents: tuple[ExtentFound, ...] = ()
 
 
@@ -32,14 +34,15 @@ _HANDLERS = run_state.handlers(
     FitState,
     CellState,
     {
-        CombinationTried: cell_handler(lambda cell, event: replace(cell, tried=(*cell.tried, event))),
+        CombinationTried: cell_handler(lambda cell, event: replace(cell, tried=(*cell.tried, event), last=event)),
+        CombinationEstimated: cell_handler(lambda cell, event: replace(cell, estimated=cell.estimated + 1, last=event)),
         ExtentFound: cell_handler(lambda cell, event: replace(cell, extents=(*cell.extents, event))),
     },
 )
 
 
 class FitScreen(CellScreen[FitState]):
-    """The display of a run: the combination that was tried last."""
+    """The display of a run: the last combination."""
 
     initial = FitState()
     advance = staticmethod(partial(run_state.advance, _HANDLERS))
@@ -51,7 +54,7 @@ class FitScreen(CellScreen[FitState]):
             return f"limits of {len({each.gpu for each in cell.extents})} GPUs"
         if not cell.tried:
             return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
-        return f"{len(cell.tried)} combinations tried, {sum(each.fits for each in cell.tried)} fit"
+        return f"{len(cell.tried)} combinations simulated, {sum(each.fits for each in cell.tried)} fit"
 
     def where(self, cell: CellState) -> str:
         gpus = cell.cell.on
@@ -62,9 +65,10 @@ class FitScreen(CellScreen[FitState]):
             found = cell.extents[-1]
             done = f"{len(cell.extents)} of {2 * len(cell.cell.on)} limits"
             return Progress(texts=((done, ""), (f"{found.gpu}: {found.axis} {found.largest or 'none'}", "bold")))
-        if not cell.tried:
+        if cell.last is None or not cell.tried:
             return Progress()
-        last = cell.tried[-1]
-        spare = f"{units.size(abs(last.margin_bytes))} {'to spare' if last.fits else 'missing'}"
-        tried = f"{len(cell.tried)} tried, last: {words(last.changes) or 'as asked'}"
-        return Progress(texts=((tried, ""), (f"{last.gpu}: {spare}", "bold")))
+        estimated = f"{cell.estimated} estimated, " if cell.estimated else ""
+        counts = f"{estimated}{len(cell.tried)} simulated, last: {words(cell.last.changes) or 'as asked'}"
+        simulated = cell.tried[-1]
+        spare = f"{units.size(abs(simulated.margin_bytes))} {'to spare' if simulated.fits else 'missing'}"
+        return Progress(texts=((counts, ""), (f"{simulated.gpu}: {spare}", "bold")))

@@ -11,9 +11,11 @@ from typing import Any
 
 from sysbench.commands.fit import extents, survey, verify
 from sysbench.commands.fit.changes import Change, Combination, changed, changes_of
-from sysbench.commands.fit.record import Cause, CombinationTried, PeakExplained, Trial
+from sysbench.commands.fit.estimates import MEMORY_ERROR_SHARE, depths_of, extrapolated, layers_of, with_layers
+from sysbench.commands.fit.record import Cause, CombinationEstimated, CombinationTried, PeakExplained, Trial
 from sysbench.commands.fit.search import Outcome, Search
 from sysbench.commands.fit.spec import FitCell
+from sysbench.commands.fit.suggestions import worth_showing
 from sysbench.commands.fit.survey import REFERENCE
 from sysbench.errors import UnavailableError
 from sysbench.lab.compilation import stage_entered
@@ -64,43 +66,108 @@ def _answer(cell: FitCell) -> Iterator[Event]:
     yield from first.recording.model_events(cell.key)
     yield _explanation(cell)
     yield stage_entered(cell.key, "searching")
-    simulations = Simulations(cell)
-    search = Search(cell.on, changes_of(cell), simulations.outcome, cell.faster)
-    for combination, gpu in search.run():
-        if (trial := simulations.trials.get((combination, gpu))) is not None:
-            yield CombinationTried(at_s=time.time(), cell=cell.key, **trial.model_dump())
+    yield from search_with(Simulations(cell, depths_of(cell)))
+
+
+def search_with(simulations: Simulations) -> Iterator[Event]:
+    """Search, and simulate whole what is worth showing, until nothing that is worth it is an estimate."""
+    question = simulations.question
+    is_done = False
+    while not is_done:
+        for _ in Search(question.on, changes_of(question), simulations.outcome, question.faster).run():
+            yield from simulations.take_events()
+        is_done = True
+        for combination, gpu in simulations.promising():
+            is_done = False
+            simulations.simulate(combination, gpu)
+            yield from simulations.take_events()
 
 
 class Simulations:
-    """The simulated combinations of a question, by combination and GPU."""
+    """The simulated and estimated combinations of a question, by combination and GPU.
 
-    def __init__(self, question: FitCell) -> None:
-        self._question = question
-        self.trials: dict[tuple[Combination, str], Trial] = {}
+    question  the question
+    depths    numbers of layers of the two models to estimate from; None to simulate every combination whole
+    trials    what was simulated whole; None if that is not possible
+    """
+
+    def __init__(self, question: FitCell, depths: tuple[int, int] | None = None) -> None:
+        self.question = question
+        self._depths = depths
+        self._smaller = [Simulations(with_layers(question, each)) for each in depths or ()]
+        self._estimates: dict[tuple[Combination, str], Trial] = {}
+        self._events: list[Event] = []
+        self.trials: dict[tuple[Combination, str], Trial | None] = {}
 
     def outcome(self, combination: Combination, gpu: str) -> Outcome | None:
-        """Simulate a combination on a GPU; None if that is not possible."""
-        question = changed(self._question, combination)
-        if question.problem("cuda") is not None:
-            return None
-        step = question.step
-        try:
-            trial = self._simulate(step, combination, gpu)
-        except UnavailableError:
-            if not combination:
-                raise
-            return None
+        """Return what a combination needs on a GPU: simulated, or else estimated; None if that is not possible."""
+        key = combination, gpu
+        if key not in self.trials and (not self._depths or not combination):
+            self.simulate(combination, gpu)
+        elif key not in self.trials and key not in self._estimates:
+            self._estimate(combination, gpu)
+        if key in self.trials:
+            trial = self.trials[key]
+            return _outcome(trial, trial.is_safe) if trial is not None else None
+        estimate = self._estimates[key]
+        return _outcome(estimate, estimate.fits, 1 - MEMORY_ERROR_SHARE)
+
+    def simulate(self, combination: Combination, gpu: str) -> Trial | None:
+        """Simulate the whole step with a combination on a GPU; return None if that is not possible.
+
+        Raises UnavailableError if the step as asked cannot be simulated.
+        """
+        step, trial = changed(self.question, combination), None
+        if step.problem("cuda") is None:
+            try:
+                trial = self._simulate(step.step, combination, gpu)
+            except UnavailableError:
+                if not combination:
+                    raise
         self.trials[combination, gpu] = trial
-        return Outcome(
-            fits=trial.is_safe,
-            needed_bytes=trial.needed_bytes,
-            step_s=trial.relative_s,
-            state_fits=trial.state_bytes <= trial.gpu_bytes,
-            tensors_fit=trial.allocated_peak_bytes <= trial.gpu_bytes,
+        if trial is not None:
+            self._events.append(CombinationTried(at_s=time.time(), cell=self.question.key, **trial.model_dump()))
+        return trial
+
+    def promising(self) -> Iterator[tuple[Combination, str]]:
+        """Yield the estimated combinations that are worth simulating: those to show, or else the nearest miss.
+
+        The GPUs of a combination follow each other, because they share a trace.
+        """
+        wanted = [trial for gpu in self.question.on for trial in self._to_show(gpu)]
+        found = [key for key, trial in self._estimates.items() if any(trial is each for each in wanted)]
+        yield from sorted(found, key=lambda key: [combination for combination, _ in found].index(key[0]))
+
+    def take_events(self) -> Iterator[Event]:
+        """Yield what has happened since the last call."""
+        events, self._events = self._events, []
+        yield from events
+
+    def _to_show(self, gpu: str) -> list[Trial]:
+        simulated = [trial for (_, where), trial in self.trials.items() if where == gpu and trial is not None]
+        estimated = [trial for key, trial in self._estimates.items() if key[1] == gpu and key not in self.trials]
+        trials = [*simulated, *estimated]
+        shown = [
+            trial
+            for relearns in (False, True)
+            for trial in worth_showing(trials, relearns=relearns, faster=self.question.faster)
+        ]
+        return shown or [max(trials, key=lambda trial: trial.margin_bytes)]
+
+    def _estimate(self, combination: Combination, gpu: str) -> None:
+        """Estimate a combination from the model with few layers; simulate it where that is not possible."""
+        layers = layers_of(self.question)
+        small, large = (each.simulate(combination, gpu) for each in self._smaller)
+        if small is None or large is None or layers is None or self._depths is None:
+            self.simulate(combination, gpu)
+            return
+        self._estimates[combination, gpu] = extrapolated(small, large, self._depths, layers)
+        self._events.append(
+            CombinationEstimated(at_s=time.time(), cell=self.question.key, gpu=gpu, changes=small.changes)
         )
 
     def _simulate(self, step: ModelCell, combination: Combination, gpu: str) -> Trial:
-        card, budget = hardware.by_name(gpu), self._question.budget
+        card, budget = hardware.by_name(gpu), self.question.budget
         gpu_bytes = min(card.memory_bytes, budget or card.memory_bytes)
         is_asked = not combination  # its trace has modules already, for the explanation
         simulated = SimulatedStep(step, gpu, with_modules=is_asked, memory_bytes=gpu_bytes)
@@ -134,6 +201,17 @@ class Simulations:
             tokens=step.tokens * step.batches,
             uncertainty_bytes=round(MARGIN_UNCERTAINTY_SHARE * gpu_bytes),
         )
+
+
+def _outcome(trial: Trial, fits: bool, least_share: float = 1.0) -> Outcome:
+    """Return what the search must know of a trial whose memory is at least this share of what it says."""
+    return Outcome(
+        fits=fits,
+        needed_bytes=trial.needed_bytes,
+        step_s=trial.relative_s,
+        state_fits=trial.state_bytes * least_share <= trial.gpu_bytes,
+        tensors_fit=trial.allocated_peak_bytes * least_share <= trial.gpu_bytes,
+    )
 
 
 def _unlimited(step: ModelCell, gpu: str, *, with_modules: bool = False) -> Replay:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ class Trial(Frozen):
     """The name that `--simulate` takes."""
     gpu_bytes: Bytes
     """Memory of the GPU, or the budget if that is smaller."""
-    changes: dict[str, Any]
+    changes: dict[str, object]
     """Changed fields of the cell with their values; empty for the step as asked."""
     relearns: bool
     """Whether a change alters what the model learns."""
@@ -68,6 +68,15 @@ class CombinationTried(Trial, Event):
 
     event: Literal["combination_tried"] = "combination_tried"
     cell: str
+
+
+class CombinationEstimated(Event):
+    """A combination of changes was estimated from simulations of the model with few layers."""
+
+    event: Literal["combination_estimated"] = "combination_estimated"
+    cell: str
+    gpu: str
+    changes: dict[str, object]
 
 
 class Cause(Frozen):
@@ -127,7 +136,7 @@ class StepMemory(Frozen):
     """Memory over a step with some changes, on a GPU like this one with enough memory."""
 
     gpu: str
-    changes: dict[str, Any]
+    changes: dict[str, object]
     usable_bytes: Signed
     """Memory of the GPU, or the budget, without what is outside the allocator."""
     phases: list[PhaseMemory]
@@ -160,7 +169,7 @@ class VerifiedStep(Frozen):
     """A step that was measured on the GPU itself."""
 
     gpu: str
-    changes: dict[str, Any]
+    changes: dict[str, object]
     steps_s: list[PositiveSeconds]
     """Time of each step; empty if it failed."""
     allocated_peak_bytes: Bytes | None
@@ -184,6 +193,8 @@ class FitCellRecord(ModelCellRecord):
     source: Literal["simulated"] = "simulated"
     explained: PeakExplained | None
     trials: list[Trial]
+    estimated: Count = 0
+    """Number of combinations and GPUs that were estimated from the model with few layers, and not simulated whole."""
     extents: list[Extent] = Field(default=[], exclude_if=lambda value: not value)
     """Largest batch sizes and context lengths, with --table."""
     memory: list[StepMemory] = Field(default=[], exclude_if=lambda value: not value)

@@ -87,8 +87,8 @@ class FitCell(ModelCell):
         return ModelCell(**{**fields, "device": "cuda"}, mode=self.mode)
 
     def problem(self, device: Any) -> str | None:
-        if self.execution == "compiled":
-            return "--execution compiled cannot be simulated: what the compiler saves is known only after it has run"
+        if self.is_compiled:
+            return f"--execution {self.execution} cannot be simulated: what it saves is known only after it has run"
         return super().problem(device)
 
 

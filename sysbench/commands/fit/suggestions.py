@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from sysbench import cells as axes
 from sysbench.command import command_of
@@ -31,7 +30,7 @@ class Suggestions:
     trials: tuple[Trial, ...]
 
     @property
-    def shared_changes(self) -> dict[str, Any]:
+    def shared_changes(self) -> dict[str, object]:
         """Changes that all suggestions have in common; empty if there is only one suggestion."""
         first = self.trials[0].changes
         return {
@@ -97,7 +96,7 @@ def _learns_alike(other: Trial, trial: Trial) -> bool:
     return _learning_changes(other) in ({}, _learning_changes(trial))
 
 
-def _learning_changes(trial: Trial) -> dict[str, Any]:
+def _learning_changes(trial: Trial) -> dict[str, object]:
     return {name: value for name, value in trial.changes.items() if value in _relearning_values().get(name, ())}
 
 
@@ -117,7 +116,7 @@ def is_better(one: Trial, other: Trial) -> bool:
     )
 
 
-def words(changes: Mapping[str, Any]) -> str:
+def words(changes: Mapping[str, object]) -> str:
     """Return changes as words: `sdpa attention, batch 2 × 4`; empty if there are none."""
     left = dict(changes)
     found = []

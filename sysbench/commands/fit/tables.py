@@ -121,6 +121,9 @@ def _asked_notes(record: FitRecord) -> Iterator[str]:
     yield "memory: what a GPU must have, with CUDA's context and the allocator's cache"
     if _has_times(trials):
         yield INTERVAL
+    estimated = sum(cell.estimated for cell in record.cells)
+    if estimated:
+        yield f"{estimated} combinations were only estimated, from few layers; what is shown was simulated whole"
     for trial in trials:
         if trial.step is None:
             yield f"{trial.gpu}: no times, because its rates are unknown; the order is that of an a100-80gb"

@@ -15,7 +15,7 @@ from sysbench.errors import SysbenchError
 from sysbench.garbage import gc_paused
 from sysbench.lab.clocks import clock_for
 from sysbench.lab.compilation import stage_entered
-from sysbench.lab.devices import available_device_fields, synchronize
+from sysbench.lab.devices import available_devices, synchronize, torch_device
 from sysbench.lab.memory import allocator
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
@@ -41,9 +41,9 @@ def run(cell: FitCell, trials: Sequence[Trial]) -> Iterator[Event]:
 def _devices_by_gpu() -> dict[str, torch.device]:
     """Return the first CUDA device of each kind, by the name of the GPU."""
     found: dict[str, torch.device] = {}
-    for fields in available_device_fields():
-        if fields["type"] == "cuda" and (known := hardware.find(fields["name"], fields["memory_bytes"])):
-            found.setdefault(known.slug, torch.device("cuda", fields["index"]))
+    for info in available_devices():
+        if info.type == "cuda" and (known := hardware.find(info.name, info.memory_bytes)):
+            found.setdefault(known.slug, torch_device(info))
     return found
 
 

@@ -173,7 +173,7 @@ def _read_summary(path: Path) -> _RunSummary:
     return _RunSummary(kind, what, began_s, status, cells)
 
 
-def _summary_fields_of_record(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
+def _summary_fields_of_record(path: Path) -> tuple[dict[str, object], float, str, Counter[str]]:
     top = from_json(path.read_bytes())
     began_s = datetime.fromisoformat(top["started_at"]).timestamp()
     return top["spec"], began_s, top["status"], Counter(cell["outcome"] for cell in top["cells"])

@@ -14,6 +14,7 @@ COMMAND = Command(
     ),
     perform="command:perform",
     suited="command:suited",
+    gate="fitting:gate",
     show="command:show",
     refuse_files="command:validate_output_formats",
     headlines="findings:headlines",

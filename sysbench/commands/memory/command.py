@@ -14,7 +14,7 @@ from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.file_names import labels_of, path_of_rank, paths_of, paths_of_ranks
-from sysbench.log.records import RunRecord
+from sysbench.log.records import RunRecord, typed
 from sysbench.log.storage import ScratchDirectory
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
@@ -46,7 +46,7 @@ def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
     """
     if spec.simulate or spec.device != ("auto",) or spec.is_distributed:
         return spec
-    if any(cell.own or cell.execution == "compiled" for cell in spec.cells()):
+    if any(cell.own or cell.is_compiled for cell in spec.cells()):
         return spec
     from sysbench.engine.devices import list_devices
 
@@ -59,10 +59,11 @@ def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
 
 def perform(spec: MemorySpec, options: MemoryOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
     """Run the spec and write the requested files."""
+    from sysbench.commands.memory.record import MemoryRecord
     from sysbench.engine.provisions import Provisions
 
     with Files.prepared(spec, options) as files:
-        record = running.run_cells(spec, options, surroundings, Provisions(files.snapshots))
+        record = typed(running.run_cells(spec, options, surroundings, Provisions(files.snapshots)), MemoryRecord)
         return running.RunResult(record, running.report_saved(map(running.Saved, files.draw(record)), options))
 
 
@@ -84,7 +85,9 @@ def show(path: Path, options: MemoryOptions) -> None:
                     f"--{name} needs all allocations, which {path} lacks: pass the snapshot to --from instead"
                 )
         running.refuse_unknown_tables("memory", options)
-        running.show_saved(saved.record(path, "memory"), options)
+        record = saved.record(path, "memory")
+        running.show_saved(record, options)
+        running.refuse_at_gate(record, options)
         return
     from sysbench.commands.memory.snapshot_tables import sheet
     from sysbench.snapshot.categories import from_snapshot
@@ -92,6 +95,8 @@ def show(path: Path, options: MemoryOptions) -> None:
 
     if options.snapshot is not None:
         raise UsageError(f"--snapshot would only copy {path}")
+    if options.require_fit:
+        raise UsageError(f"--require-fit needs a run: {path} does not say whether anything fits")
     validate_output_formats(options)
     for target in (options.figure, options.page, options.json_path):
         if target not in (None, "-"):

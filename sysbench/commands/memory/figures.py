@@ -5,8 +5,8 @@ The colours and the stacking order of categories are also defined here; the time
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from sysbench import cells as spec_axes
@@ -94,43 +94,19 @@ def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[LazyFigure]:
 
 
 def _peaks_by_context(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
-    without_search = [cell for cell in cells if cell.found is None]
-    if not any(_bar_parts(cell) for cell in without_search):
+    shown = [cell for cell in cells if cell.found is None]
+    if not any(_bar_parts(cell) for cell in shown):
         return None
-    differing = spec_axes.varying(without_search)
-    bar_axes = [axis for axis in differing if axis not in ("size", "ctx", "mode")]
-    bar_names = list(dict.fromkeys(_axes_label(cell, bar_axes) for cell in without_search))
-    panel_axes = [axis for axis in ("size", "mode") if axis in differing]
-    rows: dict[str, list[MemoryCellRecord]] = {}
-    for cell in without_search:
-        rows.setdefault(_axes_label(cell, panel_axes), []).append(cell)
-    bar_panels = [
-        BarPanel(
-            title,
-            tuple(str(ctx) for ctx in sorted({cell.cell.ctx for cell in row})),
-            tuple(
-                Bar(
-                    str(cell.cell.ctx),
-                    _axes_label(cell, bar_axes),
-                    _bar_parts(cell),
-                    DOES_NOT_FIT if does_not_fit(cell) else None,
-                )
-                for cell in row
-                if _axes_label(cell, bar_axes) in bar_names[:MAX_BARS]
-            ),
-            _limit(row),
-        )
-        for title, row in list(rows.items())[:MAX_PANELS]
-    ]
-    subtitle_parts = subject(without_search)
-    heading = Heading("peak breakdown", " · ".join(subtitle_parts), _simulated_gpus(without_search))
-    text = f"Peak allocated memory against context length, by category{_simulated_suffix(without_search)}"
-    omitted = _omission_note(len(rows), "sizes and modes", len(bar_names))
-    return LazyFigure(
-        "peaks",
-        caption_text(text, subtitle_parts, omitted),
-        lambda: draw(bar_panels, bar_names[:MAX_BARS], heading, "ctx"),
-    )
+
+    def bars(cell: MemoryCellRecord, name: str) -> Iterator[Bar]:
+        yield Bar(str(cell.cell.ctx), name, _bar_parts(cell), DOES_NOT_FIT if does_not_fit(cell) else None)
+
+    def ticks(row: Sequence[MemoryCellRecord]) -> Iterable[str]:
+        return map(str, sorted({cell.cell.ctx for cell in row}))
+
+    text = "Peak allocated memory against context length, by category"
+    panels = _BarPanels(shown, ("size", "mode"), "sizes and modes", slice(MAX_PANELS), "ctx", ticks, bars)
+    return panels.figure("peaks", "peak breakdown", text)
 
 
 def _peaks_by_phase(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
@@ -139,38 +115,61 @@ def _peaks_by_phase(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
     ]
     if not training:
         return None
-    differing = spec_axes.varying(training)
-    bar_axes = [axis for axis in differing if axis not in ("size", "ctx")]
-    bar_names = list(dict.fromkeys(_axes_label(cell, bar_axes) for cell in training))
-    panel_axes = [axis for axis in ("size", "ctx") if axis in differing]
-    rows: dict[str, list[MemoryCellRecord]] = {}
-    for cell in training:
-        rows.setdefault(_axes_label(cell, panel_axes), []).append(cell)
-    # The largest panels are the most interesting.
-    chosen = list(rows.items())[-MAX_PANELS:]
-    bar_panels = [
-        BarPanel(
-            title,
-            tuple(_PHASE_ABBREVIATIONS.get(phase, phase) for phase in row[0].peaks_by_phase),
-            tuple(
-                Bar(_PHASE_ABBREVIATIONS.get(phase, phase), _axes_label(cell, bar_axes), peak.by_category)
-                for cell in row
-                if _axes_label(cell, bar_axes) in bar_names[:MAX_BARS]
-                for phase, peak in cell.peaks_by_phase.items()
-            ),
-            _limit(row),
-        )
-        for title, row in chosen
-    ]
-    subtitle_parts = subject(training)
-    heading = Heading("peak of each phase", " · ".join(subtitle_parts), _simulated_gpus(training))
-    text = f"Peak allocated memory of each phase of a training step, by category{_simulated_suffix(training)}"
-    omitted = _omission_note(len(rows), "sizes and contexts", len(bar_names))
-    return LazyFigure(
-        "phases",
-        caption_text(text, subtitle_parts, omitted),
-        lambda: draw(bar_panels, bar_names[:MAX_BARS], heading, ""),
-    )
+
+    def bars(cell: MemoryCellRecord, name: str) -> Iterator[Bar]:
+        for phase, peak in cell.peaks_by_phase.items():
+            yield Bar(_PHASE_ABBREVIATIONS.get(phase, phase), name, peak.by_category)
+
+    def ticks(row: Sequence[MemoryCellRecord]) -> Iterable[str]:
+        return (_PHASE_ABBREVIATIONS.get(phase, phase) for phase in row[0].peaks_by_phase)
+
+    text = "Peak allocated memory of each phase of a training step, by category"
+    # The largest panels, which come last, are the most interesting.
+    panels = _BarPanels(training, ("size", "ctx"), "sizes and contexts", slice(-MAX_PANELS, None), "", ticks, bars)
+    return panels.figure("phases", "peak of each phase", text)
+
+
+@dataclass(frozen=True)
+class _BarPanels:
+    """Cells in panels by `panel_axes`, with a series of bars for each setting of the axes that are not along `x`."""
+
+    cells: Sequence[MemoryCellRecord]
+    panel_axes: tuple[str, ...]
+    panel_noun: str
+    chosen: slice
+    x: str
+    ticks: Callable[[Sequence[MemoryCellRecord]], Iterable[str]]
+    bars: Callable[[MemoryCellRecord, str], Iterable[Bar]]
+
+    def figure(self, name: str, title: str, text: str) -> LazyFigure:
+        differing = spec_axes.varying(self.cells)
+        bar_axes = [axis for axis in differing if axis not in (*self.panel_axes, self.x)]
+        series = list(dict.fromkeys(_axes_label(cell, bar_axes) for cell in self.cells))
+        shown = series[:MAX_BARS]
+        rows: dict[str, list[MemoryCellRecord]] = {}
+        for cell in self.cells:
+            label = _axes_label(cell, [axis for axis in self.panel_axes if axis in differing])
+            rows.setdefault(label, []).append(cell)
+        bar_panels = [
+            BarPanel(
+                panel_title,
+                tuple(self.ticks(row)),
+                tuple(
+                    bar
+                    for cell in row
+                    if (label := _axes_label(cell, bar_axes)) in shown
+                    for bar in self.bars(cell, label)
+                ),
+                _limit(row),
+            )
+            for panel_title, row in list(rows.items())[self.chosen]
+        ]
+        about = subject(self.cells)
+        gpus = ", ".join(dict.fromkeys(cell.gpu.title for cell in self.cells if cell.gpu))
+        heading = Heading(title, " · ".join(about), gpus)
+        suffix = f"; simulated for {gpus}" if gpus else ""
+        caption = caption_text(f"{text}{suffix}", about, _omission_note(len(rows), self.panel_noun, len(series)))
+        return LazyFigure(name, caption, lambda: draw(bar_panels, shown, heading, self.x))
 
 
 def _omission_note(rows: int, what: str, names: int) -> str:
@@ -194,15 +193,6 @@ def _limit(cells: Sequence[MemoryCellRecord]) -> int | None:
         cell.gpu.memory_bytes if cell.gpu else cell.device.memory_bytes if cell.device else None for cell in cells
     }
     return limits.pop() if len(limits) == 1 else None
-
-
-def _simulated_gpus(cells: Sequence[MemoryCellRecord]) -> str:
-    return ", ".join(dict.fromkeys(cell.gpu.title for cell in cells if cell.gpu))
-
-
-def _simulated_suffix(cells: Sequence[MemoryCellRecord]) -> str:
-    simulated = _simulated_gpus(cells)
-    return f"; simulated for {simulated}" if simulated else ""
 
 
 def draw(bar_panels: Sequence[BarPanel], names: Sequence[str], heading: Heading, x: str) -> Figure:

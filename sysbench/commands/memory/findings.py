@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -158,7 +158,7 @@ class Pair:
         return self.difference / peak_bytes(self.base)
 
 
-def _pairs(cells: Iterable[MemoryCellRecord], axis: str, base: Any, other: Any) -> list[Pair]:
+def _pairs(cells: Iterable[MemoryCellRecord], axis: str, base: object, other: object) -> list[Pair]:
     return [Pair(*each) for each in axes.pairs(cells_with_peak(cells), axis, base, other)]
 
 
@@ -418,7 +418,7 @@ def _search_results(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
         found_by: dict[str, list[str]] = {}
         for cell, found in searched:
             at_least = "" if found.beyond or axis == "ranks" else "at least "
-            found_by.setdefault(f"{at_least}{found.value}", []).append(name(cell))
+            found_by.setdefault(f"{at_least}{found.answer}", []).append(name(cell))
         words = [f"{value} ({', '.join(names)})" for value, names in found_by.items()]
         if len(found_by) == 1:
             words = [f"{next(iter(found_by))}{f' in {count_phrase(len(searched))}' * (len(searched) > 1)}"]

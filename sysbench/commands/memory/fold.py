@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from sysbench import formulas
 from sysbench.commands.memory.record import (
@@ -73,7 +72,7 @@ def _search_result(seen: CellEvents) -> LargestRecord | None:
     return found.as_record(LargestRecord, tried=[each.value for each in seen.all(CandidateTried)])
 
 
-def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
+def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, object]:
     peak, gpu = seen.last(PeakMeasured), seen.last(GpuSimulated)
     snapshot = seen.last(SnapshotWritten)
     # Combine the operating system's maximum with the sampled one, because sampling misses short peaks.

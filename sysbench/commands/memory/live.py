@@ -179,7 +179,7 @@ def result(cell: CellState) -> str:
         words = [*_shortage_words(cell, cell.verdict)]
     if cell.found is not None:
         fits = "fit" if cell.found.axis == "ranks" else "fits"
-        words.append(f"{search_goal(cell.found.axis)} that {fits}: {cell.found.value or 'none'}")
+        words.append(f"{search_goal(cell.found.axis)} that {fits}: {cell.found.answer if cell.found.value else 'none'}")
     return ", ".join(words)
 
 

@@ -42,7 +42,7 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None = None) -> I
 
 
 def _measure_by_tracking_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
-    if cell.execution == "compiled":
+    if cell.is_compiled:
         raise UnavailableError(f"tensors inside a compiled step cannot be tracked on {device.torch_name}")
     if cell.optimizer in LOW_BIT and "optimizer" in cell.phases:
         raise UnavailableError(

@@ -98,7 +98,7 @@ def _run_protocol(
         gc.collect()  # checking which attention kernel runs may leave reference cycles that hold its tensors
         history.categorize_initial_blocks(step)
         yield from own_model_ran(cell.key, step)
-        with history.annotating_modules(step.work.model) if cell.execution == "eager" else nullcontext():
+        with history.annotating_modules(step.work.model) if not cell.is_compiled else nullcontext():
             for number, phase, run in phases_of(step, cell.mode):
                 position = (number, phase)
                 allocator.reset_peaks(device)

@@ -75,7 +75,7 @@ def _pack(timeline: Timeline) -> bytes:
     return b"".join([len(encoded).to_bytes(4, "little"), encoded, *padded])
 
 
-def _header(timeline: Timeline) -> dict[str, Any]:
+def _header(timeline: Timeline) -> dict[str, object]:
     strings, frames = _frame_table(timeline.stacks)
     separator = " › " if timeline.inferred else "."
     device = timeline.device_name if timeline.source == "measured" else None

@@ -149,6 +149,18 @@ class SearchResult(Frozen):
     """The largest value that fits, or the fewest ranks that suffice; 0 if the search found none."""
     beyond: Count | None
     """The smallest value tried that does not fit (for `ranks`, the largest); None if all values tried fit."""
+    safe: Count | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The largest value, or the fewest ranks, that leaves more memory than a simulation may be off; 0 if there is none.
+    None in logs of versions that did not search for it."""
+    more_is_useless: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether the search for ranks ended because more ranks cannot save what is missing."""
+
+    @property
+    def answer(self) -> str:
+        """The value found and, if it fits only within the uncertainty, the safe one: `17 (15 is safe)`."""
+        if self.safe in (None, self.value):
+            return str(self.value)
+        return f"{self.value} ({self.safe or 'none'} is safe)"
 
 
 class LargestFound(SearchResult, Event):

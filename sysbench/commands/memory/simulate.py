@@ -6,7 +6,6 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from sysbench import units
 from sysbench.commands.memory.record import (
@@ -108,6 +107,8 @@ def _search(
         axis=axis,
         value=outcome.value,
         beyond=getattr(beyond.recording.cell, axis) if beyond is not None else None,
+        safe=outcome.safe,
+        more_is_useless=outcome.more_is_useless,
     )
     if outcome.result is not None:
         found: SimulatedMemory = outcome.result
@@ -161,6 +162,6 @@ def module_memory(tree: ModuleNode) -> list[ModuleMemory]:
     ]
 
 
-def write_snapshot(path: Path, content: Mapping[str, Any], cell: str) -> SnapshotWritten:
+def write_snapshot(path: Path, content: Mapping[str, object], cell: str) -> SnapshotWritten:
     snapshot.write(path, content)
     return SnapshotWritten(at_s=time.time(), cell=cell, path=str(path), size_bytes=path.stat().st_size)

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple, get_args
 
 from sysbench import cells as axes
 from sysbench import units
+from sysbench.commands.memory.findings import does_not_fit
+from sysbench.commands.memory.fitting import fit_command, shortage
 from sysbench.commands.memory.record import (
     LargestRecord,
     MemoryCellRecord,
@@ -76,8 +78,16 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
             *remarks.cautions(record),
             *_notes(record),
             *remarks.own_models(record),
+            *_what_next(record),
         ),
     )
+
+
+def _what_next(record: MemoryRecord) -> Iterator[Remark]:
+    """Yield the last line for a step that does not fit, if it is the only one."""
+    if len(record.cells) == 1 and does_not_fit(*record.cells):
+        command = fit_command(record)
+        yield Remark("note", f"{shortage(*record.cells)}{f'. What makes it fit: {command}' if command else ''}")
 
 
 def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
@@ -159,7 +169,7 @@ def _fits(cell: MemoryCellRecord) -> Cell:
 
 def _search_result(cell: MemoryCellRecord) -> str:
     found = cell.found
-    return "" if found is None else f"{found.axis} {found.value}" if found.value else "none"
+    return "" if found is None else f"{found.axis} {found.answer}" if found.value else "none"
 
 
 def _margin(cell: MemoryCellRecord) -> int | None:
@@ -250,24 +260,20 @@ def _present_categories(record: MemoryRecord) -> list[str]:
     return [name for name in CATEGORIES if any(cell.by_category.get(name) for cell in record.cells)]
 
 
+def _category_columns(**declared: Any) -> Each:
+    """Declare a column for each category that occurs."""
+    column = Field("{category}", unit="bytes", **declared)
+    return Each("category", (column,), values=_present_categories, possible_values=CATEGORIES)
+
+
 CATEGORY_TABLE = DeclaredTable(
     "categories",
     lambda record: _title("peak breakdown", record),
     (
-        Each(
-            "category",
-            (
-                Field(
-                    "{category}",
-                    "{category}",
-                    "bytes",
-                    "{source}",
-                    lambda record, name: _present_categories(record).index(name) // 4,
-                    get=lambda cell, name: cell.by_category.get(name, 0),
-                ),
-            ),
-            values=_present_categories,
-            possible_values=CATEGORIES,
+        _category_columns(
+            group="{source}",
+            importance=lambda record, name: _present_categories(record).index(name) // 4,
+            get=lambda cell, name: cell.by_category.get(name, 0),
         ),
         Field("allocated_peak", "together", "bytes", "{source}", get=lambda cell: cell.peak_allocated_bytes),
     ),
@@ -299,19 +305,8 @@ RANKS = DeclaredTable(
         _bytes_field("reserved_peak", "reserved", importance=1, get=lambda row: row[1].peak_reserved_bytes),
         Field("peak_phase", "peak in", importance=3, get=lambda row: row[1].peak_phase, optional=True),
         Field("fits", importance=1, get=_rank_fits, optional=True),
-        Each(
-            "category",
-            (
-                Field(
-                    "{category}",
-                    "{category}",
-                    "bytes",
-                    importance=4,
-                    get=lambda row, category: row[1].by_category.get(category, 0) if row[1].by_category else None,
-                ),
-            ),
-            values=_present_categories,
-            possible_values=CATEGORIES,
+        _category_columns(
+            importance=4, get=lambda row, name: row[1].by_category.get(name, 0) if row[1].by_category else None
         ),
         _bytes_field("context", importance=6, get=lambda row: row[1].context_bytes),
         _bytes_field("host_rss_peak", "host memory", importance=2, get=lambda row: row[1].host_rss_peak_bytes),
@@ -630,23 +625,7 @@ TABLES = {
 
 def verdict_text(cell: MemoryCellRecord) -> str:
     """Return the verdict as text: `fits, with 13.9 GiB to spare`, or the reason why the cell does not fit."""
-    search = cell.found
-    search_text = ""
-    if search is not None and search.axis == "ranks":
-        fewest_text = f" The fewest ranks that fit are {search.value}; {len(search.tried)} numbers of ranks were tried."
-        search_text = (
-            fewest_text
-            if search.value
-            else f" Fewer than {2 * (search.beyond or 1)} ranks do not fit; more were not tried."
-        )
-    elif search is not None:
-        search_text = (
-            f" The largest {search.axis} that fits is {search.value}."
-            if search.value
-            else f" {_nothing_fits_text(cell, search)}"
-        )
-        if search.value and search.beyond is None:
-            search_text = f" Even {search.axis} {search.value} fits; nothing larger was tried."
+    search_text = f" {_search_text(cell, cell.found)}" if cell.found is not None else ""
     verdict = cell.verdict
     if verdict is None:
         return cell.outcome
@@ -663,6 +642,23 @@ def verdict_text(cell: MemoryCellRecord) -> str:
         included = f" This counts {join_words(parts)}."
     spare = f", with {units.size(verdict.margin_bytes)} to spare" if verdict.margin_bytes is not None else ""
     return f"fits{spare}.{included}{search_text}"
+
+
+def _search_text(cell: MemoryCellRecord, search: LargestRecord) -> str:
+    """Return what a search found; the safe value too, if the one found fits only within the uncertainty."""
+    safe = "" if search.safe in (None, search.value) else f"; {search.safe or 'none'} is safe"
+    if search.axis == "ranks":
+        tried = f"{len(search.tried)} numbers of ranks were tried"
+        if search.value:
+            return f"The fewest ranks that fit are {search.value}{safe}; {tried}."
+        if search.more_is_useless:
+            return f"More than {search.beyond} ranks do not help: what is missing is not divided among the ranks."
+        return f"Fewer than {2 * (search.beyond or 1)} ranks do not fit; more were not tried."
+    if not search.value:
+        return _nothing_fits_text(cell, search)
+    if search.beyond is None:
+        return f"Even {search.axis} {search.value} fits; nothing larger was tried."
+    return f"The largest {search.axis} that fits is {search.value}{safe}."
 
 
 def _nothing_fits_text(cell: MemoryCellRecord, found: LargestRecord) -> str:

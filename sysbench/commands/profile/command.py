@@ -13,10 +13,12 @@ from sysbench.commands import running
 from sysbench.commands.prediction_checks import refuse_unpredictable
 from sysbench.commands.profile import files as profile_files
 from sysbench.commands.profile.files import compare_ranks, with_rank
+from sysbench.commands.profile.record import ProfileRecord
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
 from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.errors import UsageError, nearest
 from sysbench.log import storage
+from sysbench.log.records import typed
 from sysbench.log.runs import is_log_or_record
 from sysbench.render.dashboard.progress import show_status
 from sysbench.spec import hardware
@@ -56,7 +58,7 @@ def perform(spec: ProfileSpec, options: ProfileOptions, surroundings: RunSurroun
     if options.rank_regex is not None:
         raise UsageError("--rank-regex finds ranks in the file names of traces: it needs --from")
     with profile_files.Files.prepared(spec, options) as files:
-        record = running.run_cells(spec, options, surroundings, files.provisions)
+        record = typed(running.run_cells(spec, options, surroundings, files.provisions), ProfileRecord)
         return running.RunResult(record, running.report_saved(files.write(record), options))
 
 

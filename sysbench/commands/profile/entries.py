@@ -30,7 +30,7 @@ class Row:
         return self.profile.calls_per_step(getattr(self.entry, name))
 
 
-def _entry_rows(entries_of: Callable[[Profile], Iterable[Any]]) -> Callable[[Profiles], Iterator[Row]]:
+def _entry_rows(entries_of: Callable[[Profile], Iterable[object]]) -> Callable[[Profiles], Iterator[Row]]:
     return lambda profiles: (Row(profile, each) for profile in profiles.all for each in entries_of(profile))
 
 

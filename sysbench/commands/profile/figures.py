@@ -31,6 +31,7 @@ from sysbench.render.plots import (
     printable,
     style_axes,
     subject,
+    text_colour_on,
 )
 from sysbench.trace.summary import KernelClass
 
@@ -76,17 +77,6 @@ PHASE_COLOURS: Final[Mapping[str, str]] = {
 
 NEUTRAL_COLOUR: Final = "#e4e7eb"
 """Colour of the whole step and of unknown phases."""
-
-DARK_TEXT_COLOUR: Final = "#1b1f24"
-
-
-def text_colour_on(colour: str) -> str:
-    """Return the text colour, dark or white, that has more contrast with `colour`, by relative luminance (WCAG 2.2)."""
-    channels = [int(colour[position : position + 2], 16) / 255 for position in (1, 3, 5)]
-    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return DARK_TEXT_COLOUR if luminance > 0.22 else "#ffffff"
-
 
 MAX_CELLS: Final = 10
 """Maximum number of cells in a figure; each has up to three bars."""
@@ -218,7 +208,7 @@ def draw_bars(bars: Sequence[Bar], colours: Mapping[Any, str], heading: Heading)
 
 
 def _draw_groups(
-    axes: Axes, bars: Sequence[Bar], colours: Mapping[Any, str], group_label_in: float, show_group_names: bool
+    axes: Axes, bars: Sequence[Bar], colours: Mapping[object, str], group_label_in: float, show_group_names: bool
 ) -> None:
     y_in, group = 0.0, None
     ticks: list[tuple[float, str]] = []
@@ -322,7 +312,7 @@ def draw_rooflines(rooflines_to_draw: Sequence[Roofline], heading: Heading) -> F
         Line2D([], [], color=_POINT_COLOURS.get(part, QUIET), linestyle="none", marker="o", markersize=6, label=part)
         for part in parts
     ]
-    shapes: list[Any] = [
+    shapes: list[object] = [
         Line2D([], [], color=QUIET, linestyle="none", marker=MARKERS[phase], markersize=5, label=phase)
         for phase in phases
     ]

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
 from sysbench import units
-from sysbench.commands.profile.record import ProfileRead, RanksRead, TraceWritten
+from sysbench.commands.profile.record import ProfileRead, ProfileRecord, RanksRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell, ProfileOptions, Profiler, ProfileSpec
 from sysbench.commands.running import Saved
 from sysbench.engine import nsys
@@ -27,7 +27,6 @@ from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log import storage
 from sysbench.log.events import Event, OfRank, StageEntered
 from sysbench.log.file_names import labels_of, paths_of, paths_of_ranks
-from sysbench.log.records import RunRecord
 from sysbench.log.storage import ScratchDirectory
 from sysbench.render import theme
 from sysbench.render.dashboard.progress import show_status
@@ -139,7 +138,7 @@ class Files:
             provisions = Provisions(artifacts, launchers, TraceReader(bool(kept_paths), additional_ranges(options)))
             yield cls(provisions, bool(kept_paths), windows, flames, timelines, titles, options.range, options.quiet)
 
-    def write(self, record: RunRecord[Any]) -> Iterator[Saved]:
+    def write(self, record: ProfileRecord) -> Iterator[Saved]:
         """Write the requested files for every profiled cell. Yields each file, and each trace that is kept."""
         for cell in record.cells:
             trace = self.provisions.artifacts[cell.key]

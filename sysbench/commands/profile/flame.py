@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from sysbench import units
-from sysbench.commands.profile.figures import CLASS_COLOURS, NEUTRAL_COLOUR, PHASE_COLOURS, text_colour_on
-from sysbench.commands.profile.figures import DARK_TEXT_COLOUR as INK
+from sysbench.commands.profile.figures import CLASS_COLOURS, NEUTRAL_COLOUR, PHASE_COLOURS
 from sysbench.commands.profile.profiles import NS
 from sysbench.errors import UsageError
 from sysbench.render import pages
+from sysbench.render.plots import DARK_TEXT as INK
+from sysbench.render.plots import text_colour_on
 from sysbench.render.theme import elided
 from sysbench.trace.summary import ProfileSummary, folded
 

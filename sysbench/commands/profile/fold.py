@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from sysbench import units
 from sysbench.commands.profile.record import (
@@ -133,7 +132,7 @@ def _overhead_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> It
             code="launch-bound",
             message=f"the device waited for the host in {units.share(use.waiting_ns / use.window_ns)} of the "
             f"{'predicted' if summary.predicted else 'profiled'} step: the host limits the speed",
-            remedy=more_work_a_launch(compiled=record.cell.execution == "compiled")
+            remedy=more_work_a_launch(record.cell.execution)
             + ("" if summary.predicted else "; the profiler adds to the waiting"),
         )
 
@@ -181,7 +180,7 @@ def _cell_record(cell: ProfileCell, run: Run) -> ProfileCellRecord:
     return record.model_copy(update={"cautions": cell_cautions(cell, record, seen, timed, run)})
 
 
-def _outcome_fields(seen: CellEvents, timed: CellEvents, run: Run) -> dict[str, Any]:
+def _outcome_fields(seen: CellEvents, timed: CellEvents, run: Run) -> dict[str, object]:
     """Return the outcome of a cell with its reason; the run that times the cell without a profiler belongs to it."""
     fields = run_record.outcome_fields(seen)
     if fields["outcome"] != "not run" or timed.started is None:

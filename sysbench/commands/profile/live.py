@@ -18,7 +18,7 @@ from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.canvas import Canvas
-from sysbench.render.dashboard.run_state import Handler, RunState, cell_handler, mean_and_deviation
+from sysbench.render.dashboard.run_state import Handler, RunState, cell_handler, mean_and_deviation, with_cell
 from sysbench.render.dashboard.screen import DETAILS, CellScreen, Progress, Slot, fixed
 from sysbench.trace.summary import ProfileSummary
 
@@ -47,9 +47,9 @@ def _cell_started(state: ProfileState, event: CellStarted) -> ProfileState:
     for key, cell in state.cells:
         fresh, now = CellState(cell.cell, event.device, stage_since_s=event.at_s), replace(state, current_key=key)
         if key == event.cell:
-            return now.with_cell(key, replace(fresh, timed_s=cell.timed_s))
+            return with_cell(now, key, replace(fresh, timed_s=cell.timed_s))
         if cell.outcome is None and _timing_key(cell) == event.cell:
-            return now.with_cell(key, replace(fresh, timing=True))
+            return with_cell(now, key, replace(fresh, timing=True))
     return state
 
 
@@ -64,7 +64,7 @@ def _in_cell_or_timing(change: Callable[[CellState, Any], CellState]) -> Handler
     def handle(state: ProfileState, event: Any) -> Any:
         now = state.current_cell
         if state.current_key is not None and now is not None and now.timing and _timing_key(now) == event.cell:
-            return state.with_cell(state.current_key, change(now, event))
+            return with_cell(state, state.current_key, change(now, event))
         return change_cell(state, event)
 
     return handle

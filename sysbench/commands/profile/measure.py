@@ -12,19 +12,20 @@ from time import perf_counter  # by name: a model's code may replace time.perf_c
 
 import torch
 
+from sysbench.commands.building import built_step
 from sysbench.commands.own_models import counted_work
 from sysbench.commands.profile.record import LinkMeasured
 from sysbench.commands.profile.spec import ProfileCell
 from sysbench.errors import SysbenchError
 from sysbench.garbage import gc_paused
 from sysbench.lab.ceiling import fastest_all_reduce
-from sysbench.lab.compilation import compiled_event, fresh_compiler, model_built, reset_counters, stage_entered
+from sysbench.lab.compilation import fresh_compiler, stage_entered
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.ranges import named, visible_to
 from sysbench.lab.recorder import Recorder, recorder_for
 from sysbench.lab.step import TrainingStep
-from sysbench.lab.strategies import max_over_ranks, mesh_of
+from sysbench.lab.strategies import max_over_ranks
 from sysbench.log.events import DeviceInfo, Event, PhaseSample, StageEntered, StepChecked, StepMeasured
 from sysbench.log.storage import cannot_write
 
@@ -43,24 +44,13 @@ def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> 
     target = torch_device(device)
     with ExitStack() as settings:
         settings.enter_context(matmul_precision(cell.precision))
-        if cell.execution == "compiled" or cell.attention == "flex":
+        if cell.is_compiled or cell.attention == "flex":
             settings.enter_context(fresh_compiler())
         yield from _run_stages(cell, target, artifact)
 
 
 def _run_stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator[Event]:
-    yield stage_entered(cell.key, "building")
-    started_s = perf_counter()
-    step = TrainingStep(cell, device, mesh_of(cell.strategy, cell.ranks, device.type) if cell.strategy else None)
-    synchronize(device)
-    yield model_built(cell.key, step, perf_counter() - started_s)
-    yield from counted_work(cell, step)
-
-    if cell.execution == "compiled":
-        yield stage_entered(cell.key, "compiling")
-        reset_counters()
-        yield compiled_event(cell.key, _time_step(step, device))
-
+    step = yield from built_step(cell, device, lambda step: _time_step(step, device))
     if cell.warmup:
         yield stage_entered(cell.key, "warming-up")
     for index in range(cell.warmup):
@@ -116,7 +106,7 @@ def _profile_steps(cell: ProfileCell, step: TrainingStep, device: torch.device, 
     recorded step; later steps follow one another as in training.
     """
     # Compiled models have no module ranges: the ranges would be compiled with the model or cause graph breaks.
-    model = step.work.model if cell.execution == "eager" else None
+    model = step.work.model if not cell.is_compiled else None
     warm_up = partial(_time_step, step, device)
     with gc_paused(collect_first=True), recorder.recording(warm_up), visible_to(recorder.ranges, model):
         max_over_ranks()

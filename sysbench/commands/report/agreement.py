@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from sysbench import units
 from sysbench.command import command_of
@@ -23,7 +23,7 @@ MIN_KERNEL_SHARE: Final = 0.9
 MAX_KERNEL_SHARE: Final = 1.1
 """If kernels take a larger share of a phase than this, profile and timing ran under different conditions."""
 
-Runs = Sequence[ReportedRun[Any]]
+Runs = Sequence[ReportedRun]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sysbench.command import command_of, spec_of
 from sysbench.commands.artefacts import Artefact
@@ -51,7 +51,7 @@ TOP_KERNELS = 10
 """Number of kernels, or operators, listed for each cell of a run with more than MAX_CELLS_FOR_DETAIL cells."""
 
 
-def tables_of(record: RunRecord[Any]) -> Iterator[Table]:
+def tables_of(record: RunRecord) -> Iterator[Table]:
     """Yield the tables of a run without duplicates, which occur in runs with only one cell or axis."""
     seen: set[tuple[object, ...]] = set()
     for table in _all_tables(record):
@@ -61,7 +61,7 @@ def tables_of(record: RunRecord[Any]) -> Iterator[Table]:
             yield table
 
 
-def _all_tables(record: RunRecord[Any]) -> Iterable[Table]:
+def _all_tables(record: RunRecord) -> Iterable[Table]:
     few = len(record.cells) <= MAX_CELLS_FOR_DETAIL
     layout, command = report_layout(record.kind), command_of(record.kind)
     names = command.part("report_tables")(record, layout.tables) if command.report_tables else layout.tables
@@ -74,7 +74,7 @@ def _all_tables(record: RunRecord[Any]) -> Iterable[Table]:
 IMAGE_SUFFIX = ".png"
 
 
-def saved_pictures(run: ReportedRun[Any]) -> Iterator[Picture]:
+def saved_pictures(run: ReportedRun) -> Iterator[Picture]:
     """Yield the figures that the run has saved as PNG files, unchanged; incomplete files are skipped."""
     for path in run.pictures:
         if path.suffix == IMAGE_SUFFIX and _is_complete_image(path):
@@ -116,7 +116,7 @@ MAX_TITLE_PHRASES = 4
 
 
 def assemble_document(
-    runs: Sequence[ReportedRun[Any]],
+    runs: Sequence[ReportedRun],
     artefacts: Sequence[Artefact] = (),
     *,
     title: str = "",
@@ -218,7 +218,7 @@ class _UniqueNames:
 
 
 def _section(
-    run: ReportedRun[Any],
+    run: ReportedRun,
     title: str,
     sheet: Sheet,
     findings: Sequence[Finding],
@@ -269,7 +269,7 @@ def _artefact_section(artefact: Artefact, names: _UniqueNames) -> Section:
     )
 
 
-def _run_titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]]) -> list[str]:
+def _run_titles(runs: Sequence[ReportedRun], subjects: Sequence[tuple[str, ...]]) -> list[str]:
     titles = []
     for run, subject in zip(runs, subjects, strict=True):
         others = [
@@ -283,9 +283,7 @@ def _run_titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, 
     return _tell_apart(titles, runs, subjects)
 
 
-def _tell_apart(
-    titles: Sequence[str], runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]]
-) -> list[str]:
+def _tell_apart(titles: Sequence[str], runs: Sequence[ReportedRun], subjects: Sequence[tuple[str, ...]]) -> list[str]:
     members_by_title: dict[str, list[int]] = {}
     for number, title in enumerate(titles):
         members_by_title.setdefault(title, []).append(number)
@@ -312,13 +310,13 @@ def _rename_duplicates(tables: Sequence[Table]) -> Iterator[Table]:
         yield replace(table, name=name.replace(" ", "-"))
 
 
-def _describe_run(run: ReportedRun[Any]) -> str:
+def _describe_run(run: ReportedRun) -> str:
     record = run.record
     started = record.started_at[:16].replace("T", " ") + " UTC"
     return f"{run.name}: {started}, {_describe_status(run)} — {command_line(spec_of(record.spec))}"
 
 
-def _describe_status(run: ReportedRun[Any]) -> str:
+def _describe_status(run: ReportedRun) -> str:
     cells = run.record.cells
     others: dict[str, int] = {}
     for cell in cells:
@@ -328,7 +326,7 @@ def _describe_status(run: ReportedRun[Any]) -> str:
     return f"{run.record.status}, {len(cells)} cell{'' if len(cells) == 1 else 's'}{counts}"
 
 
-def _findings(run: ReportedRun[Any]) -> tuple[Finding, ...]:
+def _findings(run: ReportedRun) -> tuple[Finding, ...]:
     findings = command_of(run.record.kind).part("findings")(run.record)
     return tuple(
         Finding(each.text, (run.basis(each.cells),), origin_of(each.cells, each.about), reservation=each.is_exclusion)
@@ -336,7 +334,7 @@ def _findings(run: ReportedRun[Any]) -> tuple[Finding, ...]:
     )
 
 
-def _pictures(run: ReportedRun[Any]) -> Iterator[Picture]:
+def _pictures(run: ReportedRun) -> Iterator[Picture]:
     command = command_of(run.record.kind)
     for figure in command.part("figures")(run.record) if command.figures else ():
         yield Picture(figure.name, figure.caption, figure.draw, origin_of(figure.cells))

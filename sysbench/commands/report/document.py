@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal
+
+from typing_extensions import TypeVar
 
 from sysbench import cells as axes
 from sysbench.command import Command, Kind, ReportLayout, command_of, kinds
@@ -146,7 +148,7 @@ class Document:
         ]
 
 
-AnyRecord = TypeVar("AnyRecord", bound=RunRecord[Any], covariant=True)
+AnyRecord = TypeVar("AnyRecord", bound=RunRecord, covariant=True, default=RunRecord)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
-from typing import Any
 
 from sysbench.commands.report.document import ReportedRun
 from sysbench.log.events import DeviceInfo, HostInfo, SimulatedGpuRecord
@@ -27,9 +26,9 @@ class Machine:
     """Every device listed by a run on this machine."""
 
 
-def machines(runs: Iterable[ReportedRun[Any]]) -> Mapping[Identity, Machine]:
+def machines(runs: Iterable[ReportedRun]) -> Mapping[Identity, Machine]:
     """Return the machines of these runs by identity, in the order of the runs."""
-    runs_by_identity: dict[Identity, list[ReportedRun[Any]]] = {}
+    runs_by_identity: dict[Identity, list[ReportedRun]] = {}
     for run in runs:
         runs_by_identity.setdefault(identity(run), []).append(run)
     name_counts: dict[str, int] = {}
@@ -47,12 +46,12 @@ def machines(runs: Iterable[ReportedRun[Any]]) -> Mapping[Identity, Machine]:
     return machines_by_identity
 
 
-def identity(run: ReportedRun[Any]) -> Identity:
+def identity(run: ReportedRun) -> Identity:
     host = run.record.environment.host
     return host.hostname, host.cpu, host.logical_cores, host.memory_bytes
 
 
-def tables(runs: Sequence[ReportedRun[Any]]) -> tuple[Table, ...]:
+def tables(runs: Sequence[ReportedRun]) -> tuple[Table, ...]:
     machines_by_identity = machines(runs)
     candidates = (
         *_MACHINES(machines_by_identity.values()),
@@ -100,7 +99,7 @@ _DEVICES = DeclaredTable(
 """Table of accelerators; CPUs are in the table of machines."""
 
 
-def _software(runs: Sequence[ReportedRun[Any]], machines_by_identity: Mapping[Identity, Machine]) -> Table:
+def _software(runs: Sequence[ReportedRun], machines_by_identity: Mapping[Identity, Machine]) -> Table:
     by_software: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
     for run in runs:
         by_software.setdefault(tuple(_versions(run, machines_by_identity[identity(run)].name)), []).append(run.name)
@@ -114,7 +113,7 @@ def _software(runs: Sequence[ReportedRun[Any]], machines_by_identity: Mapping[Id
     return Table("software", "software", columns, tuple(rows), 1)
 
 
-def _versions(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, str]]:
+def _versions(run: ReportedRun, machine: str) -> Iterator[tuple[str, str, str]]:
     record = run.record
     environment, torch = record.environment, record.environment.torch
     commit = environment.host.commit or ""
@@ -135,7 +134,7 @@ def _versions(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, s
     return ((key, title, version) for (key, title), version in values.items() if version)
 
 
-def _simulated_gpus(runs: Iterable[ReportedRun[Any]]) -> Iterable[tuple[SimulatedGpuRecord, list[str]]]:
+def _simulated_gpus(runs: Iterable[ReportedRun]) -> Iterable[tuple[SimulatedGpuRecord, list[str]]]:
     run_names: dict[SimulatedGpuRecord, list[str]] = {}
     for run in runs:
         for gpu in dict.fromkeys(gpu for cell in run.record.cells if (gpu := getattr(cell, "gpu", None)) is not None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from sysbench.command import command_of
 from sysbench.commands.report.document import Headline, Picture, ReportedRun, Section
@@ -33,7 +33,7 @@ _COLUMNS: Final = (
 )
 
 
-def overview(runs: Sequence[ReportedRun[Any]], titles: Sequence[str]) -> tuple[Table, ...]:
+def overview(runs: Sequence[ReportedRun], titles: Sequence[str]) -> tuple[Table, ...]:
     """Return the table of headline numbers: for each run, the range of its times and of its memory over the cells.
 
     Cells that cautions exclude from findings are left out of the ranges, and their runs are marked. A report of one run
@@ -51,7 +51,7 @@ def overview(runs: Sequence[ReportedRun[Any]], titles: Sequence[str]) -> tuple[T
     return (Table("headlines", "headline numbers", _COLUMNS, tuple(rows), 2, notes, excluded=frozenset(excluded)),)
 
 
-def _rows(run: ReportedRun[Any], title: str) -> Iterator[tuple[tuple[Cell, ...], bool]]:
+def _rows(run: ReportedRun, title: str) -> Iterator[tuple[tuple[Cell, ...], bool]]:
     """Yield the row of each quantity of a run, and whether cautions exclude a cell from it."""
     finished = [cell for cell in run.record.cells if cell.outcome == "ok"]
     for name in command_of(run.record.kind).verdicts:
@@ -86,7 +86,7 @@ def _ends(cells: Sequence[CellRecord], value: Callable[[CellRecord], float | Non
 
 
 def _row(
-    run: ReportedRun[Any], title: str, what: str, ends: _Ends, is_memory: bool
+    run: ReportedRun, title: str, what: str, ends: _Ends, is_memory: bool
 ) -> Iterator[tuple[tuple[Cell, ...], bool]]:
     values, count = ends
     if not count:
@@ -114,7 +114,7 @@ def headlines(sections: Sequence[Section]) -> tuple[Headline, ...]:
 
 
 def move_pictures(
-    sections: Sequence[Section], runs: Sequence[ReportedRun[Any]]
+    sections: Sequence[Section], runs: Sequence[ReportedRun]
 ) -> tuple[tuple[Picture, ...], tuple[Section, ...]]:
     """Return the figures for the first page, and the sections without them.
 

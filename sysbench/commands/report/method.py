@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from sysbench.commands.report.document import ReportedRun, reported_commands
 from sysbench.render.terms import Term
 
 
-def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
+def terms(runs: Sequence[ReportedRun]) -> Iterator[Term]:
     """Yield the definition of every term in the report once, in the order of the commands that use the terms."""
     term_by_word: dict[str, Term] = {}
     for command in reported_commands():

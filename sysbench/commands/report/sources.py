@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sysbench.command import command_of
 from sysbench.commands import artefacts
@@ -22,7 +21,7 @@ from sysbench.log.records import RunRecord
 class Sources:
     """Runs, traces and snapshots of a report, and their experiment."""
 
-    runs: tuple[ReportedRun[Any], ...]
+    runs: tuple[ReportedRun, ...]
     artefacts: tuple[Artefact, ...]
     title: str
     """Title of the experiment, if all runs belong to one."""
@@ -34,7 +33,7 @@ class Sources:
 @dataclass
 class _LoadedRun:
     path: Path
-    record: RunRecord[Any]
+    record: RunRecord
     entry: RunEntry | None = None
     experiment: Manifest | None = None
     sort_key: tuple[int, str, int] = field(default=(0, "", 0))
@@ -109,19 +108,19 @@ def _with_entry_of(content: _LoadedRun, entry_source: _LoadedRun) -> _LoadedRun:
     return _LoadedRun(content.path, content.record, entry_source.entry, entry_source.experiment, entry_source.sort_key)
 
 
-def _run_identity(record: RunRecord[Any]) -> str:
+def _run_identity(record: RunRecord) -> str:
     host = record.environment.host
     return json.dumps(
         [record.kind, record.started_at, host.hostname, record.source_digest, record.spec], sort_keys=True
     )
 
 
-def _completeness(record: RunRecord[Any]) -> tuple[int, str]:
+def _completeness(record: RunRecord) -> tuple[int, str]:
     """Return a sort key for how complete a record is: a run may have been resumed after its record was written."""
     return len([cell for cell in record.cells if cell.outcome in ("ok", "oom")]), record.finished_at or ""
 
 
-def _reported_run(loaded: _LoadedRun, name: str) -> ReportedRun[Any]:
+def _reported_run(loaded: _LoadedRun, name: str) -> ReportedRun:
     entry = loaded.entry
     if entry is None:
         return ReportedRun(name, loaded.record)

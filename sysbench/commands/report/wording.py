@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Final
 
 from sysbench.commands.report.document import (
     Basis,
@@ -128,7 +128,7 @@ def render_template(
     def trusted(function: Callable[..., str]) -> Callable[..., Markup]:
         return lambda *arguments: Markup(function(*arguments))
 
-    functions: dict[str, Any] = {name: trusted(function) for name, function in markup.items()}
+    functions: dict[str, object] = {name: trusted(function) for name, function in markup.items()}
     text = (
         pages.environment(trusted(escaped), **_TEMPLATE_SYNTAX)
         .get_template(f"report_text/{template}")
@@ -144,10 +144,10 @@ def render_template(
     return _CONSECUTIVE_EMPTY_LINES.sub("\n\n", text).strip("\n") + "\n"
 
 
-CautionedCell = tuple[ReportedRun[Any], CellRecord, Caution]
+CautionedCell = tuple[ReportedRun, CellRecord, Caution]
 
 
-def group_cautions(runs: Sequence[ReportedRun[Any]]) -> tuple[GroupedCaution, ...]:
+def group_cautions(runs: Sequence[ReportedRun]) -> tuple[GroupedCaution, ...]:
     """Group cautions by code and remedy, starting with those that apply to the most cells."""
     grouped: dict[tuple[str, str], list[CautionedCell]] = {}
     for run in runs:
@@ -193,7 +193,7 @@ def _combined_message(cautioned_cells: Sequence[CautionedCell], omitted_run: str
 
 
 def _bases(cautioned_cells: Sequence[CautionedCell]) -> tuple[Basis, ...]:
-    by_run: dict[str, tuple[ReportedRun[Any], list[CellRecord]]] = {}
+    by_run: dict[str, tuple[ReportedRun, list[CellRecord]]] = {}
     for run, cell, _ in cautioned_cells:
         by_run.setdefault(run.name, (run, []))[1].append(cell)
     return tuple(run.basis(cells) for run, cells in by_run.values())

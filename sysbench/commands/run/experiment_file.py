@@ -175,7 +175,7 @@ def _read_file(path: Path, including_files: tuple[Path, ...]) -> WrittenExperime
     )
 
 
-def _parse(path: Path) -> tuple[Place, dict[str, Any]]:
+def _parse(path: Path) -> tuple[Place, dict[str, object]]:
     try:
         text = path.read_text(encoding="utf-8")
         return Place(path, text), tomllib.loads(text)
@@ -191,7 +191,7 @@ def _parse(path: Path) -> tuple[Place, dict[str, Any]]:
         raise UsageError(f"{path} is nested too deeply") from None
 
 
-def _build(model: type[_Model], place: Place, /, **values: Any) -> _Model:
+def _build(model: type[_Model], place: Place, /, **values: object) -> _Model:
     try:
         return model(**values)
     except ValidationError as error:
@@ -266,13 +266,13 @@ def _parse_run(entry: object, place: Place) -> WrittenRun:
     )
 
 
-def _require_table(value: object, place: Place) -> Mapping[str, Any]:
+def _require_table(value: object, place: Place) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise place.error(f"{place.steps[-1]} must be a table of options, not {value!r}")
     return value
 
 
-def _device_overrides(kind: Kind, entry: Mapping[str, Any], place: Place) -> DeviceOverrides:
+def _device_overrides(kind: Kind, entry: Mapping[str, object], place: Place) -> DeviceOverrides:
     overrides = _build(
         DeviceOverrides, place, words=_options_by_field(kind, entry, place, (_SKIP,)), skip=entry.get(_SKIP)
     )
@@ -292,13 +292,17 @@ def _fixed_fields(kind: Kind, value: object, place: Place) -> Iterator[str]:
 # --- options
 
 
-def _options_by_field(kind: Kind, entry: Mapping[str, Any], place: Place, other_keys: Sequence[str]) -> OptionValues:
+def _options_by_field(kind: Kind, entry: Mapping[str, object], place: Place, other_keys: Sequence[str]) -> OptionValues:
     options = {key: value for key, value in entry.items() if key not in other_keys}
     return by_field(kind, _options_by_name(options, place, keys_of(kind), f"an option of `{kind}`", other_keys))
 
 
 def _options_by_name(
-    options: Mapping[str, Any], place: Place, known: Mapping[str, OptionKey], noun: str, other_keys: Sequence[str] = ()
+    options: Mapping[str, object],
+    place: Place,
+    known: Mapping[str, OptionKey],
+    noun: str,
+    other_keys: Sequence[str] = (),
 ) -> OptionValues:
     for name in options:
         if name not in known:

@@ -151,7 +151,7 @@ def measuring_s(kind: str, cell: Any) -> float | None:
     return measuring_time_s
 
 
-def total_measuring_s(records: Iterable[RunRecord[Any]]) -> float:
+def total_measuring_s(records: Iterable[RunRecord]) -> float:
     """Return how long all cells of these runs would take to measure; 0 unless all of them are predicted."""
     cells = [
         (record.kind, each) for record in records if command_of(record.kind).expected_duration for each in record.cells
@@ -161,7 +161,7 @@ def total_measuring_s(records: Iterable[RunRecord[Any]]) -> float:
     return sum(measuring_s(kind, each) or 0.0 for kind, each in cells)
 
 
-def _perform(spec: RunSpec, directory: Path, watch: Callable[[object], None]) -> RunRecord[Any]:
+def _perform(spec: RunSpec, directory: Path, watch: Callable[[object], None]) -> RunRecord:
     """Run the cells of a spec without any output, and return the record; `watch` is called with every event."""
     command = command_of(spec.kind)
     # As parts of an experiment, all predictions share one worker, so that torch is imported once.

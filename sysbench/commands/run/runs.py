@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from sysbench.command import Kind, command_of
 from sysbench.commands import running, saved
@@ -241,7 +240,7 @@ def _run_one(
     return FinishedRun(entry, performed.record)
 
 
-def _finished_record(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
+def _finished_record(log: Path | None, kind: Kind) -> RunRecord | None:
     """Return the record of a run if the run is complete, otherwise None; skipped cells count as complete."""
     record = _record_from_log(log, kind)
     if log is None or record is None or not log.with_suffix(".json").is_file():
@@ -250,7 +249,7 @@ def _finished_record(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
     return record if record.status == "complete" and all_final else None
 
 
-def _record_from_log(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
+def _record_from_log(log: Path | None, kind: Kind) -> RunRecord | None:
     """Return the record folded from a log; None if the log is missing or unreadable (resuming the run reports why)."""
     try:
         return saved.record(log, kind) if log is not None else None

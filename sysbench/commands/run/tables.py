@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sysbench import formulas, units
 from sysbench.command import command_of
@@ -27,7 +26,7 @@ class FinishedRun:
     """The result of one run of an experiment."""
 
     entry: RunEntry
-    record: RunRecord[Any] | None
+    record: RunRecord | None
     """None if the run was skipped, or failed before it started."""
     error: str | None = None
     """Error message if the run failed; `record` is then read from its log, if there is one."""

@@ -25,7 +25,7 @@ def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequ
         *_lower_bound(cell, wall, rates),
         *cautions.stability(warmup, wall),
         *cautions.precision_of_the_median(wall, cell.until, cell.max_steps),
-        *cautions.launch_bound(seen),
+        *cautions.launch_bound(seen, cell.execution),
         *cautions.emulation(cell.compute_precision, seen),
         *cautions.precision_overridden(cell.precision, seen),
         *cautions.environment_cautions(seen, lost),

@@ -236,7 +236,7 @@ def _exceptions(asked: _Speedup, found: Comparison[TimeCellRecord]) -> str:
 
 
 def _compile_payback(found: Comparison[TimeCellRecord], cells: Cells) -> Iterator[Statement]:
-    faster = [each.cells for each in found.significant(1)]
+    faster = [(one, other) for one, other in (each.cells for each in found.significant(1)) if one.compile_s is None]
     paybacks = [
         (after.compile_s / (one.median_s - other.median_s), after)
         for before, after in faster
@@ -246,7 +246,8 @@ def _compile_payback(found: Comparison[TimeCellRecord], cells: Cells) -> Iterato
         takes = range_text([(cell.compile_s or 0.0, cell) for _, cell in paybacks], show=units.seconds)
         steps = range_text(paybacks, namer(cells, ("execution",)), "{:.0f} steps".format)
         compared = [cell for pair in faster for cell in pair if pair[1].compile_s is not None]
-        yield Statement(f"compiling takes {takes} and pays off after {steps}.", compared)
+        graphs = " and recording CUDA graphs" if compared[-1].cell.uses_cuda_graphs else ""
+        yield Statement(f"compiling{graphs} takes {takes} and pays off after {steps}.", compared)
 
 
 # --- parts of a step

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from time import perf_counter  # by name: a model's code may replace time.perf_counter
 
 import torch
 
+from sysbench.commands.building import built_step
 from sysbench.commands.own_models import counted_work
 from sysbench.commands.time.spec import TimeCell
 from sysbench.garbage import gc_paused
 from sysbench.lab.clocks import Clock, StepTimes, clock_for
-from sysbench.lab.compilation import compiled_event, fresh_compiler, model_built, reset_counters, stage_entered
-from sysbench.lab.devices import disturbed, preemptions, synchronize, torch_device, using_threads
+from sysbench.lab.compilation import fresh_compiler, stage_entered
+from sysbench.lab.devices import disturbed, preemptions, torch_device, using_threads
 from sysbench.lab.memory import allocator
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
-from sysbench.lab.strategies import max_over_ranks, mesh_of
+from sysbench.lab.strategies import max_over_ranks
 from sysbench.log.events import DeviceInfo, Event, MemoryMeasured, StepChecked, StepMeasured, ThreadsTried
 from sysbench.statistics import has_enough_samples
 
@@ -48,7 +48,7 @@ def run(
     try:
         with ExitStack() as settings:
             settings.enter_context(matmul_precision(cell.precision))
-            if cell.execution == "compiled" or cell.attention == "flex":
+            if cell.is_compiled or cell.attention == "flex":
                 settings.enter_context(fresh_compiler())
             yield from _run_stages(cell, target, clock or clock_for(target))
     finally:
@@ -56,19 +56,8 @@ def run(
 
 
 def _run_stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Event]:
-    yield stage_entered(cell.key, "building")
     allocator.release(device)  # memory left by an earlier cell would count towards the peak of this one
-    started_s = perf_counter()
-    step = TrainingStep(cell, device, mesh_of(cell.strategy, cell.ranks, device.type) if cell.strategy else None)
-    synchronize(device)
-    yield model_built(cell.key, step, perf_counter() - started_s)
-    yield from counted_work(cell, step)
-
-    if cell.execution == "compiled":
-        yield stage_entered(cell.key, "compiling")
-        reset_counters()
-        yield compiled_event(cell.key, clock.measure(step.phases, "step").wall_s)  # not a warm-up step
-
+    step = yield from built_step(cell, device, lambda step: _measure_step(step, cell, clock).wall_s)
     if cell.warmup:
         yield stage_entered(cell.key, "warming-up")
     for index in range(cell.warmup):
@@ -111,7 +100,7 @@ def _measure_steps(cell: TimeCell, step: TrainingStep, device: torch.device, clo
         host_rss_peak_bytes=peaks.host_rss_bytes,
     )
     # Compiled code has a fixed number of threads: trying another number would recompile the step.
-    compiles = cell.execution == "compiled" or cell.attention == "flex"
+    compiles = cell.is_compiled or cell.attention == "flex"
     if device.type == "cpu" and threads > 1 and is_disturbed and not compiles and cell.ranks == 1:
         yield _measure_on_fewer_threads(cell, step, median(steps_s), clock)
 

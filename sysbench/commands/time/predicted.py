@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sysbench import cells as axes
 from sysbench import units
@@ -35,6 +35,7 @@ LOWER_BOUND_NOTE = "lower bound: at data-sheet rates, assuming zero host time; a
 
 EXPOSED_NOTE = "exposed: time that collectives add to the step on the device, excluding overlap"
 
+AUTOTUNE_NOTE = "compiled-autotune is predicted as compiled-graphs: the kernels that its search finds are unknown"
 COMPILED_NOTE = "compiled cells are less certain: fusion is a guess; memory is that of the eager step, which needs more"
 
 TYPICAL_HOST = "a typical host"
@@ -138,6 +139,8 @@ def _notes(record: TimeRecord) -> Iterator[str]:
         yield f"issued by {join_words(list(hosts))}"
     if any(prediction.less_certain for cell in record.cells if (prediction := _prediction(cell))):
         yield COMPILED_NOTE
+    if any(cell.cell.execution == "compiled-autotune" for cell, _ in timed):
+        yield AUTOTUNE_NOTE
     if any(cell.cell.grad_accum > 1 for cell, _ in timed):
         yield MICRO_BATCHES_NOTE
 
@@ -279,7 +282,7 @@ def _cost(cell: TimeCellRecord) -> Cell:
     return Measure(cost, text=units.with_digits(cost)) if cost is not None else None
 
 
-def _of_cell(get: Callable[[TimeCellRecord], Any], gpu: _ComparedCell) -> Any:
+def _of_cell(get: Callable[[TimeCellRecord], object], gpu: _ComparedCell) -> object:
     return get(gpu.cell)
 
 

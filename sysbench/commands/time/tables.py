@@ -418,7 +418,7 @@ class _Arms:
             }
             yield _ArmsRow(self.phases[-1] if self.phases else "", cells, comparisons)
 
-    def importance(self, phase: str, arm: Any) -> int:
+    def importance(self, phase: str, arm: object) -> int:
         return 0 if phase == self.phases[-1] else 2 if phase == self.phases[0] else 5
 
 
@@ -446,9 +446,9 @@ class _ComparedPhase:
 class _ArmsRow:
     last_phase: str
     cells: Mapping[Any, TimeCellRecord]
-    comparisons: Mapping[tuple[str, Any], _ComparedPhase | None]
+    comparisons: Mapping[tuple[str, object], _ComparedPhase | None]
 
-    def median(self, phase: str, arm: Any) -> Cell:
+    def median(self, phase: str, arm: object) -> Cell:
         """Return the median, on which speed-ups are based."""
         cell = self.cells.get(arm)
         if cell is None:
@@ -458,12 +458,12 @@ class _ArmsRow:
         median_s = _median(cell, phase)
         return Measure(median_s) if median_s is not None else None
 
-    def speedup(self, phase: str, arm: Any) -> Cell:
+    def speedup(self, phase: str, arm: object) -> Cell:
         found = self.comparisons[phase, arm]
         return found.measure(found.speedup.value, found.speedup.low, found.speedup.high) if found else EMPTY_CELL
 
 
-def _is_not_baseline(arms: _Arms, phase: str, arm: Any) -> bool:
+def _is_not_baseline(arms: _Arms, phase: str, arm: object) -> bool:
     return bool(arm != arms.values[0])
 
 
@@ -533,7 +533,7 @@ def device_name(cell: TimeCellRecord) -> str:
 @dataclass(frozen=True)
 class _Grid:
     record: TimeRecord
-    column_values: tuple[Any, ...]
+    column_values: tuple[object, ...]
     row_axes: tuple[str, ...]
     rows: tuple[Mapping[Any, TimeCellRecord], ...]
 
@@ -553,7 +553,7 @@ class _Grid:
         return cls(record, column_values, row_axes, tuple(rows.values()))
 
 
-def _any_cell(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
+def _any_cell(row: Mapping[object, TimeCellRecord]) -> TimeCellRecord:
     return next(iter(row.values()))
 
 
@@ -569,7 +569,7 @@ def _phase_grids(record: TimeRecord) -> Iterator[tuple[str, str, _Grid]]:
             yield phase, column_axis, cells
 
 
-def _grid_cell(row: Mapping[Any, TimeCellRecord], phase: str, axis: str, head: Any) -> Cell:
+def _grid_cell(row: Mapping[object, TimeCellRecord], phase: str, axis: str, head: object) -> Cell:
     cell = row.get(head)
     if cell is None:
         return None

@@ -108,11 +108,11 @@ def _named_patterns(model: nn.Module) -> list[str]:
     return list(dict.fromkeys(name for name in numbered if name))
 
 
-def _keeping_products() -> Any:
+def _keeping_products() -> object:
     return create_selective_checkpoint_contexts(_policy)
 
 
-def _policy(context: Any, operator: Any, *arguments: Any, **options: Any) -> CheckpointPolicy:
+def _policy(context: object, operator: object, *arguments: torch.Tensor, **options: object) -> CheckpointPolicy:
     # A linear layer written as an einsum is a batched product of batch 1; other batched products are attention's, whose
     # results grow with the square of the context.
     is_linear = operator is _aten.bmm.default and arguments[0].shape[0] == 1

@@ -98,7 +98,7 @@ class DeferredLogits(TorchFunctionMode):
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    ) -> object:
         """Carry out what can be done without the logits; other tensors are left alone."""
         options = dict(kwargs or {})
         deferred = next((known for each in (*args, *options.values()) if (known := self._deferred.get(id(each)))), None)
@@ -128,7 +128,7 @@ class DeferredLogits(TorchFunctionMode):
         self._deferred[id(hidden)] = _Deferred(hidden, dtype)
         return hidden
 
-    def _sizes(self, name: str, hidden: Tensor, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _sizes(self, name: str, hidden: Tensor, arguments: tuple[object, ...]) -> tuple[object, ...]:
         """Return the arguments of a method that changes the shape, for the output layer's input instead of logits."""
         if name in ("view", "reshape"):
             sizes = arguments[0] if isinstance(arguments[0], tuple | list) else arguments
@@ -195,8 +195,8 @@ class _Deferred(NamedTuple):
     dtype: torch.dtype
 
 
-_SHAPE: Any = Tensor.shape.__get__  # type: ignore[attr-defined]
-_DTYPE: Any = Tensor.dtype.__get__  # type: ignore[attr-defined]
+_SHAPE: object = Tensor.shape.__get__  # type: ignore[attr-defined]
+_DTYPE: object = Tensor.dtype.__get__  # type: ignore[attr-defined]
 
 
 def output_layer(model: nn.Module, vocabulary: int | None) -> nn.Module | None:

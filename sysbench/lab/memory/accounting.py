@@ -9,11 +9,9 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 BLOCK_BYTES = 512
 """Block sizes in CUDA's caching allocator are multiples of this (kMinBlockSize, c10/core/AllocatorConfig.h)."""
@@ -24,24 +22,13 @@ def round_to_block(size_bytes: int) -> int:
     return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
 
 
-def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+def tensors_in(values: Iterable[object]) -> Iterator[Tensor]:
     """Yield the tensors among these values, including tensors in nested lists and tuples."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, list | tuple):
             yield from tensors_in(value)
-
-
-class DispatchMode(TorchDispatchMode):
-    """A dispatch mode that prevents torch from importing its compiler, which would take seconds."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
 
 class _Watched(weakref.ref[torch.UntypedStorage]):
@@ -85,7 +72,7 @@ class StorageWatch:
         """In this context, also report resizes of watched storages: FSDP2 frees gathered parameters by resizing."""
         resize = torch.UntypedStorage.resize_
 
-        def resize_and_report(storage: torch.UntypedStorage, size_bytes: int) -> Any:
+        def resize_and_report(storage: torch.UntypedStorage, size_bytes: int) -> object:
             result = resize(storage, size_bytes)
             self._on_resized(storage)
             return result

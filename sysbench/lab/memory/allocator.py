@@ -23,7 +23,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.memory.accounting import DispatchMode, tensors_in
+from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
+from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.memory.modules import ModuleMetadata
 from sysbench.log.outcomes import BUILD
 from sysbench.trace.workspaces import are_kept_workspaces, are_momentary, workspace_bytes
@@ -184,7 +185,7 @@ class History:
 
     device: torch.device
     _boundaries: list[_Boundary] = field(default_factory=list)
-    _annotations: list[dict[str, Any]] = field(default_factory=list)
+    _annotations: list[dict[str, object]] = field(default_factory=list)
     _step: int = -1
     _step_since_us: int = 0
     _modules: ModuleMetadata | None = None
@@ -287,8 +288,7 @@ class _Collectives(DispatchMode):
         super().__init__()
         self._report = report
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         result = func(*args, **kwargs)
         if func.namespace in ("c10d", "fsdp"):
             self._report(tensors_in([*args, *kwargs.values()]))

@@ -202,7 +202,7 @@ class Printed(io.TextIOBase):
         self.text = (self.text + text)[:MAX_PRINTED_CHARACTERS]
         return sys.stderr.write(text)
 
-    def redirected(self) -> AbstractContextManager[Any]:
+    def redirected(self) -> AbstractContextManager[object]:
         """Redirect standard output to this stream in this context."""
         return redirect_stdout(self)
 

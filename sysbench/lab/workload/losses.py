@@ -71,14 +71,14 @@ class Loss:
         return value
 
 
-def _count_required(function: Callable[..., Any]) -> int:
+def _count_required(function: Callable[..., object]) -> int:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return sum(each.default is each.empty and each.kind in positional for each in parameters)
 
 
 def choose_loss(
-    output: Any, named: Mapping[str, Tensor], inputs: Inputs
+    output: object, named: Mapping[str, Tensor], inputs: Inputs
 ) -> tuple[str, Callable[[Tensor], Tensor], str]:
     """Choose a loss for `output`; return the name of the tensor it takes, the function, and a description.
 
@@ -126,7 +126,7 @@ def _mean(value: Tensor) -> Tensor:
     return value.float().mean()
 
 
-def _named_tensors(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+def _named_tensors(output: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
     if isinstance(output, Tensor):
         yield name, output
     elif isinstance(output, Mapping):

@@ -32,7 +32,7 @@ from sysbench.lab.workload.workload import Batch, OwnWorkload, Workload
 from sysbench.spec import extras
 from sysbench.spec.model import BUILT_IN_ATTENTION, Attention, ModelCell, ModelShape
 from sysbench.spec.options import flag_of
-from sysbench.spec.own_model import HUGGING_FACE, OwnModel
+from sysbench.spec.own_model import OwnModel
 
 _DIMENSION_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "vocab": ("vocab", "vocab_size", "n_vocab", "num_embeddings"),
@@ -49,7 +49,7 @@ _CONTEXT_ARGUMENTS = ("ctx", "context_length", "max_seq_len", "block_size", "max
 HOOK = "scaled_dot_product_attention"
 """A function with this name in the model's module can be replaced by another implementation of causal attention."""
 
-_ORIGINAL_HOOKS: WeakKeyDictionary[ModuleType, Any] = WeakKeyDictionary()
+_ORIGINAL_HOOKS: WeakKeyDictionary[ModuleType, object] = WeakKeyDictionary()
 """The original `HOOK` function of each module; None for a module without one."""
 
 
@@ -61,7 +61,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
     torch.manual_seed(cell.seed)
     printed = Printed()
     with printed.redirected():
-        code = None if own.target.startswith(HUGGING_FACE) else load_code(own.target, own.directory)
+        code = None if own.is_hugging_face else load_code(own.target, own.directory)
         with device, building(cell.precision):
             model, config_class = (
                 (_config_model(cell, own), None) if code is None else _construct_model(cell, own, code)
@@ -206,7 +206,7 @@ def _replace_attention(cell: ModelCell, code: LoadedCode, what: str) -> None:
         )
     attend = KINDS[cell.attention](cell.ctx)
 
-    def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **options: Any) -> Tensor:
+    def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, *rest: object, **options: object) -> Tensor:
         attended: Tensor = attend(q, k, v)
         return attended
 
@@ -255,7 +255,7 @@ def _ignored_dtype(own: OwnModel) -> str | None:
     return None if DTYPE in own.arguments or named == "float32" else named
 
 
-def build_from_config(path: Path, fields: Mapping[str, Any], attention: Attention) -> nn.Module:
+def build_from_config(path: Path, fields: Mapping[str, object], attention: Attention) -> nn.Module:
     """Build the model that a config describes, on torch's default device; `fields` override fields of the config.
 
     Parameters are fp32 unless `fields` has a `dtype`; the config's dtype applies to trained weights and is ignored. The

@@ -58,7 +58,7 @@ class Batch:
 
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
-    loss: Callable[[Any], Tensor]
+    loss: Callable[[object], Tensor]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Workload:
     optimizer: Callable[[], torch.optim.Optimizer]
     tokens: int | None
     attention_kernel: str | None = None
-    attention_context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    attention_context: Callable[[], AbstractContextManager[object]] = nullcontext
     own: OwnWorkload | None = None
 
 
@@ -107,11 +107,20 @@ def built_in_workload(
     )
 
 
-_RECURRENT: Mapping[Any, int] = {
+_RECURRENT: Mapping[object, int] = {
     torch.ops.aten._cudnn_rnn.default: 1,
     torch.ops.aten._cudnn_rnn_backward.default: 2,
 }
 """Operators of cuDNN's recurrent layers, with the number of products for each weight matrix."""
+
+
+_WITHOUT_FORMULA = (torch.ops.aten.convolution_backward.default, torch.ops.aten._grouped_mm.default, *_RECURRENT)
+"""Operators that `flops` counts by itself, in place of FlopCounterMode."""
+
+
+def has_flops(operator: Any) -> bool:
+    """Return whether `flops` can be more than 0 for an operator."""
+    return operator in _WITHOUT_FORMULA or operator._overloadpacket in flop_registry
 
 
 def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:

@@ -54,7 +54,7 @@ class Layout:
 
     column_axis: str
     row_axes: tuple[str, ...]
-    column_values: tuple[Any, ...]
+    column_values: tuple[object, ...]
     row_values: tuple[tuple[Any, ...], ...]
     positions: dict[str, Place]
     """Position of each cell, by cell key."""
@@ -84,7 +84,7 @@ def layout(planned: Mapping[str, CellState]) -> Layout | None:
     return Layout(column_axis, row_axes, tuple(columns), tuple(rows), positions)
 
 
-def board(canvas: Canvas, state: RunState[Any], quantity: Quantity, rows: int) -> list[Text]:
+def board(canvas: Canvas, state: RunState, quantity: Quantity, rows: int) -> list[Text]:
     """Return a grid with one entry per cell, in at most `rows` lines below the headings.
 
     If the grid is too large, only the part around the running cell is shown; other cells are counted by outcome.
@@ -111,7 +111,7 @@ def board(canvas: Canvas, state: RunState[Any], quantity: Quantity, rows: int) -
     return lines
 
 
-def _entries(grid: Layout, state: RunState[Any], quantity: Quantity) -> dict[Place, Cell]:
+def _entries(grid: Layout, state: RunState, quantity: Quantity) -> dict[Place, Cell]:
     cells: dict[Place, Cell] = {}
     for key, each in state.ended.items():
         if key in grid.positions:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import reduce
-from typing import Any
 
 from rich.console import Console
 
@@ -28,7 +27,7 @@ class CellLines(PassiveProgress):
         self,
         console: Console,
         *,
-        view: type[CellScreen[Any]],
+        view: type[CellScreen],
         earlier: Iterable[Event] = (),
         overall: ExperimentProgress | None = None,
     ) -> None:
@@ -52,7 +51,7 @@ class CellLines(PassiveProgress):
         for text in self._lines(event, before):
             self._write(text.strip() + suffix)
 
-    def _lines(self, event: Event, before: RunState[Any]) -> Iterator[str]:
+    def _lines(self, event: Event, before: RunState) -> Iterator[str]:
         state, view = self.state, self._view
         if isinstance(event, WorkerReady) and before.torch is None:
             yield view.device_line(state)

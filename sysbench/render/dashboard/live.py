@@ -19,7 +19,7 @@ from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass, field
 from functools import reduce
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -81,7 +81,7 @@ class DrawThrottle:
             self._drawn_s = self.clock.monotonic()
 
 
-def core_share(view: type[CellScreen[Any]], state: RunState[Any]) -> float:
+def core_share(view: type[CellScreen], state: RunState) -> float:
     """Return the share of a core that drawing may use."""
     if not (view.times_steps and state.is_timing):
         return IDLE_SHARE
@@ -101,7 +101,7 @@ class Dashboard:
         console: Console,
         clock: Clock | None = None,
         *,
-        view: type[CellScreen[Any]],
+        view: type[CellScreen],
         earlier: Iterable[Event] = (),
         overall: ExperimentProgress | None = None,
         above: str = "",

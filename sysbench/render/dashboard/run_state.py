@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self
+
+from typing_extensions import TypeVar
 
 from sysbench.command import Kind, cell_of, spec_of
 from sysbench.log.cautions import BUSY_SHARE, fewer_threads, interference
@@ -59,11 +61,12 @@ class CellState:
 
 
 AnyCell = TypeVar("AnyCell", bound=CellState)
-AnyState = TypeVar("AnyState", bound="RunState[Any]")
+CellsOf = TypeVar("CellsOf", bound=CellState, covariant=True, default=CellState)
+AnyState = TypeVar("AnyState", bound="RunState")
 
 
 @dataclass(frozen=True)
-class RunState(Generic[AnyCell]):
+class RunState(Generic[CellsOf]):
     """State of a run after some event.
 
     `planned` and `ended` are replaced only when they change, so results that depend only on them can be cached by
@@ -77,13 +80,13 @@ class RunState(Generic[AnyCell]):
     worker_ready: bool = False
     worker_since_s: float = 0.0
     """Time at which the worker became ready; before that, the time at which its start began."""
-    planned: Mapping[str, AnyCell] = field(default_factory=dict)
+    planned: Mapping[str, CellsOf] = field(default_factory=dict)
     """State of every cell before its start, by key, in the order of the run."""
-    ended: Mapping[str, AnyCell] = field(default_factory=dict)
+    ended: Mapping[str, CellsOf] = field(default_factory=dict)
     """Finished cells by key, in the order in which they finished."""
     current_key: str | None = None
     """Key of the cell that is running, or ran last."""
-    current_cell: AnyCell | None = None
+    current_cell: CellsOf | None = None
     """The cell that is running, or ran last."""
     reading: Reading | None = None
     threads_probe: ThreadsProbe | None = None
@@ -112,7 +115,7 @@ class RunState(Generic[AnyCell]):
         return interference(reading.host_cpu_share or 0.0)
 
     @property
-    def cells(self) -> tuple[tuple[str, AnyCell], ...]:
+    def cells(self) -> tuple[tuple[str, CellsOf], ...]:
         """All cells by key, in the order of the run, in their current state."""
         present = {**self.planned, **self.ended}
         if self.current_key is not None and self.current_cell is not None:
@@ -154,12 +157,13 @@ class RunState(Generic[AnyCell]):
             and self.current_cell.device.type != "cpu"
         )
 
-    def with_cell(self, key: str, cell: AnyCell) -> Self:
-        """Return a copy with a new state for the cell `key`, which is the current cell or has ended."""
-        ended = self.ended
-        if cell.outcome is not None:
-            ended = {**{other: each for other, each in ended.items() if other != key}, key: cell.final_state()}
-        return replace(self, ended=ended, current_cell=cell if key == self.current_key else self.current_cell)
+
+def with_cell(state: AnyState, key: str, cell: CellState) -> AnyState:
+    """Return a state with a new state for the cell `key`, which is the current cell or has ended."""
+    ended: Mapping[str, CellState] = state.ended
+    if cell.outcome is not None:
+        ended = {**{other: each for other, each in ended.items() if other != key}, key: cell.final_state()}
+    return replace(state, ended=ended, current_cell=cell if key == state.current_key else state.current_cell)
 
 
 def with_reading(state: AnyState, event: Reading) -> AnyState:
@@ -206,30 +210,30 @@ Handler = Callable[[Any, Any], Any]
 def cell_handler(change: Callable[[Any, Any], Any]) -> Handler:
     """Return a handler that applies `change` to the cell of an event; events of unknown cells change nothing."""
 
-    def handle(state: RunState[Any], event: Any) -> RunState[Any]:
+    def handle(state: RunState, event: Any) -> RunState:
         cell = state.current_cell if event.cell == state.current_key else state.planned.get(event.cell)
-        return state.with_cell(event.cell, change(cell, event)) if cell is not None else state
+        return with_cell(state, event.cell, change(cell, event)) if cell is not None else state
 
     return handle
 
 
-def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[type, Handler]) -> dict[type, Handler]:
+def handlers(state: type[RunState], cell: type[CellState], others: Mapping[type, Handler]) -> dict[type, Handler]:
     """Return a handler for each event class; `state` and `cell` are the classes for states of runs and of cells.
 
     `others` adds handlers, or replaces common ones.
     """
 
-    def started(_: RunState[Any], event: RunStarted) -> RunState[Any]:
+    def started(_: RunState, event: RunStarted) -> RunState:
         planned = {each.key: cell(each) for each in spec_of(event.spec).cells()}
         return state(started_s=event.at_s, host=event.host, worker_since_s=event.at_s, planned=planned)
 
-    def resumed(before: RunState[Any], event: RunResumed) -> RunState[Any]:
+    def resumed(before: RunState, event: RunResumed) -> RunState:
         kept = {key: each for key, each in before.ended.items() if each.outcome in LASTING}
         return state(
             started_s=event.at_s, host=before.host, worker_since_s=event.at_s, planned=before.planned, ended=kept
         )
 
-    def cell_started(before: RunState[Any], event: CellStarted) -> RunState[Any]:
+    def cell_started(before: RunState, event: CellStarted) -> RunState:
         planned = before.planned
         if event.cell not in planned:
             # The beginning of the run was not shown: its cells become known one by one.
@@ -237,7 +241,7 @@ def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[
         now = cell(planned[event.cell].cell, event.device, started_s=event.at_s, stage_since_s=event.at_s)
         return replace(before, planned=planned, current_key=event.cell, current_cell=now, worker_ready=True)
 
-    def worker_ready(before: RunState[Any], event: WorkerReady) -> RunState[Any]:
+    def worker_ready(before: RunState, event: WorkerReady) -> RunState:
         return replace(
             before,
             torch=_with_threads(event.torch, before.threads_probe),

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
+from typing_extensions import TypeVar
 
 from sysbench import cells as axes
 from sysbench import units
@@ -25,7 +26,7 @@ from sysbench.render.dashboard.board import HEADING_LINES, Quantity, board, layo
 from sysbench.render.dashboard.canvas import MIN_LABEL_WIDTH, Canvas, Piece, memoized, remaining_text, round_remaining
 from sysbench.render.dashboard.run_state import CellState, RunState
 
-State = TypeVar("State", bound=RunState[Any])
+State = TypeVar("State", bound=RunState, default=RunState)
 
 MODEL_AXES: Final = ("size", "ctx", "precision", "mode")
 """Axes that name a cell with a model."""

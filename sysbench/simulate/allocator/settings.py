@@ -99,7 +99,7 @@ class AllocatorSettings:
             source = ENVIRONMENT_VARIABLES[0] if options is None else f"--allocator {choice}"
             raise UnavailableError(f"{source}: {error}") from error
 
-    def for_snapshot(self) -> dict[str, Any]:
+    def for_snapshot(self) -> dict[str, object]:
         """Return these settings as the `allocator_settings` of a memory snapshot.
 
         Source: THCPModule_memorySnapshot, cuda/Module.cpp.
@@ -179,14 +179,14 @@ def _segment_bytes(values: dict[str, Any]) -> int:
     return int(values.get("large_segment_bytes", AllocatorSettings.large_segment_bytes))
 
 
-def _read_large_segment(name: str, text: str, values: dict[str, Any]) -> None:
+def _read_large_segment(name: str, text: str, values: dict[str, object]) -> None:
     size_mib = _integer(name, text)
     if size_mib <= MIN_LARGE_BYTES // MIB:
         raise ValueError(f"{name} must be more than {MIN_LARGE_BYTES // MIB}, not {text}")
     values["large_segment_bytes"] = min(size_mib, UNLIMITED // MIB) * MIB
 
 
-def _read_split_limit(name: str, text: str, values: dict[str, Any]) -> None:
+def _read_split_limit(name: str, text: str, values: dict[str, object]) -> None:
     smallest_mib = _segment_bytes(values) // MIB
     size_mib = _integer(name, text)
     if size_mib < smallest_mib:
@@ -195,21 +195,21 @@ def _read_split_limit(name: str, text: str, values: dict[str, Any]) -> None:
     values[field] = min(size_mib, UNLIMITED // MIB) * MIB
 
 
-def _read_threshold(name: str, text: str, values: dict[str, Any]) -> None:
+def _read_threshold(name: str, text: str, values: dict[str, object]) -> None:
     threshold = _float(name, text)
     if not 0.0 < threshold < 1.0:
         raise ValueError(f"{name} must be between 0 and 1, not {text}")
     values["garbage_collection_threshold"] = threshold
 
 
-def _read_fraction(name: str, text: str, values: dict[str, Any]) -> None:
+def _read_fraction(name: str, text: str, values: dict[str, object]) -> None:
     fraction = _float(name, text)
     if not 0.0 <= fraction <= 1.0:
         raise ValueError(f"{name} must be in [0, 1], not {text}")
     values["memory_fraction"] = fraction
 
 
-def _read_expandable(name: str, text: str, values: dict[str, Any]) -> None:
+def _read_expandable(name: str, text: str, values: dict[str, object]) -> None:
     values["expandable_segments"] = _boolean(name, text)
 
 
@@ -246,30 +246,30 @@ def _read_divisions(name: str, text: str, values: dict[str, Any]) -> None:
     values["roundup_power2_divisions"] = tuple(table)
 
 
-def _read_backend(name: str, text: str, values: dict[str, Any]) -> None:
+def _read_backend(name: str, text: str, values: dict[str, object]) -> None:
     if text != "native":
         if text != "cudaMallocAsync":
             raise ValueError(unknown(text, f"a value of {name}", ("native", "cudaMallocAsync")))
         raise NotSimulatedError(f"{name}:{text} is not simulated; {name}:native is")
 
 
-def _read_early_rejection(name: str, text: str, values: dict[str, Any]) -> None:
+def _read_early_rejection(name: str, text: str, values: dict[str, object]) -> None:
     if _boolean(name, text):
         raise NotSimulatedError(f"{name}:True is not simulated; {name}:False is")
 
 
-def _accept_flag(name: str, text: str, values: dict[str, Any]) -> None:
+def _accept_flag(name: str, text: str, values: dict[str, object]) -> None:
     """Validate a flag for pinned host memory, locks or graph capture; it does not affect simulated device memory."""
     _boolean(name, text)
 
 
-def _accept_number(name: str, text: str, values: dict[str, Any]) -> None:
+def _accept_number(name: str, text: str, values: dict[str, object]) -> None:
     """Validate a size or number for pinned host memory; it does not affect simulated device memory."""
     _integer(name, text)
 
 
 _SEGMENT_OPTION = "large_segment_size_mb"
-_READERS: dict[str, Callable[[str, str, dict[str, Any]], None]] = {
+_READERS: dict[str, Callable[[str, str, dict[str, object]], None]] = {
     "max_split_size_mb": _read_split_limit,
     "max_non_split_rounding_mb": _read_split_limit,
     _SEGMENT_OPTION: _read_large_segment,

@@ -47,7 +47,7 @@ def build_snapshot(
     }
 
 
-def _segment(head: Block) -> dict[str, Any]:
+def _segment(head: Block) -> dict[str, object]:
     chain = [head]
     while (following := chain[-1].next) is not None and following.mapped:
         chain.append(following)
@@ -78,7 +78,7 @@ def _segment(head: Block) -> dict[str, Any]:
     }
 
 
-def _entry(event: AllocatorEvent, index: int) -> dict[str, Any]:
+def _entry(event: AllocatorEvent, index: int) -> dict[str, object]:
     return {
         "action": event.action,
         "device_free" if event.action == "oom" else "addr": event.address,

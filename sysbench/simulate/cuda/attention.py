@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sysbench.errors import UnavailableError
 from sysbench.lab.attention import FlexAttention
-from sysbench.lab.memory.accounting import DispatchMode
+from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.simulate.followed import installed_torch
 from sysbench.simulate.gpu import Gpu
 
@@ -74,7 +74,7 @@ def _aligned(mask: Tensor) -> Tensor:
 
 
 def _flash(
-    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: Any
+    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: object
 ) -> Tensor:
     d_head = q.shape[-1]
     scale = d_head**-0.5 if scale is None else scale
@@ -87,7 +87,7 @@ def _flash(
 
 
 def _efficient(
-    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: Any
+    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: object
 ) -> Tensor:
     operator = torch.ops.aten._scaled_dot_product_efficient_attention.default
     output: Tensor = operator(q, k, v, mask, _needs_gradient(q, k, v), dropout, is_causal, scale=scale)[0]
@@ -95,7 +95,7 @@ def _efficient(
 
 
 def _cudnn(
-    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: Any
+    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: object
 ) -> Tensor:
     operator = torch.ops.aten._scaled_dot_product_cudnn_attention.default
     output: Tensor = operator(q, k, v, mask, _needs_gradient(q, k, v), dropout, is_causal, False, scale=scale)[0]
@@ -108,13 +108,13 @@ class _AddingInPlace(DispatchMode):
     Attention adds its mask to the scores so, but to a copy of them if they are dispatched in Python, as here.
     """
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         if func is not torch.ops.aten.add.Tensor:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         return torch.ops.aten.alias.default(torch.ops.aten.add_.Tensor(*args))
 
 
-def _math(*args: Any, **options: Any) -> Tensor:
+def _math(*args: object, **options: object) -> Tensor:
     with _AddingInPlace():
         output: Tensor = torch.ops.aten._scaled_dot_product_attention_math.default(*args, **options)[0]
     return output
@@ -237,11 +237,11 @@ class CompiledFlexAttention(FlexAttention):
         self._attend = flex_attention
 
 
-def flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any = None) -> Any:
+def flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: object = None) -> object:
     """Simulate torch's compiled `flex_attention`. Raises UnavailableError if the heads are too narrow."""
     if q.shape[-1] < _MIN_FLEX_HEAD:
         raise UnavailableError(f"flex needs a head width of at least {_MIN_FLEX_HEAD}, not {q.shape[-1]}")
-    attend: Callable[..., Any] = _FlexAttention.apply  # typed only in some versions of torch
+    attend: Callable[..., object] = _FlexAttention.apply  # typed only in some versions of torch
     return attend(q, k, v, block_mask is not None)
 
 
@@ -270,13 +270,13 @@ class _FlexAttention(torch.autograd.Function):
         return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
 
 
-def flash_attn_on(gpu: Gpu) -> Callable[..., Any]:
+def flash_attn_on(gpu: Gpu) -> Callable[..., object]:
     """Return flash-attn 2's `flash_attn_func` as it behaves on `gpu`, for tensors of shape (batch, seq, heads, d_head).
 
     The function raises UnavailableError for inputs that the library does not support.
     """
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Any:
+    def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> object:
         by_head = [each.transpose(1, 2) for each in (q, k, v)]
         problem = _flash_problem(gpu, *by_head)
         if problem is not None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
+from sysbench.lab.dispatch import Operator
 from sysbench.simulate.tensors import SimulatedTensor
 
 _KEY = torch._C.DispatchKey.AutocastCPU
@@ -91,7 +92,7 @@ class Autocast:
         """Forget the casts."""
         self._casts.clear()
 
-    def cast(self, value: Any, dtype: torch.dtype) -> Any:
+    def cast(self, value: object, dtype: torch.dtype) -> object:
         """Cast a tensor, or each tensor in a list, to `dtype` if autocast may cast it (cached_cast)."""
         if isinstance(value, list | tuple):
             return [self.cast(each, dtype) for each in value]
@@ -121,13 +122,13 @@ class Autocast:
             if torch._C._dispatch_has_kernel(f"aten::{name}")
         }
 
-    def _casting_policy(self, dtype_for: Callable[[list[Any]], torch.dtype]) -> Callable[[str], Kernel]:
+    def _casting_policy(self, dtype_for: Callable[[Sequence[object]], torch.dtype]) -> Callable[[str], Kernel]:
         """Return a factory of kernels that cast all arguments to the dtype chosen by `dtype_for`."""
 
         def policy(name: str) -> Kernel:
             operator = _operator(name)
 
-            def kernel(*args: Any, **kwargs: Any) -> Any:
+            def kernel(*args: Any, **kwargs: Any) -> object:
                 with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
                     dtype = dtype_for([*args, *kwargs.values()])
                     # The last argument first, as the compiler of PyTorch evaluates them.
@@ -143,7 +144,7 @@ class Autocast:
         operator = _operator(name)
         position = [argument.name for argument in operator._schema.arguments].index("dtype")
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
+        def kernel(*args: Any, **kwargs: Any) -> object:
             is_open = kwargs.get("dtype") is None and (len(args) <= position or args[position] is None)
             if is_open and _is_eligible(args[0]):
                 args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
@@ -155,7 +156,7 @@ class Autocast:
     def _fp32_appended(self, name: str) -> Kernel:
         operator = _operator(_OVERLOADS_WITH_TYPE[name])
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
+        def kernel(*args: Any, **kwargs: Any) -> object:
             dtype = torch.float32 if _is_eligible(args[0]) else args[0].dtype
             with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
                 return operator(*args, **kwargs, dtype=dtype)
@@ -164,7 +165,7 @@ class Autocast:
 
 
 def _banned(name: str) -> Kernel:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: object, **kwargs: object) -> object:
         raise RuntimeError(f"{name} is unsafe to autocast; {name}_with_logits is safe")
 
     return kernel
@@ -205,12 +206,12 @@ def cuda_autocast(rules: AutocastRules = CUDA_RULES) -> Iterator[None]:
         library._destroy()
 
 
-def _operator(name: str) -> Any:
+def _operator(name: str) -> Operator:
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-def _is_eligible(value: Any) -> bool:
+def _is_eligible(value: object) -> TypeGuard[Tensor]:
     """Return whether autocast may cast the value: a simulated floating-point tensor other than fp64 (is_eligible)."""
     local = getattr(value, "_local_tensor", value)
     return isinstance(local, SimulatedTensor) and local.is_floating_point() and local.dtype != torch.float64
@@ -228,7 +229,7 @@ def _is_cacheable(tensor: Tensor, dtype: torch.dtype) -> bool:
     )
 
 
-def _promoted_dtype(values: list[Any]) -> torch.dtype:
+def _promoted_dtype(values: Sequence[object]) -> torch.dtype:
     """Return fp32 if any floating-point argument is fp32, otherwise autocast's dtype (promote_type)."""
     flat = [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
     found = any(_is_eligible(each) and each.dtype == torch.float32 for each in flat)

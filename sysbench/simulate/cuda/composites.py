@@ -16,7 +16,7 @@ from sysbench.lab.attention import KINDS
 from sysbench.simulate.cuda.attention import CompiledFlexAttention, attention_on
 from sysbench.simulate.gpu import Gpu
 
-Composites = Mapping[str, Callable[..., Any]]
+Composites = Mapping[str, Callable[..., object]]
 """Replacement implementations by operator name."""
 
 _AUTOGRAD = "AutogradMeta"
@@ -58,7 +58,7 @@ _RECURRENT = ("rnn_relu", "rnn_tanh", "lstm", "gru")
 """Recurrent layers by the number of their mode in cuDNN (cudnnRNNMode_t)."""
 
 
-def _recurrent(mode: int, *, packed: bool = False) -> Callable[..., Any]:
+def _recurrent(mode: int, *, packed: bool = False) -> Callable[..., object]:
     """Return a recurrent layer as CUDA runs it: one call of cuDNN for all layers and time steps (cudnn/RNN.cpp)."""
 
     def run(source: Tensor, *args: Any) -> tuple[Tensor, ...]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from sysbench.lab.dispatch import Arguments, Operator, Options
 
 Scratch = Sequence[Sequence[int]]
 """Groups of sizes in bytes. Each group is freed before the next one is allocated."""
@@ -40,7 +41,7 @@ _FLOAT_BYTES = 4
 _INDEX_BYTES = 8
 
 
-def uses_cublas_lt(func: Any, arguments: Sequence[Any], options: Mapping[str, Any], result: Any) -> bool:
+def uses_cublas_lt(func: Operator, arguments: Arguments, options: Options, result: object) -> bool:
     """Return whether cuBLASLt computes a matrix product: it adds a bias along with it.
 
     Source: cuda/Blas.cpp, isInputCompliesAddmmCudaLt.
@@ -49,7 +50,9 @@ def uses_cublas_lt(func: Any, arguments: Sequence[Any], options: Mapping[str, An
         return False
     bias, first, second = arguments[:3]
     is_bias = bias.dim() == 1 and bias.is_contiguous() and bias.shape[0] == second.shape[1]
-    return is_bias and result.is_contiguous() and first.dtype in _LT_DTYPES and min(*first.shape, *second.shape) > 1
+    if not (is_bias and isinstance(result, Tensor) and result.is_contiguous()):
+        return False
+    return first.dtype in _LT_DTYPES and min(*first.shape, *second.shape) > 1
 
 
 def _bmm(first: Tensor, second: Tensor) -> Scratch:
@@ -78,12 +81,12 @@ def _bmm_needs_copy(matrix: Tensor, fast: int, leading: int, m: int, n: int) -> 
     return not (matrix.is_contiguous() and stride[1] and stride[2])
 
 
-def _mm(first: Tensor, second: Tensor, *_: Any) -> Scratch:
+def _mm(first: Tensor, second: Tensor, *_: object) -> Scratch:
     """Return the sizes of the copies that mm makes of operands (cuda/Blas.cpp, prepare_matrix_for_cublas)."""
     return [[_bytes(matrix) for matrix in (first, second) if _mm_needs_copy(matrix)]]
 
 
-def _addmm(_: Tensor, first: Tensor, second: Tensor, *__: Any) -> Scratch:
+def _addmm(_: Tensor, first: Tensor, second: Tensor, *__: object) -> Scratch:
     return _mm(first, second)
 
 
@@ -93,7 +96,7 @@ def _mm_needs_copy(matrix: Tensor) -> bool:
     return not ((down == 1 and across >= max(1, rows)) or (across == 1 and down >= max(1, columns)))
 
 
-def _safe_softmax(scores: Tensor, *_: Any) -> Scratch:
+def _safe_softmax(scores: Tensor, *_: object) -> Scratch:
     """Return the sizes of the mask of masked-out scores, the mask of fully masked rows, and a 0.
 
     The rows of the softmax that are fully masked become 0 in place (SoftMax.cpp).
@@ -101,7 +104,7 @@ def _safe_softmax(scores: Tensor, *_: Any) -> Scratch:
     return [[scores.numel(), scores.numel() // max(1, scores.shape[-1]), scores.dtype.itemsize]]
 
 
-def _softmax_backward(gradient: Tensor, output: Tensor, *_: Any) -> Scratch:
+def _softmax_backward(gradient: Tensor, output: Tensor, *_: object) -> Scratch:
     """Return the size of the product of gradient and output (cuda/SoftMax.cu, softmax_backward_cuda_out)."""
     return [[output.numel() * max(gradient.dtype.itemsize, output.dtype.itemsize)]]
 
@@ -110,7 +113,7 @@ _MAX_UNSORTED_INDICES = 3072
 _ROWS_PER_THREAD = 10
 
 
-def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any) -> Scratch:
+def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: object) -> Scratch:
     """Return the scratch memory of an embedding's backward pass.
 
     If there are many indices, they are sorted, and the gradient rows of equal indices are summed in parts. The number
@@ -129,7 +132,7 @@ def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any
     return [*groups, sorting, [*sorting[:2], *adding]]
 
 
-def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: Any) -> Scratch:
+def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: object) -> Scratch:
     """Return the scratch memory of flash attention's backward pass.
 
     The kernel copies the gradient and the output unless they are contiguous as (batch, ctx, heads, d_head). Sources:
@@ -142,7 +145,7 @@ def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: T
     return [[*_bshd_copies(gradient, output), sums, query_gradient]]
 
 
-def _cudnn_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
+def _cudnn_backward(gradient: Tensor, q: Tensor, *_: object) -> Scratch:
     """Estimate the workspace of cuDNN's execution plan, which cudnn/MHA.cpp requests.
 
     Presumably, the workspace holds the queries' gradient in fp32 and one fp32 number per row.
@@ -151,7 +154,7 @@ def _cudnn_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
     return [[batch * heads * _round_up(ctx, 128) * (_round_up(d_head, 32) + 1) * _FLOAT_BYTES]]
 
 
-def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Scratch:
+def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: object) -> Scratch:
     """Return the size of the fp32 buffer that accumulates the output if heads are too wide for registers.
 
     An fp32 output serves as its own accumulator. Source: transformers/cuda/attention.cu.
@@ -160,7 +163,7 @@ def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Scratch:
     return [[q.shape[0] * q.shape[1] * q.shape[2] * v.shape[-1] * _FLOAT_BYTES]] if is_needed else []
 
 
-def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Any, *_: Any) -> Scratch:
+def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: object, *_: object) -> Scratch:
     """Return the scratch memory of efficient attention's backward pass.
 
     The tiles are those of the kernels for sm80: 64 × 64 for heads up to 64 wide, 128 × 128 for wider heads. Sources:
@@ -180,7 +183,7 @@ def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask:
     return [[*copies, _bytes(gradient), delta], [*copies, delta, workspace]]  # gradient · output, before the sum
 
 
-SCRATCH: Mapping[Any, Callable[..., Scratch]] = {
+SCRATCH: Mapping[object, Callable[..., Scratch]] = {
     _aten.bmm.default: _bmm,
     _aten.mm.default: _mm,
     _aten.addmm.default: _addmm,

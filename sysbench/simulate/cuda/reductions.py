@@ -25,20 +25,22 @@ _VECTOR = 4
 _SEMAPHORE_BYTES = 4
 
 
-def reductions_on(multiprocessors: Multiprocessors) -> dict[Any, Callable[..., Sequence[Sequence[int]]]]:
+def reductions_on(multiprocessors: Multiprocessors) -> dict[object, Callable[..., Sequence[Sequence[int]]]]:
     """Return the scratch memory of reductions, by operator, as a function of the operator's arguments."""
 
-    def of_accumulated(values: Tensor, dims: Any = None, *_: Any) -> Sequence[Sequence[int]]:
+    def of_accumulated(values: Tensor, dims: object = None, *_: object) -> Sequence[Sequence[int]]:
         return scratch(values, dims, max(values.dtype.itemsize, 4), multiprocessors)
 
-    def of_same_type(values: Tensor, dims: Any = None, *_: Any) -> Sequence[Sequence[int]]:
+    def of_same_type(values: Tensor, dims: object = None, *_: object) -> Sequence[Sequence[int]]:
         return scratch(values, dims, values.dtype.itemsize, multiprocessors)
 
     accumulating = (_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.default, _aten.mean.dim)
     return {**dict.fromkeys(accumulating, of_accumulated), _aten.amax.default: of_same_type}
 
 
-def scratch(values: Tensor, dims: Any, result_bytes: int, multiprocessors: Multiprocessors) -> Sequence[Sequence[int]]:
+def scratch(
+    values: Tensor, dims: object, result_bytes: int, multiprocessors: Multiprocessors
+) -> Sequence[Sequence[int]]:
     """Return the sizes of the partial results and of the semaphores; nothing if each output has one block.
 
     dims          the reduced dimensions; None or none for all

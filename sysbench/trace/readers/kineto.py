@@ -109,7 +109,7 @@ def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:
     raise LogError(f"{path} is not a trace of torch.profiler: it has no traceEvents")
 
 
-def _decoded_header(text: bytes) -> tuple[dict[str, Any], list[str]]:
+def _decoded_header(text: bytes) -> tuple[dict[str, object], list[str]]:
     if _EVENT_LIST.match(text):
         return {}, []
     # The decoding is reversible, so that bytes can be counted.

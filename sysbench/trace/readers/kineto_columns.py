@@ -105,7 +105,7 @@ class _Shapes(dict[bytes, int]):
         return number
 
 
-class _LaunchShapes(dict[tuple[Any, Any], int]):
+class _LaunchShapes(dict[tuple[object, object], int]):
     """Map from a grid and a block to the row in `rows`; NONE if either is unknown."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ class Columns:
                 collect(event)
         return by_table
 
-    def _collector(self, category: str, by_table: Mapping[str, list[Any]]) -> Callable[[Any], None] | None:
+    def _collector(self, category: str, by_table: Mapping[str, list[object]]) -> Callable[[object], None] | None:
         table = self._table_by_category[category]
         if category.lower() != _HPU:
             return by_table[table].append if table else None
@@ -301,7 +301,7 @@ class Columns:
             self._tables[which].extend([chunk])
         return True
 
-    def _devices(self, header: dict[str, Any]) -> tuple[str, ...]:
+    def _devices(self, header: dict[str, object]) -> tuple[str, ...]:
         """Return the names of the devices. Kineto names only GPUs; other devices are named by type: `MTIA`."""
         properties = header.get("deviceProperties")
         if isinstance(properties, list) and properties:
@@ -437,7 +437,7 @@ class CollectiveRows:
         return self._names[text] if text else NONE
 
 
-def _decoded(raw: msgspec.Raw) -> Any:
+def _decoded(raw: msgspec.Raw) -> object:
     with suppress(msgspec.DecodeError, RecursionError):
         return msgspec.json.decode(raw) if bytes(raw) else None
     return None
@@ -455,7 +455,7 @@ def _text(raw: msgspec.Raw) -> str:
     return value if isinstance(value, str) else "" if value is None else msgspec.json.encode(value).decode()
 
 
-def _inputs(shapes: Any, types: Any) -> tuple[int, str]:
+def _inputs(shapes: object, types: object) -> tuple[int, str]:
     """Return the number of elements in all input tensors together (NONE if not recorded), and the type of the first."""
     if not (isinstance(shapes, list) and isinstance(types, list) and len(shapes) == len(types)):
         return NONE, ""

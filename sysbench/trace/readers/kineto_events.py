@@ -107,7 +107,7 @@ def decode_events(buffer: bytes, exact: bool) -> DecodedEvents:
         # An apparent boundary may lie within an event, and values may be invalid UTF-8 or have the wrong type.
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             found = (_EXACT if exact else _FAST).decode(b"[" + events[1] + b"]")
-            return DecodedEvents(cast(list[Any], found), events.end(1))
+            return DecodedEvents(cast(list[object], found), events.end(1))
     return decode_one_by_one(buffer, exact)
 
 
@@ -147,9 +147,9 @@ _UNDECODED: Final = frozenset(
 )
 
 
-def _without_invalid_values(event: dict[str, Any]) -> dict[str, Any]:
+def _without_invalid_values(event: dict[str, object]) -> dict[str, object]:
     texts = {key: LONE_SURROGATE.sub("\ufffd", value) for key, value in event.items() if isinstance(value, str)}
-    given, arguments = event.get("args"), dict[str, Any]()
+    given, arguments = event.get("args"), dict[str, object]()
     for key, value in given.items() if isinstance(given, dict) else ():
         if key in _TRIPLES:
             if isinstance(value, list) and len(value) == 3 and all(isinstance(each, int) for each in value):

@@ -9,8 +9,8 @@ from sysbench.commands.accum import measure as accumulation
 from sysbench.commands.accum.fold import fold
 from sysbench.commands.accum.record import AccumCellRecord, AccumRecord
 from sysbench.commands.accum.spec import AccumSpec
-from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunFinished, RunStarted
-from tests.engine.fakes import HOST
+from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunFinished
+from tests.hosts import run_started
 
 CPU = DeviceInfo(name="Made-up CPU", type="cpu")
 
@@ -18,20 +18,8 @@ CPU = DeviceInfo(name="Made-up CPU", type="cpu")
 def record(*experiments: str, **options: Any) -> AccumRecord:
     """The record of a run of these experiments on the CPU."""
     spec = AccumSpec(experiment=experiments, device="cpu", **options)  # type: ignore[arg-type]
-    cells = list(spec.cells())
-    log: list[Event] = [
-        RunStarted(
-            at_s=time.time(),
-            kind="accum",
-            sysbench_version="0",
-            source_digest="0",
-            spec=spec.model_dump(mode="json"),
-            host=HOST,
-            driver=None,
-            cells=len(cells),
-        )
-    ]
-    for index, cell in enumerate(cells):
+    log: list[Event] = [run_started(spec, at_s=time.time())]
+    for index, cell in enumerate(spec.cells()):
         axes = cell.model_dump(mode="json")
         log.append(CellStarted(at_s=time.time(), cell=cell.key, index=index, axes=axes, device=CPU))
         log += list(accumulation.run(cell, CPU))

@@ -286,7 +286,7 @@ def test_the_compiled_kind_is_compiled_apart_and_agrees_with_fp64() -> None:
 @pytest.mark.slow
 def test_what_dynamo_gave_up_on_is_no_compiled_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "function_for", lambda cell, device: naive(causal=cell.causal))
-    fell_back = Compilation(1, 0, True, "recompile limit reached")
+    fell_back = Compilation(1, 0, True, 0, "recompile limit reached")
     monkeypatch.setattr("sysbench.lab.compilation.compilation", lambda: fell_back)
     with pytest.raises(UnavailableError, match="fell back to eager execution: recompile limit reached"):
         list(run(cell(impl="compiled"), CPU))

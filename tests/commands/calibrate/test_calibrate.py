@@ -13,13 +13,14 @@ from sysbench.commands.calibrate.fold import MIN_SPREAD, fold, rates_of
 from sysbench.commands.calibrate.hardware_file import host_toml, toml, with_measured_rates
 from sysbench.commands.calibrate.record import CalibrateRecord, CaseRecord, RateName, RatesKnown, WorkTimed
 from sysbench.commands.calibrate.spec import CalibrateOptions, CalibrateSpec
-from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted, WorkerReady
+from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, WorkerReady
 from sysbench.predict.rates import GpuRates, HostRates, host_of
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Rate
 from tests.cli.running import Ran, answered, ran_once, record_in
 from tests.cli.test_options import flags
 from tests.fixtures_timing import A100, TWO_CORES, Machine
+from tests.hosts import run_started
 
 EARLIER = Rate(value=2e12, spread=0.2, source="a guess", basis="data sheet")
 
@@ -33,10 +34,7 @@ def calibration(machine: Machine, slug: str, *work: WorkTimed) -> CalibrateRecor
     spec = CalibrateSpec(part=("matmul",))
     (cell,) = spec.cells()
     events: list[Event] = [
-        RunStarted(
-            at_s=0, kind="calibrate", sysbench_version="0", source_digest="", spec=spec.model_dump(mode="json"),
-            host=machine.host, driver=None, cells=1,
-        ),
+        run_started(spec, host=machine.host),
         WorkerReady(at_s=0, pid=1, torch=machine.torch, devices=list(machine.devices)),
         CellStarted(at_s=0, cell=cell.key, index=0, axes=cell.model_dump(mode="json"), device=machine.device),
         RatesKnown(at_s=0, cell=cell.key, slug=slug, rates={"stream": EARLIER}),

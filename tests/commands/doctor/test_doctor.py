@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from sysbench.commands.doctor.children import ChildProcess, NoAnswerError
 from sysbench.commands.doctor.questions import Questions
 from sysbench.commands.doctor.record import NvmlSection
 from tests.engine.stub_nvml import FIRST, SECOND, Driver, compile_driver
+from tests.processes import has_ended
 
 GIB = 2**30
 
@@ -62,7 +62,7 @@ def test_a_child_that_hangs_is_given_up_and_ended_with_all_that_it_started(tmp_p
     assert refusal(["sh", "-c", f"sleep 60 & echo $! $$ > {pids}; wait"], limit_s=0.5) == "no answer within 0.5 s"
     assert time.monotonic() - began_s < 30
     for pid in map(int, pids.read_text().split()):
-        assert gone(pid)
+        assert has_ended(pid)
 
 
 def test_a_child_that_leaves_its_output_to_a_daemon_has_answered_when_it_ends() -> None:
@@ -71,20 +71,6 @@ def test_a_child_that_leaves_its_output_to_a_daemon_has_answered_when_it_ends() 
 
 def test_an_answer_in_no_encoding_is_an_answer() -> None:
     assert "4.2" in answer(["printf", r"\377\376 version 4.2"])
-
-
-def gone(pid: int) -> bool:
-    deadline_s = time.monotonic() + 5
-    while time.monotonic() < deadline_s:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    os.kill(pid, signal.SIGKILL)
-    return False
 
 
 # --- questions that are answered here

@@ -11,6 +11,7 @@ from sysbench import formulas
 from sysbench.commands.memory.findings import autocast_copies_bytes, findings, fit_parabola, headlines
 from sysbench.commands.memory.record import LargestRecord, MemoryCellRecord, MemoryRecord
 from sysbench.commands.memory.spec import MemorySpec
+from sysbench.commands.memory.tables import verdict_text
 from tests.cli.running import answered
 from tests.fixtures_memory import GIB, MIB, group, memory_cell, third_report
 
@@ -161,6 +162,17 @@ def test_what_a_search_found_is_said_and_stands_beside_nothing_else() -> None:
     cell = memory_cell(70 * GIB, simulate="h100", find="batch", ctx=512, fits=True, found=found)
     assert about([cell], "fits") == "the largest batch that fits is 5."
     assert withheld([cell], "reserves")
+
+
+def test_the_safe_value_is_said_where_the_largest_fits_only_within_the_uncertainty() -> None:
+    found = LargestRecord(axis="batch", value=63, beyond=64, safe=62, tried=[63, 64, 62])
+    cell = memory_cell(70 * GIB, simulate="h100", find="batch", ctx=512, fits=True, margin_bytes=6 * MIB, found=found)
+    assert about([cell], "fits") == "the largest batch that fits is 63 (62 is safe)."
+    text = "fits, with 6.00 MiB to spare."
+    assert verdict_text(cell).startswith(text)
+    assert verdict_text(cell).endswith(" The largest batch that fits is 63; 62 is safe.")
+    certain = cell.model_copy(update={"found": found.model_copy(update={"value": 62})})
+    assert "safe" not in verdict_text(certain)
 
 
 def test_cells_with_the_same_result_of_a_search_share_it() -> None:

@@ -26,30 +26,18 @@ from sysbench.log.events import (
     CellStarted,
     DeviceInfo,
     Event,
-    HostInfo,
     OfRank,
     Reading,
     RunFinished,
-    RunStarted,
 )
 from sysbench.log.outcomes import stage_phrase
 from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.table import Word
 from sysbench.simulate.recording import phases_of
+from tests.hosts import run_started
 from tests.simulate.tensor_accounting import TensorAccounting
 
 CPU = DeviceInfo(name="Made-up CPU", type="cpu")
-HOST = HostInfo(
-    hostname="here",
-    platform="made up",
-    python="3.11.0",
-    cpu="Made-up CPU",
-    physical_cores=1,
-    logical_cores=2,
-    memory_bytes=2**30,
-    container=False,
-    commit=None,
-)
 
 
 def spec(**fields: Any) -> MemorySpec:
@@ -72,19 +60,8 @@ def events_of(cell: MemoryCell, artifact: Path | None = None) -> list[Event]:
 
 
 def run_of(run: MemorySpec) -> list[Event]:
-    cells = list(run.cells())
-    started = RunStarted(
-        at_s=0,
-        kind="memory",
-        sysbench_version="0",
-        source_digest="0",
-        spec=run.model_dump(mode="json"),
-        host=HOST,
-        driver=None,
-        cells=len(cells),
-    )
-    said = [event for cell in cells for event in events_of(cell)]
-    return [started, *said, RunFinished(at_s=3, status="complete")]
+    said = [event for cell in run.cells() for event in events_of(cell)]
+    return [run_started(run), *said, RunFinished(at_s=3, status="complete")]
 
 
 @pytest.fixture(scope="module")

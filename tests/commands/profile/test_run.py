@@ -340,12 +340,13 @@ def test_a_device_that_waits_for_the_host_is_launch_bound(tmp_path: Path) -> Non
     assert "40 %" in cautions(tmp_path, waiting, gpu=True)["launch-bound"]
 
 
-@pytest.mark.parametrize("execution", ["eager", "compiled"])
+@pytest.mark.parametrize("execution", ["eager", "compiled", "compiled-graphs"])
 def test_a_compiled_model_is_not_told_to_compile(tmp_path: Path, execution: str) -> None:
     waiting = on_device(device=device_use(waiting_ns=400_000))
     found = recorded(tmp_path, waiting, gpu=True, execution=execution).cautions
     (caution,) = [each for each in found if each.code == "launch-bound"]
     assert ("--compile" in caution.remedy) == (execution == "eager")
+    assert ("compiled-graphs" in caution.remedy) == (execution == "compiled")
 
 
 def test_kernels_that_nobody_launched_are_said_to_be_in_no_range(tmp_path: Path) -> None:

@@ -161,6 +161,10 @@ def test_compiling_is_paid_back_by_faster_steps_and_never_by_slower_ones() -> No
     assert about(run(0.08), "compiling").text == ("compiling takes 20.0 s and pays off after 1000 steps.")
     assert withheld(run(0.12), "compiling takes")
     assert withheld(run(0.1), "compiling takes")
+    graphs = [*run(0.08), time_cell({"forward": spread_about(0.05, 1e-4)}, execution="compiled-graphs", compile_s=30.0)]
+    assert about(graphs, "graphs takes").text == (
+        "compiling and recording CUDA graphs takes 30.0 s and pays off after 600 steps."
+    )
     compiled = {"execution": "compiled", "compile_s": 20.0}
     attentions = [
         time_cell({"forward": spread_about(seconds, 1e-4)}, attention=attention, **compiled)

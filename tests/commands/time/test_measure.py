@@ -36,33 +36,15 @@ from sysbench.log.events import (
 from sysbench.spec.model import PHASES_OF, Mode, ModelShape, Sync
 from sysbench.statistics import has_converged
 from tests.lab.fake_clock import FakeClock
+from tests.small_cells import SMALL_STEP
 
 CPU = DeviceInfo(name="a processor", type="cpu")
 SHAPE = ModelShape(d_model=16, d_ff=24, layers=2, heads=2, vocab=31)
 
 
 def cell(**changes: Any) -> TimeCell:
-    return TimeCell(
-        **{
-            "size": "custom",
-            "model": SHAPE,
-            "ctx": 8,
-            "batch": 2,
-            "precision": "fp32",
-            "mode": "train",
-            "device": "cpu",
-            "attention": "naive",
-            "execution": "eager",
-            "optimizer": "foreach",
-            "seed": 0,
-            "warmup": 2,
-            "steps": 3,
-            "until": None,
-            "max_steps": 50,
-            "sync": "phase",
-            **changes,
-        }
-    )
+    measured = {"warmup": 2, "steps": 3, "until": None, "max_steps": 50, "sync": "phase"}
+    return TimeCell(**{**SMALL_STEP, "model": SHAPE, "ctx": 8, "batch": 2, **measured, **changes})
 
 
 def events_of(measured: TimeCell, clock: Clock | None = None) -> list[Event]:

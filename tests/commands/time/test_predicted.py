@@ -18,6 +18,7 @@ from sysbench.commands.report.assemble import tables_of
 from sysbench.commands.time.figures import of_run
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.predicted import (
+    AUTOTUNE_NOTE,
     CHOICES,
     GPUS,
     LOWER_BOUND_NOTE,
@@ -32,7 +33,7 @@ from sysbench.commands.time.tables import sheet, usual
 from sysbench.commands.time.training_table import TRAINING
 from sysbench.engine.sensors import nvml
 from sysbench.errors import UnavailableError
-from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted
+from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished
 from sysbench.log.outcomes import Outcome
 from sysbench.log.predictions import INTERVAL, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.predict import simulated_step
@@ -45,6 +46,7 @@ from sysbench.spec.command_options import command_line, parse_options, validated
 from sysbench.units import significant
 from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
 from tests.fixtures_timing import TWO_CORES
+from tests.hosts import run_started
 
 
 def predicted(cell: TimeCell, step_s: float | None, **fields: Any) -> StepPredicted:
@@ -64,12 +66,7 @@ def record(
     """The record of a run in which each cell was predicted to take so long, and ended so."""
     cells = list(spec.cells())
     predictions = predictions or [predicted(cell, step_s) for cell, (step_s, _) in zip(cells, found, strict=True)]
-    events: list[Event] = [
-        RunStarted(
-            at_s=0, kind="time", sysbench_version="0", source_digest="", spec=spec.model_dump(mode="json"),
-            host=TWO_CORES.host, driver=None, cells=len(cells),
-        )
-    ]  # fmt: skip
+    events: list[Event] = [run_started(spec, host=TWO_CORES.host)]
     for number, (cell, (_, outcome), prediction) in enumerate(zip(cells, found, predictions, strict=True)):
         axes = cell.model_dump(mode="json")
         events += [
@@ -370,6 +367,14 @@ def test_a_compiled_step_is_predicted_with_less_certainty_and_not_said_to_run_ou
     assert sum(phase.launches for phase in compiled.phases) < sum(phase.launches for phase in eager.phases)
     with pytest.raises(UnavailableError, match="the eager step does not fit on"):
         tiny("rtx-3060", ctx=(2048,), batch=(256,), execution=("compiled",))
+
+
+def test_kernels_that_a_search_would_find_are_said_to_be_unknown() -> None:
+    spec = TimeSpec(size=("tiny",), ctx=(128,), simulate=("h100",), execution=("compiled-graphs", "compiled-autotune"))
+    said = [notes(table) for table in PREDICTED(record(spec, (1.0, "ok"), (1.0, "ok")))]
+    assert any(AUTOTUNE_NOTE in each for each in said)
+    withheld = [notes(table) for table in PREDICTED(record(spec, (1.0, "ok"), (None, "ok")))]
+    assert not any(AUTOTUNE_NOTE in each for each in withheld)
 
 
 def test_a_picture_has_gpus_side_by_side_and_a_word_where_one_does_not_fit() -> None:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.fake_gpu.build import NotAvailableError, first_of, site_packages
 from tests.simulate.allocator_calls import Call
 
-SITE_PACKAGES_VARIABLE = "SYSBENCH_TEST_CUDA_SITE_PACKAGES"
-"""Names the site-packages of another environment, whose PyTorch was built with CUDA."""
-
 SOURCES = Path(__file__).parent
-
-
-class NotAvailableError(Exception):
-    """Why the compiled allocator cannot be run here."""
 
 
 @dataclass(frozen=True)
@@ -38,40 +30,23 @@ class CompiledRun:
     snapshot: dict[str, Any]
 
 
-def _site_packages() -> Path:
-    chosen = os.environ.get(SITE_PACKAGES_VARIABLE)
-    if chosen:
-        return Path(chosen)
-    torch = importlib.util.find_spec("torch")
-    if torch is None or not torch.submodule_search_locations:
-        raise NotAvailableError("PyTorch is not installed")
-    return Path(torch.submodule_search_locations[0]).parent
-
-
-def _first(paths: Iterable[Path], what: str) -> Path:
-    found = next(iter(sorted(paths)), None)
-    if found is None:
-        raise NotAvailableError(f"no {what} beside the installed PyTorch")
-    return found
-
-
 def build(directory: Path) -> CompiledAllocator:
     """Compile the driver into `directory`; raises NotAvailableError with the reason if that is not possible here."""
     compiler = shutil.which("g++")
     if compiler is None:
         raise NotAvailableError("no g++")
-    site = _site_packages()
+    site = site_packages()
     libraries = site / "torch" / "lib"
     if not (libraries / "libc10_cuda.so").exists():
         raise NotAvailableError("the installed PyTorch is built without CUDA")
-    runtime = _first(site.glob("nvidia/*/lib/libcudart.so.*"), "CUDA runtime")
-    headers = _first(site.glob("nvidia/*/include/cuda_runtime_api.h"), "CUDA headers").parent
+    runtime = first_of(site.glob("nvidia/*/lib/libcudart.so.*"), "CUDA runtime")
+    headers = first_of(site.glob("nvidia/*/include/cuda_runtime_api.h"), "CUDA headers").parent
     # Parts of the CUDA headers come with the compiler only; Triton brings a whole set.
     host_config = [
         *site.glob("nvidia/*/include/crt/host_config.h"),
         *site.glob("triton/backends/nvidia/include/crt/host_config.h"),
     ]
-    more_headers = _first(host_config, "complete set of CUDA headers").parents[1]
+    more_headers = first_of(host_config, "complete set of CUDA headers").parents[1]
     driver = directory / "driver"
     subprocess.run(
         [

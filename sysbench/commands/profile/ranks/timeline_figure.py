@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sysbench import units
-from sysbench.commands.profile.figures import CLASS_COLOURS, text_colour_on
+from sysbench.commands.profile.figures import CLASS_COLOURS
 from sysbench.render import plots
-from sysbench.render.plots import INK, QUIET, WIDTH_IN, printable
+from sysbench.render.plots import INK, QUIET, WIDTH_IN, printable, text_colour_on
 from sysbench.trace.ranks.matching import Bar, Lane, Timeline
 from sysbench.trace.ranks.summary import Kind
 

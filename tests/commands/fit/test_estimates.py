@@ -1,0 +1,90 @@
+"""Estimates from few layers, against simulations of the whole model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sysbench.commands.fit.estimates import depths_of, extrapolated, layers_of, with_layers
+from sysbench.commands.fit.measure import Simulations, search_with
+from sysbench.commands.fit.record import CombinationTried, Trial
+from sysbench.commands.fit.spec import FitCell, FitSpec
+from sysbench.commands.fit.suggestions import worth_showing
+
+LAYERS = 12
+GPU = "a100-40gb"
+SHAPE = {"d_model": (1024,), "d_ff": (4096,), "layers": (LAYERS,), "heads": (16,), "gpus": (GPU,)}
+
+
+KEPT = ("lora", "ranks", "precision", "optimizer", "optimizer-in-backward")
+
+
+def question(budget_gib: int | None = None, **changed: object) -> FitCell:
+    (cell,) = FitSpec(**{**SHAPE, "ctx": (512,), "batch": (8,), "keep": KEPT, **changed}).cells()
+    return cell.model_copy(update={"budget": budget_gib * 2**30 if budget_gib else None})
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {},
+        {"checkpoint": ("full",)},
+        {"checkpoint": ("every-2",), "optimizer": ("fused",)},
+        {"cross_entropy": ("chunked",), "attention": ("sdpa",)},
+        {"grad_accum": (2,), "precision": ("bf16",)},
+    ],
+)
+def test_time_and_memory_of_a_deep_model_lie_on_the_line_through_two_shallow_ones(knobs: dict[str, object]) -> None:
+    asked = question(**knobs)
+    depths = depths_of(asked)
+    assert depths is not None
+    small, large, whole = (Simulations(with_layers(asked, layers)).simulate((), GPU) for layers in (*depths, LAYERS))
+    assert small is not None
+    assert large is not None
+    assert whole is not None
+    estimate = extrapolated(small, large, depths, LAYERS)
+    assert estimate.relative_s == pytest.approx(whole.relative_s, rel=0.01)
+    assert estimate.state_bytes == pytest.approx(whole.state_bytes, rel=0.02)
+    assert estimate.needed_bytes == pytest.approx(whole.needed_bytes, rel=0.1)
+
+
+@pytest.mark.parametrize("budget_gib", [5, 7])
+def test_a_search_with_estimates_shows_what_one_without_them_shows(budget_gib: int) -> None:
+    asked = question(budget_gib, precision=("bf16",))
+    assert depths_of(asked) is not None
+    shown = []
+    for depths in (None, depths_of(asked)):
+        simulations = Simulations(asked, depths)
+        tried = [
+            Trial(**event.model_dump(include=set(Trial.model_fields)))
+            for event in search_with(simulations)
+            if isinstance(event, CombinationTried)
+        ]
+        shown.append((worth_showing(tried, relearns=False, faster=False), len(tried)))
+    (without, all_tried), (with_estimates, few) = shown
+    assert [trial.changes for trial in with_estimates[:1]] == [trial.changes for trial in without[:1]]
+    assert [trial.model_dump() for trial in with_estimates[:1]] == [trial.model_dump() for trial in without[:1]]
+    assert few < all_tried
+
+
+def test_checkpoints_every_n_layers_are_estimated_from_multiples_of_n() -> None:
+    assert depths_of(question(layers=(48,), checkpoint=("every-4",))) == (4, 8)
+    assert depths_of(question(layers=(48,), checkpoint=("full",))) == (2, 4)
+
+
+def test_a_model_with_few_layers_is_simulated_whole() -> None:
+    assert depths_of(question(layers=(8,))) is None
+
+
+def test_the_layers_of_a_config_are_those_of_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_layer": 24}))
+    (asked,) = FitSpec(model=(f"hf:{tmp_path}",), gpus=(GPU,)).cells()
+    assert (layers_of(asked), layers_of(with_layers(asked, 4))) == (24, 4)
+
+
+def test_code_of_the_user_is_simulated_whole(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class Gpt: ...\n")
+    (asked,) = FitSpec(model=("mine.py:Gpt",), app_dir=str(tmp_path), gpus=(GPU,)).cells()
+    assert depths_of(asked) is None

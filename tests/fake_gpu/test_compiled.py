@@ -1,0 +1,58 @@
+"""What is compiled with CUDA graphs launches kernels until the graphs are recorded, and then only graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fake_gpu.fake import FakeGpu
+
+MODEL = """
+import torch
+
+class Linear(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(16, 16)
+"""
+
+PROGRAM = """
+import torch
+from sysbench.lab.compilation import compilation, compile_step
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.lab.step import TrainingStep
+from tests.fake_gpu.fake import forget, report_so_far
+(cell,) = TimeSpec(
+    model="model.py:Linear", input="input=float32[B,16]", ctx=1, batch=4, device="cuda", execution="compiled-graphs",
+    app_dir={directory!r},
+).cells()
+step = TrainingStep(cell, torch.device("cuda", 0))
+products = []
+
+def take_step():
+    forget()
+    step.forget()
+    for _, run in step.phases:
+        run()
+    torch.cuda.synchronize()
+    products.append(report_so_far().count("cublas"))
+    return 0.0
+
+for _ in compile_step(cell, take_step):
+    pass
+for _ in range(3):
+    take_step()
+print(*products)
+print(compilation().graphs_skipped)
+"""
+
+
+@pytest.mark.slow  # Inductor compiles real kernels
+def test_after_the_steps_that_compile_only_graphs_are_launched(fake_gpu: FakeGpu, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    program = PROGRAM.format(directory=str(tmp_path))
+    compiling, recording, *others, skipped = fake_gpu.python(program).out.split()
+    assert int(compiling) > 0
+    assert int(recording) > 0
+    assert others == ["0", "0", "0"]
+    assert skipped == "0"
