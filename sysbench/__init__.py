@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from sysbench.commands.profile.spec import ProfileSpec
     from sysbench.commands.time.spec import TimeSpec
     from sysbench.errors import SysbenchError
+    from sysbench.guards import MemoryAssertionError, assert_fits, assert_peak
 
     __version__: str
 
 __all__ = [
     "AccumSpec",
     "AttentionSpec",
+    "MemoryAssertionError",
     "MemorySpec",
     "Profile",
     "ProfileSpec",
@@ -41,6 +43,8 @@ __all__ = [
     "SysbenchError",
     "TimeSpec",
     "__version__",
+    "assert_fits",
+    "assert_peak",
     "load",
     "measure",
     "phase",
@@ -69,6 +73,10 @@ def _found(name: str) -> object:
         from sysbench.package import VERSION
 
         return VERSION
+    if name in ("MemoryAssertionError", "assert_fits", "assert_peak"):
+        from sysbench import guards
+
+        return getattr(guards, name)
     from sysbench import api
     from sysbench.command import command_of, kinds
 

@@ -49,7 +49,7 @@ def application(words: Sequence[str]) -> typer.Typer:
     """Create the Typer application. Only the commands in `words` are imported, so that `--help` is fast."""
     completing = _is_completing()
     named = [name for name in commands() if completing or name in words]
-    settings: dict[str, Any] = {"help_option_names": list(HELP_OPTIONS)}
+    settings: dict[str, object] = {"help_option_names": list(HELP_OPTIONS)}
     if completing:
         from sysbench import completion
 

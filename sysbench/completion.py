@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
 from sysbench.command import command_of, commands, kinds, runnable
 from sysbench.errors import SysbenchError
 from sysbench.spec.command_options import keys_of
-from sysbench.spec.validation import literals, option_of
+from sysbench.spec.validation import Given, literals, option_of
 
 _RUN_METAVARS = ("FILE", "FILE,…", "LOG", "LOG|DIR…", "A", "B")
 """Marker for values that are finished runs, by path or by name."""
@@ -65,12 +64,12 @@ def _candidates(
     return literals(info.annotation) or _files(typed)
 
 
-def _experiments(field: str, typed: str, given: dict[str, Any]) -> Iterable[str]:
+def _experiments(field: str, typed: str, given: Given) -> Iterable[str]:
     from sysbench.commands.run import experiment_file
     from sysbench.log import runs
 
     if field == "resume":
-        return ["latest", *runs.experiments(Path(given.get("out") or runs.RUNS)), *_files(typed)]
+        return ["latest", *runs.experiments(Path(str(given.get("out") or runs.RUNS))), *_files(typed)]
     return [*experiment_file.names(), *(path for path in _files(typed) if path.endswith((".toml", "/")))]
 
 
@@ -87,11 +86,11 @@ def _columns(command: str) -> Iterable[str]:
     return [*names, *(f"{ADD_PREFIX}{name}" for name in names)]
 
 
-def _earlier_runs(given: dict[str, Any], command: str) -> Iterable[str]:
+def _earlier_runs(given: Given, command: str) -> Iterable[str]:
     from sysbench.log import runs
 
     kind = command if command in kinds() else None
-    return ["latest", *runs.names(Path(given.get("runs") or given.get("out") or runs.RUNS), kind)]
+    return ["latest", *runs.names(Path(str(given.get("runs") or given.get("out") or runs.RUNS)), kind)]
 
 
 def _files(typed: str) -> list[str]:

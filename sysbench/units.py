@@ -190,10 +190,10 @@ def share(value: float | None) -> str:
     return f"{value * 100:.{0 if abs(value) >= 0.0995 else 1}f} %"
 
 
-def with_digits(value: float, digits: int = 3) -> str:
-    """Format a number without a unit with this many significant digits, including final zeros: `0.0944`, `0.100`."""
-    rounded = float(f"{value:.{digits - 1}e}")
-    decimals = digits - 1 - math.floor(math.log10(abs(rounded))) if rounded else 0
+def with_digits(value: float) -> str:
+    """Format a number without a unit with three significant digits, including final zeros: `0.0944`, `0.100`."""
+    rounded = float(f"{value:.2e}")
+    decimals = 2 - math.floor(math.log10(abs(rounded))) if rounded else 0
     return f"{rounded:,.{max(0, decimals)}f}"
 
 

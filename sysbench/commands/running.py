@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import typer
 from pydantic import BaseModel, TypeAdapter
@@ -80,7 +80,7 @@ class RunResult:
     """Files written besides the log and the record."""
 
 
-def options_of(kind: Kind, given: Given) -> Any:
+def options_of(kind: Kind, given: Given) -> RunOptions:
     """Return the validated options of a command; names of earlier runs are replaced by their files."""
     options = validated(command_of(kind).options_class, given)
     source, resume = getattr(options, "source", None), options.resume
@@ -239,7 +239,10 @@ def _refuse_missing_extras(spec: RunSpec, options: RunOptions) -> None:
         *([extras.TRANSFORMERS] if any(each.startswith("hf:") for each in models) else []),
         *([extras.PEFT] if any(getattr(spec, "lora", ())) else []),
     ]
-    measured = extras.of_optimizers(getattr(spec, "optimizer", ()))  # a simulation knows what they store
+    # A simulation knows what they store.
+    measured = extras.of_optimizers(getattr(spec, "optimizer", ()))
+    measured += [extras.BITSANDBYTES] if "nf4" in getattr(spec, "quantize", ()) else []
+    measured += [extras.OFFLOAD] if set(getattr(spec, "offload", ())) - {"none"} else []
     if measured and any(cell.simulated is None for cell in islice(spec.cells(), 1)):
         needed += measured
     for extra in needed:

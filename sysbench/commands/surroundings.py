@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sysbench.engine.surroundings import Surroundings
+from sysbench.log.events import Event
 
 if TYPE_CHECKING:
     from sysbench.render.dashboard.experiment_progress import ExperimentProgress
@@ -22,7 +23,7 @@ class RunSurroundings(Surroundings):
     """
 
     overall: ExperimentProgress | None = None
-    watch: Callable[[Any], object] | None = None
+    watch: Callable[[Event], object] | None = None
     shown: bool = True
 
 

@@ -87,19 +87,17 @@ def _products(
     return products
 
 
-def fastest_all_reduce(
-    device: torch.device, budget_s: float = ALL_REDUCE_BUDGET_S, clock: Clock | None = None
-) -> tuple[int, float]:
+def fastest_all_reduce(device: torch.device, clock: Clock | None = None) -> tuple[int, float]:
     """Return the message size (bytes) and the bandwidth (bytes/s) of the fastest all-reduce over all ranks.
 
-    The message size doubles while the next size fits within `budget_s` seconds; each size is timed three times after a
-    warm-up. The bandwidth is busBW as nccl-tests defines it: message size / time × 2(n − 1)/n for n ranks. Every rank
-    of the group must call this function. The slowest rank determines each time, so that all ranks choose the same next
-    size.
+    The message size doubles while the next size fits within ALL_REDUCE_BUDGET_S seconds; each size is timed three
+    times after a warm-up. The bandwidth is busBW as nccl-tests defines it: message size / time × 2(n − 1)/n for n
+    ranks. Every rank of the group must call this function. The slowest rank determines each time, so that all ranks
+    choose the same next size.
     """
     clock, ranks = clock or clock_for(device), dist.get_world_size()
     dist.all_reduce(torch.zeros(1, device=device))  # the first call connects the ranks, which can take a second
-    best, size_bytes, left_s, next_s = (0, 0.0), SMALLEST_MESSAGE_BYTES, budget_s, 0.0
+    best, size_bytes, left_s, next_s = (0, 0.0), SMALLEST_MESSAGE_BYTES, ALL_REDUCE_BUDGET_S, 0.0
     while size_bytes <= LARGEST_MESSAGE_BYTES and next_s <= left_s:
         message = torch.zeros(size_bytes // 4, device=device)
 

@@ -15,7 +15,7 @@ from torch.amp.grad_scaler import GradScaler
 from sysbench.lab.knobs.checkpointing import checkpoint_blocks
 from sysbench.lab.knobs.cross_entropy import DeferredLogits
 from sysbench.lab.knobs.lora import add_adapters
-from sysbench.lab.knobs.optimizers import InBackward
+from sysbench.lab.knobs.optimizers import InBackward, offloaded
 from sysbench.lab.precision import AUTOCAST_DTYPES, set_precision
 from sysbench.lab.ranges import named
 from sysbench.lab.strategies import distributed, gradient_sync
@@ -78,7 +78,7 @@ class TrainingStep:
         self._is_among_ranks = mesh is not None and cell.strategy is not None
         if mesh is not None and cell.strategy is not None:
             self.model = distributed(self.model, cell, mesh)
-        self._run_model: Callable[..., Any] = self.model
+        self._run_model: Callable[..., object] = self.model
         if cell.is_compiled:
             self._run_model = torch.compile(self.model, mode=COMPILE_MODES[cell.execution])
         self._gradients = torch.no_grad() if cell.mode == "inference" else torch.enable_grad()
@@ -91,7 +91,12 @@ class TrainingStep:
         self._in_backward = cell.optimizer_in_backward == "on"
         self._optimizer: torch.optim.Optimizer | None = None
         if "optimizer" in cell.phases:
-            self._optimizer = InBackward(self.model, cell.optimizer) if self._in_backward else self.work.optimizer()
+            if self._in_backward:
+                self._optimizer = InBackward(self.model, cell.optimizer)
+            elif cell.offload != NONE:
+                self._optimizer = offloaded(self.model, cell.optimizer)
+            else:
+                self._optimizer = self.work.optimizer()
         self._output: Any = None
         self._losses: list[Tensor] = []
 

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pydantic_core import from_json
 
@@ -74,7 +73,7 @@ def _modified_at(path: Path) -> float:
 
 def _read(path: Path, devices: Collection[str], durations: Durations) -> None:
     run_start: tuple[Kind, float] | None = None
-    started: dict[str, tuple[float, Any]] = {}
+    started: dict[str, tuple[float, str]] = {}
     with path.open("rb") as file:
         for line in file:
             if not (event := _NEEDED_EVENT.match(line)):

@@ -103,6 +103,12 @@ class GpuPrediction(Frozen):
                 f"know and treats as elementwise: {names}",
                 remedy="profile the step on such a GPU",
             )
+        elif self.withheld is not None:
+            yield Caution(
+                code="not-measured",
+                message=f"the step time is withheld: {self.withheld}",
+                remedy="measure the step on such a GPU; its memory is simulated",
+            )
 
 
 class PredictedStep(GpuPrediction):

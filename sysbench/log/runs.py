@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from pydantic import ValidationError
 
@@ -328,7 +328,7 @@ def _upgrade(path: Path, content: bytes) -> bytes:
         top = json.loads(content)
     except (ValueError, RecursionError):
         return content
-    schema: Any = top.get("schema_version") if isinstance(top, dict) else None
+    schema: object = top.get("schema_version") if isinstance(top, dict) else None
     if not isinstance(schema, int) or schema >= SCHEMA_VERSION:
         return content
     upgrades.refuse_unsupported(path, schema, top.get("sysbench_version"), upgrades.RECORD)

@@ -41,7 +41,7 @@ def reason_if_not_stored(fields: Fields) -> Reason | None:
     return next((reason for reason, wording in _SKIPPED.items() if wording.search(detail)), None)
 
 
-def refuse_unsupported(path: Path, schema: object, writer: object, steps: Mapping[int, Any]) -> None:
+def refuse_unsupported(path: Path, schema: object, writer: object, steps: Mapping[int, object]) -> None:
     """Raise LogError if a schema is newer than this version supports, or if no version has ever used it."""
     if isinstance(schema, int) and not isinstance(schema, bool):
         if schema > SCHEMA_VERSION:

@@ -518,6 +518,11 @@ def _update_in_blocks(call: Call) -> Kernels:
     return call.kernel("optimizer", parameter, moved_bytes), *((packing, packing) if temporaries else ())
 
 
+def _dequantize_blocks(call: Call) -> Kernels:
+    """Return the kernel that reads codes and writes values."""
+    return (call.kernel("map", call.result, _bytes(call.args[0]) + _bytes(call.result)),)
+
+
 def _multi_tensor(kind: Kind, call: Call, *, passes: int, lists: int) -> Kernels:
     """Return kernels of equal work for an operator on lists of tensors.
 
@@ -610,6 +615,7 @@ _RULES: Mapping[str, Callable[[Call], Kernels]] = {
     "_safe_softmax": _safe_softmax,
     "_amp_foreach_non_finite_check_and_unscale_": _unscale,
     "update_in_blocks_": _update_in_blocks,
+    "dequantize_in_blocks": _dequantize_blocks,
     **{f"_scaled_dot_product_{kind}_attention": _attention_forward for kind in _FUSED_ATTENTION},
     **{f"_scaled_dot_product_{kind}_attention_backward": _attention_backward for kind in _FUSED_ATTENTION},
 }

@@ -139,6 +139,8 @@ class StepPrediction:
     @property
     def withheld(self) -> str | None:
         """Return the reason why the step time is withheld; None if it is not withheld."""
+        if self.trace.untimed:
+            return f"{self.trace.untimed} has no predicted time"
         if self.unknown_share <= MAX_UNKNOWN_SHARE:
             return None
         names = ", ".join(sorted(self.unknown))

@@ -132,6 +132,8 @@ class Trace:
     modules: tuple[str, ...]
     phases: tuple[PhaseTrace, ...]
     compiled: bool = False
+    untimed: str = ""
+    """Work of the step that has no kernels here; the time of the step is then withheld."""
 
     @property
     def launches(self) -> int:

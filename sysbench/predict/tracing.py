@@ -18,6 +18,7 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.ordered import OrderedStream
 from sysbench.simulate.recording import MICRO_BATCH_PHASES, Device, Platform, Recorder, StepRecording, record
 from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice, extend_call_key
+from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelCell
 from sysbench.spec.protocols import PROCEDURES
 
@@ -215,4 +216,6 @@ def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Tra
     written = tracer.trace().with_phases(cell.phases)
     if cell.uses_cuda_graphs:
         written = written.with_graphs(COMPILED_PHASES)
+    if cell.offload != NONE:
+        written = replace(written, untimed="the update on the host, with its copies to the device,")
     return written.with_tf32() if cell.precision == "tf32" else written, recording

@@ -35,20 +35,25 @@ import string
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from sysbench import cells
+from sysbench.cells import HasAxes
 from sysbench.command import Kind, command_of
 from sysbench.errors import UsageError, unknown
 from sysbench.log.outcomes import MEASURED, Subject
-from sysbench.log.records import CellRecord
+from sysbench.log.records import CellRecord, RunRecord
 from sysbench.render import column_selection
 from sysbench.render.axis_columns import axis_columns, axis_values
 from sysbench.render.column_selection import ColumnName, is_known
 from sysbench.render.table import EMPTY_CELL, EXCLUDED_NOTE, Cell, Column, Measure, OnRequestColumn, Table, Word
-from sysbench.spec.cell import RunSpec
+from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import Format
 from sysbench.units import Unit
+
+Result = TypeVar("Result")
+Reader = Callable[[Any], Result]
+"""Reads something from a record, a part or a row: the types of these differ from table to table."""
 
 AxisValues = Mapping[str, Sequence[str]]
 """Values of each axis of a run, taken from its spec before anything has run."""
@@ -92,9 +97,9 @@ class Each:
 
     placeholder: str
     columns: tuple[Field | Each, ...]
-    values: Sequence[Any] | Callable[[Any], Sequence[Any]]
+    values: Sequence[object] | Reader[Sequence[object]]
     possible_values: str | Sequence[object] = ""
-    format_value: Callable[[Any], Any] = str
+    format_value: Reader[object] = str
 
     def resolve_possible_values(self, axis_values: AxisValues) -> Sequence[object]:
         """Return the values that are possible before the run."""
@@ -111,7 +116,7 @@ class Fill:
     """
 
     possible_values: Sequence[str]
-    value_of: Callable[[Any], str]
+    value_of: Reader[str]
 
 
 @dataclass(frozen=True)
@@ -122,10 +127,10 @@ class Leading:
     `is_excluded(row)` tells whether a row is about a cell that cautions exclude from findings, if its cells do not.
     """
 
-    columns: Callable[[Any], Sequence[Column]]
-    values: Callable[[Any], Callable[[Any], Sequence[Cell]]]
-    cells_of: Callable[[Any], Iterable[Any]] | None = None
-    is_excluded: Callable[[Any], bool] | None = None
+    columns: Reader[Sequence[Column]]
+    values: Reader[Reader[Sequence[Cell]]]
+    cells_of: Reader[Iterable[HasAxes]] | None = None
+    is_excluded: Reader[bool] | None = None
 
     def excludes(self, row: object, subject: Subject) -> bool:
         """Whether cautions exclude a cell of this row from findings about a subject."""
@@ -134,7 +139,7 @@ class Leading:
         recorded = (cell for cell in (self.cells_of(row) if self.cells_of else ()) if isinstance(cell, CellRecord))
         return any(cell.outcome in MEASURED and cell.excluding_cautions(subject) for cell in recorded)
 
-    def constants(self, rows: Sequence[Any], there: Collection[str]) -> Iterator[tuple[Column, Cell]]:
+    def constants(self, rows: Sequence[object], there: Collection[str]) -> Iterator[tuple[Column, Cell]]:
         """Yield each axis that has one value in all rows, with this value, except the axes in `there`."""
         shown = [cell for row in rows for cell in self.cells_of(row)] if self.cells_of else []
         differing = cells.varying(shown)
@@ -143,25 +148,25 @@ class Leading:
                 yield axis_columns([axis])[0], shown[0].axes.get(axis)
 
 
-def varying_or_size(record: Any) -> tuple[str, ...]:
+def varying_or_size(record: RunRecord) -> tuple[str, ...]:
     """Return the axes in which the cells of a record differ; `size` if they do not differ."""
     return cells.varying(record.cells) or ("size",)
 
 
 def leading_axes(
-    axes: Callable[[Any], Sequence[str]] = varying_or_size,
-    cells_of: Callable[[Any], Iterable[Any]] = lambda row: (row,),
+    axes: Reader[Sequence[str]] = varying_or_size,
+    cells_of: Reader[Iterable[HasAxes]] = lambda row: (row,),
 ) -> Leading:
     """Return leading columns for the axes in `axes(part)`, on which all cells of a row must agree."""
 
-    def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
+    def values(part: object) -> Reader[Sequence[Cell]]:
         named = axes(part)
         return lambda row: axis_values(next(iter(cells_of(row))), named)
 
     return Leading(columns=lambda part: axis_columns(axes(part)), values=values, cells_of=cells_of)
 
 
-def leading_fields(*fields: Field, is_excluded: Callable[[Any], bool] | None = None) -> Leading:
+def leading_fields(*fields: Field, is_excluded: Reader[bool] | None = None) -> Leading:
     """Return leading columns that are declared like other columns."""
     columns = tuple(_column(_BoundField(each, (), {}, {}), {}, int(each.importance), "") for each in fields)  # type: ignore[arg-type]
     return Leading(
@@ -171,7 +176,7 @@ def leading_fields(*fields: Field, is_excluded: Callable[[Any], bool] | None = N
     )
 
 
-def adapter_columns(model: Callable[[Any], Any]) -> tuple[Field, ...]:
+def adapter_columns(model: Reader[Any]) -> tuple[Field, ...]:
     """Return columns of the parameters that are trained and frozen, if adapters are; `model` finds the row's model."""
     return (
         Field("trained", unit="count", importance=3, get=lambda row: model(row).trainable_parameters, optional=True),
@@ -184,8 +189,8 @@ class _BoundField:
     """A field with values for its placeholders: `keys` for column keys, `words` for titles and groups."""
 
     field: Field
-    values: tuple[Any, ...]
-    keys: Mapping[str, Any]
+    values: tuple[object, ...]
+    keys: Mapping[str, object]
     words: Mapping[str, object]
 
 
@@ -200,21 +205,21 @@ class DeclaredTable:
     """
 
     name: str
-    title: str | Callable[[Any], str]
+    title: str | Reader[str]
     columns: tuple[Field | Each, ...]
-    rows: Callable[[Any], Iterable[Any]] = lambda record: record.cells
+    rows: Reader[Iterable[object]] = lambda record: record.cells
     leading: tuple[Leading, ...] | Leading = field(default_factory=leading_axes)
-    parts: Callable[[Any], Iterable[Any]] = lambda record: (record,)
-    when: Callable[[Any], bool] = lambda part: True
-    outcome_of: Callable[[Any], Word | None] = lambda row: None
-    notes: Sequence[str] | Callable[[Any], Iterable[str]] = ()
+    parts: Reader[Iterable[object]] = lambda record: (record,)
+    when: Reader[bool] = lambda part: True
+    outcome_of: Reader[Word | None] = lambda row: None
+    notes: Sequence[str] | Reader[Iterable[str]] = ()
     words: Mapping[str, Fill] = field(default_factory=dict)
-    name_of: Callable[[Any], str] | None = None
+    name_of: Reader[str] | None = None
     keep_empty: bool = False
     about: Subject = "times"
     needs: str = ""
 
-    def __call__(self, record: Any) -> list[Table]:
+    def __call__(self, record: object) -> list[Table]:
         """Return the tables for a record; none if the record lacks their data."""
         parts = [part for part in self.parts(record) if self.when(part)]
         return [self._table(part, rows) for part in parts if (rows := tuple(self.rows(part))) or self.keep_empty]
@@ -231,7 +236,7 @@ class DeclaredTable:
                 column = _column(bound, found, 0, "")
                 yield ColumnName(column.key, column.title, column.group)
 
-    def _table(self, part: Any, rows: Sequence[Any]) -> Table:
+    def _table(self, part: object, rows: Sequence[object]) -> Table:
         outcomes = [self.outcome_of(row) for row in rows]
         first = self.leading if isinstance(self.leading, tuple) else (self.leading,)
         axes = [column for each in first for column in each.columns(part)]
@@ -277,14 +282,14 @@ class DeclaredTable:
             frozenset(n for n, row in enumerate(rows) if any(each.excludes(row, self.about) for each in named)),
         )
 
-    def _exclusion_note(self, part: Any, rows: Sequence[Any], leading: Sequence[Leading]) -> Iterator[str]:
+    def _exclusion_note(self, part: object, rows: Sequence[object], leading: Sequence[Leading]) -> Iterator[str]:
         """Yield that cautions exclude the only cell, if no column names it, so that no row needs a mark."""
         unnamed = [each for each in leading if not each.columns(part)]
         if any(each.excludes(row, self.about) for each in unnamed for row in rows[:1]):
             yield EXCLUDED_NOTE
 
     def _columns(
-        self, part: Any, rows: Sequence[Any]
+        self, part: object, rows: Sequence[object]
     ) -> tuple[list[tuple[_BoundField, Column]], list[tuple[_BoundField, Column]]]:
         words = {word: fill.value_of(part) for word, fill in self.words.items()}
         shown: list[tuple[_BoundField, Column]] = []
@@ -360,8 +365,8 @@ def column_names(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[C
 
 
 def build_tables(
-    tables: Mapping[str, Callable[[Any], list[Table]]],
-    record: Any,
+    tables: Mapping[str, Reader[list[Table]]],
+    record: object,
     names: Iterable[str],
     what: str = "this run",
 ) -> list[Table]:
@@ -416,7 +421,7 @@ def _column_names(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Co
 
 def _values(spec: RunSpec | None) -> dict[str, list[str]]:
     values: dict[str, list[str]] = {"source": ["measured", "simulated"]}
-    cells: Sequence[Any] = list(spec.cells()) if spec is not None else []
+    cells: Sequence[RunCell] = list(spec.cells()) if spec is not None else []
     for cell in cells:
         for axis, value in cell.model_dump().items():
             if isinstance(value, int | str):

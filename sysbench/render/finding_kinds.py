@@ -91,9 +91,9 @@ class Comparison(Generic[AnyCell]):
             return " to ".join(ends), ""
         return self.ends, ""
 
-    def no_difference(self, one: str, other: str, noun: str = "step") -> str:
+    def no_difference(self, one: str, other: str) -> str:
         """Return a clause saying that the times of `one` and `other` do not differ measurably."""
-        return no_difference_clause(one, other, [(each.ratio, each.sample_count) for each in self.ratios], noun)
+        return no_difference_clause(one, other, [(each.ratio, each.sample_count) for each in self.ratios])
 
 
 # --- where memory ends

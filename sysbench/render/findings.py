@@ -126,9 +126,9 @@ def name_cells_along(
     return clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])}, and {clauses[-1]}"
 
 
-def count_phrase(count: int, noun: str = "cell") -> str:
+def count_phrase(count: int) -> str:
     """Return a count in words: `the only cell`, `both cells`, `all 12 cells`."""
-    return f"the only {noun}" if count == 1 else f"both {noun}s" if count == 2 else f"all {count} {noun}s"
+    return "the only cell" if count == 1 else "both cells" if count == 2 else f"all {count} cells"
 
 
 def with_interval(found: Ratio, prefix: str = "95 % CI ") -> str:

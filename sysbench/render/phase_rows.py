@@ -6,7 +6,7 @@ a phase.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic import BaseModel
 
 from sysbench.log.records import PeakRecord, PhaseRecord
-from sysbench.render.declared import Field, adapter_columns
+from sysbench.render.declared import Field, Reader, adapter_columns
 from sysbench.units import Unit
 
 _UNITS: Mapping[str, Unit] = {"_bytes": "bytes", "_s": "s"}
@@ -22,7 +22,7 @@ _UNITS: Mapping[str, Unit] = {"_bytes": "bytes", "_s": "s"}
 
 
 def flattened(
-    model: type[BaseModel], get: Callable[[Any], Any], *only: str, prefix: str = "", keys: Sequence[str] = ()
+    model: type[BaseModel], get: Reader[Any], *only: str, prefix: str = "", keys: Sequence[str] = ()
 ) -> Iterator[Field]:
     """Yield a column for each value that a class of records declares, including those of nested records.
 
@@ -44,7 +44,7 @@ def flattened(
             yield _column(f"{prefix}{name}", part, is_number=kind in (int, float))
 
 
-def in_step_row(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def in_step_row(get: Reader[Any]) -> Reader[Any]:
     """Return a function that shows a value of the cell only in its `step` row, so that sums over rows count it once."""
     return lambda row: get(row[0]) if row[1] in ("step", None) else None
 
@@ -71,7 +71,7 @@ def phase_columns() -> Iterator[Field]:
     return flattened(PhaseRecord, itemgetter(2))
 
 
-def peak_columns(get: Callable[[Any], Any]) -> Iterator[Field]:
+def peak_columns(get: Reader[Any]) -> Iterator[Field]:
     """Yield the columns of a cell's memory peaks; `get(cell)` returns what has them."""
     return flattened(PeakRecord, in_step_row(get))
 
@@ -86,7 +86,7 @@ def _without_none(annotation: object) -> object:
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
-def _part(get: Callable[[Any], Any], name: str | int) -> Callable[[Any], Any]:
+def _part(get: Reader[Any], name: str | int) -> Reader[Any]:
     def part(row: Any) -> Any:
         whole = get(row)
         if isinstance(whole, Mapping):
@@ -96,7 +96,7 @@ def _part(get: Callable[[Any], Any], name: str | int) -> Callable[[Any], Any]:
     return part
 
 
-def _column(name: str, get: Callable[[Any], Any], *, is_number: bool = True) -> Field:
+def _column(name: str, get: Reader[Any], *, is_number: bool = True) -> Field:
     suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
     key = name.removesuffix(suffix)
     title = key.replace("_", " ").replace("ci95", "95 %")

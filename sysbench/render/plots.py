@@ -21,8 +21,10 @@ from sysbench.log.records import CellRecord
 from sysbench.log.storage import cannot_write
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 
 FORMATS: Final = ("png", "svg", "pdf")
@@ -208,7 +210,7 @@ def draw_heading(figure: Figure, heading: Heading) -> None:
         figure.text(right, 1 - top / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right")
 
 
-def draw_legend(figure: Figure, *rows: Sequence[object]) -> None:
+def draw_legend(figure: Figure, *rows: Sequence[Artist]) -> None:
     """Draw the legend at the bottom, one line for each row of handles."""
     _, height = figure.get_size_inches()
     filled = [row for row in rows if row]
@@ -227,12 +229,12 @@ def draw_legend(figure: Figure, *rows: Sequence[object]) -> None:
         )
 
 
-def arrange_handles(handles: Sequence[Any]) -> list[list[Any]]:
+def arrange_handles(handles: Sequence[Artist]) -> list[list[Artist]]:
     """Arrange legend handles in as few lines as their labels allow."""
-    rows: list[list[Any]] = []
+    rows: list[list[Artist]] = []
     room_in = 0.0
     for handle in handles:
-        wide_in = _HANDLE_IN + _CHARACTER_IN * len(handle.get_label())
+        wide_in = _HANDLE_IN + _CHARACTER_IN * len(str(handle.get_label()))
         if wide_in > room_in or not rows:
             rows.append([])
             room_in = WIDTH_IN - 0.2
@@ -359,7 +361,7 @@ class BarPanel:
         return max((bar.height for bar in self.bars), default=0.0)
 
 
-def series_handles(names: Sequence[str]) -> list[object]:
+def series_handles(names: Sequence[str]) -> list[Artist]:
     """Return legend entries for the hatches of several series; none for a single series."""
     from matplotlib.patches import Patch
 
@@ -369,7 +371,7 @@ def series_handles(names: Sequence[str]) -> list[object]:
     ]
 
 
-def cross_handle(label: str) -> Any:
+def cross_handle(label: str) -> Line2D:
     """Return the legend entry for the cross that marks out-of-memory cells."""
     from matplotlib.lines import Line2D
 

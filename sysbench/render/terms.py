@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from sysbench.log.records import CellRecord
 
 _MODE_MEANINGS: Mapping[str, str] = {
     "inference": "forward only, without a graph.",
@@ -35,11 +36,11 @@ def used_terms(meanings: Mapping[str, str], words: Iterable[object], term_format
     yield from (Term(term_format.format(word), meaning) for word, meaning in meanings.items() if word in used)
 
 
-def mode_terms(cells: Sequence[Any]) -> Iterator[Term]:
+def mode_terms(cells: Iterable[CellRecord]) -> Iterator[Term]:
     """Yield the definitions of the modes of these cells."""
-    return used_terms(_MODE_MEANINGS, (cell.cell.mode for cell in cells), "mode {}")
+    return used_terms(_MODE_MEANINGS, (cell.axis_value("mode") for cell in cells), "mode {}")
 
 
-def precision_terms(cells: Sequence[Any]) -> Iterator[Term]:
+def precision_terms(cells: Iterable[CellRecord]) -> Iterator[Term]:
     """Yield the definitions of the precisions of these cells."""
-    return used_terms(_PRECISION_MEANINGS, (cell.cell.precision for cell in cells))
+    return used_terms(_PRECISION_MEANINGS, (cell.axis_value("precision") for cell in cells))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
 
 from sysbench import units
 from sysbench.log.training import Expected, Training
-from sysbench.render.declared import Field
+from sysbench.render.declared import Field, Reader
 from sysbench.render.table import Measure
 
 HOUR_S = 3600.0
 
 
-def fields(get: Callable[[Any], Training | None]) -> tuple[Field, ...]:
+def fields(get: Reader[Training | None]) -> tuple[Field, ...]:
     """Return the columns `training` and `cost` of a table; `get` returns the training of a row."""
     return (
         Field("training", unit="s", get=lambda row: _duration(get(row)), optional=True, wide_range=True),

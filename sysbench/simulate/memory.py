@@ -236,6 +236,6 @@ def by_category(recording: Recording, block_bytes: Sequence[int], position: int)
     return {category: size_bytes for category, size_bytes in sums.items() if size_bytes}
 
 
-def _describe(entry: dict[str, Any], allocation: Allocation) -> None:
+def _describe(entry: dict[str, object], allocation: Allocation) -> None:
     entry["category"] = allocation.category
     entry["user_metadata"] = allocation.module

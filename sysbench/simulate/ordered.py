@@ -58,7 +58,7 @@ class OrderedEvent(torch.cpu.Event):
         self.stream: OrderedStream | None = None
         self.mark: Mark | None = None
 
-    def record(self, stream: Any = None) -> OrderedEvent:  # type: ignore[override]
+    def record(self, stream: object = None) -> OrderedEvent:  # type: ignore[override]
         """Mark the current end of a stream; by default, of torch's current stream."""
         current = stream or torch.cpu.current_stream()
         if isinstance(current, OrderedStream):

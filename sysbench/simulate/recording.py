@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, islice, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -174,7 +174,8 @@ class Recording:
     def without_build_temporaries(self) -> Self:
         """Return a copy of this recording without the temporary allocations of the build.
 
-        A sharded model can be built on `meta`, without memory, so that it never exists as a whole on any rank.
+        A sharded model can be built on `meta`, without memory, so that it never exists as a whole on any rank. One with
+        quantized weights is built on the host.
         """
         end = max(span.end for span in self.spans if span.step < 0)
         released = {~event for event in self.events[:end] if event < 0}
@@ -283,7 +284,8 @@ def record(
             for _ in _run_steps(recorder, cell, protocol, DEVICE, mesh=mesh):
                 pass
     recording = recorder.step_recording(cell, protocol)
-    return recording if layout(cell.strategy, cell.ranks)[1] == 1 else recording.without_build_temporaries()
+    is_whole = layout(cell.strategy, cell.ranks)[1] == 1 and cell.quantize is None
+    return recording if is_whole else recording.without_build_temporaries()
 
 
 def _simulated_ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:
@@ -392,7 +394,7 @@ class Recorder:
         self._events: list[int] = []
         self._sizes: list[int] = []
         self._streams: list[int] = []
-        self._stream_numbers: dict[Any, int] = {torch.cpu.current_stream(): 0}
+        self._stream_numbers: dict[torch.Stream | torch.cpu.Stream, int] = {torch.cpu.current_stream(): 0}
         self._allocation_origins: list[Origin] = []
         self._categories: dict[int, Category] = {}
         self._spans: list[Span] = []
@@ -435,7 +437,7 @@ class Recorder:
         origin = self._origin
         if not origin.module and self.phase in ("backward", "optimizer"):
             # Optimizer state and gradients belong to the module of their parameter, the operator's first tensor.
-            first: Any = arguments[0] if arguments else None
+            first = arguments[0] if arguments else None
             if isinstance(first, list | tuple) and first:
                 first = first[0]
             number = self.device.number_of(first) if isinstance(first, Tensor) else None

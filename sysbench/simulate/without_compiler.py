@@ -46,9 +46,9 @@ def without_compiler() -> Iterator[None]:
         if _COMPILER in sys.modules:
             yield
             return
-        marked: list[Any] = []
+        marked: list[object] = []
 
-        def disable(function: Callable[..., Any], recursive: bool = True, **_: object) -> Callable[..., Any]:
+        def disable(function: Callable[..., object], recursive: bool = True, **_: object) -> Callable[..., object]:
             marked.append(function)  # `torch._compile` stores the return value on the function
             return function
 
@@ -91,8 +91,8 @@ def _without_sympy() -> Iterator[None]:
         remove_stand_ins()
         return getattr(import_module(module), name)
 
-    def on_integers(simplified: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
-        def function(*arguments: Any) -> Any:
+    def on_integers(simplified: Callable[..., object], module: str, name: str) -> Callable[..., object]:
+        def function(*arguments: object) -> object:
             return simplified(*arguments) if _are_integers(arguments) else original(module, name)(*arguments)
 
         return function

@@ -123,11 +123,11 @@ def load(
 class _Unpickler(pickle.Unpickler):
     """Unpickler of the filtered copy. It passes completed lists to `finish` and rejects nested tuples."""
 
-    def __init__(self, filtered: _Filter, finish: Callable[[list[Any]], None]) -> None:
+    def __init__(self, filtered: _Filter, finish: Callable[[list[object]], None]) -> None:
         super().__init__(filtered)
         self._finish = finish
         self._remaining_items = filtered.remaining_items
-        self._latest: list[Any] = []
+        self._latest: list[object] = []
 
     def find_class(self, module: str, name: str) -> object:
         refused = f"{module}.{name}"[:80]

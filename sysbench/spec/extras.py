@@ -13,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 TRANSFORMERS = ("transformers", "hf", "--model hf:…")
 PEFT = ("peft", "lora", "--lora")
+OFFLOAD = ("torchao", "torchao", "--offload optimizer")
+BITSANDBYTES = ("bitsandbytes", "bitsandbytes", "--quantize nf4")
 _OF_OPTIMIZERS = {
     "adamw-8bit": "torchao",
     "adamw-4bit": "torchao",

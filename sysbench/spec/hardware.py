@@ -287,7 +287,7 @@ Gpus = Annotated[
 """GPUs by name, or by memory size."""
 
 
-def slug_of(device_name: str, memory_bytes: int | None = None) -> str:
+def slug_of(device_name: str, memory_bytes: int | None) -> str:
     """Return the slug of a device: that of its data sheet, otherwise one derived from its name."""
     hardware = find(device_name, memory_bytes)
     return hardware.slug if hardware else re.sub(r"[^a-z0-9]+", "-", device_name.casefold()).strip("-") or "device"

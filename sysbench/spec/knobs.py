@@ -164,6 +164,42 @@ AdapterTargets = Annotated[
 ]
 
 
+OFFLOADS = (NONE, "optimizer")
+
+Offloads = Annotated[
+    tuple[str, ...],
+    BeforeValidator(choices("what to offload", OFFLOADS)),
+    Axis(
+        "choice",
+        "{} on the host",
+        unset="optimizer on the device",
+        order=57,
+        name_order=39,
+    ),
+]
+
+
+QUANTIZED = (NONE, "nf4")
+
+
+Quantizations = Annotated[
+    tuple[str, ...],
+    BeforeValidator(choices("a format of frozen weights", QUANTIZED)),
+    Axis(
+        "choice",
+        "{} weights",
+        "weights",
+        59,
+        39,
+        unset="unquantized weights",
+        applies_to=(("lora", ()),),
+        compared_as="format of frozen weights",
+        phrases=((NONE, "unquantized weights"),),
+        remedy=Remedy(relearns=("nf4",), frees_state=True),
+    ),
+]
+
+
 PAGED = "adamw-8bit-paged"
 LOW_BIT = ("adamw-8bit", "adamw-4bit", PAGED)
 """Optimizers of torchao and bitsandbytes, whose code cannot run without data."""
@@ -172,7 +208,10 @@ LOW_BIT = ("adamw-8bit", "adamw-4bit", PAGED)
 def modelled_parts(cell: GridCell) -> list[str]:
     """Return what a simulation of this cell follows by a description instead of running the code of a library."""
     is_low_bit = cell.optimizer in LOW_BIT and "optimizer" in cell.phases
-    return ["the optimizer (state as the library stores it, time by bytes moved)"] if is_low_bit else []
+    return [
+        *["the optimizer (state as the library stores it, time by bytes moved)"] * is_low_bit,
+        *["frozen weights (as bitsandbytes stores and dequantizes them)"] * (cell.quantize == "nf4"),
+    ]
 
 
 def knobs_device_problem(cell: GridCell, device: str) -> str | None:
@@ -183,6 +222,8 @@ def knobs_device_problem(cell: GridCell, device: str) -> str | None:
         return f"{flag_of('execution')} compiled-graphs records CUDA graphs, which {device} lacks. Nearest: compiled"
     if cell.allocator != "default":
         return f"--allocator {cell.allocator} is for CUDA; {device} has no caching allocator of torch"
+    if cell.offload != NONE:
+        return f"{flag_of('offload')} {cell.offload} moves state from a GPU to the host: it needs CUDA"
     if cell.optimizer == PAGED:
         return f"--optimizer {PAGED} moves state between a GPU and the host: it needs CUDA. Nearest: adamw-8bit"
     return None
@@ -190,11 +231,8 @@ def knobs_device_problem(cell: GridCell, device: str) -> str | None:
 
 def knobs_problem_of(cell: GridCell) -> str | None:
     """Return why a knob has no meaning in the mode of this cell, or None if all have."""
-    if cell.grad_accum > 1 and "backward" not in cell.phases:
-        return (
-            f"--grad-accum {cell.grad_accum} adds up the gradients of several backward passes, but this mode has "
-            "no backward pass. Nearest: --mode forward-backward"
-        )
+    if cell.grad_accum > 1 and (reason := _micro_batches_problem(cell)) is not None:
+        return f"--grad-accum {cell.grad_accum} adds up {reason}"
     step = cell.step
     if cell.checkpoint != NONE and step is not None and "backward" not in step.phases:
         return (
@@ -208,20 +246,47 @@ def knobs_problem_of(cell: GridCell) -> str | None:
         )
     if cell.lora and cell.strategy == "tp":
         return f"{flag_of('lora')} {cell.lora} does not support --strategy tp. Nearest: --strategy ddp"
+    if cell.quantize == "nf4" and cell.strategy in ("fsdp2", "hsdp", "tp"):
+        return f"{flag_of('quantize')} nf4 does not support the sharded parameters of {cell.strategy}. Nearest: ddp"
     if cell.optimizer == PAGED and cell.strategy in ("fsdp2", "hsdp", "tp"):
         return f"--optimizer {PAGED} does not support the sharded parameters of {cell.strategy}. Nearest: adamw-8bit"
     if cell.optimizer_in_backward == "on" and (reason := _in_backward_problem(cell)) is not None:
         return f"{flag_of('optimizer_in_backward')} on {reason}"
-    if cell.uses_cuda_graphs and cell.grad_accum > 1:
-        return (
-            f"--grad-accum {cell.grad_accum} adds up gradients, but with {flag_of('execution')} {cell.execution} they "
-            "are in the memory of a CUDA graph, which the next micro-batch overwrites. Nearest: --execution compiled"
-        )
+    if cell.offload != NONE and (reason := _offload_problem(cell)) is not None:
+        return f"{flag_of('offload')} {cell.offload} {reason}"
     if cell.cross_entropy != "full" and "loss" not in cell.phases:
         return (
             f"{flag_of('cross_entropy')} {cell.cross_entropy} computes the loss in another way, but this mode has no "
             "loss. Nearest: --mode forward-backward"
         )
+    return None
+
+
+def _micro_batches_problem(cell: GridCell) -> str | None:
+    if "backward" not in cell.phases:
+        return (
+            "the gradients of several backward passes, but this mode has no backward pass. Nearest: --mode "
+            "forward-backward"
+        )
+    if cell.uses_cuda_graphs:
+        return (
+            f"gradients, but with {flag_of('execution')} {cell.execution} they are in the memory of a CUDA graph, "
+            "which the next micro-batch overwrites. Nearest: --execution compiled"
+        )
+    return None
+
+
+def _offload_problem(cell: GridCell) -> str | None:
+    if "optimizer" not in cell.phases:
+        return "moves optimizer state to the host, but this mode has no optimizer. Nearest: --mode train"
+    if cell.optimizer_in_backward == "on":
+        return "and --optimizer-in-backward on update parameters in different places: drop one of them"
+    if cell.precision == "fp16":
+        return "copies gradients before they are unscaled, as fp16 needs. Nearest: --precision bf16"
+    if cell.ranks > 1:
+        return f"runs one process, but the step has {cell.ranks} ranks: use --ranks 1, or shard with --strategy fsdp2"
+    if cell.optimizer not in ("for-loop", "foreach", "fused"):
+        return f"runs AdamW on the host, not {cell.optimizer}. Nearest: --optimizer fused"
     return None
 
 

@@ -18,11 +18,15 @@ from sysbench.spec.knobs import (
     CHECKPOINTS,
     CROSS_ENTROPIES,
     NONE,
+    OFFLOADS,
+    QUANTIZED,
     AdapterRanks,
     AdapterTargets,
     Allocators,
     Checkpoints,
     CrossEntropies,
+    Offloads,
+    Quantizations,
     knobs_device_problem,
     knobs_problem_of,
 )
@@ -142,6 +146,8 @@ STEPS = Axis("effort", "{} step", is_count=True, order=71, name_order=71)
 
 EFFORT = Axis("setting", name_order=72, comparison="effort")
 
+HOST = Axis("setting", compared_as="predicted host", label="host {}")
+
 PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
     "inference": ("forward",),
     "forward": ("forward",),
@@ -154,6 +160,7 @@ MODEL = "Model"
 OWN_MODEL = "Your own model"
 STEP = "Training step"
 RANKS = "Several ranks"
+PREDICTION = "Prediction"
 
 
 def precision_problem(precision: StepPrecision, device: DeviceType) -> str | None:
@@ -163,6 +170,10 @@ def precision_problem(precision: StepPrecision, device: DeviceType) -> str | Non
     if precision == "tf32" and device != "cuda":
         return f"--precision tf32 is a CUDA format; on {device} use fp32"
     return None
+
+
+def _none_if_unturned(value: object) -> object:
+    return None if value == NONE else value
 
 
 class GridCell(RunCell):
@@ -214,10 +225,16 @@ class GridCell(RunCell):
     """Whether each parameter is updated in backward, as soon as its gradient is complete, which is then freed."""
     allocator: str = Field(default="default", exclude_if=lambda value: value == "default")
     """Options of CUDA's caching allocator: default (those of the environment), expandable, or options of its own."""
+    offload: str = Field(default=NONE, exclude_if=lambda value: value == NONE)
+    """What is kept and computed on the host instead of the device: none, or the optimizer."""
     lora: Count = Field(default=0, exclude_if=lambda value: value == 0)
     """Rank of the low-rank adapters (LoRA) that are trained in place of the model's parameters; 0 for none."""
     lora_targets: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """Linear layers that get adapters: all-linear, or patterns joined by +; None leaves the model's default."""
+    quantize: Annotated[str | None, BeforeValidator(_none_if_unturned)] = Field(
+        default=None, exclude_if=lambda value: value is None
+    )
+    """Format in which frozen weights are stored, with adapters: nf4; None for that of the precision."""
 
     @property
     def is_compiled(self) -> bool:
@@ -544,6 +561,11 @@ class ModelSpec(RunSpec):
         description="CUDA's caching allocator: default, expandable (segments that grow, against fragmentation), or "
         "options of PYTORCH_CUDA_ALLOC_CONF joined by +: max_split_size_mb:128.",
     )
+    offload: Annotated[Offloads, Option(metavar="CHOICE,…", panel=STEP, values=OFFLOADS)] = Field(
+        default=(NONE,),
+        exclude_if=lambda value: value == (NONE,),
+        description="optimizer: keep AdamW's state in the host's memory, and update parameters there (by torchao).",
+    )
     lora: Annotated[AdapterRanks, Option(metavar="AXIS", panel=STEP)] = Field(
         default=(0,),
         exclude_if=lambda value: value == (0,),
@@ -555,6 +577,12 @@ class ModelSpec(RunSpec):
         exclude_if=_is_empty,
         description="Linear layers that get adapters with --lora: all-linear (all but the output layer), or patterns "
         "of their names joined by +: q_proj+v_proj. Default: peft's for the type of the model, else all-linear.",
+    )
+    quantize: Annotated[Quantizations, Option(metavar="FORMAT,…", panel=STEP, values=QUANTIZED)] = Field(
+        default=(),
+        exclude_if=_is_empty,
+        description="With --lora: format in which linear layers, except the output layer, store their frozen weights: "
+        "nf4 (QLoRA: 4 bits, by bitsandbytes), or none.",
     )
     device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP, common=True)] = Field(
         default=("auto",),
@@ -718,6 +746,10 @@ class ModelSpec(RunSpec):
     def _check_adapters(self) -> Self:
         if self.lora_targets and not any(self.lora):
             raise ValueError(f"--lora-targets {','.join(self.lora_targets)} chooses layers for adapters: add --lora 8")
+        if set(self.quantize) - {NONE} and not any(self.lora):
+            raise ValueError(
+                f"--quantize {','.join(self.quantize)} freezes weights, which leaves nothing to train: add --lora 8"
+            )
         return self
 
     @model_validator(mode="after")

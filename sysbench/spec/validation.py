@@ -67,10 +67,10 @@ def find_option(field: FieldInfo) -> Option | None:
     return next((mark for mark in field.metadata if isinstance(mark, Option)), None)
 
 
-def first_error(error: ValidationError, within: str = "") -> str:
+def first_error(error: ValidationError) -> str:
     """Return the first error with its location: `cells.3.phases.step.wall.median_s: Input should be a valid number`."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join([*([within] if within else []), *(str(part) for part in first["loc"])])
+    where = ".".join(str(part) for part in first["loc"])
     return f"{where or 'at top level'}: {first['msg'].removeprefix('Value error, ')}"
 
 

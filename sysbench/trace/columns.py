@@ -57,7 +57,7 @@ def first_positions(which: Integers, groups: int) -> Integers:
     return found
 
 
-def map_distinct(function: Callable[[int], Any], numbers: Integers, dtype: type = np.int64) -> NDArray[Any]:
+def map_distinct(function: Callable[[int], object], numbers: Integers, dtype: type = np.int64) -> NDArray[Any]:
     """Return the result of `function` for each number; the function is called once for each distinct number."""
     different, which = unique_with_inverse(numbers)
     return np.array([function(number) for number in different.tolist()], dtype)[which]

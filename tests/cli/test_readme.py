@@ -79,6 +79,7 @@ def test_every_option_that_it_mentions_exists(page: str) -> None:
     options |= set(evidence_parser()._option_string_actions)
     options |= {"--reference", "--markdown"}  # of tests.bench.prediction
     options |= {"--install-completion"}  # Typer's
+    options |= {"--sysbench-record"}  # of sysbench.pytest_plugin
     options |= {"--extra", "--inexact"}  # of uv sync
     options |= {
         "--nnodes",

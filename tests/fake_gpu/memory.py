@@ -14,7 +14,7 @@ from tests.fake_gpu.fake import FakeGpu
 ROOT = Path(__file__).parents[2]
 IDENTITY = (
     *("size", "own", "ctx", "batch", "precision", "mode", "attention", "optimizer", "grad_accum", "checkpoint"),
-    *("cross_entropy", "allocator", "optimizer_in_backward", "lora", "lora_targets"),
+    *("cross_entropy", "allocator", "optimizer_in_backward", "offload", "lora", "lora_targets", "quantize"),
 )
 _PEAKS = ("allocated_peak_bytes", "reserved_peak_bytes")
 

@@ -162,6 +162,13 @@ def test_a_compiled_step_that_updates_in_backward_is_not_predicted() -> None:
         trace(cell.model_copy(update=changed), H100)
 
 
+def test_the_time_of_an_update_on_the_host_is_withheld() -> None:
+    _, of = traced(offload="optimizer")
+    said = predict(of, gpu("h100"), typical_host())
+    assert said.withheld == "the update on the host, with its copies to the device, has no predicted time"
+    assert of_phase(of, "backward") == of_phase(traced()[1], "backward")
+
+
 def of_phase(of: Trace, phase: str) -> list[Kernel]:
     (found,) = (each for each in of.phases if each.name == phase)
     return [of.kernels[i] for i in found.kernels]

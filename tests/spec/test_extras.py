@@ -57,12 +57,14 @@ def test_in_a_clone_that_uv_runs_uv_installs(installed: Path) -> None:
     [
         ("transformers", ("--model", "hf:."), "hf"),
         ("peft", ("--lora", "none,8"), "lora"),
+        ("torchao", ("--offload", "none,optimizer"), "torchao"),
         ("torchao", ("--optimizer", "fused,adamw-4bit"), "torchao"),
         ("bitsandbytes", ("--optimizer", "adamw-8bit-paged"), "bitsandbytes"),
+        ("bitsandbytes", ("--lora=8", "--quantize=nf4"), "bitsandbytes"),
     ],
 )
 def test_a_missing_package_is_said_before_a_worker_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, option: tuple[str, str], extra: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, option: tuple[str, ...], extra: str
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))

@@ -22,6 +22,7 @@ from sysbench.errors import SpecError
         ({"precision": "bf16-tru"}, "Did you mean bf16-true?"),
         ({"allocator": "expandabel"}, "Did you mean expandable?"),
         ({"execution": "compiled-graph"}, "Did you mean compiled-graphs?"),
+        ({"offload": "optimiser"}, "Did you mean optimizer?"),
         ({"lora": "-1"}, "-1 is out of range: it must be 0 or more"),
         ({"lora": "8", "lora_targets": "q proj"}, "or names of linear layers joined by +, such as q_proj+v_proj"),
         ({"lora_targets": "q"}, "--lora-targets q chooses layers for adapters: add --lora 8"),
@@ -45,6 +46,11 @@ def test_a_value_that_is_mistyped_is_refused_with_the_nearest(knob: dict[str, st
         ({"optimizer_in_backward": "on", "grad_accum": "2"}, "--grad-accum 2 adds up several: drop one of them"),
         ({"optimizer_in_backward": "on", "precision": "fp16"}, "Nearest: --precision bf16"),
         ({"execution": "compiled-graphs", "grad_accum": "2"}, "overwrites. Nearest: --execution compiled"),
+        ({"offload": "optimizer", "mode": "forward-backward"}, "no optimizer. Nearest: --mode train"),
+        ({"offload": "optimizer", "optimizer_in_backward": "on"}, "in different places: drop one of them"),
+        ({"offload": "optimizer", "precision": "fp16"}, "as fp16 needs. Nearest: --precision bf16"),
+        ({"offload": "optimizer", "ranks": "2"}, "use --ranks 1, or shard with --strategy fsdp2"),
+        ({"offload": "optimizer", "optimizer": "muon"}, "not muon. Nearest: --optimizer fused"),
         ({"optimizer_in_backward": "on", "ranks": "2"}, "before the 2 ranks have exchanged gradients: use --ranks 1"),
     ],
 )
@@ -65,6 +71,12 @@ def test_cuda_graphs_are_for_cuda() -> None:
     assert "which cpu lacks. Nearest: compiled" in str(cell.problem("cpu"))
     (tuned,) = TimeSpec(ctx=16, execution="compiled-autotune", mode="train").cells()
     assert tuned.problem("cpu") is None
+
+
+def test_an_optimizer_is_offloaded_from_cuda() -> None:
+    (cell,) = TimeSpec(ctx=16, offload="optimizer", mode="train").cells()
+    assert cell.problem("cuda") is None
+    assert "it needs CUDA" in str(cell.problem("cpu"))
 
 
 def test_the_memory_of_cuda_graphs_is_withheld() -> None:

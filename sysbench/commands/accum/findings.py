@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from sysbench.commands.accum.fold import WRONG
 from sysbench.commands.accum.record import (
@@ -199,7 +198,7 @@ def of_products(cell: AccumCellRecord) -> str | None:
 
 
 def _effect_of_reduction(products: list[ProductRecord]) -> list[str]:
-    pairs: dict[Any, dict[str, ProductRecord]] = {}
+    pairs: dict[tuple[str, int], dict[str, ProductRecord]] = {}
     for each in products:
         pairs.setdefault((each.dtype, each.k), {})[each.accumulation] = each
     ratios = {

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from operator import attrgetter, itemgetter
-from typing import Any
 
 from sysbench import units
 from sysbench.commands.accum.findings import WRONG_SHARE, decimal, finding, mixed_format, place, power, short, signed
-from sysbench.commands.accum.record import AccumCellRecord, AccumRecord, DtypeRecord, SumRecord
+from sysbench.commands.accum.record import AccumCellRecord, AccumRecord, DtypeRecord, ProductRecord, SumRecord
 from sysbench.commands.accum.spec import DTYPES, ORDERS, AccumCell, AccumSpec, Experiment
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, build_tables, leading_fields
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Word
@@ -376,14 +375,14 @@ def _ways_notes(cell: AccumCellRecord) -> Iterator[str]:
         yield "tf32-like: inputs rounded to 10 bits of mantissa, sums in fp32; this device has no TF32"
 
 
-def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], object]]]:
-    found: dict[int, dict[tuple[str, str], Any]] = {}
+def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], ProductRecord]]]:
+    found: dict[int, dict[tuple[str, str], ProductRecord]] = {}
     for each in cell.products:
         found.setdefault(each.k, {})[each.dtype, each.accumulation] = each
     return list(found.items())
 
 
-def _product_error(row: tuple[int, Mapping[tuple[str, str], Any]], way: _Way) -> Cell:
+def _product_error(row: tuple[int, Mapping[tuple[str, str], ProductRecord]], way: _Way) -> Cell:
     each = row[1].get((way.dtype, way.accumulation))
     return _relative(each.total_error) if each else None
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from sysbench.commands.accum.record import AccumCellRecord
 from sysbench.render.terms import Term, used_terms
 
 _EXPERIMENT_MEANINGS: Mapping[str, str] = {
@@ -18,5 +18,5 @@ _EXPERIMENT_MEANINGS: Mapping[str, str] = {
 }
 
 
-def terms(cells: Sequence[Any]) -> Iterator[Term]:
+def terms(cells: Sequence[AccumCellRecord]) -> Iterator[Term]:
     return used_terms(_EXPERIMENT_MEANINGS, (cell.experiment for cell in cells))

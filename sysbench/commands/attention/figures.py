@@ -55,6 +55,7 @@ from sysbench.statistics import PowerLaw
 from sysbench.units import Unit
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -266,10 +267,10 @@ def _tick(unit: Unit, value: float) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {symbol}"
 
 
-def _legend(panels: Sequence[Panel], names: Sequence[str]) -> list[list[Any]]:
+def _legend(panels: Sequence[Panel], names: Sequence[str]) -> list[list[Artist]]:
     from matplotlib.lines import Line2D
 
-    handles: list[Any] = []
+    handles: list[Artist] = []
     for name in names:
         style = look(name, names)
         curves = [(panel, curve) for panel in panels for curve in panel.curves if curve.implementation == name]
@@ -282,7 +283,7 @@ def _legend(panels: Sequence[Panel], names: Sequence[str]) -> list[list[Any]]:
         handles.append(Line2D([], [], markersize=5, markerfacecolor=face, label=printable(label), **style.line))
     if any(curve.beyond is not None for panel in panels for curve in panel.curves):
         handles.append(Line2D([], [], color=QUIET, linestyle="none", marker="x", markersize=6, label="does not fit"))
-    has_growth = any(":" in handle.get_label() for handle in handles)
+    has_growth = any(":" in str(handle.get_label()) for handle in handles)
     return [[handle] for handle in handles] if has_growth else plots.arrange_handles(handles)
 
 

@@ -250,7 +250,7 @@ class _Comparison:
     def rows(self) -> list[_Row]:
         order, named = implementations(self.cells), self.named[:-1]
 
-        def place(cell: AttentionCellRecord) -> tuple[Any, ...]:
+        def place(cell: AttentionCellRecord) -> tuple[object, ...]:
             found = (cell.axes.get(axis) for axis in named)
             keys = ((0, each) if isinstance(each, int) else (1, str(each)) for each in found)
             return (*keys, order.index(cell.cell.implementation))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -28,19 +28,20 @@ def show(path: Path, options: CalibrateOptions) -> None:
     """Show a calibration, or rates derived from a timed run or a trace; write the files that `options` name."""
     from sysbench.commands import saved
     from sysbench.commands.calibrate import fold
+    from sysbench.commands.calibrate.record import CalibrateRecord
     from sysbench.log import runs
+    from sysbench.log.records import typed
 
     running.refuse_unknown_tables("calibrate", options)
     refuse_unwritable(options)
-    found: Any
     timed = False
     if not path.is_dir() and not runs.is_log_or_record(path):
         found = fold.of_trace(path)
     elif timed := runs.load(path).kind == "time":
         quietly = options.model_copy(update={"ceilings": False, "shown": False, "source": None})
-        found = running.run_cells(CalibrateSpec(timed=path.resolve()), quietly)
+        found = typed(running.run_cells(CalibrateSpec(timed=path.resolve()), quietly), CalibrateRecord)
     else:
-        found = saved.record(path, "calibrate")
+        found = typed(saved.record(path, "calibrate"), CalibrateRecord)
     running.show_saved(found, options)
     write(found, options)
     if timed:

@@ -294,7 +294,7 @@ def flatten_axes(axes: Axes, device: str | None = None) -> dict[str, object]:
     return flat
 
 
-def _size_label(label: str, model: Mapping[str, Any]) -> str:
+def _size_label(label: str, model: Mapping[str, object]) -> str:
     name = label.split()[0] if label.split() else "custom"
     from sysbench.spec.model import SIZES
 

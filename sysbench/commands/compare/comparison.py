@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -116,7 +116,7 @@ class CellComparison(Frozen):
     """A cell that both sides have."""
 
     kind: Kind
-    axes: dict[str, Any]
+    axes: dict[str, object]
     """Values that both sides have in common, by axis."""
     a_outcome: Outcome
     b_outcome: Outcome
@@ -142,7 +142,7 @@ class LeftOver(Frozen):
 
     arm: Arm
     kind: Kind
-    axes: dict[str, Any]
+    axes: dict[str, object]
     outcome: Outcome
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sysbench.commands.fit.spec import FitCell
 from sysbench.spec.axis import Axis, axes_of_model, value_if_not_stored
@@ -24,7 +23,7 @@ class Change:
     """
 
     group: str
-    fields: tuple[tuple[str, Any], ...]
+    fields: tuple[tuple[str, object], ...]
     milder: Change | None = None
     relearns: bool = False
     costs_time: bool = False

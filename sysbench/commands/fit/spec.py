@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -12,6 +12,7 @@ from sysbench.errors import unknown
 from sysbench.spec import hardware
 from sysbench.spec.axes import Texts, parse_amount
 from sysbench.spec.axis import axes_of_model
+from sysbench.spec.cell import DeviceType
 from sysbench.spec.model import RANKS, ContextLengths, GridCell, Mode, ModelCell, ModelSpec
 from sysbench.spec.options import Option, flag_of
 from sysbench.spec.quantities import Bytes, Count, Size
@@ -86,7 +87,7 @@ class FitCell(ModelCell):
         fields = {name: getattr(self, name) for name in GridCell.model_fields}
         return ModelCell(**{**fields, "device": "cuda"}, mode=self.mode)
 
-    def problem(self, device: Any) -> str | None:
+    def problem(self, device: DeviceType | None) -> str | None:
         if self.is_compiled:
             return f"--execution {self.execution} cannot be simulated: what it saves is known only after it has run"
         return super().problem(device)

@@ -350,13 +350,13 @@ def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Statemen
     largest = max(groups, key=lambda group: (group.size_bytes, group.total_bytes))
     largest_total = max(groups, key=lambda group: group.total_bytes)
     one = "allocation at the peak is" if largest.count == 1 else "allocations at the peak are"
-    text = f"{namer(cells)(cell)}: the largest {one} {_group_description(cell, largest)}"
+    text = f"{namer(cells)(cell)}: the largest {one} {group_description(cell, largest)}"
     if largest_total.total_bytes > largest.total_bytes:
-        text += f". The group with the largest total is {_group_description(cell, largest_total)}"
+        text += f". The group with the largest total is {group_description(cell, largest_total)}"
     yield Statement(f"{text}.", (cell,))
 
 
-def _group_description(cell: MemoryCellRecord, group: AllocationGroup) -> str:
+def group_description(cell: MemoryCellRecord, group: AllocationGroup) -> str:
     frame = group.stack[0] if group.stack else None
     line = f" from {PurePath(frame.filename.replace(chr(92), '/')).name}:{frame.line}" if frame and frame.line else ""
     many = f"{group.count} × " if group.count > 1 else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
@@ -175,7 +175,7 @@ class MemorySpec(ModelSpec):
         return self.strategy or (("fsdp2",) if self.find == "ranks" else ("ddp",))
 
     def cells(self) -> Iterator[MemoryCell]:
-        search_start: dict[str, Any] = {self.find: getattr(self, self.find)[:1]} if self.find else {}
+        search_start: dict[str, object] = {self.find: getattr(self, self.find)[:1]} if self.find else {}
         if self.find == "ranks":
             search_start = {"ranks": (PLACEHOLDER_RANKS,), "strategy": self.strategies}
         # A simulation runs on the CPU, regardless of the devices present.

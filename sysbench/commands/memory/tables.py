@@ -140,7 +140,7 @@ _SOURCES = {"source": Fill(("measured", "simulated"), _source)}
 
 
 class _ReportedAxes(NamedTuple):
-    axes: dict[str, Any]
+    axes: dict[str, object]
 
 
 def _reported_axes(cell: MemoryCellRecord) -> _ReportedAxes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.timeline import Group, Timeline
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -165,7 +166,7 @@ def _draw_legend(figure: Figure, timeline: Timeline) -> None:
 
     at_peak = timeline.categories_at(timeline.peak.state)
     present = [CATEGORIES[code] for code in reversed(STACKING) if timeline.by_category[code].any()]
-    handles: list[Any] = [
+    handles: list[Artist] = [
         Patch(facecolor=COLOURS[name], label=f"{name}\n{units.size(at_peak.get(name, 0))} at the peak")
         for name in present
     ]

@@ -36,6 +36,7 @@ from sysbench.render.plots import (
 from sysbench.trace.summary import KernelClass
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -208,7 +209,11 @@ def draw_bars(bars: Sequence[Bar], colours: Mapping[Any, str], heading: Heading)
 
 
 def _draw_groups(
-    axes: Axes, bars: Sequence[Bar], colours: Mapping[object, str], group_label_in: float, show_group_names: bool
+    axes: Axes,
+    bars: Sequence[Bar],
+    colours: Mapping[Any, str],
+    group_label_in: float,
+    show_group_names: bool,
 ) -> None:
     y_in, group = 0.0, None
     ticks: list[tuple[float, str]] = []
@@ -308,11 +313,11 @@ def draw_rooflines(rooflines_to_draw: Sequence[Roofline], heading: Heading) -> F
     phases = [
         phase for phase in MARKERS if any(point.phase == phase for each in rooflines_to_draw for point in each.points)
     ]
-    handles: list[Any] = [
+    handles: list[Artist] = [
         Line2D([], [], color=_POINT_COLOURS.get(part, QUIET), linestyle="none", marker="o", markersize=6, label=part)
         for part in parts
     ]
-    shapes: list[object] = [
+    shapes: list[Artist] = [
         Line2D([], [], color=QUIET, linestyle="none", marker=MARKERS[phase], markersize=5, label=phase)
         for phase in phases
     ]

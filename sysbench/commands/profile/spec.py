@@ -9,11 +9,24 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sysbench.commands.time.spec import HOST, PREDICTION, TimeCell
+from sysbench.command import cell_of
 from sysbench.spec import hardware
 from sysbench.spec.axes import Counts, choices, integers, split_words
 from sysbench.spec.axis import Axis
-from sysbench.spec.model import STEP, STEPS, WARMUP, ContextLengths, DeviceType, Mode, ModelCell, ModelSpec, Modes
+from sysbench.spec.cell import RunCell
+from sysbench.spec.model import (
+    HOST,
+    PREDICTION,
+    STEP,
+    STEPS,
+    WARMUP,
+    ContextLengths,
+    DeviceType,
+    Mode,
+    ModelCell,
+    ModelSpec,
+    Modes,
+)
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Size, Steps
 from sysbench.spec.run import OUTPUT, VIEW, RunOptions, Selection, Sort
@@ -56,12 +69,13 @@ class ProfileCell(ModelCell):
         return self.simulate is None
 
     @property
-    def reference_time_cell(self) -> TimeCell | None:
+    def reference_time_cell(self) -> RunCell | None:
         """Return the cell that times the unprofiled step (one synchronization per step); None if no step is timed."""
         if not self.steps or self.simulate:
             return None
         shared = {name: getattr(self, name) for name in ModelCell.model_fields}
-        return TimeCell(**shared, warmup=self.warmup, steps=self.steps, until=None, max_steps=self.steps, sync="step")
+        own = {"warmup": self.warmup, "steps": self.steps, "until": None, "max_steps": self.steps, "sync": "step"}
+        return cell_of({**shared, **own, "kind": "time"})
 
     @property
     def ranks_unsupported_reason(self) -> str | None:

@@ -39,7 +39,7 @@ class _LoadedRun:
     sort_key: tuple[int, str, int] = field(default=(0, "", 0))
 
 
-def read_sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
+def read_sources(names: Sequence[str]) -> Sources:
     """Read every named source once.
 
     Runs of an experiment keep the experiment's order; other runs follow, sorted by command and time. Traces, memory
@@ -47,9 +47,7 @@ def read_sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
     if a file cannot be read.
     """
     artefact_by_name = {name: artefacts.read(Path(name)) for name in names}
-    named_paths = (
-        path.resolve() for name in names if artefact_by_name[name] is None for path in runs.find(name, directory)
-    )
+    named_paths = (path.resolve() for name in names if artefact_by_name[name] is None for path in runs.find(name))
     paths = list(dict.fromkeys(named_paths))
     directories = dict.fromkeys(path.parent for path in paths)
     experiments = {each: manifest.read(each) for each in directories if manifest.is_manifest(each)}

@@ -204,7 +204,7 @@ def _build(model: type[_Model], place: Place, /, **values: object) -> _Model:
         raise place.at(key).error(problem) from None
 
 
-def _value_or_default(entry: Mapping[str, Any], key: str, default: str) -> Any:
+def _value_or_default(entry: Mapping[str, object], key: str, default: str) -> Any:
     return default if entry.get(key, "") == "" else entry[key]
 
 

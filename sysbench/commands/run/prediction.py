@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from sysbench import units
 from sysbench.command import command_of
@@ -18,7 +17,7 @@ from sysbench.engine.process import prelaunched
 from sysbench.errors import UsageError
 from sysbench.log.durations import Durations
 from sysbench.log.events import CellFinished
-from sysbench.log.records import RunRecord
+from sysbench.log.records import CellRecord, RunRecord
 from sysbench.log.storage import ScratchDirectory
 from sysbench.render.dashboard import experiment_progress
 from sysbench.render.dashboard.experiment_progress import ExperimentProgress, PendingCell
@@ -143,7 +142,7 @@ def _key_without_device(cell: RunCell) -> str:
     return cell.model_copy(update={"device": "auto"}).model_dump_json(exclude={"simulate"})
 
 
-def measuring_s(kind: str, cell: Any) -> float | None:
+def measuring_s(kind: str, cell: CellRecord) -> float | None:
     """Return how long a predicted cell would take to measure; None if the cell has no predicted time."""
     measuring_time_s: float | None = (
         command_of(kind).part("expected_duration")(cell) if command_of(kind).expected_duration else None

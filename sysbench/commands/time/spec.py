@@ -11,17 +11,28 @@ from pydantic import BeforeValidator, Field, model_validator
 from sysbench.spec import hardware
 from sysbench.spec.axes import Counts, Sizes, parse_amount, parse_share
 from sysbench.spec.axis import Axis
-from sysbench.spec.model import EFFORT, STEP, STEPS, WARMUP, Mode, ModelCell, ModelSpec, Modes, Precision, Sync
+from sysbench.spec.model import (
+    EFFORT,
+    HOST,
+    PREDICTION,
+    STEP,
+    STEPS,
+    WARMUP,
+    Mode,
+    ModelCell,
+    ModelSpec,
+    Modes,
+    Precision,
+    Sync,
+)
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Count, Share, Size, Steps
 from sysbench.spec.ranks import NODE_RANKS, Interconnect
 from sysbench.spec.run import SavedOptions
 
 SYNC = Axis("setting", comparison="controlled", compared_as="synchronization", label="synchronized by {}")
-HOST = Axis("setting", compared_as="predicted host", label="host {}")
 
 MEASUREMENT = "Measurement"
-PREDICTION = "Prediction"
 
 
 def _is_none(value: object) -> bool:

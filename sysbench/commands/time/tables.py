@@ -395,7 +395,7 @@ class _Arms:
     axis: str
 
     @cached_property
-    def values(self) -> list[Any]:
+    def values(self) -> list[object]:
         """Values of the axis; the first is the baseline. A cell without a value is not compared."""
         return [value for value in axes.values_along(self.record.cells, self.axis) if value is not None]
 
@@ -445,7 +445,7 @@ class _ComparedPhase:
 @dataclass(frozen=True)
 class _ArmsRow:
     last_phase: str
-    cells: Mapping[Any, TimeCellRecord]
+    cells: Mapping[object, TimeCellRecord]
     comparisons: Mapping[tuple[str, object], _ComparedPhase | None]
 
     def median(self, phase: str, arm: object) -> Cell:
@@ -535,7 +535,7 @@ class _Grid:
     record: TimeRecord
     column_values: tuple[object, ...]
     row_axes: tuple[str, ...]
-    rows: tuple[Mapping[Any, TimeCellRecord], ...]
+    rows: tuple[Mapping[object, TimeCellRecord], ...]
 
     @classmethod
     def of(

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError, nearest
 from sysbench.lab.knobs.cross_entropy import output_layer
+from sysbench.lab.knobs.layers import linear_layers
+from sysbench.lab.knobs.quantization import PackedLinear
 from sysbench.lab.transformer import Transformer
 from sysbench.lab.workload.inputs import vocabulary_size
 from sysbench.spec import extras
@@ -46,20 +50,50 @@ def add_adapters(model: nn.Module, rank: int, targets: str | None, device: torch
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     if targets is not None or model_type not in TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING:
         names = "|".join(map(re.escape, _layers(model, rank, targets or ALL_LINEAR)))
+    config = peft.LoraConfig(r=rank, target_modules=names)
+    config._register_custom_module({PackedLinear: _adapter_of_packed(peft.tuners.lora.Linear)})
     torch.manual_seed(seed)  # every rank draws the same adapters
-    with device, warnings.catch_warnings():
+    with device, _told_of_4_bits(model), warnings.catch_warnings():
         # GPT-2's Conv1D has its weights transposed, which peft sees, and sets the option.
         warnings.filterwarnings("ignore", "fan_in_fan_out")
         try:
-            peft.inject_adapter_in_model(peft.LoraConfig(r=rank, target_modules=names), model)
+            peft.inject_adapter_in_model(config, model)
         except ValueError as error:
             raise UnavailableError(f"--lora {rank}: peft cannot adapt {type(model).__name__}: {error}") from error
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            # As peft.get_peft_model does (autocast_adapter_dtype), whatever the layers compute in.
+            parameter.data = parameter.data.float()
+
+
+@contextmanager
+def _told_of_4_bits(model: nn.Module) -> Iterator[None]:
+    """Context manager in which peft looks for layers of bitsandbytes; transformers would mark its own models so."""
+    model.is_loaded_in_4bit = True  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del model.is_loaded_in_4bit
+
+
+def _adapter_of_packed(linear: Any) -> Any:
+    """Return peft's adapter for bitsandbytes' layers (tuners/lora/bnb.py), for those that stand for them."""
+
+    class PackedAdapter(linear):  # type: ignore[misc]
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.base_layer(x).clone()
+            (name,) = self.active_adapters
+            if torch.is_autocast_enabled(x.device.type):
+                change: Tensor = self.lora_B[name](self.lora_A[name](x)) * self.scaling[name]
+                return result + change
+            change = self.lora_B[name](self.lora_A[name](x.to(self.lora_A[name].weight.dtype))) * self.scaling[name]
+            return result + change.to(result.dtype)
+
+    return PackedAdapter
 
 
 def _layers(model: nn.Module, rank: int, targets: str) -> list[str]:
-    name_of = {module: name for name, module in model.named_modules() if _is_linear(module)}
-    for attention in (module for module in model.modules() if isinstance(module, nn.MultiheadAttention)):
-        name_of.pop(attention.out_proj, None)  # it is not called: attention takes its weights
+    name_of = linear_layers(model)
     if targets == ALL_LINEAR:
         name_of.pop(output_layer(model, vocabulary_size(model)), None)
     names = list(name_of.values())
@@ -79,11 +113,6 @@ def _layers(model: nn.Module, rank: int, targets: str) -> list[str]:
             )
         chosen |= dict.fromkeys(matched)
     return list(chosen)
-
-
-def _is_linear(module: nn.Module) -> bool:
-    kind: Any = type(module)
-    return isinstance(module, nn.Linear) or (kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers."))
 
 
 def _ends_with(name: str, pattern: str) -> bool:

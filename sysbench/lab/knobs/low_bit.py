@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sysbench.errors import UnavailableError
+from sysbench.lab.knobs.blocks import LIBRARY
 from sysbench.spec import extras
 
 _SMALLEST = 4096
@@ -25,10 +26,7 @@ _SMALLEST = 4096
 _SMALLEST_PAGED = 100_000
 """Number of elements from which bitsandbytes stores moments in managed memory, outside PyTorch's allocator."""
 
-_LIBRARY = torch.library.Library("sysbench", "DEF")
-_LIBRARY.define(
-    "update_in_blocks_(Tensor(a!) parameter, Tensor gradient, Tensor[] moments, Tensor[] temporaries) -> ()"
-)
+LIBRARY.define("update_in_blocks_(Tensor(a!) parameter, Tensor gradient, Tensor[] moments, Tensor[] temporaries) -> ()")
 _update_in_blocks: Any = torch.ops.sysbench.update_in_blocks_
 """The update of one parameter; it only has a name, and no implementation."""
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError
 from sysbench.lab.knobs.low_bit import FORMATS, low_bit_optimizer
+from sysbench.lab.knobs.offload import offloaded_adamw
 from sysbench.lab.strategies import blocks
 
 LEARNING_RATE = 1e-4
@@ -72,6 +73,11 @@ def _matrices_of_blocks(model: nn.Module) -> set[Tensor]:
     if not found:
         raise UnavailableError(f"--optimizer muon is for the matrices of blocks, and {type(model).__name__} has none")
     return found
+
+
+def offloaded(model: nn.Module, choice: str) -> torch.optim.Optimizer:
+    """Return this implementation of AdamW on the host; raises UnavailableError if torchao is not installed."""
+    return offloaded_adamw(model, {"lr": LEARNING_RATE, "fused": False, **_ADAMW[choice]})
 
 
 class Optimizers(torch.optim.Optimizer):

@@ -81,7 +81,11 @@ def create_inputs(
 
 
 def _inputs_from_function(
-    function: Callable[..., Any], description: str, cell: ModelCell, device: torch.device, files: tuple[CodeFile, ...]
+    function: Callable[..., object],
+    description: str,
+    cell: ModelCell,
+    device: torch.device,
+    files: tuple[CodeFile, ...],
 ) -> Inputs:
     fallbacks = {"batch": cell.batch, "ctx": cell.ctx, "batch_size": cell.batch, "device": device}
     given = arguments_for(function, {}, fallbacks, {}, description)

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -41,7 +40,7 @@ class Loss:
         if code is not None and self._argument_count not in (1, 2):
             raise UnavailableError(f"--loss {self.description}: it must take (output) or (output, inputs)")
 
-    def __call__(self, output: Any) -> Tensor:
+    def __call__(self, output: object) -> Tensor:
         """Return the loss, a tensor with one element that requires a gradient.
 
         Raises UnavailableError if the loss is anything else, and UserCodeError if the user's function fails.

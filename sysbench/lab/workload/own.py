@@ -24,6 +24,7 @@ from torch.nn.attention import sdpa_kernel
 from sysbench.errors import UnavailableError, nearest
 from sysbench.lab.attention import BACKENDS, KINDS
 from sysbench.lab.knobs.optimizers import optimizer_for
+from sysbench.lab.knobs.quantization import home_of, quantize
 from sysbench.lab.precision import building
 from sysbench.lab.workload.imports import LoadedCode, Printed, arguments_for, code_file, import_s, load_code, user_code
 from sysbench.lab.workload.inputs import create_inputs
@@ -62,7 +63,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
     printed = Printed()
     with printed.redirected():
         code = None if own.is_hugging_face else load_code(own.target, own.directory)
-        with device, building(cell.precision):
+        with home_of(cell, device), building(cell.precision):
             model, config_class = (
                 (_config_model(cell, own), None) if code is None else _construct_model(cell, own, code)
             )
@@ -179,7 +180,8 @@ def _prepare_model(model: nn.Module, cell: ModelCell, device: torch.device) -> N
         raise UnavailableError(
             f"{type(model).__name__} has parameters on the meta device, which have no values: build it with values"
         )
-    if any(each.device != device for each in tensors):
+    quantize(model, cell, device)
+    if any(each.device != device for each in [*model.parameters(), *model.buffers()]):
         model.to(device)
     if cell.precision == "bf16-true":
         for parameter in model.parameters():

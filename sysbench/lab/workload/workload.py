@@ -15,6 +15,7 @@ from torch.utils.flop_counter import flop_registry
 
 from sysbench.lab.attention import kernel_of
 from sysbench.lab.knobs.optimizers import optimizer_for
+from sysbench.lab.knobs.quantization import home_of, quantize
 from sysbench.lab.precision import building, compute_dtype
 from sysbench.lab.transformer import build
 from sysbench.lab.workload.imports import Printed
@@ -90,7 +91,8 @@ def built_in_workload(
     `trial` creates the context of the trial run of attention.
     """
     with building(cell.precision):
-        model = build(shape, cell.ctx, cell.attention, device, cell.seed)
+        model = build(shape, cell.ctx, cell.attention, home_of(cell, device), cell.seed)
+    quantize(model, cell, device)
     sequences = random_tokens(shape.vocab, cell, device)
     # With inputs of the shape and type that the model's own attention will receive.
     size, dtype = (3, cell.batch, shape.heads, cell.ctx, shape.d_head), compute_dtype(cell.compute_precision)
@@ -184,8 +186,10 @@ def facts_of(
 def adapted_facts_of(work: Workload, by_phase: Mapping[str, int] | None) -> AdaptedModelFacts:
     """Return how many parameters a model has and trains, with its FLOPs by phase, if known."""
     parameters = list(work.model.parameters())  # torch yields shared ones once
+    linear = [each for each in work.model.modules() if isinstance(each, nn.Linear)]
+    packed = {each.weight: each.in_features * each.out_features for each in linear if each.weight.dtype == torch.uint8}
     return AdaptedModelFacts(
-        parameters=sum(each.numel() for each in parameters),
+        parameters=sum(packed.get(each, each.numel()) for each in parameters),
         trainable_parameters=sum(each.numel() for each in parameters if each.requires_grad),
         flops=None if by_phase is None else dict(by_phase),
     )

@@ -55,7 +55,7 @@ class Layout:
     column_axis: str
     row_axes: tuple[str, ...]
     column_values: tuple[object, ...]
-    row_values: tuple[tuple[Any, ...], ...]
+    row_values: tuple[tuple[Word | str | int | None, ...], ...]
     positions: dict[str, Place]
     """Position of each cell, by cell key."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -119,7 +119,7 @@ def memoized(function: Callable[Parameters, Result]) -> Callable[Parameters, Res
 
     Arguments are compared by identity: states are never modified in place, and equal strings are one key of a cell.
     """
-    last: list[tuple[tuple[Any, ...], Result]] = []
+    last: list[tuple[tuple[object, ...], Result]] = []
 
     @wraps(function)
     def wrapper(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:

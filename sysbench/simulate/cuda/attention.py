@@ -181,9 +181,7 @@ def _efficient_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     return _type_problem("Memory efficient attention", q, dtypes)
 
 
-def _cudnn_problem(
-    gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0
-) -> str | None:
+def _cudnn_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> str | None:
     """Return why cuDNN 9.15 or later does not support the inputs, or None if it does (can_use_cudnn_attention)."""
     if dropout and installed_torch() >= (2, 12):
         return "cuDNN attention does not support dropout"

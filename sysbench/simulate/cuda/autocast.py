@@ -79,7 +79,7 @@ CUDA_RULES = AutocastRules(
 
 _OVERLOADS_WITH_TYPE = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
 
-Kernel = Callable[..., Any]
+Kernel = Callable[..., object]
 
 
 class Autocast:

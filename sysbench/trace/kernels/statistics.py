@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ class KernelRange:
     phase: int | None
     """Position in WORK_PHASES; None for all phases."""
 
-    def contains(self, module: NDArray[np.integer[Any]], phase: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+    def contains(self, module: NDArray[np.signedinteger], phase: NDArray[np.signedinteger]) -> NDArray[np.bool_]:
         """Return whether each row with this module and phase belongs to the range."""
         chosen = self.modules[module]
         return chosen if self.phase is None else np.asarray(chosen & (phase == self.phase))

@@ -79,7 +79,7 @@ class StepWork:
         counted = step != NONE if ranges.steps else np.ones(len(step), bool)
         work = attribution.work
         if not counted.all():
-            columns: dict[str, Any] = {name: column[counted] for name, column in vars(work).items()}
+            columns: dict[str, NDArray[Any]] = {name: column[counted] for name, column in vars(work).items()}
             work = replace(work, **columns)
         return cls(
             slice=part,

@@ -377,6 +377,14 @@ def test_kernels_that_a_search_would_find_are_said_to_be_unknown() -> None:
     assert not any(AUTOTUNE_NOTE in each for each in withheld)
 
 
+def test_a_time_that_is_withheld_says_why() -> None:
+    found = next(each for each in tiny("h100", offload=("optimizer",)) if isinstance(each, StepPredicted))
+    assert (found.step, found.times) == (None, {})
+    (caution,) = found.cautions()
+    assert caution.message == f"the step time is withheld: {found.withheld}"
+    assert found.allocated_peak_bytes > 0
+
+
 def test_a_picture_has_gpus_side_by_side_and_a_word_where_one_does_not_fit() -> None:
     drawn = list(of_run(record(THREE, (1.0, "oom"), (0.9, "ok"), (0.5, "ok"))))
     assert [each.name for each in drawn] == ["predicted"]

@@ -1,0 +1,50 @@
+"""AdamW on the host, by torchao's `CPUOffloadOptimizer`: the device keeps no state of large parameters.
+
+Backward copies each gradient to pinned memory of the host while it computes the next ones. The host updates its copy of
+the parameter, and copies it to the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sysbench.errors import UnavailableError
+from sysbench.spec import extras
+
+_SMALLEST = 4096
+"""Number of elements from which a parameter is updated on the host: the default `minimal_size` of torchao 0.18."""
+
+
+def offloaded_adamw(model: nn.Module, options: Mapping[str, Any]) -> torch.optim.Optimizer:
+    """Return AdamW with these options for the trainable parameters; raises UnavailableError if torchao is missing.
+
+    For parameters without data it is a stand-in, which needs no library.
+    """
+    trained = [each for each in model.parameters() if each.requires_grad]
+    if any(each.is_meta for each in trained):
+        return _SmallOnDevice(trained, options)
+    if complaint := extras.missing(*extras.OFFLOAD):
+        raise UnavailableError(complaint)
+    from torchao.optim import CPUOffloadOptimizer
+
+    optimizer: Any = CPUOffloadOptimizer(trained, torch.optim.AdamW, minimal_size=_SMALLEST, **options)
+    optimizer.state = optimizer.d_opt.state if optimizer.d_opt is not None else {}  # torchao leaves it out
+    return optimizer  # type: ignore[no-any-return]
+
+
+class _SmallOnDevice(torch.optim.Optimizer):
+    """Stands for torchao's optimizer where there is no data: copies between host and device allocate nothing."""
+
+    def __init__(self, trained: Sequence[Tensor], options: Mapping[str, Any]) -> None:
+        super().__init__(trained, {})
+        small = [each for each in trained if each.numel() < _SMALLEST]
+        self._on_device = torch.optim.AdamW(small, **options) if small else None
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        if self._on_device is not None:
+            self._on_device.step()
+            self.state.update(self._on_device.state)

@@ -1,0 +1,132 @@
+"""QLoRA: adapters beside weights of 4 bits; products are those of the dequantized weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sysbench.commands.memory.spec import MemorySpec
+from sysbench.errors import SpecError, UnavailableError
+from sysbench.lab.step import TrainingStep
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.memory import simulate
+from sysbench.spec.model import ModelCell
+from tests.cli.running import answered
+
+CPU = torch.device("cpu")
+BUILT_IN = {"d_model": 64, "d_ff": 128, "layers": 2, "heads": 2, "vocab": 31}
+
+
+def cell(**fields: Any) -> ModelCell:
+    """The one cell of a training step with adapters."""
+    given = {"ctx": 8, "batch": 3, "mode": "train", "lora": 4, "quantize": "nf4", **BUILT_IN, **fields}
+    (only,) = MemorySpec(**given).cells()
+    assert only.step is not None
+    return only.step
+
+
+def with_weights_of(quantized: TrainingStep, step: TrainingStep) -> TrainingStep:
+    """The step of whole weights, with the dequantized ones and the adapters of the other step."""
+    from bitsandbytes.functional import dequantize_4bit
+
+    weights = dict(quantized.model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in step.model.named_parameters():
+            state = getattr(weights[name], "quant_state", None)
+            parameter.copy_(weights[name] if state is None else dequantize_4bit(weights[name], state))
+    return step
+
+
+@pytest.mark.parametrize("fields", [{}, {"lora_targets": "all-linear", "checkpoint": "full"}], ids=str)
+def test_gradients_are_those_of_the_dequantized_weights(fields: dict[str, Any]) -> None:
+    pytest.importorskip("bitsandbytes")
+    quantized = TrainingStep(cell(**fields), CPU)
+    for name, module in quantized.model.named_modules():
+        if name.endswith("lora_B.default"):
+            nn.init.normal_(module.weight, std=0.1)  # type: ignore[arg-type]
+    whole = with_weights_of(quantized, TrainingStep(cell(**fields, quantize=()), CPU))
+    for step in (quantized, whole):
+        for name, run in step.phases:
+            if name != "optimizer":
+                run()
+    assert quantized.loss == pytest.approx(whole.loss, rel=1e-4)
+    expected = dict(whole.model.named_parameters())
+    for name, parameter in quantized.model.named_parameters():
+        assert (parameter.grad is not None) == (".lora_" in name)
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-3, atol=1e-6)
+
+
+def test_all_linear_layers_but_the_output_layer_are_packed() -> None:
+    pytest.importorskip("bitsandbytes")
+    step = TrainingStep(cell(), CPU)
+    packed = {name for name, each in step.model.named_parameters() if each.dtype == torch.uint8}
+    assert len(packed) == 2 * 7
+    assert {name.split(".")[0] for name in packed} == {"layers"}
+
+
+def test_simulated_weights_take_the_bytes_that_bitsandbytes_stores() -> None:
+    shape = {"d_model": 512, "d_ff": 1024, "layers": 1, "vocab": 256}
+    kept = simulate(cell(**shape), "train", Gpu("any", 1 << 50)).phases[0].by_category
+    elements = 4 * 512 * 512 + 3 * 512 * 1024
+    adapters, whole = 2 * 2 * 4 * 512 * 4, 4 * (2 * 256 * 512 + 3 * 512)
+    assert kept["parameters"] == elements // 2 + adapters + whole
+    scales = elements // 64 + 4 * elements // 64 // 256
+    assert scales <= kept["inputs"] <= scales + 7 * 5 * 1024 + 16 * 1024
+
+
+def test_a_dequantized_weight_exists_only_while_its_layer_runs() -> None:
+    fields: dict[str, Any] = {"d_model": 1024, "d_ff": 4096, "batch": 1, "lora_targets": "all-linear"}
+    peaks = [simulate(cell(layers=layers, **fields), "train", Gpu("any", 1 << 50)).phases for layers in (2, 4)]
+    forward_bytes = [next(each.allocated_peak_bytes for each in phases if each.phase == "forward") for phases in peaks]
+    weights_of_a_layer = 4 * 1024 * 1024 + 3 * 1024 * 4096
+    assert forward_bytes[1] - forward_bytes[0] < 2 * weights_of_a_layer  # 4 bytes each, if they stayed
+
+
+def test_parameters_are_counted_as_they_are_and_not_as_they_are_stored(tmp_path: Path) -> None:
+    words = ("--d-model=64", "--d-ff=64", "--layers=1", "--heads=2", "--vocab=100", "--ctx=16", "--mode=train")
+    ran = answered("memory", *words, "--simulate=h100", "--lora=8", "--quantize=none,nf4", f"--out={tmp_path}",
+                   "--no-live", "--json=-")  # fmt: skip
+    whole, packed = json.loads(ran.out)["cells"]
+    assert whole["model"]["parameters"] == packed["model"]["parameters"]
+    assert [caution["code"] for each in (whole, packed) for caution in each["cautions"]] == ["modelled"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"quantize": "nf"}, "Did you mean nf4?"),
+        (
+            {"quantize": "nf4", "lora": "0"},
+            "--quantize nf4 freezes weights, which leaves nothing to train: add --lora 8",
+        ),
+    ],
+)
+def test_bad_values_are_refused(fields: dict[str, Any], line: str) -> None:
+    with pytest.raises((SpecError, ValueError)) as refused:
+        MemorySpec(ctx=16, **fields)
+    assert line in str(refused.value)
+
+
+def test_shards_of_packed_weights_are_refused() -> None:
+    (only,) = MemorySpec(ctx=16, mode="train", lora="8", quantize="nf4", ranks="2", strategy="fsdp2").cells()  # type: ignore[arg-type]
+    assert "does not support the sharded parameters of fsdp2. Nearest: ddp" in str(only.problem("cuda"))
+
+
+def test_a_model_without_linear_layers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("from torch import nn\nclass Embedded(nn.Embedding):\n"
+                                       "    def __init__(self):\n        super().__init__(50, 8)\n")  # fmt: skip
+    spec = MemorySpec(model="plain.py:Embedded", app_dir=str(tmp_path), ctx=8, mode="train", lora=4, quantize="nf4")  # type: ignore[arg-type]
+    (only,) = spec.cells()
+    with pytest.raises(UnavailableError, match="Embedded has no linear layers with weights to pack"):
+        TrainingStep(only.step, CPU)  # type: ignore[arg-type]
+
+
+def test_values_multiply_only_the_cells_with_adapters() -> None:
+    cells = MemorySpec(ctx=16, mode="train", lora="none,8", quantize="none,nf4").cells()  # type: ignore[arg-type]
+    assert [(cell.lora, cell.quantize) for cell in cells] == [(0, None), (8, None), (8, "nf4")]
