@@ -1,4 +1,4 @@
-"""Code shared by the commands that run cells: validation, the run itself, saving, output, and the exit code."""
+"""What the commands that run cells do alike: options → spec → cells, the record of the run, and the exit code."""
 
 from __future__ import annotations
 
@@ -6,69 +6,46 @@ import hashlib
 import os
 import platform
 import shlex
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import typer
-from pydantic import BaseModel, TypeAdapter
 
 from sysbench import stderr
 from sysbench.bootstrap import rank_from_environment
 from sysbench.command import Kind, command_of
+from sysbench.commands.refusals import (
+    refuse_missing_extras,
+    refuse_spec_with_source,
+    refuse_unknown_columns,
+    refuse_unknown_tables,
+    refuse_unwritable,
+)
+from sysbench.commands.showing import printed_by_models, say, show, show_saved, show_sheet, tracebacks
 from sysbench.commands.surroundings import ALONE, RunSurroundings
-from sysbench.errors import LogError, OutputError, SysbenchError, UsageError, unknown
+from sysbench.errors import LogError, OutputError, SysbenchError, UsageError
 from sysbench.garbage import gc_paused
 from sysbench.log import storage
 from sysbench.log.outcomes import FAILURES
 from sysbench.package import VERSION
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.command_options import Given, option_name, validated
-from sysbench.spec.run import Format, RunOptions, Selection
+from sysbench.spec.run import RunOptions
 
 if TYPE_CHECKING:
     from sysbench.engine.provisions import Provisions
     from sysbench.log.records import RunRecord
     from sysbench.render.dashboard.progress import Progress
-    from sysbench.render.table import Sheet
 
 GATE_EXIT_CODE = 3
 """Exit code of a gate that found what it guards against."""
 
 # Modules that are not needed to refuse a bad option are imported where they are used, so that mistakes are reported
 # at once.
-
-
-class ShowOptions(Protocol):
-    """Destination and format of a result."""
-
-    @property
-    def json_path(self) -> str | None:
-        """File for JSON, or `-` for stdout; None if no JSON is requested."""
-
-    @property
-    def format(self) -> Format:
-        """Format of tables."""
-
-
-class RecordOptions(ShowOptions, Protocol):
-    """Parts of a record to show."""
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """Tables to show; the default tables if empty."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns to show; the default columns if empty."""
-
-    @property
-    def selection(self) -> Selection:
-        """Which part of a profile to show, and in what order."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +100,7 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
         command.part("show")(source, options)
         return
     refuse_unknown_tables(kind, options)
-    _refuse_unwritable(kind, options)
+    refuse_unwritable(kind, options)
     if source:
         from sysbench.commands import saved
 
@@ -194,60 +171,10 @@ def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunSurr
 
 def perform(spec: RunSpec, options: RunOptions, surroundings: RunSurroundings = ALONE) -> RunResult:
     """Run the cells and write the requested files."""
-    _refuse_unwritable(spec.kind, options)
+    refuse_unwritable(spec.kind, options)
     record = run_cells(spec, options, surroundings)
     command = command_of(spec.kind)
     return RunResult(record, command.part("files")(record, options) if command.files else ())
-
-
-def _refuse_unwritable(kind: Kind, options: RunOptions) -> None:
-    command = command_of(kind)
-    if command.refuse_files:
-        command.part("refuse_files")(options)
-
-
-def refuse_unsupported_figure(path: Path | None) -> None:
-    """Raise UsageError if the file given to `--figure` has no supported image extension."""
-    from sysbench.render.plots import FORMATS
-
-    if path is not None and path.suffix.lower().removeprefix(".") not in FORMATS:
-        raise UsageError(f"--figure {path} must end in {', '.join(f'.{name}' for name in FORMATS)}")
-
-
-def refuse_invalid_output(spec: RunSpec, options: RunOptions) -> None:
-    """Raise UsageError for an unknown table, column or file format, and OutputError if a file cannot be written."""
-    refuse_unknown_tables(spec.kind, options)
-    refuse_unknown_columns(spec, options)
-    _refuse_unwritable(spec.kind, options)
-
-
-def refuse_unknown_tables(kind: Kind, options: RecordOptions) -> None:
-    tables = command_of(kind).part("tables") if options.tables else {}
-    for name in options.tables:
-        if name not in tables:
-            raise UsageError(f"--tables {unknown(name, 'a table', tables)}")
-
-
-def _refuse_missing_extras(spec: RunSpec, options: RunOptions) -> None:
-    """Raise UsageError if an optional package is missing; where cells run elsewhere, the workers there look."""
-    if options.on:
-        return
-    from sysbench.spec import extras
-
-    models: Sequence[str] = getattr(spec, "model", ())
-    needed = [
-        *([extras.TRANSFORMERS] if any(each.startswith("hf:") for each in models) else []),
-        *([extras.PEFT] if any(getattr(spec, "lora", ())) else []),
-    ]
-    # A simulation knows what they store.
-    measured = extras.of_optimizers(getattr(spec, "optimizer", ()))
-    measured += [extras.BITSANDBYTES] if "nf4" in getattr(spec, "quantize", ()) else []
-    measured += [extras.OFFLOAD] if set(getattr(spec, "offload", ())) - {"none"} else []
-    if measured and any(cell.simulated is None for cell in islice(spec.cells(), 1)):
-        needed += measured
-    for extra in needed:
-        if complaint := extras.missing(*extra):
-            raise UsageError(complaint)
 
 
 def _advise_on_shared_memory(spec: RunSpec, options: RunOptions) -> None:
@@ -269,21 +196,6 @@ def _advise_on_shared_memory(spec: RunSpec, options: RunOptions) -> None:
             say(f"/dev/shm has {units.size(total_bytes)}: if NCCL fails, that may be why → {remedy}", options)
 
 
-def refuse_unknown_columns(spec: RunSpec, options: RunOptions) -> None:
-    if not options.columns:
-        return
-    from sysbench.render import declared
-
-    declared.refuse_unknown(options.columns, spec, options.tables, options.format)
-
-
-def refuse_spec_with_source(spec: type[BaseModel], given: Given) -> None:
-    """Raise UsageError if options of a new run are combined with `--from`, where they would have no effect."""
-    if given:
-        names = ", ".join(option_name(spec, field) for field in given)
-        raise UsageError(f"--from shows a finished run; {names} would have no effect")
-
-
 def resumed_spec_fields(kind: Kind, path: Path | None) -> Given:
     """Return the spec fields from the log to resume; fields given on the command line must agree with them."""
     if path is None:
@@ -301,27 +213,6 @@ def show_plan(spec: RunSpec, options: RunOptions) -> None:
     show_sheet(command_of(spec.kind).part("plan")(cells), options, options.columns)
 
 
-def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = (), line: str = "") -> None:
-    """Print a sheet to stdout as tables, or as JSON with `--json -`; with `--json FILE`, also write the file.
-
-    `line` is printed in place of the tables if it is not empty.
-    """
-    from rich.text import Text
-
-    from sysbench.render import output
-    from sysbench.render.csv import sheet_json
-
-    if options.json_path not in (None, "-"):
-        storage.write_atomically(Path(options.json_path), sheet_json(content).encode() + b"\n")
-    with output.results() as console:
-        if options.json_path == "-":
-            sys.stdout.write(sheet_json(content) + "\n")
-        elif line:
-            console.print(Text(line), soft_wrap=True)
-        else:
-            output.show_sheet(content, console, options.format, columns)
-
-
 def run_cells(
     spec: RunSpec,
     options: RunOptions,
@@ -334,7 +225,7 @@ def run_cells(
     error is raised. Raises UsageError for columns that the run cannot have.
     """
     refuse_unknown_columns(spec, options)
-    _refuse_missing_extras(spec, options)
+    refuse_missing_extras(spec, options)
     _advise_on_shared_memory(spec, options)
     from sysbench.engine.interrupts import catch_interrupts
     from sysbench.log import runs
@@ -416,70 +307,6 @@ def _run_with_progress(
     if running.log_path != path:
         failure = failure or OutputError(f"{path} was moved or deleted during the run; its copy is {running.log_path}")
     return running.log_path, failure
-
-
-def tracebacks(path: Path) -> Iterator[str]:
-    """Yield the lines of the tracebacks in a log."""
-    from sysbench.log import journal
-    from sysbench.log.events import CellFinished
-
-    for event in journal.read(path, only=(CellFinished,)):
-        if isinstance(event, CellFinished) and event.traceback:
-            yield from event.traceback.splitlines()
-
-
-def printed_by_models(record: RunRecord) -> Iterator[str]:
-    """Yield the lines that the user's models printed, each prefixed with the model's name."""
-    models = (cell.own_model for cell in record.cells if cell.own_model)
-    for name, text in dict.fromkeys((model.class_name, model.printed) for model in models):
-        yield from (f"{name} printed: {line}" for line in text.splitlines())
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A file that was written."""
-
-    path: Path
-    remark: str = ""
-    """Remark about the file, shown in parentheses."""
-
-
-def report_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path, ...]:
-    """Report each file as soon as it is written, and return the paths."""
-    saved = []
-    for file in files:
-        say(f"saved  {file.path}{f'  ({file.remark})' if file.remark else ''}", options)
-        saved.append(file.path)
-    return tuple(saved)
-
-
-def say(text: str, options: RunOptions) -> None:
-    """Write a line to stderr, unless the run is quiet."""
-    if not options.quiet:
-        stderr.print_line(text)
-
-
-def show(record: RunRecord, options: RecordOptions) -> None:
-    """Print a record to stdout: as JSON with `--json -`, otherwise as tables."""
-    from sysbench.render import output
-
-    with output.results() as console, gc_paused():
-        if options.json_path == "-":
-            sys.stdout.write(record.model_dump_json(indent=1) + "\n")
-            return
-        try:
-            output.show(record, console, options.format, options.tables, options.selection, options.columns)
-        except UsageError:
-            # This run cannot fill the requested tables or columns: show the default ones before refusing.
-            output.show(record, console, options.format)
-            raise
-
-
-def show_saved(record: RunRecord, options: RecordOptions) -> None:
-    """Show the record of an earlier run, and write it to the file of `--json`."""
-    if options.json_path not in (None, "-"):
-        storage.write_atomically(Path(options.json_path), TypeAdapter(type(record)).dump_json(record, indent=1) + b"\n")
-    show(record, options)
 
 
 def refuse_at_gate(record: RunRecord, options: RunOptions) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sysbench.commands.fit.spec import CTX_UNIT, FitSpec
+from sysbench.commands.fit.spec import CTX_UNIT, FitSpec, remedy_names
 from sysbench.predict.simulated_step import SimulatedStep
-from tests.cli.running import Ran, answered, ran_once, record_in
+from tests.cli.running import Ran, answered, ran_once, record_in, started, wait_until
 
 QUESTION = ("--d-model=64", "--d-ff=256", "--layers=2", "--heads=4", "--vocab=20000", "--ctx=256", "--batch=4")
 SHAPE = {"d_model": (64,), "d_ff": (256,), "layers": (2,), "heads": (4,), "vocab": (20_000,)}
@@ -138,6 +139,11 @@ def test_where_nothing_fits_the_nearest_miss_and_what_it_takes_are_said(tmp_path
     [
         (("--on=h10",), "--on h10 is not a known GPU or a memory size such as 24GiB. Did you mean h100?"),
         (("--keep=bach",), "--keep bach is not something that fit changes. Did you mean batch?"),
+        (
+            ("--keep=ranks", "--max-ranks=4"),
+            "--keep ranks allows no other number of GPUs, --max-ranks 4 does: drop one",
+        ),
+        (("--faster", f"--keep={','.join(remedy_names())}"), "--faster has nothing to try: drop one"),
         (("--budget=22",), "--budget 22 is not a memory size, such as 22GiB"),
         (("--tokens=1x",), "--tokens 1x is not a number of tokens, such as 500k, 20M or 1.5B"),
         (("--tokens-per-step=1000", "--batch=4", "--ctx=256"), "Nearest: 1024"),
@@ -276,3 +282,32 @@ def test_a_run_that_was_not_explored_has_no_page(limits: tuple[Ran, list[dict[st
     ran = answered("fit", f"--from={saved}", "--output=page.html", cwd=tmp_path)
     assert ran.code == 2
     assert "--output needs other batches and contexts, which only a run with --output simulates" in ran.err
+
+
+def test_a_model_whose_trace_fails_gets_the_reason_that_memory_gives(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def build():\n    raise RuntimeError('the reason in the model')\n")
+    words = ("--model=model.py:build", "--ctx=16", "--batch=1", "--out=runs")
+    outcomes = []
+    for kind, gpu in (("fit", "--on=24GiB"), ("memory", "--simulate=24GiB")):
+        ran = answered(kind, *words, gpu, *(["--mode=train"] if kind == "memory" else []), cwd=tmp_path, COLUMNS="300")
+        assert ran.code == 1
+        assert "the reason in the model" in ran.out
+        record = json.loads(max((tmp_path / "runs").glob(f"*-{kind}.json")).read_text())
+        outcomes.append([(cell["outcome"], cell["detail"]) for cell in record["cells"]])
+    assert outcomes[0] == outcomes[1]
+
+
+def test_an_interrupted_search_shows_what_was_found_so_far_and_says_that_it_did_not_end(tmp_path: Path) -> None:
+    words = ("fit", *QUESTION, "--on=24GiB", "--faster", "--keep=ranks", "--out=.", "--no-live")
+
+    def has_tried() -> bool:
+        return any("combination_tried" in path.read_text() for path in tmp_path.glob("*.jsonl"))
+
+    with started(*words, cwd=tmp_path, COLUMNS="300") as process:
+        wait_until(has_tried, process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "24GiB: as asked, the step fits" in out
+    assert "The search did not end: better changes may exist." in out
+    assert record_in(tmp_path)["status"] == "interrupted"

@@ -11,7 +11,7 @@ import pytest
 
 from sysbench.cli import main
 from sysbench.commands.memory.spec import MemorySpec
-from sysbench.commands.running import tracebacks
+from sysbench.commands.showing import tracebacks
 from sysbench.errors import UsageError
 from tests.cli.running import Ran, answered, ran_once
 

@@ -39,6 +39,15 @@ GROUPS = (
     own("Llama", "--bf16", "--checkpoint=none,full", "--cross-entropy=full,chunked-40"),
     *(own(name, "--precision=fp32,bf16") for name in ("NanoGpt", "Llama", "Grouped", "Adapted")),
 )
+OF_BITSANDBYTES = (
+    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16-true", "--optimizer=adamw-8bit-paged")),
+    Group(
+        (
+            *("--d-model=256", "--d-ff=512", "--layers=2", "--heads=4", "--vocab=1000", "--ctx=512", "--batch=4"),
+            *("--mode=train", "--precision=bf16-true", "--lora=8", "--lora-targets=all-linear", "--quantize=nf4"),
+        )
+    ),
+)
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
@@ -47,3 +56,9 @@ def test_simulated_memory_is_measured_memory(group: Group, fake_gpu: FakeGpu) ->
     assert found
     assert all(pair.is_comparable for pair in found), [pair.outcomes for pair in found]
     assert {pair.name: pair.differences() for pair in found if pair.differences()} == {}
+
+
+@pytest.mark.parametrize("group", OF_BITSANDBYTES, ids=lambda group: group.name)
+def test_the_memory_of_bitsandbytes_is_modelled_to_the_byte(group: Group, fake_gpu: FakeGpu) -> None:
+    pytest.importorskip("bitsandbytes")
+    test_simulated_memory_is_measured_memory(group, fake_gpu)

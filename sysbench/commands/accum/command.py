@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sysbench.commands import running
+from sysbench.commands import refusals, running, showing
 from sysbench.commands.accum.spec import AccumOptions, AccumSpec
 from sysbench.spec.command_options import Given, command_options
 
@@ -27,7 +27,7 @@ def refuse_unwritable(options: AccumOptions) -> None:
         return
     from sysbench.log import storage
 
-    running.refuse_unsupported_figure(options.figure)
+    refusals.refuse_unsupported_figure(options.figure)
     storage.refuse_unwritable(options.figure)
 
 
@@ -36,4 +36,4 @@ def draw(record: AccumRecord, options: AccumOptions) -> tuple[Path, ...]:
         return ()
     from sysbench.commands.accum import figures
 
-    return running.report_saved(map(running.Saved, figures.write(options.figure, record)), options)
+    return showing.report_saved(map(showing.Saved, figures.write(options.figure, record)), options)

@@ -412,33 +412,33 @@ MATMUL = DeclaredTable(
 # --- everything, for programs
 
 
+_IN_SUBJECT = ("scale", "m", "k")
+"""Numbers that are parts of a row's subject."""
+
+
 def results(cell: AccumCellRecord) -> Iterator[tuple[str, str, str, Cell, Cell]]:
-    """Yield every measured value: experiment, subject, quantity, number, word."""
-
-    def numbers(subject: str, each: object, *names: str) -> Iterator[tuple[str, str, str, Cell, Cell]]:
-        for name in names:
-            found = getattr(each, name)
-            number = None if found is None else Measure(found, text=repr(found))
-            yield cell.experiment, subject, name, number, EMPTY_CELL
-
-    for each in cell.sums:
-        errors = ("error", "representation_error", "accumulation_error", "stall_step")
-        subject = f"{each.accumulator} += {_added(each)}, {each.order}"
-        yield from numbers(subject, each, "rounded_addend", "result", *errors)
+    """Yield every number and dtype of the record: experiment, subject, quantity, number, word."""
+    records = (
+        *((f"{each.accumulator} += {_added(each)}, {each.order}", each) for each in cell.sums),
+        *((f"{each.precision}, loss × {each.scale:g}", each) for each in cell.scaled),
+        *((f"{each.dtype}, {each.accumulation}, k {each.k}", each) for each in cell.products),
+    )
+    numbers: list[tuple[str, str, float | None]] = [
+        (subject, name, value)
+        for subject, each in records
+        for name, value in each
+        if not isinstance(value, str | bool) and name not in _IN_SUBJECT
+    ]
+    for norm in cell.norms:
+        subject = f"{norm.dtype}, {norm.statistics} inside, scale"
+        errors = zip(norm.scales, norm.relative_errors, strict=True)
+        numbers += [(f"{subject} {scale:g}", "relative_error", error) for scale, error in errors]
+    for subject, name, value in numbers:
+        yield cell.experiment, subject, name, None if value is None else Measure(value, text=repr(value)), EMPTY_CELL
     for dtype in cell.dtypes:
         subject = " ".join(filter(None, (dtype.precision, dtype.part, dtype.name)))
         yield cell.experiment, subject, "here", EMPTY_CELL, dtype.here or EMPTY_CELL
         yield cell.experiment, subject, "on_cuda", EMPTY_CELL, dtype.on_cuda or EMPTY_CELL
-    for norm in cell.norms:
-        for scale, error in zip(norm.scales, norm.relative_errors, strict=True):
-            subject = f"{norm.dtype}, {norm.statistics} inside, scale {scale:g}"
-            yield cell.experiment, subject, "relative_error", Measure(error, text=repr(error)), EMPTY_CELL
-    for scaled in cell.scaled:
-        subject = f"{scaled.precision}, loss × {scaled.scale:g}"
-        yield from numbers(subject, scaled, "gradients", "lost", "overflowed", "relative_error")
-    for each_product in cell.products:
-        subject = f"{each_product.dtype}, {each_product.accumulation}, k {each_product.k}"
-        yield from numbers(subject, each_product, "relative_error", "total_error")
 
 
 CELLS = DeclaredTable(

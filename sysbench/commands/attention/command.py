@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sysbench.commands import running
+from sysbench.commands import running, showing
 from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
 from sysbench.commands.prediction_checks import refuse_present_gpus
 from sysbench.commands.surroundings import ALONE, RunSurroundings
@@ -50,4 +50,4 @@ def draw(record: AttentionRecord, options: AttentionOptions) -> tuple[Path, ...]
     from sysbench.commands.attention import figures
 
     written = figures.write(record, options.figure, options.heat_map)
-    return running.report_saved(map(running.Saved, written), options)
+    return showing.report_saved(map(showing.Saved, written), options)

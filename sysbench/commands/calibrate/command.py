@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sysbench.commands import running
+from sysbench.commands import refusals, running, showing
 from sysbench.commands.calibrate.spec import CalibrateOptions, CalibrateSpec
 from sysbench.spec.command_options import Given, command_options
 
@@ -32,7 +32,7 @@ def show(path: Path, options: CalibrateOptions) -> None:
     from sysbench.log import runs
     from sysbench.log.records import typed
 
-    running.refuse_unknown_tables("calibrate", options)
+    refusals.refuse_unknown_tables("calibrate", options)
     refuse_unwritable(options)
     timed = False
     if not path.is_dir() and not runs.is_log_or_record(path):
@@ -42,7 +42,7 @@ def show(path: Path, options: CalibrateOptions) -> None:
         found = typed(running.run_cells(CalibrateSpec(timed=path.resolve()), quietly), CalibrateRecord)
     else:
         found = typed(saved.record(path, "calibrate"), CalibrateRecord)
-    running.show_saved(found, options)
+    showing.show_saved(found, options)
     write(found, options)
     if timed:
         raise typer.Exit(running.exit_code(found))
@@ -60,11 +60,11 @@ def write(record: CalibrateRecord, options: CalibrateOptions) -> tuple[Path, ...
 
     device = hardware_file.with_measured_rates(record)
     path = hardware_file.write(device, options.rates_file)
-    saved = [running.Saved(path, f"--simulate {device.slug}" if options.rates_file is None else "")]
+    saved = [showing.Saved(path, f"--simulate {device.slug}" if options.rates_file is None else "")]
     if options.host is not None:
         storage.write_atomically(options.host, (hardware_file.host_toml(device) + "\n").encode())
-        saved.append(running.Saved(options.host))
-    return running.report_saved(saved, options)
+        saved.append(showing.Saved(options.host))
+    return showing.report_saved(saved, options)
 
 
 def refuse_unwritable(options: CalibrateOptions) -> None:

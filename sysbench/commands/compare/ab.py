@@ -204,7 +204,7 @@ def _exit_code(comparison: Comparison | None) -> int:
 
 
 def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
-    from sysbench.commands import running
+    from sysbench.commands import showing
     from sysbench.render.table import Sheet
 
     cells = len({cell.key for spec in specs.values() for cell in spec.cells()})
@@ -213,7 +213,7 @@ def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
         f"{options.rounds} rounds of A and B: {2 * options.rounds} runs, each in a fresh process",
         f"{cells} different cell{'' if cells == 1 else 's'}",
     )
-    running.show_sheet(Sheet(subject, tuple(_plan_table(arm, spec) for arm, spec in specs.items())), options)
+    showing.show_sheet(Sheet(subject, tuple(_plan_table(arm, spec) for arm, spec in specs.items())), options)
 
 
 def _plan_table(arm: Arm, spec: RunSpec) -> Table:

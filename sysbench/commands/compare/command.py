@@ -26,7 +26,7 @@ def compare(given: Given) -> None:
     artefacts = _read_artefacts(options)
     if artefacts is not None:
         from sysbench.commands.compare.artefacts import sheet, summary_line
-        from sysbench.commands.running import show_sheet
+        from sysbench.commands.showing import show_sheet
 
         for name in ("gate", "across", "export", "summary"):
             if getattr(options, name):

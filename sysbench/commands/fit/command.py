@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysbench import units
-from sysbench.commands import running
+from sysbench.commands import refusals, running, showing
 from sysbench.commands.fit.spec import FitOptions, FitSpec
 from sysbench.commands.prediction_checks import refuse_cost_without_price
 from sysbench.commands.surroundings import ALONE, RunSurroundings
@@ -51,7 +51,7 @@ def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
     gpu = present[0] if present else DEFAULT_GPU
     title = hardware.by_name(gpu).title
     where = "the GPU of this machine" if present else "no GPU here"
-    running.say(f"{where}: simulating {title} (--on names others: 4090,a100-40gb, or 24GiB)", options)
+    showing.say(f"{where}: simulating {title} (--on names others: 4090,a100-40gb, or 24GiB)", options)
     return _with_gpus(spec, (gpu,))
 
 
@@ -79,7 +79,7 @@ def _with_gpus(spec: FitSpec, gpus: tuple[str, ...]) -> FitSpec:
 def refuse_unsupported_files(options: FitOptions) -> None:
     if options.output is not None and options.output.suffix.lower() != ".html":
         raise UsageError(f"--output {options.output} must end in .html: it is a page to explore")
-    running.refuse_unsupported_figure(options.figure)
+    refusals.refuse_unsupported_figure(options.figure)
 
 
 def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
@@ -102,10 +102,10 @@ def gate(record: FitRecord, options: FitOptions) -> Iterator[str]:
 
 def write_files(record: FitRecord, options: FitOptions) -> tuple[Path, ...]:
     """Write the requested files; raises UsageError if the record lacks what the page needs."""
-    return running.report_saved(_written(record, options), options)
+    return showing.report_saved(_written(record, options), options)
 
 
-def _written(record: FitRecord, options: FitOptions) -> Iterator[running.Saved]:
+def _written(record: FitRecord, options: FitOptions) -> Iterator[showing.Saved]:
     """Write the requested files, and yield each."""
     if options.figure is not None and any(cell.trials for cell in record.cells):
         from sysbench.commands.fit import figures
@@ -113,9 +113,9 @@ def _written(record: FitRecord, options: FitOptions) -> Iterator[running.Saved]:
 
         is_compared = any(cell.memory for cell in record.cells)
         plots.write(options.figure, lambda: (figures.before_and_after if is_compared else figures.frontier)(record))
-        yield running.Saved(options.figure)
+        yield showing.Saved(options.figure)
     if options.output is not None:
         from sysbench.commands.fit import page
 
         page.write(options.output, record)
-        yield running.Saved(options.output)
+        yield showing.Saved(options.output)

@@ -176,6 +176,16 @@ class FitSpec(ModelSpec):
         return self
 
     @model_validator(mode="after")
+    def _check_kept(self) -> Self:
+        if "ranks" in self.keep and self.max_ranks != NODE_RANKS:
+            raise ValueError(
+                f"--keep ranks allows no other number of GPUs, --max-ranks {self.max_ranks} does: drop one"
+            )
+        if self.faster and set(remedy_names()) <= set(self.keep):
+            raise ValueError("--keep names everything that fit can change, so --faster has nothing to try: drop one")
+        return self
+
+    @model_validator(mode="after")
     def _check_tokens_per_step(self) -> Self:
         if self.tokens_per_step is None:
             return self

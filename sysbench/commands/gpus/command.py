@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sysbench.commands import running
+from sysbench.commands import showing
 from sysbench.commands.gpus.spec import GpusSpec
 from sysbench.spec.command_options import Given, command_options, validated
 
@@ -18,4 +18,4 @@ def gpus(given: Given) -> None:
     from sysbench.spec import hardware
 
     sheet = tables.gpu_list(hardware.available()) if spec.name is None else tables.gpu(hardware.by_name(spec.name))
-    running.show_sheet(sheet, spec, spec.columns)
+    showing.show_sheet(sheet, spec, spec.columns)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sysbench.commands import running
+from sysbench.commands import showing
 from sysbench.commands.history.spec import HistorySpec
 from sysbench.errors import LogError, UsageError
 from sysbench.spec.command_options import Given, command_options, validated
@@ -29,19 +29,19 @@ def history(given: Given) -> None:
     from sysbench.log import storage
 
     if spec.name is not None:
-        running.show_sheet(tables.run_details(earlier_runs.find_run(spec.name, spec.runs)), spec)
+        showing.show_sheet(tables.run_details(earlier_runs.find_run(spec.name, spec.runs)), spec)
         return
     if not (storage.exists(spec.runs) and spec.runs.is_dir()):
         raise LogError(f"no directory {spec.runs} here: name another one with --runs")
     all_runs = earlier_runs.list_runs(spec.runs)
     if spec.clean_s is None:
-        running.show_sheet(tables.run_list(all_runs, f"runs in {spec.runs}"), spec)
+        showing.show_sheet(tables.run_list(all_runs, f"runs in {spec.runs}"), spec)
         return
     old = [each for each in all_runs if time.time() - each.last_active_s > spec.clean_s and each.removable]
     if not old:
         print(f"none of {len(all_runs)} runs is old enough to be removed", file=sys.stderr)  # noqa: T201
         return
-    running.show_sheet(tables.run_list(old, "to be removed"), spec)
+    showing.show_sheet(tables.run_list(old, "to be removed"), spec)
     if _user_confirms(spec, old):
         for each in old:
             each.remove()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sysbench.commands import running
+from sysbench.commands import refusals, running, showing
 from sysbench.commands.loop.spec import LoopOptions
 from sysbench.spec.command_options import Given, command_options, validated
 
@@ -14,8 +14,8 @@ def loop(given: Given) -> None:
     The program itself measures: with sysbench.record("run.json"): …
     """
     options = validated(LoopOptions, given)
-    running.refuse_unknown_tables("loop", options)
+    refusals.refuse_unknown_tables("loop", options)
     from sysbench.commands import saved
 
     path = running.find_run_file("loop", options.record_path, options.runs)
-    running.show_saved(saved.record(path, "loop"), options)
+    showing.show_saved(saved.record(path, "loop"), options)

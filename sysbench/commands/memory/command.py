@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sysbench.commands import running
+from sysbench.commands import refusals, running, showing
 from sysbench.commands.memory.spec import MemoryOptions, MemorySpec, search_goal
 from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.errors import UsageError
@@ -53,7 +53,7 @@ def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
     if list_devices()[0].type != "cpu":
         return spec
     title = hardware.by_name(DEFAULT_GPU).title
-    running.say(f"no GPU here: simulating {title} (--simulate names another, --device cpu measures this host)", options)
+    showing.say(f"no GPU here: simulating {title} (--simulate names another, --device cpu measures this host)", options)
     return MemorySpec(**{**spec.model_dump(exclude_unset=True), "simulate": DEFAULT_GPU})
 
 
@@ -64,12 +64,12 @@ def perform(spec: MemorySpec, options: MemoryOptions, surroundings: RunSurroundi
 
     with Files.prepared(spec, options) as files:
         record = typed(running.run_cells(spec, options, surroundings, Provisions(files.snapshots)), MemoryRecord)
-        return running.RunResult(record, running.report_saved(map(running.Saved, files.draw(record)), options))
+        return running.RunResult(record, showing.report_saved(map(showing.Saved, files.draw(record)), options))
 
 
 def validate_output_formats(options: MemoryOptions) -> None:
     if options.figure is not None:
-        running.refuse_unsupported_figure(options.figure)
+        refusals.refuse_unsupported_figure(options.figure)
 
 
 def show(path: Path, options: MemoryOptions) -> None:
@@ -84,9 +84,9 @@ def show(path: Path, options: MemoryOptions) -> None:
                 raise UsageError(
                     f"--{name} needs all allocations, which {path} lacks: pass the snapshot to --from instead"
                 )
-        running.refuse_unknown_tables("memory", options)
+        refusals.refuse_unknown_tables("memory", options)
         record = saved.record(path, "memory")
-        running.show_saved(record, options)
+        showing.show_saved(record, options)
         running.refuse_at_gate(record, options)
         return
     from sysbench.commands.memory.snapshot_tables import sheet
@@ -102,9 +102,9 @@ def show(path: Path, options: MemoryOptions) -> None:
         if target not in (None, "-"):
             storage.refuse_unwritable(Path(target))
     timeline = from_snapshot(read(path))
-    running.show_sheet(sheet(timeline, path.name, options.tables), options, options.columns)
+    showing.show_sheet(sheet(timeline, path.name, options.tables), options, options.columns)
     drawn = draw(timeline, path.stem, options.figure, options.page)
-    running.report_saved(map(running.Saved, drawn), options)
+    showing.report_saved(map(showing.Saved, drawn), options)
 
 
 @dataclass(frozen=True)

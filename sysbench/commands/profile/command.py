@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sysbench.commands import running
+from sysbench.commands import refusals, running, showing
 from sysbench.commands.prediction_checks import refuse_unpredictable
 from sysbench.commands.profile import files as profile_files
 from sysbench.commands.profile.files import compare_ranks, with_rank
@@ -26,7 +26,7 @@ from sysbench.spec.command_options import Given, command_options
 from sysbench.trace import traces
 
 if TYPE_CHECKING:
-    from sysbench.commands.running import Saved
+    from sysbench.commands.showing import Saved
     from sysbench.trace.ranks.reading import RankReading
     from sysbench.trace.readers.reading import Progress
     from sysbench.trace.recording import Recording
@@ -59,7 +59,7 @@ def perform(spec: ProfileSpec, options: ProfileOptions, surroundings: RunSurroun
         raise UsageError("--rank-regex finds ranks in the file names of traces: it needs --from")
     with profile_files.Files.prepared(spec, options) as files:
         record = typed(running.run_cells(spec, options, surroundings, files.provisions), ProfileRecord)
-        return running.RunResult(record, running.report_saved(files.write(record), options))
+        return running.RunResult(record, showing.report_saved(files.write(record), options))
 
 
 _NSYS_REPORT_SUFFIX = ".nsys-rep"
@@ -70,7 +70,7 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
     """Show traces, a log or a record, and write the requested files; raises LogError for other files."""
     if options.trace is not None:
         raise UsageError("--trace keeps the trace of a run; --from reads an existing one")
-    running.refuse_unknown_tables("profile", options)
+    refusals.refuse_unknown_tables("profile", options)
     profile_files.validate_output_formats(options)
     directory = next((path for path in paths if path.is_dir()), None)
     paths = [each for path in paths for each in (_traces_in(path) if path.is_dir() else [path])]
@@ -86,7 +86,7 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
             raise UsageError(f"--{option} needs a trace, and {log_or_record} is not one: give the trace to --from")
     from sysbench.commands import saved
 
-    running.show_saved(saved.record(log_or_record, "profile"), options)
+    showing.show_saved(saved.record(log_or_record, "profile"), options)
 
 
 def _traces_in(directory: Path) -> list[Path]:
@@ -134,7 +134,7 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
             tables = options.tables or ((command_of("profile").long_table,) if options.format == "csv" else ())
             sheet = traces_sheet([(each.title, each) for each in summaries], tables, options.selection, ranks)
             output.show_sheet(sheet, console, options.format, options.columns)
-    running.report_saved(_write_outputs(loaded, trace_slice, options), options)
+    showing.report_saved(_write_outputs(loaded, trace_slice, options), options)
 
 
 class _LoadedTrace(NamedTuple):

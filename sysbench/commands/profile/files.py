@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from sysbench import units
 from sysbench.commands.profile.record import ProfileRead, ProfileRecord, RanksRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell, ProfileOptions, Profiler, ProfileSpec
-from sysbench.commands.running import Saved
+from sysbench.commands.showing import Saved
 from sysbench.engine import nsys
 from sysbench.engine.launchers import NsysLauncher
 from sysbench.engine.plan import PlacedCell, refuse_impossible

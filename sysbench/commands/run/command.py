@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sysbench.commands import running
+from sysbench.commands import showing
 from sysbench.commands.prediction_checks import refuse_unpredictable
 from sysbench.commands.run.spec import ExperimentOptions, Overrides, by_long_name
 from sysbench.errors import UsageError
@@ -65,7 +65,7 @@ def _list_experiments(options: ExperimentOptions, overrides: dict[str, str]) -> 
     if overrides or options.plan:
         given = ", ".join([*(f"--{name}" for name in overrides), *(["--plan"] * options.plan)])
         raise UsageError(f"{given} also needs the name of an experiment ({', '.join(experiment_file.names())})")
-    running.show_sheet(experiment_tables.listing(map(experiment_file.load, experiment_file.names())), options)
+    showing.show_sheet(experiment_tables.listing(map(experiment_file.load, experiment_file.names())), options)
 
 
 def _plan_runs(

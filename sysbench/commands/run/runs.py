@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sysbench.command import Kind, command_of
-from sysbench.commands import running, saved
+from sysbench.commands import refusals, running, saved, showing
 from sysbench.commands.run import directory as experiment_directory
 from sysbench.commands.run import experiment_file, prediction
 from sysbench.commands.run import tables as experiment_tables
@@ -103,14 +103,14 @@ def show_plan(
 ) -> None:
     """Show the runs planned for this machine, or for the GPU of `--for`, with their expected durations."""
     gpu = hardware.by_name(options.plan_for) if options.plan_for is not None else None
-    running.show_sheet(experiment_tables.plan(experiment.title, planned, earlier, gpu), options)
+    showing.show_sheet(experiment_tables.plan(experiment.title, planned, earlier, gpu), options)
 
 
 def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> None:
     """Raise UsageError if the run cannot produce a requested table or file, before hours are spent on measuring."""
     run_options = _run_options(planned, options.out, None, options)
     try:
-        running.refuse_invalid_output(planned.spec, run_options)
+        refusals.refuse_invalid_output(planned.spec, run_options)
     except UsageError as error:
         raise UsageError(f"{planned.entry.name}: {error}") from None
 
@@ -188,7 +188,7 @@ def _write_json(saved_manifest: Manifest, run_results: Sequence[FinishedRun], op
 
 def _say(text: str, options: ExperimentOptions) -> None:
     """Print a line to stderr; control characters, which may come from a file, are replaced by spaces."""
-    running.say(theme.terminal_line(text, sys.stderr.encoding or "ascii"), options)
+    showing.say(theme.terminal_line(text, sys.stderr.encoding or "ascii"), options)
 
 
 def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None:

@@ -21,6 +21,7 @@ from sysbench.commands.accum.record import (
     ScaledRecord,
 )
 from sysbench.commands.accum.spec import AccumSpec
+from sysbench.render.table import Measure
 from tests.commands.accum.cells import cell, record
 
 
@@ -168,3 +169,15 @@ def test_sums_that_overflow_or_vanish_are_drawn_all_the_same(tmp_path: Path) -> 
     for value in (60000, 1e-20):
         (path,) = accum_figure.write(tmp_path / "picture.png", record("sums", value=value, count=50))
         assert path.stat().st_size > 1000
+
+
+def test_every_number_of_a_sum_has_a_row_in_the_long_table() -> None:
+    found = cell("sums", dtype="fp16", order="sequential")
+    rows = {(subject, name): number for _, subject, name, number, _ in accum_tables.results(found)}
+    for each in found.sums:
+        way = f"fp32({each.addend})" if each.upcast else each.addend
+        for name, value in each.model_dump(mode="json").items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                number = rows[f"{each.accumulator} += {way}, sequential", name]
+                assert isinstance(number, Measure)
+                assert number.value == value

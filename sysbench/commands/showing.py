@@ -1,0 +1,134 @@
+"""How commands show their results: sheets of tables, records, messages, and the files that they wrote."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pydantic import TypeAdapter
+
+from sysbench import stderr
+from sysbench.errors import UsageError
+from sysbench.garbage import gc_paused
+from sysbench.log import storage
+from sysbench.spec.run import Format, RunOptions, Selection
+
+if TYPE_CHECKING:
+    from sysbench.log.records import RunRecord
+    from sysbench.render.table import Sheet
+
+
+class ShowOptions(Protocol):
+    """Destination and format of a result."""
+
+    @property
+    def json_path(self) -> str | None:
+        """File for JSON, or `-` for stdout; None if no JSON is requested."""
+
+    @property
+    def format(self) -> Format:
+        """Format of tables."""
+
+
+class RecordOptions(ShowOptions, Protocol):
+    """Parts of a record to show."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Tables to show; the default tables if empty."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns to show; the default columns if empty."""
+
+    @property
+    def selection(self) -> Selection:
+        """Which part of a profile to show, and in what order."""
+
+
+def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = (), line: str = "") -> None:
+    """Print a sheet to stdout as tables, or as JSON with `--json -`; with `--json FILE`, also write the file.
+
+    `line` is printed in place of the tables if it is not empty.
+    """
+    from rich.text import Text
+
+    from sysbench.render import output
+    from sysbench.render.csv import sheet_json
+
+    if options.json_path not in (None, "-"):
+        storage.write_atomically(Path(options.json_path), sheet_json(content).encode() + b"\n")
+    with output.results() as console:
+        if options.json_path == "-":
+            sys.stdout.write(sheet_json(content) + "\n")
+        elif line:
+            console.print(Text(line), soft_wrap=True)
+        else:
+            output.show_sheet(content, console, options.format, columns)
+
+
+def tracebacks(path: Path) -> Iterator[str]:
+    """Yield the lines of the tracebacks in a log."""
+    from sysbench.log import journal
+    from sysbench.log.events import CellFinished
+
+    for event in journal.read(path, only=(CellFinished,)):
+        if isinstance(event, CellFinished) and event.traceback:
+            yield from event.traceback.splitlines()
+
+
+def printed_by_models(record: RunRecord) -> Iterator[str]:
+    """Yield the lines that the user's models printed, each prefixed with the model's name."""
+    models = (cell.own_model for cell in record.cells if cell.own_model)
+    for name, text in dict.fromkeys((model.class_name, model.printed) for model in models):
+        yield from (f"{name} printed: {line}" for line in text.splitlines())
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A file that was written."""
+
+    path: Path
+    remark: str = ""
+    """Remark about the file, shown in parentheses."""
+
+
+def report_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path, ...]:
+    """Report each file as soon as it is written, and return the paths."""
+    saved = []
+    for file in files:
+        say(f"saved  {file.path}{f'  ({file.remark})' if file.remark else ''}", options)
+        saved.append(file.path)
+    return tuple(saved)
+
+
+def say(text: str, options: RunOptions) -> None:
+    """Write a line to stderr, unless the run is quiet."""
+    if not options.quiet:
+        stderr.print_line(text)
+
+
+def show(record: RunRecord, options: RecordOptions) -> None:
+    """Print a record to stdout: as JSON with `--json -`, otherwise as tables."""
+    from sysbench.render import output
+
+    with output.results() as console, gc_paused():
+        if options.json_path == "-":
+            sys.stdout.write(record.model_dump_json(indent=1) + "\n")
+            return
+        try:
+            output.show(record, console, options.format, options.tables, options.selection, options.columns)
+        except UsageError:
+            # This run cannot fill the requested tables or columns: show the default ones before refusing.
+            output.show(record, console, options.format)
+            raise
+
+
+def show_saved(record: RunRecord, options: RecordOptions) -> None:
+    """Show the record of an earlier run, and write it to the file of `--json`."""
+    if options.json_path not in (None, "-"):
+        storage.write_atomically(Path(options.json_path), TypeAdapter(type(record)).dump_json(record, indent=1) + b"\n")
+    show(record, options)
