@@ -30,7 +30,8 @@ SMALL = (
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     """A step that does not fit as asked, and what was left."""
-    ran, out = ran_once(tmp_path_factory, "fit", "fit", *SMALL, "--figure=f.svg", COLUMNS="300")
+    words = (*SMALL, "--explain", "--figure=f.svg", "--output=page.html")
+    ran, out = ran_once(tmp_path_factory, "fit", "fit", *words, COLUMNS="300")
     assert ran.code == 0, ran.err
     return ran, out
 
@@ -154,6 +155,10 @@ def test_where_nothing_fits_the_nearest_miss_and_what_it_takes_are_said(tmp_path
         ),
         (("--ctx=128,256",), "fit answers one question at a time. Give one: --ctx 128"),
         (("--compile", "--on=h100"), "--execution compiled cannot be simulated"),
+        (("--table", "--explain"), "--table shows limits in place of changes, which --explain needs: drop one of them"),
+        (("--on=h100", "--output=page.pdf"), "--output page.pdf must end in .html: it is a page to explore"),
+        (("--on=h100", "--table", "--gate"), "--table answers for other batches and contexts, and --gate for"),
+        (("--on=h100", "--verify"), "--verify measures on a GPU of --on, but this machine has no GPU"),
     ],
 )
 def test_a_question_that_makes_no_sense_is_answered_with_one_line(
@@ -222,6 +227,61 @@ def test_a_gpu_that_cannot_run_the_step_has_no_limits_but_a_reason(
     assert [each["largest"] for each in limits[1] if each["gpu"] == "t4"] == [0, 0]
     assert "t4: bf16 needs sm80 or newer" in limits[0].out
     assert "Batch 4 at ctx 256 fits safely on 2 of 4 GPUs: 3GiB is the smallest of them." in limits[0].out
+
+
+def test_the_explanation_has_every_byte_of_both_peaks(answer: tuple[Ran, Path]) -> None:
+    (cell,) = record_in(answer[1] / "runs")["cells"]
+    before, after = (each for each in cell["memory"] if each["gpu"] == "rtx-4090")
+    assert before["changes"] == {}
+    for memory in (before, after):
+        (trial,) = [
+            each for each in cell["trials"] if (each["gpu"], each["changes"]) == ("rtx-4090", memory["changes"])
+        ]
+        curve = [size_bytes for phase in memory["phases"] for size_bytes in phase["allocated_bytes"]]
+        assert max(curve) == trial["allocated_peak_bytes"] == sum(trial["by_category"].values())
+    shown = answer[0].out
+    assert "memory at the peak, before and after the first suggestion, on rtx-4090" in shown
+    assert "more, which backward computes again" in shown
+    assert "Memory over the step" in (answer[1] / "f.svg").read_text()
+
+
+def test_a_step_of_the_page_is_the_one_that_its_command_predicts(answer: tuple[Ran, Path], tmp_path: Path) -> None:
+    (cell,) = record_in(answer[1] / "runs")["cells"]
+    data = page_data((answer[1] / "page.html").read_text())
+    assert {each["gpu"] for each in data["steps"]} == {"rtx-4090", "24GiB"}
+    assert {each["batch"] for each in data["steps"]} == {2, 4, 8, 16}
+    assert {each["ctx"] for each in data["steps"]} == {128, 256, 512}
+    assert len(data["steps"]) == len(cell["surveyed"])
+    step = next(
+        each
+        for each in data["steps"]
+        if (each["batch"], each["ctx"], each["gpu"]) == (8, 128, "rtx-4090")
+        if each["changes"]
+    )
+    _, kind, *words = shlex.split(step["command"])
+    assert answered(kind, *words, "--quiet", f"--out={tmp_path}").code == 0
+    (alone,) = record_in(tmp_path)["cells"]
+    assert alone["prediction"]["allocated_peak_bytes"] == step["peak"]
+    assert alone["prediction"]["step"]["point_s"] == step["step"][0]
+
+
+def page_data(page: str) -> Any:
+    return json.loads(page.split('<script type="application/json" id="data">')[1].split("</script>")[0])
+
+
+def test_the_page_is_written_again_from_the_record_without_a_worker(answer: tuple[Ran, Path], tmp_path: Path) -> None:
+    (saved,) = (answer[1] / "runs").glob("*.json")
+    assert answered("fit", f"--from={saved}", "--output=again.html", cwd=tmp_path).code == 0
+    assert (tmp_path / "again.html").read_bytes() == (answer[1] / "page.html").read_bytes()
+
+
+def test_a_run_that_was_not_explored_has_no_page(limits: tuple[Ran, list[dict[str, Any]]], tmp_path: Path) -> None:
+    words = ("fit", *QUESTION, "--on=24GiB", "--keep=ranks", "--out=runs")
+    assert answered(*words, cwd=tmp_path).code == 0
+    (saved,) = (tmp_path / "runs").glob("*.json")
+    ran = answered("fit", f"--from={saved}", "--output=page.html", cwd=tmp_path)
+    assert ran.code == 2
+    assert "--output needs other batches and contexts, which only a run with --output simulates" in ran.err
 
 
 def test_a_model_whose_trace_fails_gets_the_reason_that_memory_gives(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ COMMAND = Command(
     help=__doc__,
     perform="command:perform",
     suited="command:suited",
+    files="command:write_files",
     gate="command:gate",
     refuse_files="command:refuse_unsupported_files",
     figures=None,

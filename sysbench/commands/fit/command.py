@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysbench import units
@@ -10,6 +11,7 @@ from sysbench.commands import refusals, running, showing
 from sysbench.commands.fit.spec import FitOptions, FitSpec
 from sysbench.commands.prediction_checks import refuse_cost_without_price
 from sysbench.commands.surroundings import ALONE, RunSurroundings
+from sysbench.errors import UsageError
 from sysbench.log.records import typed
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
@@ -32,6 +34,12 @@ def fit(spec_given: Given, options_given: Given) -> None:
 
 def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
     """Return the spec with the GPU of this machine, or DEFAULT_GPU, if no GPU is named; for a table, with all."""
+    if spec.table and options.gate:
+        raise UsageError("--table answers for other batches and contexts, and --gate for the step as asked: drop one")
+    if options.output is not None:
+        spec = FitSpec(**{**spec.model_dump(exclude_unset=True), "explore": True})
+    if spec.verify:
+        return _verifiable(spec)
     if spec.gpus:
         return spec
     if spec.table:
@@ -47,28 +55,40 @@ def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
     return _with_gpus(spec, (gpu,))
 
 
+def _verifiable(spec: FitSpec) -> FitSpec:
+    """Return the spec, with the GPUs that are here if none is named; raises UsageError if no named one is here."""
+    from sysbench.engine.devices import list_devices
+
+    cuda = [each for each in list_devices() if each.type == "cuda"]
+    here = [known.slug for each in cuda if (known := hardware.find(each.name, each.memory_bytes))]
+    if not here:
+        what = f"only {cuda[0].name}, which sysbench gpus does not know" if cuda else "no GPU"
+        raise UsageError(f"--verify measures on a GPU of --on, but this machine has {what}")
+    if spec.gpus and not set(here) & set(spec.gpus):
+        raise UsageError(
+            f"--verify measures on a GPU of --on, but this machine has {', '.join(dict.fromkeys(here))}, not "
+            f"{', '.join(spec.gpus)}"
+        )
+    return spec if spec.gpus else _with_gpus(spec, tuple(dict.fromkeys(here)))
+
+
 def _with_gpus(spec: FitSpec, gpus: tuple[str, ...]) -> FitSpec:
     return FitSpec(**{**spec.model_dump(exclude_unset=True), "gpus": gpus})
 
 
 def refuse_unsupported_files(options: FitOptions) -> None:
+    if options.output is not None and options.output.suffix.lower() != ".html":
+        raise UsageError(f"--output {options.output} must end in .html: it is a page to explore")
     refusals.refuse_unsupported_figure(options.figure)
 
 
 def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run the search and write the figure; raises UsageError for costs without a price."""
+    """Run the search and write the files; raises UsageError for costs without a price."""
     from sysbench.commands.fit.record import FitRecord
 
     refuse_cost_without_price(options.columns, spec.price, spec.gpus)
     record = typed(running.run_cells(spec, options, surroundings), FitRecord)
-    files = []
-    if options.figure is not None and any(cell.trials for cell in record.cells):
-        from sysbench.commands.fit.figures import frontier
-        from sysbench.render import plots
-
-        plots.write(options.figure, lambda: frontier(record))
-        files = [showing.Saved(options.figure)]
-    return running.RunResult(record, showing.report_saved(files, options))
+    return running.RunResult(record, write_files(record, options))
 
 
 def gate(record: FitRecord, options: FitOptions) -> Iterator[str]:
@@ -78,3 +98,24 @@ def gate(record: FitRecord, options: FitOptions) -> Iterator[str]:
             if not asked.fits:
                 missing = units.size(-asked.margin_bytes)
                 yield f"as asked, the step does not fit on {asked.gpu}, by {missing}, in {asked.phase}"
+
+
+def write_files(record: FitRecord, options: FitOptions) -> tuple[Path, ...]:
+    """Write the requested files; raises UsageError if the record lacks what the page needs."""
+    return showing.report_saved(_written(record, options), options)
+
+
+def _written(record: FitRecord, options: FitOptions) -> Iterator[showing.Saved]:
+    """Write the requested files, and yield each."""
+    if options.figure is not None and any(cell.trials for cell in record.cells):
+        from sysbench.commands.fit import figures
+        from sysbench.render import plots
+
+        is_compared = any(cell.memory for cell in record.cells)
+        plots.write(options.figure, lambda: (figures.before_and_after if is_compared else figures.frontier)(record))
+        yield showing.Saved(options.figure)
+    if options.output is not None:
+        from sysbench.commands.fit import page
+
+        page.write(options.output, record)
+        yield showing.Saved(options.output)

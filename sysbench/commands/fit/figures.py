@@ -1,11 +1,11 @@
-"""Figure of `sysbench fit`: step time against memory, for each GPU."""
+"""Figures of `sysbench fit`: step time against memory, and memory over the step, for each GPU."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sysbench.commands.fit.record import FitCellRecord
-from sysbench.commands.fit.suggestions import suggestions
+from sysbench.commands.fit.record import FitCellRecord, StepMemory
+from sysbench.commands.fit.suggestions import suggestions, words
 from sysbench.log.records import RunRecord
 from sysbench.render.plots import INK, LIMIT, QUIET, Heading, PanelLayout, create_panels, printable, style_axes, subject
 
@@ -27,6 +27,38 @@ def frontier(record: RunRecord[FitCellRecord]) -> Figure:
     for panel, gpu in zip(panels, cell.gpus, strict=True):
         _draw(panel, cell, gpu)
     return figure
+
+
+def before_and_after(record: RunRecord[FitCellRecord]) -> Figure:
+    """Draw one panel per GPU: memory over the step as asked and over the first suggestion, and the memory limit."""
+    cell = record.cells[0]
+    pairs = list(zip(cell.memory[::2], cell.memory[1::2], strict=False))
+    heading = Heading(
+        "Memory over the step", ", ".join(subject(record.cells)), ", ".join(after.gpu for _, after in pairs)
+    )
+    figure, panels = create_panels(PanelLayout(1, PANEL_HEIGHT_IN, legend_lines=0), len(pairs), heading)
+    for panel, (before, after) in zip(panels, pairs, strict=True):
+        for memory, colour, name in ((before, LIMIT, "as asked"), (after, INK, words(after.changes))):
+            times_ms, bytes_gib = _over_time(memory)
+            panel.step(times_ms, bytes_gib, where="post", color=colour, linewidth=1.0, label=printable(name))
+        panel.axhline(before.usable_bytes / GIB, color=QUIET, linewidth=1.0, linestyle=(0, (4, 2)), label="available")
+        has_rates = any(trial.gpu == before.gpu and trial.step for trial in cell.trials)
+        on = "" if has_rates else f", on {cell.explained.reference}" if cell.explained else ""
+        style_axes(panel, title=printable(before.gpu), x=f"predicted time (ms){on}", y="allocated (GiB)", lines="both")
+        panel.set_ylim(bottom=0)
+        panel.legend(fontsize=7, loc="best", framealpha=0.9, edgecolor="none")
+    return figure
+
+
+def _over_time(memory: StepMemory) -> tuple[list[float], list[float]]:
+    """Return milliseconds and GiB; within a phase, requests to the allocator are evenly spaced."""
+    times_ms, bytes_gib, start_s = [], [], 0.0
+    for phase in memory.phases:
+        for number, size_bytes in enumerate(phase.allocated_bytes):
+            times_ms.append(1e3 * (start_s + phase.duration_s * number / len(phase.allocated_bytes)))
+            bytes_gib.append(size_bytes / GIB)
+        start_s += phase.duration_s
+    return [*times_ms, 1e3 * start_s], [*bytes_gib, *bytes_gib[-1:]]
 
 
 def _draw(panel: Axes, cell: FitCellRecord, gpu: str) -> None:

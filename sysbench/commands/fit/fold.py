@@ -11,8 +11,14 @@ from sysbench.commands.fit.record import (
     ExtentFound,
     FitCellRecord,
     FitRecord,
+    MemoryDrawn,
     PeakExplained,
+    StepMemory,
+    StepSurveyed,
+    StepVerified,
+    SurveyedStep,
     Trial,
+    VerifiedStep,
 )
 from sysbench.commands.fit.spec import FitCell
 from sysbench.log import cautions
@@ -35,6 +41,9 @@ def _cell_record(cell: FitCell, seen: CellEvents, run: Run) -> FitCellRecord:
         explained=seen.last(PeakExplained),
         trials=[each.as_record(Trial) for each in tried],
         estimated=sum((each.gpu, each.changes) not in whole for each in seen.all(CombinationEstimated)),
+        memory=[each.as_record(StepMemory) for each in seen.all(MemoryDrawn)],
+        surveyed=[each.as_record(SurveyedStep) for each in seen.all(StepSurveyed)],
+        verified=[each.as_record(VerifiedStep) for each in seen.all(StepVerified)],
         extents=[each.as_record(Extent) for each in seen.all(ExtentFound)],
         price_per_hour=run.started.spec.get("price", {}),
         training_tokens=run.started.spec.get("tokens"),

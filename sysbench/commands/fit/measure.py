@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from sysbench.commands.fit import extents
-from sysbench.commands.fit.changes import Combination, changed, changes_of
+from sysbench.commands.fit import extents, survey, verify
+from sysbench.commands.fit.changes import Change, Combination, changed, changes_of
 from sysbench.commands.fit.estimates import MEMORY_ERROR_SHARE, depths_of, extrapolated, layers_of, with_layers
 from sysbench.commands.fit.record import Cause, CombinationEstimated, CombinationTried, PeakExplained, Trial
 from sysbench.commands.fit.search import Outcome, Search
 from sysbench.commands.fit.spec import FitCell
 from sysbench.commands.fit.suggestions import worth_showing
+from sysbench.commands.fit.survey import REFERENCE
 from sysbench.errors import UnavailableError
 from sysbench.lab.compilation import stage_entered
 from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
@@ -25,9 +27,6 @@ from sysbench.simulate.memory import by_category
 from sysbench.simulate.replay import Replay, SpanPeak
 from sysbench.spec import hardware
 from sysbench.spec.model import ModelCell, ModelShape
-
-REFERENCE = "a100-80gb"
-"""GPU whose times order the combinations on a GPU of which only the memory is known."""
 
 STATE = ("parameters", "gradients", "optimizer state")
 """Categories that a training step keeps, or needs all at once in the optimizer."""
@@ -43,6 +42,25 @@ def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iter
         yield stage_entered(cell.key, "searching")
         yield from extents.run(cell)
         return
+    trials: list[Trial] = []
+    for event in _answer(cell):
+        yield event
+        if isinstance(event, CombinationTried):
+            trials.append(event)
+    yield from survey.run(cell, trials, _trial)
+    if cell.verify:
+        yield from verify.run(cell, trials)
+
+
+def _trial(cell: FitCell, changes: Mapping[str, Any], gpu: str) -> Trial | None:
+    """Simulate the whole step with changes on a GPU; None if that is not possible."""
+    combination = (Change("all", tuple(changes.items())),) if changes else ()
+    simulations = Simulations(cell)
+    simulations.outcome(combination, gpu)
+    return simulations.trials.get((combination, gpu))
+
+
+def _answer(cell: FitCell) -> Iterator[Event]:
     yield stage_entered(cell.key, "simulating")
     first = SimulatedStep(cell.step, cell.on[0], with_modules=True)
     yield from first.recording.model_events(cell.key)

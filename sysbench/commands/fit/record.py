@@ -13,7 +13,7 @@ from sysbench.log.records import ModelCellRecord, RunRecord
 from sysbench.log.training import Training, of_prediction, training
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.protocols import SearchAxis
-from sysbench.spec.quantities import Amount, Bytes, Count, PerSecond, Signed
+from sysbench.spec.quantities import Amount, Bytes, Count, Flops, PerSecond, PositiveSeconds, Seconds, Signed
 
 
 class Trial(Frozen):
@@ -122,6 +122,69 @@ class ExtentFound(Extent, Event):
     cell: str
 
 
+class PhaseMemory(Frozen):
+    """Memory over a phase of a step."""
+
+    name: str
+    duration_s: Seconds
+    """Predicted; on `FitCellRecord.reference` if the GPU's own rates are unknown."""
+    allocated_bytes: list[Bytes]
+    """Highest allocated bytes in successive parts of the phase."""
+
+
+class StepMemory(Frozen):
+    """Memory over a step with some changes, on a GPU like this one with enough memory."""
+
+    gpu: str
+    changes: dict[str, object]
+    usable_bytes: Signed
+    """Memory of the GPU, or the budget, without what is outside the allocator."""
+    phases: list[PhaseMemory]
+    recomputed_flops: Flops
+    """FLOPs that backward computes again."""
+
+
+class MemoryDrawn(StepMemory, Event):
+    """Memory over a step was simulated, for a comparison of the first suggestion with the step as asked."""
+
+    event: Literal["memory_drawn"] = "memory_drawn"
+    cell: str
+
+
+class SurveyedStep(Frozen):
+    """A step with another batch, context or changes, on a page."""
+
+    trial: Trial
+    memory: StepMemory
+
+
+class StepSurveyed(SurveyedStep, Event):
+    """A step on a page was simulated."""
+
+    event: Literal["step_surveyed"] = "step_surveyed"
+    cell: str
+
+
+class VerifiedStep(Frozen):
+    """A step that was measured on the GPU itself."""
+
+    gpu: str
+    changes: dict[str, object]
+    steps_s: list[PositiveSeconds]
+    """Time of each step; empty if it failed."""
+    allocated_peak_bytes: Bytes | None
+    reserved_peak_bytes: Bytes | None
+    failure: str | None
+    """Why it was not measured; None if it was."""
+
+
+class StepVerified(VerifiedStep, Event):
+    """A suggestion was measured."""
+
+    event: Literal["step_verified"] = "step_verified"
+    cell: str
+
+
 class FitCellRecord(ModelCellRecord):
     """The answer to one question."""
 
@@ -134,6 +197,12 @@ class FitCellRecord(ModelCellRecord):
     """Number of combinations and GPUs that were estimated from the model with few layers, and not simulated whole."""
     extents: list[Extent] = Field(default=[], exclude_if=lambda value: not value)
     """Largest batch sizes and context lengths, with --table."""
+    memory: list[StepMemory] = Field(default=[], exclude_if=lambda value: not value)
+    """With --explain, for each GPU: memory over the step as asked, and over the first suggestion."""
+    surveyed: list[SurveyedStep] = Field(default=[], exclude_if=lambda value: not value)
+    """Steps of the page."""
+    verified: list[VerifiedStep] = Field(default=[], exclude_if=lambda value: not value)
+    """With --verify: the first suggestion on each GPU that is here, as measured."""
     price_per_hour: dict[str, PerSecond]
     """Price of a GPU hour by GPU, as given by the user."""
     training_tokens: Count | None

@@ -59,6 +59,12 @@ class FitCell(ModelCell):
     """Largest number of GPUs to suggest where a step fits on none alone."""
     table: bool = Field(default=False, exclude_if=lambda value: not value)
     """Whether to find the largest batch size and context length on each GPU, in place of changes."""
+    explain: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether to compare memory over the step with that of the first suggestion."""
+    explore: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether to simulate other batches and contexts, for a page."""
+    verify: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether to measure the first suggestion on the GPUs that are here."""
 
     @property
     def simulated(self) -> str | None:
@@ -113,6 +119,17 @@ class FitSpec(ModelSpec):
         default=False,
         description="Show the largest batch and the largest context on each GPU of --on instead; default: all known.",
     )
+    explain: Annotated[bool, Option(panel=QUESTION, common=True)] = Field(
+        default=False,
+        description="Compare memory, FLOPs and time of the first suggestion with those of the step as asked; with "
+        "--figure, over the step.",
+    )
+    verify: Annotated[bool, Option(panel=QUESTION, common=True)] = Field(
+        default=False,
+        description="Measure three steps of the first suggestion on the GPU that is here, beside the prediction.",
+    )
+    explore: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether to simulate other batches and contexts, for the page of `--output`."""
     keep: Annotated[Texts, Option(metavar="NAME,…", panel=QUESTION, common=True)] = Field(
         default=(), description="What must not be changed: batch, ranks, precision, attention, checkpoint, …"
     )
@@ -139,6 +156,10 @@ class FitSpec(ModelSpec):
 
     @model_validator(mode="after")
     def _check_question(self) -> Self:
+        for name in ("faster", "explain", "verify", "explore"):
+            if self.table and getattr(self, name):
+                flag = "--output" if name == "explore" else f"--{name}"
+                raise ValueError(f"--table shows limits in place of changes, which {flag} needs: drop one of them")
         for name in self.keep:
             if name not in remedy_names():
                 raise ValueError(f"--keep {unknown(name, 'something that fit changes', remedy_names())}")
@@ -191,6 +212,9 @@ class FitSpec(ModelSpec):
                 faster=self.faster,
                 max_ranks=self.max_ranks,
                 table=self.table,
+                explain=self.explain,
+                explore=self.explore,
+                verify=self.verify,
             )
 
 
@@ -203,6 +227,10 @@ class FitOptions(SavedOptions):
 
     gate: Annotated[bool, Option(panel=OUTPUT, common=True)] = Field(
         default=False, description="Exit with 3 if the step as asked does not fit on every GPU: a check for CI."
+    )
+    output: Annotated[Path | None, Option(flags=("--output", "-o"), metavar="FILE", panel=OUTPUT, common=True)] = Field(
+        default=None,
+        description="Write an offline HTML page to explore GPUs, batches, contexts and changes: page.html.",
     )
     figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Draw step time against memory, with every combination tried: .png, .svg or .pdf."

@@ -9,8 +9,9 @@ from functools import cache
 
 from sysbench import cells as axes
 from sysbench.command import command_of
-from sysbench.commands.fit.record import FitCellRecord, FitRecord, Trial
+from sysbench.commands.fit.record import FitCellRecord, Trial
 from sysbench.commands.fit.spec import FitSpec
+from sysbench.log.records import RunRecord
 from sysbench.spec.axis import axes_of_model
 from sysbench.spec.command_options import command_line
 from sysbench.spec.model import ModelSpec
@@ -41,7 +42,7 @@ class Suggestions:
     @property
     def best(self) -> Trial:
         """The first suggestion with a margin beyond the uncertainty; if there is none, the first suggestion."""
-        return next((trial for trial in self.trials if trial.is_safe), self.trials[0])
+        return _safest(self.trials)
 
     def words(self, trial: Trial) -> str:
         own = {name: value for name, value in trial.changes.items() if name not in self.shared_changes}
@@ -74,6 +75,20 @@ def worth_showing(trials: Sequence[Trial], *, relearns: bool, faster: bool) -> l
         and (not asked.is_safe or trial.relative_s < asked.relative_s)
     ]
     return sorted(shown, key=lambda trial: (trial.ranks, trial.relative_s, trial.needed_bytes))[:MAX_SUGGESTIONS]
+
+
+def best_trial(trials: Sequence[Trial], gpu: str, *, faster: bool) -> Trial | None:
+    """Return the best of the first suggestions for a GPU; None if there are no suggestions."""
+    on_gpu = [trial for trial in trials if trial.gpu == gpu]
+    for relearns in (False, True):
+        if on_gpu and (shown := worth_showing(on_gpu, relearns=relearns, faster=faster)):
+            return _safest(shown)
+    return None
+
+
+def _safest(trials: Sequence[Trial]) -> Trial:
+    """Return the first trial with a margin beyond the uncertainty, or else the first."""
+    return next((trial for trial in trials if trial.is_safe), trials[0])
 
 
 def _learns_alike(other: Trial, trial: Trial) -> bool:
@@ -116,7 +131,7 @@ def words(changes: Mapping[str, object]) -> str:
     return ", ".join([*(axes.phrase(name, value) for name, value in left.items()), *found])
 
 
-def command(record: FitRecord, trial: Trial) -> str:
+def command(record: RunRecord[FitCellRecord], trial: Trial) -> str:
     """Return the command that predicts a step on its GPU, or its memory if the GPU's rates are unknown.
 
     Without --simulate, the command measures the step on the GPU itself.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.fit.findings import of_run, verdict
-from sysbench.commands.fit.record import Cause, Extent, FitCellRecord, FitRecord, Trial
+from sysbench.commands.fit.record import Cause, Extent, FitCellRecord, FitRecord, Trial, VerifiedStep
 from sysbench.commands.fit.spec import CTX_UNIT, FitSpec
 from sysbench.commands.fit.suggestions import Suggestions, command, suggestions, words
 from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
@@ -56,7 +57,7 @@ class _Row(NamedTuple):
     command: str = ""
 
 
-def _step(row: _Row) -> Cell:
+def _step(row: _Row | _Verification) -> Cell:
     step = row.trial.step
     return Measure(step.point_s, low=step.low_s, high=step.high_s) if step else None
 
@@ -313,12 +314,147 @@ LARGEST = DeclaredTable(
 )
 """One row per GPU, with `--table`."""
 
+
+class _Comparison(NamedTuple):
+    """The step as asked, and the first suggestion for the same GPU."""
+
+    cell: FitCellRecord
+    asked: Trial
+    first: Trial
+    recomputed_flops: int
+
+
+def _comparisons(record: FitRecord) -> Iterator[_Comparison]:
+    for cell in record.cells:
+        for before, after in zip(cell.memory[::2], cell.memory[1::2], strict=False):
+            asked, first = (
+                next(trial for trial in cell.trials if trial.gpu == each.gpu and trial.changes == each.changes)
+                for each in (before, after)
+            )
+            yield _Comparison(cell, asked, first, after.recomputed_flops - before.recomputed_flops)
+
+
+def _categories(part: _Comparison) -> Iterator[tuple[str, int, int]]:
+    """Yield each category with its bytes at the peak, before and after, the largest difference first."""
+    before, after = part.asked.by_category, part.first.by_category
+    rows = [(name, before.get(name, 0), after.get(name, 0)) for name in dict.fromkeys((*before, *after))]
+    yield from sorted(rows, key=lambda row: row[2] - row[1])
+    yield "peak", part.asked.allocated_peak_bytes, part.first.allocated_peak_bytes
+
+
+def _comparison_notes(part: _Comparison) -> Iterator[str]:
+    asked, first = part.asked, part.first
+    where = f"in {asked.phase}" if asked.phase == first.phase else f"in {asked.phase} before, in {first.phase} after"
+    yield f"after: with {words(first.changes)}; peak {where}"
+    if part.recomputed_flops > 0:
+        share = _share_of_step(part)
+        yield f"{units.flops(part.recomputed_flops)} more, which backward computes again{share}"
+    else:
+        yield "no FLOPs more"
+    if asked.step and first.step:
+        change = units.share(abs(first.step.point_s / asked.step.point_s - 1))
+        which = "slower" if first.step.point_s > asked.step.point_s else "faster"
+        before, after = units.seconds(asked.step.point_s), units.seconds(first.step.point_s)
+        yield f"predicted step: {before} before, {after} after, {change} {which}"
+
+
+def _share_of_step(part: _Comparison) -> str:
+    """Return the share of recomputed FLOPs in those of the step, if they are known: backward takes twice forward."""
+    forward_flops = part.cell.model.forward_flops
+    if not forward_flops:
+        return ""
+    return f": {units.share(part.recomputed_flops / (3 * forward_flops * part.cell.cell.grad_accum))} of the step's"
+
+
+EXPLAINED = DeclaredTable(
+    "explained",
+    lambda part: f"memory at the peak, before and after the first suggestion, on {part.first.gpu}",
+    (
+        Field("before", unit="bytes", get=lambda row: row[1]),
+        Field("after", unit="bytes", get=lambda row: row[2]),
+        Field("difference", unit="bytes", get=lambda row: row[2] - row[1], signed=True),
+    ),
+    rows=_categories,
+    leading=leading_fields(Field("category", get=lambda row: row[0])),
+    parts=_comparisons,
+    notes=_comparison_notes,
+    needs="--explain and a suggestion",
+)
+"""One row per category, with `--explain`."""
+
+
+class _Verification(NamedTuple):
+    """A measured step, and the same step as simulated."""
+
+    verified: VerifiedStep
+    trial: Trial
+
+
+def _verifications(record: FitRecord) -> Iterator[_Verification]:
+    for cell in record.cells:
+        for each in cell.verified:
+            same = (trial for trial in cell.trials if trial.gpu == each.gpu and trial.changes == each.changes)
+            yield _Verification(each, next(same))
+
+
+def _measured_step(row: _Verification) -> Cell:
+    steps_s = row.verified.steps_s
+    return Measure(statistics.median(steps_s), low=min(steps_s), high=max(steps_s)) if steps_s else None
+
+
+def _ratio(measured: float | None, predicted: float | None) -> Cell:
+    return Measure(measured / predicted) if measured and predicted else None
+
+
+def _verification_notes(record: FitRecord) -> Iterator[str]:
+    yield "measured step: median of the steps (lowest to highest); ratio: measured / predicted"
+    for row in _verifications(record):
+        if row.verified.failure is not None:
+            yield f"{row.verified.gpu}: not measured: {row.verified.failure}"
+
+
+VERIFIED = DeclaredTable(
+    "verified",
+    "the first suggestion, predicted and measured",
+    (
+        Field("step_predicted", "step predicted", "s", get=_step),
+        Field("step_measured", "measured", "s", get=_measured_step),
+        Field(
+            "step_ratio",
+            "ratio",
+            "ratio",
+            get=lambda row: _ratio(
+                statistics.median(row.verified.steps_s) if row.verified.steps_s else None,
+                row.trial.step.point_s if row.trial.step else None,
+            ),
+        ),
+        Field("peak_simulated", "peak simulated", "bytes", get=lambda row: row.trial.allocated_peak_bytes),
+        Field("peak_measured", "measured", "bytes", get=lambda row: row.verified.allocated_peak_bytes),
+        Field(
+            "peak_ratio",
+            "ratio",
+            "ratio",
+            get=lambda row: _ratio(row.verified.allocated_peak_bytes, row.trial.allocated_peak_bytes),
+        ),
+    ),
+    rows=_verifications,
+    leading=leading_fields(
+        Field("gpu", "GPU", get=lambda row: row.verified.gpu),
+        Field("changes", get=lambda row: words(row.verified.changes) or "as asked"),
+    ),
+    notes=_verification_notes,
+    needs="--verify",
+)
+"""One row per GPU that is here, with `--verify`."""
+
 TABLES: dict[str, Callable[[FitRecord], list[Table]]] = {
     "asked": ASKED,
     "causes": CAUSES,
     "changes": _suggestion_table("changes", "changes that make it", False),
     "learning": _suggestion_table("learning", "changes that alter what is learned, and make it", True),
     "commands": COMMANDS,
+    "explained": EXPLAINED,
+    "verified": VERIFIED,
     "largest": LARGEST,
 }
 """Builders of all tables, in the order in which they are shown."""

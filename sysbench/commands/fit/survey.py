@@ -1,0 +1,128 @@
+"""Worker side of what `sysbench fit` says beyond the answer: memory over a step, and other batches and contexts."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sysbench.commands.fit.changes import changes_of
+from sysbench.commands.fit.record import MemoryDrawn, PhaseMemory, StepMemory, StepSurveyed, Trial
+from sysbench.commands.fit.spec import FitCell
+from sysbench.commands.fit.suggestions import best_trial, worth_showing
+from sysbench.errors import SysbenchError
+from sysbench.log.events import Event
+from sysbench.predict.simulated_step import UNLIMITED_BYTES, SimulatedStep
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.replay import Replay
+from sysbench.spec import hardware
+
+REFERENCE = "a100-80gb"
+"""GPU whose times stand for those of a GPU of which only the memory is known."""
+
+POINTS = 96
+"""About the number of points of the memory over a step."""
+
+SCALES = {"batch": (0.5, 1, 2, 4), "ctx": (0.5, 1, 2)}
+"""Batches and contexts on a page, as multiples of those of the question."""
+
+MAX_SETS = 5
+"""Largest number of sets of changes on a page, besides the step as asked."""
+
+Simulate = Callable[[FitCell, Mapping[str, Any], str], Trial | None]
+"""Simulate a question with changes on a GPU; None if that is not possible."""
+
+
+def run(cell: FitCell, trials: Sequence[Trial], simulate: Simulate) -> Iterator[Event]:
+    """Yield what the question wants beyond the answer; `trials` are those of the search."""
+    if cell.explain:
+        for gpu in cell.on:
+            if (best := best_trial(trials, gpu, faster=cell.faster)) is not None:
+                for changes in ({}, best.changes):
+                    yield MemoryDrawn(
+                        at_s=time.time(), cell=cell.key, **memory_over_step(cell, changes, gpu).model_dump()
+                    )
+    if cell.explore:
+        for changes, gpu in itertools.product(explored(cell, trials), cell.on):
+            try:
+                trial = simulate(cell, changes, gpu)
+            except SysbenchError:  # another context may be one that the user's model refuses
+                continue
+            if trial is not None:
+                memory = memory_over_step(cell, changes, gpu)
+                yield StepSurveyed(at_s=time.time(), cell=cell.key, trial=trial, memory=memory)
+
+
+def explored(cell: FitCell, trials: Sequence[Trial]) -> Iterator[dict[str, Any]]:
+    """Yield the changes of every step on a page: each set of changes with each batch and each context."""
+    shown = [
+        trial.changes
+        for relearns, gpu in itertools.product((False, True), cell.on)
+        for trial in worth_showing([each for each in trials if each.gpu == gpu], relearns=relearns, faster=True)
+    ]
+    single = [dict(change.fields) for change in changes_of(cell) if not (change.relearns or change.replays)]
+    sets: list[dict[str, Any]] = [{}]
+    for changes in (*shown, *single):
+        if changes not in sets and not {"batch", "ranks"} & changes.keys():
+            sets.append(changes)
+    for changes in sets[: MAX_SETS + 1]:
+        for values in itertools.product(*(_scaled(getattr(cell, axis), axis) for axis in SCALES)):
+            sizes = {axis: value for axis, value in zip(SCALES, values, strict=True) if value != getattr(cell, axis)}
+            yield {**changes, **sizes}
+
+
+def _scaled(value: int, axis: str) -> list[int]:
+    return sorted({max(1, int(value * scale)) for scale in SCALES[axis]})
+
+
+def memory_over_step(question: FitCell, changes: Mapping[str, Any], gpu: str) -> StepMemory:
+    """Return the allocated bytes over the step, on a GPU like this one with enough memory.
+
+    Phases take their predicted times. Within a phase, requests to the allocator are evenly spaced.
+    """
+    step = question.model_copy(update=dict(changes)).step
+    card = hardware.by_name(gpu)
+    timed = gpu if card.rates else REFERENCE
+    simulated = SimulatedStep(step, gpu, with_modules=not changes, memory_bytes=UNLIMITED_BYTES)
+    replay, _ = simulated.memory
+    durations_s = {
+        phase.name: phase.time.point_s
+        for phase in SimulatedStep(step, timed, with_modules=not changes).prediction.phases
+    }
+    spans = simulated.recording.measured
+    occurrences = Counter(span.name for span in spans)
+    total = max(1, sum(span.end - span.first for span in spans))
+    allocated = _allocated_bytes(replay)
+    outside_bytes = Gpu.of(card).with_nccl_memory(step.strategy, step.ranks).outside_bytes
+    return StepMemory(
+        gpu=gpu,
+        changes=dict(changes),
+        usable_bytes=min(card.memory_bytes, question.budget or card.memory_bytes) - outside_bytes,
+        phases=[
+            PhaseMemory(
+                name=span.name,
+                duration_s=durations_s.get(span.name, 0.0) / occurrences[span.name],
+                allocated_bytes=_highest(
+                    allocated[span.first : span.end], round(POINTS * (span.end - span.first) / total)
+                ),
+            )
+            for span in spans
+        ],
+        recomputed_flops=simulated.recording.recomputed_flops * step.grad_accum,
+    )
+
+
+def _allocated_bytes(replay: Replay) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the allocated bytes after every event."""
+    sizes = replay.sizes
+    return np.cumsum([sizes[event] if event >= 0 else -sizes[~event] for event in replay.recording.events])
+
+
+def _highest(values: np.ndarray[Any, np.dtype[np.int64]], buckets: int) -> list[int]:
+    """Return the highest value of each bucket of successive values."""
+    parts = np.array_split(values, max(1, min(buckets, len(values)))) if len(values) else []
+    return [int(part.max()) for part in parts]
