@@ -182,7 +182,7 @@ def step_ratio(first: PredictedStep, second: PredictedStep) -> PredictedRatio | 
     """Return the ratio of the first step time to the second; None if either is withheld.
 
     The interval is that of the ratio of matching draws: with the same host, its unknown speed cancels where it limits
-    both steps. In 90 pairs of published steps (NeuSight, the same step on two GPUs), it contained 90 % of the ratios.
+    both steps. In 90 pairs of published steps (NeuSight, the same step on two GPUs), it contained 88 % of the ratios.
     Without draws, the interval reaches from the ratio of the shortest to that of the longest times.
     """
     if first.step is None or second.step is None:
