@@ -21,16 +21,16 @@ from sysbench.statistics.samples import percentile
 
 MARK = "PREDICTED, not measured"
 
-INTERVAL = "in brackets: 90 % prediction interval"
+INTERVAL = "in brackets: 90% prediction interval"
 
 
 class PredictedTime(Frozen):
-    """A predicted time with its 90 % prediction interval."""
+    """A predicted time with its 90% prediction interval."""
 
     point_s: Seconds
     low_s: Seconds
     high_s: Seconds
-    """Ends of the 90 % prediction interval."""
+    """Ends of the 90% prediction interval."""
 
 
 class PredictedPhase(PredictedTime):
@@ -171,7 +171,7 @@ class PredictedStep(GpuPrediction):
 
 
 class PredictedRatio(NamedTuple):
-    """A ratio of two predicted step times with its 90 % prediction interval."""
+    """A ratio of two predicted step times with its 90% prediction interval."""
 
     point: float
     low: float
@@ -182,7 +182,7 @@ def step_ratio(first: PredictedStep, second: PredictedStep) -> PredictedRatio | 
     """Return the ratio of the first step time to the second; None if either is withheld.
 
     The interval is that of the ratio of matching draws: with the same host, its unknown speed cancels where it limits
-    both steps. In 90 pairs of published steps (NeuSight, the same step on two GPUs), it contained 88 % of the ratios.
+    both steps. In 90 pairs of published steps (NeuSight, the same step on two GPUs), it contained 88% of the ratios.
     Without draws, the interval reaches from the ratio of the shortest to that of the longest times.
     """
     if first.step is None or second.step is None:

@@ -119,11 +119,11 @@
       + (step.relearns ? " The changes alter what the model learns." : "");
     rows("facts", [
       ["memory needed", gib(step.needs)], ["GPU has", gib(step.has)], ["peak in", step.phase],
-      ["step", timeOf(step)], ...(step.step ? [["90 % interval", `${seconds(step.step[1])} – ${seconds(step.step[2])}`],
+      ["step", timeOf(step)], ...(step.step ? [["90% interval", `${seconds(step.step[1])} – ${seconds(step.step[2])}`],
         ["tokens per second", Math.round(step.tokens / step.step[0]).toLocaleString("en")]] : []),
       ["tokens per step", step.tokens.toLocaleString("en")],
     ]);
-    rows("categories", step.categories.map(([name, bytes]) => [name, gib(bytes), `${((100 * bytes) / step.peak).toFixed(0)} %`]));
+    rows("categories", step.categories.map(([name, bytes]) => [name, gib(bytes), `${((100 * bytes) / step.peak).toFixed(0)}%`]));
     byId("command").textContent = step.command;
     showPicture(step);
   }
