@@ -28,18 +28,19 @@ def missing_prices(priced: Collection[str], gpus: Iterable[str]) -> Iterator[str
 
 def _duration(found: Training | None) -> Measure | None:
     """Return the hours of a training with their interval; exports have seconds."""
-    return _measure(found.duration_s, f"{_in_digits(found.duration_s.times(1 / HOUR_S))} h") if found else None
+    return _measure(found.duration_s, f"{in_digits(found.duration_s.times(1 / HOUR_S))} h") if found else None
 
 
 def _cost(found: Training | None) -> Measure | None:
-    return _measure(found.cost, _in_digits(found.cost)) if found and found.cost else None
+    return _measure(found.cost, in_digits(found.cost)) if found and found.cost else None
 
 
 def _measure(amount: Expected, text: str) -> Measure:
     return Measure(amount.point, low=amount.low, high=amount.high, text=text)
 
 
-def _in_digits(amount: Expected) -> str:
+def in_digits(amount: Expected) -> str:
+    """Return an amount with its interval: `49.0 (40.7–71.3)`."""
     point = units.with_digits(amount.point)
     if amount.low is None or amount.high is None:
         return point

@@ -107,6 +107,11 @@ def test_the_whole_training_has_hours_and_a_cost(trials: list[dict[str, Any]], a
     assert cost == pytest.approx(0.4 * hours, rel=0.01)
     ends = (asked["step"][end] / asked["step"]["point_s"] for end in ("low_s", "high_s"))
     assert [low / cost, high / cost] == pytest.approx(list(ends), rel=0.02)
+    said = re.search(r"1\.00 B tokens take .* on rtx-4090: rtx-4090 costs least, ([\d.]+) ", answer[0].out)
+    assert said is not None
+    fitting = [each for each in trials if each["gpu"] == "rtx-4090" and each["fits"]]
+    costs = [0.4 * 1e9 / each["tokens"] * each["step"]["point_s"] / 3600 for each in fitting]
+    assert any(float(said[1]) == pytest.approx(each, rel=0.01) for each in costs)
 
 
 def test_a_gpu_of_which_only_the_memory_is_known_has_no_times(trials: list[dict[str, Any]]) -> None:

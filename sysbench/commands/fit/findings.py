@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sysbench import units
 from sysbench.commands.fit.record import FitCellRecord, FitRecord, Trial
 from sysbench.commands.fit.suggestions import Suggestions, nearest_miss, suggestions, words
-from sysbench.render.findings import Statement
+from sysbench.log.training import Training
+from sysbench.render.findings import Statement, join_words
+from sysbench.render.training_columns import in_digits
 from sysbench.spec import hardware
 
 
@@ -21,10 +23,29 @@ def of_run(record: FitRecord) -> Iterator[Statement]:
         for gpu in cell.gpus:
             first = next((each for each in found if each.gpu == gpu), None)
             yield Statement(" ".join(_answer(cell, gpu, first)), (cell,))
+        if cell.training_tokens and (training := _whole_training(cell, found, cell.training_tokens)):
+            yield Statement(training, (cell,))
         if record.status != "complete" and cell.trials:
             yield Statement("the search did not end: better changes may exist.", (cell,))
         if cell.extents:
             yield Statement(_smallest_gpu(cell), (cell,))
+
+
+def _whole_training(cell: FitCellRecord, found: Sequence[Suggestions], tokens: int) -> str | None:
+    """Return what the whole training takes and costs on each GPU, with the changes that its answer names."""
+    trained: dict[str, Training] = {}
+    for gpu in cell.gpus:
+        first = next((each for each in found if each.gpu == gpu), None)
+        trial = first.best if first is not None else cell.asked(gpu)
+        if trial.fits and (training := cell.training(trial, tokens)) is not None:
+            trained[gpu] = training
+    costs = {gpu: training.cost for gpu, training in trained.items() if training.cost is not None}
+    if not trained:
+        return None
+    takes = [f"{units.duration(training.duration_s.point)} on {gpu}" for gpu, training in trained.items()]
+    cheapest = min(costs, key=lambda gpu: costs[gpu].point, default=None)
+    cost = f": {cheapest} costs least, {in_digits(costs[cheapest])}" if cheapest is not None else ""
+    return f"{units.count(tokens)} tokens take {join_words(takes)}{cost}."
 
 
 def _smallest_gpu(cell: FitCellRecord) -> str:
