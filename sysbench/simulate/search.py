@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
+from sysbench.simulate.recording import Recording
 from sysbench.spec.model import ModelCell
 from sysbench.spec.protocols import Protocol, SearchAxis
 from sysbench.spec.ranks import layout_problem
@@ -152,12 +154,23 @@ def find_fewest_ranks(
 def _are_more_ranks_useless(tried: dict[int, SimulatedMemory], margin_bytes: int) -> bool:
     """Return whether not even infinitely many ranks would leave this margin.
 
-    What each rank needs is the highest of several phases, each with a part that is divided among the ranks: a convex
-    function of 1 / ranks. So all further doublings together save at most as much as the last one saved. A single rank
-    is not sharded, so what two ranks save says nothing about four.
+    What each rank's tensors need is the highest of several phases, each with a part that is divided among the ranks: a
+    convex function of 1 / ranks. So all further doublings together save at most as much as the last one saved. The
+    allocator's cache follows no such rule, and is released before memory runs out. A single rank is not sharded, so
+    what two ranks save says nothing about four.
     """
-    sharded = [each.verdict.margin_bytes for ranks, each in tried.items() if ranks > 1]
+    sharded = [
+        each.gpu.memory_bytes - each.gpu.outside_bytes - _tensors_bytes(each.recording)
+        for ranks, each in tried.items()
+        if ranks > 1
+    ]
     if len(sharded) < 2:
         return False
     saved_bytes = max(0, sharded[-1] - sharded[-2])
     return sharded[-1] + saved_bytes + ROUNDING_BYTES < margin_bytes
+
+
+def _tensors_bytes(recording: Recording) -> int:
+    """Return the most bytes that are requested from the allocator at once."""
+    sizes = [allocation.size_bytes for allocation in recording.allocations]
+    return max(accumulate(sizes[event] if event >= 0 else -sizes[~event] for event in recording.events), default=0)

@@ -252,7 +252,7 @@ def test_a_record_of_profiled_ranks_and_its_report_show_all_ranks(profiled: tupl
         (("time", "--ranks", "16", "--simulate", "h100"), "name the network between nodes: --interconnect ib-400"),
         (
             ("time", "--ranks", "2", "--simulate", "h100", "--compile"),
-            "cannot be predicted, only measured: drop --compile",
+            "cannot be predicted, only measured: drop --execution or --simulate",
         ),
         (("time", "--interconnect", "ib-400"), "--interconnect needs --simulate GPU"),
         (("time", "--ranks", "16", "--simulate", "h100", "--interconnect", "ib"), "--interconnect ib is not allowed"),

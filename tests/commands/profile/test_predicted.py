@@ -110,9 +110,9 @@ def test_profile_shows_the_step_and_the_limit_that_time_predicts(tmp_path: Path)
     timed_s = float(step["step_s"])
     assert float(summary["phased_step_s"]) == pytest.approx(timed_s, rel=1e-9)
     assert float(summary["step_s"]) < timed_s
-    name, share, _ = step["limit"].split()
+    name, share = step["limit"].split()
     assert limits[0]["limit"] == name
-    assert f"{float(limits[0]['of_step_share']) * 100:.0f}" == share
+    assert f"{float(limits[0]['of_step_share']) * 100:.0f}%" == share
     assert float(limits[0]["time_s"]) / timed_s == pytest.approx(float(limits[0]["of_step_share"]))
 
 
