@@ -133,7 +133,9 @@ def _name(cell: MemoryCellRecord) -> str:
 
 
 def _not_fitting(run: api.Run) -> Iterator[MemoryCellRecord]:
-    return (cell for cell in run.cells if cell.outcome == "oom" or (cell.verdict and not cell.verdict.fits))
+    from sysbench.commands.memory.findings import does_not_fit
+
+    return filter(does_not_fit, run.cells)
 
 
 def _shortage(cell: MemoryCellRecord) -> str:

@@ -33,6 +33,12 @@ MARGIN_UNCERTAINTY_SHARE = 0.02
 """A margin below this share of the GPU's memory is uncertain: CUDA contexts take 300 to 600 MiB, and simulated peaks
 are within 1% of recorded snapshots."""
 
+
+def margin_uncertainty_bytes(memory_bytes: int) -> int:
+    """Return the uncertainty of a simulated margin on a GPU with this memory."""
+    return round(MARGIN_UNCERTAINTY_SHARE * memory_bytes)
+
+
 LAUNCH_BOUND_SHARE = 0.05
 """A phase is launch-bound if, after the last launch, the device works for less than this share of the phase. A full
 launch queue (1,024 entries in CUDA) takes far longer to drain.
@@ -260,7 +266,7 @@ def memory_pressure(alloc_retries: int, margin_bytes: int | None, simulated_byte
         )
     if simulated_bytes is None or margin_bytes is None:
         return
-    uncertainty_bytes = MARGIN_UNCERTAINTY_SHARE * simulated_bytes
+    uncertainty_bytes = margin_uncertainty_bytes(simulated_bytes)
     if margin_bytes < uncertainty_bytes:
         yield Caution(
             code="narrow-margin",

@@ -204,6 +204,12 @@ class Recording:
         """Return the spans of the measured step, which is the last one."""
         return tuple(span for span in self.spans if span.step == self.spans[-1].step)
 
+    def live_bytes(self, sizes: Sequence[int] | None = None) -> Iterator[int]:
+        """Yield the bytes that are allocated after each event, with these block sizes, or else those requested."""
+        if sizes is None:
+            sizes = [allocation.size_bytes for allocation in self.allocations]
+        yield from accumulate(sizes[event] if event >= 0 else -sizes[~event] for event in self.events)
+
     def live_at(self, position: int) -> list[int]:
         """Return the numbers of the allocations that are live just before event `position`."""
         live: dict[int, None] = {}

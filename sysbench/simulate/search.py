@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from itertools import accumulate
 
-from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
+from sysbench.log.cautions import margin_uncertainty_bytes
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
-from sysbench.simulate.recording import Recording
 from sysbench.spec.model import ModelCell
 from sysbench.spec.protocols import Protocol, SearchAxis
 from sysbench.spec.ranks import layout_problem
@@ -76,17 +74,13 @@ def find_largest(
         else:
             fails = value
     fits = yield from _narrow(tried, fits, fails, 0, simulate_value)
-    uncertain_bytes = _uncertain_bytes(gpu)
+    uncertain_bytes = margin_uncertainty_bytes(gpu.memory_bytes)
     safe = max((value for value, each in tried.items() if _leaves(each, uncertain_bytes)), default=0)
     if safe < fits:
         unsafe = min(value for value in tried if value > safe)
         safe = yield from _narrow(tried, safe, unsafe, uncertain_bytes, simulate_value)
     result = simulate(cell.model_copy(update={axis: fits}), protocol, gpu, settings) if fits else None
     return Largest(fits, safe, result, tried.get(fits + 1))
-
-
-def _uncertain_bytes(gpu: Gpu) -> int:
-    return round(MARGIN_UNCERTAINTY_SHARE * gpu.memory_bytes)
 
 
 def _leaves(simulated: SimulatedMemory, margin_bytes: int) -> bool:
@@ -110,8 +104,7 @@ def _narrow(
         if interpolate and low:
             # Interpolate the value at which the margin would reach `margin_bytes`.
             left_bytes, missing_bytes = (tried[end].verdict.margin_bytes - margin_bytes for end in (low, high))
-            share = left_bytes / max(1, left_bytes - missing_bytes)
-            value = min(high - 1, max(low + 1, low + int(share * (high - low))))
+            value = interpolated(low, high, left_bytes, missing_bytes)
         interpolate = not interpolate
         yield value, simulate_value(value)
         if _leaves(tried[value], margin_bytes):
@@ -119,6 +112,15 @@ def _narrow(
         else:
             high = value
     return low
+
+
+def interpolated(low: int, high: int, left_bytes: int, missing_bytes: int) -> int:
+    """Return the value between two others at which no memory would be left, if what is left were linear between them.
+
+    `left_bytes` are left with `low`; with `high`, `missing_bytes`, a negative number.
+    """
+    share = left_bytes / max(1, left_bytes - missing_bytes)
+    return min(high - 1, max(low + 1, low + int(share * (high - low))))
 
 
 def find_fewest_ranks(
@@ -132,7 +134,7 @@ def find_fewest_ranks(
     """
     single_rank = {"strategy": "fsdp2" if cell.param_dtype is not None else None, "reshard": None, "no_sync": None}
     tried: dict[int, SimulatedMemory] = {}
-    value, is_useless = 0, False
+    value, is_useless, uncertain_bytes = 0, False, margin_uncertainty_bytes(gpu.memory_bytes)
     for ranks in (1 << power for power in range(MAX_RANKS.bit_length())):
         sharded = cell.model_copy(update={"ranks": ranks, **(single_rank if ranks == 1 else {})})
         if layout_problem(sharded) is not None:
@@ -140,12 +142,12 @@ def find_fewest_ranks(
         tried[ranks] = simulate(sharded, protocol, gpu, settings, origins=False)
         yield ranks, tried[ranks]
         value = value or (ranks if tried[ranks].verdict.fits else 0)
-        if _leaves(tried[ranks], _uncertain_bytes(gpu)):
+        if _leaves(tried[ranks], uncertain_bytes):
             break
-        is_useless = _are_more_ranks_useless(tried, _uncertain_bytes(gpu) if value else 0)
+        is_useless = _are_more_ranks_useless(tried, uncertain_bytes if value else 0)
         if is_useless:
             break
-    safe = next((ranks for ranks, each in tried.items() if _leaves(each, _uncertain_bytes(gpu))), 0)
+    safe = next((ranks for ranks, each in tried.items() if _leaves(each, uncertain_bytes)), 0)
     result = simulate(tried[value].recording.cell, protocol, gpu, settings) if value else None
     beyond = max((ranks for ranks, each in tried.items() if not each.verdict.fits), default=None)
     return Largest(value, safe, result, tried[beyond] if beyond else None, more_is_useless=is_useless and not value)
@@ -160,7 +162,7 @@ def _are_more_ranks_useless(tried: dict[int, SimulatedMemory], margin_bytes: int
     what two ranks save says nothing about four.
     """
     sharded = [
-        each.gpu.memory_bytes - each.gpu.outside_bytes - _tensors_bytes(each.recording)
+        each.gpu.memory_bytes - each.gpu.outside_bytes - max(each.recording.live_bytes(), default=0)
         for ranks, each in tried.items()
         if ranks > 1
     ]
@@ -168,9 +170,3 @@ def _are_more_ranks_useless(tried: dict[int, SimulatedMemory], margin_bytes: int
         return False
     saved_bytes = max(0, sharded[-1] - sharded[-2])
     return sharded[-1] + saved_bytes + ROUNDING_BYTES < margin_bytes
-
-
-def _tensors_bytes(recording: Recording) -> int:
-    """Return the most bytes that are requested from the allocator at once."""
-    sizes = [allocation.size_bytes for allocation in recording.allocations]
-    return max(accumulate(sizes[event] if event >= 0 else -sizes[~event] for event in recording.events), default=0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import NamedTuple
 
 from sysbench.commands.fit.record import Trial
 from sysbench.commands.fit.spec import FitCell
@@ -29,12 +30,20 @@ _LAYERS_OF_CONFIG = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 """Names of the number of layers in a Hugging Face config."""
 
 
-def depths_of(question: FitCell) -> tuple[int, int] | None:
-    """Return the two numbers of layers to simulate; None if the whole step is as cheap, or has a fixed depth."""
+class Depths(NamedTuple):
+    """Numbers of layers: of the two models that are simulated, and of the one that is estimated from them."""
+
+    small: int
+    large: int
+    whole: int
+
+
+def depths_of(question: FitCell) -> Depths | None:
+    """Return the numbers of layers; None if the whole step is as cheap to simulate, or has a fixed depth."""
     period = max(1, blocks_between_checkpoints(question.checkpoint) // DEPTHS[0])
-    first, second = (period * each for each in DEPTHS)
-    layers = layers_of(question)
-    return (first, second) if layers is not None and first + second <= layers // 2 else None
+    small, large = (period * each for each in DEPTHS)
+    whole = layers_of(question)
+    return Depths(small, large, whole) if whole is not None and small + large <= whole // 2 else None
 
 
 def layers_of(question: FitCell) -> int | None:
@@ -64,9 +73,9 @@ def _layers_in_config(question: FitCell) -> dict[str, int]:
     return dict(found[:1])
 
 
-def extrapolated(small: Trial, large: Trial, depths: tuple[int, int], layers: int) -> Trial:
-    """Return the trial of a model with this many layers, on the lines through the trials of two smaller ones."""
-    distance = (layers - depths[0]) / (depths[1] - depths[0])
+def extrapolated(small: Trial, large: Trial, depths: Depths) -> Trial:
+    """Return the trial of the whole model, on the lines through the trials of the two smaller ones."""
+    distance = (depths.whole - depths.small) / (depths.large - depths.small)
 
     def line(value: Callable[[Trial], float]) -> float:
         return value(small) + distance * (value(large) - value(small))

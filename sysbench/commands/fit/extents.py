@@ -15,7 +15,7 @@ from sysbench.commands.fit.record import ExtentFound
 from sysbench.commands.fit.spec import CTX_UNIT, FitCell
 from sysbench.errors import UnavailableError
 from sysbench.lab.workload.imports import UserCodeError
-from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
+from sysbench.log.cautions import margin_uncertainty_bytes
 from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.cuda.workspaces import Workspaces
@@ -23,7 +23,7 @@ from sysbench.simulate.family import DEGREES, RecordingFamily
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Recording
 from sysbench.simulate.replay import ReplayCache, Verdict
-from sysbench.simulate.search import MAX_VALUE
+from sysbench.simulate.search import MAX_VALUE, interpolated
 from sysbench.spec import hardware
 from sysbench.spec.protocols import SearchAxis
 
@@ -52,7 +52,7 @@ def run(cell: FitCell) -> Iterator[ExtentFound]:
             extent = extents.setdefault(kernels, Extent(cell, axis, slug))
             gpu = card(cell, slug)
             largest = extent.largest(gpu)
-            safe = extent.largest(gpu, spare_bytes=uncertainty_bytes(gpu)) if largest else 0
+            safe = extent.largest(gpu, spare_bytes=margin_uncertainty_bytes(gpu.memory_bytes)) if largest else 0
             yield _event(cell, slug, axis, largest, safe, extent.refusal if largest == extent.largest_traced else None)
         if len(refusals) == len(cell.on):
             raise refusals[0]
@@ -61,12 +61,7 @@ def run(cell: FitCell) -> Iterator[ExtentFound]:
 def card(cell: FitCell, slug: str) -> Gpu:
     """Return the GPU with the memory that the question allows."""
     gpu = Gpu.of(hardware.by_name(slug)).with_nccl_memory(cell.strategy, cell.ranks)
-    return replace(gpu, memory_bytes=min(gpu.memory_bytes, cell.budget or gpu.memory_bytes))
-
-
-def uncertainty_bytes(gpu: Gpu) -> int:
-    """Return the uncertainty of a simulated margin."""
-    return round(MARGIN_UNCERTAINTY_SHARE * gpu.memory_bytes)
+    return replace(gpu, memory_bytes=cell.allowed_bytes(gpu.memory_bytes))
 
 
 def _event(cell: FitCell, slug: str, axis: SearchAxis, largest: int, safe: int, refusal: str | None) -> ExtentFound:
@@ -163,8 +158,7 @@ def _between(fits: int, fails: int, left_bytes: Mapping[int, int | None]) -> int
     left, missing = left_bytes.get(fits), left_bytes[fails]
     if left is None or missing is None or len(left_bytes) % 2:
         return middle
-    share = left / max(1, left - missing)
-    return min(fails - 1, max(fits + 1, fits + int(share * (fails - fits))))
+    return interpolated(fits, fails, left, missing)
 
 
 def _beyond(verdict: Verdict, spare_bytes: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from sysbench import units
 from sysbench.commands.fit.record import FitCellRecord, FitRecord, Trial
@@ -19,11 +19,10 @@ def verdict(trial: Trial) -> str:
 
 def of_run(record: FitRecord) -> Iterator[Statement]:
     for cell in record.cells:
-        found = list(suggestions(cell))
+        firsts = {part.gpu: part for part in reversed(list(suggestions(cell)))}
         for gpu in cell.gpus:
-            first = next((each for each in found if each.gpu == gpu), None)
-            yield Statement(" ".join(_answer(cell, gpu, first)), (cell,))
-        if cell.training_tokens and (training := _whole_training(cell, found, cell.training_tokens)):
+            yield Statement(" ".join(_answer(cell, gpu, firsts.get(gpu))), (cell,))
+        if cell.training_tokens and (training := _whole_training(cell, firsts, cell.training_tokens)):
             yield Statement(training, (cell,))
         if record.status != "complete" and cell.trials:
             yield Statement("the search did not end: better changes may exist.", (cell,))
@@ -31,12 +30,11 @@ def of_run(record: FitRecord) -> Iterator[Statement]:
             yield Statement(_smallest_gpu(cell), (cell,))
 
 
-def _whole_training(cell: FitCellRecord, found: Sequence[Suggestions], tokens: int) -> str | None:
+def _whole_training(cell: FitCellRecord, firsts: Mapping[str, Suggestions], tokens: int) -> str | None:
     """Return what the whole training takes and costs on each GPU, with the changes that its answer names."""
     trained: dict[str, Training] = {}
     for gpu in cell.gpus:
-        first = next((each for each in found if each.gpu == gpu), None)
-        trial = first.best if first is not None else cell.asked(gpu)
+        trial = firsts[gpu].best if gpu in firsts else cell.asked(gpu)
         if trial.fits and (training := cell.training(trial, tokens)) is not None:
             trained[gpu] = training
     costs = {gpu: training.cost for gpu, training in trained.items() if training.cost is not None}

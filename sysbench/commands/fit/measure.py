@@ -11,7 +11,7 @@ from typing import Any
 
 from sysbench.commands.fit import extents, survey, verify
 from sysbench.commands.fit.changes import Change, Combination, changed, changes_of
-from sysbench.commands.fit.estimates import MEMORY_ERROR_SHARE, depths_of, extrapolated, layers_of, with_layers
+from sysbench.commands.fit.estimates import MEMORY_ERROR_SHARE, Depths, depths_of, extrapolated, with_layers
 from sysbench.commands.fit.record import Cause, CombinationEstimated, CombinationTried, PeakExplained, Trial
 from sysbench.commands.fit.search import Outcome, Search
 from sysbench.commands.fit.spec import FitCell
@@ -19,7 +19,7 @@ from sysbench.commands.fit.suggestions import worth_showing
 from sysbench.commands.fit.survey import REFERENCE
 from sysbench.errors import UnavailableError
 from sysbench.lab.compilation import stage_entered
-from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
+from sysbench.log.cautions import margin_uncertainty_bytes
 from sysbench.log.events import DeviceInfo, Event
 from sysbench.log.predictions import PredictedTime
 from sysbench.predict.simulated_step import UNLIMITED_BYTES, SimulatedStep
@@ -55,9 +55,7 @@ def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iter
 def _trial(cell: FitCell, changes: Mapping[str, Any], gpu: str) -> Trial | None:
     """Simulate the whole step with changes on a GPU; None if that is not possible."""
     combination = (Change("all", tuple(changes.items())),) if changes else ()
-    simulations = Simulations(cell)
-    simulations.outcome(combination, gpu)
-    return simulations.trials.get((combination, gpu))
+    return Simulations(cell).simulate(combination, gpu)
 
 
 def _answer(cell: FitCell) -> Iterator[Event]:
@@ -87,16 +85,16 @@ class Simulations:
     """The simulated and estimated combinations of a question, by combination and GPU.
 
     question  the question
-    depths    numbers of layers of the two models to estimate from; None to simulate every combination whole
+    depths    numbers of layers of the models to estimate from; None to simulate every combination whole
     trials    what was simulated whole; None if that is not possible
     """
 
-    def __init__(self, question: FitCell, depths: tuple[int, int] | None = None) -> None:
+    def __init__(self, question: FitCell, depths: Depths | None = None) -> None:
         self.question = question
         self._depths = depths
-        self._smaller = [Simulations(with_layers(question, each)) for each in depths or ()]
+        self._smaller = [Simulations(with_layers(question, each)) for each in depths[:2]] if depths else []
         self._estimates: dict[tuple[Combination, str], Trial] = {}
-        self._events: list[Event] = []
+        self._new: list[tuple[Combination, str]] = []
         self.trials: dict[tuple[Combination, str], Trial | None] = {}
 
     def outcome(self, combination: Combination, gpu: str) -> Outcome | None:
@@ -125,8 +123,7 @@ class Simulations:
                 if not combination:
                     raise
         self.trials[combination, gpu] = trial
-        if trial is not None:
-            self._events.append(CombinationTried(at_s=time.time(), cell=self.question.key, **trial.model_dump()))
+        self._new.append((combination, gpu))
         return trial
 
     def promising(self) -> Iterator[tuple[Combination, str]]:
@@ -139,36 +136,36 @@ class Simulations:
         yield from sorted(found, key=lambda key: [combination for combination, _ in found].index(key[0]))
 
     def take_events(self) -> Iterator[Event]:
-        """Yield what has happened since the last call."""
-        events, self._events = self._events, []
-        yield from events
+        """Yield the combinations that were simulated or estimated since the last call."""
+        new, self._new = self._new, []
+        for key in new:
+            if (trial := self.trials.get(key)) is not None:
+                yield CombinationTried(at_s=time.time(), cell=self.question.key, **trial.model_dump())
+            elif (estimate := self._estimates.get(key)) is not None:
+                yield CombinationEstimated(
+                    at_s=time.time(), cell=self.question.key, gpu=estimate.gpu, changes=estimate.changes
+                )
 
     def _to_show(self, gpu: str) -> list[Trial]:
         simulated = [trial for (_, where), trial in self.trials.items() if where == gpu and trial is not None]
         estimated = [trial for key, trial in self._estimates.items() if key[1] == gpu and key not in self.trials]
         trials = [*simulated, *estimated]
-        shown = [
-            trial
-            for relearns in (False, True)
-            for trial in worth_showing(trials, relearns=relearns, faster=self.question.faster)
-        ]
+        parts = worth_showing(trials, [gpu], faster=self.question.faster)
+        shown = [trial for _, _, part in parts for trial in part]
         return shown or [max(trials, key=lambda trial: trial.margin_bytes)]
 
     def _estimate(self, combination: Combination, gpu: str) -> None:
         """Estimate a combination from the model with few layers; simulate it where that is not possible."""
-        layers = layers_of(self.question)
         small, large = (each.simulate(combination, gpu) for each in self._smaller)
-        if small is None or large is None or layers is None or self._depths is None:
+        if self._depths is None or small is None or large is None:
             self.simulate(combination, gpu)
             return
-        self._estimates[combination, gpu] = extrapolated(small, large, self._depths, layers)
-        self._events.append(
-            CombinationEstimated(at_s=time.time(), cell=self.question.key, gpu=gpu, changes=small.changes)
-        )
+        self._estimates[combination, gpu] = extrapolated(small, large, self._depths)
+        self._new.append((combination, gpu))
 
     def _simulate(self, step: ModelCell, combination: Combination, gpu: str) -> Trial:
-        card, budget = hardware.by_name(gpu), self.question.budget
-        gpu_bytes = min(card.memory_bytes, budget or card.memory_bytes)
+        card = hardware.by_name(gpu)
+        gpu_bytes = self.question.allowed_bytes(card.memory_bytes)
         is_asked = not combination  # its trace has modules already, for the explanation
         simulated = SimulatedStep(step, gpu, with_modules=is_asked, memory_bytes=gpu_bytes)
         _, verdict = simulated.memory
@@ -199,7 +196,7 @@ class Simulations:
             else None,
             relative_s=estimate.point_s,
             tokens=step.tokens * step.batches,
-            uncertainty_bytes=round(MARGIN_UNCERTAINTY_SHARE * gpu_bytes),
+            uncertainty_bytes=margin_uncertainty_bytes(gpu_bytes),
         )
 
 

@@ -82,6 +82,10 @@ class FitCell(ModelCell):
             return f"fit knows no network between nodes; at most {NODE_RANKS}"
         return None
 
+    def allowed_bytes(self, memory_bytes: int) -> int:
+        """Return how much of a GPU's memory the step may use."""
+        return min(memory_bytes, self.budget or memory_bytes)
+
     @property
     def step(self) -> ModelCell:
         fields = {name: getattr(self, name) for name in GridCell.model_fields}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -51,13 +51,21 @@ class Suggestions:
 
 def suggestions(cell: FitCellRecord) -> Iterator[Suggestions]:
     """Yield the suggestions for each GPU: first those that leave unchanged what the model learns."""
-    for relearns, gpu in itertools.product((False, True), cell.gpus):
-        trials = [trial for trial in cell.trials if trial.gpu == gpu]
-        if shown := worth_showing(trials, relearns=relearns, faster=cell.cell.faster):
-            yield Suggestions(cell, gpu, relearns, tuple(shown))
+    for relearns, gpu, shown in worth_showing(cell.trials, cell.gpus, faster=cell.cell.faster):
+        yield Suggestions(cell, gpu, relearns, tuple(shown))
 
 
-def worth_showing(trials: Sequence[Trial], *, relearns: bool, faster: bool) -> list[Trial]:
+def worth_showing(
+    trials: Sequence[Trial], gpus: Iterable[str], *, faster: bool
+) -> Iterator[tuple[bool, str, list[Trial]]]:
+    """Yield (whether it changes what is learned, GPU, the trials to show), without empty lists."""
+    for relearns, gpu in itertools.product((False, True), gpus):
+        on_gpu = [trial for trial in trials if trial.gpu == gpu]
+        if on_gpu and (shown := _unbeaten(on_gpu, relearns=relearns, faster=faster)):
+            yield relearns, gpu, shown
+
+
+def _unbeaten(trials: Sequence[Trial], *, relearns: bool, faster: bool) -> list[Trial]:
     """Return those of a GPU's trials that no other one beats, the fastest first; with or without changes of learning.
 
     Where the step fits as asked, only `faster` ones are worth it.
@@ -79,11 +87,7 @@ def worth_showing(trials: Sequence[Trial], *, relearns: bool, faster: bool) -> l
 
 def best_trial(trials: Sequence[Trial], gpu: str, *, faster: bool) -> Trial | None:
     """Return the best of the first suggestions for a GPU; None if there are no suggestions."""
-    on_gpu = [trial for trial in trials if trial.gpu == gpu]
-    for relearns in (False, True):
-        if on_gpu and (shown := worth_showing(on_gpu, relearns=relearns, faster=faster)):
-            return _safest(shown)
-    return None
+    return next((_safest(shown) for _, _, shown in worth_showing(trials, [gpu], faster=faster)), None)
 
 
 def _safest(trials: Sequence[Trial]) -> Trial:

@@ -18,7 +18,6 @@ from sysbench.errors import SysbenchError
 from sysbench.log.events import Event
 from sysbench.predict.simulated_step import UNLIMITED_BYTES, SimulatedStep
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.replay import Replay
 from sysbench.spec import hardware
 
 REFERENCE = "a100-80gb"
@@ -59,11 +58,7 @@ def run(cell: FitCell, trials: Sequence[Trial], simulate: Simulate) -> Iterator[
 
 def explored(cell: FitCell, trials: Sequence[Trial]) -> Iterator[dict[str, Any]]:
     """Yield the changes of every step on a page: each set of changes with each batch and each context."""
-    shown = [
-        trial.changes
-        for relearns, gpu in itertools.product((False, True), cell.on)
-        for trial in worth_showing([each for each in trials if each.gpu == gpu], relearns=relearns, faster=True)
-    ]
+    shown = [trial.changes for _, _, part in worth_showing(trials, cell.on, faster=True) for trial in part]
     single = [dict(change.fields) for change in changes_of(cell) if not (change.relearns or change.replays)]
     sets: list[dict[str, Any]] = [{}]
     for changes in (*shown, *single):
@@ -96,12 +91,12 @@ def memory_over_step(question: FitCell, changes: Mapping[str, Any], gpu: str) ->
     spans = simulated.recording.measured
     occurrences = Counter(span.name for span in spans)
     total = max(1, sum(span.end - span.first for span in spans))
-    allocated = _allocated_bytes(replay)
+    allocated = list(replay.recording.live_bytes(replay.sizes))
     outside_bytes = Gpu.of(card).with_nccl_memory(step.strategy, step.ranks).outside_bytes
     return StepMemory(
         gpu=gpu,
         changes=dict(changes),
-        usable_bytes=min(card.memory_bytes, question.budget or card.memory_bytes) - outside_bytes,
+        usable_bytes=question.allowed_bytes(card.memory_bytes) - outside_bytes,
         phases=[
             PhaseMemory(
                 name=span.name,
@@ -116,13 +111,7 @@ def memory_over_step(question: FitCell, changes: Mapping[str, Any], gpu: str) ->
     )
 
 
-def _allocated_bytes(replay: Replay) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the allocated bytes after every event."""
-    sizes = replay.sizes
-    return np.cumsum([sizes[event] if event >= 0 else -sizes[~event] for event in replay.recording.events])
-
-
-def _highest(values: np.ndarray[Any, np.dtype[np.int64]], buckets: int) -> list[int]:
+def _highest(values: Sequence[int], buckets: int) -> list[int]:
     """Return the highest value of each bucket of successive values."""
     parts = np.array_split(values, max(1, min(buckets, len(values)))) if len(values) else []
     return [int(part.max()) for part in parts]

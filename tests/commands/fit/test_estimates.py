@@ -40,11 +40,11 @@ def test_time_and_memory_of_a_deep_model_lie_on_the_line_through_two_shallow_one
     asked = question(**knobs)
     depths = depths_of(asked)
     assert depths is not None
-    small, large, whole = (Simulations(with_layers(asked, layers)).simulate((), GPU) for layers in (*depths, LAYERS))
+    small, large, whole = (Simulations(with_layers(asked, layers)).simulate((), GPU) for layers in depths)
     assert small is not None
     assert large is not None
     assert whole is not None
-    estimate = extrapolated(small, large, depths, LAYERS)
+    estimate = extrapolated(small, large, depths)
     assert estimate.relative_s == pytest.approx(whole.relative_s, rel=0.01)
     assert estimate.state_bytes == pytest.approx(whole.state_bytes, rel=0.02)
     assert estimate.needed_bytes == pytest.approx(whole.needed_bytes, rel=0.1)
@@ -62,7 +62,8 @@ def test_a_search_with_estimates_shows_what_one_without_them_shows(budget_gib: i
             for event in search_with(simulations)
             if isinstance(event, CombinationTried)
         ]
-        shown.append((worth_showing(tried, relearns=False, faster=False), len(tried)))
+        parts = worth_showing(tried, [GPU], faster=False)
+        shown.append(([trial for relearns, _, part in parts if not relearns for trial in part], len(tried)))
     (without, all_tried), (with_estimates, few) = shown
     assert [trial.changes for trial in with_estimates[:1]] == [trial.changes for trial in without[:1]]
     assert [trial.model_dump() for trial in with_estimates[:1]] == [trial.model_dump() for trial in without[:1]]
@@ -70,8 +71,8 @@ def test_a_search_with_estimates_shows_what_one_without_them_shows(budget_gib: i
 
 
 def test_checkpoints_every_n_layers_are_estimated_from_multiples_of_n() -> None:
-    assert depths_of(question(layers=(48,), checkpoint=("every-4",))) == (4, 8)
-    assert depths_of(question(layers=(48,), checkpoint=("full",))) == (2, 4)
+    assert depths_of(question(layers=(48,), checkpoint=("every-4",))) == (4, 8, 48)
+    assert depths_of(question(layers=(48,), checkpoint=("full",))) == (2, 4, 48)
 
 
 def test_a_model_with_few_layers_is_simulated_whole() -> None:
