@@ -13,7 +13,7 @@ import numpy as np
 
 from sysbench.predict import walk as walking
 from sysbench.predict.kernels import Limit, limit, lower_bound_seconds, seconds
-from sysbench.predict.rates import Draws, GpuRates, HostRates, unexplained
+from sysbench.predict.rates import LINK_RATES, Draws, GpuRates, HostRates, unexplained
 from sysbench.predict.trace import Kernel, Positions, Trace
 from sysbench.spec.hardware import Rate
 
@@ -27,6 +27,9 @@ MAX_UNKNOWN_SHARE = 0.05
 """Maximum share of the device time in operators unknown to the model; above it, the step time is withheld."""
 
 StepLimit = Literal["host"] | Limit
+
+_OVERLAPPED: tuple[Limit, ...] = ("communication", "host link")
+"""What runs beside other kernels, on streams of its own: only the time that it adds to the device's counts."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,8 @@ class StepPrediction:
     """Number of launches of each operator that is unknown to the model."""
     unknown_share: float
     """Share of unknown operators in the step's device time, its FLOPs or its bytes, whichever is largest."""
+    sync_per_step: bool
+    """Whether the host waits for the device only at the end of the step."""
     kernel_s: tuple[float, ...]
     """Seconds of each kernel in `trace.kernels`."""
     draws_s: tuple[float, ...]
@@ -141,6 +146,10 @@ class StepPrediction:
         """Return the reason why the step time is withheld; None if it is not withheld."""
         if self.trace.untimed:
             return f"{self.trace.untimed} has no predicted time"
+        if self.trace.has_copies and not set(LINK_RATES) <= set(self.gpu.rates):
+            return "the rate of the link between GPU and host is unknown: give it with --host-link 25GB/s"
+        if self.trace.has_copies and self.sync_per_step:
+            return "without a wait after each phase, updates on the host overlap with backward: use --sync phase"
         if self.unknown_share <= MAX_UNKNOWN_SHARE:
             return None
         names = ", ".join(sorted(self.unknown))
@@ -154,8 +163,12 @@ class StepPrediction:
     @property
     def constants(self) -> tuple[Constant, ...]:
         """Return the constants that the prediction uses."""
+        unused = () if self.trace.has_copies else (*LINK_RATES, "update")
         return tuple(
-            Constant(name, rate) for rates in (self.gpu.rates, self.host.rates) for name, rate in rates.items()
+            Constant(name, rate)
+            for rates in (self.gpu.rates, self.host.rates)
+            for name, rate in rates.items()
+            if name not in unused
         )
 
     @cached_property
@@ -203,10 +216,12 @@ def predict(
     for name, counts in trace.counts.items():
         walked = _walk_separately(issued[name], partial(walk, unique_s=unique_s))
         seconds_by_limit = _seconds_by_limit(unique_s[:, 0], counts, limits)
-        if communication_s := seconds_by_limit.get("communication", 0.0):
-            compute_s = np.where([[each == "communication"] for each in limits], 0.0, unique_s)
-            without_communication = _walk_separately(issued[name], partial(walk, unique_s=compute_s))
-            seconds_by_limit["communication"] = max(0.0, float(walked.device_s[0] - without_communication.device_s[0]))
+        communication_s = seconds_by_limit.get("communication", 0.0)
+        for overlapped in _OVERLAPPED:
+            if seconds_by_limit.get(overlapped):
+                rest_s = np.where([[each == overlapped] for each in limits], 0.0, unique_s)
+                without = _walk_separately(issued[name], partial(walk, unique_s=rest_s))
+                seconds_by_limit[overlapped] = max(0.0, float(walked.device_s[0] - without.device_s[0]))
         bound_s = float(bounds @ counts)
         phases.append(
             PhasePrediction(
@@ -240,6 +255,7 @@ def predict(
         lower_bound_s=bound_s,
         unknown=unknown,
         unknown_share=unknown_share,
+        sync_per_step=sync_per_step,
         kernel_s=tuple(unique_s[:, 0].tolist()),
         draws_s=tuple(draws_s.tolist()),
     )
