@@ -28,7 +28,7 @@ MAX_UNKNOWN_SHARE = 0.05
 
 StepLimit = Literal["host"] | Limit
 
-_OVERLAPPED: tuple[Limit, ...] = ("communication", "host link")
+_OVERLAPPED: frozenset[Limit] = frozenset({"communication", "host link"})
 """What runs beside other kernels, on streams of its own: only the time that it adds to the device's counts."""
 
 
@@ -214,14 +214,11 @@ def predict(
     device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
     phases, total_s = list[PhasePrediction](), np.zeros(draws)
     for name, counts in trace.counts.items():
-        walked = _walk_separately(issued[name], partial(walk, unique_s=unique_s))
+        walk_with = partial(_walk_separately, issued[name], walk)
+        walked = walk_with(unique_s)
         seconds_by_limit = _seconds_by_limit(unique_s[:, 0], counts, limits)
         communication_s = seconds_by_limit.get("communication", 0.0)
-        for overlapped in _OVERLAPPED:
-            if seconds_by_limit.get(overlapped):
-                rest_s = np.where([[each == overlapped] for each in limits], 0.0, unique_s)
-                without = _walk_separately(issued[name], partial(walk, unique_s=rest_s))
-                seconds_by_limit[overlapped] = max(0.0, float(walked.device_s[0] - without.device_s[0]))
+        seconds_by_limit |= _added_s(walk_with, walked, unique_s, limits)
         bound_s = float(bounds @ counts)
         phases.append(
             PhasePrediction(
@@ -273,9 +270,9 @@ def _issued(trace: Trace, host: HostRates, draws: int, seed: int) -> Mapping[str
 
 
 def _walk_separately(
-    issued: Sequence[walking.Issued], walk: Callable[[walking.Issued], walking.WalkTotals]
+    issued: Sequence[walking.Issued], walk: Callable[..., walking.WalkTotals], unique_s: Draws
 ) -> walking.WalkTotals:
-    walked = {key: walk(each) for key, each in {id(each): each for each in issued}.items()}
+    walked = {key: walk(each, unique_s) for key, each in {id(each): each for each in issued}.items()}
     columns = zip(*(astuple(walked[id(each)]) for each in issued), strict=True)
     return walking.WalkTotals(*(sum(column[1:], column[0]) for column in columns))
 
@@ -284,6 +281,17 @@ def _seconds_by_limit(unique_s: Draws, counts: Positions, limits: list[Limit]) -
     return {
         name: float(unique_s @ (counts * np.array([each == name for each in limits]))) for name in dict.fromkeys(limits)
     }
+
+
+def _added_s(
+    walk_with: Callable[[Draws], walking.WalkTotals], walked: walking.WalkTotals, unique_s: Draws, limits: list[Limit]
+) -> dict[Limit, float]:
+    """Return the seconds that work on streams of its own adds to the device's time."""
+    added_s: dict[Limit, float] = {}
+    for name in _OVERLAPPED & set(limits):
+        without = walk_with(np.where([[each == name] for each in limits], 0.0, unique_s))
+        added_s[name] = max(0.0, float(walked.device_s[0] - without.device_s[0]))
+    return added_s
 
 
 def _bottleneck(host_s: float, device_s: float, total_s: float, seconds_by_limit: Mapping[Limit, float]) -> Bottleneck:
