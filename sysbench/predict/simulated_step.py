@@ -25,7 +25,7 @@ from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import refuse_unsupported, trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.cuda.workspaces import Workspaces
-from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.gpu import Gpu, refuse_fp8
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.replay import Replay, ReplayCache, Verdict
 from sysbench.spec import hardware
@@ -130,6 +130,7 @@ class SimulatedStep:
         changed = {"device": "cuda", "allocator": "default"}
         step = ModelCell(**{name: getattr(self.cell, name) for name in ModelCell.model_fields} | changed)
         refuse_unsupported(step, self._gpu)
+        refuse_fp8(step.precision, self._gpu)
         return step, _unlimited_gpu(step, self._gpu), self.with_modules
 
     @property
