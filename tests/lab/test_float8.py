@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.spec.hardware import by_name
 from sysbench.spec.knobs import FP8
 from sysbench.spec.model import ModelCell
+from tests.cli.running import answered
 from tests.lab.two_ranks import result_of
 
 pytest.importorskip("torchao")
@@ -103,3 +105,13 @@ def test_a_gpu_without_fp8_is_refused() -> None:
     with pytest.raises(UnavailableError, match=r"needs a GPU of compute capability 8\.9 or newer; .*A100"):
         _ = SimulatedStep(cell("fp8", device="cpu"), "a100-80gb").kernels
     assert SimulatedStep(cell("fp8", device="cpu"), "l4").kernels
+
+
+def test_a_cpu_emulates_and_says_so(tmp_path: Path) -> None:
+    words = ("--d-model=64", "--d-ff=128", "--layers=1", "--heads=2", "--vocab=100", "--ctx=16", "--precision=fp8")
+    for command in ("time", "memory"):
+        ran = answered(command, *words, "--mode=forward-backward", "--device=cpu", "--no-live", cwd=tmp_path)
+        assert ran.code == 0, ran.err
+        assert "a CPU has no products in fp8" in " ".join(ran.out.split())
+    simulated = answered("memory", *words, "--mode=train", "--simulate=h100", "--no-live", cwd=tmp_path)
+    assert "no products in fp8" not in simulated.out
