@@ -24,8 +24,6 @@ HOST = HostSection(
     usable_cores=128,
     load_1min=0.4,
     available_bytes=490 * GIB,
-    shm_bytes=256 * GIB,
-    shm_free_bytes=256 * GIB,
 )
 
 CPU = DeviceInfo(name="AMD EPYC 7763 64-Core Processor", type="cpu", memory_bytes=512 * GIB)
@@ -44,7 +42,6 @@ STATE = GpuState(
     compute_capability="9.0",
     total_bytes=80 * GIB,
     free_bytes=79 * GIB,
-    used_bytes=GIB // 2,
     utilisation=0.0,
     sm_clock_hz=1980e6,
     sm_clock_max_hz=1980e6,
@@ -53,8 +50,6 @@ STATE = GpuState(
     power_limit_default_w=700.0,
     temperature_c=33.0,
     throttle_reasons=[],
-    persistence=True,
-    ecc=True,
     mig=False,
     compute_mode="default",
     energy_j=123456.0,
@@ -101,7 +96,6 @@ TOOLS = ToolsSection(
     cxx_compiler=Tool(path="/usr/bin/g++", version="13.3.0", problem=None),
     python_headers="/usr/include/python3.12",
     matplotlib="3.10.0",
-    torchrun="/usr/bin/torchrun",
 )
 
 SOUND = Facts(HOST, NVML, TORCH, TOOLS, AllocatorSection())
@@ -112,16 +106,14 @@ CPU_ALONE = Facts(HOST, NvmlSection(), CPU_TORCH, TOOLS, AllocatorSection())
 POOR = Facts(
     host=HOST.model_copy(
         update={
-            "system": HOST.system.model_copy(update={"memory_bytes": 32 * GIB}) if HOST.system else None,
+            "system": HOST.system.model_copy(update={"memory_bytes": 32 * GIB, "container": True})
+            if HOST.system
+            else None,
             "usable_cores": 8,
             "quota_cores": 4.0,
             "load_1min": 6.2,
-            "container": "docker",
-            "batch_job": "Slurm 4711",
             "limit_bytes": 32 * GIB,
             "available_bytes": 20 * GIB,
-            "shm_bytes": 64 * 2**20,
-            "shm_free_bytes": 64 * 2**20,
             "cpu_governor": "powersave",
             "variables": {"CUDA_LAUNCH_BLOCKING": "1", "CUDA_VISIBLE_DEVICES": "0"},
         }
@@ -134,13 +126,12 @@ POOR = Facts(
                         "free_bytes": 12 * GIB,
                         "power_limit_w": 350.0,
                         "throttle_reasons": ["sw-power-cap", "hw-thermal"],
-                        "ecc": None,
                         "energy_j": None,
                         "processes": [
                             GpuProcess(pid=811, used_bytes=64 * GIB, name="[bold]python[/]\x1b[31m"),
                             GpuProcess(pid=90210, used_bytes=None, name=None),
                         ],
-                        "unknown": {"ecc": "Not Supported", "energy_j": "Not Supported"},
+                        "unknown": {"energy_j": "Not Supported"},
                     }
                 )
             ]

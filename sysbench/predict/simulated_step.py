@@ -65,6 +65,8 @@ class SimulatedStep:
     sync_per_step: bool = False
     interconnect: Interconnect | None = None
     """Network between nodes of several GPUs."""
+    host_link: float | None = None
+    """Bytes per second of a copy between GPU and host, in place of a calibrated rate."""
     memory_bytes: int | None = None
     """Memory that the step may use, in place of that of the GPU."""
 
@@ -98,6 +100,8 @@ class SimulatedStep:
     def prediction(self) -> StepPrediction:
         """Return the prediction of the step's time."""
         rates = replace(GpuRates.of(self._hardware), interconnect=self.interconnect)
+        if self.host_link is not None:
+            rates = rates.with_link(self.host_link)
         return predict(self._traced[0], rates, host_for(self._hardware, self.host), sync_per_step=self.sync_per_step)
 
     @cached_property

@@ -39,6 +39,7 @@ from sysbench.simulate.cuda.kernels import COPIES, MATRIX_PRODUCTS, SCRATCH, Scr
 from sysbench.simulate.cuda.reductions import reductions_on
 from sysbench.simulate.cuda.workspaces import Workspaces
 from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.ordered import ordered_streams
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
 from sysbench.simulate.tensors import (
     DEVICE,
@@ -49,6 +50,7 @@ from sysbench.simulate.tensors import (
 )
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.snapshot import Category
+from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelCell, Phase
 from sysbench.spec.protocols import PROCEDURES, Protocol
 from sysbench.spec.ranks import layout
@@ -281,6 +283,7 @@ def record(
     compiling = cell.attention == "flex" or cell.own is not None or cell.strategy == "tp" or cell.lora > 0
     with (
         _simulated_ranks_of(cell) as mesh,
+        ordered_streams() if cell.offload != NONE else nullcontext(),
         nullcontext() if compiling else without_compiler(),
         using_composites(platform.composites),
         cuda_autocast(platform.autocast),

@@ -22,7 +22,7 @@ LAYERS = 1
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with everything that one profiled cell can leave."""
-    words = (*CELL, "--active=2", "--trace=t.json.gz", "--window=w.json", "--flame=f.svg")
+    words = (*CELL, "--active=2", "--trace=t.json.gz", "--window=w.json", "--flame=f.html")
     ran, out = ran_once(tmp_path_factory, "profile-of-one-cell", "profile", *words, COLUMNS="120")
     assert ran.code == 0, ran.err
     (out / "shown.txt").write_text(ran.out)
@@ -102,7 +102,7 @@ def test_the_window_is_a_slice_that_opens_as_json(profiled: Path) -> None:
 
 
 def test_the_flame_graph_is_written(profiled: Path) -> None:
-    assert "<svg" in (profiled / "f.svg").read_text()[:500]
+    assert "<!doctype html>" in (profiled / "f.html").read_text()[:500].lower()
 
 
 def test_every_cell_of_a_sweep_leaves_a_trace_of_its_own(sweep: tuple[Path, Ran]) -> None:
@@ -229,7 +229,7 @@ def test_a_trace_with_nothing_in_it_is_an_error(tmp_path: Path) -> None:
         (["--top", "-1"], "--top -1 is out of range: it must be 0 or more. Nearest: 0"),
         (["--tables", "kernles"], "--tables kernles is not a table. Did you mean kernels?"),
         (["--window", "w.txt"], "--window w.txt must end in .json or .json.gz"),
-        (["--flame", "f.png"], "--flame f.png must end in .svg or .html"),
+        (["--flame", "f.png"], "--flame f.png must end in .html"),
         (["--trace", "t.sqlite"], "--trace t.sqlite must end in .json or .json.gz with --with torch"),
         (["--trace", "none/t.json"], "cannot write"),
         (["--with", "nsys"], "--with nsys: nsys not found on PATH. To get it, install Nsight Systems"),
@@ -245,8 +245,8 @@ def test_a_trace_with_nothing_in_it_is_an_error(tmp_path: Path) -> None:
             "--window a.json is also the file of --trace: give each its own file",
         ),
         (
-            ["--flame", "a.svg", "--json", "a.svg"],
-            "--flame a.svg is also the file of --json: give each its own file",
+            ["--flame", "a.html", "--json", "a.html"],
+            "--flame a.html is also the file of --json: give each its own file",
         ),
         (["--from", "a.json", "--ctx", "7"], "--from shows a finished run; --ctx would have no effect"),
         (["--from", "a.json", "--trace", "b.json"], "--trace keeps the trace of a run; --from reads an existing one"),

@@ -94,7 +94,7 @@ def test_devices_look_like_this() -> None:
 
 
 def test_all_other_tables_look_like_this(pair: TimeRecord) -> None:
-    assert_golden("others_100", printed(pair, "terminal", "grid", "phases", "memory", width=100))
+    assert_golden("others_100", printed(pair, "terminal", "phases", "memory", width=100))
 
 
 def test_a_terminal_of_twenty_columns_gets_lists(pair: TimeRecord) -> None:

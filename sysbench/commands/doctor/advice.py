@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from sysbench import units
 from sysbench.commands.doctor.capabilities import Facts
 from sysbench.commands.doctor.record import Advice, GpuState, HostSection, TorchSection
-from sysbench.spec.ranks import SMALL_SHM_BYTES
 
 BUSY_SHARE = 0.25
 """Load, as a fraction of the usable cores, above which other processes disturb measurements."""
@@ -23,7 +22,6 @@ def advice(facts: Facts) -> list[Advice]:
         *_variables(facts.host),
         *(each for state in facts.nvml.gpus for each in _gpu(state)),
         *_processor(facts),
-        *_memory(facts.host),
         *_imports(facts.torch),
     ]
 
@@ -120,15 +118,6 @@ def _suggest_fewer_threads(threads: int | None, cores: int, load: float) -> str:
         return ""
     free_cores = max(1, min(threads, cores) - round(load))
     return f", or use --threads {free_cores}: if one thread has to share its core, all others wait for it"
-
-
-def _memory(host: HostSection) -> Iterator[Advice]:
-    if host.shm_bytes is not None and host.shm_bytes < SMALL_SHM_BYTES:
-        yield Advice(
-            message=f"/dev/shm has {units.size(host.shm_bytes)}, which may be too small for data loaders and NCCL "
-            "(sysbench itself does not use it)",
-            remedy="docker run --shm-size 8g, or --ipc host",
-        )
 
 
 def _imports(torch: TorchSection) -> Iterator[Advice]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
@@ -84,10 +83,6 @@ class Examination:
             **{name: Tool(**question.answer()) for name, question in self._tools.items()},
             python_headers=questions.ask("python_headers", children.python_headers),
             matplotlib=questions.ask("matplotlib", partial(installed_version, "matplotlib")),
-            torchrun=shutil.which("torchrun"),
-            sbatch=shutil.which("sbatch"),
-            ray=questions.ask("ray", partial(installed_version, "ray")),
-            submitit=questions.ask("submitit", partial(installed_version, "submitit")),
         )
         return found.model_copy(update={"unknown": questions.unknown})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import psutil
 
 from sysbench.commands.doctor.questions import Questions
 from sysbench.commands.doctor.record import HostSection
-from sysbench.engine.sensors.host import container_kind, host_info
+from sysbench.engine.sensors.host import host_info
 from sysbench.engine.sensors.memory_limits import MemoryLimit, directories, host_available_bytes, memory_limits
 from sysbench.trace.readers.reading import processors
 
@@ -35,13 +34,10 @@ RELEVANT_VARIABLES = (
 )
 """Environment variables that affect measurements, or make them impossible."""
 
-_JOB_VARIABLES = {"SLURM_JOB_ID": "Slurm", "PBS_JOBID": "PBS", "LSB_JOBID": "LSF", "JOB_ID": "Grid Engine"}
-
 
 def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> HostSection:
     """Examine this machine; /proc, /sys and /dev are read under `root`. Never raises."""
     questions = Questions()
-    shm = questions.ask("shm_bytes", lambda: _shared_memory(root))
     found = HostSection(
         system=questions.ask("system", host_info),
         usable_cores=questions.ask("usable_cores", processors),
@@ -51,12 +47,6 @@ def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) 
         available_bytes=questions.ask("available_bytes", lambda: host_available_bytes(_limits(root))),
         limit_bytes=questions.ask(
             "limit_bytes", lambda: min((limit.limit_bytes for limit in _limits(root)), default=None)
-        ),
-        shm_bytes=shm[0] if shm else None,
-        shm_free_bytes=shm[1] if shm else None,
-        container=questions.ask("container", lambda: container_kind(root, environment)),
-        batch_job=next(
-            (f"{name} {environment[key]}" for key, name in _JOB_VARIABLES.items() if environment.get(key)), None
         ),
         variables={name: environment[name] for name in RELEVANT_VARIABLES if name in environment},
     )
@@ -83,14 +73,6 @@ def _governor(root: Path) -> str | None:
 
 def _limits(root: Path) -> tuple[MemoryLimit, ...]:
     return memory_limits(int(psutil.virtual_memory().total), root)
-
-
-def _shared_memory(root: Path) -> tuple[int, int] | None:
-    path = root / "dev/shm"
-    if not path.is_dir():
-        return None
-    usage = shutil.disk_usage(path)
-    return usage.total, usage.free
 
 
 def _text(path: Path) -> str | None:

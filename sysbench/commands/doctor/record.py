@@ -1,7 +1,7 @@
 """The record of `sysbench doctor`: what this machine has, what works on it, and how much overhead sysbench has.
 
 A field is None if its value is unknown (the section's `unknown` has the reason), or if the thing does not exist: no
-limit, no container, no program.
+limit, no program.
 """
 
 from __future__ import annotations
@@ -42,12 +42,6 @@ class HostSection(Section):
     """Memory available to a new process within the limits of cgroups."""
     limit_bytes: int | None = None
     """Limit of cgroups, if it is lower than the machine's memory."""
-    shm_bytes: int | None = None
-    """Size of /dev/shm."""
-    shm_free_bytes: int | None = None
-    container: str | None = None
-    """Kind of container: docker, podman, kubernetes, apptainer, …; `unnamed` if it cannot be identified."""
-    batch_job: str | None = None
     variables: dict[str, str] = Field(default_factory=dict)
     """Environment variables that are set and affect measurements."""
 
@@ -70,7 +64,6 @@ class GpuState(Section):
     compute_capability: str | None = None
     total_bytes: int | None = None
     free_bytes: int | None = None
-    used_bytes: int | None = None
     utilisation: float | None = None
     sm_clock_hz: float | None = None
     sm_clock_max_hz: float | None = None
@@ -79,8 +72,6 @@ class GpuState(Section):
     power_limit_default_w: float | None = None
     temperature_c: float | None = None
     throttle_reasons: list[str] | None = None
-    persistence: bool | None = None
-    ecc: bool | None = None
     mig: bool | None = None
     compute_mode: str | None = None
     """default, exclusive-process or prohibited."""
@@ -149,12 +140,6 @@ class ToolsSection(Section):
     python_headers: str | None = None
     """Directory of Python.h, which compiled launchers include."""
     matplotlib: str | None = None
-    torchrun: str | None = None
-    """Path of torchrun; sysbench starts the ranks of a cell without it."""
-    sbatch: str | None = None
-    """Path of SLURM's sbatch."""
-    ray: str | None = None
-    submitit: str | None = None
 
 
 class AllocatorSection(Section):

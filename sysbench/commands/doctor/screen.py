@@ -58,24 +58,9 @@ def tools(section: ToolsSection, allocator: AllocatorSection) -> RenderableType:
         *_tool("C", section.c_compiler),
         *_tool("C++", section.cxx_compiler),
         ("Python.h", section.python_headers or "not installed"),
-        ("clusters", _clusters(section)),
         ("allocator", _allocator(allocator)),
     ]
     return _facts("tools", [*facts, *_unknown_fields(section)])
-
-
-def _clusters(section: ToolsSection) -> str:
-    version_by_name = {
-        "torchrun": section.torchrun,
-        "SLURM": section.sbatch,
-        "Ray": section.ray,
-        "submitit": section.submitit,
-    }
-    missing_names = [name for name, version in version_by_name.items() if version is None]
-    missing_note = f"no {', '.join(missing_names)}" if missing_names else None
-    return _join(
-        *(f"{name} {version}" for name, version in version_by_name.items() if version is not None), missing_note
-    )
 
 
 def torch(section: TorchSection) -> RenderableType:
@@ -153,15 +138,11 @@ def _memory(host: HostSection) -> Iterator[Fact]:
         total = f" of {units.size(host.system.memory_bytes)}" if host.system and host.system.memory_bytes else ""
         limit_note = " (limit of the cgroup)" if host.limit_bytes is not None else ""
         yield "memory", f"{units.size(host.available_bytes)} free{total}{limit_note}"
-    if host.shm_bytes is not None:
-        yield "/dev/shm", f"{units.size(host.shm_free_bytes)} free of {units.size(host.shm_bytes)}"
 
 
 def _environment(host: HostSection) -> Iterator[Fact]:
-    if host.container:
-        yield "container", "yes, of unknown kind" if host.container == "unnamed" else host.container
-    if host.batch_job:
-        yield "batch job", host.batch_job
+    if host.system and host.system.container:
+        yield "container", "yes"
     if host.variables:
         yield "variables", " ".join(f"{name}={value}" for name, value in host.variables.items())
 
@@ -172,11 +153,10 @@ def _gpu(state: GpuState) -> Iterator[Fact]:
     if state.total_bytes is not None:
         yield "  memory", f"{units.size(state.free_bytes)} free of {units.size(state.total_bytes)}"
     yield "  now", _current_state(state)
-    switches = {"persistence": state.persistence, "ECC": state.ecc, "MIG": state.mig}
-    words = [f"{name} {'on' if value else 'off'}" for name, value in switches.items() if value is not None]
+    mig = None if state.mig is None else f"MIG {'on' if state.mig else 'off'}"
     mode = f"compute mode {state.compute_mode}" if state.compute_mode else None
     counter = "counts energy" if state.energy_j is not None else "does not count energy"
-    yield "  settings", _join(*words, mode, counter)
+    yield "  settings", _join(mig, mode, counter)
     if state.processes:
         yield "  processes", ", ".join(f"{each.name or '?'} ({each.pid})" for each in state.processes)
     for field, reason in state.unknown.items():

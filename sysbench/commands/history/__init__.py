@@ -1,4 +1,4 @@
-"""List earlier runs, show one, or remove old ones."""
+"""List earlier runs, or show one."""
 
 from sysbench.command import Command
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from sysbench.command import runnable, spec_of
-from sysbench.errors import LogError, OutputError
+from sysbench.errors import LogError
 from sysbench.log import manifest, runs, storage
 from sysbench.log.records import CellRecord
 from sysbench.render.remarks import name_cells
@@ -33,9 +32,7 @@ class EarlierRun:
     """The directory of runs; for a single run, its record, or its log if there is no record."""
     files: tuple[Path, ...]
     kind: str
-    """Command of the run: `run` for an experiment, `compare` for an `--ab` comparison; empty for a user's directory of
-    runs, which is never removed.
-    """
+    """Command of the run: `run` for an experiment, `compare` for an `--ab` comparison; empty for other directories."""
     what: str
     """Options that repeat the run on the command line; the call in the user's program; the name of an experiment;
     empty if unreadable.
@@ -44,11 +41,6 @@ class EarlierRun:
     """Seconds since 1970."""
     outcome: str
     """`complete, 11 ok, 1 oom`."""
-
-    @property
-    def removable(self) -> bool:
-        """Whether sysbench created all files of the run, and no other process is writing to them."""
-        return bool(self.kind) and self.kind != "unknown" and not (self.path.is_dir() and _locked(self.path))
 
     @property
     def complete(self) -> bool:
@@ -70,21 +62,6 @@ class EarlierRun:
     @property
     def size_bytes(self) -> int:
         return sum(path.stat().st_size for path in self.files)
-
-    @property
-    def last_active_s(self) -> float:
-        """Start time or last write, whichever is later, so that a run in progress does not count as old."""
-        return max(self.began_s, *(path.stat().st_mtime for path in self.files))
-
-    def remove(self) -> None:
-        try:
-            if self.path.is_dir():
-                shutil.rmtree(self.path)
-            else:
-                for path in self.files:
-                    path.unlink()
-        except OSError as error:
-            raise OutputError(f"cannot remove {self.path}: {storage.reason(error)}") from error
 
 
 def list_runs(directory: Path) -> list[EarlierRun]:

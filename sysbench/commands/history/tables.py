@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from sysbench import units
 from sysbench.commands.history.earlier_runs import EarlierRun, cells_by_outcome
@@ -20,12 +21,14 @@ _COLUMNS = (
 )
 
 
-def run_list(runs: Sequence[EarlierRun], title: str) -> Sheet:
+def run_list(runs: Sequence[EarlierRun], directory: Path) -> Sheet:
     rows = tuple(
         (each.name, each.kind, each.what, _when(each), _outcome(each), Measure(each.size_bytes)) for each in runs
     )
     total = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, {units.size(sum(each.size_bytes for each in runs))}"
-    return Sheet((title, total), (Table("history", "newest first", _COLUMNS, rows, 1),) if rows else ())
+    return Sheet(
+        (f"runs in {directory}", total), (Table("history", "newest first", _COLUMNS, rows, 1),) if rows else ()
+    )
 
 
 def run_details(run: EarlierRun) -> Sheet:

@@ -10,7 +10,7 @@ COMMAND = Command(
         "Where the time goes",
         (
             *("summary", "limits", "communication", "collectives", "arrivals"),
-            *("phases", "classes", "attention", "device", "precision", "kernels"),
+            *("classes", "attention", "device", "kernels"),
         ),
         ("tree",),
     ),

@@ -17,7 +17,6 @@ from sysbench.render.table import EMPTY_CELL, Cell, Measure, multiplicity
 from sysbench.spec.run import Sort
 from sysbench.trace.summary import (
     EVERYWHERE,
-    NO_PHASE,
     PHASES,
     KernelClass,
     KernelStatistics,
@@ -153,29 +152,6 @@ TREE = DeclaredTable(
 )
 """Tree of modules, with their time in every phase."""
 
-
-def _phase_rows(profiles: Profiles) -> Iterator[BreakdownRow]:
-    for profile in profiles.all:
-        for phase in (*profile.phases, NO_PHASE):
-            times = [each for each in profile.times if each.phase == phase]
-            if times:
-                yield BreakdownRow(profile, phase or "unknown", times, profile.total_ns)
-        yield BreakdownRow(profile, "all", profile.times, profile.total_ns)
-
-
-PHASE_TABLE = DeclaredTable(
-    "phases",
-    "time by phase",
-    (
-        Field("share", "time", "share", get=lambda row: 1.0 if row.label == "all" else row.share),
-        Field("total", unit="s", group="{per}", get=lambda row: row.total),
-        Field("calls", "{work}s", "count", "{per}", get=lambda row: row.calls),
-    ),
-    rows=_phase_rows,
-    leading=(PROFILE, leading_fields(Field("phase", get=lambda row: row.label))),
-    words=WORK,
-)
-"""Time and calls of each phase."""
 
 # --- classes
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from sysbench.commands.profile.breakdowns import PROFILE, WORK
 from sysbench.commands.profile.profiles import NS, Profile, Profiles
@@ -164,51 +164,6 @@ DEVICE = DeclaredTable(
 )
 """Utilisation of the device, time waiting for the host, and cost of launches."""
 
-
-class _Format(NamedTuple):
-    name: str
-    total_ns: int
-    share: float
-
-
-def _formats(profile: Profile) -> Iterator[_Format]:
-    precisions = profile.summary.precisions
-    whole_ns = sum(precisions.values())
-    for name, total_ns in sorted(precisions.items(), key=lambda item: -item[1]):
-        yield _Format(name, total_ns, total_ns / whole_ns if whole_ns else 0.0)
-
-
-PRECISION = DeclaredTable(
-    "precision",
-    "number formats of matrix products",
-    (
-        Field("share", unit="share", get=lambda row: row.entry.share),
-        Field("total", "time", "s", "{per}", get=lambda row: row.per_step("total_ns")),
-    ),
-    words=WORK,
-    rows=_entry_rows(_formats),
-    leading=(PROFILE, leading_fields(Field("format", get=lambda row: row.entry.name))),
-    when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.all),
-    notes=("format: as in the names of matmul and attention kernels; unknown: the name contains no format",),
-)
-"""Time in matrix products by the number format in kernel names."""
-
-CHECKS = DeclaredTable(
-    "checks",
-    "checks against the model",
-    (
-        Field("expected", unit="count", group="{per}", get=lambda row: row.count("expected")),
-        Field("found", unit="count", group="{per}", get=lambda row: row.count("found")),
-        Field(
-            "verdict",
-            get=lambda row: Word("right", "good") if row.entry.found == row.entry.expected else Word("wrong", "bad"),
-        ),
-    ),
-    words=WORK,
-    rows=_entry_rows(lambda profile: profile.summary.checks),
-    leading=(PROFILE, leading_fields(Field("check", get=lambda row: row.entry.name))),
-)
-"""Counts that the model determines, and the counts in the profile."""
 
 # --- time and work
 

@@ -223,7 +223,7 @@ def validate_output_formats(options: ProfileOptions) -> None:
     if options.window is not None:
         _validate_suffix("--window", options.window, (".json", ".json.gz"))
     if options.flame is not None:
-        _validate_suffix("--flame", options.flame, (".svg", ".html"))
+        _validate_suffix("--flame", options.flame, (".html",))
     if options.timeline is not None:
         _validate_suffix("--timeline", options.timeline, (".png", ".svg", ".pdf"))
 

@@ -233,7 +233,7 @@ class ProfileOptions(RunOptions):
         ".json or .json.gz.",
     )
     flame: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT, common=True)] = Field(
-        default=None, description="Draw a flame graph of phases, modules and kernels: .svg or .html."
+        default=None, description="Write a flame graph of phases, modules and kernels: an .html page."
     )
 
     timeline: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(

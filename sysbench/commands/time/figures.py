@@ -1,25 +1,20 @@
-"""Figures of a timing run: phases of a step, step time by context, share of peak, and every sample."""
+"""Figures of a timing run: phases of a step, step time by context, and share of peak."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sysbench import cells as spec_axes
 from sysbench import units
 from sysbench.commands.time import predicted
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
-from sysbench.render.findings import marked, namer
 from sysbench.render.plots import (
     EXCLUDED_NOTE,
-    INK,
     QUIET,
-    WIDTH_IN,
     Bar,
     BarPanel,
-    Box,
     Heading,
     LazyFigure,
     LineStyle,
@@ -29,11 +24,9 @@ from sysbench.render.plots import (
     caption_text,
     create_panels,
     cross_handle,
-    draw_boxes,
     draw_crosses,
     draw_error_bars,
     draw_excluded,
-    draw_heading,
     draw_legend,
     draw_stacked,
     printable,
@@ -81,8 +74,6 @@ MAX_PANELS: Final = 9
 MAX_SERIES: Final = 7
 MAX_BARS: Final = 4
 """Largest number of bars per context; with more bars, phases would be too thin to distinguish."""
-MAX_STRIPS: Final = 40
-"""Largest number of cells in the figure of samples; the cells that vary most are shown."""
 
 
 def of_run(record: TimeRecord) -> Iterator[LazyFigure]:
@@ -109,17 +100,6 @@ def figures(cells: Sequence[TimeCellRecord]) -> Iterator[LazyFigure]:
             text = "FLOP/s of matrix products over the mean step, as a share of the hardware's peak"
             caption = caption_text(text, about, _notes(doubt, layout, MAX_SERIES))
             yield LazyFigure("peak-share", caption, lambda: draw_rates(layout, rates_heading))
-    if timed:
-        shown = strips(timed)
-        fewer = len(shown) < len(timed)
-        selection_note = [f"The {len(shown)} cells of {len(timed)} that vary most."] if fewer else []
-        text = (
-            "Every measured step relative to the median of its cell, from the first (top) to the last (bottom); "
-            "hollow: warm-up steps"
-        )
-        steps_heading = _heading("every step", about)
-        caption = caption_text(text, about, " ".join([*selection_note, *doubt]))
-        yield LazyFigure("samples", caption, lambda: draw_samples(shown, marked(namer(cells)), steps_heading))
 
 
 _X_AXIS_NAMES: Final = {"ctx": "the context", "size": "the number of parameters", "batch": "the batch"}
@@ -360,116 +340,3 @@ def _format_x_axis(ax: Axes, cells: Sequence[TimeCellRecord], layout: Layout) ->
         ax.tick_params(axis="x", labelrotation=30)
     room = 1.25
     ax.set_xlim(at[0] / room, at[-1] * room)
-
-
-# --- every sample
-
-
-@dataclass(frozen=True)
-class Strip:
-    """Step times of one cell, as relative differences from the median of its measured steps: 0.01 is 1% longer."""
-
-    cell: TimeCellRecord
-    measured: tuple[float, ...]
-    warmup: tuple[float, ...]
-
-
-def strips(cells: Sequence[TimeCellRecord]) -> list[Strip]:
-    """Return the strips of the `MAX_STRIPS` cells that vary most, in the order of the run."""
-    found = []
-    for cell in cells:
-        timed = cell.samples("step")
-        if timed is not None:
-            relative = [value / timed.median_s - 1 for value in timed.samples_s]
-            warmup = [value / timed.median_s - 1 for value in cell.warmup_samples_s]
-            found.append(Strip(cell, tuple(relative), tuple(warmup)))
-    most_variable = {
-        id(each)
-        for each in sorted(found, key=lambda each: max(each.measured) - min(each.measured), reverse=True)[:MAX_STRIPS]
-    }
-    return [each for each in found if id(each) in most_variable]
-
-
-def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], heading: Heading) -> Figure:
-    """Draw a row per cell, with its steps in order from top to bottom; triangles mark steps outside the x range."""
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
-    row_in = 0.24 if len(shown) <= 20 else 0.19
-    above_in, below_in = 0.58, 0.72
-    height = above_in + below_in + row_in * len(shown)
-    figure = Figure(figsize=(WIDTH_IN, height), facecolor="white")
-    labels = [printable(name(each.cell)) for each in shown]
-    left_in = min(2.6, 0.35 + 0.062 * max(map(len, labels)))
-    right_in = 0.5
-    ax = figure.add_axes(
-        (left_in / WIDTH_IN, below_in / height, 1 - (left_in + right_in) / WIDTH_IN, row_in * len(shown) / height)
-    )
-    # Half the width of the x range, which contains 98% of the measured steps.
-    values = sorted(abs(value) for each in shown for value in each.measured)
-    edge = max(0.005, 1.2 * values[min(len(values) - 1, math.ceil(0.98 * len(values)))])
-    _draw_strips(ax, shown, edge)
-    for row, each in enumerate(shown):
-        _mark_outliers(ax, row, each, edge)
-    ax.set_ylim(len(shown) - 0.5, -0.5)
-    ax.set_xlim(-edge * 100, edge * 100)
-    ax.set_yticks(range(len(shown)), labels)
-    ax.axvline(0, color=QUIET, linewidth=0.8, zorder=1)
-    style_axes(ax, x="difference from the median of the cell, %", lines="x")
-    ax.tick_params(axis="y", length=0, labelcolor=INK)
-    ax.spines["left"].set_visible(False)
-    draw_heading(figure, heading)
-    marks: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 4, "color": _STEP_COLOUR}
-    handles = [
-        Line2D([], [], label="counted", **marks),
-        Line2D([], [], label="warm-up", **marks, markerfacecolor="white"),
-        Line2D([], [], label="beyond the edge", linestyle="none", marker=">", markersize=5, color=_OUTLIER_COLOUR),
-    ]
-    draw_legend(figure, handles)
-    return figure
-
-
-_STEP_COLOUR: Final = "#0072b2"
-_OUTLIER_COLOUR: Final = "#d55e00"
-
-
-def _draw_strips(ax: Axes, shown: Sequence[Strip], edge: float) -> None:
-    crowded = any(len(each.warmup) + len(each.measured) > 30 for each in shown)
-    dots: dict[str, list[tuple[float, float]]] = {_STEP_COLOUR: [], "white": []}
-    for row, each in enumerate(shown):
-        every = [*each.warmup, *each.measured]
-        step = 0.66 / max(len(every) - 1, 1)
-        for number, value in enumerate(every):
-            if abs(value) <= edge:
-                fill = _STEP_COLOUR if number >= len(each.warmup) else "white"
-                dots[fill].append((value * 100, row - 0.33 + step * number))
-    for fill, points in dots.items():
-        ax.plot(
-            [x for x, _ in points],
-            [y for _, y in points],
-            linestyle="none",
-            marker="o",
-            markersize=2 if crowded else 3,
-            markerfacecolor=fill,
-            markeredgecolor=_STEP_COLOUR,
-            markeredgewidth=0.6,
-            zorder=3,
-        )
-    shaded = [Box(-edge * 100, row - 0.5, 2 * edge * 100, 1.0, "#f6f6f6") for row in range(1, len(shown), 2)]
-    draw_boxes(ax, shaded, edge=0, behind=True)
-
-
-def _mark_outliers(ax: Axes, row: int, each: Strip, edge: float) -> None:
-    every = [*each.warmup, *each.measured]
-    beyond = [value for value in every if value > edge]
-    if beyond:
-        ax.plot(edge * 100, row, marker=">", markersize=4.5, color=_OUTLIER_COLOUR, clip_on=False, zorder=5)
-        most = 1 + max(beyond)
-        longest = f"{most:.0f}×" if most >= 9.95 else f"{most:.1f}×" if most >= 1.95 else f"+{(most - 1) * 100:.0f}%"
-        label = f" {len(beyond)}, to {longest}" if len(beyond) > 1 else f" {longest}"
-        ax.annotate(
-            label, (edge * 100, row), (4, 0), textcoords="offset points", fontsize=7, color=_OUTLIER_COLOUR,
-            va="center", annotation_clip=False,
-        )  # fmt: skip
-    if any(value < -edge for value in every):
-        ax.plot(-edge * 100, row, marker="<", markersize=4.5, color=_OUTLIER_COLOUR, clip_on=False, zorder=5)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any
 
 from sysbench import cells as axes
 from sysbench import units
@@ -518,7 +517,7 @@ def arms_table(axis: str) -> DeclaredTable:
     )
 
 
-# --- one axis in columns
+# --- devices in columns
 
 _NAMES = {"cpu": "CPU", "mps": "MPS", "cuda": "CUDA"}
 
@@ -531,83 +530,25 @@ def device_name(cell: TimeCellRecord) -> str:
 
 
 @dataclass(frozen=True)
-class _Grid:
+class _ModelsOnDevices:
     record: TimeRecord
-    column_values: tuple[object, ...]
+    devices: tuple[str, ...]
     row_axes: tuple[str, ...]
-    rows: tuple[Mapping[object, TimeCellRecord], ...]
+    rows: tuple[Mapping[str, TimeCellRecord], ...]
+    """The cells of one model by device; they agree on all axes but `device`."""
 
     @classmethod
-    def of(
-        cls, record: TimeRecord, axis: str, column_of: Callable[[TimeCellRecord], Any], rows_are_models: bool = False
-    ) -> _Grid:
-        """Arrange the cells in columns by `column_of`; the cells of a row agree on all axes but `axis`."""
-        row_axes = tuple(
-            each for each in axes.varying(record.cells) if each != axis and not (rows_are_models and each == "size")
-        )
-        rows: dict[str, dict[Any, TimeCellRecord]] = {}
+    def of(cls, record: TimeRecord) -> _ModelsOnDevices:
+        row_axes = tuple(axis for axis in axes.varying(record.cells) if axis not in ("device", "size"))
+        rows: dict[str, dict[str, TimeCellRecord]] = {}
         for cell in record.cells:
-            key = (*axis_values(cell, row_axes), *((cell.cell.size, cell.cell.model) if rows_are_models else ()))
-            rows.setdefault(str(key), {})[column_of(cell)] = cell
-        column_values = tuple(dict.fromkeys(column_of(cell) for cell in record.cells))
-        return cls(record, column_values, row_axes, tuple(rows.values()))
+            key = str((*axis_values(cell, row_axes), cell.cell.size, cell.cell.model))
+            rows.setdefault(key, {})[device_name(cell)] = cell
+        return cls(record, tuple(dict.fromkeys(map(device_name, record.cells))), row_axes, tuple(rows.values()))
 
 
-def _any_cell(row: Mapping[object, TimeCellRecord]) -> TimeCellRecord:
+def _any_cell(row: Mapping[str, TimeCellRecord]) -> TimeCellRecord:
     return next(iter(row.values()))
-
-
-def _phase_grids(record: TimeRecord) -> Iterator[tuple[str, str, _Grid]]:
-    """Yield each phase to show, the axis laid out across the columns, and the grid."""
-    differing = axes.varying(record.cells)
-    column_axis = next((axis for axis in ("ctx", "batch") if axis in differing), None)
-    if column_axis is None or len(differing) < 2:
-        return
-    cells = _Grid.of(record, column_axis, lambda cell: cell.axes[column_axis])
-    for phase in phases_in(record.cells):
-        if phase in ("forward", "backward", "step"):
-            yield phase, column_axis, cells
-
-
-def _grid_cell(row: Mapping[object, TimeCellRecord], phase: str, axis: str, head: object) -> Cell:
-    cell = row.get(head)
-    if cell is None:
-        return None
-    return outcome(cell) or _phase_mean(cell, phase)
-
-
-GRID = DeclaredTable(
-    "grid",
-    lambda part: f"{part[0]}, mean ± standard deviation",
-    (
-        Each(
-            "phase",
-            tuple(
-                Each(
-                    "axis",
-                    (
-                        Each(
-                            "head",
-                            (Field("{phase}_{axis}_{head}", "{head}", "s", "{axis}", get=_grid_cell),),
-                            values=lambda part: part[2].column_values,
-                            possible_values=axis,
-                        ),
-                    ),
-                    values=lambda part, axis=axis: [axis] if part[1] == axis else [],  # type: ignore[misc]
-                    possible_values=(axis,),
-                )
-                for axis in ("ctx", "batch")
-            ),
-            values=lambda part: [part[0]],
-        ),
-    ),
-    rows=lambda part: part[2].rows,
-    leading=leading_axes(lambda part: part[2].row_axes, cells_of=lambda row: row.values()),
-    parts=_phase_grids,
-    name_of=lambda part: f"grid-{part[0]}",
-    needs="measured times for several values of --ctx or --batch, and of another option",
-)
-"""One table per phase, mean ± std: contexts (or batches) in columns, all other varying axes in rows."""
 
 
 def _on_device(
@@ -646,7 +587,7 @@ DEVICES = DeclaredTable(
                     get=_on_device(lambda cell: _mean_and_std(_forward_backward(cell)), show_outcome=False),
                 ),
             ),
-            values=lambda part: part.column_values,
+            values=lambda part: part.devices,
         ),
     ),
     rows=lambda part: part.rows,
@@ -661,7 +602,7 @@ DEVICES = DeclaredTable(
         ),
         leading_axes(lambda part: part.row_axes, cells_of=lambda row: row.values()),
     ),
-    parts=lambda record: (_Grid.of(record, "device", device_name, rows_are_models=True),),
+    parts=lambda record: (_ModelsOnDevices.of(record),),
     when=lambda part: len({device_name(cell) for cell in part.record.cells if cell.device}) > 1,
     notes=lambda part: (
         *(
@@ -784,7 +725,6 @@ TABLES: dict[str, DeclaredTable] = {
     for table in (
         SUMMARY,
         RANKS,
-        GRID,
         *(arms_table(axis) for axis in axes.CHOICES),
         DEVICES,
         PHASE_TABLE,

@@ -18,19 +18,11 @@ from sysbench.package import DIRECTORY
 COMMAND_TIMEOUT_S = 0.5
 """Time limit for git and sysctl, which answer within 5 ms unless a file system hangs."""
 
-_CONTAINER_VARIABLES = {
-    "KUBERNETES_SERVICE_HOST": "kubernetes",
-    "APPTAINER_CONTAINER": "apptainer",
-    "SINGULARITY_CONTAINER": "apptainer",
-}
-_CONTAINER_FILES = {".dockerenv": "docker", "run/.containerenv": "podman"}
-_CONTAINER_GROUPS = {
-    "kubepods": "kubernetes",
-    "docker": "docker",
-    "containerd": "containerd",
-    "libpod": "podman",
-    "lxc": "lxc",
-}
+_CONTAINER_VARIABLES = ("KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "container")
+"""Variables set in containers; `container` is systemd's convention."""
+
+_CONTAINER_FILES = (".dockerenv", "run/.containerenv", "run/systemd/container")
+_CONTAINER_GROUPS = ("kubepods", "docker", "containerd", "libpod", "lxc")
 
 
 def host_info() -> HostInfo:
@@ -44,7 +36,7 @@ def host_info() -> HostInfo:
         physical_cores=_physical_cores(),
         logical_cores=os.cpu_count() or 1,
         memory_bytes=_memory_bytes(root),
-        container=container_kind(root, os.environ) is not None,
+        container=in_container(root, os.environ),
         commit=commit_of(DIRECTORY),
     )
 
@@ -58,23 +50,16 @@ def cpu_name(root: Path) -> str:
     return stated or platform.processor() or platform.machine() or "unknown"
 
 
-def container_kind(root: Path, environment: Mapping[str, str]) -> str | None:
-    """Return the kind of container that this process runs in, `unnamed` if it is unknown; None outside containers.
-
-    Containers are recognised by environment variables, marker files, cgroups, and an overlay as root.
-    """
+def in_container(root: Path, environment: Mapping[str, str]) -> bool:
+    """Whether this process runs in a container, judged by variables, marker files, cgroups, and an overlay as root."""
     groups = _read(root / "proc/1/cgroup")
-    kinds = (
-        *(kind for variable, kind in _CONTAINER_VARIABLES.items() if variable in environment),
-        *(kind for file, kind in _CONTAINER_FILES.items() if _exists(root / file)),
-        environment.get("container"),  # systemd's convention: podman, lxc, systemd-nspawn
-        *(kind for group, kind in _CONTAINER_GROUPS.items() if group in groups),
-    )
-    if kind := next(filter(None, kinds), None):
-        return kind
     mounts = (line.split() for line in _read(root / "proc/self/mounts").splitlines())
-    has_overlay = any(mount[1:3] == ["/", "overlay"] for mount in mounts)
-    return "unnamed" if has_overlay or _exists(root / "run/systemd/container") else None
+    return (
+        any(environment.get(variable) for variable in _CONTAINER_VARIABLES)
+        or any(_exists(root / file) for file in _CONTAINER_FILES)
+        or any(group in groups for group in _CONTAINER_GROUPS)
+        or any(mount[1:3] == ["/", "overlay"] for mount in mounts)
+    )
 
 
 def commit_of(package: Path) -> str | None:

@@ -133,9 +133,8 @@ def test_a_machine_with_nonsense_in_proc_is_surveyed_all_the_same(tmp_path: Path
         "proc/1/cgroup": "\x7fELF",
         "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "\n",
     }
-    found = host_survey.survey(tree(tmp_path, nonsense), {"SLURM_JOB_ID": "17", "CUDA_VISIBLE_DEVICES": "GPU-\x1b[31m"})
+    found = host_survey.survey(tree(tmp_path, nonsense), {"CUDA_VISIBLE_DEVICES": "GPU-\x1b[31m"})
     assert found.usable_cores is not None
-    assert found.batch_job == "Slurm 17"
     assert found.variables == {"CUDA_VISIBLE_DEVICES": "GPU-\x1b[31m"}
     assert found.cpu_governor is None
     assert set(found.unknown) <= {"quota_cores", "available_bytes", "limit_bytes"}
@@ -143,7 +142,7 @@ def test_a_machine_with_nonsense_in_proc_is_surveyed_all_the_same(tmp_path: Path
 
 def test_a_machine_without_proc_is_surveyed_all_the_same(tmp_path: Path) -> None:
     found = host_survey.survey(tmp_path, {})
-    assert (found.quota_cores, found.limit_bytes, found.shm_bytes, found.container) == (None, None, None, None)
+    assert (found.quota_cores, found.limit_bytes) == (None, None)
     assert found.unknown == {}
 
 
@@ -230,10 +229,10 @@ def test_every_gpu_is_told_with_its_limits_and_those_who_use_it(driver: Driver) 
     assert [state.uuid for state in found.gpus] == [SECOND, FIRST]
     state = found.gpus[1]
     assert (state.name, state.compute_capability) == ("NVIDIA A100-SXM4-80GB", "8.0")
-    assert (state.total_bytes, state.used_bytes, state.free_bytes) == (80 * GIB, 30 * GIB, 48 * GIB)
+    assert (state.total_bytes, state.free_bytes) == (80 * GIB, 48 * GIB)
     assert (state.sm_clock_hz, state.sm_clock_max_hz) == (1410e6, 1980e6)
     assert (state.power_w, state.power_limit_w, state.power_limit_default_w) == (312.25, 250.0, 400.0)
-    assert (state.persistence, state.ecc, state.mig, state.compute_mode) == (True, True, False, "default")
+    assert (state.mig, state.compute_mode) == (False, "default")
     assert state.throttle_reasons == ["sw-power-cap"]
     assert state.energy_j is not None
     assert [(each.pid, each.name is None) for each in state.processes or []] == [(os.getpid(), False), (999999, True)]
@@ -241,12 +240,10 @@ def test_every_gpu_is_told_with_its_limits_and_those_who_use_it(driver: Driver) 
 
 
 def test_what_a_gpu_does_not_tell_is_unknown_and_nothing_else_is(driver: Driver) -> None:
-    found = surveyed(
-        driver, "nvmlDeviceGetEccMode 3\nnvmlDeviceGetTotalEnergyConsumption 3\nnvmlDeviceGetMigMode 999\n"
-    )
+    found = surveyed(driver, "nvmlDeviceGetTotalEnergyConsumption 3\nnvmlDeviceGetMigMode 999\n")
     for state in found.gpus:
-        assert set(state.unknown) == {"ecc", "energy_j", "mig"}
-        assert (state.ecc, state.energy_j, state.mig, state.persistence) == (None, None, None, True)
+        assert set(state.unknown) == {"energy_j", "mig"}
+        assert (state.energy_j, state.mig, state.compute_mode) == (None, None, "default")
 
 
 def test_a_driver_that_loses_its_gpus_between_two_calls_is_no_crash(driver: Driver) -> None:

@@ -1,4 +1,4 @@
-"""Earlier runs: listed newest first, shown one by one, and removed when they are old and sysbench's own."""
+"""Earlier runs: listed newest first, and shown one by one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from tests.cli.running import answered
 from tests.cli.test_options import OPTIONS, flags
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "runs"
-DAY_S = 86_400
 
 
 @pytest.fixture
@@ -137,26 +135,6 @@ def test_an_experiment_that_ended_between_two_runs_is_incomplete_and_its_runs_ar
     assert str(rows(tmp_path)[0]["outcome"]).startswith("complete")
 
 
-def test_what_is_older_is_removed_and_nothing_that_is_not_ours(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", lambda: 1_795_400_000.0 + 10 * DAY_S)
-    young = place / "runs" / "2026-11-20T10-00-00-time.json"
-    os.utime(young, (1_795_400_000 + 5 * DAY_S,) * 2)
-    before = sorted(path for path in place.rglob("*") if path.is_file())
-    refused = answered("history", "--clean", "9d", cwd=place)
-    assert (refused.code, "add --yes" in refused.complaint) == (2, True)
-    assert before == sorted(path for path in place.rglob("*") if path.is_file())
-    done = answered("history", "--clean", "1w", "--yes", cwd=place)
-    assert (done.code, done.err.strip()) == (0, "removed 7 of 9 runs")
-    left = sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
-    assert left == [
-        "runs/2026-11-20T10-00-00-time.json",
-        "runs/mine/time-killed.jsonl",
-        "runs/notes.txt",
-    ]
-    again = answered("history", "--clean", "1w", "--yes", cwd=place)
-    assert (again.code, again.err) == (0, "none of 2 runs is old enough to be removed\n")
-
-
 def test_the_options_of_history_are_those_that_were_reviewed() -> None:
     assert flags(HistorySpec) == OPTIONS.with_name("history-options.txt").read_text().split()
 
@@ -164,9 +142,6 @@ def test_the_options_of_history_are_those_that_were_reviewed() -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--clean", "soon"], "--clean soon is not an age: write 30d, 12h or 8w"),
-        (["latest", "--clean", "1d"], "--clean selects runs by age: it takes no NAME"),
-        (["--yes"], "--yes confirms --clean"),
         (["--runs", "nowhere"], "no directory nowhere here"),
     ],
 )

@@ -163,7 +163,7 @@ def test_a_step_that_does_not_fit_leaves_no_trace() -> None:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     line = ("profile", *MINUTE, "--ctx", "32", "--mode", "forward", "--simulate", "a100-80gb,4090")
-    line += ("--trace", "t.json", "--flame", "f.svg")
+    line += ("--trace", "t.json", "--flame", "f.html")
     return ran_once(tmp_path_factory, "predicted-profile", *line)
 
 
@@ -176,7 +176,7 @@ def test_a_run_says_everywhere_that_nothing_was_measured(ran: tuple[Ran, Path]) 
     assert [cell["prediction"]["source"] for cell in cells] == ["predicted"] * 2
     assert all(cell["unprofiled"] is None and cell["coverage"] is None for cell in cells)
     assert all(cell["summary"]["predicted"] for cell in cells)
-    drawn = (directory / "f-a100-80gb.svg").read_text()
+    drawn = (directory / "f-a100-80gb.html").read_text()
     assert f"PREDICTED for {by_name('a100-80gb').title}" in drawn
     reported = answered("report", "latest", "-o", "report.md", cwd=directory)
     assert reported.code == 0, reported.err
@@ -193,8 +193,8 @@ def test_the_trace_shows_the_same_tables_as_the_run(ran: tuple[Ran, Path]) -> No
     shown = [{name: row[name] for name in of_file[0]} for row in of_run if row["simulate"] == "a100-80gb"]
     assert len(shown) > 20
     assert shown == of_file
-    marked = answered("profile", "--from", "t-a100-80gb.json", "--tables", "phases", cwd=directory)
-    assert "PREDICTED, not measured: time by phase" in marked.out
+    marked = answered("profile", "--from", "t-a100-80gb.json", "--tables", "classes", cwd=directory)
+    assert "PREDICTED, not measured: time by class" in marked.out
 
 
 def test_the_roofline_has_the_work_and_time_of_every_part_below_the_roofs(ran: tuple[Ran, Path]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -217,7 +216,7 @@ def test_the_kernel_table_names_the_classes_that_the_table_of_classes_counts() -
 
 
 def test_a_table_that_this_profile_cannot_fill_says_what_it_needs(profile: ProfileSummary) -> None:
-    for name, needed in (("ranks", "several files"), ("operator-shapes", "--shapes"), ("checks", "a sysbench run")):
+    for name, needed in (("ranks", "several files"), ("operator-shapes", "--shapes"), ("limits", "a predicted step")):
         with pytest.raises(UsageError, match=needed):
             table(profile, name)
 
@@ -279,22 +278,6 @@ def test_names_are_text_in_every_format_and_no_markup(hostile: ProfileSummary, f
         plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
         assert "[bold red]" in plain
         assert max(map(len, plain.splitlines())) <= 100
-
-
-def test_a_picture_holds_names_as_text_only(hostile: ProfileSummary, tmp_path: Path) -> None:
-    path = tmp_path / "f.svg"
-    profile_flame.write(path, hostile, HOSTILE[1])
-    root = ElementTree.parse(path).getroot()
-    assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {"svg", "title", "rect", "text", "g"}
-    assert not [key for element in root.iter() for key in element.attrib if key.startswith("on")]
-
-
-def test_a_name_in_a_picture_ends_within_its_box() -> None:
-    """`m` is nearly twice as wide as most letters, and there are many in what multiplies."""
-    assert profile_flame._label("bmm", 30.0) == "bmm"
-    assert profile_flame._label("bmm", 23.0) == ""
-    assert profile_flame._label("mmmmmmmmmm", 60.0) == "mmm…m"
-    assert profile_flame._label("linear", 60.0) == "linear"
 
 
 def test_a_page_holds_names_as_data_only(hostile: ProfileSummary, tmp_path: Path) -> None:

@@ -168,23 +168,11 @@ def test_a_picture_says_what_it_has_no_room_for() -> None:
         for execution in ("eager", "compiled")
     ]
     assert "Shown are the first 7 of 12 settings." in one(cells, "times").caption
-    many = [time_cell({"forward": spread_about(0.1, 1e-3)}, ctx=ctx) for ctx in range(64, 64 * 62, 64)]
-    assert "The 40 cells of 61 that vary most." in one(many, "samples").caption
 
 
-def test_the_cells_that_vary_most_are_kept_of_many() -> None:
-    cells = [
-        time_cell({"forward": spread_about(0.1, 1e-3 if ctx != 640 else 2e-2)}, ctx=ctx)
-        for ctx in range(64, 64 * 62, 64)
-    ]
-    kept = {strip.cell.axes["ctx"] for strip in time_figures.strips(cells)}
-    assert 640 in kept
-    assert len(kept) == time_figures.MAX_STRIPS
-
-
-def test_one_cell_has_no_curves_but_its_steps() -> None:
+def test_one_cell_has_no_curves_but_its_phases() -> None:
     cell = time_cell({"forward": spread_about(0.1, 1e-3), "backward": spread_about(0.2, 1e-3)})
-    assert [drawn.name for drawn in time_figures.figures([cell])] == ["phases", "samples"]
+    assert [drawn.name for drawn in time_figures.figures([cell])] == ["phases"]
 
 
 def test_nothing_measured_is_nothing_drawn() -> None:

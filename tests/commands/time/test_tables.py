@@ -131,7 +131,7 @@ def test_a_cell_without_numbers_shows_its_outcome_and_not_a_zero(large: TimeReco
 
 def test_samples_of_a_cell_that_crashed_half_way_are_not_shown(sweep: TimeRecord) -> None:
     crashed = with_cell(sweep, 0, outcome="crashed", detail="SIGKILL")
-    for name in ("summary", "precision", "phases", "warmup", "grid"):
+    for name in ("summary", "precision", "phases", "warmup"):
         for table in TABLES[name](crashed):
             words = [cell.text for row in table.rows for cell in row if isinstance(cell, Word) and cell.text]
             assert "crashed" in words
@@ -218,18 +218,6 @@ def test_knobs_are_compared_within_their_strategy_and_strategies_only_with_equal
 
 
 # The other shapes
-
-
-def test_the_grid_has_models_down_and_contexts_across(sweep: TimeRecord, sweep_events: list[Event]) -> None:
-    forward, backward, step = TABLES["grid"](sweep)
-    assert [column.title for column in forward.columns] == ["size", "precision", "128", "512"]
-    assert (forward.name, backward.name, step.name) == ("grid-forward", "grid-backward", "grid-step")
-    cell = next(
-        c for c in sweep.cells if (c.axes["size"], c.axes["ctx"], c.axes["precision"]) == ("medium", 512, "fp32")
-    )
-    found = next(row for row in backward.rows if row[:2] == ("medium", "fp32"))[3]
-    assert isinstance(found, Measure)
-    assert found.value == pytest.approx(np.mean(wall(sweep_events, cell, "backward")))
 
 
 def test_phases_are_summed_step_by_step_and_compared_with_forward(sweep: TimeRecord, sweep_events: list[Event]) -> None:

@@ -25,7 +25,6 @@ _RUN_COLUMNS: Final = Leading(
 class _RankTimes:
     comparison: RankComparison
     rank: int
-    step: str
     rows: Sequence[RankStep]
 
     def mean_s(self, name: str) -> float:
@@ -42,15 +41,7 @@ def _rank_rows(profiles: Profiles) -> Iterator[_RankTimes]:
         for rank in comparison.summary.ranks:
             rows = [row for row in comparison.summary.breakdown if row.rank == rank]
             if rows:
-                yield _RankTimes(comparison, rank, "", rows)
-
-
-def _rank_step_rows(profiles: Profiles) -> Iterator[_RankTimes]:
-    for comparison in profiles.ranks:
-        for step in comparison.summary.steps if len(comparison.summary.steps) > 1 else ():
-            for row in comparison.summary.breakdown:
-                if row.step == step:
-                    yield _RankTimes(comparison, row.rank, step, [row])
+                yield _RankTimes(comparison, rank, rows)
 
 
 def _time_field(key: str, name: str = "", importance: int = 0, note: str = "", optional: bool = False) -> Field:
@@ -94,18 +85,6 @@ COMMUNICATION = DeclaredTable(
     leading=(_RUN_COLUMNS, leading_fields(Field("rank", get=lambda row: str(row.rank)))),
 )
 """One row per rank: compute, communication, its exposed part, and idle time."""
-
-COMMUNICATION_STEPS = DeclaredTable(
-    "communication-steps",
-    "communication of each rank, step by step",
-    _TIME_FIELDS,
-    rows=_rank_step_rows,
-    leading=(
-        _RUN_COLUMNS,
-        leading_fields(Field("marked", "step", get=lambda row: row.step), Field("rank", get=lambda row: str(row.rank))),
-    ),
-)
-"""One row per rank and step: compute, communication, its exposed part, and idle time."""
 
 # --- collectives
 
