@@ -224,7 +224,12 @@ def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Tra
     eager = cell.model_copy(update={"execution": "eager"})
     with reporting_launches(tracer.add_kernel):
         recording = record(
-            eager, cell.mode, Platform.of(gpu), origins=with_modules, parts=with_modules, device=tracer.device
+            eager,
+            cell.mode,
+            Platform.of_generation(gpu),
+            origins=with_modules,
+            parts=with_modules,
+            device=tracer.device,
         )
     written = tracer.trace().with_phases(cell.phases)
     if cell.uses_cuda_graphs:
