@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+<<<<<<< HEAD
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
@@ -11,7 +12,21 @@ from sysbench.commands.fit.measure import outcome_of
 from sysbench.commands.fit.search.changes import Change, Combination, changed, changes_of
 from sysbench.commands.fit.search.rules import MAX_CHANGES, Outcome, Search
 from sysbench.commands.fit.search.trials import simulated as simulated_trial
+=======
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from sysbench.commands.calibrate.hardware_file import toml
+from sysbench.commands.fit.changes import Change, Combination, changed, changes_of
+from sysbench.commands.fit.measure import Simulations
+from sysbench.commands.fit.search import MAX_CHANGES, Outcome, Search
+>>>>>>> main
 from sysbench.commands.fit.spec import FitCell, FitSpec
+from sysbench.predict.rates import LINK_RATES
+from sysbench.spec import hardware
+from sysbench.spec.hardware import Rate
 
 MIB = 2**20
 
@@ -143,3 +158,30 @@ def test_micro_batches_and_ranks_keep_the_sequences_of_a_step() -> None:
     for change in changes:
         step = changed(cell, (change,))
         assert step.batch * step.grad_accum * step.ranks == 12
+
+
+def test_offloading_is_tried_where_the_rate_of_the_link_is_known_and_costs_what_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = {**SHAPE, "gpus": ("a100-40gb", "h100"), "vocab": (20_000,), "ctx": (32,)}
+    (cell,) = FitSpec(**shape).cells()
+    assert "offload" not in {change.group for change in changes_of(cell)}
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    hardware.user_directory().mkdir(parents=True)
+    rate = Rate(value=25e9, spread=0.05, source="here", basis="calibrated")
+    for gpu in cell.on:
+        assert "offload" not in {change.group for change in changes_of(cell)}
+        known = hardware.by_name(gpu)
+        linked = known.model_copy(update={"rates": {**known.rates, **dict.fromkeys(LINK_RATES, rate)}})
+        (hardware.user_directory() / f"{gpu}.toml").write_text(toml(linked))
+    (offload,) = (change for change in changes_of(cell) if change.group == "offload")
+    assert offload.frees_state
+    simulations = Simulations(cell)
+    asked, offloaded = (simulations.simulate(each, "h100") for each in ((), (offload,)))
+    assert asked is not None
+    assert offloaded is not None
+    assert offloaded.step is not None
+    assert offloaded.state_bytes < asked.state_bytes
+    assert offloaded.relative_s > asked.relative_s
+    kept = cell.model_copy(update={"keep": ("offload",)})
+    assert "offload" not in {change.group for change in changes_of(kept)}
