@@ -51,6 +51,11 @@ class DoesNotFitError(SysbenchError, MemoryError):
 class OverBudgetError(SysbenchError):
     """A cell was skipped: it would take longer than allowed, judging by earlier cells or by its own first call."""
 
+    def __init__(self, message: str, expected_s: float) -> None:
+        """`expected_s` is the time that the cell would take."""
+        super().__init__(message)
+        self.expected_s = expected_s
+
 
 class BeyondMemoryError(SysbenchError):
     """A cell was skipped: it would need more host memory than is available."""

@@ -25,7 +25,7 @@ from pydantic_core import PydanticSerializationError, from_json
 
 from sysbench.command import Kind, spec_of
 from sysbench.log.outcomes import Outcome, Reason, RunStatus
-from sysbench.log.upgrades import SCHEMA_VERSION, reason_if_not_stored
+from sysbench.log.upgrades import SCHEMA_VERSION, expected_s_if_not_stored, reason_if_not_stored
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import DeviceType, Precision
 from sysbench.spec.quantities import (
@@ -517,6 +517,8 @@ class CellOutcome(Frozen):
     detail: str | None = None
     reason: Reason | None = Field(default_factory=reason_if_not_stored, exclude_if=lambda value: value is None)
     """Why the outcome is not `ok`; None if unknown, and for cells that were not run."""
+    expected_s: Seconds | None = Field(default_factory=expected_s_if_not_stored, exclude_if=lambda value: value is None)
+    """Time that a cell skipped as `over-budget` would have taken."""
 
 
 class CellFinished(CellOutcome, Event):

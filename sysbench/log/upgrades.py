@@ -41,6 +41,20 @@ def reason_if_not_stored(fields: Fields) -> Reason | None:
     return next((reason for reason, wording in _SKIPPED.items() if wording.search(detail)), None)
 
 
+_EXPECTED = re.compile(r"would take about (?:(\d+) h ?)?(?:(\d+) min)?(?:(\d+) s)?, more than")
+"""The expected time in the detail of a cell over its budget, as worded by versions that stored only the detail."""
+
+
+def expected_s_if_not_stored(fields: Fields) -> float | None:
+    """Return the time that a cell over its budget would have taken, if only its detail tells."""
+    found = _EXPECTED.search(fields["detail"] or "") if fields.get("reason") == "over-budget" else None
+    return (
+        sum(int(part or 0) * unit_s for part, unit_s in zip(found.groups(), (3600, 60, 1), strict=True))
+        if found
+        else None
+    )
+
+
 def refuse_unsupported(path: Path, schema: object, writer: object, steps: Mapping[int, object]) -> None:
     """Raise LogError if a schema is newer than this version supports, or if no version has ever used it."""
     if isinstance(schema, int) and not isinstance(schema, bool):

@@ -19,8 +19,9 @@ from sysbench.predict.trace import Kernel, Kind
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import Precision
 
-Limit = Literal["matmul", "bandwidth", "indexing", "latency", "communication"]
-"""Main component of a kernel's time: arithmetic of products, bytes, element offsets, start-up, or communication."""
+Limit = Literal["matmul", "bandwidth", "indexing", "latency", "communication", "host link"]
+"""Main component of a kernel's time: arithmetic of products, bytes, element offsets, start-up, communication between
+GPUs, or copies between device and host."""
 
 RateDraws = Mapping[GpuRate, Draws]
 Floats = NDArray[np.float64]
@@ -196,6 +197,8 @@ def seconds(kernels: Sequence[Kernel], gpu: GpuRates, drawn: RateDraws) -> Float
             result[i] = _attention(kernel, gpu, drawn)
         elif kernel.kind == "collective":
             result[i] = collectives.seconds(kernel, gpu.hardware, gpu.interconnect, result.shape[1])
+        elif kernel.kind == "copy":
+            result[i] = _copy_seconds(kernel, drawn)
         elif kernel.kind != "gemm":
             result[i] = np.maximum(_memory_seconds(kernel, drawn), _indexing_seconds(kernel, drawn)) + drawn["kernel_s"]
     return result
@@ -205,6 +208,8 @@ def limit(kernel: Kernel, drawn: RateDraws) -> Limit:
     """Return the largest component of the kernel's time, according to the first draw of the rates."""
     if kernel.kind == "collective":
         return "communication"
+    if kernel.kind == "copy":
+        return "host link"
     moving, indexing = _memory_seconds(kernel, drawn)[0], _indexing_seconds(kernel, drawn)[0]
     terms: dict[Limit, float] = {"bandwidth": moving, "indexing": indexing, "latency": drawn["kernel_s"][0]}
     if kernel.kind == "gemm":
@@ -218,10 +223,10 @@ def lower_bound_seconds(kernel: Kernel, gpu: GpuRates) -> float:
     """Return a lower bound on the kernel's time.
 
     The bound is the time for the FLOPs at the peak rate or for the bytes at full bandwidth, whichever is longer. Peak
-    and bandwidth come from the data sheet or, if it lacks them, from the measured rates. The bound for a collective is
-    0.
+    and bandwidth come from the data sheet or, if it lacks them, from the measured rates. The bound for a collective,
+    and for a copy from or to the host, is 0.
     """
-    if kernel.kind == "collective":
+    if kernel.kind in ("collective", "copy"):
         return 0.0
     bandwidth = gpu.hardware.memory_bandwidth_bytes_per_s or gpu.rates["stream"].value
     peak = _peak(kernel, gpu.hardware) or gpu.rates[matmul_rate(kernel, gpu.rates)].value
@@ -241,6 +246,12 @@ def tile_model(kernel: Kernel, hardware: Hardware) -> TileModel:
     if kernel.dtype in ("fp32", "other") or (kernel.dtype == "tf32" and int(major) < _FIRST_WITH_TF32):
         return _CUDA_CORE_MODELS.get(capability) or _CUDA_CORE_MODELS.get(major, _AMPERE)
     return _TENSOR_CORE_MODELS.get(capability) or _TENSOR_CORE_MODELS.get(major, _AMPERE_TENSOR)
+
+
+def _copy_seconds(kernel: Kernel, drawn: RateDraws) -> Draws:
+    """Return the seconds of a copy between device and host; 0 if the rate of their link is unknown."""
+    rate = drawn.get("device_to_host" if kernel.name == "device_to_host" else "host_to_device")
+    return np.zeros_like(drawn["stream"]) if rate is None else kernel.bytes / rate + drawn["kernel_s"]
 
 
 def _memory_seconds(kernel: Kernel, drawn: RateDraws) -> Draws:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from statistics import NormalDist
@@ -26,7 +26,7 @@ Draws = NDArray[np.float64]
 
 GpuRate = Literal[
     "matmul_fp32", "matmul_tf32", "matmul_half", "attention_forward", "attention_backward", "stream", "reduce",
-    "indexed", "transpose", "kernel_s", "gap_s",
+    "indexed", "transpose", "kernel_s", "gap_s", "device_to_host", "host_to_device",
 ]  # fmt: skip
 """matmul_*      FLOP/s of a large product, sustained: fp32 on ordinary cores, tf32, bf16 and fp16 on tensor cores
 attention_*   FLOP/s of flash attention on long sequences, heads 128 wide, bf16; causal FLOPs are halved
@@ -36,18 +36,33 @@ indexed       elements/s of a kernel that computes an offset for each element
 transpose     elements/s of a copy between tensors with different fastest dimensions
 kernel_s      seconds of an almost empty kernel
 gap_s         seconds between two queued kernels
+*_to_*        bytes/s of a copy between the GPU and pinned memory of its host
 """
 
-GPU_RATES: tuple[GpuRate, ...] = get_args(GpuRate)
+LINK_RATES: tuple[GpuRate, ...] = ("device_to_host", "host_to_device")
+"""Rates of the link to the host. They depend on the machine, so no data sheet has them."""
 
-HostRate = Literal["operator", "view", "operator_backward", "view_backward", "scalar", "launch", "synchronize"]
+GPU_RATES: tuple[GpuRate, ...] = tuple(name for name in get_args(GpuRate) if name not in LINK_RATES)
+"""Rates without which no time is predicted."""
+
+HostRate = Literal[
+    "operator", "view", "operator_backward", "view_backward", "scalar", "launch", "synchronize", "update"
+]  # fmt: skip
 """operator, view, scalar   seconds to issue each, in forward, loss and optimizer; see `trace.HostWork`
 *_backward               seconds to issue each in backward, where autograd calls operators from C++, without Python
 launch                   additional seconds per kernel
 synchronize              seconds from the end of the last kernel until the host continues
+update                   bytes/s that the host's fused AdamW reads and writes: 7 numbers for each parameter
 """
 
-HOST_RATES: tuple[HostRate, ...] = get_args(HostRate)
+HOST_RATES: tuple[HostRate, ...] = tuple(name for name in get_args(HostRate) if name != "update")
+"""Rates that every host has. Hosts without the rate `update` have that of a typical host."""
+
+_SHARING = frozenset(HOST_RATES) - {"synchronize"}
+"""Rates that a faster host has all better."""
+
+GIVEN_LINK_SPREAD = 0.1
+"""Spread of a link's rate that the user gives: copies of different sizes, and the two directions, differ."""
 
 CALIBRATED_HOST_SPREAD = 0.05
 """Spread of all rates of a calibrated host, between processes and between models."""
@@ -75,7 +90,13 @@ class GpuRates:
         if missing or hardware.sms is None:
             wanted = ", ".join(missing or ["sms"])
             raise UnavailableError(f"times on {hardware.title} cannot be predicted: its rates are unknown ({wanted})")
-        return cls(hardware, {name: hardware.rates[name] for name in GPU_RATES if name in hardware.rates})
+        known = (*GPU_RATES, *LINK_RATES)
+        return cls(hardware, {name: hardware.rates[name] for name in known if name in hardware.rates})
+
+    def with_link(self, bytes_per_s: float) -> GpuRates:
+        """Return a copy with this rate of the link to the host, in both directions."""
+        rate = Rate(value=bytes_per_s, spread=GIVEN_LINK_SPREAD, source="--host-link", basis="given")
+        return replace(self, rates={**self.rates, **dict.fromkeys(LINK_RATES, rate)})
 
     @property
     def sms(self) -> int:
@@ -98,8 +119,8 @@ class GpuRates:
 class HostRates:
     """Rates at which a host issues operators, from Python in forward and from autograd in backward.
 
-    Draws also multiply all rates except `synchronize` by a common factor, whose logarithm has the standard deviation
-    `spread`.
+    Draws also multiply all rates except `synchronize` and `update` by a common factor, whose logarithm has the standard
+    deviation `spread`.
     """
 
     title: str
@@ -125,7 +146,7 @@ class HostRates:
         shared = self.spread * normal(count, seed, f"{self.title} host")
         return {
             name: rate.value
-            * np.exp(shared * (name != "synchronize") + rate.spread * normal(count, seed, f"{self.title} {name}"))
+            * np.exp(shared * (name in _SHARING) + rate.spread * normal(count, seed, f"{self.title} {name}"))
             for name, rate in self.rates.items()
         }
 
@@ -142,7 +163,8 @@ class _HostFile(BaseModel):
         missing = set(HOST_RATES) - set(self.rates)
         if missing:
             raise UsageError(f"the host {self.title!r} has no rate for {', '.join(sorted(missing))}")
-        return HostRates(self.title, self.rates, self.spread)
+        rates = self.rates if "update" in self.rates else {**self.rates, "update": typical_host().rates["update"]}
+        return HostRates(self.title, rates, self.spread)
 
 
 @cache
@@ -153,10 +175,11 @@ def typical_host() -> HostRates:
 
 def host_of(hardware: Hardware) -> HostRates:
     """Return the rates of the host that was calibrated together with the GPU, or of a typical host if none was."""
+    update = hardware.rates.get("update") or typical_host().rates["update"]
     rates = {name: hardware.rates[name] for name in HOST_RATES if name in hardware.rates}
     if len(rates) < len(HOST_RATES):
-        return typical_host()
-    return HostRates(f"the host of {hardware.title}", rates, CALIBRATED_HOST_SPREAD)
+        return replace(typical_host(), rates={**typical_host().rates, "update": update})
+    return HostRates(f"the host of {hardware.title}", {**rates, "update": update}, CALIBRATED_HOST_SPREAD)
 
 
 def gpu(slug: str) -> GpuRates:
@@ -207,6 +230,7 @@ def _error_of_kernels(trace: Trace, kernel_s: Draws, seed: int, count: int) -> D
 _GROUPS: Mapping[str, str] = {
     "matmul_tf32": "matmul", "matmul_half": "matmul", "matmul_fp32": "matmul", "attention_forward": "attention",
     "attention_backward": "attention", "reduce": "stream", "indexed": "indexed", "transpose": "indexed",
+    "device_to_host": "link", "host_to_device": "link",
 }  # fmt: skip
 """Group of each rate. Rates of a group share random factors: a power-limited GPU is slower in every precision."""
 

@@ -57,6 +57,8 @@ def kernel_name(kernel: Kernel) -> str:
     if kernel.kind == "attention":
         implementation, *words = kernel.layout.split()
         return "_".join((implementation, "attention", *words, f"{format_}_in"))
+    if kernel.kind == "copy":
+        return "Memcpy DtoH (Device -> Pinned)" if kernel.name == "device_to_host" else "Memcpy HtoD (Pinned -> Device)"
     if kernel.kind == "unknown":
         return f"unknown_{kernel.name.strip('_')}_kernel"
     functor = _FUNCTORS.get(kernel.name, kernel.name.removeprefix("_").removesuffix("_"))

@@ -24,8 +24,7 @@ from sysbench.predict.step import Constant, PhasePrediction, StepPrediction, pre
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import refuse_unsupported, trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.simulate.cuda.workspaces import Workspaces
-from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.gpu import Gpu, ScratchMemory
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.replay import Replay, ReplayCache, Verdict
 from sysbench.spec import hardware
@@ -65,6 +64,8 @@ class SimulatedStep:
     sync_per_step: bool = False
     interconnect: Interconnect | None = None
     """Network between nodes of several GPUs."""
+    host_link: float | None = None
+    """Bytes per second of a copy between GPU and host, in place of a calibrated rate."""
     memory_bytes: int | None = None
     """Memory that the step may use, in place of that of the GPU."""
 
@@ -91,13 +92,15 @@ class SimulatedStep:
 
     @property
     def recording(self) -> StepRecording:
-        """Return the allocator's requests in the step."""
+        """Return the allocator's requests in the step, for every GPU that launches the same kernels."""
         return self._traced[1]
 
     @cached_property
     def prediction(self) -> StepPrediction:
         """Return the prediction of the step's time."""
         rates = replace(GpuRates.of(self._hardware), interconnect=self.interconnect)
+        if self.host_link is not None:
+            rates = rates.with_link(self.host_link)
         return predict(self._traced[0], rates, host_for(self._hardware, self.host), sync_per_step=self.sync_per_step)
 
     @cached_property
@@ -135,7 +138,7 @@ class SimulatedStep:
     @cached_property
     def memory(self) -> tuple[Replay, Verdict]:
         """Return the allocator's replay of the step, and whether the step fits."""
-        cached = _replay_cache(*self._step, self._gpu.workspaces, self.cell.allocator)
+        cached = _replay_cache(*self._step, self._gpu.scratch, self.cell.allocator)
         return cached.replay_on(self._gpu)
 
     def _step_predicted(self) -> StepPredicted:
@@ -221,6 +224,6 @@ def _traced(step: ModelCell, gpu: Gpu, with_modules: bool) -> tuple[Trace, StepR
 
 
 @lru_cache(maxsize=CACHED_TRACES)
-def _replay_cache(step: ModelCell, gpu: Gpu, with_modules: bool, workspaces: Workspaces, allocator: str) -> ReplayCache:
+def _replay_cache(step: ModelCell, gpu: Gpu, with_modules: bool, scratch: ScratchMemory, allocator: str) -> ReplayCache:
     _, recording = _traced(step, gpu, with_modules)
-    return ReplayCache(recording.with_workspaces(workspaces), AllocatorSettings.of(allocator))
+    return ReplayCache(recording.with_scratch(scratch), AllocatorSettings.of(allocator))

@@ -13,7 +13,7 @@ import numpy as np
 
 from sysbench.predict import walk as walking
 from sysbench.predict.kernels import Limit, limit, lower_bound_seconds, seconds
-from sysbench.predict.rates import Draws, GpuRates, HostRates, unexplained
+from sysbench.predict.rates import LINK_RATES, Draws, GpuRates, HostRates, unexplained
 from sysbench.predict.trace import Kernel, Positions, Trace
 from sysbench.spec.hardware import Rate
 
@@ -27,6 +27,9 @@ MAX_UNKNOWN_SHARE = 0.05
 """Maximum share of the device time in operators unknown to the model; above it, the step time is withheld."""
 
 StepLimit = Literal["host"] | Limit
+
+_OVERLAPPED: frozenset[Limit] = frozenset({"communication", "host link"})
+"""What runs beside other kernels, on streams of its own: only the time that it adds to the device's counts."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,8 @@ class StepPrediction:
     """Number of launches of each operator that is unknown to the model."""
     unknown_share: float
     """Share of unknown operators in the step's device time, its FLOPs or its bytes, whichever is largest."""
+    sync_per_step: bool
+    """Whether the host waits for the device only at the end of the step."""
     kernel_s: tuple[float, ...]
     """Seconds of each kernel in `trace.kernels`."""
     draws_s: tuple[float, ...]
@@ -141,6 +146,10 @@ class StepPrediction:
         """Return the reason why the step time is withheld; None if it is not withheld."""
         if self.trace.untimed:
             return f"{self.trace.untimed} has no predicted time"
+        if self.trace.has_copies and not set(LINK_RATES) <= set(self.gpu.rates):
+            return "the rate of the link between GPU and host is unknown: give it with --host-link 25GB/s"
+        if self.trace.has_copies and self.sync_per_step:
+            return "without a wait after each phase, updates on the host overlap with backward: use --sync phase"
         if self.unknown_share <= MAX_UNKNOWN_SHARE:
             return None
         names = ", ".join(sorted(self.unknown))
@@ -154,8 +163,12 @@ class StepPrediction:
     @property
     def constants(self) -> tuple[Constant, ...]:
         """Return the constants that the prediction uses."""
+        unused = () if self.trace.has_copies else (*LINK_RATES, "update")
         return tuple(
-            Constant(name, rate) for rates in (self.gpu.rates, self.host.rates) for name, rate in rates.items()
+            Constant(name, rate)
+            for rates in (self.gpu.rates, self.host.rates)
+            for name, rate in rates.items()
+            if name not in unused
         )
 
     @cached_property
@@ -201,12 +214,11 @@ def predict(
     device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
     phases, total_s = list[PhasePrediction](), np.zeros(draws)
     for name, counts in trace.counts.items():
-        walked = _walk_separately(issued[name], partial(walk, unique_s=unique_s))
+        walk_with = partial(_walk_separately, issued[name], walk)
+        walked = walk_with(unique_s)
         seconds_by_limit = _seconds_by_limit(unique_s[:, 0], counts, limits)
-        if communication_s := seconds_by_limit.get("communication", 0.0):
-            compute_s = np.where([[each == "communication"] for each in limits], 0.0, unique_s)
-            without_communication = _walk_separately(issued[name], partial(walk, unique_s=compute_s))
-            seconds_by_limit["communication"] = max(0.0, float(walked.device_s[0] - without_communication.device_s[0]))
+        communication_s = seconds_by_limit.get("communication", 0.0)
+        seconds_by_limit |= _added_s(walk_with, walked, unique_s, limits)
         bound_s = float(bounds @ counts)
         phases.append(
             PhasePrediction(
@@ -240,6 +252,7 @@ def predict(
         lower_bound_s=bound_s,
         unknown=unknown,
         unknown_share=unknown_share,
+        sync_per_step=sync_per_step,
         kernel_s=tuple(unique_s[:, 0].tolist()),
         draws_s=tuple(draws_s.tolist()),
     )
@@ -257,9 +270,9 @@ def _issued(trace: Trace, host: HostRates, draws: int, seed: int) -> Mapping[str
 
 
 def _walk_separately(
-    issued: Sequence[walking.Issued], walk: Callable[[walking.Issued], walking.WalkTotals]
+    issued: Sequence[walking.Issued], walk: Callable[..., walking.WalkTotals], unique_s: Draws
 ) -> walking.WalkTotals:
-    walked = {key: walk(each) for key, each in {id(each): each for each in issued}.items()}
+    walked = {key: walk(each, unique_s) for key, each in {id(each): each for each in issued}.items()}
     columns = zip(*(astuple(walked[id(each)]) for each in issued), strict=True)
     return walking.WalkTotals(*(sum(column[1:], column[0]) for column in columns))
 
@@ -268,6 +281,17 @@ def _seconds_by_limit(unique_s: Draws, counts: Positions, limits: list[Limit]) -
     return {
         name: float(unique_s @ (counts * np.array([each == name for each in limits]))) for name in dict.fromkeys(limits)
     }
+
+
+def _added_s(
+    walk_with: Callable[[Draws], walking.WalkTotals], walked: walking.WalkTotals, unique_s: Draws, limits: list[Limit]
+) -> dict[Limit, float]:
+    """Return the seconds that work on streams of its own adds to the device's time."""
+    added_s: dict[Limit, float] = {}
+    for name in _OVERLAPPED & set(limits):
+        without = walk_with(np.where([[each == name] for each in limits], 0.0, unique_s))
+        added_s[name] = max(0.0, float(walked.device_s[0] - without.device_s[0]))
+    return added_s
 
 
 def _bottleneck(host_s: float, device_s: float, total_s: float, seconds_by_limit: Mapping[Limit, float]) -> Bottleneck:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 Kind = Literal[
     "gemm", "attention", "map", "indexed", "transpose", "reduce", "softmax", "foreach", "optimizer", "embedding",
-    "loss", "collective", "unknown",
+    "loss", "collective", "copy", "unknown",
 ]  # fmt: skip
 """gemm       a matrix product, batched or not
 attention  a fused attention kernel, forward or backward
@@ -31,6 +31,7 @@ optimizer  a fused optimizer's update
 embedding  rows gathered from a table, or added up into one
 loss       a kernel of the negative log likelihood
 collective a collective among ranks
+copy       a copy between the device and pinned memory of the host; its name is the rate of the link
 unknown    an operator unknown to this model: timed as if elementwise, counted and named
 """
 
@@ -99,6 +100,8 @@ class PhaseTrace:
     """(launches,) The stream of each launch; None if all are on the same stream."""
     waits: tuple[tuple[int, int], ...] = ()
     """(later, earlier) positions of launches: the later one waits for the end of the earlier one on another stream."""
+    host_bytes: Positions | None = None
+    """(operators,) Bytes that the host moves itself in each operator, such as an update; None if it moves none."""
 
     @cached_property
     def issuers(self) -> Positions:
@@ -150,6 +153,11 @@ class Trace:
         return counts
 
     @property
+    def has_copies(self) -> bool:
+        """Return whether the step copies between device and host."""
+        return any(kernel.kind == "copy" for kernel in self.kernels)
+
+    @property
     def nodes(self) -> int:
         """Return the number of nodes among which the step communicates."""
         return max((kernel.dims[1] for kernel in self.kernels if kernel.kind == "collective"), default=1)
@@ -197,6 +205,7 @@ class TraceWriter:
     stages: dict[Stage, tuple[list[int], list[int], list[int], list[int], list[int]]] = field(default_factory=dict)
     streams: dict[Stage, list[int]] = field(default_factory=dict)
     waits: dict[Stage, list[tuple[int, int]]] = field(default_factory=dict)
+    host_bytes: dict[Stage, dict[int, int]] = field(default_factory=dict)
 
     def columns_of(self, stage: Stage) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
         """Return the columns of a stage; a new stage is added after all earlier ones."""
@@ -228,6 +237,10 @@ class TraceWriter:
         streams += [stream] * (len(launched) - len(streams))
         return len(launched) - 1
 
+    def add_host_bytes(self, stage: Stage, moved_bytes: int) -> None:
+        """Let the host move bytes itself in the latest operator of a stage."""
+        self.host_bytes.setdefault(stage, {})[len(self.columns_of(stage)[0]) - 1] = moved_bytes
+
     def equal_stages(self, one: Stage, other: Stage) -> bool:
         """Return whether both stages have the same operators, launches, streams and waits."""
         return all(each.get(one) == each.get(other) for each in (self.stages, self.streams, self.waits))
@@ -250,7 +263,16 @@ class TraceWriter:
             streams = np.array(self.streams[stage], dtype=np.intp) if has_several_streams else None
             waits = tuple(self.waits.get(stage, ())) if streams is not None else ()
             phases[id(columns)] = PhaseTrace(
-                name, host, launches, kernels, operators, modules, streams=streams, waits=waits
-            )
+                name, host, launches, kernels, operators, modules, streams=streams, waits=waits,
+                host_bytes=self._host_bytes_of(stage),
+            )  # fmt: skip
         in_order = tuple(phases[id(columns)] for columns in self.stages.values())
         return Trace(tuple(self.kernels), tuple(self.operators), tuple(self.modules), in_order)
+
+    def _host_bytes_of(self, stage: Stage) -> Positions | None:
+        if stage not in self.host_bytes:
+            return None
+        moved_bytes = np.zeros(len(self.columns_of(stage)[0]), dtype=np.intp)
+        for operator, each_bytes in self.host_bytes[stage].items():
+            moved_bytes[operator] = each_bytes
+        return moved_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +29,14 @@ COMPILED_HOST_WORK: HostWork = "view"
 """Host work of compiled code per kernel in addition to the launch: no operator is dispatched."""
 
 
+class _Work(NamedTuple):
+    """What the host does for an operator, the kernels that it launches, and the bytes that the host moves itself."""
+
+    host: tuple[HostWork, ...]
+    kernels: tuple[Kernel, ...]
+    host_bytes: int
+
+
 class Tracer:
     """Writer of the trace of code that runs on a simulated device.
 
@@ -46,7 +55,7 @@ class Tracer:
         self._recorder: Recorder | None = None
         self._operators: dict[object, tuple[str, bool, str]] = {}
         self._live_keys: list[object] = []
-        self._cache: dict[object, tuple[tuple[HostWork, ...], tuple[Kernel, ...]]] = {}
+        self._cache: dict[object, _Work] = {}
 
     def device(self, observer: DeviceObserver) -> SimulatedDevice:
         """Return a simulated device whose operators are traced."""
@@ -80,23 +89,27 @@ class Tracer:
             if self._flows is None or recorder.phase not in COMPILED_PHASES:
                 self._writer.add_operator(_stage(recorder), "view", (), recorder.module, name)
             return
-        (first, *rest), kernels = self._work_and_kernels(recorder.device, func, args, options, result)
+        work = self._work_of(recorder.device, func, args, options, result)
         if self._flows is not None:
             call = Call(func, args, options, result)
-            if self._add_flow(recorder, kernels, call.tensors, call.results):
+            if self._add_flow(recorder, work.kernels, call.tensors, call.results):
                 return
+        self._write(recorder, name, work)
+
+    def _write(self, recorder: Recorder, name: str, work: _Work) -> None:
+        (first, *rest), kernels, host_bytes = work
         stage = _stage(recorder)
         self._writer.add_operator(stage, first, kernels, recorder.module, name)
+        if host_bytes:
+            self._writer.add_host_bytes(stage, host_bytes)
         if kernels and isinstance(stream := torch.cpu.current_stream(), OrderedStream):
             after = stream.take_waits(stage)
             stream.last = stage, self._writer.assign_stream(stage, stream.number, after)
-        for work in rest:
-            self._writer.add_operator(stage, work)
+        for each in rest:
+            self._writer.add_operator(stage, each)
 
-    def _work_and_kernels(
-        self, device: Device, func: Operator, args: Arguments, options: Options, result: object
-    ) -> tuple[tuple[HostWork, ...], tuple[Kernel, ...]]:
-        """Return the host work and the kernels of an operator; cached, because layers repeat the same calls."""
+    def _work_of(self, device: Device, func: Operator, args: Arguments, options: Options, result: object) -> _Work:
+        """Return the work of an operator; cached, because layers repeat the same calls."""
         call_key = device.call_key if isinstance(device, SimulatedDevice) else None
         key: object = id(call_key)
         if call_key is None:
@@ -106,7 +119,7 @@ class Tracer:
         cached = self._cache.get(key)
         if cached is None:
             call = Call(func, args, options, result)
-            cached = self._cache[key] = call.host, call.kernels
+            cached = self._cache[key] = _Work(call.host, call.kernels, call.host_bytes)
             self._live_keys.append(call_key)  # `id(call_key)` is a valid key only while `call_key` is alive
         return cached
 
@@ -211,11 +224,16 @@ def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Tra
     eager = cell.model_copy(update={"execution": "eager"})
     with reporting_launches(tracer.add_kernel):
         recording = record(
-            eager, cell.mode, Platform.of(gpu), origins=with_modules, parts=with_modules, device=tracer.device
+            eager,
+            cell.mode,
+            Platform.of_generation(gpu),
+            origins=with_modules,
+            parts=with_modules,
+            device=tracer.device,
         )
     written = tracer.trace().with_phases(cell.phases)
     if cell.uses_cuda_graphs:
         written = written.with_graphs(COMPILED_PHASES)
-    if cell.offload != NONE:
-        written = replace(written, untimed="the update on the host, with its copies to the device,")
+    if cell.offload != NONE and cell.is_compiled:
+        written = replace(written, untimed="an update on the host after compiled code")
     return written.with_tf32() if cell.precision == "tf32" else written, recording

@@ -43,6 +43,8 @@ class Issued:
             names = (f"operator{suffix}", f"view{suffix}", "scalar", "launch")
             rates_s = [host[name] for name in names]  # type: ignore[index]
             issued_s.append(operator_ends_s + np.stack(rates_s, axis=1) @ phase.issued)
+            if phase.host_bytes is not None:
+                issued_s[-1] += np.cumsum(phase.host_bytes) / host["update"][:, None]
             if len(phase.host):
                 operator_ends_s = issued_s[-1][:, -1:]
         return np.concatenate(issued_s, axis=1)

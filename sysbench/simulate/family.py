@@ -38,23 +38,15 @@ _Patterns = tuple[list[tuple[int, ...]], list[int]]
 
 @dataclass
 class RecordingFamily:
-    """Recordings of a step, by the value of one axis.
+    """Recordings of a step on one GPU, by the value of one axis.
 
-    trace   traces the step with a value of the axis
     degree  degree of the polynomial that most request sizes are
+    traced  recordings that were traced, by value
     """
 
-    trace: Callable[[int], Recording]
     degree: int
     traced: dict[int, Recording] = field(default_factory=dict)
-    """Recordings that were traced, by value."""
     _patterns: dict[tuple[int, ...], _Patterns] = field(default_factory=dict, init=False)
-
-    def exact(self, value: int) -> Recording:
-        """Return the recording of a value, and trace it if necessary; raises the errors of `trace`."""
-        if value not in self.traced:
-            self.traced[value] = self.trace(value)
-        return self.traced[value]
 
     def bounds(self, value: int) -> Bounds | None:
         """Return the bounds of a recording without tracing it.

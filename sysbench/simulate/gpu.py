@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sysbench.log.events import DeviceInfo, GpuSimulated
 from sysbench.simulate.allocator.settings import AllocatorSettings
@@ -44,6 +45,13 @@ class Multiprocessors:
 
     count: int
     threads: int
+
+
+class ScratchMemory(NamedTuple):
+    """What determines the scratch memory of a GPU's kernels, besides the kernels."""
+
+    workspaces: Workspaces
+    multiprocessors: Multiprocessors
 
 
 _THREADS_OF_MULTIPROCESSOR = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
@@ -128,6 +136,11 @@ class Gpu:
     def workspaces(self) -> Workspaces:
         """Return the workspaces of cuBLAS, as the installed PyTorch allocates them on this GPU."""
         return Workspaces.of(self.compute_capability[0])
+
+    @property
+    def scratch(self) -> ScratchMemory:
+        """Return what determines the scratch memory of kernels."""
+        return ScratchMemory(self.workspaces, self.multiprocessors)
 
 
 def _capability(stated: str | None) -> tuple[int, int]:

@@ -6,7 +6,8 @@ Streams record which launches wait for which other launches, so that a trace sho
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -68,3 +69,18 @@ class OrderedEvent(torch.cpu.Event):
     def wait(self, stream: Any = None) -> None:
         """Make a stream wait for this event; by default, torch's current stream."""
         (stream or torch.cpu.current_stream()).wait_event(self)
+
+
+@contextmanager
+def ordered_streams() -> Iterator[None]:
+    """Context manager in which torch's CPU streams and events are ordered ones."""
+    replacements = [
+        *((name, OrderedStream()) for name in ("_current_stream", "_default_cpu_stream")),
+        ("Stream", OrderedStream),
+        ("Event", OrderedEvent),
+    ]
+    with ExitStack() as restored:
+        for name, replacement in replacements:
+            restored.callback(setattr, torch.cpu, name, getattr(torch.cpu, name))
+            setattr(torch.cpu, name, replacement)
+        yield

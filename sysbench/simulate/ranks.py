@@ -27,7 +27,7 @@ from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.strategies import mesh_of
 from sysbench.simulate.gpu import MIB
-from sysbench.simulate.ordered import OrderedEvent, OrderedStream
+from sysbench.simulate.ordered import ordered_streams
 from sysbench.simulate.tensors import DEVICE, ObservedDevice, SimulatedDevice, Wrappers
 from sysbench.spec.ranks import Strategy
 
@@ -57,12 +57,9 @@ def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
         # A simulated shard reports `DEVICE`, but its wrapper would report torch's `meta`.
         (DTensor, "device", property(lambda tensor: tensor._local_tensor.device)),
         (nn.parallel, "DistributedDataParallel", BucketedReplica),
-        *((torch.cpu, name, OrderedStream()) for name in ("_current_stream", "_default_cpu_stream")),
-        (torch.cpu, "Stream", OrderedStream),
-        (torch.cpu, "Event", OrderedEvent),
     ]
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
-    with ExitStack() as restored:
+    with ordered_streams(), ExitStack() as restored:
         restored.callback(dist.destroy_process_group)
         for place, name, replacement in replacements:
             restored.callback(setattr, place, name, getattr(place, name))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -35,10 +35,11 @@ from sysbench.log.events import (
 from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
 from sysbench.simulate.cuda.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.cuda.composites import Composites, composites_on, using_composites
-from sysbench.simulate.cuda.kernels import COPIES, MATRIX_PRODUCTS, SCRATCH, Scratch, uses_cublas_lt
-from sysbench.simulate.cuda.reductions import reductions_on
+from sysbench.simulate.cuda.kernels import COPIES, MATRIX_PRODUCTS, SCRATCH, uses_cublas_lt
+from sysbench.simulate.cuda.reductions import Scratch, SplitReduction
 from sysbench.simulate.cuda.workspaces import Workspaces
-from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.gpu import Gpu, Multiprocessors, ScratchMemory
+from sysbench.simulate.ordered import ordered_streams
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
 from sysbench.simulate.tensors import (
     DEVICE,
@@ -49,6 +50,7 @@ from sysbench.simulate.tensors import (
 )
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.snapshot import Category
+from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelCell, Phase
 from sysbench.spec.protocols import PROCEDURES, Protocol
 from sysbench.spec.ranks import layout
@@ -103,6 +105,7 @@ class Platform:
     scratch          scratch memory of kernels, by operator
     workspaces       those of cuBLAS; None if the device has no cuBLAS
     copies           copies that operators make of their arguments before they allocate results
+    multiprocessors  those of the device; None if a recording is for any number of them (`Recording.with_scratch`)
     """
 
     composites: Composites
@@ -110,12 +113,17 @@ class Platform:
     scratch: Mapping[Operator, Callable[..., Scratch]]
     workspaces: Workspaces | None
     copies: Mapping[Operator, Callable[..., Sequence[int]]] = field(default_factory=dict)
+    multiprocessors: Multiprocessors | None = None
 
     @classmethod
     def of(cls, gpu: Gpu) -> Platform:
         """Create the platform of a CUDA GPU."""
-        scratch = {**SCRATCH, **reductions_on(gpu.multiprocessors)}
-        return cls(composites_on(gpu), CUDA_RULES, scratch, gpu.workspaces, COPIES)
+        return replace(cls.of_generation(gpu), multiprocessors=gpu.multiprocessors)
+
+    @classmethod
+    def of_generation(cls, gpu: Gpu) -> Platform:
+        """Create the platform of all GPUs with the kernels of `gpu`."""
+        return cls(composites_on(gpu), CUDA_RULES, SCRATCH, gpu.workspaces, COPIES)
 
 
 _REAL_PLATFORM = Platform({}, AutocastRules(frozenset(), frozenset(), frozenset()), {}, None)
@@ -158,6 +166,8 @@ class Recording:
     spans        in order; events between steps free the outputs of the previous step
     stacks       Python stacks of the allocations
     workspaces   numbers of the allocations that are workspaces of cuBLAS, whose size depends on the GPU
+    reductions   of a generation of GPUs: reductions by the number of the allocation for their partial results; the
+                 next one is for their semaphores; both sizes depend on the GPU, and are 0 before `with_scratch`
     """
 
     events: tuple[int, ...]
@@ -165,14 +175,18 @@ class Recording:
     spans: tuple[Span, ...]
     stacks: tuple[Stack, ...]
     workspaces: frozenset[int]
+    reductions: Mapping[int, SplitReduction]
 
-    def with_workspaces(self, wanted: Workspaces) -> Self:
-        """Return a copy of this recording with the workspaces of another GPU."""
-        allocations = (
-            each._replace(size_bytes=wanted.product_bytes) if number in self.workspaces else each
-            for number, each in enumerate(self.allocations)
-        )
-        return replace(self, allocations=tuple(allocations))
+    def with_scratch(self, wanted: ScratchMemory) -> Self:
+        """Return a copy of this recording with the workspaces and the reductions' scratch memory of a GPU."""
+        sizes = dict.fromkeys(self.workspaces, wanted.workspaces.product_bytes)
+        for number, reduction in self.reductions.items():
+            sizes[number], sizes[number + 1] = reduction.scratch_bytes(wanted.multiprocessors)
+        allocations = list(self.allocations)
+        for number, size_bytes in sizes.items():
+            allocations[number] = allocations[number]._replace(size_bytes=size_bytes)
+        resized = replace(self, allocations=tuple(allocations), reductions={})
+        return resized._without({number for number, size_bytes in sizes.items() if not size_bytes})
 
     def without_build_temporaries(self) -> Self:
         """Return a copy of this recording without the temporary allocations of the build.
@@ -181,10 +195,12 @@ class Recording:
         quantized weights is built on the host.
         """
         end = max(span.end for span in self.spans if span.step < 0)
-        released = {~event for event in self.events[:end] if event < 0}
-        kept = [number for number in range(len(self.allocations)) if number not in released]
+        return self._without({~event for event in self.events[:end] if event < 0})
+
+    def _without(self, left_out: Container[int]) -> Self:
+        kept = [number for number in range(len(self.allocations)) if number not in left_out]
         renumbered = {old: new for new, old in enumerate(kept)}
-        is_kept = [(event if event >= 0 else ~event) not in released for event in self.events]
+        is_kept = [(event if event >= 0 else ~event) not in left_out for event in self.events]
         events = [
             renumbered[event] if event >= 0 else ~renumbered[~event]
             for event, stays in zip(self.events, is_kept, strict=True)
@@ -197,6 +213,7 @@ class Recording:
             allocations=tuple(self.allocations[number] for number in kept),
             spans=tuple(span._replace(first=kept_before[span.first], end=kept_before[span.end]) for span in self.spans),
             workspaces=frozenset(renumbered[number] for number in self.workspaces & renumbered.keys()),
+            reductions={renumbered[number]: each for number, each in self.reductions.items() if number in renumbered},
         )
 
     @property
@@ -281,6 +298,7 @@ def record(
     compiling = cell.attention == "flex" or cell.own is not None or cell.strategy == "tp" or cell.lora > 0
     with (
         _simulated_ranks_of(cell) as mesh,
+        ordered_streams() if cell.offload != NONE else nullcontext(),
         nullcontext() if compiling else without_compiler(),
         using_composites(platform.composites),
         cuda_autocast(platform.autocast),
@@ -412,6 +430,7 @@ class Recorder:
         self.phase = BUILD
         self.step = -1
         self.occurrence = 0
+        self._reductions: dict[int, SplitReduction] = {}
         self._copies: list[int] = []
         """Copies that the current operator has made of its arguments."""
         self._kept_workspaces: set[tuple[bool, bool]] = set()
@@ -468,7 +487,7 @@ class Recorder:
         groups = scratch(*arguments) if scratch is not None else ()
         product = workspaces if func in MATRIX_PRODUCTS else None
         for group in groups or ([()] if product else ()):
-            numbers = [self._allocate(size_bytes, self._origin) for size_bytes in group if size_bytes]
+            numbers = [number for each in group for number in self._allocate_scratch(each)]
             if product is not None:  # after the copies of its operands, which are its only group
                 numbers += self._take_workspaces(product, uses_cublas_lt(func, arguments, options, result))
             for number in reversed(numbers):
@@ -518,6 +537,7 @@ class Recorder:
             workspaces=frozenset(
                 number for number in found if workspaces and self._sizes[number] == workspaces.product_bytes
             ),
+            reductions=dict(self._reductions),
         )
 
     def _allocate(self, size_bytes: int, origin: Origin) -> int:
@@ -528,6 +548,17 @@ class Recorder:
         self._allocation_origins.append(origin)
         self._events.append(number)
         return number
+
+    def _allocate_scratch(self, wanted: int | SplitReduction) -> list[int]:
+        sizes: Sequence[int]
+        if isinstance(wanted, int):
+            sizes = [wanted]
+        elif self._platform.multiprocessors is not None:
+            sizes = wanted.scratch_bytes(self._platform.multiprocessors)
+        else:
+            self._reductions[self.count] = wanted
+            return [self._allocate(0, self._origin) for _ in ("partial results", "semaphores")]
+        return [self._allocate(size_bytes, self._origin) for size_bytes in sizes if size_bytes]
 
     def _take_workspaces(self, workspaces: Workspaces, of_lt: bool) -> list[int]:
         """Record the workspaces that a product allocates; return the numbers of those that it frees at its end."""
@@ -556,11 +587,11 @@ class _MicroBatch(NamedTuple):
     """Allocator requests of one micro-batch.
 
     events    like `Recording.events`, but numbered from the first allocation of the micro-batch
-    requests  (size, stream, origin, category) of each allocation
+    requests  (size, stream, origin, category, reduction) of each allocation
     """
 
     events: list[int]
-    requests: list[tuple[int, int, Origin, Category | None]]
+    requests: list[tuple[int, int, Origin, Category | None, SplitReduction | None]]
 
 
 class _StepRecorder(Recorder):
@@ -642,18 +673,29 @@ class _StepRecorder(Recorder):
         numbers = [event for event in events if event >= 0]
         return _MicroBatch(
             [event - numbers[0] if event >= 0 else event + numbers[0] for event in events],
-            [(self._sizes[n], self._streams[n], self._allocation_origins[n], self._categories.get(n)) for n in numbers],
+            [
+                (
+                    self._sizes[n],
+                    self._streams[n],
+                    self._allocation_origins[n],
+                    self._categories.get(n),
+                    self._reductions.get(n),
+                )
+                for n in numbers
+            ],
         )
 
     def _append(self, repeated: _MicroBatch) -> None:
         start = len(self._sizes)
         self._events += [event + start if event >= 0 else event - start for event in repeated.events]
-        for number, (size_bytes, stream, origin, category) in enumerate(repeated.requests, start):
+        for number, (size_bytes, stream, origin, category, reduction) in enumerate(repeated.requests, start):
             self._sizes.append(size_bytes)
             self._streams.append(stream)
             self._allocation_origins.append(origin)
             if category is not None:
                 self._categories[number] = category
+            if reduction is not None:
+                self._reductions[number] = reduction
 
     @contextmanager
     def tracking_modules(self, step: TrainingStep) -> Iterator[None]:

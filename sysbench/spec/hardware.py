@@ -85,8 +85,9 @@ class Ceiling(_Frozen):
     source: str = Field(min_length=1)
 
 
-Basis = Literal["calibrated", "measured elsewhere", "borrowed", "data sheet"]
-"""Origin of a constant: this machine, another machine of the same kind, a related device, or the data sheet alone."""
+Basis = Literal["calibrated", "measured elsewhere", "borrowed", "data sheet", "given", "assumed"]
+"""Origin of a constant: this machine, another machine of the same kind, a related device, the data sheet alone, an
+option of the user, or no source at all."""
 
 
 class Rate(_Frozen):
@@ -230,6 +231,23 @@ def memory_size(text: str) -> int:
     """Return the bytes that a memory size such as `24GiB` stands for; 0 for any other text."""
     size = _SIZE.fullmatch(text.strip())
     return round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
+
+
+def parse_rate(value: object) -> object:
+    """Convert text such as `25GB/s` to bytes per second; return other types unchanged.
+
+    Raises ValueError for other text.
+    """
+    if not isinstance(value, str):
+        return value
+    size, slash, _ = value.strip().removesuffix("s").rpartition("/")
+    if not slash or not (bytes_per_s := memory_size(size)):
+        raise ValueError(f"{value or '(nothing)'} is not a rate with a unit, such as 25GB/s")
+    return float(bytes_per_s)
+
+
+LinkSpeed = Annotated[PerSecond | None, BeforeValidator(parse_rate)]
+"""Rate of the link between GPU and host in bytes per second."""
 
 
 def parse_gpus(value: object) -> tuple[str, ...]:

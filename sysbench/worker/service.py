@@ -85,7 +85,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     """Measure one cell and send its events; an exception becomes the outcome in CellFinished."""
     outcome: Outcome = "ok"
     reason: Reason | None = None
-    detail = trace = None
+    detail = trace = expected_s = None
     try:
         device.make_current(request.device)
         with device.using_threads(_threads(request)), _allocator_settings(request), _process_group(request):
@@ -94,12 +94,15 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.
         outcome, reason = _outcome_and_reason(error)
         detail, trace = _one_line(error), _format_traceback(error)
+        expected_s = error.expected_s if isinstance(error, OverBudgetError) else None
     # The experiment has cleaned up, but the traceback held tensors until the except block ended. After any other
     # failure this is unnecessary: the engine replaces this process.
     if outcome in ("invalid", "skipped"):
         allocator.release(device.torch_device(request.device))
     key = request.cell.key
-    return CellFinished(at_s=now(), cell=key, outcome=outcome, detail=detail, reason=reason, traceback=trace)
+    return CellFinished(
+        at_s=now(), cell=key, outcome=outcome, detail=detail, reason=reason, expected_s=expected_s, traceback=trace
+    )
 
 
 def _allocator_settings(request: protocol.Measure) -> AbstractContextManager[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,16 @@ def test_doctor_names_every_gpu_and_its_memory(fake_gpu: FakeGpu, tmp_path: Path
 
 
 # --- times
+
+
+def test_copies_between_gpu_and_host_are_calibrated_each_way(fake_gpu: FakeGpu, tmp_path: Path) -> None:
+    ran = fake_gpu.answered("calibrate", "link", "--budget=1", "--out=found.toml", "--tables=cases", cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    rates = tomllib.loads((tmp_path / "found.toml").read_text())["rates"]
+    assert {name for name, rate in rates.items() if rate["basis"] == "calibrated"} == {
+        "device_to_host", "host_to_device", "update"
+    }  # fmt: skip
+    assert "256 MiB host to device" in " ".join(ran.out.split())
 
 
 def test_device_times_are_those_of_the_kernels_and_a_device_that_waits_is_said(

@@ -43,6 +43,21 @@ def test_the_reason_of_an_outcome_that_was_stored_without_one(
     assert decode(encode(event)) == event
 
 
+@pytest.mark.parametrize(
+    ("expected", "expected_s"), [("0 s", 0.0), ("60 s", 60.0), ("16 min", 960.0), ("1 h 30 min", 5400.0)]
+)
+@pytest.mark.parametrize("stored", [{}, {"reason": "over-budget"}])
+def test_the_time_of_a_cell_over_its_budget_that_only_its_detail_tells(
+    expected: str, expected_s: float, stored: dict[str, str]
+) -> None:
+    detail = f"would take about {expected}, more than the 60 s of --budget"
+    written = {"event": "cell_finished", "at_s": 1.0, "cell": "a", "outcome": "skipped", "detail": detail, **stored}
+    event = decode(json.dumps(written).encode())
+    assert isinstance(event, CellFinished)
+    assert event.expected_s == expected_s
+    assert decode(encode(event)) == event
+
+
 @pytest.fixture
 def record_path(tmp_path: Path) -> Path:
     path = tmp_path / "run.json"

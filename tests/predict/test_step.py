@@ -12,9 +12,10 @@ import torch
 from sysbench import formulas
 from sysbench.errors import UnavailableError
 from sysbench.predict.rates import Draws, HostRates, gpu, typical_host
-from sysbench.predict.step import predict
-from sysbench.predict.trace import Kernel, Stage, Trace, TraceWriter
+from sysbench.predict.step import PhasePrediction, StepPrediction, predict
+from sysbench.predict.trace import Kernel, PhaseTrace, Stage, Trace, TraceWriter
 from sysbench.predict.tracing import Tracer, trace
+from sysbench.predict.walk import LAUNCH_LATENCY_S
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, Recorder
 from sysbench.simulate.tensors import DEVICE
@@ -162,11 +163,80 @@ def test_a_compiled_step_that_updates_in_backward_is_not_predicted() -> None:
         trace(cell.model_copy(update=changed), H100)
 
 
-def test_the_time_of_an_update_on_the_host_is_withheld() -> None:
+def test_an_update_on_the_host_has_a_time_only_if_the_rate_of_the_link_is_known() -> None:
     _, of = traced(offload="optimizer")
-    said = predict(of, gpu("h100"), typical_host())
-    assert said.withheld == "the update on the host, with its copies to the device, has no predicted time"
-    assert of_phase(of, "backward") == of_phase(traced()[1], "backward")
+    without = predict(of, gpu("h100"), typical_host())
+    assert without.withheld == "the rate of the link between GPU and host is unknown: give it with --host-link 25GB/s"
+    linked = gpu("h100").with_link(25e9)
+    assert predict(of, linked, typical_host()).withheld is None
+    assert "use --sync phase" in (predict(of, linked, typical_host(), sync_per_step=True).withheld or "")
+    plain = predict(traced()[1], linked, typical_host())
+    names = {each.name for each in plain.constants}
+    assert names.isdisjoint({"device_to_host", "host_to_device", "update"})
+    said = {each.name: each.rate.basis for each in predict(of, linked, typical_host()).constants}
+    assert (said["device_to_host"], said["host_to_device"], said["update"]) == ("given", "given", "assumed")
+
+
+def test_compiled_code_with_an_update_on_the_host_has_no_predicted_time() -> None:
+    _, of = traced(offload="optimizer", execution="compiled")
+    said = predict(of, gpu("h100").with_link(25e9), typical_host())
+    assert said.withheld == "an update on the host after compiled code has no predicted time"
+
+
+@pytest.mark.parametrize(("optimizer", "update_bytes"), [("fused", 28), ("foreach", 140)])
+def test_each_large_gradient_is_copied_once_and_each_large_parameter_updated_and_copied_back(
+    optimizer: str, update_bytes: int
+) -> None:
+    _, of = traced(offload="optimizer", optimizer=optimizer, grad_accum=2)
+    large = [500 * 64] * 2 + [64 * 64] * (4 * SHAPE.layers) + [64 * 256] * (3 * SHAPE.layers)  # all but the norms
+    for phase in of.phases:
+        if phase.name == "backward":  # one of each micro-batch
+            assert sorted(each.bytes for each in copies(of, phase)) == sorted(4 * each for each in large)
+    (update,) = (phase for phase in of.phases if phase.name == "optimizer")
+    assert sorted(each.bytes for each in copies(of, update)) == sorted(4 * each for each in large)
+    assert update.host_bytes is not None
+    assert sum(update.host_bytes) == update_bytes * sum(large)
+
+
+def copies(of: Trace, phase: PhaseTrace) -> list[Kernel]:
+    return [of.kernels[i] for i in phase.kernels if of.kernels[i].kind == "copy"]
+
+
+def test_an_update_on_the_host_takes_what_a_loop_over_parameters_takes() -> None:
+    host = typical_host()
+    steady = replace(host, rates={name: each.model_copy(update={"value": 1e-12}) for name, each in host.rates.items()})
+    steady = replace(steady, rates={**steady.rates, "update": host.rates["update"]})
+    link, update = 25e9, host.rates["update"].value
+    _, of = traced(offload="optimizer", optimizer="fused", batch=1, ctx=8)
+    said = predict(of, gpu("h100").with_link(link), steady)
+    (phase,) = (phase for phase in of.phases if phase.name == "optimizer")
+    assert phase.host_bytes is not None
+    host_s = copied_s = 0.0
+    moved = [each for each in phase.host_bytes if each]
+    each_copy = copies(of, phase)
+    assert len(moved) == len(each_copy)
+    start_s = said.gpu.rates["kernel_s"].value
+    for updated_bytes, kernel in zip(moved, each_copy, strict=True):
+        host_s += updated_bytes / update
+        copied_s = max(host_s + LAUNCH_LATENCY_S, copied_s + said.gpu.rates["gap_s"].value)
+        copied_s += kernel.bytes / link + start_s
+    (optimizer,) = (each for each in said.phases if each.name == "optimizer")
+    assert optimizer.time.point_s == pytest.approx(copied_s, rel=1e-6)
+    assert optimizer.host_s == pytest.approx(host_s, rel=1e-6)
+
+
+def test_copies_of_gradients_run_beside_backward_and_lengthen_it_only_where_the_link_is_slow() -> None:
+    _, of = traced(offload="optimizer", optimizer="fused", ctx=256, batch=16)
+    fast, slow = (predict(of, gpu("h100").with_link(each), typical_host()) for each in (1e15, 1e8))
+    plain = predict(traced(optimizer="fused", ctx=256, batch=16)[1], gpu("h100"), typical_host())
+
+    def backward(said: StepPrediction) -> PhasePrediction:
+        return next(each for each in said.phases if each.name == "backward")
+
+    assert backward(fast).device.point_s == pytest.approx(backward(plain).device.point_s, rel=0.01)
+    copied = sum(kernel.bytes for phase in of.phases if phase.name == "backward" for kernel in copies(of, phase))
+    assert copied / 1e8 < backward(slow).time.point_s < copied / 1e8 + backward(plain).time.point_s
+    assert backward(slow).bottleneck.name == "host link"
 
 
 def of_phase(of: Trace, phase: str) -> list[Kernel]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -18,16 +18,15 @@ NAIVE: Mapping[str, Any] = {}
 FUSED = {"attention": ("sdpa",), "precision": ("bf16",), "optimizer": ("fused",)}
 
 
-def family(axis: str, knobs: Mapping[str, Any], *traced: int) -> RecordingFamily:
+def family(axis: str, knobs: Mapping[str, Any], *traced: int) -> tuple[RecordingFamily, Callable[[int], Recording]]:
+    """Return a family of traced recordings, and the trace of any other."""
     (cell,) = FitSpec(**SHAPE, **knobs, ctx=(256,), batch=(8,)).cells()
 
     def trace(value: int) -> Recording:
-        return SimulatedStep(cell.step.model_copy(update={axis: value}), "h100").recording
+        replay, _ = SimulatedStep(cell.step.model_copy(update={axis: value}), "h100").memory
+        return replay.recording
 
-    found = RecordingFamily(trace, DEGREES[axis])
-    for value in traced:
-        found.exact(value)
-    return found
+    return RecordingFamily(DEGREES[axis], {value: trace(value) for value in traced}), trace
 
 
 @pytest.mark.parametrize("knobs", [NAIVE, FUSED])
@@ -37,9 +36,9 @@ def family(axis: str, knobs: Mapping[str, Any], *traced: int) -> RecordingFamily
 def test_the_requests_of_a_trace_lie_within_the_computed_bounds(
     axis: str, knobs: Mapping[str, Any], traced: tuple[int, ...], values: tuple[int, ...]
 ) -> None:
-    steps = family(axis, knobs, *traced)
+    steps, trace = family(axis, knobs, *traced)
     for value in values:
-        bounds, alone = steps.bounds(value), steps.trace(value)
+        bounds, alone = steps.bounds(value), trace(value)
         assert bounds is not None
         assert bounds.lower.events == bounds.upper.events == alone.events
         exact = 0
@@ -52,9 +51,10 @@ def test_the_requests_of_a_trace_lie_within_the_computed_bounds(
 
 
 def test_nothing_is_computed_beyond_the_traced_steps_or_from_too_few_or_from_others() -> None:
-    assert family("batch", NAIVE, 16, 32).bounds(24) is None
-    steps = family("batch", NAIVE, 16, 32, 64)
+    few, _ = family("batch", NAIVE, 16, 32)
+    assert few.bounds(24) is None
+    steps, _ = family("batch", NAIVE, 16, 32, 64)
     assert steps.bounds(80) is None
     assert steps.bounds(4) is None
-    chunked = family("batch", {"cross_entropy": ("chunked",)}, 16, 32, 64)
+    chunked, _ = family("batch", {"cross_entropy": ("chunked",)}, 16, 32, 64)
     assert chunked.bounds(24) is None

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from sysbench.simulate.cuda.kernels import COPIES, SCRATCH, uses_cublas_lt
-from sysbench.simulate.cuda.reductions import reductions_on
+from sysbench.simulate.cuda.reductions import REDUCTIONS
 from sysbench.simulate.followed import installed_torch
-from sysbench.simulate.gpu import Multiprocessors
 
 aten = torch.ops.aten
 
@@ -66,7 +65,7 @@ def test_flash_attention_sums_the_gradient_of_its_queries_in_fp32(ctx: int, rows
 
 
 def test_truth_values_are_summed_as_a_copy_of_whole_numbers() -> None:
-    summed = reductions_on(Multiprocessors(132, 2048))[aten.sum.default]
+    summed = REDUCTIONS[aten.sum.default]
     assert summed(_empty(512, dtype=torch.bool)) == [[8 * 512]]
     assert summed(_empty(512, dtype=torch.int64)) == []
 

@@ -10,20 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import MIB, Gpu
+from sysbench.simulate.memory import simulate
 from sysbench.simulate.recording import Platform, StepRecording, record
 from sysbench.simulate.replay import Replay, ReplayCache, verdict_of
+from sysbench.spec.hardware import by_name
 from sysbench.spec.model import ModelCell, ModelShape
+
+CELL = ModelCell(
+    device="cuda", size="custom", model=ModelShape(d_model=256, d_ff=1024, layers=3, heads=4, vocab=5000), ctx=256,
+    batch=4, precision="fp32", attention="naive", execution="eager", optimizer="foreach", seed=0, mode="train",
+)  # fmt: skip
 
 
 @cache
 def recorded(capability: tuple[int, int] = (8, 0)) -> StepRecording:
-    cell = ModelCell(
-        device="cuda", size="custom", model=ModelShape(d_model=256, d_ff=1024, layers=3, heads=4, vocab=5000), ctx=256,
-        batch=4, precision="fp32", attention="naive", execution="eager", optimizer="foreach", seed=0, mode="train",
-    )  # fmt: skip
-    return record(cell, "train", Platform.of(Gpu("", 1 << 50, capability)), origins=False)
+    return record(CELL, "train", Platform.of(Gpu("", 1 << 50, capability)), origins=False)
 
 
 SETTINGS = (
@@ -55,7 +59,46 @@ def replays(chosen: AllocatorSettings) -> ReplayCache:
 def test_generations_that_differ_in_workspaces_alone_share_a_recording() -> None:
     other = Gpu("", 1 << 50, (9, 0))
     assert recorded((9, 0)) != recorded()
-    assert recorded().with_workspaces(other.workspaces) == recorded((9, 0))
+    assert recorded().with_scratch(other.scratch) == recorded((9, 0))
+
+
+@pytest.mark.parametrize("grad_accum", [1, 4])
+@pytest.mark.parametrize("multiprocessors", [1, 34, 170])
+def test_a_generations_recording_has_the_requests_of_each_gpu(multiprocessors: int, grad_accum: int) -> None:
+    """A reduction is split over the blocks that there are multiprocessors for, or not at all."""
+    gpu = Gpu("", 1 << 50, sms=multiprocessors)
+    shared = recorded_for_all(grad_accum).with_scratch(gpu.scratch)
+    assert shared == record(_accumulating(grad_accum), "train", Platform.of(gpu), origins=False)
+
+
+def test_fewer_multiprocessors_split_fewer_reductions() -> None:
+    few, many = (recorded_for_all(1).with_scratch(Gpu("", 1 << 50, sms=sms).scratch) for sms in (1, 170))
+    assert len(few.events) < len(many.events)
+    assert few.spans != many.spans
+
+
+@cache
+def recorded_for_all(grad_accum: int) -> StepRecording:
+    return record(_accumulating(grad_accum), "train", Platform.of_generation(Gpu("", 1 << 50)), origins=False)
+
+
+def _accumulating(grad_accum: int) -> ModelCell:
+    wide = ModelShape(d_model=4096, d_ff=64, layers=1, heads=4, vocab=5000)
+    return CELL.model_copy(update={"grad_accum": grad_accum, "batch": 64, "model": wide})
+
+
+def test_memory_and_predictions_agree_on_gpus_that_share_a_trace() -> None:
+    step = CELL.model_copy(update={"batch": 64})
+    shared = [SimulatedStep(step, slug) for slug in ("a100-80gb", "v100-32gb", "h200")]
+    assert len({id(each.recording) for each in shared}) == 1
+    for each in shared:
+        own = simulate(step, "train", Gpu.of(by_name(each.slug)))
+        replay, verdict = each.memory
+        assert verdict == own.verdict
+        assert [peak.allocated_bytes for peak in replay.peaks_of_last_step()] == [
+            phase.allocated_peak_bytes for phase in own.phases
+        ]
+    assert len({tuple(each.memory[0].sizes) for each in shared}) == len(shared)
 
 
 WITHOUT_COMPILER = """

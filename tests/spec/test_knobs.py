@@ -79,6 +79,33 @@ def test_an_optimizer_is_offloaded_from_cuda() -> None:
     assert "it needs CUDA" in str(cell.problem("cpu"))
 
 
+def test_the_rate_of_the_host_link_has_a_unit_and_is_kept_in_bytes_per_second() -> None:
+    cells = TimeSpec(ctx=16, simulate="h100", offload="none,optimizer", host_link="25GB/s").cells()  # type: ignore[arg-type]
+    assert [cell.host_link for cell in cells] == [25e9, 25e9]
+    spec = TimeSpec(ctx=16, simulate="h100", offload="optimizer", host_link="24.5 GiB/s")  # type: ignore[arg-type]
+    assert spec.host_link == 24.5 * 2**30
+    assert TimeSpec(**spec.model_dump(mode="json")) == spec
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"host_link": "25"}, "25 is not a rate with a unit, such as 25GB/s"),
+        ({"host_link": "25GB"}, "25GB is not a rate with a unit, such as 25GB/s"),
+        ({"host_link": "-1GB/s"}, "-1GB/s is not a rate with a unit, such as 25GB/s"),
+        ({"host_link": "0GB/s"}, "0GB/s is not a rate with a unit, such as 25GB/s"),
+        ({"host_link": "fast"}, "fast is not a rate with a unit, such as 25GB/s"),
+        ({"simulate": ()}, "--host-link needs --simulate GPU: it only affects predictions"),
+        ({"offload": "none"}, "--host-link is the rate of what --offload copies: add --offload optimizer"),
+    ],
+)
+def test_a_host_link_that_means_nothing_is_refused(fields: dict[str, str], line: str) -> None:
+    asked = {"ctx": 16, "simulate": "h100", "offload": "optimizer", "host_link": "25GB/s"}
+    with pytest.raises(SpecError) as refused:
+        TimeSpec(**{**asked, **fields})
+    assert line in str(refused.value)
+
+
 def test_the_memory_of_cuda_graphs_is_withheld() -> None:
     (cell,) = MemorySpec(ctx=16, mode="train", execution="compiled-graphs").cells()
     assert "sysbench time reports the pool in its reserved memory" in str(cell.problem("cuda"))

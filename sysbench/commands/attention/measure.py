@@ -25,6 +25,7 @@ from sysbench.commands.attention.record import (
     AttentionKernels,
     AttentionMemory,
     AttentionTimed,
+    over_budget_text,
 )
 from sysbench.commands.attention.simulate import SimulatedAttention, predicted, simulate
 from sysbench.engine.sensors.memory_limits import host_available_bytes
@@ -128,9 +129,7 @@ def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
     # Each timed backward needs an untimed forward.
     predicted_s = pair_s * (cell.warmup + cell.repeats) * 4 / 3
     if cell.budget and predicted_s > cell.budget:
-        raise OverBudgetError(
-            f"would take about {units.duration(predicted_s)}, more than the {cell.budget:g} s of --budget"
-        )
+        raise OverBudgetError(over_budget_text(cell, predicted_s), predicted_s)
 
 
 # --- without a device

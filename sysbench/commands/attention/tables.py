@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +26,7 @@ from sysbench.commands.attention.findings import (
     usual_dim,
     value,
 )
-from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
+from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord, over_budget_text
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.log.records import Samples
@@ -60,8 +59,6 @@ FAR = 2.0
 
 MOST_ROWS = 32
 """Largest number of rows in the default comparison; if there are more, it shows a single head dimension."""
-
-_PREDICTED = re.compile(r"about \d[\d.]* \w+")
 
 
 def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
@@ -600,23 +597,21 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
 
 
 def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
-    grouped: dict[tuple[str, str], list[AttentionCellRecord]] = {}
+    grouped: dict[tuple[str, str | None], list[AttentionCellRecord]] = {}
     for cell in record.cells:
         if cell.outcome != "ok" and not cell.lacks_memory:
-            reason = _PREDICTED.sub("", remarks.reason(cell))
+            # Cells over their budget differ in the times that they would take.
+            reason = cell.reason if cell.expected_s is not None else remarks.reason(cell)
             grouped.setdefault((cell.cell.implementation, reason), []).append(cell)
     for (name, _), cells in grouped.items():
-        reasons = [remarks.reason(cell) for cell in cells]
-        times = list(dict.fromkeys(found[0] for reason in reasons if (found := _PREDICTED.search(reason))))
-        why = reasons[0]
-        if len(times) > 1:
-            why = why.replace(times[0], f"{times[0]} to {times[-1].removeprefix('about ')}")
         where = ""
         if len(cells) < sum(cell.cell.implementation == name for cell in record.cells):
             places = [f"d {cell.cell.dim} N {cell.cell.seq}" for cell in cells]
             if len(places) > remarks.MAX_NAMED_CELLS:
                 places[remarks.MAX_NAMED_CELLS - 1 :] = [f"{len(places) - remarks.MAX_NAMED_CELLS + 1} more"]
             where = f" ({', '.join(places)})"
+        times_s = [cell.expected_s for cell in cells if cell.expected_s is not None]
+        why = f"skipped: {over_budget_text(cells[0].cell, *times_s)}" if times_s else remarks.reason(cells[0])
         yield Remark("outcome", f"{name}{where}: {why}")
 
 

@@ -29,6 +29,11 @@ def of_run(record: CalibrateRecord) -> Iterator[Statement]:
     ]
     if moved:
         yield Statement(f"relative to the previous rates: {join_words(moved)}.", cells)
+    without_link = [
+        cell for cell in record.cells if cell.cell.part == "link" and cell.device and cell.device.type != "cuda"
+    ]
+    if without_link:
+        yield Statement("there is no link to a GPU here: only the host's update was measured.", without_link)
     by_name = {rate.name: rate.value for rate in record.rates}
     for cell in cells:
         slower = [

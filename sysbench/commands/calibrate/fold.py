@@ -22,7 +22,7 @@ from sysbench.log.cautions import environment_cautions
 from sysbench.log.collect import CellEvents, Run, cell_fields, collect, run_fields
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunFinished, RunStarted
 from sysbench.package import VERSION
-from sysbench.predict.rates import GPU_RATES, HOST_RATES
+from sysbench.predict.rates import GPU_RATES, HOST_RATES, LINK_RATES
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware, Rate
 from sysbench.spec.model import Precision
@@ -122,6 +122,7 @@ _PART: Mapping[str, Part] = {
     **dict.fromkeys(("attention_forward", "attention_backward"), "attention"),
     **dict.fromkeys(("kernel_s", "gap_s", "launch", "synchronize", "scalar"), "launch"),
     **dict.fromkeys(("operator", "view", "operator_backward", "view_backward"), "host"),
+    **dict.fromkeys((*LINK_RATES, "update"), "link"),
 }
 """The part of a calibration that each rate belongs to."""
 

@@ -79,7 +79,7 @@ def host_toml(device: Hardware) -> str:
         name: device.rates[name]
         if name in device.rates and device.rates[name] is not NO_DEVICE
         else typical.rates[name].model_copy(update={"basis": "borrowed"})
-        for name in HOST_RATES
+        for name in (*HOST_RATES, "update")
     }
     fields = {
         "title": f"the host of {device.title}",

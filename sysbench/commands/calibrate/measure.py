@@ -40,6 +40,7 @@ from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 from sysbench.spec.cell import DeviceType
+from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelCell, ModelShape, Phase, Precision
 
 SAMPLES = 7
@@ -370,12 +371,41 @@ def _phases_s(cell: ModelCell, bench: Bench) -> dict[str, list[float]]:
     return {name: each[-STEPS:] for name, each in taken_s.items()}
 
 
+UPDATED_ELEMENTS = 1 << 24
+"""Size of the parameter that the host updates: with gradient and moments 256 MiB, more than its caches hold."""
+
+COPIED_BYTES = 1 << 28
+SMALL_COPY_BYTES = 1 << 20
+
+
+def link(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
+    """Time AdamW on the host, and copies between pinned memory and the device; a device of its own has a link."""
+    parameter = torch.zeros(UPDATED_ELEMENTS)
+    parameter.grad = torch.full_like(parameter, 1e-3)
+    updates_s = _host_s(bench, torch.optim.AdamW([parameter], fused=True).step)
+    updated_bytes = 7.0 * ITEM_BYTES * UPDATED_ELEMENTS
+    yield Timed("update", f"fused AdamW, {UPDATED_ELEMENTS:,} parameters", True, updated_bytes, updates_s)
+    if bench.device.type != "cuda":
+        return
+    for size, counts in ((COPIED_BYTES, True), (SMALL_COPY_BYTES, False)):
+        pinned = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+        there = torch.zeros(size, dtype=torch.uint8, device=bench.device)
+        copies: tuple[tuple[RateName, Tensor, Tensor], ...] = (
+            ("device_to_host", pinned, there),
+            ("host_to_device", there, pinned),
+        )
+        for rate, to, source in copies:
+            samples_s = bench.seconds(partial(to.copy_, source, non_blocking=True), 1 / 4)
+            yield Timed(rate, f"{size >> 20} MiB {rate.replace('_', ' ')}", counts, size, samples_s)
+
+
 PARTS: Mapping[Part, Callable[[CalibrateCell, Bench], Iterator[Timed]]] = {
     "matmul": matmul,
     "attention": attention,
     "memory": memory,
     "launch": launch,
     "host": host,
+    "link": link,
 }
 
 
@@ -406,6 +436,7 @@ def _rates_of_timed_run(cell: CalibrateCell, path: Path) -> Iterator[Event]:
         (step, measured.device, times)
         for measured in run.cells
         if measured.outcome == "ok" and (step := measured.cell.step) is not None and step.execution == "eager"
+        if step.offload == NONE  # the rates of updates on the host cannot be told from those of copies
         if measured.device is not None and (times := measures_of(measured).times)
     ]
     devices = list(dict.fromkeys(device for _, device, _ in timed))

@@ -16,19 +16,22 @@ from sysbench.spec.options import Option
 from sysbench.spec.quantities import Seconds, Seed
 from sysbench.spec.run import OUTPUT, RunOptions
 
-Part = Literal["matmul", "attention", "memory", "launch", "host", "steps"]
+Part = Literal["matmul", "attention", "memory", "launch", "host", "link", "steps"]
 """matmul     products of matrices: large in three layouts, small, batched
 attention  fused attention, forward and backward
 memory     elementwise kernels, reductions, broadcasts, copies and transposes of large tensors
 launch     kernels that do almost nothing: duration, gap to the next kernel, host time of a launch
 host       host time per operator, from a narrow model with two depths
+link       copies between GPU and host, and AdamW on the host: what offloading needs
 steps      nothing new: rates are derived from the steps that another run has timed
 """
 
 PARTS: tuple[Part, ...] = get_args(Part)[:-1]
 """Parts that can be measured."""
 
-SHARE_OF_BUDGET: Mapping[Part, float] = {"matmul": 0.4, "attention": 0.1, "memory": 0.2, "launch": 0.05, "host": 0.25}
+SHARE_OF_BUDGET: Mapping[Part, float] = {
+    "matmul": 0.4, "attention": 0.1, "memory": 0.2, "launch": 0.05, "host": 0.2, "link": 0.05,
+}  # fmt: skip
 """Fraction of a run's time that each part may take."""
 
 BUDGET_S = 30.0

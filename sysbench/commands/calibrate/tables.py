@@ -34,6 +34,9 @@ MEANINGS: dict[str, str] = {
     "scalar": "host, reading a number",
     "launch": "host, launching a kernel",
     "synchronize": "host, waiting for the device",
+    "device_to_host": "copies from the device to the host",
+    "host_to_device": "copies from the host to the device",
+    "update": "host, fused AdamW",
 }
 """Readable names of rates."""
 

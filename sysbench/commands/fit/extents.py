@@ -18,9 +18,8 @@ from sysbench.lab.workload.imports import UserCodeError
 from sysbench.log.cautions import margin_uncertainty_bytes
 from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.simulate.cuda.workspaces import Workspaces
 from sysbench.simulate.family import DEGREES, RecordingFamily
-from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.gpu import Gpu, ScratchMemory
 from sysbench.simulate.recording import Recording
 from sysbench.simulate.replay import ReplayCache, Verdict
 from sysbench.simulate.search import MAX_VALUE, interpolated
@@ -87,7 +86,8 @@ class Extent:
         """Prepare a search on GPUs with the kernels of the GPU `slug`."""
         self._question, self._axis, self._slug, self._unit = question, axis, slug, UNITS[axis]
         self._settings = AllocatorSettings.of(question.allocator)
-        self._family = RecordingFamily(self._trace, DEGREES[axis])
+        self._traced: dict[int, Recording] = {}
+        self._families: dict[ScratchMemory, RecordingFamily] = {}
         self._replays = lru_cache(CACHED_REPLAYS)(self._replays_of)
         self._refused: int | None = None
         self._start = max(1, getattr(question, axis) // self._unit)
@@ -96,7 +96,7 @@ class Extent:
     @property
     def largest_traced(self) -> int:
         """The largest value that was traced."""
-        return max(self._family.traced, default=0) * self._unit
+        return max(self._traced, default=0) * self._unit
 
     def largest(self, gpu: Gpu, spare_bytes: int = 0) -> int:
         """Return the largest value with which the step fits on `gpu` with `spare_bytes` to spare; 0 if there is none.
@@ -126,15 +126,15 @@ class Extent:
         """
         if self._refused is not None and units >= self._refused:
             return None
-        replays = self._replays(units, gpu.workspaces)
+        replays = self._replays(units, gpu.scratch)
         if replays is not None:
             bounds_bytes = [_beyond(each.replay_on(gpu)[1], spare_bytes) for each in replays]
             if max(bounds_bytes) < 0 or min(bounds_bytes) >= 0:
                 return min(bounds_bytes)
         try:
-            self._family.exact(units)
+            self._traced[units] = self._trace(units)
         except (UnavailableError, UserCodeError) as error:
-            if not self._family.traced:
+            if not self._traced:
                 raise
             self._refused, self.refusal = units, str(error)
             return None
@@ -145,11 +145,14 @@ class Extent:
         step = self._question.step.model_copy(update={self._axis: units * self._unit})
         return SimulatedStep(step, self._slug).recording
 
-    def _replays_of(self, units: int, workspaces: Workspaces) -> list[ReplayCache] | None:
+    def _replays_of(self, units: int, scratch: ScratchMemory) -> list[ReplayCache] | None:
         """Return the replays of the bounds of a step; None if it must be traced."""
-        bounds = self._family.bounds(units)
+        family = self._families.setdefault(scratch, RecordingFamily(DEGREES[self._axis]))
+        for traced in self._traced.keys() - family.traced.keys():
+            family.traced[traced] = self._traced[traced].with_scratch(scratch)
+        bounds = family.bounds(units)
         recordings = [] if bounds is None else [bounds.lower, *([bounds.upper] if not bounds.are_equal else [])]
-        return [ReplayCache(each.with_workspaces(workspaces), self._settings) for each in recordings] or None
+        return [ReplayCache(each, self._settings) for each in recordings] or None
 
 
 def _between(fits: int, fails: int, left_bytes: Mapping[int, int | None]) -> int:

@@ -88,7 +88,7 @@ def memory_over_step(question: FitCell, changes: Mapping[str, Any], gpu: str) ->
         phase.name: phase.time.point_s
         for phase in SimulatedStep(step, timed, with_modules=not changes).prediction.phases
     }
-    spans = simulated.recording.measured
+    spans = replay.recording.measured
     occurrences = Counter(span.name for span in spans)
     total = max(1, sum(span.end - span.first for span in spans))
     allocated = list(replay.recording.live_bytes(replay.sizes))

@@ -8,7 +8,7 @@ COMMAND = Command(
     report=ReportLayout(
         2,
         "Memory of a training step",
-        ("summary", "ranks", "grid", "phases", "categories", "state", "residual"),
+        ("summary", "ranks", "grid", "phases", "categories"),
         ("largest", "modules"),
         picture_caption="Memory over time by category",
     ),

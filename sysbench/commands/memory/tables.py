@@ -32,7 +32,6 @@ from sysbench.render.declared import (
     Each,
     Field,
     Fill,
-    adapter_columns,
     build_tables,
     leading_axes,
     leading_fields,
@@ -449,7 +448,7 @@ CELLS = DeclaredTable(
         *flattened(VerdictRecord, attrgetter("cell.verdict"), "fits", "margin_bytes"),
         phase_rows.PHASE,
         *flattened(PhasePeakRecord, itemgetter(2), keys=CATEGORIES),
-        *flattened(MemoryCellRecord, itemgetter(0), "host_rss_peak_bytes", "device_used_peak_bytes"),
+        *flattened(MemoryCellRecord, itemgetter(0), "host_rss_peak_bytes", "device_used_peak_bytes", "residual_bytes"),
     ),
     rows=lambda record: [
         _PhaseRow(cell, *item) for cell in record.cells for item in cell.peaks_by_phase.items() or ((None, None),)
@@ -532,89 +531,10 @@ MODULES = DeclaredTable(
 """For each cell, the tree of modules at its peak."""
 
 
-# --- computed sizes
-
-
-RESIDUAL = DeclaredTable(
-    "residual",
-    "size of the residual stream",
-    (
-        Field("bytes_each", "bytes each", get=lambda row: 4),
-        Field("residual", "residual stream", "bytes", get=lambda row: row[4]),
-    ),
-    rows=lambda record: dict.fromkeys(
-        (
-            cell.cell.size,
-            cell.shown_cell.batch,
-            cell.shown_cell.ctx,
-            cell.cell.shape.d_model,
-            cell.residual_bytes,
-        )
-        for cell in record.cells
-        if cell.cell.shape is not None
-    ),
-    leading=leading_fields(
-        Field("size", get=lambda row: row[0]),
-        Field("batch", get=lambda row: row[1]),
-        Field("ctx", get=lambda row: row[2]),
-        Field("d_model", get=lambda row: row[3]),
-    ),
-    notes=("batch × ctx × d_model × 4: the residual stream stays in fp32 under autocast; computed, not measured",),
-)
-"""Size of one residual stream, and its factors."""
-
-
-def _strategies(record: MemoryRecord) -> list[str]:
-    cells = (cell.shown_cell for cell in record.cells)
-    return list(dict.fromkeys(cell.strategy for cell in cells if cell.ranks > 1 and cell.strategy is not None))
-
-
-def _models(record: MemoryRecord) -> Iterable[MemoryCellRecord]:
-    cells = (cell for cell in record.cells if _has_fp32_adamw(cell))
-    return {(cell.cell.size, cell.cell.lora, cell.cell.lora_targets): cell for cell in cells}.values()
-
-
-def _trained(cell: MemoryCellRecord) -> int:
-    adapters = cell.model.trainable_parameters
-    return (cell.model.parameters or 0) if adapters is None else adapters
-
-
-def _state_notes(record: MemoryRecord) -> Iterator[str]:
-    yield "in fp32 for every precision; copies made by autocast count as activations; computed, not measured"
-    strategies = _strategies(record)
-    shares = [f"with {each}, every rank holds {'all' if each == 'ddp' else 'a part'} of it" for each in strategies]
-    if shares:
-        yield f"of the whole model: {'; '.join(shares)}"
-
-
-def _has_fp32_adamw(cell: MemoryCellRecord) -> bool:
-    """Whether weights, gradients and the two moments of AdamW are all in fp32."""
-    return cell.cell.own is None and cell.cell.precision != "bf16-true" and cell.cell.optimizer in get_args(AdamW)
-
-
-STATE = DeclaredTable(
-    "state",
-    lambda record: f"persistent training state{' of the whole model' if _strategies(record) else ''}",
-    (
-        Field("parameters", unit="count", get=lambda cell: cell.model.parameters),
-        Field("lora", "LoRA", get=lambda cell: cell.cell.lora or None, optional=True),
-        *adapter_columns(attrgetter("model")),
-        Field("weights", unit="bytes", get=lambda cell: 4 * (cell.model.parameters or 0)),
-        Field("gradients", unit="bytes", get=lambda cell: 4 * _trained(cell)),
-        Field("optimizer_state", "AdamW's state", "bytes", get=lambda cell: 8 * _trained(cell)),
-        Field("together", unit="bytes", get=lambda cell: 4 * (cell.model.parameters or 0) + 12 * _trained(cell)),
-    ),
-    rows=_models,
-    leading=leading_fields(Field("size", get=lambda cell: cell.cell.size)),
-    notes=_state_notes,
-)
-"""Weights, gradients and AdamW's state: 4, 4 and 8 bytes per parameter."""
-
-
 TABLES = {
     table.name: table
     for table in (
-        SUMMARY, RANKS, GRID, PHASES, CATEGORY_TABLE, LARGEST_ALLOCATIONS, MODULES, RESIDUAL, STATE, CELLS,
+        SUMMARY, RANKS, GRID, PHASES, CATEGORY_TABLE, LARGEST_ALLOCATIONS, MODULES, CELLS,
     )
 }  # fmt: skip
 """All tables by name."""
@@ -664,16 +584,23 @@ def _search_text(cell: MemoryCellRecord, search: LargestRecord) -> str:
 def _nothing_fits_text(cell: MemoryCellRecord, found: LargestRecord) -> str:
     state, gpu = _persistent_state(cell), cell.gpu
     usable_bytes = gpu.memory_bytes - gpu.context_bytes - gpu.other_bytes - gpu.nccl_bytes if gpu else 0
-    if gpu is None or sum(state.values()) <= usable_bytes:
+    is_sharded = cell.cell.strategy not in (None, "ddp")
+    if gpu is None or is_sharded or sum(state.values()) <= usable_bytes:
         return f"Not even {found.axis} {found.shown} fits."
     return f"No {found.axis} fits: {join_words(list(state))} alone need {units.size(sum(state.values()))}."
 
 
+def _has_fp32_adamw(cell: MemoryCellRecord) -> bool:
+    """Whether weights, gradients and the two moments of AdamW are all in fp32."""
+    return cell.cell.own is None and cell.cell.precision != "bf16-true" and cell.cell.optimizer in get_args(AdamW)
+
+
 def _persistent_state(cell: MemoryCellRecord) -> dict[str, int]:
     """Return the bytes that a step needs for any input: weights and, for training, gradients and AdamW's state."""
-    if not _has_fp32_adamw(cell) or cell.cell.strategy not in (None, "ddp"):
+    if not _has_fp32_adamw(cell):
         return {}
-    weights, trained = 4 * (cell.model.parameters or 0), 4 * _trained(cell)
+    weights, adapters = 4 * (cell.model.parameters or 0), cell.model.trainable_parameters
+    trained = weights if adapters is None else 4 * adapters
     gradients = {"gradients": trained} if cell.cell.mode in MODES_WITH_GRADIENTS else {}
     optimizer = {"AdamW's state": 2 * trained} if cell.cell.mode in ("train", "train-first") else {}
     return {"weights": weights, **gradients, **optimizer}
@@ -697,5 +624,11 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
         yield Remark("note", f"the residual stream takes {units.size(cell.residual_bytes or 0)}: {product}")
         if cell.cell.mode in MODES_WITH_GRADIENTS and (state := _persistent_state(cell)):
             each = ", ".join(f"{part} {units.size(size_bytes)}" for part, size_bytes in state.items())
-            whole = " of the whole model" if _strategies(record) else ""
-            yield Remark("note", f"persistent training state{whole}: {each}")
+            yield Remark("note", f"persistent training state{_held_by_ranks(cell.shown_cell)}: {each}")
+
+
+def _held_by_ranks(cell: MemoryCell) -> str:
+    if cell.ranks == 1:
+        return ""
+    part = "which every rank holds" if cell.strategy == "ddp" else "of which every rank holds a part"
+    return f" of the whole model, {part}"

@@ -41,7 +41,12 @@ def run(
         from sysbench.predict.simulated_step import SimulatedStep  # imported here, because few runs predict
 
         yield from SimulatedStep(
-            cell, cell.simulate, cell.host, sync_per_step=cell.sync == "step", interconnect=cell.interconnect
+            cell,
+            cell.simulate,
+            cell.host,
+            sync_per_step=cell.sync == "step",
+            interconnect=cell.interconnect,
+            host_link=cell.host_link,
         ).events()
         return
     target = torch_device(device)

@@ -11,9 +11,11 @@ from pydantic import BeforeValidator, Field, model_validator
 from sysbench.spec import hardware
 from sysbench.spec.axes import Counts, Sizes, parse_amount, parse_share
 from sysbench.spec.axis import Axis
+from sysbench.spec.knobs import NONE
 from sysbench.spec.model import (
     EFFORT,
     HOST,
+    HOST_LINK,
     PREDICTION,
     STEP,
     STEPS,
@@ -25,8 +27,8 @@ from sysbench.spec.model import (
     Precision,
     Sync,
 )
-from sysbench.spec.options import Option
-from sysbench.spec.quantities import Count, Share, Size, Steps
+from sysbench.spec.options import Option, flag_of
+from sysbench.spec.quantities import Count, PerSecond, Share, Size, Steps
 from sysbench.spec.ranks import NODE_RANKS, Interconnect
 from sysbench.spec.run import SavedOptions
 
@@ -55,6 +57,8 @@ class TimeCell(ModelCell):
     """File with the rates of the host to predict for."""
     interconnect: Interconnect | None = Field(default=None, exclude_if=_is_none)
     """Network between nodes to predict for; None within one node."""
+    host_link: PerSecond | None = Field(default=None, exclude_if=_is_none)
+    """Bytes per second of copies between GPU and host to predict for; None for the calibrated rate, if any."""
 
     @property
     def simulated(self) -> str | None:
@@ -129,6 +133,12 @@ class TimeSpec(ModelSpec):
         description="With --simulate and more than 8 ranks: the network between nodes of 8 GPUs, with one adapter of "
         f"that many Gbit/s per GPU: {', '.join(get_args(Interconnect))}.",
     )
+    host_link: Annotated[hardware.LinkSpeed, Option(metavar="RATE", panel=PREDICTION), HOST_LINK] = Field(
+        default=None,
+        exclude_if=_is_none,
+        description="With --simulate and --offload: rate of copies between GPU and host, such as 25GB/s. "
+        "Default: the one that sysbench calibrate measured.",
+    )
     price: Annotated[
         hardware.Prices,
         Option(metavar="GPU=PRICE,…", panel=PREDICTION),
@@ -153,9 +163,11 @@ class TimeSpec(ModelSpec):
             raise ValueError(
                 "--device names the device to measure on, but --simulate measures nothing: drop one of them"
             )
-        for name in ("host", "price", "interconnect"):
+        for name in ("host", "price", "interconnect", "host_link"):
             if getattr(self, name) and not self.simulate:
-                raise ValueError(f"--{name} needs --simulate GPU: it only affects predictions")
+                raise ValueError(f"{flag_of(name)} needs --simulate GPU: it only affects predictions")
+        if self.host_link and set(self.offload) <= {NONE}:
+            raise ValueError("--host-link is the rate of what --offload copies: add --offload optimizer")
         if self.tokens is not None and self.mode != ("train",):
             raise ValueError("--tokens is the size of a training: --mode must be train")
         if other := set(self.price) - set(self.simulate):

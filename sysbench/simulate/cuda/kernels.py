@@ -3,8 +3,8 @@
 Copies of arguments that an operator makes before it allocates its results are apart (`COPIES`): the order decides which
 free blocks the results get.
 
-Scratch memory cannot be observed without a GPU, but contributes to peaks. Sizes that depend on values or on the number
-of multiprocessors are set to their upper bound. Small buffers of flash attention with split keys are omitted. Sources
+Scratch memory cannot be observed without a GPU, but contributes to peaks. Sizes that depend on values are
+set to their upper bound. Small buffers of flash attention with split keys are omitted. Sources
 are in PyTorch 2.11 to 2.15, under aten/src/ATen/native. Reductions have a module of their own.
 """
 
@@ -17,10 +17,8 @@ import torch
 from torch import Tensor
 
 from sysbench.lab.dispatch import Arguments, Operator, Options
+from sysbench.simulate.cuda.reductions import REDUCTIONS, Scratch
 from sysbench.simulate.followed import installed_torch
-
-Scratch = Sequence[Sequence[int]]
-"""Groups of sizes in bytes. Each group is freed before the next one is allocated."""
 
 _aten = torch.ops.aten
 
@@ -201,6 +199,7 @@ def _gradient_copy(gradient: Tensor, *_: object) -> Sequence[int]:
 
 
 SCRATCH: Mapping[object, Callable[..., Scratch]] = {
+    **REDUCTIONS,
     _aten.bmm.default: _bmm,
     _aten.mm.default: _mm,
     _aten.addmm.default: _addmm,

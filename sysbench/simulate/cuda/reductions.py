@@ -7,7 +7,8 @@ the merging of dimensions is that of aten/src/ATen/TensorIterator.cpp.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,34 +26,65 @@ _VECTOR = 4
 _SEMAPHORE_BYTES = 4
 
 
-def reductions_on(multiprocessors: Multiprocessors) -> dict[object, Callable[..., Sequence[Sequence[int]]]]:
-    """Return the scratch memory of reductions, by operator, as a function of the operator's arguments."""
+@dataclass(frozen=True)
+class SplitReduction:
+    """A reduction that is computed by several thread blocks for each output, if the GPU has multiprocessors for them.
 
-    def of_accumulated(values: Tensor, dims: object = None, *_: object) -> Sequence[Sequence[int]]:
-        if values.is_floating_point() or values.is_complex() or values.dtype == torch.int64:
-            return scratch(values, dims, max(values.dtype.itemsize, 4), multiprocessors)
-        # Whole numbers and truth values are summed as a copy in int64 (ReduceOpsUtils.h, make_reduction).
-        (partial,) = scratch(values, dims, 8, multiprocessors) or [[]]
-        return [[8 * values.numel(), *partial]]
+    grid           number of blocks with one for each output
+    block_threads  number of threads of a block
+    per_thread     number of values for each thread, with one block for each output
+    block_bytes    size of the partial results of the blocks that share a position in their output
+    """
 
-    def of_same_type(values: Tensor, dims: object = None, *_: object) -> Sequence[Sequence[int]]:
-        return scratch(values, dims, values.dtype.itemsize, multiprocessors)
+    grid: int
+    block_threads: int
+    per_thread: int
+    block_bytes: int
 
-    def of_norm(values: Tensor, order: object = 2, dims: object = None, *_: object) -> Sequence[Sequence[int]]:
-        return scratch(values, dims, max(values.dtype.itemsize, 4), multiprocessors)
-
-    accumulating = (_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.default, _aten.mean.dim)
-    return {
-        **dict.fromkeys(accumulating, of_accumulated),
-        _aten.amax.default: of_same_type,
-        _aten.linalg_vector_norm.default: of_norm,
-    }
+    def scratch_bytes(self, multiprocessors: Multiprocessors) -> tuple[int, int]:
+        """Return the sizes of the partial results and of the semaphores; 0 if each output has one block."""
+        target = multiprocessors.count * (multiprocessors.threads // self.block_threads)
+        fewest = _ceil(self.per_thread, _MOST_VALUES_PER_THREAD)
+        most = _ceil(self.per_thread, _LEAST_VALUES_PER_THREAD)
+        blocks = max(min(_ceil(target, self.grid), most), fewest) if self.grid <= target else 1
+        return (self.block_bytes * blocks, _SEMAPHORE_BYTES * self.grid) if blocks > 1 else (0, 0)
 
 
-def scratch(
-    values: Tensor, dims: object, result_bytes: int, multiprocessors: Multiprocessors
-) -> Sequence[Sequence[int]]:
-    """Return the sizes of the partial results and of the semaphores; nothing if each output has one block.
+Scratch = Sequence[Sequence[int | SplitReduction]]
+"""Groups of sizes in bytes. Each group is freed before the next one is allocated."""
+
+
+def _of_accumulated(values: Tensor, dims: object = None, *_: object) -> Scratch:
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.int64:
+        return _scratch(values, dims, max(values.dtype.itemsize, 4))
+    # Whole numbers and truth values are summed as a copy in int64 (ReduceOpsUtils.h, make_reduction).
+    (split,) = _scratch(values, dims, 8) or [[]]
+    return [[8 * values.numel(), *split]]
+
+
+def _of_same_type(values: Tensor, dims: object = None, *_: object) -> Scratch:
+    return _scratch(values, dims, values.dtype.itemsize)
+
+
+def _of_norm(values: Tensor, order: object = 2, dims: object = None, *_: object) -> Scratch:
+    return _scratch(values, dims, max(values.dtype.itemsize, 4))
+
+
+REDUCTIONS: Mapping[object, Callable[..., Scratch]] = {
+    **dict.fromkeys((_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.default, _aten.mean.dim), _of_accumulated),
+    _aten.amax.default: _of_same_type,
+    _aten.linalg_vector_norm.default: _of_norm,
+}
+"""Scratch memory of reductions, by operator, as a function of the operator's arguments."""
+
+
+def _scratch(values: Tensor, dims: object, result_bytes: int) -> Scratch:
+    split = split_reduction(values, dims, result_bytes)
+    return [[split]] if split is not None else []
+
+
+def split_reduction(values: Tensor, dims: object, result_bytes: int) -> SplitReduction | None:
+    """Return how a reduction may be split; None if each output has one block on every GPU.
 
     dims          the reduced dimensions; None or none for all
     result_bytes  size of a partial result
@@ -60,7 +92,7 @@ def scratch(
     reduced, kept = _dimensions(values, dims)
     outputs, inputs = (math.prod(size for size, _ in each) for each in (kept, reduced))
     if not values.numel() or inputs < _MOST_VALUES_PER_THREAD:
-        return []
+        return None
     along_input = not kept or reduced[0][1] < kept[0][1]
     fastest = reduced[0][1] if along_input else kept[0][1]
     width, height, vector = (inputs, outputs, 1) if along_input else (outputs, inputs, 1)
@@ -77,16 +109,10 @@ def scratch(
     else:
         step_output *= block_height
     per_thread = _ceil(inputs, step_input)
-    target = multiprocessors.count * (multiprocessors.threads // (block_width * block_height))
-    grid = _ceil(outputs // vector, step_output)
-    if not splits_warps or per_thread < _MOST_VALUES_PER_THREAD or grid > target:
-        return []
-    fewest = _ceil(per_thread, _MOST_VALUES_PER_THREAD)
-    blocks = max(min(_ceil(target, grid), _ceil(per_thread, _LEAST_VALUES_PER_THREAD)), fewest)
-    if blocks <= 1:
-        return []
-    size_bytes = result_bytes * outputs * blocks * (1 if along_input else block_width * vector)
-    return [[size_bytes, _SEMAPHORE_BYTES * grid]]
+    if not splits_warps or per_thread < _MOST_VALUES_PER_THREAD:
+        return None
+    block_bytes = result_bytes * outputs * (1 if along_input else block_width * vector)
+    return SplitReduction(_ceil(outputs // vector, step_output), block_width * block_height, per_thread, block_bytes)
 
 
 _Dimensions = list[tuple[int, int]]

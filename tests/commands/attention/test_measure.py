@@ -311,8 +311,9 @@ def nothing_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cell_that_would_take_too_long_going_by_a_smaller_one_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     list(run(cell(seq=32), CPU))
     monkeypatch.setattr(experiment, "inputs_for", lambda *_: pytest.fail("tensors were made"))
-    with pytest.raises(OverBudgetError, match=r"would take about .* more than the .* of --budget"):
+    with pytest.raises(OverBudgetError, match=r"would take about .* more than the .* of --budget") as raised:
         list(run(cell(seq=2048, budget=1e-6), CPU))
+    assert raised.value.expected_s > 1e-6
 
 
 @pytest.mark.usefixtures("nothing_learnt")

@@ -14,7 +14,7 @@ from sysbench.commands.calibrate.hardware_file import host_toml, toml, with_meas
 from sysbench.commands.calibrate.record import CalibrateRecord, CaseRecord, RateName, RatesKnown, WorkTimed
 from sysbench.commands.calibrate.spec import CalibrateOptions, CalibrateSpec
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, WorkerReady
-from sysbench.predict.rates import GpuRates, HostRates, host_of
+from sysbench.predict.rates import LINK_RATES, GpuRates, HostRates, host_of, typical_host
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Rate
 from tests.cli.running import Ran, answered, ran_once, record_in
@@ -108,9 +108,28 @@ def test_the_file_of_a_host_stands_alone_and_borrows_what_a_cpu_cannot_show(tmp_
     assert found.rates["launch"].value > 1e-6
 
 
+def test_the_rates_of_a_link_go_to_the_file_of_the_gpu_and_that_of_the_update_to_the_host_too(tmp_path: Path) -> None:
+    link = [timed(name, 1e9, 0.05, 0.05) for name in ("device_to_host", "host_to_device", "update")]
+    record = calibration(A100, "a100-80gb", *link, *(timed(name, 1, 1e-5, 1e-5) for name in EVERYTHING))
+    assert {rate.name: rate.value for rate in record.rates}["host_to_device"] == pytest.approx(2e10)
+    (tmp_path / "gpu.toml").write_text(toml(with_measured_rates(record)))
+    (tmp_path / "host.toml").write_text(host_toml(with_measured_rates(record)))
+    gpu, host = hardware.read(tmp_path / "gpu.toml"), HostRates.read(tmp_path / "host.toml")
+    assert set(LINK_RATES) <= set(GpuRates.of(gpu).rates)
+    assert host_of(gpu).rates["update"].value == host.rates["update"].value == pytest.approx(2e10)
+    assert host.rates["update"].basis == "calibrated"
+
+
+def test_the_file_of_a_host_from_before_offloading_has_the_update_of_a_typical_host(tmp_path: Path) -> None:
+    record = calibration(TWO_CORES, "my-cpu", *(timed(name, 1, 1e-5, 1e-5) for name in EVERYTHING))
+    text, _, _ = host_toml(with_measured_rates(record)).partition("[rates.update]")
+    (tmp_path / "host.toml").write_text(text)
+    assert HostRates.read(tmp_path / "host.toml").rates["update"] == typical_host().rates["update"]
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
-    line = ("calibrate", "memory,launch", "--budget", "0.3", "--device", "cpu", "--out", "mine.toml", "--no-live")
+    line = ("calibrate", "memory,launch,link", "--budget", "0.3", "--device", "cpu", "--out", "mine.toml", "--no-live")
     return ran_once(tmp_path_factory, "calibrated", *line)
 
 
@@ -118,6 +137,7 @@ def test_a_run_shows_its_rates_and_writes_them(measured: tuple[Ran, Path]) -> No
     ran, directory = measured
     assert ran.code == 0, ran.err
     assert "elementwise kernels" in ran.out
+    assert "There is no link to a GPU here: only the host's update was measured." in ran.out
     record = record_in(directory / "runs")
     found = tomllib.loads((directory / "mine.toml").read_text())
     assert {rate["name"]: rate["value"] for rate in record["rates"]}.items() <= {
@@ -133,7 +153,7 @@ def test_a_finished_run_is_shown_and_written_again(measured: tuple[Ran, Path], t
     assert again.out.split() == ran.out.split()
     assert (tmp_path / "again.toml").read_text() == (directory / "mine.toml").read_text()
     rows = json.loads(answered("calibrate", "--from", "latest", "--json", "-", cwd=directory).out)["rates"]
-    assert {row["name"] for row in rows} == {"stream", "reduce", "indexed", "transpose", "scalar"}
+    assert {row["name"] for row in rows} == {"stream", "reduce", "indexed", "transpose", "scalar", "update"}
 
 
 @pytest.mark.parametrize(

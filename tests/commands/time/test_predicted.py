@@ -346,7 +346,7 @@ def tiny(slug: str, **changes: Any) -> list[Event]:
     """What is predicted of a tiny step on one GPU, in this process."""
     fields = {"size": ("tiny",), "ctx": (64,), "simulate": (slug,)} | changes
     (cell,) = TimeSpec(**fields).cells()
-    return list(SimulatedStep(cell, slug).events())
+    return list(SimulatedStep(cell, slug, host_link=cell.host_link).events())
 
 
 def test_one_trace_serves_all_gpus() -> None:
@@ -388,7 +388,19 @@ def test_a_time_that_is_withheld_says_why() -> None:
     assert (found.step, found.times) == (None, {})
     (caution,) = found.cautions()
     assert caution.message == f"the step time is withheld: {found.withheld}"
+    assert "--host-link 25GB/s" in caution.message
     assert found.allocated_peak_bytes > 0
+
+
+def test_a_faster_link_to_the_host_makes_an_offloaded_step_shorter() -> None:
+    def step(**link: Any) -> PredictedTime:
+        events = tiny("h100", offload=("optimizer",), optimizer=("fused",), **link)
+        found = next(each for each in events if isinstance(each, StepPredicted))
+        assert found.step is not None
+        assert found.step.low_s < found.step.point_s < found.step.high_s
+        return found.step
+
+    assert step(host_link=1e9).point_s > step(host_link=50e9).point_s
 
 
 def test_a_picture_has_gpus_side_by_side_and_a_word_where_one_does_not_fit() -> None:
