@@ -56,11 +56,13 @@ def refuse_missing_extras(spec: RunSpec, options: RunOptions) -> None:
     if options.on:
         return
     from sysbench.spec import extras
+    from sysbench.spec.knobs import FP8
 
     models: Sequence[str] = getattr(spec, "model", ())
     needed = [
         *([extras.TRANSFORMERS] if any(each.startswith("hf:") for each in models) else []),
         *([extras.PEFT] if any(getattr(spec, "lora", ())) else []),
+        *([extras.FP8] if any(each in FP8 for each in getattr(spec, "precision", ())) else []),
     ]
     # A simulation knows what they store.
     measured = extras.of_optimizers(getattr(spec, "optimizer", ()))

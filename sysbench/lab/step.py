@@ -14,6 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from sysbench.lab.knobs.checkpointing import checkpoint_blocks
 from sysbench.lab.knobs.cross_entropy import DeferredLogits
+from sysbench.lab.knobs.float8 import use_float8
 from sysbench.lab.knobs.lora import add_adapters
 from sysbench.lab.knobs.optimizers import InBackward, offloaded
 from sysbench.lab.precision import AUTOCAST_DTYPES, set_precision
@@ -22,7 +23,7 @@ from sysbench.lab.strategies import distributed, gradient_sync
 from sysbench.lab.workload.inputs import vocabulary_size
 from sysbench.lab.workload.own import own_workload
 from sysbench.lab.workload.workload import Workload, built_in_workload
-from sysbench.spec.knobs import NONE
+from sysbench.spec.knobs import FP8, NONE
 from sysbench.spec.model import COMPILE_MODES, PHASES_OF, ModelCell, Phase
 from sysbench.spec.ranks import layout
 
@@ -68,6 +69,8 @@ class TrainingStep:
         """Kinds of fp32 kernels whose precision the user's code had changed; they have that of the cell again."""
         if cell.lora:
             add_adapters(self.model, cell.lora, cell.lora_targets, device, cell.seed)
+        if cell.precision in FP8:
+            use_float8(self.model, cell.precision, device)
         self._until_loss: Callable[..., AbstractContextManager[None]] = (
             _whole_logits
             if cell.cross_entropy == "full"

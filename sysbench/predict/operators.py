@@ -27,7 +27,13 @@ from sysbench.spec.ranks import NODE_RANKS
 
 Kernels = tuple[Kernel, ...]
 
-_DTYPES: Mapping[torch.dtype, Dtype] = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+_DTYPES: Mapping[torch.dtype, Dtype] = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8",
+}
 
 
 def _names(text: str) -> frozenset[str]:
@@ -213,6 +219,15 @@ def _product(call: Call) -> Kernels:
     moved_bytes = first.element_size() * batch * (m * k + k * n + m * n)
     kernel = call.kernel("gemm", call.result, moved_bytes, flops=2 * batch * m * n * k, dims=(batch, m, n, k))
     return (kernel._replace(dtype=_dtype(first), layout=layout),)
+
+
+def _scaled_product(call: Call) -> Kernels:
+    """Return the product of two matrices in fp8."""
+    first, second = call.tensors[:2]
+    (m, k), n = first.shape, second.shape[-1]
+    moved_bytes = first.element_size() * (m * k + k * n) + _bytes(call.result)
+    kernel = call.kernel("gemm", call.result, moved_bytes, flops=2 * m * n * k, dims=(1, m, n, k))
+    return (kernel._replace(dtype=_dtype(first), layout="TN"),)
 
 
 def _grouped_product(call: Call) -> Kernels:
@@ -644,6 +659,7 @@ _RULES: Mapping[str, Callable[[Call], Kernels]] = {
     "_amp_foreach_non_finite_check_and_unscale_": _unscale,
     "update_in_blocks_": _update_in_blocks,
     "dequantize_in_blocks": _dequantize_blocks,
+    "_scaled_mm": _scaled_product,
     "copy_to_host": _copy_to_host,
     "copy_to_device_": _copy_to_device,
     **{f"_scaled_dot_product_{kind}_attention": _attention_forward for kind in _FUSED_ATTENTION},

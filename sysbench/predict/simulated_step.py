@@ -24,7 +24,7 @@ from sysbench.predict.step import Constant, PhasePrediction, StepPrediction, pre
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import refuse_unsupported, trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.simulate.gpu import Gpu, ScratchMemory
+from sysbench.simulate.gpu import Gpu, ScratchMemory, refuse_fp8
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.replay import Replay, ReplayCache, Verdict
 from sysbench.spec import hardware
@@ -129,6 +129,7 @@ class SimulatedStep:
         changed = {"device": "cuda", "allocator": "default"}
         step = ModelCell(**{name: getattr(self.cell, name) for name in ModelCell.model_fields} | changed)
         refuse_unsupported(step, self._gpu)
+        refuse_fp8(step.precision, self._gpu)
         return step, _unlimited_gpu(step, self._gpu), self.with_modules
 
     @property

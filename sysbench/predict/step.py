@@ -164,6 +164,7 @@ class StepPrediction:
     def constants(self) -> tuple[Constant, ...]:
         """Return the constants that the prediction uses."""
         unused = () if self.trace.has_copies else (*LINK_RATES, "update")
+        unused += () if any(kernel.dtype == "fp8" for kernel in self.trace.kernels) else ("matmul_fp8",)
         return tuple(
             Constant(name, rate)
             for rates in (self.gpu.rates, self.host.rates)

@@ -35,7 +35,7 @@ copy       a copy between the device and pinned memory of the host; its name is 
 unknown    an operator unknown to this model: timed as if elementwise, counted and named
 """
 
-Dtype = Literal["fp32", "tf32", "bf16", "fp16", "other"]
+Dtype = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "other"]
 """Type in which a kernel computes; `tf32` is an fp32 product that may use tf32."""
 
 HostWork = Literal["operator", "view", "scalar"]

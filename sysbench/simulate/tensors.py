@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
 from torch.utils._device import _device_constructors
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
 from sysbench.errors import UnavailableError
 from sysbench.lab.dispatch import Arguments, DispatchMode, Handler, Operator, Options
@@ -172,6 +173,8 @@ class ObservedDevice(DispatchMode):
         """Run an operator, through `wrappers` if there are any. Raises the same errors as `run`."""
         if self.wrappers is not None:
             return self.wrappers.run(self, func, types, args, kwargs or {})
+        if any(is_traceable_wrapper_subclass_type(each) for each in types):
+            return NotImplemented  # the wrapper runs operators on what it wraps
         return self.run(func, args, kwargs or {})
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:

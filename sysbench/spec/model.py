@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -17,6 +17,7 @@ from sysbench.spec.knobs import (
     ALLOCATORS,
     CHECKPOINTS,
     CROSS_ENTROPIES,
+    FP8,
     NONE,
     OFFLOADS,
     QUANTIZED,
@@ -103,8 +104,9 @@ edition.
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-StepPrecision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-true"]
-"""`bf16` and `fp16` are autocast over fp32 parameters; with `bf16-true`, parameters are bf16, and all else follows."""
+StepPrecision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-true", "fp8", "fp8-rowwise"]
+"""`bf16` and `fp16` are autocast over fp32 parameters; with `bf16-true`, parameters are bf16, and all else follows.
+`fp8` is `bf16` with products of linear layers in fp8: one scale for each tensor, or for each row."""
 
 Mode = Literal["inference", "forward", "forward-backward", "train"]
 Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
@@ -170,6 +172,8 @@ def precision_problem(precision: StepPrecision, device: DeviceType) -> str | Non
         return "--precision fp16 is not supported on the CPU, which would emulate it; use bf16 there, or --device cuda"
     if precision == "tf32" and device != "cuda":
         return f"--precision tf32 is a CUDA format; on {device} use fp32"
+    if precision in FP8 and device == "mps":
+        return f"--precision {precision} needs fp8 units, which mps lacks. Nearest: bf16"
     return None
 
 
@@ -250,9 +254,9 @@ class GridCell(RunCell):
     @property
     def compute_precision(self) -> Precision:
         """The number format in which matrix products are computed."""
-        if self.precision == "bf16-true" or (self.param_dtype == "bf16" and self.precision in ("fp32", "tf32")):
+        if self.precision in ("bf16-true", *FP8) or (self.param_dtype == "bf16" and self.precision in ("fp32", "tf32")):
             return "bf16"
-        return self.precision
+        return cast("Precision", self.precision)
 
     @property
     def tokens(self) -> int:
@@ -473,7 +477,8 @@ class ModelSpec(RunSpec):
     ] = Field(
         default=("fp32",),
         description="Numeric format: fp32 and tf32 compute in that format; bf16 and fp16 use autocast over fp32 "
-        "parameters; with bf16-true, parameters, gradients and optimizer state are bf16.",
+        "parameters; with bf16-true, parameters, gradients and optimizer state are bf16; fp8 and fp8-rowwise are bf16 "
+        "with products of linear layers in fp8.",
     )
     attention: Annotated[
         tuple[Attention, ...],

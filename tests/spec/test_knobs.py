@@ -20,6 +20,7 @@ from sysbench.errors import SpecError
         ({"optimizer": "muom"}, "Did you mean muon?"),
         ({"optimizer": "adam"}, "Did you mean adamw?"),
         ({"precision": "bf16-tru"}, "Did you mean bf16-true?"),
+        ({"precision": "fp8-rowise"}, "Did you mean fp8-rowwise?"),
         ({"allocator": "expandabel"}, "Did you mean expandable?"),
         ({"execution": "compiled-graph"}, "Did you mean compiled-graphs?"),
         ({"offload": "optimiser"}, "Did you mean optimizer?"),
@@ -51,6 +52,15 @@ def test_a_value_that_is_mistyped_is_refused_with_the_nearest(knob: dict[str, st
         ({"offload": "optimizer", "precision": "fp16"}, "as fp16 needs. Nearest: --precision bf16"),
         ({"offload": "optimizer", "ranks": "2"}, "use --ranks 1, or shard with --strategy fsdp2"),
         ({"offload": "optimizer", "optimizer": "muon"}, "not muon. Nearest: --optimizer fused"),
+        ({"precision": "fp8", "lora": "8"}, "freezes them. Nearest: --precision bf16"),
+        (
+            {"precision": "fp8", "ranks": "2", "strategy": "fsdp2"},
+            "sharded parameters of fsdp2. Nearest: --strategy ddp",
+        ),
+        (
+            {"precision": "fp8-rowwise", "d_model": "100", "heads": "5", "d_ff": "200"},
+            "--precision fp8-rowwise needs sides divisible by 16, but has d_model 100 and d_ff 200. Nearest",
+        ),
         ({"optimizer_in_backward": "on", "ranks": "2"}, "before the 2 ranks have exchanged gradients: use --ranks 1"),
     ],
 )
@@ -77,6 +87,19 @@ def test_an_optimizer_is_offloaded_from_cuda() -> None:
     (cell,) = TimeSpec(ctx=16, offload="optimizer", mode="train").cells()
     assert cell.problem("cuda") is None
     assert "it needs CUDA" in str(cell.problem("cpu"))
+
+
+def test_the_tokens_of_products_in_fp8_are_divisible_by_16() -> None:
+    odd, even = TimeSpec(ctx=10, batch="3,8", precision="fp8", mode="train").cells()  # type: ignore[arg-type]
+    assert "divisible by 16, but has tokens (batch × ctx) 30. Nearest: --precision bf16" in str(odd.problem("cuda"))
+    assert even.problem("cuda") is None
+
+
+def test_products_in_fp8_are_not_for_mps_and_are_emulated_on_a_cpu() -> None:
+    (cell,) = TimeSpec(ctx=16, precision="fp8", mode="train").cells()  # type: ignore[arg-type]
+    assert cell.problem("cuda") is None
+    assert cell.problem("cpu") is None
+    assert "which mps lacks. Nearest: bf16" in str(cell.problem("mps"))
 
 
 def test_the_rate_of_the_host_link_has_a_unit_and_is_kept_in_bytes_per_second() -> None:

@@ -166,7 +166,8 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
     peak = hardware.peak(known, cell.compute_precision) if known else None
     devices = compared_devices(cell, device.torch_name)
     peak_flops_per_s = devices * peak.flops_per_s if peak else None
-    ceiling = run.ceilings.get((device.torch_name, cell.compute_precision, cell.threads))
+    precision = cell.ceiling_precision
+    ceiling = run.ceilings.get((device.torch_name, precision, cell.threads)) if precision else None
     rates = RateRecord(
         step_flops=step_flops,
         flops_per_s=flops_per_s,

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from sysbench.spec import hardware
 from sysbench.spec.axes import Counts, Sizes, parse_amount, parse_share
 from sysbench.spec.axis import Axis
-from sysbench.spec.knobs import NONE
+from sysbench.spec.knobs import FP8, NONE
 from sysbench.spec.model import (
     EFFORT,
     HOST,
@@ -66,8 +66,8 @@ class TimeCell(ModelCell):
 
     @property
     def ceiling_precision(self) -> Precision | None:
-        """Precision of the matmul ceiling with which a measured step is compared; None if the step is predicted."""
-        return None if self.simulate else self.compute_precision
+        """Precision of the matmul ceiling with which a measured step is compared; None if it is predicted, or fp8."""
+        return None if self.simulate or self.precision in FP8 else self.compute_precision
 
     @property
     def ranks_unsupported_reason(self) -> str | None:
