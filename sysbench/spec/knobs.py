@@ -175,6 +175,7 @@ Offloads = Annotated[
         unset="optimizer on the device",
         order=57,
         name_order=39,
+        remedy=Remedy(("optimizer",), costs_time=True, frees_state=True),
     ),
 ]
 
