@@ -523,13 +523,14 @@ class ModelSpec(RunSpec):
         "keeping them. full, every-2 (every second block), selective (keep linear layers and fused attention), or a "
         "pattern of module names: 'layers.*.attention'.",
     )
-    cross_entropy: Annotated[CrossEntropies, Option(metavar="CHOICE,…", panel=STEP, values=CROSS_ENTROPIES)] = (
-        stored_unless(
-            ("full",),
-            description="How the loss is computed from the last hidden states: full logits, chunked (the logits of 1,024 "
-            "tokens at a time, in forward and backward; chunked-N for another number), or linear "
-            "(torch.nn.functional.linear_cross_entropy).",
-        )
+    cross_entropy: Annotated[
+        CrossEntropies,
+        Option(metavar="CHOICE,…", panel=STEP, values=CROSS_ENTROPIES),
+    ] = stored_unless(
+        ("full",),
+        description="How the loss is computed from the last hidden states: full logits, chunked (the logits of 1,024 "
+        "tokens at a time, in forward and backward; chunked-N for another number), or linear "
+        "(torch.nn.functional.linear_cross_entropy).",
     )
     optimizer_in_backward: Annotated[
         Switches,
