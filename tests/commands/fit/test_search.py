@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import itertools
-<<<<<<< HEAD
 from collections.abc import Callable, Iterator, Mapping
-
-import pytest
-
-from sysbench.commands.fit.measure import outcome_of
-from sysbench.commands.fit.search.changes import Change, Combination, changed, changes_of
-from sysbench.commands.fit.search.rules import MAX_CHANGES, Outcome, Search
-from sysbench.commands.fit.search.trials import simulated as simulated_trial
-=======
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from sysbench.commands.calibrate.hardware_file import toml
-from sysbench.commands.fit.changes import Change, Combination, changed, changes_of
-from sysbench.commands.fit.measure import Simulations
-from sysbench.commands.fit.search import MAX_CHANGES, Outcome, Search
->>>>>>> main
+from sysbench.commands.fit.measure import outcome_of
+from sysbench.commands.fit.search.changes import Change, Combination, changed, changes_of
+from sysbench.commands.fit.search.rules import MAX_CHANGES, Outcome, Search
+from sysbench.commands.fit.search.trials import simulated as simulated_trial
 from sysbench.commands.fit.spec import FitCell, FitSpec
 from sysbench.predict.rates import LINK_RATES
 from sysbench.spec import hardware
@@ -176,8 +166,7 @@ def test_offloading_is_tried_where_the_rate_of_the_link_is_known_and_costs_what_
         (hardware.user_directory() / f"{gpu}.toml").write_text(toml(linked))
     (offload,) = (change for change in changes_of(cell) if change.group == "offload")
     assert offload.frees_state
-    simulations = Simulations(cell)
-    asked, offloaded = (simulations.simulate(each, "h100") for each in ((), (offload,)))
+    asked, offloaded = (simulated_trial(cell, each, "h100") for each in ((), (offload,)))
     assert asked is not None
     assert offloaded is not None
     assert offloaded.step is not None
