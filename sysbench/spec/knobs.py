@@ -172,7 +172,7 @@ Offloads = Annotated[
     Axis(
         "choice",
         "{} on the host",
-        unset="optimizer on the device",
+        unset="no offloading",
         order=57,
         name_order=39,
         remedy=Remedy(("optimizer",), costs_time=True, frees_state=True),
