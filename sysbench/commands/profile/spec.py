@@ -236,11 +236,6 @@ class ProfileOptions(RunOptions):
         default=None, description="Write a flame graph of phases, modules and kernels: an .html page."
     )
 
-    timeline: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
-        default=None,
-        description="Draw one step of several ranks: compute, and collectives by kind and group: .png, .svg, .pdf.",
-    )
-
     @property
     def selection(self) -> Selection:
         kernel = re.compile(self.kernel) if self.kernel is not None else None
