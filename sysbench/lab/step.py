@@ -96,13 +96,12 @@ class TrainingStep:
         if "optimizer" in cell.phases:
             if self._in_backward:
                 self._optimizer = InBackward(self.model, cell.optimizer)
-            elif cell.offload != NONE:
+            elif cell.offload == "optimizer":
                 self._optimizer = offloaded(self.model, cell.optimizer)
             else:
                 self._optimizer = self.work.optimizer()
         self.output: Any = None
-        """Output of the last micro-batch: logits (batch, ctx, vocab) for the built-in model; None before a step and after
-        `forget`."""
+        """Output of the last micro-batch, logits (batch, ctx, vocab) for the built-in model; None without a step."""
         self._losses: list[Tensor] = []
 
     @property
