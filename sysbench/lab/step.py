@@ -96,7 +96,7 @@ class TrainingStep:
         if "optimizer" in cell.phases:
             if self._in_backward:
                 self._optimizer = InBackward(self.model, cell.optimizer)
-            elif cell.offload != NONE:
+            elif cell.offload == "optimizer":
                 self._optimizer = offloaded(self.model, cell.optimizer)
             else:
                 self._optimizer = self.work.optimizer()

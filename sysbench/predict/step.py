@@ -148,7 +148,7 @@ class StepPrediction:
             return f"{self.trace.untimed} has no predicted time"
         if self.trace.has_copies and not set(LINK_RATES) <= set(self.gpu.rates):
             return "the rate of the link between GPU and host is unknown: give it with --host-link 25GB/s"
-        if self.trace.has_copies and self.sync_per_step:
+        if self.trace.copies_updates and self.sync_per_step:
             return "without a wait after each phase, updates on the host overlap with backward: use --sync phase"
         if self.unknown_share <= MAX_UNKNOWN_SHARE:
             return None

@@ -570,7 +570,8 @@ class ModelSpec(RunSpec):
     offload: Annotated[Offloads, Option(metavar="CHOICE,…", panel=STEP, values=OFFLOADS)] = Field(
         default=(NONE,),
         exclude_if=lambda value: value == (NONE,),
-        description="optimizer: keep AdamW's state in the host's memory, and update parameters there (by torchao).",
+        description="optimizer: keep AdamW's state in the host's memory, and update parameters there (by torchao); "
+        "parameters, with --strategy fsdp2 or hsdp: keep shards, their gradients and state there.",
     )
     lora: Annotated[AdapterRanks, Option(metavar="AXIS", panel=STEP)] = Field(
         default=(0,),
