@@ -40,7 +40,8 @@ class PredictedPhase(PredictedTime):
     device_s: Seconds
     """Total time of the kernels."""
     limited_by: str
-    """`host`, or what takes the largest share of the device's time: matmul, bandwidth, indexing, or latency."""
+    """`host`, or what takes the largest share of the device's time: matmul, bandwidth, indexing, latency,
+    communication, or host link."""
     limited_share: Amount
     """Share of the phase's time that `limited_by` takes, from 0 to 1."""
     lower_bound_s: Seconds

@@ -26,6 +26,7 @@ PER_SECOND: dict[str, Literal["flops_per_s", "bytes_per_s", "elements_per_s"]] =
     "reduce": "bytes_per_s",
     "indexed": "elements_per_s",
     "transpose": "elements_per_s",
+    "matmul_fp8": "flops_per_s",
     "device_to_host": "bytes_per_s",
     "host_to_device": "bytes_per_s",
     "update": "bytes_per_s",
