@@ -164,7 +164,7 @@ AdapterTargets = Annotated[
 ]
 
 
-OFFLOADS = (NONE, "optimizer")
+OFFLOADS = (NONE, "optimizer", "parameters")
 
 Offloads = Annotated[
     tuple[str, ...],
@@ -172,7 +172,7 @@ Offloads = Annotated[
     Axis(
         "choice",
         "{} on the host",
-        unset="optimizer on the device",
+        unset="no offloading",
         order=57,
         name_order=39,
         remedy=Remedy(("optimizer",), costs_time=True, frees_state=True),
@@ -306,12 +306,17 @@ def _micro_batches_problem(cell: GridCell) -> str | None:
 def _offload_problem(cell: GridCell) -> str | None:
     if "optimizer" not in cell.phases:
         return "moves optimizer state to the host, but this mode has no optimizer. Nearest: --mode train"
+    if cell.offload == "parameters" and cell.strategy not in ("fsdp2", "hsdp"):
+        return "moves shards to the host: add --ranks 2 --strategy fsdp2. Nearest without shards: --offload optimizer"
     if cell.optimizer_in_backward == "on":
         return "and --optimizer-in-backward on update parameters in different places: drop one of them"
     if cell.precision == "fp16":
         return "copies gradients before they are unscaled, as fp16 needs. Nearest: --precision bf16"
-    if cell.ranks > 1:
-        return f"runs one process, but the step has {cell.ranks} ranks: use --ranks 1, or shard with --strategy fsdp2"
+    if cell.offload == "optimizer" and cell.ranks > 1:
+        return (
+            f"runs one process, but the step has {cell.ranks} ranks: use --ranks 1, or --strategy fsdp2 --offload "
+            "parameters"
+        )
     if cell.optimizer not in ("for-loop", "foreach", "fused"):
         return f"runs AdamW on the host, not {cell.optimizer}. Nearest: --optimizer fused"
     return None
