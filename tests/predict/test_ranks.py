@@ -248,6 +248,7 @@ def test_offloaded_shards_are_copied_before_they_are_gathered_and_their_gradient
     # All ranks of a node update at the same time, at the rate of one host.
     assert sum(update.host_bytes) == pytest.approx(ranks * shard_bytes / 4 * bytes_each, rel=0.02)
     withheld = predict(of, rates_of("h100"), typical_host()).withheld
-    assert withheld == "the rate of the link between GPU and host is unknown: give it with --host-link 25GB/s"
+    assert withheld is not None
+    assert withheld.startswith("the rate of the link between GPU and host is unknown: calibrate it")
     fast, slow = (predict(of, rates_of("h100").with_link(each), typical_host()).time.point_s for each in (1e12, 1e8))
     assert predict(plain, rates_of("h100"), typical_host()).time.point_s < fast < slow
