@@ -100,7 +100,8 @@ class TrainingStep:
                 self._optimizer = offloaded(self.model, cell.optimizer)
             else:
                 self._optimizer = self.work.optimizer()
-        self._output: Any = None
+        self.output: Any = None
+        """Output of the last micro-batch, logits (batch, ctx, vocab) for the built-in model; None without a step."""
         self._losses: list[Tensor] = []
 
     @property
@@ -124,16 +125,8 @@ class TrainingStep:
 
     def forget(self) -> None:
         """Release the output and the loss of the last step, and with them the autograd graph."""
-        self._output = None
+        self.output = None
         self._losses.clear()
-
-    @property
-    def output(self) -> Any:
-        """Output of the last micro-batch: logits (batch, ctx, vocab) for the built-in model.
-
-        None before a step and after `forget`.
-        """
-        return self._output
 
     @property
     def loss(self) -> float | None:
@@ -203,11 +196,11 @@ class TrainingStep:
             self._user_code("forward"),
             self._until_loss(is_loss=False),
         ):
-            self._output = self._run_model(*batch.arguments, **batch.keywords)
+            self.output = self._run_model(*batch.arguments, **batch.keywords)
 
     def _compute_loss(self, number: int) -> None:
         with named("loss"), self._autocast, self._until_loss(is_loss=True):
-            loss = self.work.batches[number].loss(self._output)
+            loss = self.work.batches[number].loss(self.output)
             self._losses[number:] = [loss / self.cell.grad_accum if self.cell.grad_accum > 1 else loss]
 
     def _backward(self, number: int) -> None:
@@ -216,7 +209,7 @@ class TrainingStep:
                 raise RuntimeError("a phase ran before loss, on which it depends")
             self._scaler.scale(self._losses[-1]).backward()
             if not self._is_last(number):
-                self._output, self._losses[-1] = None, self._losses[-1].detach()
+                self.output, self._losses[-1] = None, self._losses[-1].detach()
 
     def _gradient_sync(self, number: int) -> AbstractContextManager[None]:
         """Return the context for micro-batch `number`; with `no_sync`, gradients are exchanged only in the last one."""

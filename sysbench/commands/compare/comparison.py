@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import Field
-
 from sysbench import units
 from sysbench.command import Kind, command_of
 from sysbench.commands.compare import cells
@@ -29,6 +27,7 @@ from sysbench.log.predictions import PredictedStep, PredictedTime, step_ratio
 from sysbench.log.upgrades import SCHEMA_VERSION
 from sysbench.package import VERSION
 from sysbench.spec.frozen import Frozen
+from sysbench.spec.quantities import stored_unless
 from sysbench.statistics.verdict import (
     MARGIN,
     MIN_RUNS,
@@ -82,9 +81,9 @@ class PredictionComparison(Frozen):
     quantity: str
     a: PredictedTime
     b: PredictedTime
-    low: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    low: float | None = stored_unless(None)
     """Bounds of the 90% prediction interval of the ratio; None for phases, and for runs of versions without draws."""
-    high: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    high: float | None = stored_unless(None)
 
     @property
     def ratio(self) -> float:
@@ -102,13 +101,13 @@ class CellComparison(Frozen):
     b_outcome: Outcome
     a_detail: str | None
     b_detail: str | None
-    a_simulated: bool = Field(default=False, exclude_if=lambda value: not value)
+    a_simulated: bool = stored_unless(False)
     """Whether A was simulated: its memory was computed, and its times, if any, are predictions."""
-    b_simulated: bool = Field(default=False, exclude_if=lambda value: not value)
+    b_simulated: bool = stored_unless(False)
     times: list[TimeComparison]
-    predictions: list[PredictionComparison] = Field(default=[], exclude_if=lambda value: not value)
+    predictions: list[PredictionComparison] = stored_unless([])
     amounts: list[AmountComparison]
-    excluded_by: list[CautionCode] = Field(default=[], exclude_if=lambda value: not value)
+    excluded_by: list[CautionCode] = stored_unless([])
     """Cautions of either side that exclude the times from findings; what rounds and runs repeat, they average out."""
 
 
@@ -171,7 +170,7 @@ class Comparison(Frozen):
     across: list[str]
     """Axes in which the two cells of every pair differ."""
     differences: list[Difference]
-    same_code: list[str] = Field(default=[], exclude_if=lambda value: not value)
+    same_code: list[str] = stored_unless([])
     """References to the user's code whose files are equal on both sides."""
     cells: list[CellComparison]
     left_over: list[LeftOver]

@@ -163,9 +163,9 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
     step_flops, tokens = run_record.step_flops(cell, seen), run_record.step_tokens(cell, seen)
     flops_per_s = None if step_flops is None else step_flops / step.wall.mean_s
     known = hardware.find(device.name, device.memory_bytes)
-    peak = hardware.peak(known, cell.compute_precision) if known else None
+    of_one = known.peak_flops_per_s.get(cell.compute_precision) if known else None
     devices = compared_devices(cell, device.torch_name)
-    peak_flops_per_s = devices * peak.flops_per_s if peak else None
+    peak_flops_per_s = devices * of_one if of_one else None
     precision = cell.ceiling_precision
     ceiling = run.ceilings.get((device.torch_name, precision, cell.threads)) if precision else None
     rates = RateRecord(
@@ -173,7 +173,7 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
         flops_per_s=flops_per_s,
         tokens_per_s=None if tokens is None else tokens / step.wall.mean_s,
         peak_flops_per_s=peak_flops_per_s,
-        peak_source=peak.source if peak else None,
+        peak_source=known.source if known and of_one else None,
         peak_share=flops_per_s / peak_flops_per_s if peak_flops_per_s and flops_per_s is not None else None,
         ceiling_flops_per_s=None,
         ceiling_share=None,
