@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sysbench.command import Command, command_of, runnable
 from sysbench.errors import LogError, UsageError, unknown
@@ -234,6 +234,7 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
     from sysbench.commands import running
     from sysbench.commands.surroundings import RunSurroundings
     from sysbench.engine.interrupts import catch_interrupts
+    from sysbench.engine.process import unused_workers_ended
     from sysbench.spec.cell import RunSpec
     from sysbench.spec.validation import validated
 
@@ -254,8 +255,9 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
         raise UsageError("--plan and --from do not run anything; sysbench.load reads an earlier run")
     if given is not None:
         what = validated(command.spec_class, {**running.resumed_spec_fields(command.name, chosen.resume), **given})
-    with catch_interrupts() as interrupts:
-        record = command.part("perform")(what, chosen, RunSurroundings(watch=progress, shown=False)).record
+    with unused_workers_ended(), catch_interrupts() as interrupts:
+        spec = running.suited(cast(RunSpec, what), chosen)
+        record = command.part("perform")(spec, chosen, RunSurroundings(watch=progress, shown=False)).record
     if interrupts.requested or record.status == "interrupted":
         raise KeyboardInterrupt
     return Run(record)

@@ -96,7 +96,7 @@ def _phases(cell: TimeCell, phases_s: Mapping[str, Sequence[float]]) -> dict[str
 
 def _rates(cell: TimeCell, step: PhaseRecord | None, device: DeviceInfo) -> RateRecord | None:
     known = hardware.find(device.name, device.memory_bytes)
-    peak = hardware.peak(known, cell.precision) if known else None
+    peak = known.peak_flops_per_s.get(cell.precision) if known else None
     if step is None or step.wall is None:
         return None
     flops = formulas.step_flops_of(cell)
@@ -105,9 +105,9 @@ def _rates(cell: TimeCell, step: PhaseRecord | None, device: DeviceInfo) -> Rate
         step_flops=flops,
         flops_per_s=reached,
         tokens_per_s=cell.tokens / step.wall.mean_s,
-        peak_flops_per_s=peak.flops_per_s if peak else None,
-        peak_source=peak.source if peak else None,
-        peak_share=reached / peak.flops_per_s if peak else None,
+        peak_flops_per_s=peak,
+        peak_source=known.source if known and peak else None,
+        peak_share=reached / peak if peak else None,
         ceiling_flops_per_s=None,
         ceiling_share=None,
     )

@@ -18,6 +18,7 @@ import pytest
 import sysbench
 from sysbench.log.events import Event, StepMeasured
 from tests.cli.running import QUICK, answered
+from tests.worker.forked import children
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "tests" / "fixtures" / "runs"
@@ -201,6 +202,12 @@ def test_what_is_neither_a_spec_nor_a_command_line_is_refused(what: Any) -> None
 def test_progress_must_be_a_function() -> None:
     with pytest.raises(sysbench.SysbenchError, match="progress=5 is not a function"):
         sysbench.run("time --size tiny", progress=5)  # type: ignore[arg-type]
+
+
+def test_a_refusal_that_asked_a_worker_for_its_devices_leaves_no_process() -> None:
+    with pytest.raises(sysbench.SysbenchError, match="--verify measures on a GPU"):
+        sysbench.run("fit --size tiny --on h100 --verify")
+    assert not children()
 
 
 def test_importing_sysbench_imports_nothing_else() -> None:

@@ -56,16 +56,18 @@ def refuse_missing_extras(spec: RunSpec, options: RunOptions) -> None:
     if options.on:
         return
     from sysbench.spec import extras
+    from sysbench.spec.knobs import FP8
 
     models: Sequence[str] = getattr(spec, "model", ())
     needed = [
         *([extras.TRANSFORMERS] if any(each.startswith("hf:") for each in models) else []),
         *([extras.PEFT] if any(getattr(spec, "lora", ())) else []),
+        *([extras.FP8] if any(each in FP8 for each in getattr(spec, "precision", ())) else []),
     ]
     # A simulation knows what they store.
     measured = extras.of_optimizers(getattr(spec, "optimizer", ()))
     measured += [extras.BITSANDBYTES] if "nf4" in getattr(spec, "quantize", ()) else []
-    measured += [extras.OFFLOAD] if set(getattr(spec, "offload", ())) - {"none"} else []
+    measured += [extras.OFFLOAD] if "optimizer" in getattr(spec, "offload", ()) else []
     if measured and any(cell.simulated is None for cell in islice(spec.cells(), 1)):
         needed += measured
     for extra in needed:

@@ -86,6 +86,16 @@ def find_run_file(kind: Kind, path: Path, directory: Path) -> Path:
     return found[0]
 
 
+def suited(spec: RunSpec, options: RunOptions) -> RunSpec:
+    """Return the spec as the command suits it to this machine; a resumed run keeps its own."""
+    command = command_of(spec.kind)
+    if not command.suited or options.resume is not None:
+        return spec
+    refuse_unknown_columns(spec, options)  # before a worker says which devices there are
+    found: RunSpec = command.part("suited")(spec, options)
+    return found
+
+
 def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None:
     """Execute a command: show a saved run or the plan, or run the cells and exit with the exit code.
 
@@ -122,9 +132,7 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
     if options.plan:
         show_plan(spec, options)
         return
-    if command.suited and options.resume is None:
-        refuse_unknown_columns(spec, options)  # before a worker says which devices there are
-        spec = command.part("suited")(spec, options)
+    spec = suited(spec, options)
     with _join_launched_ranks(spec, options) as surroundings:
         record = command.part("perform")(spec, options, surroundings).record
         if code := exit_code(record):

@@ -59,22 +59,29 @@ _idle_workers: list[WorkerProcess] = []
 
 
 @contextmanager
+def unused_workers_ended() -> Iterator[None]:
+    """Context manager that ends the workers that were set aside in it and found no use."""
+    try:
+        yield
+    finally:
+        while _idle_workers:
+            _idle_workers.pop().close(patience_s=0)
+
+
+@contextmanager
 def prelaunched(launcher: Launcher) -> Iterator[None]:
     """Launch a worker early, for the first call of `get_worker` in this context with the same command line.
 
     The worker imports torch while this process determines what to measure. An unused worker is ended when the context
     exits. If the launch fails, nothing is raised here, because the call that needs a worker will report the failure.
     """
-    try:
+    with unused_workers_ended():
         # A signal must not interrupt this: a process that is not in the list yet would never be ended.
         with suppress(SysbenchError), catch_interrupts() as interrupts:
             _idle_workers.append(WorkerProcess(launcher))
         if interrupts.requested:
             raise KeyboardInterrupt
         yield
-    finally:
-        while _idle_workers:
-            _idle_workers.pop().close(patience_s=0)
 
 
 def get_worker(launcher: Launcher, *, simulates: bool = False) -> WorkerProcess:
@@ -92,7 +99,7 @@ def get_worker(launcher: Launcher, *, simulates: bool = False) -> WorkerProcess:
 
 
 def keep_for_reuse(worker: WorkerProcess) -> None:
-    """Keep a worker for the next call of `get_worker`; `prelaunched` ends it if there is no such call."""
+    """Keep a worker for the next call of `get_worker`; `unused_workers_ended` ends it if there is no such call."""
     _idle_workers.append(worker)
 
 

@@ -85,8 +85,8 @@ class Supervisor:
         self._provisions = provisions or Provisions()
         self._launcher = launcher
         self._launched_by = launcher
-        self._devices: Sequence[DeviceInfo] = ()
         """Launcher of the current worker."""
+        self._devices: Sequence[DeviceInfo] = ()
         self._sampler = sampler
         self._admission = admission
         self._interrupts = interrupts

@@ -132,10 +132,14 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
             output.sum().backward()
     if isinstance(attention, FlexAttention):
         return "flex_attention"  # a higher-order operator, which OperatorLog cannot look into
+    return operator_of(lambda: attention(q, k, v))
+
+
+def operator_of(call: Callable[[], object]) -> str:
+    """Return the operator that computes attention in a call: a fused one, or `aten::bmm`."""
     with OperatorLog() as operators:
-        attention(q, k, v)
-    fused = (name for name in operators.names if "scaled_dot_product" in name)
-    return next(fused, "aten::bmm")
+        call()
+    return next((name for name in operators.names if "scaled_dot_product" in name), "aten::bmm")
 
 
 @contextmanager

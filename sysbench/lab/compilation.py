@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 
@@ -14,20 +13,6 @@ from sysbench.lab.step import TrainingStep
 from sysbench.lab.transformer import Transformer
 from sysbench.log.events import Compiled, Event, ModelBuilt, Stage, StageEntered
 from sysbench.spec.model import ModelCell
-
-
-@dataclass(frozen=True)
-class Compilation:
-    """Dynamo's counters since the last reset."""
-
-    graphs: int
-    graph_breaks: int
-    fell_back: bool
-    """Whether a frame runs eagerly because Dynamo could not compile it, for example at the recompile limit."""
-    graphs_skipped: int
-    """Parts of the model for which Inductor recorded no CUDA graph although the mode asks for them."""
-    detail: str | None
-    """Dynamo's reasons for graph breaks and eager frames, and the number of attentions that Inductor fused."""
 
 
 @contextmanager
@@ -42,24 +27,6 @@ def fresh_compiler() -> Iterator[None]:
         yield
     finally:
         _reset_compiler()
-
-
-def compilation() -> Compilation:
-    """Return Dynamo's counters since `reset_counters`."""
-    from torch._dynamo.utils import counters  # importing Dynamo takes seconds, which only compiled cells need
-
-    frames, breaks = counters["frames"], counters["graph_break"]
-    fell_back = frames["total"] > frames["ok"]
-    reasons = [*breaks, *(counters["unimplemented"] if fell_back else ())]
-    if fused := counters["inductor"]["fuse_attention"]:
-        reasons.append(f"Inductor put scaled_dot_product_attention in place of {fused} written-out attentions")
-    return Compilation(
-        graphs=counters["stats"]["unique_graphs"],
-        graph_breaks=sum(breaks.values()),
-        fell_back=fell_back,
-        graphs_skipped=counters["inductor"]["cudagraph_skips"],
-        detail="; ".join(reason.splitlines()[0] for reason in reasons) or None,
-    )
 
 
 def reset_counters() -> None:
@@ -106,18 +73,25 @@ def compile_step(cell: ModelCell, take_step: Callable[[], float]) -> Iterator[Ev
 
 
 def compiled_event(cell: str, compile_s: float) -> Compiled:
-    """Return the Compiled event of a cell, with counters since `reset_counters`.
+    """Return the Compiled event of a cell, with Dynamo's counters since `reset_counters`.
 
-    `compile_s` is the duration of the first steps, which compile.
+    `compile_s` is the duration of the first steps, which compile. `detail` has Dynamo's reasons for graph breaks and
+    eager frames, and the number of attentions that Inductor fused.
     """
-    counters = compilation()
+    from torch._dynamo.utils import counters  # importing Dynamo takes seconds, which only compiled cells need
+
+    frames, breaks = counters["frames"], counters["graph_break"]
+    fell_back = frames["total"] > frames["ok"]  # at the recompile limit, for example
+    reasons = [*breaks, *(counters["unimplemented"] if fell_back else ())]
+    if fused := counters["inductor"]["fuse_attention"]:
+        reasons.append(f"Inductor put scaled_dot_product_attention in place of {fused} written-out attentions")
     return Compiled(
         at_s=time.time(),
         cell=cell,
         compile_s=compile_s,
-        graphs=counters.graphs,
-        graph_breaks=counters.graph_breaks,
-        fell_back=counters.fell_back,
-        graphs_skipped=counters.graphs_skipped,
-        detail=counters.detail,
+        graphs=counters["stats"]["unique_graphs"],
+        graph_breaks=sum(breaks.values()),
+        fell_back=fell_back,
+        graphs_skipped=counters["inductor"]["cudagraph_skips"],
+        detail="; ".join(reason.splitlines()[0] for reason in reasons) or None,
     )

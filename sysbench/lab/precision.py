@@ -11,11 +11,16 @@ import torch
 from torch import Tensor
 
 from sysbench.rounding import FORMATS, ArithmeticSource, FormatName
+from sysbench.spec.knobs import FP8
 from sysbench.spec.model import StepPrecision
 
 T = TypeVar("T")
 
-AUTOCAST_DTYPES: dict[StepPrecision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+AUTOCAST_DTYPES: dict[StepPrecision, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    **dict.fromkeys(FP8, torch.bfloat16),
+}
 """Precisions that use autocast over fp32 parameters; the others compute in the dtype of the parameters."""
 
 

@@ -14,6 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from sysbench.lab.knobs.checkpointing import checkpoint_blocks
 from sysbench.lab.knobs.cross_entropy import DeferredLogits
+from sysbench.lab.knobs.float8 import use_float8
 from sysbench.lab.knobs.lora import add_adapters
 from sysbench.lab.knobs.optimizers import InBackward, offloaded
 from sysbench.lab.precision import AUTOCAST_DTYPES, set_precision
@@ -22,7 +23,7 @@ from sysbench.lab.strategies import distributed, gradient_sync
 from sysbench.lab.workload.inputs import vocabulary_size
 from sysbench.lab.workload.own import own_workload
 from sysbench.lab.workload.workload import Workload, built_in_workload
-from sysbench.spec.knobs import NONE
+from sysbench.spec.knobs import FP8, NONE
 from sysbench.spec.model import COMPILE_MODES, PHASES_OF, ModelCell, Phase
 from sysbench.spec.ranks import layout
 
@@ -68,6 +69,8 @@ class TrainingStep:
         """Kinds of fp32 kernels whose precision the user's code had changed; they have that of the cell again."""
         if cell.lora:
             add_adapters(self.model, cell.lora, cell.lora_targets, device, cell.seed)
+        if cell.precision in FP8:
+            use_float8(self.model, cell.precision, device)
         self._until_loss: Callable[..., AbstractContextManager[None]] = (
             _whole_logits
             if cell.cross_entropy == "full"
@@ -93,11 +96,12 @@ class TrainingStep:
         if "optimizer" in cell.phases:
             if self._in_backward:
                 self._optimizer = InBackward(self.model, cell.optimizer)
-            elif cell.offload != NONE:
+            elif cell.offload == "optimizer":
                 self._optimizer = offloaded(self.model, cell.optimizer)
             else:
                 self._optimizer = self.work.optimizer()
-        self._output: Any = None
+        self.output: Any = None
+        """Output of the last micro-batch, logits (batch, ctx, vocab) for the built-in model; None without a step."""
         self._losses: list[Tensor] = []
 
     @property
@@ -121,16 +125,8 @@ class TrainingStep:
 
     def forget(self) -> None:
         """Release the output and the loss of the last step, and with them the autograd graph."""
-        self._output = None
+        self.output = None
         self._losses.clear()
-
-    @property
-    def output(self) -> Any:
-        """Output of the last micro-batch: logits (batch, ctx, vocab) for the built-in model.
-
-        None before a step and after `forget`.
-        """
-        return self._output
 
     @property
     def loss(self) -> float | None:
@@ -200,11 +196,11 @@ class TrainingStep:
             self._user_code("forward"),
             self._until_loss(is_loss=False),
         ):
-            self._output = self._run_model(*batch.arguments, **batch.keywords)
+            self.output = self._run_model(*batch.arguments, **batch.keywords)
 
     def _compute_loss(self, number: int) -> None:
         with named("loss"), self._autocast, self._until_loss(is_loss=True):
-            loss = self.work.batches[number].loss(self._output)
+            loss = self.work.batches[number].loss(self.output)
             self._losses[number:] = [loss / self.cell.grad_accum if self.cell.grad_accum > 1 else loss]
 
     def _backward(self, number: int) -> None:
@@ -213,7 +209,7 @@ class TrainingStep:
                 raise RuntimeError("a phase ran before loss, on which it depends")
             self._scaler.scale(self._losses[-1]).backward()
             if not self._is_last(number):
-                self._output, self._losses[-1] = None, self._losses[-1].detach()
+                self.output, self._losses[-1] = None, self._losses[-1].detach()
 
     def _gradient_sync(self, number: int) -> AbstractContextManager[None]:
         """Return the context for micro-batch `number`; with `no_sync`, gradients are exchanged only in the last one."""

@@ -119,16 +119,20 @@ def _shard(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> None:
 
     The output of a model that computes in bf16 is converted to fp32 for the loss, as with autocast.
     """
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+    is_offloaded = cell.offload == "parameters"
+    offload = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if is_offloaded else OffloadPolicy()
     reshard = cell.reshard == "on" if isinstance(cell.reshard, str) else cell.reshard
     # reduce_dtype is explicit because torch's default changed: up to 2.14 param_dtype, from 2.15 the optimizer's dtype.
     policy = MixedPrecisionPolicy(_dtype(cell.param_dtype), _dtype(cell.reduce_dtype or cell.param_dtype))
     members: list[Any] = list(blocks(model))
     for module in members:
-        fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+        fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy, offload_policy=offload)
     root_policy = replace(policy, output_dtype=torch.float32 if policy.param_dtype else None)
-    root: Any = fully_shard(model, mesh=mesh, reshard_after_forward=reshard, mp_policy=root_policy)
+    root: Any = fully_shard(
+        model, mesh=mesh, reshard_after_forward=reshard, mp_policy=root_policy, offload_policy=offload
+    )
     if cell.prefetch:
         forward, backward = [root, *members], [root, *reversed(members)]
         for position in range(len(forward)):

@@ -14,7 +14,7 @@ from sysbench.log.collect import CellEvents, Run
 from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsProbe, ThreadsTried
 from sysbench.log.outcomes import Caution
 from sysbench.spec.cell import RunCell
-from sysbench.spec.knobs import modelled_parts
+from sysbench.spec.knobs import FP8, modelled_parts
 from sysbench.spec.model import Execution, ModelCell, Sync
 
 WIDE_INTERVAL = 0.05
@@ -206,6 +206,13 @@ def emulation(precision: str, seen: CellEvents) -> Iterator[Caution]:
             message="this CPU has no bf16 instructions (AMX, AVX512-BF16) and emulates bf16, many times slower than "
             "fp32: the time says nothing about bf16 on other hardware",
             remedy="use --precision fp32 for times on this machine; dtypes and memory are correct",
+        )
+    if precision in FP8 and device is not None and device.type == "cpu":
+        yield Caution(
+            code="emulated",
+            message="a CPU has no products in fp8: torchao rounds operands to fp8, and multiplies them in another "
+            "format; time and memory say nothing about fp8 on a GPU",
+            remedy="use --simulate h100 for memory and time there; losses are correct",
         )
 
 

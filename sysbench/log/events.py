@@ -41,6 +41,7 @@ from sysbench.spec.quantities import (
     Seconds,
     Signed,
     Size,
+    stored_unless,
 )
 from sysbench.spec.validation import first_error
 
@@ -205,14 +206,14 @@ class Ceiling(Frozen):
 
     device: str
     precision: Precision
-    threads: Size | None = Field(default=None, exclude_if=lambda value: value is None)
+    threads: Size | None = stored_unless(None)
     """Number of CPU threads, if it was chosen."""
     matmul_flops_per_s: PerSecond
     matmul_size: Count
     """The product is (n, n) × (n, n)."""
-    disturbed: bool = Field(default=False, exclude_if=lambda value: not value)
+    disturbed: bool = stored_unless(False)
     """Whether other processes slowed the products down: the rate is then no ceiling."""
-    flops_per_s_now: PerSecond | None = Field(default=None, exclude_if=lambda value: value is None)
+    flops_per_s_now: PerSecond | None = stored_unless(None)
     """Rate in this run, if an earlier run saw a higher one."""
 
 
@@ -220,7 +221,7 @@ class CeilingMeasured(Ceiling, Event):
     """The ceiling of a device is known."""
 
     event: Literal["ceiling_measured"] = "ceiling_measured"
-    seen_at_s: Instant | None = Field(default=None, exclude_if=lambda value: value is None)
+    seen_at_s: Instant | None = stored_unless(None)
     """When an earlier run saw this rate; None if this run saw it."""
 
 
@@ -257,7 +258,7 @@ class CellStarted(Event):
     axes: dict[str, Any]
     """The complete spec of the cell, as returned by its `model_dump()`."""
     device: DeviceInfo
-    host: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    host: str | None = stored_unless(None)
     """The machine, if the cell ran elsewhere."""
 
 
@@ -310,15 +311,15 @@ class OwnModelFacts(Frozen):
     """Facts about the user's model, as observed when it ran."""
 
     class_name: str
-    config_class: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    config_class: str | None = stored_unless(None)
     """Class of the config that the model was built from: `GPTConfig` for `GPT(config)`; None if there is none."""
     parameters: Count
     """Shared parameters count once."""
     trainable_parameters: Count
     """Parameters that are not frozen."""
-    parameter_dtypes: dict[str, Count] = Field(default={}, exclude_if=lambda value: not value)
+    parameter_dtypes: dict[str, Count] = stored_unless({})
     """Parameters by dtype (`bfloat16`), most first; empty in logs of earlier versions."""
-    ignored_dtype: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    ignored_dtype: str | None = stored_unless(None)
     """Dtype that a Hugging Face config names for trained weights, if the model was not built in it."""
     inputs: str
     """Source of the inputs: `get_inputs in gpt.py`, `token ids below 50257`."""
@@ -330,7 +331,7 @@ class OwnModelFacts(Frozen):
     """FLOPs of one micro-batch by phase, counted by operator in a simulated step; None if that was not possible."""
     uncounted: str | None
     """Reason why the FLOPs were not counted."""
-    assumed: list[str] = Field(default=[], exclude_if=lambda value: not value)
+    assumed: list[str] = stored_unless([])
     """What a simulation assumed about values that it does not have: how many elements masks select."""
     files: list[CodeFile]
     import_s: Seconds = 0.0
@@ -388,7 +389,7 @@ class Compiled(Event):
     graph_breaks: Count
     fell_back: bool
     """Dynamo could not compile some frame and runs it eagerly."""
-    graphs_skipped: Count = Field(default=0, exclude_if=lambda value: value == 0)
+    graphs_skipped: Count = stored_unless(0)
     """Number of compiled parts without a CUDA graph, although the cell asks for graphs."""
     detail: str | None = None
 
@@ -495,11 +496,11 @@ class SimulatedGpuRecord(Frozen):
     """Memory of the CUDA context, outside the allocator: assumed."""
     other_bytes: Bytes
     """Memory of other processes: assumed."""
-    nccl_bytes: Bytes = Field(default=0, exclude_if=lambda value: value == 0)
+    nccl_bytes: Bytes = stored_unless(0)
     """Buffers of NCCL, outside the allocator: assumed. 0 for one rank."""
     settings: str
     """PYTORCH_CUDA_ALLOC_CONF in the simulation."""
-    torch: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    torch: str | None = stored_unless(None)
     """Version of PyTorch whose allocations the simulation follows; None in older records."""
 
 
@@ -558,12 +559,12 @@ class WorkerExited(Event):
 
     event: Literal["worker_exited"] = "worker_exited"
     pid: Count
-    rank: Count | None = Field(default=None, exclude_if=lambda value: value is None)
+    rank: Count | None = stored_unless(None)
     """None for a single worker."""
     exit_code: Signed | None
     signal: str | None
     stderr_tail: str | None = None
-    lost: bool = Field(default=False, exclude_if=lambda value: not value)
+    lost: bool = stored_unless(False)
     """Whether the connection to the worker's node was lost, so that the exit status is unknown."""
 
 

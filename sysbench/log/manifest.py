@@ -17,6 +17,7 @@ from sysbench.command import Kind, kinds
 from sysbench.errors import LogError
 from sysbench.log.storage import cannot_read
 from sysbench.spec.frozen import Frozen
+from sysbench.spec.quantities import stored_unless
 
 FILE_NAME = "manifest.json"
 MANIFEST_VERSION = 1
@@ -89,7 +90,7 @@ class Manifest(Frozen):
     question: str = ""
     overrides: dict[str, str] = Field(default_factory=dict)
     """Options given on the command line for all runs, by long name."""
-    plan_for: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    plan_for: str | None = stored_unless(None)
     """The GPU that the experiment was predicted for, as on the command line; None if it was measured."""
     started_at: float
     """Seconds since 1970."""

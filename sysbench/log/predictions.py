@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from pydantic import Field
-
 from sysbench import units
 from sysbench.log.cautions import memory_pressure
 from sysbench.log.collect import CellEvents, recomputed_flops, step_flops, step_tokens
@@ -16,7 +14,7 @@ from sysbench.log.outcomes import Caution
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.hardware import Basis
 from sysbench.spec.model import ModelCell, Phase
-from sysbench.spec.quantities import Amount, Bytes, Count, Flops, PerSecond, Seconds, Signed
+from sysbench.spec.quantities import Amount, Bytes, Count, Flops, PerSecond, Seconds, Signed, stored_unless
 from sysbench.statistics.samples import percentile
 
 MARK = "PREDICTED, not measured"
@@ -42,15 +40,16 @@ class PredictedPhase(PredictedTime):
     device_s: Seconds
     """Total time of the kernels."""
     limited_by: str
-    """`host`, or what takes the largest share of the device's time: matmul, bandwidth, indexing, or latency."""
+    """`host`, or what takes the largest share of the device's time: matmul, bandwidth, indexing, latency,
+    communication, or host link."""
     limited_share: Amount
     """Share of the phase's time that `limited_by` takes, from 0 to 1."""
     lower_bound_s: Seconds
     """Time at data-sheet rates, assuming zero host time."""
     launches: Count
-    communication_s: Seconds = Field(default=0.0, exclude_if=lambda value: value == 0)
+    communication_s: Seconds = stored_unless(0.0)
     """Total time of collectives; only with several ranks."""
-    exposed_s: Seconds = Field(default=0.0, exclude_if=lambda value: value == 0)
+    exposed_s: Seconds = stored_unless(0.0)
     """Time by which collectives lengthen the device's time."""
 
 
@@ -117,28 +116,28 @@ class PredictedStep(GpuPrediction):
     host: str
     step: PredictedTime | None
     """None if times are withheld."""
-    step_draws_s: list[Seconds] = Field(default=[], exclude_if=lambda value: not value)
+    step_draws_s: list[Seconds] = stored_unless([])
     """Step times at randomly drawn rates, the first at nominal ones; empty in logs of versions without them.
     Predictions with the same host share the draws of its rates, so the i-th draws of two GPUs belong together."""
     limited_by: str
     limited_share: Amount
     """Share of the step, with a wait for the device after each phase, that `limited_by` takes."""
-    limits_s: dict[str, Seconds] = Field(default={}, exclude_if=lambda value: not value)
+    limits_s: dict[str, Seconds] = stored_unless({})
     """Seconds of the step by what can limit it: `host`, and the parts of the device's time that `limited_by` names."""
     lower_bound_s: Seconds
     peak_flops_per_s: PerSecond | None
     """The data sheet's dense rate at this precision."""
     allocated_peak_bytes: Bytes
     reserved_peak_bytes: Bytes
-    memory_bytes: Bytes | None = Field(default=None, exclude_if=lambda value: value is None)
+    memory_bytes: Bytes | None = stored_unless(None)
     """Memory of the GPU; None in logs of versions that did not record it."""
-    margin_bytes: Signed | None = Field(default=None, exclude_if=lambda value: value is None)
+    margin_bytes: Signed | None = stored_unless(None)
     """Free memory of the GPU at the peak; a negative margin is the missing memory. None like `memory_bytes`."""
-    alloc_retries: Count = Field(default=0, exclude_if=lambda value: value == 0)
+    alloc_retries: Count = stored_unless(0)
     """Number of times the allocator had to release its whole cache to serve a request."""
     less_certain: bool
     """Whether the prediction includes a guess, such as which operators torch.compile fuses."""
-    host_time_without: str = Field(default="", exclude_if=lambda value: not value)
+    host_time_without: str = stored_unless("")
     """Libraries whose own Python code takes host time that the prediction leaves out: `FSDP2 and DTensor`."""
 
     @property
@@ -209,9 +208,9 @@ class PredictionRecord(PredictedStep):
     tokens_per_s: PerSecond | None
     peak_share: Amount | None
     """Share of the data sheet's dense rate at this precision, from 0 to 1."""
-    recomputed_flops: Flops | None = Field(default=None, exclude_if=lambda value: value is None)
+    recomputed_flops: Flops | None = stored_unless(None)
     """FLOPs of a step that activation checkpointing computes again; not part of `step_flops`."""
-    hardware_share: Amount | None = Field(default=None, exclude_if=lambda value: value is None)
+    hardware_share: Amount | None = stored_unless(None)
     """`peak_share` with the recomputed FLOPs: the share of the rate at which the GPU works."""
     price_per_hour: PerSecond | None
     """Price of the GPU, as given by the user."""

@@ -30,7 +30,7 @@ from sysbench.log.outcomes import (
 )
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.quantities import Bytes, Count, Finite, Flops, Moment, PositiveSeconds, Seconds
+from sysbench.spec.quantities import Bytes, Count, Finite, Flops, Moment, PositiveSeconds, Seconds, stored_unless
 
 
 class Samples(Frozen):
@@ -85,7 +85,7 @@ class ModelRecord(Frozen):
     """None for a user's model that was never built."""
     parameters_without_lm_head: Count | None
     """None for a user's model, whose layers are unknown."""
-    trainable_parameters: Count | None = Field(default=None, exclude_if=lambda value: value is None)
+    trainable_parameters: Count | None = stored_unless(None)
     """Parameters of the adapters, with `--lora`; None without it."""
     forward_flops: Flops | None
     """FLOPs of one forward pass over the batch, ignoring the causal mask; None if they could not be counted."""
@@ -106,14 +106,14 @@ class CellIdentity(Frozen):
     cell: SerializeAsAny[RunCell] = Field(alias="axes")
     """The cell's spec; each command has its own class."""
     device: DeviceInfo | None
-    host: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    host: str | None = stored_unless(None)
     """The machine, if the cell ran elsewhere."""
 
 
 class CellRecord(CellOutcome, CellIdentity):
     """The record of a cell: the fields common to all commands and all outcomes."""
 
-    own_model: OwnModelFacts | None = Field(default=None, exclude_if=lambda value: value is None)
+    own_model: OwnModelFacts | None = stored_unless(None)
     """The user's model, as it ran; None for the built-in model, and for one that was never built."""
     cautions: list[Caution]
 
@@ -175,7 +175,7 @@ class EnvironmentRecord(Frozen):
     host: HostInfo
     torch: TorchInfo | None
     """The number of threads is that chosen for the run, if it was chosen."""
-    threads_probe: ThreadsProbe | None = Field(default=None, exclude_if=lambda value: value is None)
+    threads_probe: ThreadsProbe | None = stored_unless(None)
     """How the number of threads was chosen; None if torch's own was not questioned."""
     devices: list[DeviceInfo]
     driver: str | None
@@ -197,7 +197,7 @@ class RunRecord(RunIdentity, Generic[CellsOf]):
     finished_at: Moment | None
     status: RunStatus
     environment: EnvironmentRecord
-    damaged_lines: list[int] = Field(default_factory=list, exclude_if=lambda value: not value)
+    damaged_lines: list[int] = stored_unless([])
     """Numbers of the log's lines that are no events; cells to which they belong are unfinished."""
     cells: list[CellsOf]
 

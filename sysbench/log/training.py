@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from sysbench.log.predictions import PredictedTime
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.quantities import Amount, Count, Seconds
+from sysbench.spec.quantities import Amount, Count, Seconds, stored_unless
 
 
 class Expected(Frozen):
@@ -28,7 +26,7 @@ class Training(Frozen):
     tokens: Count
     steps: Amount
     duration_s: Expected
-    cost: Expected | None = Field(default=None, exclude_if=lambda value: value is None)
+    cost: Expected | None = stored_unless(None)
     """Price of all GPUs for this long, in the user's currency; None without a price."""
 
 

@@ -17,6 +17,7 @@ from sysbench.predict import collectives
 from sysbench.predict.rates import Draws, GpuRate, GpuRates
 from sysbench.predict.trace import Kernel, Kind
 from sysbench.spec.hardware import Hardware
+from sysbench.spec.knobs import FP8_SPEEDUP
 from sysbench.spec.model import Precision
 
 Limit = Literal["matmul", "bandwidth", "indexing", "latency", "communication", "host link"]
@@ -133,7 +134,7 @@ WEIGHT_GRADIENT_SLOWDOWN = 1.05
 """Time in NT layout relative to TN on tensor cores. SimuMax's median ratio of the rates: 0.951 (A100), 0.975 (B200)."""
 
 _MATMUL_RATES: Mapping[str, GpuRate] = {
-    "fp32": "matmul_fp32", "tf32": "matmul_tf32", "bf16": "matmul_half", "fp16": "matmul_half",
+    "fp32": "matmul_fp32", "tf32": "matmul_tf32", "bf16": "matmul_half", "fp16": "matmul_half", "fp8": "matmul_fp8",
 }  # fmt: skip
 
 
@@ -265,6 +266,9 @@ def _indexing_seconds(kernel: Kernel, drawn: RateDraws) -> Draws:
 
 
 def _peak(kernel: Kernel, hardware: Hardware) -> float | None:
+    if kernel.dtype == "fp8":
+        half = hardware.peak_flops_per_s.get("bf16")
+        return FP8_SPEEDUP * half if half else None
     precision: Precision = "fp32" if kernel.dtype == "other" else kernel.dtype
     return hardware.peak_flops_per_s.get(precision) or hardware.peak_flops_per_s.get("fp32")
 

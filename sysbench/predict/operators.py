@@ -22,12 +22,18 @@ from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.workload.workload import flops
 from sysbench.predict.trace import Dtype, HostWork, Kernel, Kind
 from sysbench.simulate.followed import installed_torch
-from sysbench.simulate.tensors import SimulatedTensor
+from sysbench.simulate.tensors import HostTensor, SimulatedTensor
 from sysbench.spec.ranks import NODE_RANKS
 
 Kernels = tuple[Kernel, ...]
 
-_DTYPES: Mapping[torch.dtype, Dtype] = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+_DTYPES: Mapping[torch.dtype, Dtype] = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8",
+}
 
 
 def _names(text: str) -> frozenset[str]:
@@ -93,6 +99,9 @@ _UNFUSED_UPDATE_BYTES = 5 * 28
 """Bytes per element of an update on the host that is not fused, at the rate of a fused one: it takes 4.5 to 5.7 times
 as long in fp32, and a little longer in bf16 (32 million elements, 2 cores of a Xeon, torch 2.15)."""
 
+_UNFUSED_SLOWDOWN = _UNFUSED_UPDATE_BYTES / 84
+"""The same relative to the 84 bytes that its operators read and write."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -146,14 +155,21 @@ class Call:
     @property
     def host_bytes(self) -> int:
         """Return the bytes that the host moves itself, for an update of a parameter on the host."""
-        if self.name != "update_on_host":
+        if self.name == "update_on_host":
+            (parameter,) = self.tensors
+            return _bytes(parameter) * 7 if self.flag("fused") else parameter.numel() * _UNFUSED_UPDATE_BYTES
+        if self.func.is_view or self.is_on_device or not self._on_host:
             return 0
-        (parameter,) = self.tensors
-        return _bytes(parameter) * 7 if self.flag("fused") else parameter.numel() * _UNFUSED_UPDATE_BYTES
+        if self.name.startswith("_fused_adam"):
+            return 7 * sum(map(_bytes, self.lists[0]))
+        written = self.results or [each for changed in self.lists[:1] for each in changed]
+        return round(_UNFUSED_SLOWDOWN * sum(map(_bytes, [*self._on_host, *written])))
 
     @property
     def kernels(self) -> Kernels:
         """Return the kernels that the operator launches on the device, in order."""
+        if self.name == "_to_copy" and (self._on_host or any(type(each) is HostTensor for each in self.results)):
+            return _copy_to_device(self) if self._on_host else _copy_to_host(self)
         if self._is_free or self.name in ("_local_scalar_dense", "update_on_host"):
             return ()
         if self.name in _RULES:
@@ -167,6 +183,11 @@ class Call:
             return kernels
         work = flops(self.func, self.args, self.options, self.result)
         return tuple(each._replace(kind="unknown", flops=work) for each in kernels)
+
+    @cached_property
+    def _on_host(self) -> list[Tensor]:
+        """Return the arguments that are offloaded to the host."""
+        return [each for each in self.tensors if type(each) is HostTensor]
 
     @property
     def _is_free(self) -> bool:
@@ -213,6 +234,15 @@ def _product(call: Call) -> Kernels:
     moved_bytes = first.element_size() * batch * (m * k + k * n + m * n)
     kernel = call.kernel("gemm", call.result, moved_bytes, flops=2 * batch * m * n * k, dims=(batch, m, n, k))
     return (kernel._replace(dtype=_dtype(first), layout=layout),)
+
+
+def _scaled_product(call: Call) -> Kernels:
+    """Return the product of two matrices in fp8."""
+    first, second = call.tensors[:2]
+    (m, k), n = first.shape, second.shape[-1]
+    moved_bytes = first.element_size() * (m * k + k * n) + _bytes(call.result)
+    kernel = call.kernel("gemm", call.result, moved_bytes, flops=2 * m * n * k, dims=(1, m, n, k))
+    return (kernel._replace(dtype=_dtype(first), layout="TN"),)
 
 
 def _grouped_product(call: Call) -> Kernels:
@@ -644,6 +674,7 @@ _RULES: Mapping[str, Callable[[Call], Kernels]] = {
     "_amp_foreach_non_finite_check_and_unscale_": _unscale,
     "update_in_blocks_": _update_in_blocks,
     "dequantize_in_blocks": _dequantize_blocks,
+    "_scaled_mm": _scaled_product,
     "copy_to_host": _copy_to_host,
     "copy_to_device_": _copy_to_device,
     **{f"_scaled_dot_product_{kind}_attention": _attention_forward for kind in _FUSED_ATTENTION},

@@ -19,6 +19,7 @@ from sysbench.errors import UnavailableError, UsageError
 from sysbench.predict.trace import Trace
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware, Rate
+from sysbench.spec.knobs import FP8_SPEEDUP, has_fp8
 from sysbench.spec.ranks import Interconnect
 
 Draws = NDArray[np.float64]
@@ -26,9 +27,9 @@ Draws = NDArray[np.float64]
 
 GpuRate = Literal[
     "matmul_fp32", "matmul_tf32", "matmul_half", "attention_forward", "attention_backward", "stream", "reduce",
-    "indexed", "transpose", "kernel_s", "gap_s", "device_to_host", "host_to_device",
+    "indexed", "transpose", "kernel_s", "gap_s", "device_to_host", "host_to_device", "matmul_fp8",
 ]  # fmt: skip
-"""matmul_*      FLOP/s of a large product, sustained: fp32 on ordinary cores, tf32, bf16 and fp16 on tensor cores
+"""matmul_*      FLOP/s of a large product, sustained: fp32 on ordinary cores; tf32, bf16, fp16 and fp8 on tensor cores
 attention_*   FLOP/s of flash attention on long sequences, heads 128 wide, bf16; causal FLOPs are halved
 stream        bytes/s, read and written, of a vectorized elementwise kernel far larger than the L2
 reduce        bytes/s of a reduction over long rows
@@ -42,7 +43,7 @@ gap_s         seconds between two queued kernels
 LINK_RATES: tuple[GpuRate, ...] = ("device_to_host", "host_to_device")
 """Rates of the link to the host. They depend on the machine, so no data sheet has them."""
 
-GPU_RATES: tuple[GpuRate, ...] = tuple(name for name in get_args(GpuRate) if name not in LINK_RATES)
+GPU_RATES: tuple[GpuRate, ...] = tuple(name for name in get_args(GpuRate) if name not in (*LINK_RATES, "matmul_fp8"))
 """Rates without which no time is predicted."""
 
 HostRate = Literal[
@@ -91,7 +92,8 @@ class GpuRates:
             wanted = ", ".join(missing or ["sms"])
             raise UnavailableError(f"times on {hardware.title} cannot be predicted: its rates are unknown ({wanted})")
         known = (*GPU_RATES, *LINK_RATES)
-        return cls(hardware, {name: hardware.rates[name] for name in known if name in hardware.rates})
+        rates = {name: hardware.rates[name] for name in known if name in hardware.rates}
+        return cls(hardware, rates | _fp8_rate(hardware))
 
     def with_link(self, bytes_per_s: float) -> GpuRates:
         """Return a copy with this rate of the link to the host, in both directions."""
@@ -149,6 +151,27 @@ class HostRates:
             * np.exp(shared * (name in _SHARING) + rate.spread * normal(count, seed, f"{self.title} {name}"))
             for name, rate in self.rates.items()
         }
+
+
+FP8_SHARE = 0.9
+"""Share of the speedup of data sheets that products in fp8 reach: an assumption."""
+
+FP8_SPREAD = 0.15
+
+
+def _fp8_rate(hardware: Hardware) -> dict[GpuRate, Rate]:
+    """Return the rate of products in fp8; empty for a GPU without them."""
+    major, _, minor = (hardware.compute_capability or "0.0").partition(".")
+    if "matmul_fp8" in hardware.rates:
+        return {"matmul_fp8": hardware.rates["matmul_fp8"]}
+    if not has_fp8((int(major), int(minor))) or "matmul_half" not in hardware.rates:
+        return {}
+    half = hardware.rates["matmul_half"]
+    spread = math.hypot(half.spread, FP8_SPREAD)
+    source = "twice the rate of 16-bit products, as data sheets promise, less 10%"
+    return {
+        "matmul_fp8": Rate(value=FP8_SPEEDUP * FP8_SHARE * half.value, spread=spread, source=source, basis="assumed")
+    }
 
 
 class _HostFile(BaseModel):
@@ -228,8 +251,9 @@ def _error_of_kernels(trace: Trace, kernel_s: Draws, seed: int, count: int) -> D
 
 
 _GROUPS: Mapping[str, str] = {
-    "matmul_tf32": "matmul", "matmul_half": "matmul", "matmul_fp32": "matmul", "attention_forward": "attention",
-    "attention_backward": "attention", "reduce": "stream", "indexed": "indexed", "transpose": "indexed",
+    **dict.fromkeys(("matmul_tf32", "matmul_half", "matmul_fp32", "matmul_fp8"), "matmul"),
+    "attention_forward": "attention", "attention_backward": "attention",
+    "reduce": "stream", "indexed": "indexed", "transpose": "indexed",
     "device_to_host": "link", "host_to_device": "link",
 }  # fmt: skip
 """Group of each rate. Rates of a group share random factors: a power-limited GPU is slower in every precision."""

@@ -24,7 +24,7 @@ from sysbench.predict.step import Constant, PhasePrediction, StepPrediction, pre
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import refuse_unsupported, trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.simulate.gpu import Gpu, ScratchMemory
+from sysbench.simulate.gpu import Gpu, ScratchMemory, refuse_fp8
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.replay import Replay, ReplayCache, Verdict
 from sysbench.spec import hardware
@@ -129,6 +129,7 @@ class SimulatedStep:
         changed = {"device": "cuda", "allocator": "default"}
         step = ModelCell(**{name: getattr(self.cell, name) for name in ModelCell.model_fields} | changed)
         refuse_unsupported(step, self._gpu)
+        refuse_fp8(step.precision, self._gpu)
         return step, _unlimited_gpu(step, self._gpu), self.with_modules
 
     @property
@@ -144,7 +145,7 @@ class SimulatedStep:
     def _step_predicted(self) -> StepPredicted:
         prediction, gpu, (replay, verdict) = self.prediction, self._hardware, self.memory
         peaks = replay.peaks_of_last_step()
-        withheld, peak = prediction.withheld, hardware.peak(gpu, self.cell.compute_precision)
+        withheld = prediction.withheld
         return StepPredicted(
             at_s=time.time(),
             cell=self.cell.key,
@@ -158,7 +159,7 @@ class SimulatedStep:
             limited_share=prediction.bottleneck.share,
             limits_s={name: each_s for name, each_s in prediction.limits_s.items() if each_s},
             lower_bound_s=prediction.lower_bound_s,
-            peak_flops_per_s=peak.flops_per_s if peak else None,
+            peak_flops_per_s=gpu.peak_flops_per_s.get(self.cell.compute_precision),
             allocated_peak_bytes=max(each.allocated_bytes for each in peaks),
             reserved_peak_bytes=max(each.reserved_bytes for each in peaks),
             memory_bytes=gpu.memory_bytes,

@@ -146,10 +146,10 @@ class StepPrediction:
         """Return the reason why the step time is withheld; None if it is not withheld."""
         if self.trace.untimed:
             return f"{self.trace.untimed} has no predicted time"
+        if self.trace.copies_updates and self.sync_per_step:
+            return "updates on the host overlap with backward, which is not modelled: use sysbench time --sync phase"
         if self.trace.has_copies and not set(LINK_RATES) <= set(self.gpu.rates):
-            return "the rate of the link between GPU and host is unknown: give it with --host-link 25GB/s"
-        if self.trace.has_copies and self.sync_per_step:
-            return "without a wait after each phase, updates on the host overlap with backward: use --sync phase"
+            return "the rate of the link between GPU and host is unknown: calibrate it, or give time --host-link 25GB/s"
         if self.unknown_share <= MAX_UNKNOWN_SHARE:
             return None
         names = ", ".join(sorted(self.unknown))
@@ -164,6 +164,7 @@ class StepPrediction:
     def constants(self) -> tuple[Constant, ...]:
         """Return the constants that the prediction uses."""
         unused = () if self.trace.has_copies else (*LINK_RATES, "update")
+        unused += () if any(kernel.dtype == "fp8" for kernel in self.trace.kernels) else ("matmul_fp8",)
         return tuple(
             Constant(name, rate)
             for rates in (self.gpu.rates, self.host.rates)

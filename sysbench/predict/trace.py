@@ -35,7 +35,7 @@ copy       a copy between the device and pinned memory of the host; its name is 
 unknown    an operator unknown to this model: timed as if elementwise, counted and named
 """
 
-Dtype = Literal["fp32", "tf32", "bf16", "fp16", "other"]
+Dtype = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "other"]
 """Type in which a kernel computes; `tf32` is an fp32 product that may use tf32."""
 
 HostWork = Literal["operator", "view", "scalar"]
@@ -103,6 +103,10 @@ class PhaseTrace:
     host_bytes: Positions | None = None
     """(operators,) Bytes that the host moves itself in each operator, such as an update; None if it moves none."""
 
+    def with_shared_host(self, ranks: int) -> PhaseTrace:
+        """Return a copy of the phase for which the host moves as many bytes for each of the other ranks."""
+        return self if self.host_bytes is None else replace(self, host_bytes=self.host_bytes * ranks)
+
     @cached_property
     def issuers(self) -> Positions:
         """Return the position of each launch's operator in the phase, of shape (launches,)."""
@@ -158,6 +162,12 @@ class Trace:
         return any(kernel.kind == "copy" for kernel in self.kernels)
 
     @property
+    def copies_updates(self) -> bool:
+        """Return whether parameters that the host has updated are copied to the device in the optimizer's phase."""
+        launched = self.counts.get("optimizer", ())
+        return any(count and kernel.kind == "copy" for kernel, count in zip(self.kernels, launched, strict=False))
+
+    @property
     def nodes(self) -> int:
         """Return the number of nodes among which the step communicates."""
         return max((kernel.dims[1] for kernel in self.kernels if kernel.kind == "collective"), default=1)
@@ -177,6 +187,10 @@ class Trace:
         """Return a trace with only these phases."""
         wanted = set(phases)
         return replace(self, phases=tuple(each for each in self.phases if each.name in wanted))
+
+    def with_shared_host(self, ranks: int) -> Trace:
+        """Return a copy of the trace in which this many ranks share the memory of one host."""
+        return replace(self, phases=tuple(each.with_shared_host(ranks) for each in self.phases))
 
     def with_graphs(self, phases: Iterable[str]) -> Trace:
         """Return a copy of the trace in which each of these phases is one CUDA graph."""

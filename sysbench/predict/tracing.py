@@ -22,6 +22,7 @@ from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice, extend_ca
 from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelCell
 from sysbench.spec.protocols import PROCEDURES
+from sysbench.spec.ranks import NODE_RANKS
 
 _AMPERE = (8, 0)
 
@@ -236,4 +237,6 @@ def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Tra
         written = written.with_graphs(COMPILED_PHASES)
     if cell.offload != NONE and cell.is_compiled:
         written = replace(written, untimed="an update on the host after compiled code")
+    if cell.offload == "parameters":
+        written = written.with_shared_host(min(cell.ranks, NODE_RANKS))
     return written.with_tf32() if cell.precision == "tf32" else written, recording

@@ -254,7 +254,7 @@ class Box:
     colour: str
 
 
-def draw_boxes(axes: Axes, boxes: Sequence[Box], hatch: str = "", edge: float = 0.3, behind: bool = False) -> None:
+def draw_boxes(axes: Axes, boxes: Sequence[Box], hatch: str = "", edge: float = 0.3) -> None:
     """Draw many rectangles as one collection, which is an order of magnitude faster than drawing bars."""
     from matplotlib.collections import PolyCollection
 
@@ -275,7 +275,7 @@ def draw_boxes(axes: Axes, boxes: Sequence[Box], hatch: str = "", edge: float = 
         edgecolors="white",
         linewidths=edge,
         hatch=hatch or None,
-        zorder=0 if behind else 2,
+        zorder=2,
     )
     axes.add_collection(drawn, autolim=False)
 

@@ -17,6 +17,8 @@ _PRECISION_MEANINGS: Mapping[str, str] = {
     "fp32": "all matrix products in fp32; TF32 is off.",
     "tf32": "fp32 with TF32 (10 bits of mantissa) for matrix products.",
     "bf16": "autocast to bfloat16: matrix products in bf16; parameters, gradients and optimizer in fp32.",
+    "fp8": "products of linear layers in fp8 with one scale for each tensor (torchao); all else as with bf16.",
+    "fp8-rowwise": "products of linear layers in fp8 with one scale for each row (torchao); all else as with bf16.",
     "bf16-true": "parameters, gradients, optimizer state and all arithmetic in bfloat16, without autocast.",
     "fp16": "autocast to float16: matrix products in fp16; parameters, gradients and optimizer in fp32.",
 }

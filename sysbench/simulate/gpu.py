@@ -6,11 +6,14 @@ import time
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from sysbench.errors import UnavailableError
 from sysbench.log.events import DeviceInfo, GpuSimulated
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.cuda.workspaces import Workspaces
 from sysbench.simulate.followed import followed_torch
 from sysbench.spec.hardware import Hardware
+from sysbench.spec.knobs import FP8, fp8_refusal, has_fp8
+from sysbench.spec.model import StepPrecision
 from sysbench.spec.ranks import Strategy, layout
 
 MIB = 1024 * 1024
@@ -141,6 +144,12 @@ class Gpu:
     def scratch(self) -> ScratchMemory:
         """Return what determines the scratch memory of kernels."""
         return ScratchMemory(self.workspaces, self.multiprocessors)
+
+
+def refuse_fp8(precision: StepPrecision, gpu: Gpu) -> None:
+    """Raise UnavailableError if the precision has products in fp8, and the GPU has none."""
+    if precision in FP8 and not has_fp8(gpu.compute_capability):
+        raise UnavailableError(fp8_refusal(precision, gpu.title))
 
 
 def _capability(stated: str | None) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
 from torch._C._distributed_c10d import FakeWork
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp._fully_shard import _fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -57,6 +58,7 @@ def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
         # A simulated shard reports `DEVICE`, but its wrapper would report torch's `meta`.
         (DTensor, "device", property(lambda tensor: tensor._local_tensor.device)),
         (nn.parallel, "DistributedDataParallel", BucketedReplica),
+        (FSDPParam, "_init_sharded_param", _init_sharded_param),
     ]
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     with ordered_streams(), ExitStack() as restored:
@@ -65,6 +67,20 @@ def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
             restored.callback(setattr, place, name, getattr(place, name))
             setattr(place, name, replacement)
         yield mesh_of(strategy, ranks, "cpu")
+
+
+_init_on_device = FSDPParam._init_sharded_param
+
+
+def _init_sharded_param(shard: FSDPParam, *args: Any, **options: Any) -> None:
+    """Make a parameter's shard, and move it to the host if it is offloaded, which torch leaves out without data."""
+    _init_on_device(shard, *args, **options)
+    if shard.offload_to_cpu:
+        sharded: Any = shard.sharded_param
+        length = sharded._local_tensor.shape[shard.fsdp_placement.dim]
+        padded = shard._sharded_param_data.view(shard.padded_sharded_param_size).cpu()
+        shard._sharded_param_data = padded.view(-1)
+        sharded._local_tensor = padded.narrow(shard.fsdp_placement.dim, 0, length)
 
 
 @contextmanager

@@ -50,7 +50,7 @@ from sysbench.simulate.tensors import (
 )
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.snapshot import Category
-from sysbench.spec.knobs import NONE
+from sysbench.spec.knobs import FP8
 from sysbench.spec.model import ModelCell, Phase
 from sysbench.spec.protocols import PROCEDURES, Protocol
 from sysbench.spec.ranks import layout
@@ -294,19 +294,21 @@ def record(
     _refuse_hidden_memory(cell)
     if cell.is_compiled:
         raise UnavailableError("a compiled step cannot be simulated: its tensors are only known after a run")
-    # FlexAttention is part of the compiler, user code may use any part of it, tensor parallelism and peft use it too.
-    compiling = cell.attention == "flex" or cell.own is not None or cell.strategy == "tp" or cell.lora > 0
+    # FlexAttention is part of the compiler, user code may use any of it; tensor parallelism, peft, torchao use it too.
+    compiling = cell.attention == "flex" or cell.own is not None or cell.strategy == "tp"
+    compiling |= cell.lora > 0 or cell.precision in FP8
     with (
         _simulated_ranks_of(cell) as mesh,
-        ordered_streams() if cell.offload != NONE else nullcontext(),
+        ordered_streams() if cell.offload == "optimizer" else nullcontext(),
         nullcontext() if compiling else without_compiler(),
         using_composites(platform.composites),
         cuda_autocast(platform.autocast),
     ):
         tracker = Origins(_run_steps.__code__, parts=parts) if origins else None
         recorder = _StepRecorder(platform, device, tracker, cell)
-        if cell.own is not None and isinstance(recorder.device, SimulatedDevice):
-            recorder.device.values = KnownValues()
+        if isinstance(recorder.device, SimulatedDevice):
+            recorder.device.values = KnownValues() if cell.own is not None else None
+            recorder.device.offloads = cell.offload == "parameters"
         with _sharding_handled(mesh, recorder.device), recorder.device:
             for _ in _run_steps(recorder, cell, protocol, DEVICE, mesh=mesh):
                 pass

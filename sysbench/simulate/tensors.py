@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
 from torch.utils._device import _device_constructors
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
 from sysbench.errors import UnavailableError
 from sysbench.lab.dispatch import Arguments, DispatchMode, Handler, Operator, Options
@@ -86,6 +87,15 @@ class SimulatedTensor(Tensor):
     ) -> object:
         """Raise RuntimeError: torch calls this method only if no SimulatedDevice is active."""
         raise RuntimeError(f"{func} was called outside the SimulatedDevice of its arguments")
+
+
+class HostTensor(SimulatedTensor):
+    """A tensor without data in memory of the host, such as an offloaded shard."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """Return the host's `cpu`, or `meta` while torch's shape functions run."""
+        return _META if SimulatedTensor.inferring_shapes else _HOST
 
 
 class _NewTensor(NamedTuple):
@@ -172,6 +182,8 @@ class ObservedDevice(DispatchMode):
         """Run an operator, through `wrappers` if there are any. Raises the same errors as `run`."""
         if self.wrappers is not None:
             return self.wrappers.run(self, func, types, args, kwargs or {})
+        if any(is_traceable_wrapper_subclass_type(each) for each in types):
+            return NotImplemented  # the wrapper runs operators on what it wraps
         return self.run(func, args, kwargs or {})
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
@@ -236,6 +248,8 @@ class SimulatedDevice(ObservedDevice):
         """Key of the last operator call: the same object for all equivalent calls; None if unknown."""
         self.values: KnownValues | None = None
         """Known values of tensors; only needed for user code."""
+        self.offloads = False
+        """Whether copies to the host are tensors without data there; else they are real."""
         self._literals: list[dict[str, Callable[..., Tensor]]] = []
         # For the first tensors without data in a process, torch imports its shape functions, and leaves a reference
         # cycle that keeps these tensors alive. They must not be part of a recording.
@@ -318,10 +332,11 @@ class SimulatedDevice(ObservedDevice):
 
     def _view(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle an operator whose results are views of its first argument."""
-        if type(args[0]) is not SimulatedTensor:
+        kind = type(args[0])
+        if kind not in (SimulatedTensor, HostTensor):
             return func(*args, **kwargs)
         with _below_python():  # skips shape functions in Python: those of views are in C++
-            return _as_simulated(func(*args, **kwargs))
+            return _as_simulated(func(*args, **kwargs), kind)
 
     def _compute(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle an operator whose results are new tensors, or arguments modified in place."""
@@ -336,6 +351,8 @@ class SimulatedDevice(ObservedDevice):
         if not is_on_device:
             return func(*args, **kwargs)
         self._arguments = args
+        if self.offloads and _is_on_host([*args, *kwargs.values()]):
+            return _as_simulated(_infer_shapes(func, args, kwargs), HostTensor)
         key = tuple(key_parts)
         self.call_key = cached = self._cache.get(key)
         if cached is not None and type(cached) is not _Uncached:
@@ -383,12 +400,22 @@ class SimulatedDevice(ObservedDevice):
         source, device, dtype = args[0], kwargs.get("device"), kwargs.get("dtype")
         if not _is_on_device(source) or device is None or device == _META:
             return self._compute(func, args, kwargs)
-        if device != DEVICE:
+        if device != DEVICE and not self.offloads:
             return self._value(source, dtype or source.dtype)
+        if device != DEVICE or type(source) is HostTensor:
+            return self._move(source, dtype or source.dtype, HostTensor if device != DEVICE else SimulatedTensor)
         if dtype is None or dtype == source.dtype:
             # torch sees a simulated tensor on `meta`, and therefore does not recognise `DEVICE` as its device.
             return _as_simulated(_infer_shapes(_aten.alias.default, (source,), {}))
         return self._compute(func, args, {**kwargs, "device": _META})
+
+    def _move(self, source: Tensor, dtype: torch.dtype, kind: type[SimulatedTensor]) -> object:
+        """Return a copy of a tensor that is to be on the other side, host or device."""
+        copied = _as_simulated(torch.empty(source.shape, dtype=dtype, device=_META), kind)
+        if kind is HostTensor:
+            return copied
+        self._arguments = (source,)
+        return self._watched(copied)
 
     def _copy(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle `copy_`: a simulated target stays unchanged; copying a simulated source to the host gives zeros."""
@@ -580,6 +607,12 @@ def _fills(value: Tensor) -> bool:
     return value.numel() == 1 and not _is_on_device(value)
 
 
+def _is_on_host(values: Iterable[object]) -> bool:
+    """Return whether all simulated tensors among the values are on the host."""
+    kinds = {type(each) for each in tensors_in(values)}
+    return HostTensor in kinds and SimulatedTensor not in kinds
+
+
 def _is_on_device(value: object) -> bool:
     return type(value) is SimulatedTensor or (isinstance(value, Tensor) and value.is_meta)
 
@@ -615,10 +648,10 @@ def _infer_shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
         SimulatedTensor.inferring_shapes = False
 
 
-def _as_simulated(result: object) -> object:
+def _as_simulated(result: object, kind: type[SimulatedTensor] = SimulatedTensor) -> object:
     if isinstance(result, Tensor):
-        return Tensor._make_subclass(SimulatedTensor, result) if type(result) is Tensor and result.is_meta else result
-    return type(result)(map(_as_simulated, result)) if isinstance(result, list | tuple) else result
+        return Tensor._make_subclass(kind, result) if type(result) is Tensor and result.is_meta else result
+    return type(result)(_as_simulated(each, kind) for each in result) if isinstance(result, list | tuple) else result
 
 
 def _cacheable(result: object, args: Arguments, kwargs: Options) -> _CachedResult:

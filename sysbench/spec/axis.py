@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from sysbench.command import command_of, kinds
+from sysbench.spec.quantities import stored_unless
 
 Comparison = Literal["controlled", "treatment", "effort"]
 """controlled  cells must agree for their times and peaks to be comparable
@@ -133,13 +134,9 @@ def add_axes(cell: type[BaseModel], spec: type[BaseModel]) -> None:
         annotation: Any = get_args(field.annotation)[0] if get_origin(field.annotation) is tuple else field.annotation
         cell.__annotations__[name] = annotation if default is not None else annotation | None
         cell.__pydantic_fields__[name] = FieldInfo.from_annotated_attribute(
-            cell.__annotations__[name], Field(default=default, exclude_if=_equals(default))
+            cell.__annotations__[name], stored_unless(default)
         )
         cell.model_rebuild(force=True)
-
-
-def _equals(default: object) -> Callable[[object], bool]:
-    return lambda value: value == default
 
 
 HARDWARE = Axis("device", unset="this machine", order=11, name_order=12)

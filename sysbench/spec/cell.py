@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from sysbench.spec.axes import integers, split_words
 from sysbench.spec.axis import Axis, add_axes
-from sysbench.spec.quantities import Size
+from sysbench.spec.quantities import Size, stored_unless
 from sysbench.spec.validation import invalid_spec
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class RunCell(BaseModel):
             """Name of the command to which the cell belongs."""
 
     device: str
-    threads: Size | None = Field(default=None, exclude_if=lambda value: value is None)
+    threads: Size | None = stored_unless(None)
     """Number of CPU threads for computation; None leaves it to torch. A cell with None is stored without this field, so
     that keys of older runs stay valid.
     """

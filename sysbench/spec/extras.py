@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 TRANSFORMERS = ("transformers", "hf", "--model hf:…")
 PEFT = ("peft", "lora", "--lora")
 OFFLOAD = ("torchao", "torchao", "--offload optimizer")
+FP8 = ("torchao", "torchao", "--precision fp8")
 BITSANDBYTES = ("bitsandbytes", "bitsandbytes", "--quantize nf4")
 _OF_OPTIMIZERS = {
     "adamw-8bit": "torchao",

@@ -71,13 +71,6 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
-class Peak(_Frozen):
-    """The theoretical peak rate of a device."""
-
-    flops_per_s: float
-    source: str
-
-
 class Ceiling(_Frozen):
     """The highest measured rate of a large matrix product on a device."""
 
@@ -323,12 +316,6 @@ def _terms(name: str) -> frozenset[str]:
     """Return the terms of a name that distinguish GPU models: `h100` and `sxm`, but no manufacturer or memory."""
     separated = _VARIANT.sub(r" \1 ", _MARKETED_SIZE.sub(" ", name.lower()))
     return frozenset(re.findall(r"[a-z0-9.]+", separated)) - _GENERIC_TERMS
-
-
-def peak(hardware: Hardware, precision: Precision) -> Peak | None:
-    """Return the theoretical peak at this precision; None if unknown, or if the device has no hardware units for it."""
-    flops_per_s = hardware.peak_flops_per_s.get(precision)
-    return Peak(flops_per_s=flops_per_s, source=hardware.source) if flops_per_s is not None else None
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator
 
@@ -164,7 +164,7 @@ AdapterTargets = Annotated[
 ]
 
 
-OFFLOADS = (NONE, "optimizer")
+OFFLOADS = (NONE, "optimizer", "parameters")
 
 Offloads = Annotated[
     tuple[str, ...],
@@ -172,11 +172,38 @@ Offloads = Annotated[
     Axis(
         "choice",
         "{} on the host",
-        unset="optimizer on the device",
+        unset="no offloading",
         order=57,
         name_order=39,
+        remedy=Remedy(("optimizer",), costs_time=True, frees_state=True),
     ),
 ]
+
+
+FP8: tuple[Literal["fp8"], Literal["fp8-rowwise"]] = ("fp8", "fp8-rowwise")
+"""Precisions in which products of linear layers have operands in fp8."""
+
+FP8_MULTIPLE = 16
+"""What every side of a product in fp8 must be divisible by."""
+
+FP8_SPEEDUP = 2
+"""Peak of products in fp8, relative to 16-bit products, in the data sheet of every GPU that has them."""
+
+_FIRST_WITH_FP8 = (8, 9)
+"""Compute capability of the first GPUs with products in fp8: Ada, then Hopper and Blackwell."""
+
+
+def has_fp8(capability: tuple[int, int]) -> bool:
+    """Return whether GPUs of this compute capability have products in fp8."""
+    return capability >= _FIRST_WITH_FP8
+
+
+def fp8_refusal(precision: str, title: str) -> str:
+    """Return the complaint that a GPU has no products in fp8."""
+    needed = ".".join(map(str, _FIRST_WITH_FP8))
+    return (
+        f"--precision {precision} needs a GPU of compute capability {needed} or newer; {title} is older. Nearest: bf16"
+    )
 
 
 QUANTIZED = (NONE, "nf4")
@@ -246,10 +273,10 @@ def knobs_problem_of(cell: GridCell) -> str | None:
         )
     if cell.lora and cell.strategy == "tp":
         return f"{flag_of('lora')} {cell.lora} does not support --strategy tp. Nearest: --strategy ddp"
-    if cell.quantize == "nf4" and cell.strategy in ("fsdp2", "hsdp", "tp"):
-        return f"{flag_of('quantize')} nf4 does not support the sharded parameters of {cell.strategy}. Nearest: ddp"
-    if cell.optimizer == PAGED and cell.strategy in ("fsdp2", "hsdp", "tp"):
-        return f"--optimizer {PAGED} does not support the sharded parameters of {cell.strategy}. Nearest: adamw-8bit"
+    if cell.precision in FP8 and (reason := _fp8_problem(cell)) is not None:
+        return f"--precision {cell.precision} {reason}"
+    if cell.strategy in ("fsdp2", "hsdp", "tp") and (reason := _sharding_problem(cell)) is not None:
+        return reason
     if cell.optimizer_in_backward == "on" and (reason := _in_backward_problem(cell)) is not None:
         return f"{flag_of('optimizer_in_backward')} on {reason}"
     if cell.offload != NONE and (reason := _offload_problem(cell)) is not None:
@@ -279,14 +306,39 @@ def _micro_batches_problem(cell: GridCell) -> str | None:
 def _offload_problem(cell: GridCell) -> str | None:
     if "optimizer" not in cell.phases:
         return "moves optimizer state to the host, but this mode has no optimizer. Nearest: --mode train"
+    if cell.offload == "parameters" and cell.strategy not in ("fsdp2", "hsdp"):
+        return "moves shards to the host: add --ranks 2 --strategy fsdp2. Nearest without shards: --offload optimizer"
     if cell.optimizer_in_backward == "on":
         return "and --optimizer-in-backward on update parameters in different places: drop one of them"
     if cell.precision == "fp16":
         return "copies gradients before they are unscaled, as fp16 needs. Nearest: --precision bf16"
-    if cell.ranks > 1:
-        return f"runs one process, but the step has {cell.ranks} ranks: use --ranks 1, or shard with --strategy fsdp2"
+    if cell.offload == "optimizer" and cell.ranks > 1:
+        return (
+            f"runs one process, but the step has {cell.ranks} ranks: use --ranks 1, or --strategy fsdp2 --offload "
+            "parameters"
+        )
     if cell.optimizer not in ("for-loop", "foreach", "fused"):
         return f"runs AdamW on the host, not {cell.optimizer}. Nearest: --optimizer fused"
+    return None
+
+
+def _sharding_problem(cell: GridCell) -> str | None:
+    unsupported = f"does not support the sharded parameters of {cell.strategy}. Nearest:"
+    if cell.precision in FP8:
+        return f"--precision {cell.precision} {unsupported} --strategy ddp"
+    if cell.quantize == "nf4":
+        return f"{flag_of('quantize')} nf4 {unsupported} ddp"
+    return f"--optimizer {PAGED} {unsupported} adamw-8bit" if cell.optimizer == PAGED else None
+
+
+def _fp8_problem(cell: GridCell) -> str | None:
+    if cell.lora:
+        return f"trains whole weights, but {flag_of('lora')} {cell.lora} freezes them. Nearest: --precision bf16"
+    shape = cell.shape
+    sides = {"d_model": shape.d_model, "d_ff": shape.d_ff} if shape is not None else {}
+    sides["tokens (batch × ctx)"] = cell.tokens
+    if odd := [f"{name} {size}" for name, size in sides.items() if size % FP8_MULTIPLE]:
+        return f"needs sides divisible by {FP8_MULTIPLE}, but has {' and '.join(odd)}. Nearest: --precision bf16"
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -17,6 +17,7 @@ from sysbench.spec.knobs import (
     ALLOCATORS,
     CHECKPOINTS,
     CROSS_ENTROPIES,
+    FP8,
     NONE,
     OFFLOADS,
     QUANTIZED,
@@ -32,7 +33,7 @@ from sysbench.spec.knobs import (
 )
 from sysbench.spec.options import Option, flag_of
 from sysbench.spec.own_model import Arguments, Code, DescribedInputs, OwnModel, Targets, code_reference
-from sysbench.spec.quantities import Count, Seed, Size
+from sysbench.spec.quantities import Count, Seed, Size, stored_unless
 from sysbench.spec.ranks import (
     DDP,
     DISTRIBUTED,
@@ -103,8 +104,9 @@ edition.
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-StepPrecision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-true"]
-"""`bf16` and `fp16` are autocast over fp32 parameters; with `bf16-true`, parameters are bf16, and all else follows."""
+StepPrecision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-true", "fp8", "fp8-rowwise"]
+"""`bf16` and `fp16` are autocast over fp32 parameters; with `bf16-true`, parameters are bf16, and all else follows.
+`fp8` is `bf16` with products of linear layers in fp8: one scale for each tensor, or for each row."""
 
 Mode = Literal["inference", "forward", "forward-backward", "train"]
 Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
@@ -170,6 +172,8 @@ def precision_problem(precision: StepPrecision, device: DeviceType) -> str | Non
         return "--precision fp16 is not supported on the CPU, which would emulate it; use bf16 there, or --device cuda"
     if precision == "tf32" and device != "cuda":
         return f"--precision tf32 is a CUDA format; on {device} use fp32"
+    if precision in FP8 and device == "mps":
+        return f"--precision {precision} needs fp8 units, which mps lacks. Nearest: bf16"
     return None
 
 
@@ -192,49 +196,47 @@ class GridCell(RunCell):
     execution: Execution
     optimizer: Optimizer
     seed: Seed
-    ranks: Size = Field(default=1, exclude_if=lambda value: value == 1)
+    ranks: Size = stored_unless(1)
     """Number of processes that compute the step together. Cells with one rank are stored without `ranks` and
     `strategy`, so that keys of older runs stay valid.
     """
-    strategy: Strategy | None = Field(default=None, exclude_if=lambda value: value is None)
+    strategy: Strategy | None = stored_unless(None)
     """How the model is distributed over the ranks; None for one rank."""
-    bucket_mb: Size | None = Field(default=None, exclude_if=lambda value: value is None)
+    bucket_mb: Size | None = stored_unless(None)
     """Capacity of DDP's buckets in MiB; None leaves torch's default, where the first bucket is smaller. Like the
     following fields, it is not stored if it has its default value.
     """
-    gradient_as_bucket_view: Switch | None = Field(default=None, exclude_if=lambda value: value is None)
+    gradient_as_bucket_view: Switch | None = stored_unless(None)
     """Whether DDP's gradients are views of the buckets instead of separate tensors; None is off."""
-    reshard: Reshard | None = Field(default=None, exclude_if=lambda value: value is None)
+    reshard: Reshard | None = stored_unless(None)
     """FSDP2's `reshard_after_forward` for all modules; None leaves torch's default: on for blocks, off for the rest of
     the model.
     """
-    param_dtype: ShardDtype | None = Field(default=None, exclude_if=lambda value: value is None)
+    param_dtype: ShardDtype | None = stored_unless(None)
     """Dtype in which FSDP2 gathers parameters and computes; None leaves the parameters' dtype."""
-    reduce_dtype: ShardDtype | None = Field(default=None, exclude_if=lambda value: value is None)
+    reduce_dtype: ShardDtype | None = stored_unless(None)
     """Dtype in which FSDP2 reduces gradients; None leaves the dtype in which it computes."""
-    prefetch: Count | None = Field(default=None, exclude_if=lambda value: value is None)
+    prefetch: Count | None = stored_unless(None)
     """Number of blocks that FSDP2 prefetches explicitly, in forward and backward; None and 0 leave it to torch."""
-    no_sync: Switch | None = Field(default=None, exclude_if=lambda value: value is None)
+    no_sync: Switch | None = stored_unless(None)
     """Whether ranks exchange gradients only in the last micro-batch of a step; None is off."""
-    grad_accum: Size = Field(default=1, exclude_if=lambda value: value == 1)
+    grad_accum: Size = stored_unless(1)
     """Micro-batches of a step, each of `batch` sequences, whose gradients are accumulated before the optimizer runs."""
-    checkpoint: str = Field(default=NONE, exclude_if=lambda value: value == NONE)
+    checkpoint: str = stored_unless(NONE)
     """Which blocks compute their activations again in backward: full, every-N, selective, or a pattern of modules."""
-    cross_entropy: str = Field(default="full", exclude_if=lambda value: value == "full")
+    cross_entropy: str = stored_unless("full")
     """How logits and loss are computed: full, chunked, chunked-N (tokens), or linear."""
-    optimizer_in_backward: Switch = Field(default="off", exclude_if=lambda value: value == "off")
+    optimizer_in_backward: Switch = stored_unless("off")
     """Whether each parameter is updated in backward, as soon as its gradient is complete, which is then freed."""
-    allocator: str = Field(default="default", exclude_if=lambda value: value == "default")
+    allocator: str = stored_unless("default")
     """Options of CUDA's caching allocator: default (those of the environment), expandable, or options of its own."""
-    offload: str = Field(default=NONE, exclude_if=lambda value: value == NONE)
+    offload: str = stored_unless(NONE)
     """What is kept and computed on the host instead of the device: none, or the optimizer."""
-    lora: Count = Field(default=0, exclude_if=lambda value: value == 0)
+    lora: Count = stored_unless(0)
     """Rank of the low-rank adapters (LoRA) that are trained in place of the model's parameters; 0 for none."""
-    lora_targets: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    lora_targets: str | None = stored_unless(None)
     """Linear layers that get adapters: all-linear, or patterns joined by +; None leaves the model's default."""
-    quantize: Annotated[str | None, BeforeValidator(_none_if_unturned)] = Field(
-        default=None, exclude_if=lambda value: value is None
-    )
+    quantize: Annotated[str | None, BeforeValidator(_none_if_unturned)] = stored_unless(None)
     """Format in which frozen weights are stored, with adapters: nf4; None for that of the precision."""
 
     @property
@@ -250,9 +252,9 @@ class GridCell(RunCell):
     @property
     def compute_precision(self) -> Precision:
         """The number format in which matrix products are computed."""
-        if self.precision == "bf16-true" or (self.param_dtype == "bf16" and self.precision in ("fp32", "tf32")):
+        if self.precision in ("bf16-true", *FP8) or (self.param_dtype == "bf16" and self.precision in ("fp32", "tf32")):
             return "bf16"
-        return self.precision
+        return cast("Precision", self.precision)
 
     @property
     def tokens(self) -> int:
@@ -350,10 +352,6 @@ class GridCell(RunCell):
         return None
 
 
-def _is_empty(value: object) -> bool:
-    return not value
-
-
 def _optimizers(value: object) -> tuple[str, ...]:
     words = split_words(value)
     # `adamw` is its implementation that torch chooses on a GPU.
@@ -388,38 +386,32 @@ class ModelSpec(RunSpec):
         Option(metavar="NAME,…", panel=MODEL, values=tuple(SIZES), common=True),
         Axis("extent", order=30, name_order=20),
     ] = Field(default=("small",), description=f"Named model size: {', '.join(SIZES)}.")
-    model: Annotated[Targets, Option(metavar="CODE,…", panel=OWN_MODEL, common=True)] = Field(
-        default=(),
-        exclude_if=_is_empty,
+    model: Annotated[Targets, Option(metavar="CODE,…", panel=OWN_MODEL, common=True)] = stored_unless(
+        (),
         description="Measure your own model instead: package.module:Class, path/to/file.py:factory, or hf:DIRECTORY "
         "with the config.json of a Hugging Face model.",
     )
-    model_arg: Annotated[Arguments, Option(metavar="NAME=AXIS", panel=OWN_MODEL, repeated=True)] = Field(
-        default={},
-        exclude_if=_is_empty,
+    model_arg: Annotated[Arguments, Option(metavar="NAME=AXIS", panel=OWN_MODEL, repeated=True)] = stored_unless(
+        {},
         description="A constructor argument of --model, or a field of its config: layers=12,24. Can be repeated.",
     )
-    inputs: Annotated[Code | None, Option(metavar="CODE", panel=OWN_MODEL)] = Field(
-        default=None,
-        exclude_if=_is_empty,
+    inputs: Annotated[Code | None, Option(metavar="CODE", panel=OWN_MODEL)] = stored_unless(
+        None,
         description="A function of (batch, ctx) that returns the model's inputs: a tensor, a tuple, or a dict. "
         "Default: get_inputs beside the model, or else token ids for its first embedding.",
     )
-    input: Annotated[DescribedInputs, Option(metavar="SHAPE", panel=OWN_MODEL, repeated=True)] = Field(
-        default=(),
-        exclude_if=_is_empty,
+    input: Annotated[DescribedInputs, Option(metavar="SHAPE", panel=OWN_MODEL, repeated=True)] = stored_unless(
+        (),
         description="Description of one input: tokens=int64[B,T]<vocab, or image=float32[B,3,224,224]. Can be "
         "repeated.",
     )
-    loss: Annotated[Code | None, Option(metavar="CODE", panel=OWN_MODEL)] = Field(
-        default=None,
-        exclude_if=_is_empty,
+    loss: Annotated[Code | None, Option(metavar="CODE", panel=OWN_MODEL)] = stored_unless(
+        None,
         description="A function of (output) or (output, inputs) that returns the loss. Default: output.loss, cross "
         "entropy of the logits, or the mean of the output.",
     )
-    app_dir: Annotated[str, Option(metavar="DIRECTORY", panel=OWN_MODEL)] = Field(
-        default="",
-        exclude_if=_is_empty,
+    app_dir: Annotated[str, Option(metavar="DIRECTORY", panel=OWN_MODEL)] = stored_unless(
+        "",
         description="Directory to import your code from, instead of the current directory.",
     )
     d_model: Annotated[
@@ -455,9 +447,8 @@ class ModelSpec(RunSpec):
             comparison="controlled",
             compared_as="micro-batches per step",
         ),
-    ] = Field(
-        default=(1,),
-        exclude_if=lambda value: value == (1,),
+    ] = stored_unless(
+        (1,),
         description="Micro-batches per step: run forward and backward this many times, each on --batch sequences, "
         "and accumulate gradients before one optimizer step.",
     )
@@ -473,7 +464,8 @@ class ModelSpec(RunSpec):
     ] = Field(
         default=("fp32",),
         description="Numeric format: fp32 and tf32 compute in that format; bf16 and fp16 use autocast over fp32 "
-        "parameters; with bf16-true, parameters, gradients and optimizer state are bf16.",
+        "parameters; with bf16-true, parameters, gradients and optimizer state are bf16; fp8 and fp8-rowwise are bf16 "
+        "with products of linear layers in fp8.",
     )
     attention: Annotated[
         tuple[Attention, ...],
@@ -525,16 +517,17 @@ class ModelSpec(RunSpec):
         "adamw-4bit (by torchao), adamw-8bit-paged (by bitsandbytes). With --model also module:factory for your own "
         "optimizer.",
     )
-    checkpoint: Annotated[Checkpoints, Option(metavar="CHOICE,…", panel=STEP, values=CHECKPOINTS)] = Field(
-        default=(NONE,),
-        exclude_if=lambda value: value == (NONE,),
+    checkpoint: Annotated[Checkpoints, Option(metavar="CHOICE,…", panel=STEP, values=CHECKPOINTS)] = stored_unless(
+        (NONE,),
         description="Activation checkpointing: compute the activations of these blocks again in backward instead of "
         "keeping them. full, every-2 (every second block), selective (keep linear layers and fused attention), or a "
         "pattern of module names: 'layers.*.attention'.",
     )
-    cross_entropy: Annotated[CrossEntropies, Option(metavar="CHOICE,…", panel=STEP, values=CROSS_ENTROPIES)] = Field(
-        default=("full",),
-        exclude_if=lambda value: value == ("full",),
+    cross_entropy: Annotated[
+        CrossEntropies,
+        Option(metavar="CHOICE,…", panel=STEP, values=CROSS_ENTROPIES),
+    ] = stored_unless(
+        ("full",),
         description="How the loss is computed from the last hidden states: full logits, chunked (the logits of 1,024 "
         "tokens at a time, in forward and backward; chunked-N for another number), or linear "
         "(torch.nn.functional.linear_cross_entropy).",
@@ -551,37 +544,32 @@ class ModelSpec(RunSpec):
             phrases=(("on", "optimizer in backward"),),
             remedy=Remedy(("on",), costs_time=True, frees_state=True),
         ),
-    ] = Field(
-        default=("off",),
-        exclude_if=lambda value: value == ("off",),
+    ] = stored_unless(
+        ("off",),
         description="on: update each parameter in backward, as soon as its gradient is complete, and free it.",
     )
-    allocator: Annotated[Allocators, Option(metavar="CHOICE,…", panel=STEP, values=ALLOCATORS)] = Field(
-        default=("default",),
-        exclude_if=lambda value: value == ("default",),
+    allocator: Annotated[Allocators, Option(metavar="CHOICE,…", panel=STEP, values=ALLOCATORS)] = stored_unless(
+        ("default",),
         description="CUDA's caching allocator: default, expandable (segments that grow, against fragmentation), or "
         "options of PYTORCH_CUDA_ALLOC_CONF joined by +: max_split_size_mb:128.",
     )
-    offload: Annotated[Offloads, Option(metavar="CHOICE,…", panel=STEP, values=OFFLOADS)] = Field(
-        default=(NONE,),
-        exclude_if=lambda value: value == (NONE,),
-        description="optimizer: keep AdamW's state in the host's memory, and update parameters there (by torchao).",
+    offload: Annotated[Offloads, Option(metavar="CHOICE,…", panel=STEP, values=OFFLOADS)] = stored_unless(
+        (NONE,),
+        description="optimizer: keep AdamW's state in the host's memory, and update parameters there (by torchao); "
+        "parameters, with --strategy fsdp2 or hsdp: keep shards, their gradients and state there.",
     )
-    lora: Annotated[AdapterRanks, Option(metavar="AXIS", panel=STEP)] = Field(
-        default=(0,),
-        exclude_if=lambda value: value == (0,),
+    lora: Annotated[AdapterRanks, Option(metavar="AXIS", panel=STEP)] = stored_unless(
+        (0,),
         description="LoRA: freeze the model, and train adapters of this rank beside its linear layers (by peft); none "
         "or 0 trains the whole model.",
     )
-    lora_targets: Annotated[AdapterTargets, Option(metavar="CHOICE,…", panel=STEP, values=ADAPTED)] = Field(
-        default=(),
-        exclude_if=_is_empty,
+    lora_targets: Annotated[AdapterTargets, Option(metavar="CHOICE,…", panel=STEP, values=ADAPTED)] = stored_unless(
+        (),
         description="Linear layers that get adapters with --lora: all-linear (all but the output layer), or patterns "
         "of their names joined by +: q_proj+v_proj. Default: peft's for the type of the model, else all-linear.",
     )
-    quantize: Annotated[Quantizations, Option(metavar="FORMAT,…", panel=STEP, values=QUANTIZED)] = Field(
-        default=(),
-        exclude_if=_is_empty,
+    quantize: Annotated[Quantizations, Option(metavar="FORMAT,…", panel=STEP, values=QUANTIZED)] = stored_unless(
+        (),
         description="With --lora: format in which linear layers, except the output layer, store their frozen weights: "
         "nf4 (QLoRA: 4 bits, by bitsandbytes), or none.",
     )
@@ -589,18 +577,16 @@ class ModelSpec(RunSpec):
         default=("auto",),
         description="auto, cuda, cuda:1, mps or cpu. auto picks the first available of cuda, mps, cpu.",
     )
-    threads: Annotated[Threads, Option(metavar="AXIS", panel=STEP)] = Field(
-        default=(),
-        exclude_if=lambda value: not value,
+    threads: Annotated[Threads, Option(metavar="AXIS", panel=STEP)] = stored_unless(
+        (),
         description="Number of CPU threads for computation. Default: torch's own choice.",
     )
     ranks: Annotated[
         Ranks,
         Option(metavar="AXIS", panel=RANKS, common=True),
         Axis("scale", "{} rank", is_count=True, unset="1 rank", order=20, name_order=40),
-    ] = Field(
-        default=(1,),
-        exclude_if=lambda value: value == (1,),
+    ] = stored_unless(
+        (1,),
         description="Number of processes that take each step together, each on its own device; on a CPU they share "
         "its cores.",
     )
@@ -608,9 +594,8 @@ class ModelSpec(RunSpec):
         Strategies,
         Option(metavar="NAME,…", panel=RANKS),
         Axis("choice", order=21, name_order=41, applies_to=(("ranks", ()),)),
-    ] = Field(
-        default=(),
-        exclude_if=_is_empty,
+    ] = stored_unless(
+        (),
         description="How the model is distributed: ddp (a replica on each rank, the default), fsdp2 (sharded "
         "parameters), tp (tensor parallel, one batch for all ranks), hsdp (sharded replicas).",
     )
@@ -618,9 +603,8 @@ class ModelSpec(RunSpec):
         BucketSizes,
         Option(metavar="AXIS", panel=RANKS),
         Axis("choice", "buckets of {} MiB", "bucket MiB", 22, 42, applies_to=(DDP,), compared_as="bucket size in MiB"),
-    ] = Field(
-        default=(),
-        exclude_if=_is_empty,
+    ] = stored_unless(
+        (),
         description="ddp: capacity of each gradient bucket in MiB (bucket_cap_mb). Default: 25, and 1 for "
         "the first bucket.",
     )
@@ -636,9 +620,8 @@ class ModelSpec(RunSpec):
             applies_to=(DDP,),
             compared_as="gradients as bucket views",
         ),
-    ] = Field(
-        default=(),
-        exclude_if=_is_empty,
+    ] = stored_unless(
+        (),
         description="ddp: 'on' makes gradients views of the buckets, which saves one copy of all gradients. "
         "Default: off.",
     )
@@ -646,9 +629,8 @@ class ModelSpec(RunSpec):
         Reshards,
         Option(metavar="on,off,N", panel=RANKS),
         Axis("choice", "reshard {}", "reshard", 22, 42, applies_to=(SHARDED,), compared_as="resharding"),
-    ] = Field(
-        default=(),
-        exclude_if=_is_empty,
+    ] = stored_unless(
+        (),
         description="fsdp2, hsdp: 'on' frees gathered parameters after forward and gathers them again in backward; "
         "'off' keeps them; N keeps them sharded over groups of N ranks. Default: on for blocks, off for "
         "the rest.",
@@ -657,9 +639,8 @@ class ModelSpec(RunSpec):
         ShardDtypes,
         Option(metavar="NAME,…", panel=RANKS),
         Axis("choice", "{} parameters", "param dtype", 22, 42, applies_to=(SHARDED,), compared_as="parameter dtype"),
-    ] = Field(
-        default=(),
-        exclude_if=_is_empty,
+    ] = stored_unless(
+        (),
         description="fsdp2, hsdp: dtype in which parameters are gathered and the model computes: fp32 or bf16. The "
         "optimizer keeps its own dtype.",
     )
@@ -667,18 +648,16 @@ class ModelSpec(RunSpec):
         ShardDtypes,
         Option(metavar="NAME,…", panel=RANKS),
         Axis("choice", "{} reduction", "reduce dtype", 22, 42, applies_to=(SHARDED,), compared_as="reduction dtype"),
-    ] = Field(
-        default=(),
-        exclude_if=_is_empty,
+    ] = stored_unless(
+        (),
         description="fsdp2, hsdp: dtype in which gradients are reduced: fp32 or bf16. Default: same as --param-dtype.",
     )
     prefetch: Annotated[
         Prefetches,
         Option(metavar="AXIS", panel=RANKS),
         Axis("choice", "prefetch {}", "prefetch", 22, 42, applies_to=(SHARDED,), compared_as="prefetching"),
-    ] = Field(
-        default=(),
-        exclude_if=_is_empty,
+    ] = stored_unless(
+        (),
         description="fsdp2, hsdp: number of blocks to prefetch explicitly, in forward and backward; 0, the default, "
         "leaves prefetching to torch.",
     )
@@ -694,9 +673,8 @@ class ModelSpec(RunSpec):
             applies_to=(DISTRIBUTED, ("grad_accum", ())),
             compared_as="no_sync",
         ),
-    ] = Field(
-        default=(),
-        exclude_if=_is_empty,
+    ] = stored_unless(
+        (),
         description="ddp, fsdp2, hsdp, with --grad-accum: 'on' exchanges gradients only in the last micro-batch of "
         "a step (no_sync(), set_requires_gradient_sync). Default: off, as in torch.",
     )

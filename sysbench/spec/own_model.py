@@ -13,11 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from sysbench.errors import nearest, unknown
 from sysbench.spec.axes import Scalar, is_range, parse_integers, parse_scalar, split_words
-from sysbench.spec.quantities import Size
+from sysbench.spec.quantities import Size, stored_unless
 
 HUGGING_FACE = "hf:"
 
@@ -147,7 +147,7 @@ class OwnModel(BaseModel):
     """Dimensions passed to a constructor that has arguments of these names."""
     sized: bool
     """Whether the user gave a size, so that a model that takes none of its dimensions is an error."""
-    single_dimensions: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
+    single_dimensions: tuple[str, ...] = stored_unless(())
     """Dimensions that the user gave without a size: the model keeps its own values of all others."""
     inputs: str | None
     """A function `(batch, ctx)` that makes the inputs."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from datetime import datetime
 from math import isfinite
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, AllowInfNan, Field, PlainSerializer
+
+T = TypeVar("T")
 
 MAX_SIZE = 10**9
 """Upper limit of one dimension of a model or of its input."""
@@ -67,3 +69,9 @@ Number = Annotated[
     float, AllowInfNan(True), PlainSerializer(lambda value: value if isfinite(value) else str(value), when_used="json")
 ]
 """A number that may be infinite or NaN; in JSON, these are the words `inf`, `-inf` or `nan`."""
+
+
+def stored_unless(default: T, description: str | None = None) -> T:
+    """Return a field that is stored unless it has its default value, so that keys of older runs stay valid."""
+    field: T = Field(default=default, exclude_if=lambda value: value == default, description=description)
+    return field

@@ -21,7 +21,6 @@ from sysbench.statistics.power_law import Crossover, NoPowerLaw, PowerLaw, Slope
 from sysbench.statistics.samples import Outliers, Series, Stream, outliers, series
 from sysbench.statistics.summary import (
     Summary,
-    TooFew,
     has_converged,
     has_enough_samples,
     median_interval,
@@ -46,7 +45,6 @@ __all__ = [
     "Slope",
     "Stream",
     "Summary",
-    "TooFew",
     "WarmupUnfinished",
     "autocorrelation",
     "crossovers",

@@ -70,14 +70,6 @@ _FIRST_LOOK = 10
 _LOOK_GROWTH = 1.5
 
 
-@dataclass(frozen=True)
-class TooFew:
-    """Too few samples for an interval: `count` samples instead of at least `needed`."""
-
-    count: int
-    needed: int
-
-
 def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, float] | None:
     """Return the distribution-free confidence interval of the median.
 
@@ -140,10 +132,9 @@ def has_converged(samples: Stream, share: float) -> bool:
     return all(width is not None and width <= share for width in widths)
 
 
-def too_few(samples: Stream) -> TooFew | None:
-    """Return TooFew if there are fewer than six samples, the minimum for a 95% interval of the median; else None."""
-    count = len(series(samples))
-    return TooFew(count, MIN_SAMPLES) if count < MIN_SAMPLES else None
+def too_few(samples: Stream) -> bool:
+    """Whether there are fewer than six samples, the minimum for a 95% interval of the median."""
+    return len(series(samples)) < MIN_SAMPLES
 
 
 @lru_cache(maxsize=1024)

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from sysbench.spec.frozen import Frozen, check_equal_lengths
-from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, Nanoseconds, PerSecond, Size
+from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, Nanoseconds, PerSecond, Size, stored_unless
 
 KernelClass = Literal[
     "matmul",
@@ -251,7 +251,7 @@ class ProfileSummary(Frozen):
     title: str
     format: Literal["kineto", "nsys"]
     source: ProfileSource
-    predicted: bool = Field(default=False, exclude_if=lambda value: not value)
+    predicted: bool = stored_unless(False)
     """Whether the times were predicted for a device that was not present, instead of recorded."""
     devices: list[str]
     rank: Count | None

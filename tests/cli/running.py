@@ -22,6 +22,7 @@ from unittest import mock
 import pytest
 
 from sysbench.cli import main
+from sysbench.engine.process import unused_workers_ended
 
 MINUTE = ("--d-model", "32", "--d-ff", "64", "--layers", "1", "--heads", "2", "--vocab", "50", "--batch", "1")
 """A model whose steps take well under a millisecond: what is left is sysbench itself."""
@@ -127,6 +128,7 @@ def answered(*arguments: str, cwd: Path | None = None, **extra: str) -> Ran:
         contextlib.chdir(cwd or "."),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
+        unused_workers_ended(),
     ):
         try:
             main(arguments)

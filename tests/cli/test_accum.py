@@ -86,7 +86,9 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     return ran, out
 
 
-def test_every_experiment_has_its_table_its_sentence_and_its_picture(several: tuple[Ran, Path]) -> None:
+def test_every_experiment_has_its_table_its_sentence_and_its_picture_unless_it_is_of_types(
+    several: tuple[Ran, Path],
+) -> None:
     ran, out = several
     for said in (
         "dtypes in toy under autocast",
@@ -101,7 +103,7 @@ def test_every_experiment_has_its_table_its_sentence_and_its_picture(several: tu
         assert said in " ".join(ran.out.split()), said
     assert max(map(len, ran.out.splitlines())) <= 80
     names = sorted(path.name for path in out.glob("*.svg"))
-    assert names == ["f-autocast-toy.svg", "f-matmul.svg", "f-norm.svg", "f-scaling-toy.svg", "f-sums.svg"]
+    assert names == ["f-matmul.svg", "f-norm.svg", "f-scaling-toy.svg", "f-sums.svg"]
 
 
 def test_what_is_simulated_of_cuda_says_so_and_differences_are_marked(several: tuple[Ran, Path]) -> None:

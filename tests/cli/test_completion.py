@@ -39,7 +39,7 @@ def runs(tmp_path: Path) -> Path:
         ("sysbench gpus h100-", ["h100-nvl", "h100-pcie"]),
         ("sysbench time --size tiny,sm", ["tiny,small"]),
         ("sysbench time --precision fp32,b", ["fp32,bf16", "fp32,bf16-true"]),
-        ("sysbench time --dtype f", ["fp32", "fp16"]),
+        ("sysbench time --dtype f", ["fp32", "fp16", "fp8", "fp8-rowwise"]),
         ("sysbench memory --simulate h100-", ["h100-nvl", "h100-pcie"]),
         ("sysbench memory --simulate t4,h2", ["t4,h200"]),
         ("sysbench time --plan --simulate l4", ["l4", "l40s"]),

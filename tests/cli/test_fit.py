@@ -107,7 +107,7 @@ def test_the_whole_training_has_hours_and_a_cost(trials: list[dict[str, Any]], a
     assert cost == pytest.approx(0.4 * hours, rel=0.01)
     ends = (asked["step"][end] / asked["step"]["point_s"] for end in ("low_s", "high_s"))
     assert [low / cost, high / cost] == pytest.approx(list(ends), rel=0.02)
-    said = re.search(r"1\.00 B tokens take .* on rtx-4090: rtx-4090 costs least, ([\d.]+) ", answer[0].out)
+    said = re.search(r"1\.00 B tokens take .* on rtx-4090 and cost ([\d.]+) ", answer[0].out)
     assert said is not None
     fitting = [each for each in trials if each["gpu"] == "rtx-4090" and each["fits"]]
     costs = [0.4 * 1e9 / each["tokens"] * each["step"]["point_s"] / 3600 for each in fitting]

@@ -13,6 +13,7 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.engine import devices
 from sysbench.log.outcomes import CautionCode
 from tests import fixtures_timing
+from tests.cli.option_reference import reference
 from tests.cli.running import answered, sysbench
 from tests.gpu.evidence.session import parser as evidence_parser
 
@@ -72,7 +73,7 @@ def test_the_two_commands_install_what_they_need_themselves() -> None:
     assert "\npip install uv && uv run pytest -n auto --maxprocesses 4 --dist worksteal\n" in README
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", sorted(PAGES.keys() - {"options.md"}))
 def test_every_option_that_it_mentions_exists(page: str) -> None:
     golden = (ROOT / "tests" / "golden").glob("*-options.txt")
     options = {word for path in golden for word in path.read_text().split()} | {"--maxprocesses", "--dist", "--help"}
@@ -98,6 +99,10 @@ def test_every_file_that_it_links_to_is_there(page: str) -> None:
     folder = ROOT if page == "README.md" else ROOT / "docs"
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", PAGES[page]):
         assert (folder / target).exists(), target
+
+
+def test_the_page_of_options_is_what_the_command_line_has() -> None:
+    assert PAGES["options.md"] == reference()
 
 
 def test_every_caution_is_explained() -> None:

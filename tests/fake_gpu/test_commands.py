@@ -57,6 +57,15 @@ def test_copies_between_gpu_and_host_are_calibrated_each_way(fake_gpu: FakeGpu, 
     assert "256 MiB host to device" in " ".join(ran.out.split())
 
 
+def test_products_in_fp8_are_calibrated_where_a_gpu_has_them(fake_gpu: FakeGpu, tmp_path: Path) -> None:
+    for capability, has_it in {"9.0": True, "8.0": False}.items():
+        words = ("calibrate", "matmul", "--budget=0.5", f"--out={capability}.toml")
+        ran = fake_gpu.answered(*words, cwd=tmp_path, capability=capability)
+        assert ran.code == 0, ran.err
+        found = tomllib.loads((tmp_path / f"{capability}.toml").read_text())
+        assert ("matmul_fp8" in found["rates"]) == has_it
+
+
 def test_device_times_are_those_of_the_kernels_and_a_device_that_waits_is_said(
     fake_gpu: FakeGpu, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ class Linear(torch.nn.Linear):
 
 PROGRAM = """
 import torch
-from sysbench.lab.compilation import compilation, compile_step
+from sysbench.lab.compilation import compile_step, compiled_event
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.lab.step import TrainingStep
 from tests.fake_gpu.fake import forget, report_so_far
@@ -43,7 +43,7 @@ for _ in compile_step(cell, take_step):
 for _ in range(3):
     take_step()
 print(*products)
-print(compilation().graphs_skipped)
+print(compiled_event("cell", 1.0).graphs_skipped)
 """
 
 

@@ -34,6 +34,8 @@ GROUPS = (
     Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16", "--offload=optimizer", "--grad-accum=1,2")),
     Group((*SMALL, "--ctx=64", "--mode=train", "--lora=8", "--offload=none,optimizer", "--optimizer=for-loop,foreach")),
     own("NanoGpt", "--bf16", "--offload=optimizer", "--optimizer=fused"),
+    Group((*SMALL, "--ctx=64", "--mode=train,forward", "--precision=fp8,fp8-rowwise", "--checkpoint=none")),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp8", "--checkpoint=full,selective")),
     own("NanoGpt", "--precision=bf16-true", "--optimizer=fused,muon"),
     own("NanoGpt", "--checkpoint=none,full", "--cross-entropy=full,chunked-40"),
     own("Llama", "--bf16", "--checkpoint=none,full", "--cross-entropy=full,chunked-40"),

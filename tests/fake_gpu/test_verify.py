@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,16 @@ def test_a_gpu_of_another_kind_is_refused(fake_gpu: FakeGpu, tmp_path: Path) -> 
     ran = fake_gpu.answered("fit", *MODEL, "--verify", "--on=a100-40gb", cwd=tmp_path, **H100)
     assert ran.code == 2
     assert "--verify measures on a GPU of --on, but this machine has h100, not a100-40gb" in " ".join(ran.err.split())
+
+
+def test_a_suggestion_that_runs_out_of_memory_says_so(fake_gpu: FakeGpu, tmp_path: Path) -> None:
+    """Other programs may use the memory that the simulation counts on; here, all but 9 MiB of it."""
+    step = (*MODEL[:-1], "--batch=32", "--budget=700MiB", "--keep=allocator,lora,precision,ranks")
+    words = ("fit", *step, "--verify", f"--out={tmp_path / 'runs'}")
+    ran = fake_gpu.run(sys.executable, "-m", "sysbench", *words, COLUMNS="200", context_mib=81550, **H100)
+    assert ran.code == 0, ran.err
+    (cell,) = record_in(tmp_path / "runs")["cells"]
+    (verified,) = cell["verified"]
+    assert verified["changes"]
+    assert (verified["failure"], verified["steps_s"]) == ("out of memory", [])
+    assert "out of memory" in ran.out

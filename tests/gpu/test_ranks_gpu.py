@@ -37,3 +37,13 @@ def test_a_rank_without_a_gpu_is_refused(tmp_path: Path) -> None:
     refused = sysbench("time", *MINUTE, "--ctx", "64", "--ranks", str(count), cwd=tmp_path)
     assert refused.code == 2
     assert f"--ranks {count} needs a device for each rank" in refused.complaint
+
+
+def test_offloaded_shards_leave_what_is_simulated(tmp_path: Path) -> None:
+    words = ("--ctx", "64", "--ranks", "2", "--strategy", "fsdp2", "--offload", "parameters", "--mode", "train")
+    measured = sysbench("time", *MINUTE, *words, "--optimizer", "fused", "--json", "record.json", cwd=tmp_path)
+    assert measured.code == 0, measured.err
+    ran = sysbench("time", *MINUTE, *words, "--simulate", "h100", "--json", "simulated.json", cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    (real,), (simulated,) = (load(tmp_path / name).cells for name in ("record.json", "simulated.json"))
+    assert simulated.prediction.allocated_peak_bytes == pytest.approx(real.ranks[0].allocated_peak_bytes, rel=0.02)

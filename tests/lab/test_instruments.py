@@ -20,7 +20,7 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.lab import ceiling
 from sysbench.lab import devices as device_facts
 from sysbench.lab.clocks import Call, NoMarks, StepTimes, SynchronizedClock, clock_for, sum_of, until_hidden
-from sysbench.lab.compilation import compilation, fresh_compiler, reset_counters
+from sysbench.lab.compilation import compiled_event, fresh_compiler, reset_counters
 from sysbench.lab.devices import available_devices, synchronize, torch_device, torch_info
 from sysbench.lab.memory import allocator
 from sysbench.lab.precision import fp32_settings, matmul_precision
@@ -370,13 +370,13 @@ def compile_without_inductor() -> Iterator[Callable[[Callable[[torch.Tensor], to
 
 def test_a_whole_graph_is_one_graph(compile_without_inductor: Callable[..., Call]) -> None:
     compile_without_inductor(unbroken)()
-    made = compilation()
+    made = compiled_event("cell", 1.0)
     assert (made.graphs, made.graph_breaks, made.fell_back, made.detail) == (1, 0, False, None)
 
 
 def test_a_graph_break_is_counted_and_explained(compile_without_inductor: Callable[..., Call]) -> None:
     compile_without_inductor(broken)()
-    made = compilation()
+    made = compiled_event("cell", 1.0)
     assert (made.graphs, made.graph_breaks, made.fell_back) == (2, 1, False)
     assert made.detail
     assert "graph_break" in made.detail
@@ -388,9 +388,9 @@ def test_giving_up_past_the_recompile_limit_is_noticed(caplog: pytest.LogCapture
         function = torch.compile(unbroken, backend="eager", dynamic=False)
         for size in (2, 3):
             function(torch.ones(size))
-        assert not compilation().fell_back
+        assert not compiled_event("cell", 1.0).fell_back
         function(torch.ones(4))
-        made = compilation()
+        made = compiled_event("cell", 1.0)
     assert made.fell_back
     assert made.detail
     assert "recompile" in made.detail.lower()
@@ -399,10 +399,10 @@ def test_giving_up_past_the_recompile_limit_is_noticed(caplog: pytest.LogCapture
 def test_the_next_cell_counts_from_zero(compile_without_inductor: Callable[..., Call]) -> None:
     compile_without_inductor(broken)()
     reset_counters()
-    assert compilation().graph_breaks == 0
+    assert compiled_event("cell", 1.0).graph_breaks == 0
     with fresh_compiler():
         compile_without_inductor(unbroken)()
-        assert compilation().graphs == 1
+        assert compiled_event("cell", 1.0).graphs == 1
 
 
 # --- ceiling -------------------------------------------------------------------------------------------------------

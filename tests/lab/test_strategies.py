@@ -41,6 +41,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     },
     "accumulation of shards": {"strategy": "fsdp2", **ACCUMULATED},
     "accumulation of whole gradients": {"strategy": "fsdp2", "no_sync": "on", **ACCUMULATED},
+    "shards on the host": {"strategy": "fsdp2", "offload": "parameters", **ACCUMULATED},
     "all of FSDP2's": {"strategy": "fsdp2", "reshard": "off", "prefetch": 1, "reduce_dtype": "bf16"},
 }
 

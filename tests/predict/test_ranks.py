@@ -226,3 +226,29 @@ def test_published_steps_of_megatron_are_predicted() -> None:
     )
     assert abs(row.error) < 0.12
     assert row.covered
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+@pytest.mark.parametrize(("optimizer", "bytes_each"), [("fused", 28), ("foreach", 140)])
+def test_offloaded_shards_are_copied_before_they_are_gathered_and_their_gradients_after_they_are_reduced(
+    optimizer: str, bytes_each: int
+) -> None:
+    ranks = 4
+    small = {"layers": 2, "ctx": 64, "batch": 1, "ranks": ranks, "strategy": "fsdp2", "optimizer": optimizer}
+    plain, of = (traced(**small, mode="train", offload=each) for each in ("none", "parameters"))
+    assert [phase.name for phase in of.phases] == [phase.name for phase in plain.phases]
+    kernels = {phase.name: [of.kernels[i] for i in phase.kernels] for phase in of.phases}
+    shard_bytes = sum(each.bytes for each in kernels["forward"] if each.name == "host_to_device")
+    gathered = sum(each.bytes for each in kernels["forward"] if each.name == "all_gather")
+    assert shard_bytes == gathered / ranks
+    assert sum(each.bytes for each in kernels["backward"] if each.name == "device_to_host") == shard_bytes
+    assert kernels["optimizer"] == []
+    (update,) = (phase for phase in of.phases if phase.name == "optimizer")
+    assert update.host_bytes is not None
+    # All ranks of a node update at the same time, at the rate of one host.
+    assert sum(update.host_bytes) == pytest.approx(ranks * shard_bytes / 4 * bytes_each, rel=0.02)
+    withheld = predict(of, rates_of("h100"), typical_host()).withheld
+    assert withheld is not None
+    assert withheld.startswith("the rate of the link between GPU and host is unknown: calibrate it")
+    fast, slow = (predict(of, rates_of("h100").with_link(each), typical_host()).time.point_s for each in (1e12, 1e8))
+    assert predict(plain, rates_of("h100"), typical_host()).time.point_s < fast < slow

@@ -166,10 +166,12 @@ def test_a_compiled_step_that_updates_in_backward_is_not_predicted() -> None:
 def test_an_update_on_the_host_has_a_time_only_if_the_rate_of_the_link_is_known() -> None:
     _, of = traced(offload="optimizer")
     without = predict(of, gpu("h100"), typical_host())
-    assert without.withheld == "the rate of the link between GPU and host is unknown: give it with --host-link 25GB/s"
+    assert without.withheld == (
+        "the rate of the link between GPU and host is unknown: calibrate it, or give time --host-link 25GB/s"
+    )
     linked = gpu("h100").with_link(25e9)
     assert predict(of, linked, typical_host()).withheld is None
-    assert "use --sync phase" in (predict(of, linked, typical_host(), sync_per_step=True).withheld or "")
+    assert "use sysbench time --sync phase" in (predict(of, linked, typical_host(), sync_per_step=True).withheld or "")
     plain = predict(traced()[1], linked, typical_host())
     names = {each.name for each in plain.constants}
     assert names.isdisjoint({"device_to_host", "host_to_device", "update"})

@@ -58,6 +58,7 @@ def test_in_a_clone_that_uv_runs_uv_installs(installed: Path) -> None:
         ("transformers", ("--model", "hf:."), "hf"),
         ("peft", ("--lora", "none,8"), "lora"),
         ("torchao", ("--offload", "none,optimizer"), "torchao"),
+        ("torchao", ("--precision", "bf16,fp8"), "torchao"),
         ("torchao", ("--optimizer", "fused,adamw-4bit"), "torchao"),
         ("bitsandbytes", ("--optimizer", "adamw-8bit-paged"), "bitsandbytes"),
         ("bitsandbytes", ("--lora=8", "--quantize=nf4"), "bitsandbytes"),

@@ -9,7 +9,7 @@ import pytest
 
 from sysbench.errors import LogError, UsageError
 from sysbench.spec import hardware as shipped
-from sysbench.spec.hardware import Hardware, by_name, by_slug, find, known, parse_gpus, peak
+from sysbench.spec.hardware import Hardware, by_name, by_slug, find, known, parse_gpus
 from sysbench.spec.model import Precision
 
 GIB = 2**30
@@ -114,8 +114,7 @@ BOARDS = {
 def rate(name: str, precision: Precision) -> float | None:
     found = find(name)
     assert found is not None
-    at = peak(found, precision)
-    return at.flops_per_s if at else None
+    return found.peak_flops_per_s.get(precision)
 
 
 @pytest.mark.parametrize("file", sorted(PROFILES.glob("*.toml")), ids=lambda file: file.stem)
@@ -196,9 +195,10 @@ def test_peaks_are_what_the_multiprocessors_can_do(slug: str) -> None:
 
 @pytest.mark.parametrize("slug", ["v100-16gb", "v100-32gb", "t4"])
 def test_a_card_without_bf16_units_has_no_bf16_rate(slug: str) -> None:
-    assert peak(by_name(slug), "bf16") is None
-    assert peak(by_name(slug), "tf32") is None
-    assert peak(by_name(slug), "fp16") is not None
+    peaks = by_name(slug).peak_flops_per_s
+    assert "bf16" not in peaks
+    assert "tf32" not in peaks
+    assert "fp16" in peaks
 
 
 def test_memory_is_what_cuda_reports_and_not_what_the_box_says() -> None:
@@ -210,7 +210,7 @@ def test_memory_is_what_cuda_reports_and_not_what_the_box_says() -> None:
 def test_a_memory_size_stands_for_a_gpu_without_known_rates() -> None:
     card = by_name("24GiB")
     assert card.memory_bytes == 24 * GIB
-    assert peak(card, "fp32") is None
+    assert "fp32" not in card.peak_flops_per_s
     assert by_name("0.5 TiB").memory_bytes == 512 * GIB
     assert by_name("80gb").memory_bytes == 80_000_000_000
 

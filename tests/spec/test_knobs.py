@@ -20,9 +20,11 @@ from sysbench.errors import SpecError
         ({"optimizer": "muom"}, "Did you mean muon?"),
         ({"optimizer": "adam"}, "Did you mean adamw?"),
         ({"precision": "bf16-tru"}, "Did you mean bf16-true?"),
+        ({"precision": "fp8-rowise"}, "Did you mean fp8-rowwise?"),
         ({"allocator": "expandabel"}, "Did you mean expandable?"),
         ({"execution": "compiled-graph"}, "Did you mean compiled-graphs?"),
         ({"offload": "optimiser"}, "Did you mean optimizer?"),
+        ({"offload": "parameter"}, "Did you mean parameters?"),
         ({"lora": "-1"}, "-1 is out of range: it must be 0 or more"),
         ({"lora": "8", "lora_targets": "q proj"}, "or names of linear layers joined by +, such as q_proj+v_proj"),
         ({"lora_targets": "q"}, "--lora-targets q chooses layers for adapters: add --lora 8"),
@@ -49,8 +51,21 @@ def test_a_value_that_is_mistyped_is_refused_with_the_nearest(knob: dict[str, st
         ({"offload": "optimizer", "mode": "forward-backward"}, "no optimizer. Nearest: --mode train"),
         ({"offload": "optimizer", "optimizer_in_backward": "on"}, "in different places: drop one of them"),
         ({"offload": "optimizer", "precision": "fp16"}, "as fp16 needs. Nearest: --precision bf16"),
-        ({"offload": "optimizer", "ranks": "2"}, "use --ranks 1, or shard with --strategy fsdp2"),
+        ({"offload": "optimizer", "ranks": "2"}, "use --ranks 1, or --strategy fsdp2 --offload parameters"),
+        ({"offload": "parameters"}, "add --ranks 2 --strategy fsdp2. Nearest without shards: --offload optimizer"),
+        ({"offload": "parameters", "ranks": "2", "strategy": "ddp"}, "moves shards to the host: add --ranks 2"),
+        ({"offload": "parameters", "ranks": "2", "strategy": "fsdp2", "precision": "fp16"}, "as fp16 needs. Nearest"),
+        ({"offload": "parameters", "ranks": "2", "strategy": "fsdp2", "optimizer": "sgd"}, "runs AdamW on the host"),
         ({"offload": "optimizer", "optimizer": "muon"}, "not muon. Nearest: --optimizer fused"),
+        ({"precision": "fp8", "lora": "8"}, "freezes them. Nearest: --precision bf16"),
+        (
+            {"precision": "fp8", "ranks": "2", "strategy": "fsdp2"},
+            "sharded parameters of fsdp2. Nearest: --strategy ddp",
+        ),
+        (
+            {"precision": "fp8-rowwise", "d_model": "100", "heads": "5", "d_ff": "200"},
+            "--precision fp8-rowwise needs sides divisible by 16, but has d_model 100 and d_ff 200. Nearest",
+        ),
         ({"optimizer_in_backward": "on", "ranks": "2"}, "before the 2 ranks have exchanged gradients: use --ranks 1"),
     ],
 )
@@ -77,6 +92,19 @@ def test_an_optimizer_is_offloaded_from_cuda() -> None:
     (cell,) = TimeSpec(ctx=16, offload="optimizer", mode="train").cells()
     assert cell.problem("cuda") is None
     assert "it needs CUDA" in str(cell.problem("cpu"))
+
+
+def test_the_tokens_of_products_in_fp8_are_divisible_by_16() -> None:
+    odd, even = TimeSpec(ctx=10, batch="3,8", precision="fp8", mode="train").cells()  # type: ignore[arg-type]
+    assert "divisible by 16, but has tokens (batch × ctx) 30. Nearest: --precision bf16" in str(odd.problem("cuda"))
+    assert even.problem("cuda") is None
+
+
+def test_products_in_fp8_are_not_for_mps_and_are_emulated_on_a_cpu() -> None:
+    (cell,) = TimeSpec(ctx=16, precision="fp8", mode="train").cells()  # type: ignore[arg-type]
+    assert cell.problem("cuda") is None
+    assert cell.problem("cpu") is None
+    assert "which mps lacks. Nearest: bf16" in str(cell.problem("mps"))
 
 
 def test_the_rate_of_the_host_link_has_a_unit_and_is_kept_in_bytes_per_second() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sysbench.trace import traces
-from sysbench.trace.ranks.matching import align, match_collectives, timeline, wait_times
+from sysbench.trace.ranks.matching import align, match_collectives, wait_times
 from sysbench.trace.ranks.reading import RankReading, element_bytes, message_bytes, read
 from sysbench.trace.ranks.summarise import summarise
 from sysbench.trace.ranks.summary import RanksSummary, bus_factor, kind_of
@@ -446,18 +446,3 @@ def test_the_collectives_of_a_single_trace_are_listed_without_transfer() -> None
     first, second = summary_of(overlapping(), [1]).calls
     assert (first.exposed_ns, first.transfer_ns, first.last) == (11_000, None, None)
     assert (second.number, second.start_ns) == (2, 150_000)
-
-
-def test_the_timeline_of_a_step_has_all_ranks_on_one_clock(tmp_path: Path) -> None:
-    paths = overlapping().write(tmp_path)
-    drawn = timeline({rank: read(traces.read(path), compute=True) for rank, path in enumerate(paths)})
-    assert drawn is not None
-    assert drawn.compute[0] == ((0.0, pytest.approx(135e-6)),)
-    assert drawn.compute[1] == ((0.0, pytest.approx(139e-6)),)
-    for rank, computed_s in ((0, 135e-6), (1, 139e-6)):
-        ((lane, bars),) = drawn.collectives[rank].items()
-        assert (lane.kind, lane.group.size) == ("all_reduce", 2)
-        assert [(bar.number, bar.bytes) for bar in bars] == [(1, 4096), (2, 8192)]
-        assert bars[0].span == pytest.approx((100e-6, 50e-6))
-        assert bars[0].exposed == (pytest.approx((computed_s, 150e-6 - computed_s)),)
-        assert bars[1].exposed == (pytest.approx((150e-6, 40e-6)),)

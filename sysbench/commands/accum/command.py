@@ -36,4 +36,6 @@ def draw(record: AccumRecord, options: AccumOptions) -> tuple[Path, ...]:
         return ()
     from sysbench.commands.accum import figures
 
-    return showing.report_saved(map(showing.Saved, figures.write(options.figure, record)), options)
+    if not (written := showing.report_saved(map(showing.Saved, figures.write(options.figure, record)), options)):
+        showing.say(f"{options.figure} is not written: there is nothing to draw; dtypes are in their table", options)
+    return written

@@ -1,21 +1,20 @@
-"""Figures of rounding experiments, one per experiment: charts of lines, a histogram, or fields of dtypes."""
+"""Figures of rounding experiments: charts of lines, and a histogram. Autocast has none: its table shows all dtypes."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sysbench.commands.accum.findings import finding, mixed_format, short
+from sysbench.commands.accum.findings import mixed_format
 from sysbench.commands.accum.record import AccumCellRecord, AccumRecord
 from sysbench.commands.accum.spec import Experiment
 from sysbench.log.records import RunRecord
 from sysbench.render import plots
-from sysbench.render.plots import INK, QUIET, Heading, LazyFigure, LineStyle, PanelLayout, printable, style_axes
+from sysbench.render.plots import INK, Heading, LazyFigure, LineStyle, PanelLayout, printable, style_axes
 from sysbench.rounding import FORMATS
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ COLOURS: Final[Mapping[str, str]] = {
 _DASHES: Final = ("-", "--", ":", "-.")
 _SMALLEST_DRAWN: Final = 1e-12
 """Smallest error that is drawn, because a logarithmic axis cannot show 0."""
-_LINE_CHARACTERS: Final = 118
-_MAX_FINDING_LINES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -63,27 +60,26 @@ class Chart:
 
 def write(path: Path, record: RunRecord[AccumCellRecord]) -> Iterator[Path]:
     """Draw a figure for each experiment with results, and yield the path of each file."""
-    cells = [cell for cell in record.cells if cell.outcome == "ok"]
-    for cell in cells:
+    for cell in _drawn(record):
         words = [str(word) for word in (cell.experiment, cell.axes.get("size")) if word]
         target = path.with_stem("-".join([path.stem, *words]).replace("/", "_")) if len(record.cells) > 1 else path
         plots.write(target, lambda cell=cell: draw(cell))  # type: ignore[misc]
         yield target
 
 
+def _drawn(record: RunRecord[AccumCellRecord]) -> list[AccumCellRecord]:
+    return [cell for cell in record.cells if cell.outcome == "ok" and cell.experiment in _CHARTS]
+
+
 def draw(cell: AccumCellRecord) -> Figure:
-    title, charts = _CHARTS[cell.experiment](cell)
-    heading = Heading(title, cell.device.name if cell.device else "")
-    return _draw_types(cell, heading) if cell.experiment == "autocast" else _draw_charts(cell, heading, charts)
-
-
-def _draw_charts(cell: AccumCellRecord, heading: Heading, charts: Sequence[Chart]) -> Figure:
     from matplotlib.lines import Line2D
 
+    title, charts = _CHARTS[cell.experiment](cell)
     styles = {line.label: line.style for chart in charts for line in chart.lines}
     handles = [Line2D([], [], markersize=3, label=printable(label), **style.line) for label, style in styles.items()]
-    rows, words = plots.arrange_handles(handles), _finding_lines(cell)
-    layout = PanelLayout(len(charts), 3.0, 0.75, legend_lines=len(rows) + len(words))
+    rows = plots.arrange_handles(handles)
+    layout = PanelLayout(len(charts), 3.0, 0.75, legend_lines=len(rows))
+    heading = Heading(title, cell.device.name if cell.device else "")
     figure, panels = plots.create_panels(layout, len(charts), heading)
     for axes, chart in zip(panels, charts, strict=True):
         for line in chart.lines:
@@ -95,24 +91,11 @@ def _draw_charts(cell: AccumCellRecord, heading: Heading, charts: Sequence[Chart
         chart.draw_more(axes)
         style_axes(axes, x=chart.x, y=chart.y, lines="both")
     plots.draw_legend(figure, *rows)
-    _draw_finding(figure, words, len(rows))
     return figure
-
-
-def _finding_lines(cell: AccumCellRecord) -> list[str]:
-    return textwrap.wrap(finding(cell) or "", _LINE_CHARACTERS)[:_MAX_FINDING_LINES]
-
-
-def _draw_finding(figure: Figure, lines: Sequence[str], lines_below: int) -> None:
-    _, height = figure.get_size_inches()
-    for number, line in enumerate(reversed(lines)):
-        bottom = (0.12 + (lines_below + number) * plots.LEGEND_LINE_IN) / height
-        figure.text(0.1 / plots.WIDTH_IN, bottom, printable(line, _LINE_CHARACTERS), fontsize=7.5, color=QUIET)
 
 
 _CAPTIONS: Final[Mapping[Experiment, str]] = {
     "sums": "Running sums of {value:g}, added {count} times, and their relative errors.",
-    "autocast": "Dtypes in {size} under autocast, on this device and as simulated under CUDA's rules.",
     "norm": "Errors of layer norm over {width} values by scale of the inputs.",
     "scaling": "Gradients of {size} by magnitude in fp32, and the share lost in 16 bits at each loss scale.",
     "matmul": "Errors of matrix products relative to fp64, by length of the dot products (K).",
@@ -214,46 +197,13 @@ def _powers_of_2(axes: Axes) -> None:
 
 _CHARTS: Final[Mapping[Experiment, Callable[[AccumCellRecord], tuple[str, list[Chart]]]]] = {
     "sums": _sums,
-    "autocast": lambda cell: (f"dtypes in {cell.cell.size} under autocast", []),
     "norm": _norm,
     "scaling": _gradients,
     "matmul": _products,
 }
 
 
-def _draw_types(cell: AccumCellRecord, heading: Heading) -> Figure:
-    here = cell.device.type if cell.device else "here"
-    precisions = list(dict.fromkeys(each.precision for each in cell.dtypes))
-    places = list(dict.fromkeys((each.part, each.name) for each in cell.dtypes))
-    dtype_of = {(each.precision, each.part, each.name): each for each in cell.dtypes}
-    words = _finding_lines(cell)
-    layout = PanelLayout(1, 0.24 * max(len(places), 1), 2.2, 0.1, legend_lines=len(words))
-    figure, (axes,) = plots.create_panels(layout, 1, heading)
-    boxes = []
-    for row, (part, name) in enumerate(places):
-        for group, precision in enumerate(precisions):
-            found = dtype_of.get((precision, part, name))
-            for column, dtype in enumerate((found.here, found.on_cuda) if found else (), 2 * group):
-                boxes.append(plots.Box(column + 0.03, row + 0.06, 0.94, 0.88, COLOURS.get(short(dtype), QUIET)))
-                label = printable(short(dtype))
-                axes.text(column + 0.5, row + 0.5, label, color="white", fontsize=8, ha="center", va="center")
-    plots.draw_boxes(axes, boxes)
-    axes.set_xlim(0, 2 * len(precisions))
-    axes.set_ylim(len(places), 0)
-    names = [printable(f"{part} {name}".strip()) for part, name in places]
-    axes.set_yticks([row + 0.5 for row in range(len(places))], names, fontsize=8)
-    headings = [f"{precision}: {where}" for precision in precisions for where in (here, "CUDA, simulated")]
-    axes.set_xticks([column + 0.5 for column in range(2 * len(precisions))], headings, fontsize=8)
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0, colors=INK)
-    axes.spines[:].set_visible(False)
-    _draw_finding(figure, words, 0)
-    return figure
-
-
 def of_run(record: AccumRecord) -> Iterator[LazyFigure]:
-    for cell in record.cells:
-        if cell.outcome == "ok":
-            name = " ".join(filter(None, (cell.cell.experiment, cell.cell.size)))
-            caption = _CAPTIONS[cell.experiment].format(**cell.axes)
-            yield LazyFigure(name, caption, partial(draw, cell), (cell,))
+    for cell in _drawn(record):
+        name = " ".join(filter(None, (cell.cell.experiment, cell.cell.size)))
+        yield LazyFigure(name, _CAPTIONS[cell.experiment].format(**cell.axes), partial(draw, cell), (cell,))

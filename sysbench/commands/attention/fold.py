@@ -113,9 +113,9 @@ def _seconds(timed: Sequence[AttentionTimed], phase: Phase, *, warmup: bool = Fa
 
 def _rates(cell: AttentionCell, phase: Phase, taken_s: float, known: Hardware | None) -> AttentionRates:
     flops, moved = attention_costs.flops(cell, phase), attention_costs.bytes_moved(cell, phase)
-    peak = hardware.peak(known, cell.precision) if known else None
+    peak_flops_per_s = known.peak_flops_per_s.get(cell.precision) if known else None
     bandwidth = known.memory_bandwidth_bytes_per_s if known else None
-    compute_s = flops / peak.flops_per_s if peak else None
+    compute_s = flops / peak_flops_per_s if peak_flops_per_s else None
     transfer_s = moved / bandwidth if bandwidth else None
     limit_s = max(compute_s, transfer_s) if compute_s is not None and transfer_s is not None else None
     return AttentionRates(

@@ -32,7 +32,7 @@ from sysbench.engine.sensors.memory_limits import host_available_bytes
 from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError, UnavailableError
 from sysbench.formulas import bytes_moved
 from sysbench.garbage import gc_paused
-from sysbench.lab.attention import OperatorLog, unsupported_as_unavailable
+from sysbench.lab.attention import operator_of, unsupported_as_unavailable
 from sysbench.lab.attention_functions import (
     Attention,
     AttentionCall,
@@ -318,9 +318,7 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     calls.forget()
     kernel = {"compiled": "compiled by inductor", "flex": "flex_attention"}.get(cell.implementation)
     if kernel is None:
-        with OperatorLog() as operators:
-            calls.attend()
-        kernel = next((name for name in operators.names if "scaled_dot_product" in name), "aten::bmm")
+        kernel = operator_of(calls.attend)
     yield AttentionKernels(at_s=time.time(), cell=cell.key, forward=kernel)
     calls.forget()
 

@@ -13,7 +13,7 @@ from sysbench.log.predictions import GpuPrediction
 from sysbench.log.records import CellRecord, RunRecord, Samples
 from sysbench.spec.attention import AttentionCell
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.quantities import Amount, Bytes, Count, Flops, Number, Seconds
+from sysbench.spec.quantities import Amount, Bytes, Count, Flops, Number, Seconds, stored_unless
 
 
 class AttentionImported(Event):
@@ -146,7 +146,7 @@ class AttentionCellRecord(AttentionPeaks, CellRecord):
     source: Source | Literal["predicted"]
     """Source of the values; memory is simulated if times are predicted."""
     gpu: SimulatedGpuRecord | None
-    code: CodeFile | None = Field(default=None, exclude_if=lambda value: value is None)
+    code: CodeFile | None = stored_unless(None)
     """The file of the user's implementation; None for sysbench's own ones."""
     kernel: str | None
     """The operator that attention actually ran."""
@@ -171,7 +171,7 @@ class AttentionCellRecord(AttentionPeaks, CellRecord):
     needed_bytes: Bytes | None = None
     """Reserved memory that the cell would need; only for a cell that does not fit."""
     available_bytes: Bytes | None
-    prediction: GpuPrediction | None = Field(default=None, exclude_if=lambda value: value is None)
+    prediction: GpuPrediction | None = stored_unless(None)
     """Times on a simulated GPU; None if the cell was measured, or if the rates of the GPU are unknown."""
 
     @property

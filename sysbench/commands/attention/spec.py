@@ -18,7 +18,7 @@ from sysbench.spec.axis import Axis
 from sysbench.spec.cell import Devices, RunSpec, Threads
 from sysbench.spec.model import BATCH, EFFORT, WARMUP, Precisions
 from sysbench.spec.options import Option
-from sysbench.spec.quantities import Seconds, Seed, Size, Steps
+from sysbench.spec.quantities import Seconds, Seed, Size, Steps, stored_unless
 from sysbench.spec.run import OUTPUT, SavedOptions
 
 WHOLE_GRID = {"dim": (16, 32, 64, 128), "seq": (256, 1024, 4096, 8192, 16384)}
@@ -91,9 +91,8 @@ class AttentionSpec(RunSpec):
     device: Annotated[Devices, Option(metavar="NAME,…", panel=MEASUREMENT, common=True)] = Field(
         default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first available of cuda, mps, cpu."
     )
-    threads: Annotated[Threads, Option(metavar="AXIS", panel=MEASUREMENT)] = Field(
-        default=(),
-        exclude_if=lambda value: not value,
+    threads: Annotated[Threads, Option(metavar="AXIS", panel=MEASUREMENT)] = stored_unless(
+        (),
         description="Number of threads on the CPU; torch's default if not given.",
     )
     simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=MEASUREMENT, common=True)] = Field(

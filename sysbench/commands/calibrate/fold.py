@@ -118,7 +118,7 @@ PROFILED_SPREAD = 0.25
 
 _PART: Mapping[str, Part] = {
     **dict.fromkeys(GPU_RATES, "memory"),
-    **dict.fromkeys(("matmul_fp32", "matmul_tf32", "matmul_half"), "matmul"),
+    **dict.fromkeys(("matmul_fp32", "matmul_tf32", "matmul_half", "matmul_fp8"), "matmul"),
     **dict.fromkeys(("attention_forward", "attention_backward"), "attention"),
     **dict.fromkeys(("kernel_s", "gap_s", "launch", "synchronize", "scalar"), "launch"),
     **dict.fromkeys(("operator", "view", "operator_backward", "view_backward"), "host"),

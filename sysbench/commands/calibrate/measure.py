@@ -40,7 +40,7 @@ from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 from sysbench.spec.cell import DeviceType
-from sysbench.spec.knobs import NONE
+from sysbench.spec.knobs import NONE, has_fp8
 from sysbench.spec.model import ModelCell, ModelShape, Phase, Precision
 
 SAMPLES = 7
@@ -268,6 +268,16 @@ def matmul(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
             samples_s = bench.seconds(partial(torch.bmm, *operands), share)
             yield Timed(rate, f"{precision} TN {batch} of {m} × {n} × {k}", False, 2.0 * batch * m * n * k, samples_s)
         allocator.release(bench.device)
+    if not cell.precisions and bench.device.type == "cuda" and has_fp8(torch.cuda.get_device_capability(bench.device)):
+        yield _fp8(bench, size, share)
+
+
+def _fp8(bench: Bench, size: int, share: float) -> Timed:
+    """Time a large product in fp8, in the one layout that there is, with one scale for each operand."""
+    left, right = (torch.ones(size, size, device=bench.device).to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.ones((), device=bench.device)
+    product = partial(torch._scaled_mm, left, right.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+    return Timed("matmul_fp8", f"fp8 TN {size} × {size} × {size}", True, 2.0 * size**3, bench.seconds(product, share))
 
 
 ATTENTION: Mapping[DeviceType, tuple[int, int, int, int]] = {

@@ -12,7 +12,7 @@ from sysbench.log.records import CellRecord, RunRecord
 from sysbench.predict.rates import GpuRate, HostRate
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.hardware import Rate
-from sysbench.spec.quantities import Amount, PerSecond, PositiveSeconds
+from sysbench.spec.quantities import Amount, PerSecond, PositiveSeconds, stored_unless
 
 RateName = GpuRate | HostRate
 
@@ -26,6 +26,7 @@ PER_SECOND: dict[str, Literal["flops_per_s", "bytes_per_s", "elements_per_s"]] =
     "reduce": "bytes_per_s",
     "indexed": "elements_per_s",
     "transpose": "elements_per_s",
+    "matmul_fp8": "flops_per_s",
     "device_to_host": "bytes_per_s",
     "host_to_device": "bytes_per_s",
     "update": "bytes_per_s",
@@ -110,10 +111,10 @@ class CalibrateRecord(RunRecord[CalibrateCellRecord]):
     slug: str | None
     """Name of the device for `--simulate`; None if nothing was measured."""
     rates: list[RateRecord]
-    subject: DeviceInfo | None = Field(default=None, exclude_if=lambda value: value is None)
+    subject: DeviceInfo | None = stored_unless(None)
     """The device of the rates, if they come from another file."""
-    subject_torch: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    read_from: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    subject_torch: str | None = stored_unless(None)
+    read_from: str | None = stored_unless(None)
     """The file from which the rates are derived, if sysbench timed nothing."""
-    unseen: dict[RateName, str] = Field(default={}, exclude_if=lambda value: not value)
+    unseen: dict[RateName, str] = stored_unless({})
     """Rates that this file does not provide, with the reason."""

@@ -13,7 +13,7 @@ from sysbench.spec.axis import Axis
 from sysbench.spec.cell import DeviceType, RunCell, RunSpec, parse_devices
 from sysbench.spec.model import EFFORT, Precision, precision_problem
 from sysbench.spec.options import Option
-from sysbench.spec.quantities import Seconds, Seed
+from sysbench.spec.quantities import Seconds, Seed, stored_unless
 from sysbench.spec.run import OUTPUT, RunOptions
 
 Part = Literal["matmul", "attention", "memory", "launch", "host", "link", "steps"]
@@ -47,9 +47,7 @@ class CalibrateCell(RunCell):
     budget_s: Seconds
     """Total seconds for the measurements of the part, without setup."""
     seed: Seed
-    timed: Annotated[Path | None, Axis("setting", compared_as="timed run")] = Field(
-        default=None, exclude_if=lambda value: value is None
-    )
+    timed: Annotated[Path | None, Axis("setting", compared_as="timed run")] = stored_unless(None)
     """The run from which rates are derived, instead of measuring."""
 
     @property
@@ -81,7 +79,7 @@ class CalibrateSpec(RunSpec):
     seed: Annotated[int, Option(metavar="N"), EFFORT] = Field(
         default=0, ge=0, description="Seed for matrices and parameters."
     )
-    timed: Path | None = Field(default=None, exclude_if=lambda value: value is None)
+    timed: Path | None = stored_unless(None)
     """A run of `sysbench time` to derive rates from. Not on the command line: `--from`."""
 
     def cells(self) -> Iterator[CalibrateCell]:

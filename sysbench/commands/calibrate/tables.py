@@ -19,6 +19,7 @@ MEANINGS: dict[str, str] = {
     "matmul_fp32": "large fp32 products",
     "matmul_tf32": "large tf32 products",
     "matmul_half": "large 16-bit products",
+    "matmul_fp8": "large fp8 products",
     "attention_forward": "fused attention, forward",
     "attention_backward": "fused attention, backward",
     "stream": "elementwise kernels",

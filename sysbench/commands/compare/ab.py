@@ -15,22 +15,26 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from io import StringIO
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from sysbench import stderr, units
 from sysbench.command import Kind, command_of, kinds
+from sysbench.commands import showing
+from sysbench.commands.compare import cells
 from sysbench.commands.compare.comparison import Comparison
 from sysbench.commands.compare.sides import compare_sides, exit_code, load_side, show
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.engine import session
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.launchers import Launcher
+from sysbench.engine.plan import refuse_impossible
 from sysbench.engine.surroundings import Surroundings
 from sysbench.errors import SysbenchError, UsageError, unknown
+from sysbench.log import runs
 from sysbench.log.cautions import fewer_threads
 from sysbench.log.events import (
     CellStarted,
@@ -41,17 +45,16 @@ from sysbench.log.events import (
     ThreadsProbed,
     WorkerReady,
 )
+from sysbench.log.outcomes import FAILURES
 from sysbench.log.runs import ARMS, Arm, log_name
-from sysbench.log.storage import cannot_write, make_directory
+from sysbench.log.storage import cannot_write, make_directory, refuse_unwritable, write_atomically
 from sysbench.render import theme
+from sysbench.render.dashboard.live import can_draw_on
+from sysbench.render.table import Sheet, Table
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.command_options import parse_options, validated
 from sysbench.spec.run import RunOptions
 from sysbench.statistics.verdict import compare_rounds
-
-if TYPE_CHECKING:
-    from sysbench.commands.compare.comparison import Comparison
-    from sysbench.render.table import Table
 
 
 def parse_arms(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
@@ -94,11 +97,7 @@ Logs = dict[Arm, dict[int, Path]]
 def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
     """Measure both arms in alternating rounds, show the comparison, and return the exit code."""
     specs = parse_arms(texts)
-    from sysbench.commands.compare import cells
-    from sysbench.commands.compare.cells import flatten_axes
-    from sysbench.engine.plan import refuse_impossible
-
-    a, b = ([flatten_axes(cell.model_dump(mode="json")) for cell in spec.cells()] for spec in specs.values())
+    a, b = ([cells.flatten_axes(cell.model_dump(mode="json")) for cell in spec.cells()] for spec in specs.values())
     cells.match(a, b)
     cells.refuse_obstacles(cells.find_obstacles(a, b, options.across), options.across)
     for spec in specs.values():
@@ -106,8 +105,6 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
     if options.plan:
         _show_plan(specs, options)
         return 0
-    from sysbench.log.storage import refuse_unwritable
-
     if options.json_path not in (None, "-"):
         refuse_unwritable(Path(str(options.json_path)))
     directory = create_directory(options.out)
@@ -128,13 +125,6 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
 
 def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: Path, logs: Logs) -> bool:
     """Run all rounds and collect their logs; return whether the user interrupted them."""
-    from io import StringIO
-
-    from rich.console import Console
-
-    from sysbench.render.dashboard.live import can_draw_on
-    from sysbench.spec.run import RunOptions
-
     console = Console(file=StringIO()) if options.quiet else Console(stderr=True)
     titles = {cell.key: cell.title for spec in specs.values() for cell in spec.cells()}
     progress = RoundProgress(console, options.rounds, titles, live=not options.quiet and can_draw_on(console))
@@ -156,11 +146,9 @@ def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: P
 
 def _refuse_unmeasured(arm: Arm, log: Path) -> None:
     """Raise SysbenchError if no cell of this log was measured: further rounds would fail in the same way."""
-    from sysbench.log import runs
-
-    cells = runs.load(log).cells
-    if not any(cell.outcome == "ok" for cell in cells):
-        first = next(iter(cells))
+    measured = runs.load(log).cells
+    if not any(cell.outcome == "ok" for cell in measured):
+        first = measured[0]
         detail = f": {first.detail}" if first.detail else ""
         raise SysbenchError(f"{arm} measured nothing ({first.outcome}{detail}); its log is {log}")
 
@@ -176,8 +164,6 @@ def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs
         if logs["A"] or logs["B"]:
             _say(f"stopped before both arms finished a round; the logs are in {directory}", options)
         return None
-    from sysbench.log.storage import write_atomically
-
     complete_logs: Logs = {arm: {number: files[number] for number in complete_rounds} for arm, files in logs.items()}
     comparison = _compare_logs(texts, complete_logs, options)
     path = directory / "comparison.json"
@@ -195,8 +181,6 @@ def _say(text: str, options: CompareOptions) -> None:
 
 
 def _exit_code(comparison: Comparison | None) -> int:
-    from sysbench.log.outcomes import FAILURES
-
     if comparison is None:
         return 1
     outcomes = {outcome for cell in comparison.cells for outcome in (cell.a_outcome, cell.b_outcome)}
@@ -204,14 +188,11 @@ def _exit_code(comparison: Comparison | None) -> int:
 
 
 def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
-    from sysbench.commands import showing
-    from sysbench.render.table import Sheet
-
-    cells = len({cell.key for spec in specs.values() for cell in spec.cells()})
+    count_of_cells = len({cell.key for spec in specs.values() for cell in spec.cells()})
     subject = (
         "compare --ab",
         f"{options.rounds} rounds of A and B: {2 * options.rounds} runs, each in a fresh process",
-        f"{cells} different cell{'' if cells == 1 else 's'}",
+        f"{count_of_cells} different cell{'' if count_of_cells == 1 else 's'}",
     )
     showing.show_sheet(Sheet(subject, tuple(_plan_table(arm, spec) for arm, spec in specs.items())), options)
 

@@ -6,9 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from sysbench import units
 from sysbench.command import Kind, command_of
@@ -29,6 +27,7 @@ from sysbench.log.predictions import PredictedStep, PredictedTime, step_ratio
 from sysbench.log.upgrades import SCHEMA_VERSION
 from sysbench.package import VERSION
 from sysbench.spec.frozen import Frozen
+from sysbench.spec.quantities import stored_unless
 from sysbench.statistics.verdict import (
     MARGIN,
     MIN_RUNS,
@@ -63,34 +62,14 @@ class TimeComparison(Frozen):
     count: int
 
 
-class MemoryComparison(Frozen):
-    """One memory figure of a cell on both sides."""
-
-    quantity: str
-    exact: bool
-    """Whether the figure was counted by the allocator; otherwise it was sampled from outside."""
-    a_bytes: int
-    b_bytes: int
-
-    unit: ClassVar[units.Unit] = "bytes"
-    better: ClassVar[Better] = "lower"
-
-    @property
-    def a(self) -> int:
-        return self.a_bytes
-
-    @property
-    def b(self) -> int:
-        return self.b_bytes
-
-
 class AmountComparison(Frozen):
-    """One number of a cell on both sides that is neither a time nor memory."""
+    """One number of a cell on both sides that is no time, such as a peak of memory."""
 
     quantity: str
     unit: units.Unit
     better: Better
     exact: bool
+    """Whether the number was counted; otherwise it was sampled from outside."""
     a: int | float
     """An integer stays one: a count of 6 is not 6.0."""
     b: int | float
@@ -102,9 +81,9 @@ class PredictionComparison(Frozen):
     quantity: str
     a: PredictedTime
     b: PredictedTime
-    low: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    low: float | None = stored_unless(None)
     """Bounds of the 90% prediction interval of the ratio; None for phases, and for runs of versions without draws."""
-    high: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    high: float | None = stored_unless(None)
 
     @property
     def ratio(self) -> float:
@@ -122,19 +101,14 @@ class CellComparison(Frozen):
     b_outcome: Outcome
     a_detail: str | None
     b_detail: str | None
-    a_simulated: bool = Field(default=False, exclude_if=lambda value: not value)
+    a_simulated: bool = stored_unless(False)
     """Whether A was simulated: its memory was computed, and its times, if any, are predictions."""
-    b_simulated: bool = Field(default=False, exclude_if=lambda value: not value)
+    b_simulated: bool = stored_unless(False)
     times: list[TimeComparison]
-    predictions: list[PredictionComparison] = Field(default=[], exclude_if=lambda value: not value)
-    memory: list[MemoryComparison]
-    amounts: list[AmountComparison] = Field(default=[], exclude_if=lambda value: not value)
-    excluded_by: list[CautionCode] = Field(default=[], exclude_if=lambda value: not value)
+    predictions: list[PredictionComparison] = stored_unless([])
+    amounts: list[AmountComparison]
+    excluded_by: list[CautionCode] = stored_unless([])
     """Cautions of either side that exclude the times from findings; what rounds and runs repeat, they average out."""
-
-    @property
-    def numbers(self) -> Sequence[MemoryComparison | AmountComparison]:
-        return [*self.memory, *self.amounts]
 
 
 class LeftOver(Frozen):
@@ -196,7 +170,7 @@ class Comparison(Frozen):
     across: list[str]
     """Axes in which the two cells of every pair differ."""
     differences: list[Difference]
-    same_code: list[str] = Field(default=[], exclude_if=lambda value: not value)
+    same_code: list[str] = stored_unless([])
     """References to the user's code whose files are equal on both sides."""
     cells: list[CellComparison]
     left_over: list[LeftOver]
@@ -204,6 +178,11 @@ class Comparison(Frozen):
     cautions: list[str]
     """Reasons to doubt the verdicts."""
     gate: GateRecord | None = None
+
+    @property
+    def named_cells(self) -> list[tuple[str, CellComparison]]:
+        """The compared cells, each with a label that distinguishes it from the others."""
+        return list(zip(labels([(cell.kind, cell.axes) for cell in self.cells]), self.cells, strict=True))
 
 
 @dataclass(frozen=True)
@@ -294,8 +273,7 @@ def _side_record(side: Side) -> SideRecord:
 
 
 def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
-    a_amounts, b_amounts = a.amounts(), b.amounts()
-    amounts = [(name, amount, b_amounts[name]) for name, amount in a_amounts.items() if name in b_amounts]
+    b_amounts = b.amounts()
     times = list(_compare_times(a, b, rules))
     by_steps = any(time.repeated == "steps" for time in times)
     codes = {code for side in (a, b) if by_steps for code in side.latest_record.excluding_cautions()}
@@ -310,15 +288,12 @@ def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
         b_simulated=bool(b.axes.get("simulate")),
         times=times,
         predictions=list(_compare_predictions(a.latest.measures, b.latest.measures)),
-        memory=[
-            MemoryComparison(quantity=name, exact=a.exact, a_bytes=int(a.value), b_bytes=int(b.value))
-            for name, a, b in amounts
-            if a.unit == "bytes"
-        ],
         amounts=[
-            AmountComparison(quantity=name, unit=a.unit, better=a.better, exact=a.exact, a=a.value, b=b.value)
-            for name, a, b in amounts
-            if a.unit != "bytes"
+            AmountComparison(
+                quantity=name, unit=amount.unit, better=amount.better, exact=amount.exact, a=amount.value, b=other.value
+            )
+            for name, amount in a.amounts().items()
+            if (other := b_amounts.get(name)) is not None
         ],
         excluded_by=sorted(codes),
     )
@@ -448,7 +423,7 @@ def _method_cautions(cells: Sequence[CellComparison]) -> Iterator[str]:
 def refuse_unmeasured(comparison: Comparison) -> None:
     """Raise UsageError if the gate has nothing to check: no time or exact number on both sides, no failed cell."""
     if not any(
-        has_failed_in_b(cell) or any(time.headline for time in cell.times) or any(map(is_gated, cell.numbers))
+        has_failed_in_b(cell) or any(time.headline for time in cell.times) or any(map(is_gated, cell.amounts))
         for cell in comparison.cells
     ):
         raise UsageError("--gate: no cell has a measured time or an exact memory peak on both sides")
@@ -459,14 +434,13 @@ FAILING_OUTCOMES = ("oom", "crashed", "timeout", "invalid")
 
 
 def apply_gate(comparison: Comparison, share: float, *, strict: bool = False) -> GateRecord:
-    """Apply the gate to the times that the cells' verdicts use, to exact memory peaks and amounts, and to outcomes.
+    """Apply the gate to the times that the cells' verdicts use, to exact amounts, and to outcomes.
 
     A time fails if its whole interval lies above 1 + `share`, an exact number if it is worse by more than `share`, and
     a cell if A measured it and B could not. The gate ignores phases and sampled memory.
     """
     failed, undecided, passed = [], [], 0
-    names = labels([(cell.kind, cell.axes) for cell in comparison.cells])
-    for cell, name in zip(comparison.cells, names, strict=True):
+    for name, cell in comparison.named_cells:
         if has_failed_in_b(cell):
             failed.append(f"{name}: measured in A, but {cell.b_outcome} in B")
         for fails, text in _check_cell(cell, share):
@@ -482,7 +456,7 @@ def has_failed_in_b(cell: CellComparison) -> bool:
     return cell.a_outcome == "ok" and cell.b_outcome in FAILING_OUTCOMES
 
 
-def is_gated(number: MemoryComparison | AmountComparison) -> bool:
+def is_gated(number: AmountComparison) -> bool:
     """Whether the gate checks the number: it was counted, and one direction is better."""
     return number.exact and number.better is not None
 
@@ -503,7 +477,7 @@ def _check_cell(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]
         else:
             interval = f"{text} (99% CI {time.low:.3f}–{time.high:.3f})"
             yield time.low > 1 + share, interval if time.high > 1 + share else ""
-    for number in filter(is_gated, cell.numbers):
+    for number in filter(is_gated, cell.amounts):
         change, direction = ("grew", 1) if number.better == "lower" else ("fell", -1)
         worse = direction * (number.b - number.a) > share * abs(number.a)
         a, b = (amount_text(number.unit, value) for value in (number.a, number.b))

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, get_args
 from xml.etree import ElementTree
 
-from sysbench.commands.compare.cells import labels
 from sysbench.commands.compare.comparison import CellComparison, Comparison
 from sysbench.commands.compare.spec import Export
 from sysbench.render import theme
@@ -27,8 +26,7 @@ def export_text(comparison: Comparison, export_format: Export) -> str:
 
 
 def _named_cells(comparison: Comparison) -> Iterator[tuple[str, CellComparison]]:
-    names = labels([(cell.kind, cell.axes) for cell in comparison.cells])
-    for name, cell in zip(names, comparison.cells, strict=True):
+    for name, cell in comparison.named_cells:
         yield f"{cell.kind} {name}".strip() + ", simulated" * cell.b_simulated, cell
 
 
@@ -37,7 +35,7 @@ def _bmf(comparison: Comparison) -> str:
     for name, cell in _named_cells(comparison):
         for time in cell.times:
             content[f"{name} {time.quantity}"] = {"latency": {"value": time.b_s * 1e9}}
-        for number in cell.numbers:
+        for number in cell.amounts:
             measure = "memory" if number.unit == "bytes" else number.unit
             content[f"{name} {number.quantity}"] = {measure: {"value": number.b}}
     return json.dumps(content, indent=1)
@@ -49,7 +47,7 @@ def _gha(comparison: Comparison) -> str:
         for time in cell.times:
             extra = f"B / A {time.ratio:.4g}, {time.verdict}"
             content.append({"name": f"{name} {time.quantity}", "unit": "ms", "value": time.b_s * 1e3, "extra": extra})
-        for number in cell.numbers:
+        for number in cell.amounts:
             if number.better == "lower":
                 content.append({"name": f"{name} {number.quantity}", "unit": number.unit, "value": number.b})
     return json.dumps(content, indent=1)
@@ -67,7 +65,7 @@ def _pytorch(comparison: Comparison) -> str:
             | ({"source": "simulated"} if cell.b_simulated else {}),
         }
         measured: list[tuple[str, str, float]] = [(time.quantity, "ms", time.b_s * 1e3) for time in cell.times]
-        measured += [(number.quantity, number.unit, number.b) for number in cell.numbers]
+        measured += [(number.quantity, number.unit, number.b) for number in cell.amounts]
         content += [
             {
                 "benchmark": benchmark,
@@ -84,9 +82,8 @@ def _junit(comparison: Comparison) -> str:
     gate = comparison.gate
     failed, undecided = (gate.failed, gate.undecided) if gate else ([], [])
     suite = ElementTree.Element("testsuite", name=f"sysbench compare {comparison.a.name} {comparison.b.name}")
-    names = labels([(cell.kind, cell.axes) for cell in comparison.cells])
     counts = {"failure": 0, "skipped": 0}
-    for name, cell in zip(names, comparison.cells, strict=True):
+    for name, cell in comparison.named_cells:
         step_s = next((time.b_s for time in cell.times if time.headline), 0.0)
         class_name = cell.kind + ", simulated" * cell.b_simulated
         case = ElementTree.SubElement(suite, "testcase", classname=class_name, name=name or "all", time=f"{step_s:.9f}")

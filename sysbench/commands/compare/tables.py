@@ -5,17 +5,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from sysbench import units
 from sysbench.command import runnable
-from sysbench.commands.compare.cells import Axes, labels, value_text, varying_axes
+from sysbench.commands.compare.cells import Axes, value_text, varying_axes
 from sysbench.commands.compare.comparison import (
     AmountComparison,
     CellComparison,
     Comparison,
     GateRecord,
     GeometricMean,
-    MemoryComparison,
     SideRecord,
     TimeComparison,
     amount_text,
@@ -207,46 +207,43 @@ def _interval(time: PredictedTime) -> Measure:
 
 def memory_table(comparison: Comparison, *, changed: bool = False) -> Tables:
     """Return the memory of both sides; `changed` omits equal and sampled values."""
-    columns = (Column("quantity", "memory"), *_MEMORY_COLUMNS)
-    tables = []
-    for kind in _kinds(comparison):
-        empty = Table("memory", kind if kind == "memory" else f"{kind}: memory", columns, (), 1)
-        table = _table_of_kind(comparison, kind, empty, lambda cell: _number_rows(cell.memory, changed))
-        if table.rows:
-            tables.append(with_source_marks(table, *_sources(cell for cell in comparison.cells if cell.kind == kind)))
-    return tables
-
-
-_AMOUNT_COLUMNS = (Column("a_amount", "A", "number"), Column("b_amount", "B", "number"), Column("unit", "unit"))
-
-_MEMORY_COLUMNS = (
-    Column("a_memory", "A", "bytes"),
-    Column("b_memory", "B", "bytes"),
-    Column("difference", "difference", "bytes", signed=True),
-    Column("change", "change", "share", signed=True),
-)
+    return _amount_tables(comparison, "memory", changed)
 
 
 def amounts_table(comparison: Comparison, *, changed: bool = False) -> Tables:
-    """Return the other numbers of both sides, in one table per command and unit; `changed` as for memory."""
-    tables = []
-    for kind, unit in dict.fromkeys((cell.kind, each.unit) for cell in comparison.cells for each in cell.amounts):
-        numbers = (replace(column, unit=unit if column.unit == "bytes" else column.unit) for column in _MEMORY_COLUMNS)
+    """Return the other numbers of both sides; `changed` as for memory."""
+    return _amount_tables(comparison, "amounts", changed)
 
-        def rows(cell: CellComparison, unit: str = unit) -> Iterator[tuple[Cell, ...]]:
+
+def _amount_tables(comparison: Comparison, name: Literal["memory", "amounts"], changed: bool) -> Tables:
+    """Return a table for each command and unit; the unit of memory is bytes."""
+    is_memory, tables = name == "memory", []
+    amounts = ((cell.kind, each.unit) for cell in comparison.cells for each in cell.amounts)
+    for kind, unit in dict.fromkeys(each for each in amounts if (each[1] == "bytes") == is_memory):
+        columns = (
+            Column("quantity", "memory" if is_memory else "quantity"),
+            Column("a_memory", "A", unit),
+            Column("b_memory", "B", unit),
+            Column("difference", "difference", unit, signed=True),
+            Column("change", "change", "share", signed=True),
+        )
+
+        def rows(cell: CellComparison, unit: units.Unit = unit) -> Iterator[tuple[Cell, ...]]:
             return _number_rows([each for each in cell.amounts if each.unit == unit], changed)
 
-        empty = Table("amounts", kind, (Column("quantity", "quantity"), *numbers), (), 1)
-        tables.append(_table_of_kind(comparison, kind, empty, rows))
+        title = f"{kind}: memory" if is_memory and kind != "memory" else kind
+        table = _table_of_kind(comparison, kind, Table(name, title, columns, (), 1), rows)
+        sources = _sources(cell for cell in comparison.cells if cell.kind == kind)
+        tables.append(with_source_marks(table, *sources) if is_memory else table)
     return [table for table in tables if table.rows]
 
 
-def _number_rows(numbers: Iterable[MemoryComparison | AmountComparison], changed: bool) -> Iterator[tuple[Cell, ...]]:
+def _number_rows(numbers: Iterable[AmountComparison], changed: bool) -> Iterator[tuple[Cell, ...]]:
     """Yield a row for each number; `changed` omits equal and sampled ones."""
     return (_number_row(each) for each in numbers if not changed or (each.exact and each.a != each.b))
 
 
-def _number_row(number: MemoryComparison | AmountComparison) -> tuple[Cell, ...]:
+def _number_row(number: AmountComparison) -> tuple[Cell, ...]:
     difference = number.b - number.a
     is_better = (difference < 0) == (number.better == "lower")
     tone: Tone = "plain" if not is_gated(number) or not difference else "good" if is_better else "bad"
@@ -299,7 +296,8 @@ def _left_over_axes(comparison: Comparison) -> tuple[str, ...]:
 def cells_table(comparison: Comparison) -> Tables:
     axes = varying_axes([{**cell.axes, "kind": cell.kind} for cell in comparison.cells])
     marked = any(cell.a_simulated or cell.b_simulated for cell in comparison.cells)
-    has_amounts = any(cell.amounts for cell in comparison.cells)
+    amount_columns = Column("a_amount", "A", "number"), Column("b_amount", "B", "number"), Column("unit", "unit")
+    has_amounts = any(each.unit != "bytes" for cell in comparison.cells for each in cell.amounts)
     columns = (
         Column("kind", "command"),
         *_axis_columns(axes),
@@ -308,8 +306,9 @@ def cells_table(comparison: Comparison) -> Tables:
         Column("a_outcome", "outcome of A"),
         Column("b_outcome", "outcome of B"),
         *_time_columns(),
-        *_MEMORY_COLUMNS[:2],
-        *(_AMOUNT_COLUMNS if has_amounts else ()),
+        Column("a_memory", "A", "bytes"),
+        Column("b_memory", "B", "bytes"),
+        *(amount_columns if has_amounts else ()),
     )
     rows = [
         (
@@ -330,11 +329,11 @@ def cells_table(comparison: Comparison) -> Tables:
 def _long_rows(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
     empty = (EMPTY_CELL,) * 4
     yield from ((*_time_row(time), *empty, EMPTY_CELL) for time in cell.times)
-    for memory in cell.memory:
-        yield (memory.quantity, *empty, Measure(memory.a), Measure(memory.b), *empty[:3])
-    for amount in cell.amounts:
-        yield (amount.quantity, *empty, *empty[:2], Measure(amount.a), Measure(amount.b), amount.unit)
-    if not cell.times and not cell.numbers:
+    for each in cell.amounts:
+        values = Measure(each.a), Measure(each.b)
+        placed = (*values, *empty[:3]) if each.unit == "bytes" else (*empty[:2], *values, each.unit)
+        yield (each.quantity, *empty, *placed)
+    if not cell.times and not cell.amounts:
         yield ("", *empty, *empty, EMPTY_CELL)
 
 
@@ -378,15 +377,13 @@ def _remarks(comparison: Comparison) -> Iterator[Remark]:
 
 def _time_findings(comparison: Comparison) -> Iterator[str]:
     yield from map(_describe_mean, comparison.geometric_means)
-    names = labels([(cell.kind, cell.axes) for cell in comparison.cells])
     for kind in _kinds(comparison):
-        timed = [(cell, name) for cell, name in zip(comparison.cells, names, strict=True) if cell.kind == kind]
-        excluded = [(cell, name) for cell, name in timed if cell.excluded_by]
+        excluded = [(name, cell) for name, cell in comparison.named_cells if cell.kind == kind and cell.excluded_by]
         if not excluded:
             continue
-        codes = ", ".join(sorted({code for cell, _ in excluded for code in cell.excluded_by}))
+        codes = ", ".join(sorted({code for _, cell in excluded for code in cell.excluded_by}))
         if any(mean.kind == kind for mean in comparison.geometric_means):
-            which = "; ".join(_first_sentences([name for _, name in excluded], MAX_LISTED))
+            which = "; ".join(_first_sentences([name for name, _ in excluded], MAX_LISTED))
             yield f"excluded from this because of cautions ({codes}): {which}"
         else:
             many = {1: "the only cell", 2: "both cells"}.get(len(excluded), f"all {len(excluded)} cells")
@@ -433,17 +430,16 @@ def _prediction_findings(comparison: Comparison) -> Iterator[str]:
 
 
 def _number_findings(comparison: Comparison) -> Iterator[str]:
-    peaks = [(cell, memory) for cell in comparison.cells for memory in cell.memory if memory.exact and memory.a]
-    if peaks:
+    exact = [(cell, each) for cell in comparison.cells for each in cell.amounts if each.exact]
+    if peaks := [(cell, each) for cell, each in exact if each.unit == "bytes" and each.a]:
         label = memory_label(*_sources(cell for cell, _ in peaks))
-        yield f"{label}: {_describe_changes([memory for _, memory in peaks], 'peak')}"
+        yield f"{label}: {_describe_changes([peak for _, peak in peaks], 'peak')}"
     for kind in _kinds(comparison):
-        cells = (cell for cell in comparison.cells if cell.kind == kind)
-        if amounts := [amount for cell in cells for amount in cell.amounts if amount.exact]:
+        if amounts := [each for cell, each in exact if cell.kind == kind and each.unit != "bytes"]:
             yield f"{kind}: {_describe_changes(amounts, 'number')}"
 
 
-def _describe_changes(numbers: Sequence[MemoryComparison | AmountComparison], noun: str) -> str:
+def _describe_changes(numbers: Sequence[AmountComparison], noun: str) -> str:
     everything = {1: f"the {noun}", 2: f"both {noun}s"}.get(len(numbers), f"all {len(numbers)} {noun}s")
     changed = [each for each in numbers if each.b != each.a]
     if not changed:
@@ -476,7 +472,7 @@ def _incomparable_notes(comparison: Comparison) -> Iterator[Remark]:
             for cell in comparison.cells
             if cell.kind == kind
             and not cell.times
-            and not cell.numbers
+            and not cell.amounts
             and not cell.predictions
             and (cell.a_outcome, cell.b_outcome) == ("ok", "ok")
         ]
@@ -486,11 +482,8 @@ def _incomparable_notes(comparison: Comparison) -> Iterator[Remark]:
 
 
 def _outcome_changes(comparison: Comparison) -> Iterator[Remark]:
-    names = labels([(cell.kind, cell.axes) for cell in comparison.cells])
-    changed = [
-        (cell, name) for cell, name in zip(comparison.cells, names, strict=True) if cell.a_outcome != cell.b_outcome
-    ]
-    for cell, name in changed[:MAX_LISTED]:
+    changed = [(name, cell) for name, cell in comparison.named_cells if cell.a_outcome != cell.b_outcome]
+    for name, cell in changed[:MAX_LISTED]:
         detail = f" ({elided(' '.join(cell.b_detail.split()), MAX_DETAIL_LENGTH)})" if cell.b_detail else ""
         yield Remark("outcome", f"{name}: {cell.a_outcome} in A, {cell.b_outcome} in B{detail}")
     if len(changed) > MAX_LISTED:
@@ -541,8 +534,8 @@ def _have(count: int) -> str:
 def _checked_by_gate(comparison: Comparison) -> str:
     """`among 2 times, 1 peak and 1 cell without a result in B`, `in the one time compared`."""
     times = sum(time.headline for cell in comparison.cells for time in cell.times)
-    peaks = sum(memory.exact for cell in comparison.cells for memory in cell.memory)
-    numbers = sum(is_gated(amount) for cell in comparison.cells for amount in cell.amounts)
+    gated = [each.unit == "bytes" for cell in comparison.cells for each in cell.amounts if is_gated(each)]
+    peaks, numbers = gated.count(True), gated.count(False)
     failed = sum(has_failed_in_b(cell) for cell in comparison.cells)
     counts = {"time": times, "peak": peaks, "number": numbers, "cell": failed}
     if sum(counts.values()) == 1:

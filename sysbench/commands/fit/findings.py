@@ -43,7 +43,10 @@ def _whole_training(cell: FitCellRecord, firsts: Mapping[str, Suggestions], toke
         return None
     takes = [f"{units.duration(training.duration_s.point)} on {gpu}" for gpu, training in trained.items()]
     cheapest = min(costs, key=lambda gpu: costs[gpu].point, default=None)
-    cost = f": {cheapest} costs least, {in_digits(costs[cheapest])}" if cheapest is not None else ""
+    cost = ""
+    if cheapest is not None:
+        which = f": {cheapest} costs least," if len(trained) > 1 else " and cost"
+        cost = f"{which} {in_digits(costs[cheapest])}"
     return f"{units.count(tokens)} tokens take {join_words(takes)}{cost}."
 
 

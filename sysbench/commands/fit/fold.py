@@ -33,7 +33,10 @@ def fold(events: Iterable[Event]) -> FitRecord:
 
 
 def _cell_record(cell: FitCell, seen: CellEvents, run: Run) -> FitCellRecord:
-    tried = seen.all(CombinationTried)
+    order = {gpu: position for position, gpu in enumerate(cell.on)}  # not that in which processes ended
+    tried = sorted(
+        seen.all(CombinationTried), key=lambda each: (order[each.gpu], len(each.changes), repr(each.changes))
+    )
     whole = [(each.gpu, each.changes) for each in tried]
     return FitCellRecord(
         **run_record.model_cell_fields(cell, seen),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sysbench import units
-from sysbench.commands.fit.record import CombinationEstimated, CombinationTried, ExtentFound
+from sysbench.commands.fit.record import CombinationEstimated, CombinationTried, ExtentFound, StepSurveyed
 from sysbench.commands.fit.spec import FitCell
 from sysbench.commands.fit.suggestions import words
 from sysbench.render.dashboard import run_state
@@ -26,6 +26,7 @@ class CellState(run_state.CellState):
     estimated: int = 0
     last: CombinationTried | CombinationEstimated | None = None
     extents: tuple[ExtentFound, ...] = ()
+    surveyed: int = 0
 
 
 FitState = RunState[CellState]
@@ -36,6 +37,7 @@ _HANDLERS = run_state.handlers(
     {
         CombinationTried: cell_handler(lambda cell, event: replace(cell, tried=(*cell.tried, event), last=event)),
         CombinationEstimated: cell_handler(lambda cell, event: replace(cell, estimated=cell.estimated + 1, last=event)),
+        StepSurveyed: cell_handler(lambda cell, event: replace(cell, surveyed=cell.surveyed + 1)),
         ExtentFound: cell_handler(lambda cell, event: replace(cell, extents=(*cell.extents, event))),
     },
 )
@@ -69,6 +71,8 @@ class FitScreen(CellScreen[FitState]):
             return Progress()
         estimated = f"{cell.estimated} estimated, " if cell.estimated else ""
         counts = f"{estimated}{len(cell.tried)} simulated, last: {words(cell.last.changes) or 'as asked'}"
+        if cell.surveyed:
+            counts = f"{cell.surveyed} steps of the page simulated"
         simulated = cell.tried[-1]
         spare = f"{units.size(abs(simulated.margin_bytes))} {'to spare' if simulated.fits else 'missing'}"
         return Progress(texts=((counts, ""), (f"{simulated.gpu}: {spare}", "bold")))

@@ -13,7 +13,17 @@ from sysbench.log.records import ModelCellRecord, RunRecord
 from sysbench.log.training import Training, of_prediction, training
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.protocols import SearchAxis
-from sysbench.spec.quantities import Amount, Bytes, Count, Flops, PerSecond, PositiveSeconds, Seconds, Signed
+from sysbench.spec.quantities import (
+    Amount,
+    Bytes,
+    Count,
+    Flops,
+    PerSecond,
+    PositiveSeconds,
+    Seconds,
+    Signed,
+    stored_unless,
+)
 
 
 class Trial(Frozen):
@@ -195,13 +205,13 @@ class FitCellRecord(ModelCellRecord):
     trials: list[Trial]
     estimated: Count = 0
     """Number of combinations and GPUs that were estimated from the model with few layers, and not simulated whole."""
-    extents: list[Extent] = Field(default=[], exclude_if=lambda value: not value)
+    extents: list[Extent] = stored_unless([])
     """Largest batch sizes and context lengths, with --table."""
-    memory: list[StepMemory] = Field(default=[], exclude_if=lambda value: not value)
+    memory: list[StepMemory] = stored_unless([])
     """With --explain, for each GPU: memory over the step as asked, and over the first suggestion."""
-    surveyed: list[SurveyedStep] = Field(default=[], exclude_if=lambda value: not value)
+    surveyed: list[SurveyedStep] = stored_unless([])
     """Steps of the page."""
-    verified: list[VerifiedStep] = Field(default=[], exclude_if=lambda value: not value)
+    verified: list[VerifiedStep] = stored_unless([])
     """With --verify: the first suggestion on each GPU that is here, as measured."""
     price_per_hour: dict[str, PerSecond]
     """Price of a GPU hour by GPU, as given by the user."""

@@ -15,7 +15,7 @@ from sysbench.spec.axis import axes_of_model
 from sysbench.spec.cell import DeviceType
 from sysbench.spec.model import RANKS, ContextLengths, GridCell, Mode, ModelCell, ModelSpec
 from sysbench.spec.options import Option, flag_of
-from sysbench.spec.quantities import Bytes, Count, Size
+from sysbench.spec.quantities import Bytes, Count, Size, stored_unless
 from sysbench.spec.ranks import NODE_RANKS
 from sysbench.spec.run import OUTPUT, SavedOptions
 
@@ -49,21 +49,21 @@ class FitCell(ModelCell):
     mode: Mode = "train"
     on: tuple[str, ...]
     """The GPUs, names that `sysbench.spec.hardware.by_name` accepts."""
-    budget: Bytes | None = Field(default=None, exclude_if=lambda value: value is None)
+    budget: Bytes | None = stored_unless(None)
     """Memory that the step may use on each GPU; None for all of it."""
-    keep: tuple[str, ...] = Field(default=(), exclude_if=lambda value: not value)
+    keep: tuple[str, ...] = stored_unless(())
     """Axes that are not to be changed, with dashes."""
-    faster: bool = Field(default=False, exclude_if=lambda value: not value)
+    faster: bool = stored_unless(False)
     """Whether to search for faster steps also where the step fits."""
-    max_ranks: Size = Field(default=NODE_RANKS, exclude_if=lambda value: value == NODE_RANKS)
+    max_ranks: Size = stored_unless(NODE_RANKS)
     """Largest number of GPUs to suggest where a step fits on none alone."""
-    table: bool = Field(default=False, exclude_if=lambda value: not value)
+    table: bool = stored_unless(False)
     """Whether to find the largest batch size and context length on each GPU, in place of changes."""
-    explain: bool = Field(default=False, exclude_if=lambda value: not value)
+    explain: bool = stored_unless(False)
     """Whether to compare memory over the step with that of the first suggestion."""
-    explore: bool = Field(default=False, exclude_if=lambda value: not value)
+    explore: bool = stored_unless(False)
     """Whether to simulate other batches and contexts, for a page."""
-    verify: bool = Field(default=False, exclude_if=lambda value: not value)
+    verify: bool = stored_unless(False)
     """Whether to measure the first suggestion on the GPUs that are here."""
 
     @property
@@ -132,7 +132,7 @@ class FitSpec(ModelSpec):
         default=False,
         description="Measure three steps of the first suggestion on the GPU that is here, beside the prediction.",
     )
-    explore: bool = Field(default=False, exclude_if=lambda value: not value)
+    explore: bool = stored_unless(False)
     """Whether to simulate other batches and contexts, for the page of `--output`."""
     keep: Annotated[Texts, Option(metavar="NAME,…", panel=QUESTION, common=True)] = Field(
         default=(), description="What must not be changed: batch, ranks, precision, attention, checkpoint, …"

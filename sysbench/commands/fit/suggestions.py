@@ -82,7 +82,9 @@ def _unbeaten(trials: Sequence[Trial], *, relearns: bool, faster: bool) -> list[
         and not any(is_better(other, trial) and _learns_alike(other, trial) for other in rivals)
         and (not asked.is_safe or trial.relative_s < asked.relative_s)
     ]
-    return sorted(shown, key=lambda trial: (trial.ranks, trial.relative_s, trial.needed_bytes))[:MAX_SUGGESTIONS]
+    return sorted(shown, key=lambda trial: (trial.ranks, trial.relative_s, trial.needed_bytes, repr(trial.changes)))[
+        :MAX_SUGGESTIONS
+    ]
 
 
 def best_trial(trials: Sequence[Trial], gpu: str, *, faster: bool) -> Trial | None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from sysbench.commands.fit.changes import changes_of
 from sysbench.commands.fit.record import MemoryDrawn, PhaseMemory, StepMemory, StepSurveyed, Trial
+from sysbench.commands.fit.search.changes import changes_of
+from sysbench.commands.fit.search.processes import Processes, Task
+from sysbench.commands.fit.search.trials import REFERENCE, simulated_with
 from sysbench.commands.fit.spec import FitCell
 from sysbench.commands.fit.suggestions import best_trial, worth_showing
 from sysbench.errors import SysbenchError
@@ -19,9 +22,6 @@ from sysbench.log.events import Event
 from sysbench.predict.simulated_step import UNLIMITED_BYTES, SimulatedStep
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
-
-REFERENCE = "a100-80gb"
-"""GPU whose times stand for those of a GPU of which only the memory is known."""
 
 POINTS = 96
 """About the number of points of the memory over a step."""
@@ -32,28 +32,37 @@ SCALES = {"batch": (0.5, 1, 2, 4), "ctx": (0.5, 1, 2)}
 MAX_SETS = 5
 """Largest number of sets of changes on a page, besides the step as asked."""
 
-Simulate = Callable[[FitCell, Mapping[str, Any], str], Trial | None]
-"""Simulate a question with changes on a GPU; None if that is not possible."""
 
-
-def run(cell: FitCell, trials: Sequence[Trial], simulate: Simulate) -> Iterator[Event]:
+def run(cell: FitCell, trials: Sequence[Trial], processes: Processes) -> Iterator[Event]:
     """Yield what the question wants beyond the answer; `trials` are those of the search."""
+    tasks: list[Task] = []
     if cell.explain:
-        for gpu in cell.on:
-            if (best := best_trial(trials, gpu, faster=cell.faster)) is not None:
-                for changes in ({}, best.changes):
-                    yield MemoryDrawn(
-                        at_s=time.time(), cell=cell.key, **memory_over_step(cell, changes, gpu).model_dump()
-                    )
+        best = (best_trial(trials, gpu, faster=cell.faster) for gpu in cell.on)
+        tasks += [
+            Task(partial(_drawn, cell, changes, trial.gpu))
+            for trial in best
+            if trial
+            for changes in ({}, trial.changes)
+        ]
     if cell.explore:
-        for changes, gpu in itertools.product(explored(cell, trials), cell.on):
-            try:
-                trial = simulate(cell, changes, gpu)
-            except SysbenchError:  # another context may be one that the user's model refuses
-                continue
-            if trial is not None:
-                memory = memory_over_step(cell, changes, gpu)
-                yield StepSurveyed(at_s=time.time(), cell=cell.key, trial=trial, memory=memory)
+        steps = itertools.product(explored(cell, trials), cell.on)
+        tasks += [Task(partial(_surveyed, cell, changes, gpu)) for changes, gpu in steps]
+    yield from filter(None, processes.results(tasks))
+
+
+def _drawn(cell: FitCell, changes: Mapping[str, Any], gpu: str) -> MemoryDrawn:
+    return MemoryDrawn(at_s=time.time(), cell=cell.key, **memory_over_step(cell, changes, gpu).model_dump())
+
+
+def _surveyed(cell: FitCell, changes: Mapping[str, Any], gpu: str) -> StepSurveyed | None:
+    """Return a step on a page; None if it cannot be simulated: the user's model may refuse another context."""
+    try:
+        trial = simulated_with(cell, changes, gpu)
+    except SysbenchError:
+        return None
+    if trial is None:
+        return None
+    return StepSurveyed(at_s=time.time(), cell=cell.key, trial=trial, memory=memory_over_step(cell, changes, gpu))
 
 
 def explored(cell: FitCell, trials: Sequence[Trial]) -> Iterator[dict[str, Any]]:

@@ -124,7 +124,8 @@ def _asked_notes(record: FitRecord) -> Iterator[str]:
         yield INTERVAL
     estimated = sum(cell.estimated for cell in record.cells)
     if estimated:
-        yield f"{estimated} combinations were only estimated, from few layers; what is shown was simulated whole"
+        counted = f"{estimated} combinations were" if estimated > 1 else "1 combination was"
+        yield f"{counted} only estimated, from few layers; what is shown was simulated whole"
     for trial in trials:
         if trial.step is None:
             yield f"{trial.gpu}: no times, because its rates are unknown; the order is that of an a100-80gb"

@@ -14,7 +14,7 @@ from sysbench.spec.axes import Texts, parse_share
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import Devices, RunCell, RunSpec
 from sysbench.spec.options import Option
-from sysbench.spec.quantities import Share, Size, Steps
+from sysbench.spec.quantities import Share, Size, Steps, stored_unless
 from sysbench.spec.run import OUTPUT, Columns, Debug, JsonPath, Selection, Shown
 
 STEP = "step"
@@ -68,10 +68,10 @@ class LoopCell(RunCell):
     tokens: Annotated[
         Size | None,
         Axis("setting", comparison="controlled", compared_as="tokens per step", label="{} tokens"),
-    ] = Field(default=None, exclude_if=lambda value: value is None)
+    ] = stored_unless(None)
     """Tokens per step; None if unknown."""
     warmup: Steps
-    steps: Size | None = Field(default=None, exclude_if=lambda value: value is None)
+    steps: Size | None = stored_unless(None)
     """Number of steps to measure; None for a recording, where the program decides."""
     until: Share | None
     max_steps: Size

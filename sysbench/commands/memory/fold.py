@@ -29,6 +29,7 @@ from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
 from sysbench.log.events import Event, GpuSimulated, SimulatedGpuRecord
 from sysbench.log.outcomes import Caution
+from sysbench.spec.knobs import FP8
 
 
 def fold(events: Iterable[Event]) -> MemoryRecord:
@@ -97,6 +98,8 @@ def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, object]:
 
 def _cautions(cell: MemoryCell, seen: CellEvents) -> Iterator[Caution]:
     yield from cautions.assumptions(cell, seen)
+    if cell.precision in FP8 and not cell.simulated:
+        yield from cautions.emulation(cell.precision, seen)
     peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
     if peak is None or verdict is None or not verdict.fits:
         return  # an allocator always retries before it runs out of memory, so this caution would add nothing

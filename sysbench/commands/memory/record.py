@@ -12,7 +12,7 @@ from sysbench.log.events import Event, SimulatedGpuRecord, Source
 from sysbench.log.records import ModelCellRecord, RunRecord
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.protocols import SearchAxis
-from sysbench.spec.quantities import Bytes, Count, Signed
+from sysbench.spec.quantities import Bytes, Count, Signed, stored_unless
 
 
 class PhasePeakRecord(Frozen):
@@ -149,10 +149,10 @@ class SearchResult(Frozen):
     """The largest value that fits, or the fewest ranks that suffice; 0 if the search found none."""
     beyond: Count | None
     """The smallest value tried that does not fit (for `ranks`, the largest); None if all values tried fit."""
-    safe: Count | None = Field(default=None, exclude_if=lambda value: value is None)
+    safe: Count | None = stored_unless(None)
     """The largest value, or the fewest ranks, that leaves more memory than a simulation may be off; 0 if there is none.
     None in logs of versions that did not search for it."""
-    more_is_useless: bool = Field(default=False, exclude_if=lambda value: not value)
+    more_is_useless: bool = stored_unless(False)
     """Whether the search for ranks ended because more ranks cannot save what is missing."""
 
     @property
@@ -244,7 +244,7 @@ class MemoryCellRecord(MemoryResults, ModelCellRecord):
     """Size of one residual stream, batch × ctx × d_model numbers in fp32: computed, not measured. None for a
     custom model, whose width is unknown."""
     found: LargestRecord | None
-    ranks: list[RankRecord] = Field(default=[], exclude_if=lambda value: not value)
+    ranks: list[RankRecord] = stored_unless([])
     """Every rank that was measured, if there are several."""
 
     @property

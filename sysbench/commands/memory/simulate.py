@@ -27,7 +27,7 @@ from sysbench.lab.compilation import stage_entered
 from sysbench.log.events import Event, Source
 from sysbench.log.outcomes import stage_phrase
 from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.gpu import Gpu, refuse_fp8
 from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.simulate.search import find_fewest_ranks, find_largest
 from sysbench.snapshot import CATEGORIES, snapshot
@@ -42,6 +42,7 @@ MAX_FRAMES = 12
 def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     """Simulate the cell or, with `find`, the variant of the cell that the search finds."""
     gpu = Gpu.of(hardware.by_name(slug)).with_nccl_memory(cell.strategy, cell.ranks)
+    refuse_fp8(cell.precision, gpu)
     settings = AllocatorSettings.of(cell.allocator)
     yield gpu.simulation_event(cell.key, settings)
     if cell.find is None:

@@ -80,7 +80,7 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
         return
     if len(paths) > 1:
         raise UsageError(f"--from takes one log or record, or several traces; {log_or_record} is a log or record")
-    for name in ("window", "flame", "timeline", "rank_regex"):
+    for name in ("window", "flame", "rank_regex"):
         if getattr(options, name) is not None:
             option = name.replace("_", "-")
             raise UsageError(f"--{option} needs a trace, and {log_or_record} is not one: give the trace to --from")
@@ -105,7 +105,7 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
 
     if len(paths) > 1 and (options.window or options.flame):
         raise UsageError("--window and --flame need a single trace: give --from one file")
-    for target in (options.window, options.flame, options.timeline, options.json_path and Path(options.json_path)):
+    for target in (options.window, options.flame, options.json_path and Path(options.json_path)):
         if target and str(target) != "-":
             storage.refuse_unwritable(target)
     with show_status("reading", silent=options.quiet) as progress:
@@ -117,11 +117,6 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
     ranks = compare_ranks([each.rank for each in loaded if each.rank], same_run_reason)
     if ranks is not None:
         loaded.sort(key=lambda each: each.summary.rank or 0)
-    elif options.timeline is not None:
-        raise UsageError(
-            "--timeline draws the ranks of a distributed run: these traces have no collectives, or do not contain "
-            "their ranks (--rank-regex)"
-        )
     summaries = [each.summary for each in loaded]
     record_json = TraceRecord(summaries=summaries, ranks=ranks).model_dump_json(indent=1) + "\n"
     if options.json_path not in (None, "-"):
@@ -155,7 +150,7 @@ def _load_trace(path: Path, options: ProfileOptions, progress: Progress, *, seve
     trace_slice = profile_files.extract_range(recording, options.range) if options.window is not None else None
     rank = None
     if several or len(recording.collectives):
-        rank = with_rank(reading.read(recording, compute=options.timeline is not None), options.rank_regex)
+        rank = with_rank(reading.read(recording), options.rank_regex)
         recording = replace(recording, rank=rank.rank)
     summary = traces.summary_of(recording, ranges=profile_files.additional_ranges(options), progress=progress)
     return _LoadedTrace(summary, trace_slice, rank)
@@ -185,6 +180,3 @@ def _write_outputs(
         yield file
     if options.flame is not None:
         yield profile_files.write_flame(options.flame, summary, summary.title)
-    if options.timeline is not None:
-        ranks = {each.rank.rank: each.rank for each in loaded if each.rank is not None and each.rank.rank is not None}
-        yield profile_files.write_timeline(options.timeline, ranks, f"{summary.title} · {len(ranks)} ranks")

@@ -1,6 +1,6 @@
 """Files of `sysbench profile`: the traces of a cell's ranks, and all outputs except the record.
 
-The functions read traces, compare traces of one run, and write slices of traces, flame graphs and timelines.
+The functions read traces, compare traces of one run, and write slices of traces and flame graphs.
 """
 
 from __future__ import annotations
@@ -97,7 +97,6 @@ class Files:
     """Whether traces are kept."""
     windows: Mapping[str, Path]
     flames: Mapping[str, Path]
-    timelines: Mapping[str, Path]
     titles: Mapping[str, str]
     range: str | None
     quiet: bool
@@ -107,17 +106,13 @@ class Files:
     def prepared(cls, spec: ProfileSpec, options: ProfileOptions) -> Iterator[Files]:
         """Choose all paths; traces that are not kept go to a temporary directory.
 
-        Raises UsageError if a path has the wrong ending, if a cell cannot run, or if a timeline is requested although
-        no cell has several ranks; raises OutputError if a file cannot be written.
+        Raises UsageError if a path has the wrong ending or if a cell cannot run; raises OutputError if a file cannot
+        be written.
         """
         validate_output_formats(options)
         cells = list(spec.cells())
         refuse_impossible(cells)
         labels = labels_of(cells)
-        multi_rank_labels = {cell.key: labels[cell.key] for cell in cells if cell.workers > 1}
-        if options.timeline is not None and not multi_rank_labels:
-            raise UsageError("--timeline draws several ranks: add --ranks 2, or give their traces to --from")
-        timelines = paths_of(options.timeline, multi_rank_labels)
         kept_paths, windows, flames = (
             paths_of(path, labels) for path in (options.trace, options.window, options.flame)
         )
@@ -131,12 +126,12 @@ class Files:
             traces_kept = [
                 path for cell in cells if kept_paths for path in paths_of_ranks(kept_paths[cell.key], cell.workers)
             ]
-            for path in (*traces_kept, *windows.values(), *flames.values(), *timelines.values()):
+            for path in (*traces_kept, *windows.values(), *flames.values()):
                 storage.refuse_unwritable(path)
             launchers = {cell.key: NsysLauncher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
             titles = {cell.key: _drawing_title(cell) for cell in cells}
             provisions = Provisions(artifacts, launchers, TraceReader(bool(kept_paths), additional_ranges(options)))
-            yield cls(provisions, bool(kept_paths), windows, flames, timelines, titles, options.range, options.quiet)
+            yield cls(provisions, bool(kept_paths), windows, flames, titles, options.range, options.quiet)
 
     def write(self, record: ProfileRecord) -> Iterator[Saved]:
         """Write the requested files for every profiled cell. Yields each file, and each trace that is kept."""
@@ -155,15 +150,6 @@ class Files:
                 yield file
             if flame is not None:
                 yield write_flame(flame, cell.summary, self.titles[cell.key])
-            if (timeline := self.timelines.get(cell.key)) is not None:
-                from sysbench.trace.ranks import reading
-
-                with show_status(f"drawing {timeline.name} from the traces", silent=self.quiet):
-                    paths = paths_of_ranks(trace, cell.cell.workers)
-                    ranks = {rank: reading.read(traces.read(path), compute=True) for rank, path in enumerate(paths)}
-                    title = f"{self.titles[cell.key]} · {cell.cell.ranks} ranks · {cell.cell.strategy}"
-                    file = write_timeline(timeline, ranks, title)
-                yield file
 
 
 def _drawing_title(cell: ProfileCell) -> str:
@@ -204,28 +190,11 @@ def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
     return Saved(path)
 
 
-def write_timeline(path: Path, readings: Mapping[int, RankReading], title: str) -> Saved:
-    """Draw one step of several ranks."""
-    from sysbench.commands.profile.ranks import timeline_figure
-    from sysbench.trace.ranks.matching import timeline
-
-    rank_timeline = timeline(readings)
-    if rank_timeline is None:
-        raise UsageError(f"--timeline {path.name}: the ranks have no step in common")
-    timeline_figure.write(path, rank_timeline, title)
-    omitted = len(rank_timeline.compute) - timeline_figure.MAX_RANKS
-    return Saved(
-        path, f"the first {timeline_figure.MAX_RANKS} of {len(rank_timeline.compute)} ranks" if omitted > 0 else ""
-    )
-
-
 def validate_output_formats(options: ProfileOptions) -> None:
     if options.window is not None:
         _validate_suffix("--window", options.window, (".json", ".json.gz"))
     if options.flame is not None:
         _validate_suffix("--flame", options.flame, (".html",))
-    if options.timeline is not None:
-        _validate_suffix("--timeline", options.timeline, (".png", ".svg", ".pdf"))
 
 
 def additional_ranges(options: ProfileOptions) -> Sequence[str]:

@@ -32,6 +32,7 @@ from sysbench.log.collect import CellEvents, Run, collect, samples_of
 from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution
 from sysbench.log.predictions import prediction_of
+from sysbench.spec.knobs import FP8
 from sysbench.trace.summary import ProfileSummary
 
 HIGH_OVERHEAD_SHARE = 0.5
@@ -59,7 +60,7 @@ def cell_cautions(
         _incompleteness_cautions(record, summary),
         _precision_cautions(cell, summary),
         _overhead_cautions(record, summary),
-        () if cell.simulate else emulation(cell.compute_precision, seen),
+        () if cell.simulate else emulation(cell.precision if cell.precision in FP8 else cell.compute_precision, seen),
         precision_overridden(cell.precision, seen),
         environment_cautions(timed, run.lost),
         thread_contention(timed),
@@ -99,8 +100,9 @@ def _incompleteness_cautions(record: ProfileCellRecord, summary: ProfileSummary)
 def _precision_cautions(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
     whole_ns = sum(summary.precisions.values())
     # The optimizer and the loss stay in fp32 under autocast, but they contain no matrix products.
+    expected = {"unknown", cell.compute_precision, *(["fp8"] if cell.precision in FP8 else [])}
     for name, total_ns in summary.precisions.items():
-        if name not in ("unknown", cell.compute_precision) and total_ns > OTHER_PRECISION_SHARE * whole_ns:
+        if name not in expected and total_ns > OTHER_PRECISION_SHARE * whole_ns:
             yield Caution(
                 code="precision-differs",
                 message=f"{units.share(total_ns / whole_ns)} of matrix product time is in {name} kernels, "

@@ -13,7 +13,7 @@ from sysbench.log.records import CellRecord, RunRecord, Samples
 from sysbench.log.upgrades import SCHEMA_VERSION
 from sysbench.package import VERSION
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.quantities import Amount, Bytes, Finite, PerSecond, Seconds
+from sysbench.spec.quantities import Amount, Bytes, Finite, PerSecond, Seconds, stored_unless
 from sysbench.trace.ranks.summary import RanksSummary
 from sysbench.trace.summary import ProfileSummary
 
@@ -85,11 +85,11 @@ class ProfileCellRecord(CellRecord):
     """Path of the trace, if it was kept; traces of other ranks are in the same directory: `trace-rank1.json`."""
     trace_bytes: Bytes | None
     summary: ProfileSummary | None
-    ranks: RanksSummary | None = Field(default=None, exclude_if=lambda value: value is None)
+    ranks: RanksSummary | None = stored_unless(None)
     """Comparison of ranks; None for one rank, and for ranks that do not communicate."""
-    link: Link | None = Field(default=None, exclude_if=lambda value: value is None)
+    link: Link | None = stored_unless(None)
     """Reference for the bandwidths of collectives; None for one rank."""
-    prediction: PredictionRecord | None = Field(default=None, exclude_if=lambda value: value is None)
+    prediction: PredictionRecord | None = stored_unless(None)
     """Prediction of the step, whose phases follow one another without interruption; None if a device was profiled."""
 
     @property
@@ -110,5 +110,5 @@ class TraceRecord(Frozen):
     kind: Literal["traces"] = "traces"
     sysbench_version: str = VERSION
     summaries: list[ProfileSummary]
-    ranks: RanksSummary | None = Field(default=None, exclude_if=lambda value: value is None)
+    ranks: RanksSummary | None = stored_unless(None)
     """Comparison of the ranks of one run; None for other traces."""

@@ -28,7 +28,7 @@ from sysbench.spec.model import (
     Modes,
 )
 from sysbench.spec.options import Option
-from sysbench.spec.quantities import Size, Steps
+from sysbench.spec.quantities import Size, Steps, stored_unless
 from sysbench.spec.run import OUTPUT, VIEW, RunOptions, Selection, Sort
 
 Profiler = Literal["torch", "nsys"]
@@ -51,9 +51,9 @@ class ProfileCell(ModelCell):
     warmup: Steps
     steps: Steps
     shapes: bool
-    simulate: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    simulate: str | None = stored_unless(None)
     """GPU for which the profile is predicted; None to profile. Records of profiled cells omit this field."""
-    host: Path | None = Field(default=None, exclude_if=lambda value: value is None)
+    host: Path | None = stored_unless(None)
     """File that describes the host of the prediction."""
 
     @property
@@ -125,14 +125,12 @@ class ProfileSpec(ModelSpec):
         default=False, description="Record the input shapes of operators."
     )
 
-    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION, common=True)] = Field(
-        default=(),
-        exclude_if=lambda value: not value,
+    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION, common=True)] = stored_unless(
+        (),
         description="Predict the profile on these GPUs instead of profiling; no GPU is needed: a100-80gb,h100.",
     )
-    host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION), HOST] = Field(
-        default=None,
-        exclude_if=lambda value: value is None,
+    host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION), HOST] = stored_unless(
+        None,
         description="With --simulate: file of the host that issues the work, written by sysbench calibrate --host.",
     )
 
@@ -234,11 +232,6 @@ class ProfileOptions(RunOptions):
     )
     flame: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT, common=True)] = Field(
         default=None, description="Write a flame graph of phases, modules and kernels: an .html page."
-    )
-
-    timeline: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
-        default=None,
-        description="Draw one step of several ranks: compute, and collectives by kind and group: .png, .svg, .pdf.",
     )
 
     @property

@@ -8,10 +8,9 @@ from typing import Final
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.profile import breakdowns, entries
+from sysbench.commands.profile import breakdowns, entries, rank_tables
 from sysbench.commands.profile.findings import complete_attention_parts, softmax_words
 from sysbench.commands.profile.profiles import NS, Profile, Profiles, RankComparison, find_range
-from sysbench.commands.profile.ranks import tables as rank_tables
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.errors import UsageError, unknown

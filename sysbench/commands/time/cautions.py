@@ -12,6 +12,7 @@ from sysbench.log import cautions
 from sysbench.log.collect import CellEvents
 from sysbench.log.events import OwnModelBuilt, ReadingsLost
 from sysbench.log.outcomes import Caution
+from sysbench.spec.knobs import FP8, FP8_SPEEDUP
 
 
 def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequence[ReadingsLost]) -> list[Caution]:
@@ -26,7 +27,7 @@ def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequ
         *cautions.stability(warmup, wall),
         *cautions.precision_of_the_median(wall, cell.until, cell.max_steps),
         *cautions.launch_bound(seen, cell.execution),
-        *cautions.emulation(cell.compute_precision, seen),
+        *cautions.emulation(cell.precision if cell.precision in FP8 else cell.compute_precision, seen),
         *cautions.precision_overridden(cell.precision, seen),
         *cautions.environment_cautions(seen, lost),
         *cautions.compilation(seen),
@@ -78,6 +79,8 @@ def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | No
     skippable = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) / 2
     passes = rates.step_flops / formulas.forward_flops(shape, cell.ctx, cell.batch)
     bound_s = (rates.step_flops - passes * skippable) / rates.peak_flops_per_s
+    if cell.precision in FP8:
+        bound_s /= FP8_SPEEDUP
     if wall.median < bound_s:
         yield Caution(
             code="below-lower-bound",

@@ -14,7 +14,7 @@ from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRe
 from sysbench.log.training import Training
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Phase
-from sysbench.spec.quantities import Amount, Count, Finite, Flops, Moment, PerSecond, Seconds, Unbounded
+from sysbench.spec.quantities import Amount, Count, Finite, Flops, Moment, PerSecond, Seconds, Unbounded, stored_unless
 
 FORWARD_BACKWARD: Final = ("forward", "loss", "backward")
 """Phases of "forward and backward": including the loss, excluding the optimizer and zeroing gradients."""
@@ -44,7 +44,7 @@ class RateRecord(Frozen):
     ceiling_flops_per_s: PerSecond | None
     """Highest rate of a large matrix product seen on this device with this torch; None if only a disturbed one was."""
     ceiling_share: Amount | None
-    recomputed_flops: Flops | None = Field(default=None, exclude_if=lambda value: value is None)
+    recomputed_flops: Flops | None = stored_unless(None)
     """FLOPs of a step that activation checkpointing computes again; not part of `step_flops`."""
 
     @property
@@ -155,11 +155,11 @@ class TimeCellRecord(ModelCellRecord):
     readings: ReadingsRecord | None
     energy: EnergyRecord | None = None
     """None if no energy counter was read, and in records of earlier versions."""
-    prediction: PredictionRecord | None = Field(default=None, exclude_if=lambda value: value is None)
+    prediction: PredictionRecord | None = stored_unless(None)
     """None if the cell was measured."""
-    training: Training | None = Field(default=None, exclude_if=lambda value: value is None)
+    training: Training | None = stored_unless(None)
     """The whole training; None without its tokens (`--tokens`), or without a step time."""
-    ranks: list[RankRecord] = Field(default=[], exclude_if=lambda value: not value)
+    ranks: list[RankRecord] = stored_unless([])
     """Every rank, if there are several."""
 
     def time_s(self, phase: str = "step") -> float | None:
@@ -212,7 +212,7 @@ class TimeCellRecord(ModelCellRecord):
 class CeilingRecord(Ceiling):
     """The ceiling of a device; no rate is compared with a disturbed one."""
 
-    seen_at: Moment | None = Field(default=None, exclude_if=lambda value: value is None)
+    seen_at: Moment | None = stored_unless(None)
     """When an earlier run saw this rate; None if this run saw it."""
 
 

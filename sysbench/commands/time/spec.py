@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from sysbench.spec import hardware
 from sysbench.spec.axes import Counts, Sizes, parse_amount, parse_share
 from sysbench.spec.axis import Axis
-from sysbench.spec.knobs import NONE
+from sysbench.spec.knobs import FP8, NONE
 from sysbench.spec.model import (
     EFFORT,
     HOST,
@@ -28,17 +28,13 @@ from sysbench.spec.model import (
     Sync,
 )
 from sysbench.spec.options import Option, flag_of
-from sysbench.spec.quantities import Count, PerSecond, Share, Size, Steps
+from sysbench.spec.quantities import Count, PerSecond, Share, Size, Steps, stored_unless
 from sysbench.spec.ranks import NODE_RANKS, Interconnect
 from sysbench.spec.run import SavedOptions
 
 SYNC = Axis("setting", comparison="controlled", compared_as="synchronization", label="synchronized by {}")
 
 MEASUREMENT = "Measurement"
-
-
-def _is_none(value: object) -> bool:
-    return value is None
 
 
 class TimeCell(ModelCell):
@@ -50,14 +46,14 @@ class TimeCell(ModelCell):
     until: Share | None
     max_steps: Size
     sync: Sync
-    simulate: str | None = Field(default=None, exclude_if=_is_none)
+    simulate: str | None = stored_unless(None)
     """GPU to predict for, a name that `sysbench.spec.hardware.by_name` accepts; None to measure. Measured cells are
     saved without this field, as in versions without predictions."""
-    host: Path | None = Field(default=None, exclude_if=_is_none)
+    host: Path | None = stored_unless(None)
     """File with the rates of the host to predict for."""
-    interconnect: Interconnect | None = Field(default=None, exclude_if=_is_none)
+    interconnect: Interconnect | None = stored_unless(None)
     """Network between nodes to predict for; None within one node."""
-    host_link: PerSecond | None = Field(default=None, exclude_if=_is_none)
+    host_link: PerSecond | None = stored_unless(None)
     """Bytes per second of copies between GPU and host to predict for; None for the calibrated rate, if any."""
 
     @property
@@ -66,8 +62,8 @@ class TimeCell(ModelCell):
 
     @property
     def ceiling_precision(self) -> Precision | None:
-        """Precision of the matmul ceiling with which a measured step is compared; None if the step is predicted."""
-        return None if self.simulate else self.compute_precision
+        """Precision of the matmul ceiling with which a measured step is compared; None if it is predicted, or fp8."""
+        return None if self.simulate or self.precision in FP8 else self.compute_precision
 
     @property
     def ranks_unsupported_reason(self) -> str | None:
@@ -111,15 +107,13 @@ class TimeSpec(ModelSpec):
         "which perturbs it less.",
     )
 
-    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION, common=True)] = Field(
-        default=(),
-        exclude_if=lambda value: not value,
+    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION, common=True)] = stored_unless(
+        (),
         description="Predict the times on these GPUs, which need not be present, instead of measuring: "
         "a100-80gb,h100. With --plan: compare predicted memory with theirs.",
     )
-    host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION), HOST] = Field(
-        default=None,
-        exclude_if=_is_none,
+    host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION), HOST] = stored_unless(
+        None,
         description="With --simulate: rates of the host that launches the kernels, as written by sysbench calibrate "
         "--host; by default those of the host calibrated with the GPU, or of a typical one.",
     )
@@ -127,24 +121,21 @@ class TimeSpec(ModelSpec):
         Interconnect | None,
         Option(metavar="NAME", panel=PREDICTION),
         Axis("setting", name_order=43, applies_to=(("ranks", ()),), label="{}"),
-    ] = Field(
-        default=None,
-        exclude_if=_is_none,
+    ] = stored_unless(
+        None,
         description="With --simulate and more than 8 ranks: the network between nodes of 8 GPUs, with one adapter of "
         f"that many Gbit/s per GPU: {', '.join(get_args(Interconnect))}.",
     )
-    host_link: Annotated[hardware.LinkSpeed, Option(metavar="RATE", panel=PREDICTION), HOST_LINK] = Field(
-        default=None,
-        exclude_if=_is_none,
+    host_link: Annotated[hardware.LinkSpeed, Option(metavar="RATE", panel=PREDICTION), HOST_LINK] = stored_unless(
+        None,
         description="With --simulate and --offload: rate of copies between GPU and host, such as 25GB/s. "
         "Default: the one that sysbench calibrate measured.",
     )
     price: Annotated[
         hardware.Prices,
         Option(metavar="GPU=PRICE,…", panel=PREDICTION),
-    ] = Field(
-        default={},
-        exclude_if=lambda value: not value,
+    ] = stored_unless(
+        {},
         description="With --simulate: price of a GPU hour in any currency: h100=2.5,a100-80gb=1.4.",
     )
 
@@ -153,7 +144,7 @@ class TimeSpec(ModelSpec):
     ] = Field(
         default=None,
         ge=1,
-        exclude_if=_is_none,
+        exclude_if=lambda value: value is None,
         description="Tokens of the whole training, such as 1B: adds its hours, and its cost with --price.",
     )
 

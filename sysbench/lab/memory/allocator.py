@@ -194,8 +194,8 @@ class History:
     def recording(self) -> Iterator[None]:
         """Record allocations with Python stacks only: C++ stacks take a hundred times as long to write.
 
-        Until PyTorch 2.11, a stack that is taken of a free loses the exception that caused the free, and recomputation in
-        backward ends with an exception.
+        In PyTorch 2.11, taking the stack of a free loses the exception that caused the free; recomputation in backward
+        ends with one.
         """
         context = "all" if _torch_version() > (2, 11) else "alloc"
         torch.cuda.memory._record_memory_history("all", context=context, stacks="python", device=self.device)

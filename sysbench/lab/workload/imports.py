@@ -152,8 +152,7 @@ class user_code:  # noqa: N801  A context manager, faster than a generator: a st
         if error is None:
             return
         if isinstance(error, UnavailableError):
-            location = _location(error)
-            raise UnavailableError(f"{error}{f' ({location})' if location else ''}") from error
+            raise UnavailableError(f"{error}{_location_suffix(error)}") from error
         if isinstance(error, SystemExit):
             raise UserCodeError(f"{self._action}: it calls exit(){_location_suffix(error)}") from error
         if isinstance(error, EOFError):
@@ -168,13 +167,8 @@ class user_code:  # noqa: N801  A context manager, faster than a generator: a st
 
 
 def _location_suffix(error: BaseException) -> str:
-    location = _location(error)
-    return f" ({location})" if location else ""
-
-
-def _location(error: BaseException) -> str | None:
     frame = _user_frame(error)
-    return None if frame is None else f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+    return "" if frame is None else f" ({Path(frame.filename).name}:{frame.lineno} in {frame.name})"
 
 
 def _user_frame(error: BaseException) -> traceback.FrameSummary | None:

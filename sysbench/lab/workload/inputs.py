@@ -96,19 +96,15 @@ def _inputs_from_function(
         raise UnavailableError(
             f"{description} returned {type(value).__name__}; it must return a tensor, a tuple or a dict of tensors"
         )
-    tokens = next((each for each in _leaves(moved) if _is_tokens(each, cell)), None)
-    match moved:
-        case dict():
-            return Inputs((), moved, description, tokens, files=files)
-        case tuple() | list():
-            return Inputs(tuple(moved), {}, description, tokens, files=files)
-        case _:
-            return Inputs((moved,), {}, description, tokens, files=files)
+    keywords = moved if isinstance(moved, dict) else {}
+    arguments = () if keywords else moved if isinstance(moved, tuple) else (moved,)
+    return Inputs(arguments, keywords, description, _tokens_in(moved, cell), files=files)
 
 
-def _is_tokens(value: Any, cell: ModelCell) -> bool:
-    integers = (torch.int64, torch.int32)
-    return isinstance(value, Tensor) and value.dtype in integers and value.shape == (cell.batch, cell.ctx)
+def _tokens_in(value: Any, cell: ModelCell) -> Tensor | None:
+    integers, shape = (torch.int64, torch.int32), (cell.batch, cell.ctx)
+    tensors = (each for each in _leaves(value) if isinstance(each, Tensor))
+    return next((each for each in tensors if each.dtype in integers and each.shape == shape), None)
 
 
 def _move_to(value: Any, device: torch.device) -> Any:
@@ -157,9 +153,7 @@ def _inputs_from_options(
             arguments.append(value.to(device))
         else:
             keywords[each.name] = value.to(device)
-    created = Inputs(tuple(arguments), keywords, "--input")
-    tokens = next((each for each in _leaves((created.arguments, keywords)) if _is_tokens(each, cell)), None)
-    return Inputs(created.arguments, created.keywords, created.description, tokens)
+    return Inputs(tuple(arguments), keywords, "--input", _tokens_in((arguments, keywords), cell))
 
 
 def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) -> Iterator[Inputs]:

@@ -19,7 +19,6 @@ from typing import Final, Literal, get_args
 import numpy as np
 
 from sysbench import formulas
-from sysbench.spec import hardware as known_hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import Attention, ModelCell, ModelShape, Precision
 from sysbench.spec.ranks import layout
@@ -206,7 +205,6 @@ def _rates(
         # Matrix products run at the peak rate of their precision, which only a cell provides; everything else runs in
         # fp32.
         precision = "fp32" if part not in _ON_TENSOR_CORES else cell.compute_precision if cell is not None else None
-        peak = known_hardware.peak(hardware, precision) if hardware is not None and precision is not None else None
         yield Rate(
             part=part,
             kind=kind,
@@ -214,7 +212,7 @@ def _rates(
             total_ns=total_ns,
             flops=amount.flops,
             bytes=amount.bytes,
-            peak_flops_per_s=peak.flops_per_s if peak else None,
+            peak_flops_per_s=hardware.peak_flops_per_s.get(precision) if hardware and precision else None,
             peak_bytes_per_s=hardware.memory_bandwidth_bytes_per_s if hardware else None,
             basis="model" if cell is not None and cell.shape is not None else "shapes",
         )

@@ -1,8 +1,4 @@
-"""Match collectives across ranks, align the ranks' clocks, and compute waiting times.
-
-`timeline` shows one step of all ranks on a common clock: when each rank computes, and when its collectives run and are
-exposed.
-"""
+"""Match collectives across ranks, align the ranks' clocks, and compute waiting times."""
 
 from __future__ import annotations
 
@@ -13,16 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from sysbench.trace.columns import Intervals, union
 from sysbench.trace.ranks.reading import Collective, Group, RankReading
 from sysbench.trace.ranks.summary import ENDS_TOGETHER, Kind
 from sysbench.trace.recording import NONE, Integers
 
 MIN_RANKS: Final = 2
 """Minimum number of traced ranks in a group for its collectives to be compared."""
-
-MAX_PAUSES: Final = 2000
-"""Maximum number of gaps that a timeline shows in a step."""
 
 
 @dataclass(frozen=True)
@@ -184,96 +176,3 @@ def wait_times(matched: Sequence[MatchedCollective], alignment: Alignment) -> li
         waiting_ns = np.minimum(duration_ns - transfer_ns, arrival_ns.max() - arrival_ns)
         found.append(WaitTimes(each, transfer_ns, waiting_ns, each.ranks[int(arrival_ns.argmax())]))
     return found
-
-
-Span = tuple[float, float]
-"""Start and duration in seconds, relative to the start of the step."""
-
-
-@dataclass(frozen=True)
-class Lane:
-    """Row of a timeline: collectives of one kind and process group."""
-
-    kind: Kind
-    group: Group
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One collective on one rank."""
-
-    number: int
-    """Position in the launch order of its lane, from 1."""
-    bytes: int | None
-    span: Span
-    exposed: tuple[Span, ...]
-    """The parts of the collective during which nothing computes."""
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """One step on all ranks, on a common clock."""
-
-    step: str
-    duration_s: float
-    """Time until the last rank has ended the step."""
-    compute: Mapping[int, tuple[Span, ...]]
-    """Spans in which each rank computes."""
-    collectives: Mapping[int, Mapping[Lane, tuple[Bar, ...]]]
-    """Lanes of each rank."""
-
-
-def timeline(readings: Mapping[int, RankReading]) -> Timeline | None:
-    """Return the timeline of the last step that all ranks have; None if they have no step in common.
-
-    Every reading must contain `compute`. Gaps of at most 1/MAX_PAUSES of the step are closed, which bounds the size of
-    the result for any trace.
-    """
-    first, *others = (reading.steps for reading in readings.values())
-    common = [step for step in first if all(step in steps for steps in others)]
-    if not common:
-        return None
-    step = common[-1]
-    alignment = align(readings, match_collectives(readings, common)[0])
-    of_step = windows(readings, step, alignment)
-    began_ns = min(start_ns for start_ns, _ in of_step.values())
-    ended_ns = max(end_ns for _, end_ns in of_step.values())
-    compute: dict[int, tuple[Span, ...]] = {}
-    collectives: dict[int, dict[Lane, tuple[Bar, ...]]] = {}
-    for rank, reading in sorted(readings.items()):
-        computing = reading.compute or union(np.zeros(0, np.int64), np.zeros(0, np.int64))
-        offset_ns = began_ns + alignment.offset_ns[rank]
-        start_ns, end_ns = (each + alignment.offset_ns[rank] for each in of_step[rank])
-        inside = _clip(computing, start_ns, end_ns)
-        shortest_ns = (ended_ns - began_ns) // MAX_PAUSES
-        compute[rank] = _spans(inside, shortest_ns, offset_ns)
-        lanes: dict[Lane, list[Bar]] = {}
-        for each in reading.collectives:
-            if each.step == NONE or reading.steps[each.step] != step:
-                continue
-            bars = lanes.setdefault(Lane(each.kind, each.group), [])
-            bars.append(_bar(len(bars) + 1, each, computing, shortest_ns, offset_ns))
-        collectives[rank] = {lane: tuple(bars) for lane, bars in lanes.items()}
-    return Timeline(step, (ended_ns - began_ns) / 1e9, compute, collectives)
-
-
-def _bar(number: int, each: Collective, computing: Intervals, shortest_ns: int, offset_ns: int) -> Bar:
-    inside = _clip(computing, each.start_ns, each.end_ns)
-    edges = np.concatenate([[each.start_ns], np.ravel([inside.start_ns, inside.end_ns], order="F"), [each.end_ns]])
-    exposed = union(edges[::2], edges[1::2])
-    span = ((each.start_ns - offset_ns) / 1e9, (each.end_ns - each.start_ns) / 1e9)
-    return Bar(number, each.bytes, span, _spans(exposed, shortest_ns, offset_ns))
-
-
-def _clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
-    return union(np.clip(intervals.start_ns, start_ns, end_ns), np.clip(intervals.end_ns, start_ns, end_ns))
-
-
-def _spans(intervals: Intervals, shortest_ns: int, offset_ns: int) -> tuple[Span, ...]:
-    """Return the intervals as spans; gaps of at most `shortest_ns` are closed."""
-    if not len(intervals.start_ns):
-        return ()
-    apart = intervals.start_ns[1:] - intervals.end_ns[:-1] > shortest_ns
-    start_ns = intervals.start_ns[np.concatenate([[True], apart])]
-    end_ns = intervals.end_ns[np.concatenate([apart, [True]])]
-    return tuple(zip(((start_ns - offset_ns) / 1e9).tolist(), ((end_ns - start_ns) / 1e9).tolist(), strict=True))

@@ -139,12 +139,10 @@ class RankReading:
     """Start and end of each step, on the clock of the rank's host."""
     collectives: tuple[Collective, ...]
     """Collectives in chronological order."""
-    compute: Intervals | None = None
-    """When the rank computes, on its host's clock; None unless requested."""
 
 
-def read(recording: Recording, *, compute: bool = False) -> RankReading:
-    """Read one rank's recording, which remains usable. With `compute`, also return when the rank computes."""
+def read(recording: Recording) -> RankReading:
+    """Read one rank's recording, which remains usable."""
     source: Literal["device", "cpu"] = "device" if len(recording.work) else "cpu"
     rows = Collectives(*recording.collectives.columns())
     tree = range_tree.read(Ranges(*recording.ranges.columns()), recording.names, recording.step_pattern)
@@ -168,7 +166,6 @@ def read(recording: Recording, *, compute: bool = False) -> RankReading:
         breakdown=activity.breakdown(start_ns, end_ns),
         windows_ns=tuple(zip((start_ns + clock_ns).tolist(), (end_ns + clock_ns).tolist(), strict=True)),
         collectives=tuple(_collectives(recording, rows, steps, activity.compute, clock_ns)),
-        compute=union(activity.compute.start_ns + clock_ns, activity.compute.end_ns + clock_ns) if compute else None,
     )
 
 

@@ -29,9 +29,8 @@ from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError, UnavailableError
 from sysbench.lab.attention_functions import function_for, inputs_for, naive
 from sysbench.lab.clocks import Call, StepTimes
-from sysbench.lab.compilation import Compilation
 from sysbench.log.collect import CellEvents
-from sysbench.log.events import DeviceInfo, Event, PhaseSample
+from sysbench.log.events import Compiled, DeviceInfo, Event, PhaseSample
 from sysbench.spec.attention import AttentionCell
 from sysbench.spec.model import Sync
 
@@ -271,8 +270,6 @@ def test_a_function_of_the_users_own_is_measured_like_ours(own: Path) -> None:
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_compiled_kind_is_compiled_apart_and_agrees_with_fp64() -> None:
-    from sysbench.log.events import Compiled
-
     events = list(run(cell(impl="compiled"), CPU))
     (compiled,) = said(events, Compiled)
     assert isinstance(compiled, Compiled)
@@ -286,8 +283,10 @@ def test_the_compiled_kind_is_compiled_apart_and_agrees_with_fp64() -> None:
 @pytest.mark.slow
 def test_what_dynamo_gave_up_on_is_no_compiled_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "function_for", lambda cell, device: naive(causal=cell.causal))
-    fell_back = Compilation(1, 0, True, 0, "recompile limit reached")
-    monkeypatch.setattr("sysbench.lab.compilation.compilation", lambda: fell_back)
+    fell_back = Compiled(
+        at_s=0.0, cell="", compile_s=1.0, graphs=1, graph_breaks=0, fell_back=True, detail="recompile limit reached"
+    )
+    monkeypatch.setattr(experiment, "compiled_event", lambda cell, compile_s: fell_back)
     with pytest.raises(UnavailableError, match="fell back to eager execution: recompile limit reached"):
         list(run(cell(impl="compiled"), CPU))
 

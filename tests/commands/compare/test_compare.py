@@ -31,8 +31,8 @@ from sysbench.commands.compare.cells import (
     refuse_unknown_axes,
 )
 from sysbench.commands.compare.comparison import (
+    AmountComparison,
     Comparison,
-    MemoryComparison,
     Rules,
     apply_gate,
     compare,
@@ -145,10 +145,11 @@ def test_attention_is_judged_by_forward_and_backward() -> None:
 
 def test_memory_is_compared_to_the_byte() -> None:
     a, b = measured(1, ctx="128"), measured(1, ctx="128", attention="sdpa")
-    peaks = {each.quantity: each for each in compared(a, b).cells[0].memory}
+    peaks = {each.quantity: each for each in compared(a, b).cells[0].amounts}
     assert peaks["allocated_peak"].exact
-    assert peaks["allocated_peak"].a_bytes == a.cells[0].memory.allocated_peak_bytes
-    assert peaks["allocated_peak"].b_bytes == b.cells[0].memory.allocated_peak_bytes
+    assert peaks["allocated_peak"].unit == "bytes"
+    assert peaks["allocated_peak"].a == a.cells[0].memory.allocated_peak_bytes
+    assert peaks["allocated_peak"].b == b.cells[0].memory.allocated_peak_bytes
     assert not peaks["host_rss_peak"].exact
 
 
@@ -744,10 +745,10 @@ def test_quiet_says_what_became_of_memory_and_of_cells() -> None:
 def test_memory_is_summarized_in_plain_words(peaks_bytes: list[tuple[int, int]], sentence: str) -> None:
     found = compared(fixtures_runs.record("memory"), fixtures_runs.record("memory"))
     memory = [
-        MemoryComparison(quantity="allocated_peak", exact=True, a_bytes=a_bytes, b_bytes=b_bytes)
+        AmountComparison(quantity="allocated_peak", unit="bytes", better="lower", exact=True, a=a_bytes, b=b_bytes)
         for a_bytes, b_bytes in peaks_bytes
     ]
-    found = found.model_copy(update={"cells": [found.cells[0].model_copy(update={"memory": memory})]})
+    found = found.model_copy(update={"cells": [found.cells[0].model_copy(update={"amounts": memory})]})
     assert compare_tables.summary_line(found) == sentence
     assert {table.title for table in compare_tables.memory_table(found)} == {"memory"}
 

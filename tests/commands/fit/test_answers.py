@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sysbench import units
-from sysbench.commands.fit.changes import Change, changed
+from sysbench.commands.fit.search.changes import Change, changed
 from sysbench.commands.fit.spec import FitCell, FitSpec
 from sysbench.commands.fit.suggestions import words
 from sysbench.predict.simulated_step import SimulatedStep

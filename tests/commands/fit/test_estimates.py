@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.commands.fit.estimates import depths_of, extrapolated, layers_of, with_layers
 from sysbench.commands.fit.measure import Simulations, search_with
 from sysbench.commands.fit.record import CombinationTried, Trial
+from sysbench.commands.fit.search.estimates import depths_of, extrapolated, layers_of, with_layers
+from sysbench.commands.fit.search.processes import Processes
+from sysbench.commands.fit.search.trials import simulated
 from sysbench.commands.fit.spec import FitCell, FitSpec
 from sysbench.commands.fit.suggestions import worth_showing
 
@@ -40,7 +42,7 @@ def test_time_and_memory_of_a_deep_model_lie_on_the_line_through_two_shallow_one
     asked = question(**knobs)
     depths = depths_of(asked)
     assert depths is not None
-    small, large, whole = (Simulations(with_layers(asked, layers)).simulate((), GPU) for layers in depths)
+    small, large, whole = (simulated(with_layers(asked, layers), (), GPU) for layers in depths)
     assert small is not None
     assert large is not None
     assert whole is not None
@@ -55,13 +57,13 @@ def test_a_search_with_estimates_shows_what_one_without_them_shows(budget_gib: i
     asked = question(budget_gib, precision=("bf16",))
     assert depths_of(asked) is not None
     shown = []
-    for depths in (None, depths_of(asked)):
-        simulations = Simulations(asked, depths)
-        tried = [
-            Trial(**event.model_dump(include=set(Trial.model_fields)))
-            for event in search_with(simulations)
-            if isinstance(event, CombinationTried)
-        ]
+    for depths, count in ((None, 1), (depths_of(asked), 2)):
+        with Processes(count) as processes:
+            tried = [
+                Trial(**event.model_dump(include=set(Trial.model_fields)))
+                for event in search_with(Simulations(asked, depths), processes)
+                if isinstance(event, CombinationTried)
+            ]
         parts = worth_showing(tried, [GPU], faster=False)
         shown.append(([trial for relearns, _, part in parts if not relearns for trial in part], len(tried)))
     (without, all_tried), (with_estimates, few) = shown

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
-from sysbench.commands.fit.changes import Change, Combination, changed, changes_of
-from sysbench.commands.fit.measure import Simulations
-from sysbench.commands.fit.search import MAX_CHANGES, Outcome, Search
+from sysbench.commands.calibrate.hardware_file import toml
+from sysbench.commands.fit.measure import outcome_of
+from sysbench.commands.fit.search.changes import Change, Combination, changed, changes_of
+from sysbench.commands.fit.search.rules import MAX_CHANGES, Outcome, Search
+from sysbench.commands.fit.search.trials import simulated as simulated_trial
 from sysbench.commands.fit.spec import FitCell, FitSpec
+from sysbench.predict.rates import LINK_RATES
+from sysbench.spec import hardware
+from sysbench.spec.hardware import Rate
 
 MIB = 2**20
 
@@ -45,13 +51,32 @@ Table = Mapping[tuple[Combination, int], Outcome | None]
 def simulated(request: pytest.FixtureRequest) -> tuple[list[Change], Table]:
     """The changes of a question, and every combination of them, simulated with every budget."""
     spec = QUESTIONS[request.param]
-    simulations = {budget: Simulations(question(spec, budget)) for budget in BUDGETS_MIB}
+
+    def outcome(combination: Combination, budget: int) -> Outcome | None:
+        trial = simulated_trial(question(spec, budget), combination, "a100-40gb")
+        return outcome_of(trial, trial.is_safe) if trial is not None else None
+
     changes = changes_of(question(spec, BUDGETS_MIB[0]))
     return changes, {
-        (combination, budget): simulations[budget].outcome(combination, "a100-40gb")
+        (combination, budget): outcome(combination, budget)
         for combination in every_combination(changes)
         for budget in BUDGETS_MIB
     }
+
+
+def tried(search: Search, look_up: Callable[[Combination], Outcome | None]) -> list[Combination]:
+    """What the search asks for, in order."""
+    found = []
+    for strand in itertools.chain.from_iterable(search.stages()):
+        outcome = None
+        try:
+            while True:
+                combination, _ = strand.send(outcome)
+                found.append(combination)
+                outcome = look_up(combination)
+        except StopIteration:
+            pass
+    return found
 
 
 def every_combination(changes: list[Change]) -> Iterator[Combination]:
@@ -72,19 +97,19 @@ def test_the_fastest_combination_that_fits_is_the_fastest_of_all(
     changes, table = simulated
     asked: list[Combination] = []
 
-    def look_up(combination: Combination, _: str) -> Outcome | None:
+    def look_up(combination: Combination) -> Outcome | None:
         key = tuple(sorted(combination, key=lambda change: (change.replays, change.costs_time)))
         asked.append(key)
         return table[key, budget]
 
-    tried = [combination for combination, _ in Search(("a100-40gb",), changes, look_up, faster=True).run()]
+    all_tried = tried(Search(("a100-40gb",), changes, faster=True), look_up)
     found = [outcome.step_s for each in asked if (outcome := table[each, budget]) and outcome.fits]
     everything = [
         outcome.step_s for (_, where), outcome in table.items() if where == budget and outcome and outcome.fits
     ]
     assert bool(found) == bool(everything)
     assert min(found, default=0) == pytest.approx(min(everything, default=0))
-    assert len(tried) == len(set(tried)) < len(table) / len(BUDGETS_MIB)
+    assert len(all_tried) == len(set(all_tried)) < len(table) / len(BUDGETS_MIB)
 
 
 def test_where_the_state_alone_is_too_large_only_changes_of_the_state_are_tried(
@@ -92,14 +117,14 @@ def test_where_the_state_alone_is_too_large_only_changes_of_the_state_are_tried(
 ) -> None:
     changes, table = simulated
     too_small = {key: Outcome(False, 1, 1.0, False, False) for key, _ in table}
-    tried = [each for each, _ in Search(("a100-40gb",), changes, lambda each, _: too_small[each]).run()]
-    assert all(change.frees_state for combination in tried for change in combination)
+    combinations = tried(Search(("a100-40gb",), changes), lambda each: too_small[each])
+    assert all(change.frees_state for combination in combinations for change in combination)
 
 
 def test_a_step_that_fits_is_not_searched_unless_a_faster_one_is_wanted() -> None:
     (cell,) = FitSpec(ctx=(32,), size=("tiny",), gpus=("h100",)).cells()
     fits = Outcome(True, 1, 1.0, True, True)
-    assert [each for each, _ in Search(("h100",), changes_of(cell), lambda *_: fits).run()] == [()]
+    assert tried(Search(("h100",), changes_of(cell)), lambda _: fits) == [()]
 
 
 def test_what_is_kept_is_not_changed() -> None:
@@ -123,3 +148,29 @@ def test_micro_batches_and_ranks_keep_the_sequences_of_a_step() -> None:
     for change in changes:
         step = changed(cell, (change,))
         assert step.batch * step.grad_accum * step.ranks == 12
+
+
+def test_offloading_is_tried_where_the_rate_of_the_link_is_known_and_costs_what_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = {**SHAPE, "gpus": ("a100-40gb", "h100"), "vocab": (20_000,), "ctx": (32,)}
+    (cell,) = FitSpec(**shape).cells()
+    assert "offload" not in {change.group for change in changes_of(cell)}
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    hardware.user_directory().mkdir(parents=True)
+    rate = Rate(value=25e9, spread=0.05, source="here", basis="calibrated")
+    for gpu in cell.on:
+        assert "offload" not in {change.group for change in changes_of(cell)}
+        known = hardware.by_name(gpu)
+        linked = known.model_copy(update={"rates": {**known.rates, **dict.fromkeys(LINK_RATES, rate)}})
+        (hardware.user_directory() / f"{gpu}.toml").write_text(toml(linked))
+    (offload,) = (change for change in changes_of(cell) if change.group == "offload")
+    assert offload.frees_state
+    asked, offloaded = (simulated_trial(cell, each, "h100") for each in ((), (offload,)))
+    assert asked is not None
+    assert offloaded is not None
+    assert offloaded.step is not None
+    assert offloaded.state_bytes < asked.state_bytes
+    assert offloaded.relative_s > asked.relative_s
+    kept = cell.model_copy(update={"keep": ("offload",)})
+    assert "offload" not in {change.group for change in changes_of(kept)}

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import io
+
+import pytest
+from rich.console import Console
+
 from sysbench.commands.fit.findings import of_run
-from sysbench.commands.fit.record import FitRecord
+from sysbench.commands.fit.record import Extent, FitRecord, PhaseMemory, StepMemory, VerifiedStep
 from sysbench.commands.fit.tables import sheet
 from sysbench.log.records import typed
+from sysbench.render import output
 from tests import fixtures_runs
+from tests.golden.compare import assert_golden, plain_environment  # noqa: F401
+
+GIB = 1 << 30
 
 
 def test_a_suggestion_that_is_modelled_says_so() -> None:
@@ -48,3 +57,67 @@ def test_an_answer_that_takes_more_gpus_also_says_what_fits_without_them() -> No
     )
     assert "It fits with 4 GPUs with fsdp2: 2.00 GiB to spare" in said
     assert said.endswith("On one GPU, it fits with bf16-true, which alters what the model learns: 3.00 GiB to spare.")
+
+
+def answered() -> FitRecord:
+    """The record of a question with everything that is asked beyond the search."""
+    record = typed(fixtures_runs.record("fit"), FitRecord)
+    (cell,) = record.cells
+    first = next(trial for trial in cell.trials if trial.changes and not trial.relearns)
+    memory = [
+        StepMemory(
+            gpu=trial.gpu,
+            changes=trial.changes,
+            usable_bytes=23 * GIB,
+            phases=[PhaseMemory(name="backward", duration_s=0.3, allocated_bytes=[trial.allocated_peak_bytes])],
+            recomputed_flops=recomputed,
+        )
+        for trial, recomputed in ((cell.trials[0], 0), (first, 10**13))
+    ]
+    verified = VerifiedStep(
+        gpu=first.gpu,
+        changes=first.changes,
+        steps_s=[0.61, 0.6, 0.65],
+        allocated_peak_bytes=first.allocated_peak_bytes + (1 << 20),
+        reserved_peak_bytes=first.allocated_peak_bytes + GIB,
+        failure=None,
+    )
+    failed = verified.model_copy(update={"steps_s": [], "allocated_peak_bytes": None, "failure": "out of memory"})
+    whole = {
+        "memory": memory,
+        "verified": [verified, failed],
+        "price_per_hour": {"rtx-4090": 0.4},
+        "training_tokens": 10**9,
+    }
+    return record.model_copy(update={"cells": [cell.model_copy(update=whole)]})
+
+
+def with_extents() -> FitRecord:
+    """The record of a question about all GPUs: one where all fits, one where little fits, one that cannot run it."""
+    record = typed(fixtures_runs.record("fit"), FitRecord)
+    (cell,) = record.cells
+    limits = {"h100": (79, 99, 12_672, None), "rtx-3060": (12, 3, 256, None), "t4": (15, 0, 0, "bf16 needs sm80")}
+    extents = [
+        Extent(gpu=gpu, gpu_bytes=gib * GIB, axis=axis, largest=value, safe=value * 31 // 32, refusal=refusal)
+        for gpu, (gib, batch, ctx, refusal) in limits.items()
+        for axis, value in (("batch", batch), ("ctx", ctx))
+    ]
+    updated = cell.model_copy(update={"extents": extents, "trials": [], "explained": None, "estimated": 0})
+    return record.model_copy(update={"cells": [updated], "spec": {**record.spec, "table": True}})
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_an_answer_looks_like_this(width: int) -> None:
+    assert_golden(f"fit_{width}", printed(answered(), width))
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_limits_of_all_gpus_look_like_this(width: int) -> None:
+    assert_golden(f"fit_table_{width}", printed(with_extents(), width, "largest"))
+
+
+def printed(record: FitRecord, width: int, *tables: str) -> str:
+    console = Console(file=io.StringIO(), width=width, legacy_windows=False)
+    output.show(record, console, "terminal", tables)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()

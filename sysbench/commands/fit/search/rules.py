@@ -16,10 +16,11 @@ Effects are never added up: every combination that is reported was simulated. Th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from sysbench.commands.fit.changes import Change, Combination
+from sysbench.commands.fit.search.changes import Change, Combination
 
 MAX_CHANGES = 3
 """Largest number of changes that only cost time in one combination."""
@@ -48,13 +49,13 @@ class Outcome:
         return mine != theirs and mine[0] <= theirs[0] and mine[1] <= theirs[1]
 
 
-Simulate = Callable[[Combination, str], Outcome | None]
-"""Simulate a combination on a GPU; None if that is not possible."""
+Strand = Generator[tuple[Combination, str], Outcome | None, None]
+"""A part of a search. It yields a combination and a GPU, and is sent the outcome; None if that is not possible."""
 
 
 @dataclass
 class Search:
-    """A search; iterate over `run`, which yields each combination and GPU that was simulated.
+    """A search; its strands are run by whoever simulates.
 
     gpus     names of the GPUs
     changes  the changes that may be combined, in the order of `changes_of`
@@ -63,44 +64,57 @@ class Search:
 
     gpus: Sequence[str]
     changes: Sequence[Change]
-    simulate: Simulate
     faster: bool = False
     _outcomes: dict[tuple[Combination, str], Outcome | None] = field(default_factory=dict, init=False)
 
-    def run(self) -> Iterator[tuple[Combination, str]]:
-        """Search, and yield each combination with the GPU on which it was simulated; the step as asked first.
+    def stages(self) -> Iterator[list[Strand]]:
+        """Yield the strands of each stage, the step as asked first.
 
-        The searches of all GPUs take turns, because they try mostly the same combinations, which share a trace.
+        Strands of one stage do not depend on each other, so they may run side by side. Each strand searches for all
+        GPUs in turns, because they try mostly the same combinations, which share a trace.
         """
-        for gpu in self.gpus:
-            yield from self._try((), gpu)
+        yield [_in_turns(self._try((), gpu) for gpu in self.gpus)]
         asked = {gpu: self._outcomes[(), gpu] for gpu in self.gpus}
-        searches = [self._search_on(gpu) for gpu, found in asked.items() if found and (self.faster or not found.fits)]
-        for tried in itertools.zip_longest(*searches):
-            yield from filter(None, tried)
+        gpus = [gpu for gpu, found in asked.items() if found and (self.faster or not found.fits)]
+        if not gpus:
+            return
+        speedups = [change for change in self._plain if not change.costs_time]
+        for count in range(1, len(speedups) + 1):  # what fewer of them keep may rule out the combination of more
+            combinations = [each for each in _combinations(speedups, count) if len(each) == count]
+            yield [_in_turns([self._try(each, gpu) for gpu in gpus]) for each in combinations]
+        starts = {gpu: self._starts(speedups, gpu) for gpu in gpus}
+        # Backwards, because adapters come last, and their library takes seconds to import.
+        relearning = [change for change in reversed(self.changes) if change.relearns]
+        yield [
+            _in_turns([self._search_plain(starts[gpu], gpu) for gpu in gpus]),
+            *(_in_turns([self._search_relearning(starts[gpu], each, gpu) for gpu in gpus]) for each in relearning),
+        ]
 
     def fits(self, combination: Combination, gpu: str) -> bool:
         outcome = self._outcomes.get((combination, gpu))
         return outcome is not None and outcome.fits
 
-    def _search_on(self, gpu: str) -> Iterator[tuple[Combination, str]]:
-        plain = [change for change in self.changes if not change.relearns and change.group != "ranks"]
-        speedups = [change for change in plain if not change.costs_time]
-        costly = [change for change in plain if change.costs_time and not change.replays]
-        for combination in _combinations(speedups, len(speedups)):
-            yield from self._try(combination, gpu)
-        starts = self._starts(speedups, gpu)
+    @property
+    def _plain(self) -> list[Change]:
+        return [change for change in self.changes if not change.relearns and change.group != "ranks"]
+
+    @property
+    def _costly(self) -> list[Change]:
+        return [change for change in self._plain if change.costs_time and not change.replays]
+
+    def _search_plain(self, starts: Sequence[Combination], gpu: str) -> Strand:
         if not self.fits((), gpu):
             for start in starts:
-                yield from self._try_more(start, costly, gpu, MAX_CHANGES)
+                yield from self._try_more(start, self._costly, gpu, MAX_CHANGES)
         if not self._any_fits(gpu):
-            yield from self._try_ranks(starts, costly, gpu)
+            yield from self._try_ranks(starts, gpu)
+
+    def _search_relearning(self, starts: Sequence[Combination], change: Change, gpu: str) -> Strand:
         start = min(starts, key=lambda each: outcome.step_s if (outcome := self._outcomes.get((each, gpu))) else 0.0)
-        for change in (each for each in self.changes if each.relearns):
-            combination = (*(each for each in start if each.group != change.group), change)
-            yield from self._try(combination, gpu)
-            if not self._fits_somehow(combination, gpu):
-                yield from self._try_more(combination, costly, gpu, MAX_CHANGES - 1)
+        combination = (*(each for each in start if each.group != change.group), change)
+        yield from self._try(combination, gpu)
+        if not self._fits_somehow(combination, gpu):
+            yield from self._try_more(combination, self._costly, gpu, MAX_CHANGES - 1)
 
     def _starts(self, speedups: Sequence[Change], gpu: str) -> list[Combination]:
         """Return the combinations of speed-ups that no other one beats."""
@@ -117,9 +131,7 @@ class Search:
             if not any(other.is_better(outcome) for other in outcomes.values())
         ]
 
-    def _try_ranks(
-        self, starts: Sequence[Combination], costly: Sequence[Change], gpu: str
-    ) -> Iterator[tuple[Combination, str]]:
+    def _try_ranks(self, starts: Sequence[Combination], gpu: str) -> Strand:
         """Try more and more ranks until the step fits; if it never does, also with changes that cost time."""
         more = [change for change in self.changes if change.group == "ranks"]
         for change, start in itertools.product(more, starts):
@@ -127,12 +139,10 @@ class Search:
             if self._any_fits(gpu):
                 return
         for start in starts if more else ():
-            others = [change for change in costly if change.group != "batch"]
+            others = [change for change in self._costly if change.group != "batch"]
             yield from self._try_more((*start, more[-1]), others, gpu, MAX_CHANGES - 1)
 
-    def _try_more(
-        self, start: Combination, changes: Sequence[Change], gpu: str, most: int
-    ) -> Iterator[tuple[Combination, str]]:
+    def _try_more(self, start: Combination, changes: Sequence[Change], gpu: str, most: int) -> Strand:
         """Try a combination with up to `most` more changes; single ones also where it fits already."""
         for more in _combinations(changes, most):
             if not self._fits_with_less(start, more, gpu) and not self._is_too_slow(start, more, gpu):
@@ -152,7 +162,7 @@ class Search:
             (
                 outcome.step_s
                 for (combination, where), outcome in self._outcomes.items()
-                if where == gpu and outcome is not None and outcome.fits and _kind(combination) == _kind(start)
+                if where == gpu and outcome is not None and outcome.fits and kind_of(combination) == kind_of(start)
             ),
             default=None,
         )
@@ -164,18 +174,16 @@ class Search:
             return outcome.step_s
         return max((self._at_least_s(start, less, gpu) for less in _with_less(more)), default=0.0)
 
-    def _try(self, combination: Combination, gpu: str) -> Iterator[tuple[Combination, str]]:
-        """Simulate a combination, and again with each change that needs no other trace where it does not fit."""
+    def _try(self, combination: Combination, gpu: str) -> Strand:
+        """Try a combination, and again with each change that needs no other trace where it does not fit."""
         if (combination, gpu) in self._outcomes or self._is_hopeless(combination, gpu):
             return
-        outcome = self._outcomes[combination, gpu] = self.simulate(combination, gpu)
-        yield combination, gpu
+        outcome = self._outcomes[combination, gpu] = yield combination, gpu
         if outcome is None or outcome.fits or not outcome.tensors_fit:
             return
         for change in self.changes:
             if change.replays:
-                self._outcomes[(*combination, change), gpu] = self.simulate((*combination, change), gpu)
-                yield (*combination, change), gpu
+                self._outcomes[(*combination, change), gpu] = yield (*combination, change), gpu
 
     def _is_hopeless(self, combination: Combination, gpu: str) -> bool:
         """Return whether what the step keeps for good exceeds the memory, and the changes cannot shrink it."""
@@ -194,9 +202,20 @@ class Search:
         )
 
 
-def _kind(combination: Combination) -> Combination:
+def kind_of(combination: Combination) -> Combination:
     """Return the changes of a combination that make it another kind of answer: of learning, and of ranks."""
     return tuple(change for change in combination if change.relearns or change.group == "ranks")
+
+
+def _in_turns(strands: Iterable[Strand]) -> Strand:
+    waiting: deque[tuple[Strand, Outcome | None]] = deque((each, None) for each in strands)
+    while waiting:
+        strand, outcome = waiting.popleft()
+        try:
+            wanted = strand.send(outcome)
+        except StopIteration:
+            continue
+        waiting.append((strand, (yield wanted)))
 
 
 def _with_less(more: Combination) -> Iterator[Combination]:

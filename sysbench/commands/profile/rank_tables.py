@@ -53,34 +53,32 @@ def _time_field(key: str, name: str = "", importance: int = 0, note: str = "", o
     return Field(key, unit="s", group="per step", importance=importance, note=note, optional=optional, get=get)
 
 
-_TIME_FIELDS: Final = (
-    _time_field("step", "window"),
-    _time_field("compute"),
-    _time_field("communication"),
-    _time_field("exposed", note="exposed: communication during which nothing computes"),
-    Field(
-        "exposed_share",
-        "of step",
-        "share",
-        "per step",
-        get=lambda row: row.mean_s("exposed_ns") / whole_s if (whole_s := row.mean_s("window_ns")) else None,
-    ),
-    Field(
-        "overlap",
-        unit="share",
-        group="per step",
-        importance=1,
-        note="overlap: share of communication during which something computes",
-        get=lambda row: row.overlap,
-    ),
-    _time_field("other", importance=2, note="other: copies and memory sets alone", optional=True),
-    _time_field("idle"),
-)
-
 COMMUNICATION = DeclaredTable(
     "communication",
     "communication of each rank",
-    _TIME_FIELDS,
+    (
+        _time_field("step", "window"),
+        _time_field("compute"),
+        _time_field("communication"),
+        _time_field("exposed", note="exposed: communication during which nothing computes"),
+        Field(
+            "exposed_share",
+            "of step",
+            "share",
+            "per step",
+            get=lambda row: row.mean_s("exposed_ns") / whole_s if (whole_s := row.mean_s("window_ns")) else None,
+        ),
+        Field(
+            "overlap",
+            unit="share",
+            group="per step",
+            importance=1,
+            note="overlap: share of communication during which something computes",
+            get=lambda row: row.overlap,
+        ),
+        _time_field("other", importance=2, note="other: copies and memory sets alone", optional=True),
+        _time_field("idle"),
+    ),
     rows=_rank_rows,
     leading=(_RUN_COLUMNS, leading_fields(Field("rank", get=lambda row: str(row.rank)))),
 )

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sysbench.commands.fit.spec import FitCell
+from sysbench.predict.rates import LINK_RATES
+from sysbench.spec import hardware
 from sysbench.spec.axis import Axis, axes_of_model, value_if_not_stored
+from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelSpec
 
 
@@ -91,4 +94,10 @@ def _of_ranks(question: FitCell) -> Iterator[Change]:
 
 def _is_possible(question: FitCell, change: Change) -> bool:
     cell = changed(question, (change,))
-    return cell.problem("cuda") is None and cell.unavailable("cuda") is None
+    # A step whose time is withheld cannot be ranked, and offloading has a time only at a known rate of the link.
+    is_predicted = cell.offload in (NONE, question.offload) or all(map(_has_link, question.on))
+    return is_predicted and cell.problem("cuda") is None and cell.unavailable("cuda") is None
+
+
+def _has_link(gpu: str) -> bool:
+    return set(LINK_RATES) <= set(hardware.by_name(gpu).rates)

@@ -1,0 +1,49 @@
+"""Offloaded shards: what torch's own policy allocates on the fake GPU is what is simulated."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.memory import simulate
+from sysbench.spec.hardware import by_name
+from tests.fake_gpu.fake import FakeGpu
+
+H100 = Gpu.of(by_name("h100"))
+
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"offload": "none"},
+    {},
+    {"optimizer": "fused"},
+    {"optimizer": "for-loop", "precision": "bf16"},
+    {"param_dtype": "bf16", "reduce_dtype": "fp32"},
+    {"reshard": "off", "prefetch": 1},
+    {"strategy": "hsdp"},
+    {"checkpoint": "full"},
+)
+
+
+def cell(**changes: Any) -> MemoryCell:
+    shape = {"d_model": 64, "d_ff": 300, "layers": 3, "heads": 2, "vocab": 501, "ctx": 64, "batch": 2}
+    sharded = {"ranks": 4, "strategy": "fsdp2", "offload": "parameters", "mode": "train"}
+    (only,) = MemorySpec(**{**shape, **sharded, **changes}).cells()
+    assert isinstance(only, MemoryCell)
+    assert only.problem("cuda") is None
+    return only
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_offloaded_shards_leave_on_the_device_what_is_simulated(fake_gpu: FakeGpu) -> None:
+    cells = [cell(**changes) for changes in CHANGES]
+    words = json.dumps([each.model_dump(mode="json") for each in cells])
+    ran = fake_gpu.run(sys.executable, "-m", "tests.fake_gpu.sharded", words, capability="9.0")
+    assert ran.code == 0, ran.err
+    measured = [json.loads(line) for line in ran.out.splitlines()]
+    for changes, each, real in zip(CHANGES, cells, measured, strict=True):
+        phases = simulate(each.step, each.mode, H100).phases
+        assert {phase.phase: phase.allocated_peak_bytes for phase in phases} == real, changes
