@@ -1,20 +1,28 @@
-"""Live state of a run of `sysbench fit`: what was tried last."""
+"""Live state of a run of `sysbench fit`: what was tried, and the best of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+
+from rich.text import Text
 
 from sysbench import units
 from sysbench.commands.fit.record import CombinationEstimated, CombinationTried, ExtentFound, StepSurveyed
 from sysbench.commands.fit.spec import FitCell
-from sysbench.commands.fit.suggestions import words
+from sysbench.commands.fit.suggestions import best_trial, words
+from sysbench.render import theme
 from sysbench.render.dashboard import run_state
+from sysbench.render.dashboard.canvas import Canvas
 from sysbench.render.dashboard.run_state import RunState, cell_handler
-from sysbench.render.dashboard.screen import CellScreen, Progress
+from sysbench.render.dashboard.screen import DETAILS, CellScreen, Progress, Slot, fixed
 
 MAX_NAMED_GPUS = 4
 """Largest number of GPUs that are listed by name."""
+
+MAX_GPU_LINES = 8
+"""Largest number of GPUs whose answer so far is shown."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ _HANDLERS = run_state.handlers(
 
 
 class FitScreen(CellScreen[FitState]):
-    """The display of a run: the last combination."""
+    """The display of a run: what was tried, and the best answer so far for each GPU."""
 
     initial = FitState()
     advance = staticmethod(partial(run_state.advance, _HANDLERS))
@@ -67,12 +75,29 @@ class FitScreen(CellScreen[FitState]):
             found = cell.extents[-1]
             done = f"{len(cell.extents)} of {2 * len(cell.cell.on)} limits"
             return Progress(texts=((done, ""), (f"{found.gpu}: {found.axis} {found.largest or 'none'}", "bold")))
+        if cell.surveyed:
+            return Progress(texts=((f"{cell.surveyed} steps of the page simulated", "bold"),))
         if cell.last is None or not cell.tried:
             return Progress()
         estimated = f"{cell.estimated} estimated, " if cell.estimated else ""
-        counts = f"{estimated}{len(cell.tried)} simulated, last: {words(cell.last.changes) or 'as asked'}"
-        if cell.surveyed:
-            counts = f"{cell.surveyed} steps of the page simulated"
-        simulated = cell.tried[-1]
-        spare = f"{units.size(abs(simulated.margin_bytes))} {'to spare' if simulated.fits else 'missing'}"
-        return Progress(texts=((counts, ""), (f"{simulated.gpu}: {spare}", "bold")))
+        last = words(cell.last.changes) or "as asked"
+        return Progress(texts=((f"{estimated}{len(cell.tried)} simulated", "bold"), (f"last: {last}", "")))
+
+    def details(self, canvas: Canvas) -> Iterator[Slot]:
+        cell = self.state.current_cell
+        if cell is not None and cell.tried:
+            gpus = dict.fromkeys(trial.gpu for trial in cell.tried)
+            lines = [self._so_far(cell, gpu, max(map(len, gpus))) for gpu in list(gpus)[:MAX_GPU_LINES]]
+            yield fixed(DETAILS, [*lines, Text()], gap=True)
+
+    @staticmethod
+    def _so_far(cell: CellState, gpu: str, width: int) -> Text:
+        """Return the best answer so far for a GPU."""
+        asked = next(trial for trial in cell.tried if trial.gpu == gpu)
+        best = best_trial(cell.tried, gpu, faster=cell.cell.faster)
+        trial = best or asked
+        spare = f"{units.size(abs(trial.margin_bytes))} {'to spare' if trial.fits else 'missing'}"
+        step = f", a step of {units.seconds(trial.step.point_s)}" if best and trial.step else ""
+        changes = f" with {words(best.changes)}" if best else " as asked"
+        line = Text(gpu.ljust(width + 2), theme.QUIET)
+        return line.append(f"{spare}{step}{changes}", theme.GOOD if trial.fits else theme.BAD)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from functools import reduce
 
 import pytest
 from rich.console import Console
 
 from sysbench.commands.fit.findings import of_run
+from sysbench.commands.fit.live import FitScreen
 from sysbench.commands.fit.record import Extent, FitRecord, PhaseMemory, StepMemory, VerifiedStep
 from sysbench.commands.fit.tables import sheet
 from sysbench.log.records import typed
@@ -114,6 +116,16 @@ def test_an_answer_looks_like_this(width: int) -> None:
 @pytest.mark.parametrize("width", [80, 200])
 def test_the_limits_of_all_gpus_look_like_this(width: int) -> None:
     assert_golden(f"fit_table_{width}", printed(with_extents(), width, "largest"))
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
+def test_a_search_half_way_looks_like_this(width: int, height: int) -> None:
+    events = fixtures_runs.stream("fit")[:-2]
+    console = Console(file=io.StringIO(), width=width, height=height, legacy_windows=False)
+    state = reduce(FitScreen.advance, events, FitScreen.initial)
+    console.print(FitScreen(state, events[-1].at_s), end="")
+    assert isinstance(console.file, io.StringIO)
+    assert_golden(f"fit_live_{width}x{height}", console.file.getvalue())
 
 
 def printed(record: FitRecord, width: int, *tables: str) -> str:
