@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 
@@ -324,11 +324,8 @@ def _upgrade(path: Path, content: bytes) -> bytes:
     found = _TOP_SCHEMA.search(content, 0, _BEGINNING_BYTES)
     if found and int(found[1]) >= SCHEMA_VERSION:
         return content
-    try:
-        top = json.loads(content)
-    except (ValueError, RecursionError):
-        return content
-    schema: object = top.get("schema_version") if isinstance(top, dict) else None
+    top = _top_level(content) or {}
+    schema = top.get("schema_version")
     if not isinstance(schema, int) or schema >= SCHEMA_VERSION:
         return content
     upgrades.refuse_unsupported(path, schema, top.get("sysbench_version"), upgrades.RECORD)
@@ -337,7 +334,9 @@ def _upgrade(path: Path, content: bytes) -> bytes:
 
 def _parse_record(path: Path, content: bytes) -> RunRecord:
     found = _TOP_KIND.search(content, 0, _BEGINNING_BYTES)
-    model = _record_class(found[1].decode()) if found else _model_of(content)
+    # In a file that was edited, `kind` may not be one of the first fields.
+    kind = found[1].decode() if found else str((_top_level(content) or {}).get("kind"))
+    model = command_of(kind).record_class if kind in kinds() else None
     if model is None:
         raise _not_a_record(path, content, "it has no kind")
     try:
@@ -350,26 +349,20 @@ def _parse_record(path: Path, content: bytes) -> RunRecord:
     return record
 
 
-def _record_class(kind: str) -> type[RunRecord] | None:
-    return command_of(kind).record_class if kind in kinds() else None
-
-
-def _model_of(content: bytes) -> type[RunRecord] | None:
-    """Return the class of a record in which `kind` is not one of the first fields; None if the kind is unknown."""
+def _top_level(content: bytes) -> dict[str, Any] | None:
+    """Return the fields of a JSON object, or none for other JSON; None for a text that is not JSON."""
     try:
         top = json.loads(content)
     except (ValueError, RecursionError):
         return None
-    return _record_class(str(top.get("kind"))) if isinstance(top, dict) else None
+    return top if isinstance(top, dict) else {}
 
 
 def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
-    try:
-        top = json.loads(content)
-    except (ValueError, RecursionError):
+    top = _top_level(content)
+    if top is None:
         return LogError(f"{path} is not JSON, or is truncated")
-    schema = top.get("schema_version") if isinstance(top, dict) else None
-    if not isinstance(top, dict) or not isinstance(schema, int):
+    if not isinstance(schema := top.get("schema_version"), int):
         return LogError(f"{path} is not a sysbench record: it has no schema_version")
     if schema > SCHEMA_VERSION:
         return upgrades.newer_schema_error(path, schema, top.get("sysbench_version"))

@@ -199,9 +199,9 @@ class DeclaredTable:
     """A table whose structure is known without data.
 
     `outcome_of` returns the outcome (`oom`) of a row without numbers: the most important column shows the outcome, and
-    the other columns are empty. A table without rows is omitted, unless `keep_empty` is set. `name_of` names the tables
-    of different parts (`grid-forward`). `needs` names what a record without rows lacks, as the object of "it needs …";
-    empty if every record has rows. Rows about a cell that cautions exclude from findings about `about` are marked.
+    the other columns are empty. A table without rows is omitted, unless `keep_empty` is set. `needs` names what a
+    record without rows lacks, as the object of "it needs …"; empty if every record has rows. Rows about a cell that
+    cautions exclude from findings about `about` are marked.
     """
 
     name: str
@@ -214,7 +214,6 @@ class DeclaredTable:
     outcome_of: Reader[Word | None] = lambda row: None
     notes: Sequence[str] | Reader[Iterable[str]] = ()
     words: Mapping[str, Fill] = field(default_factory=dict)
-    name_of: Reader[str] | None = None
     keep_empty: bool = False
     about: Subject = "times"
     needs: str = ""
@@ -265,7 +264,7 @@ class DeclaredTable:
             for bound, column in offered
         )
         return Table(
-            self.name_of(part) if self.name_of else self.name,
+            self.name,
             self.title if isinstance(self.title, str) else self.title(part),
             (*axes, *(column for _, column in shown)),
             tuple(

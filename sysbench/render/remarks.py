@@ -11,7 +11,7 @@ from sysbench import units
 from sysbench.log.events import OwnModelFacts
 from sysbench.log.outcomes import EXPECTED, Outcome
 from sysbench.log.records import AnyCell, CellRecord, ModelRecord, RunRecord
-from sysbench.render.findings import with_ranges
+from sysbench.render.findings import join_words, with_ranges
 from sysbench.render.table import Remark, Word
 
 MAX_DETAIL_CHARACTERS = 240
@@ -119,11 +119,18 @@ def cautions(record: RunRecord[AnyCell]) -> list[Remark]:
 
 
 def name_cells(cells: Sequence[CellRecord], all_cells: Sequence[CellRecord]) -> str:
-    """Name cells by the axes in which the cells of the run differ; `every cell` if these are all cells of the run."""
+    """Name cells by the axes in which the cells of the run differ; `every cell` if these are all cells of the run.
+
+    Cells that are all those with certain values of an axis are named by the values: `flex and flash-attn`.
+    """
     if len(cells) == len(all_cells) > 1:
         return "every cell"
-    shown = cells if len(cells) <= MAX_NAMED_CELLS else cells[: MAX_NAMED_CELLS - 1]
     differing = axes.varying(all_cells)
+    for axis in differing if len(cells) > 1 else ():
+        values = axes.values_along(cells, axis)
+        if len(values) <= MAX_NAMED_CELLS and sum(cell.axis_value(axis) in values for cell in all_cells) == len(cells):
+            return join_words([axes.phrase(axis, value) for value in values])
+    shown = cells if len(cells) <= MAX_NAMED_CELLS else cells[: MAX_NAMED_CELLS - 1]
     names = ", ".join(axes.label(cell, differing) for cell in shown)
     return names if len(shown) == len(cells) else f"{names} and {len(cells) - len(shown)} more cells"
 

@@ -27,6 +27,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
+from torch.nn import Parameter
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
@@ -164,6 +165,10 @@ class Wrappers(Protocol):
         ...
 
 
+_PLAIN = frozenset({Tensor, Parameter, SimulatedTensor, HostTensor})
+"""Types of almost all tensors, which wrap no others."""
+
+
 class ObservedDevice(DispatchMode):
     """A dispatch mode that reports to an observer which storages operators allocate, and when each storage is freed."""
 
@@ -182,7 +187,7 @@ class ObservedDevice(DispatchMode):
         """Run an operator, through `wrappers` if there are any. Raises the same errors as `run`."""
         if self.wrappers is not None:
             return self.wrappers.run(self, func, types, args, kwargs or {})
-        if any(is_traceable_wrapper_subclass_type(each) for each in types):
+        if not _PLAIN.issuperset(types) and any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # the wrapper runs operators on what it wraps
         return self.run(func, args, kwargs or {})
 

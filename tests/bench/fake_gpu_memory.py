@@ -151,7 +151,7 @@ def environment(directory: Path, torch: str) -> Path:
         subprocess.run(["uv", "venv", "-q", "-p", sys.executable, directory / torch], check=True)
         install = ["uv", "pip", "install", "-q", "--python", python]
         wanted = [f"torch=={torch}.*", "pytest", "hypothesis", "transformers>=4.56,<6"]
-        subprocess.run([*install, *wanted, "-e", ROOT], check=True)
+        subprocess.run([*install, *wanted, "-e", f"{ROOT}[lora]"], check=True)
         # Headers that cuBLAS' own include, and that come with PyTorch's wheels from 2.15 on only.
         runtime = "import importlib.metadata as m; print(m.version('nvidia-cuda-runtime').rsplit('.', 1)[0])"
         cuda = subprocess.run([python, "-c", runtime], check=True, capture_output=True, text=True).stdout.strip()

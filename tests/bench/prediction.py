@@ -156,6 +156,7 @@ def llm_foundry(wanted: Callable[[dict[str, str]], bool] = lambda row: True) -> 
         for row in filter(wanted, rows):
             micro_batches, run = int(row["grad_accum"]), _sharded(row)
             title = f"{row['model']} {row['seq']} × {row['micro_batch']} × {micro_batches} on {row['gpus']}"
+            title += ", checkpointed" if row["act_ckpt"] == "full" else ""
             for source, on in (("llm-foundry", (known, typical_host())), ("llm-foundry, calibrated", calibrated)):
                 step, update = predict(traced_micro_batch(run), *on), predict(traced_update(run), *on)
                 is_fitted = on is calibrated and row in measured
@@ -274,7 +275,7 @@ def show_steps(rows: Iterable[Row], markdown: bool) -> None:
     rows = list(rows)
     head = ("run", "GPU", "published", "predicted", "90% interval", "error", "data sheet alone")
     # Two hundred runs of one kind, each predicted twice, are for the summary.
-    _table(head, (_described(row) for row in rows if row.source not in (*_OF_SEVERAL[2:], *_CALIBRATED)), markdown)
+    show_table(head, (_described(row) for row in rows if row.source not in (*_OF_SEVERAL[2:], *_CALIBRATED)), markdown)
     halves: list[tuple[str, Callable[[Row], bool]]] = [
         ("NeuSight, looked at", lambda row: row.source == "NeuSight" and row.fitted),
         ("NeuSight, held out", lambda row: row.source == "NeuSight" and not row.fitted),
@@ -287,12 +288,16 @@ def show_steps(rows: Iterable[Row], markdown: bool) -> None:
         ("all of one GPU, calibrated, others", lambda row: row.source in _CALIBRATED[:2] and not row.fitted),
         ("NeuSight, 4 GPUs", lambda row: row.source == "NeuSight, 4 GPUs"),
         ("llm-foundry", lambda row: row.source == "llm-foundry"),
+        ("llm-foundry, checkpointed", lambda row: row.source == "llm-foundry" and row.name.endswith("checkpointed")),
+        ("llm-foundry, others", lambda row: row.source == "llm-foundry" and not row.name.endswith("checkpointed")),
         ("llm-foundry, calibrated, others", lambda row: row.source == "llm-foundry, calibrated" and not row.fitted),
         ("SimuMax", lambda row: row.source == "SimuMax"),
         ("all of several GPUs, nothing measured there", lambda row: row.source in _OF_SEVERAL[:3]),
     ]
     head = ("steps", "rows", "median", "p90", "in interval", "width", "roofline's median / ours")
-    _table(head, (_summarised(name, of) for name, belongs in halves if (of := list(filter(belongs, rows)))), markdown)
+    show_table(
+        head, (_summarised(name, of) for name, belongs in halves if (of := list(filter(belongs, rows)))), markdown
+    )
 
 
 def show_ratios(rows: Iterable[Row], markdown: bool) -> None:
@@ -308,7 +313,7 @@ def show_ratios(rows: Iterable[Row], markdown: bool) -> None:
     for (kind, *_), alike in of_step.items():
         pairs.setdefault(kind, []).extend(combinations(alike, 2))
     head = ("ratio", "interval", "pairs", "in interval", "width", "faster one decided", "of them right")
-    _table(head, (line for kind, each in pairs.items() for line in _described_ratios(kind, each)), markdown)
+    show_table(head, (line for kind, each in pairs.items() for line in _described_ratios(kind, each)), markdown)
 
 
 def _described_ratios(kind: str, pairs: list[tuple[Row, Row]]) -> Iterator[tuple[str, ...]]:
@@ -367,10 +372,11 @@ def show_kernels(directory: Path, markdown: bool) -> None:
         for group in kernels.groups(measured)
     ]  # fmt: skip
     head = ("kernels", "GPU", "rows", "fitted median", "rows", "held-out median", "held-out p90")
-    _table((*head, "roofline's median / ours", "in interval", "width"), lines, markdown)
+    show_table((*head, "roofline's median / ours", "in interval", "width"), lines, markdown)
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], markdown: bool) -> None:
+def show_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], markdown: bool) -> None:
+    """Print a table, in Markdown or with aligned columns."""
     rows = list(rows)
     if markdown:
         lines = [head, ("---",) * len(head), *rows]

@@ -20,7 +20,7 @@ from sysbench.simulate.cuda.attention import reporting_launches
 from sysbench.simulate.cuda.composites import using_composites
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.ranks import sharding_on, simulated_ranks
-from sysbench.simulate.recording import Platform, Recorder
+from sysbench.simulate.recording import Platform, Recorder, Recording
 from sysbench.simulate.tensors import DEVICE
 from sysbench.spec.model import ModelShape
 from sysbench.spec.ranks import Strategy
@@ -180,8 +180,20 @@ def recorded(
     made: Callable[[], Callable[[], Iterator[str]]], *, training: bool, compiled: bool = False, sharded: bool = False
 ) -> Trace:
     """The second of two steps; a step names each phase before it does it."""
+    trace, _ = recorded_with_memory(made, training=training, compiled=compiled, sharded=sharded)
+    return trace
+
+
+def recorded_with_memory(
+    made: Callable[[], Callable[[], Iterator[str]]],
+    *,
+    training: bool = True,
+    compiled: bool = False,
+    sharded: bool = False,
+) -> tuple[Trace, Recording]:
+    """As `recorded`, and both steps' requests to the allocator."""
     tracer = Tracer(1, compiled=compiled)
-    platform = Platform.of(Gpu("", 1 << 50, (8, 0)))
+    platform = Platform.of_generation(Gpu("", 1 << 50, (8, 0)))
     with reporting_launches(tracer.add_kernel), using_composites(platform.composites):
         recorder = Recorder(platform, tracer.device, None)
         sharding = sharding_on(recorder.device) if sharded else nullcontext()
@@ -195,7 +207,7 @@ def recorded(
                     with recorder.span(number, phase):
                         phase = next(running, None)
             recorder.device.stop()
-    return tracer.trace()
+    return tracer.trace(), recorder.recording()
 
 
 def _distributed(model: Any, shape: Shape, mesh: Any) -> nn.Module:

@@ -29,3 +29,14 @@ def test_cautions_that_differ_in_numbers_have_the_range_of_all_cells(messages: t
     ]
     (remark,) = remarks.cautions(record.model_copy(update={"cells": cells}))
     assert remark.text == said
+
+
+def test_cells_that_are_all_with_some_values_of_an_axis_are_named_by_these_values() -> None:
+    cells = runs.record(AttentionSpec(impl="naive,compiled,sdpa-flash", seq="256,512,1024,4096")).cells
+    of = {name: [cell for cell in cells if cell.cell.implementation == name] for name in ("naive", "compiled")}
+    assert remarks.name_cells(of["naive"], cells) == "naive"
+    assert remarks.name_cells([*of["naive"], *of["compiled"]], cells) == "naive and compiled"
+    assert remarks.name_cells([cell for cell in cells if cell.cell.seq == 512], cells) == "N 512"
+    assert remarks.name_cells(of["naive"][:2], cells) == "naive N 256, naive N 512"
+    assert remarks.name_cells(of["naive"][:1], cells) == "naive N 256"
+    assert remarks.name_cells(cells, cells) == "every cell"

@@ -31,6 +31,7 @@ from sysbench.snapshot.categories import from_snapshot
 from sysbench.spec.hardware import by_name
 from sysbench.spec.model import PHASES_OF, SIZES, Attention, ModelCell, ModelShape, Optimizer, Precision
 from sysbench.spec.protocols import PROCEDURES, Protocol
+from tests.bench import cpu_memory
 from tests.simulate.simulated_cells import CPU, cell
 from tests.simulate.tensor_accounting import TensorAccounting
 from tests.snapshot.event_timelines import Allocated, MemoryEvent, PhaseBegan, Released, ReservedChanged, from_events
@@ -660,3 +661,15 @@ def test_a_search_ends_where_nothing_fits_and_where_everything_does() -> None:
     everything, _ = _search(cell(batch=1), "batch", A100, at_most=5)
     assert everything.value == 5
     assert everything.beyond is None
+
+
+@pytest.mark.parametrize(
+    "knobs", list(cpu_memory.combinations())[::12], ids=lambda knobs: " ".join(map(str, knobs.values()))
+)
+def test_live_bytes_with_knobs_are_those_of_a_real_run(knobs: dict[str, Any]) -> None:
+    """`python -m tests.bench.cpu_memory` has all combinations."""
+    if "lora" in knobs:
+        pytest.importorskip("peft")
+    which = cell(**knobs)
+    real, said = cpu_memory.measured(which), cpu_memory.simulated(which)
+    assert [each[:3] for each in said] == [each[:3] for each in real]

@@ -597,22 +597,11 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
 
 
 def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
-    grouped: dict[tuple[str, str | None], list[AttentionCellRecord]] = {}
-    for cell in record.cells:
-        if cell.outcome != "ok" and not cell.lacks_memory:
-            # Cells over their budget differ in the times that they would take.
-            reason = cell.reason if cell.expected_s is not None else remarks.reason(cell)
-            grouped.setdefault((cell.cell.implementation, reason), []).append(cell)
-    for (name, _), cells in grouped.items():
-        where = ""
-        if len(cells) < sum(cell.cell.implementation == name for cell in record.cells):
-            places = [f"d {cell.cell.dim} N {cell.cell.seq}" for cell in cells]
-            if len(places) > remarks.MAX_NAMED_CELLS:
-                places[remarks.MAX_NAMED_CELLS - 1 :] = [f"{len(places) - remarks.MAX_NAMED_CELLS + 1} more"]
-            where = f" ({', '.join(places)})"
-        times_s = [cell.expected_s for cell in cells if cell.expected_s is not None]
-        why = f"skipped: {over_budget_text(cells[0].cell, *times_s)}" if times_s else remarks.reason(cells[0])
-        yield Remark("outcome", f"{name}{where}: {why}")
+    failed = [cell for cell in record.cells if cell.outcome != "ok" and not cell.lacks_memory]
+    if late := [cell for cell in failed if cell.expected_s is not None]:
+        why = over_budget_text(late[0].cell, *(cell.expected_s or 0.0 for cell in late))
+        yield Remark("outcome", f"{remarks.name_cells(late, record.cells)}: skipped: {why}")
+    yield from remarks.outcomes(record, [cell for cell in failed if cell.expected_s is None])
 
 
 def _notes(record: AttentionRecord) -> Iterator[Remark]:

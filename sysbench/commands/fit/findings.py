@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sysbench import units
 from sysbench.commands.fit.record import FitCellRecord, FitRecord, Trial
@@ -19,9 +19,10 @@ def verdict(trial: Trial) -> str:
 
 def of_run(record: FitRecord) -> Iterator[Statement]:
     for cell in record.cells:
-        firsts = {part.gpu: part for part in reversed(list(suggestions(cell)))}
+        parts = list(suggestions(cell))
+        firsts = {part.gpu: part for part in reversed(parts)}
         for gpu in cell.gpus:
-            yield Statement(" ".join(_answer(cell, gpu, firsts.get(gpu))), (cell,))
+            yield Statement(" ".join(_answer(cell, gpu, [part for part in parts if part.gpu == gpu])), (cell,))
         if cell.training_tokens and (training := _whole_training(cell, firsts, cell.training_tokens)):
             yield Statement(training, (cell,))
         if record.status != "complete" and cell.trials:
@@ -61,13 +62,15 @@ def _smallest_gpu(cell: FitCellRecord) -> str:
     return f"{step} fits safely on {len(safe)} of {len(batches)} GPUs: {least}."
 
 
-def _answer(cell: FitCellRecord, gpu: str, first: Suggestions | None) -> Iterator[str]:
+def _answer(cell: FitCellRecord, gpu: str, found: Sequence[Suggestions]) -> Iterator[str]:
     asked = cell.asked(gpu)
     missing = f", {units.size(-asked.margin_bytes)} more are needed" if not asked.fits else ""
     spare = f", with {units.size(asked.margin_bytes)} to spare" if asked.fits else ""
     yield f"{gpu}: as asked, the step {verdict(asked)}{missing}{spare}."
-    if first is not None:
-        yield _best(first)
+    if found:
+        yield _best(found[0])
+        if found[0].best.ranks > asked.ranks:
+            yield from _on_as_many(found[1:], asked.ranks)
     elif asked.is_safe and cell.cell.faster:
         yield "No change that was tried makes it faster."
     elif asked.is_safe:
@@ -83,6 +86,15 @@ def _best(found: Suggestions) -> str:
     learning = ", which alters what the model learns" if found.relearns else ""
     spare = f"{units.size(trial.margin_bytes)} to spare{'' if trial.is_safe else ', within the uncertainty'}"
     return f"{aim} with {words(trial.changes)}{learning}: {spare}{time}."
+
+
+def _on_as_many(found: Iterable[Suggestions], ranks: int) -> Iterator[str]:
+    """Yield what fits without more GPUs, at the price of what the model learns."""
+    fitting = (trial for part in found for trial in part.trials if trial.ranks == ranks and trial.is_safe)
+    if (trial := next(fitting, None)) is not None:
+        where = "one GPU" if ranks == 1 else f"{ranks} GPUs"
+        spare = f"{units.size(trial.margin_bytes)} to spare"
+        yield f"On {where}, it fits with {words(trial.changes)}, which alters what the model learns: {spare}."
 
 
 def _nothing_fits(cell: FitCellRecord, gpu: str) -> Iterator[str]:

@@ -192,8 +192,13 @@ class History:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record allocations with Python stacks only: C++ stacks take a hundred times as long to write."""
-        torch.cuda.memory._record_memory_history("all", context="all", stacks="python", device=self.device)
+        """Record allocations with Python stacks only: C++ stacks take a hundred times as long to write.
+
+        In PyTorch 2.11, taking the stack of a free loses the exception that caused the free; recomputation in backward
+        ends with one.
+        """
+        context = "all" if _torch_version() > (2, 11) else "alloc"
+        torch.cuda.memory._record_memory_history("all", context=context, stacks="python", device=self.device)
         try:
             with _Collectives(self._on_collective) if dist.is_initialized() else nullcontext():
                 yield
@@ -250,8 +255,7 @@ class History:
         """Return the history in the format of `torch.cuda.memory._snapshot()`, with categories and phases added."""
         content: dict[str, Any] = torch.cuda.memory._snapshot(self.device)
         major, _ = torch.cuda.get_device_capability(self.device)
-        version, minor = torch.__version__.split(".")[:2]
-        size_bytes = workspace_bytes(major, (int(version), int(minor)), os.environ)
+        size_bytes = workspace_bytes(major, _torch_version(), os.environ)
         assign_categories(content, self.device.index or 0, self._boundaries, size_bytes)
         content["external_annotations"] = [*content.get("external_annotations", []), *self._annotations]
         content["sysbench"] = {
@@ -407,3 +411,8 @@ def _addresses(tensors: Iterable[Tensor | None]) -> Iterator[int]:
 
 def _now_us() -> int:
     return time.time_ns() // 1000
+
+
+def _torch_version() -> tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)

@@ -278,9 +278,7 @@ def test_cells_that_would_take_too_long_share_a_line_with_their_times() -> None:
     ]
     texts = [remark.text for remark in sheet(both.model_copy(update={"cells": cells})).remarks]
     (line,) = [text for text in texts if "--budget" in text]
-    assert line == (
-        "naive (d 64 N 4096, d 64 N 8192): skipped: would take about 4 min to 60 min, more than the 60 s of --budget"
-    )
+    assert line == ("N 4096 and N 8192: skipped: would take about 4 min to 60 min, more than the 60 s of --budget")
 
 
 def test_the_accounting_adds_up_to_what_is_said_to_be_needed(record: AttentionRecord) -> None:

@@ -8,6 +8,7 @@ from functools import reduce
 import pytest
 from rich.console import Console
 
+from sysbench.commands.fit.findings import of_run
 from sysbench.commands.fit.live import FitScreen
 from sysbench.commands.fit.record import Extent, FitRecord, PhaseMemory, StepMemory, VerifiedStep
 from sysbench.commands.fit.tables import sheet
@@ -28,6 +29,36 @@ def test_a_suggestion_that_is_modelled_says_so() -> None:
         shown = sheet(record.model_copy(update={"cells": [cell.model_copy(update={"trials": trials})]}))
         notes = [note for table in shown.tables for note in table.notes if note.startswith("modelled, not traced")]
         assert bool(notes) == is_marked
+
+
+def test_an_answer_that_takes_more_gpus_also_says_what_fits_without_them() -> None:
+    record = typed(fixtures_runs.record("fit"), FitRecord)
+    (cell,) = record.cells
+    asked = cell.trials[0].model_copy(update={"fits": False, "margin_bytes": -(1 << 33)})
+    shared, relearned = (
+        asked.model_copy(
+            update={
+                "fits": True,
+                "margin_bytes": margin_gib << 30,
+                "changes": changes,
+                "ranks": ranks,
+                "relearns": ranks == 1,
+            }
+        )
+        for margin_gib, changes, ranks in (
+            (2, {"ranks": 4, "strategy": "fsdp2"}, 4),
+            (3, {"precision": "bf16-true"}, 1),
+        )
+    )
+    (said,) = (
+        statement.text
+        for statement in of_run(
+            record.model_copy(update={"cells": [cell.model_copy(update={"trials": [asked, shared, relearned]})]})
+        )
+        if statement.text.startswith(asked.gpu)
+    )
+    assert "It fits with 4 GPUs with fsdp2: 2.00 GiB to spare" in said
+    assert said.endswith("On one GPU, it fits with bf16-true, which alters what the model learns: 3.00 GiB to spare.")
 
 
 def answered() -> FitRecord:

@@ -91,7 +91,7 @@ def unfinished(tmp_path: Path) -> Path:
 def test_an_unfinished_run_is_shown_with_its_cells_and_what_continues_it(unfinished: Path) -> None:
     shown = answered("history", "killed", cwd=unfinished, COLUMNS="").out
     assert "unfinished, 2 ok, 1 unfinished, 1 not run" in shown
-    assert re.search(r"^ ok +small ctx 128, small ctx 256$", shown, re.MULTILINE)
+    assert re.search(r"^ ok +small$", shown, re.MULTILINE)
     assert re.search(r"^ not run +medium ctx 256$", shown, re.MULTILINE)
     assert "sysbench time --resume runs/killed.jsonl runs the remaining cells" in shown
 
