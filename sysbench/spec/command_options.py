@@ -292,7 +292,7 @@ def _option_words(spec: BaseModel) -> Iterator[str]:
             if not option.positional:
                 yield option_name(model, name)
             if each is not True:
-                yield _option_word(each)
+                yield (option.word or _option_word)(each)
 
 
 def _entries(value: Mapping[str, object] | Iterable[object]) -> Iterable[object]:

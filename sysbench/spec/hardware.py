@@ -226,6 +226,17 @@ def memory_size(text: str) -> int:
     return round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
 
 
+def size_word(size_bytes: int) -> str:
+    """Return a memory size as `memory_size` reads it, exactly: `22GiB`, `700.5MiB`."""
+    unit, unit_bytes = ("GiB", 2**30) if size_bytes % 2**30 == 0 else ("MiB", 2**20)
+    return f"{size_bytes / unit_bytes!r}".removesuffix(".0") + unit
+
+
+def rate_word(bytes_per_s: float) -> str:
+    """Return a rate as `parse_rate` reads it: `25GB/s`."""
+    return f"{bytes_per_s / 1e9:.12g}GB/s"
+
+
 def parse_rate(value: object) -> object:
     """Convert text such as `25GB/s` to bytes per second; return other types unchanged.
 

@@ -5,8 +5,9 @@ The field itself defines the default and the help text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Option:
     pair        the option takes the next two words, even if they look like options
     values      completions for a shell, if the type of the field does not list them
     common      shown by `--help`; a command with many options shows the others only with `--help all`
+    word        writes a value as the option reads it; None if `str` does
     """
 
     flags: tuple[str, ...] = ()
@@ -33,6 +35,7 @@ class Option:
     pair: bool = False
     values: tuple[str, ...] = ()
     common: bool = False
+    word: Callable[[Any], str] | None = None
 
 
 OPTION_SYNONYMS: Mapping[str, str] = {

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from sysbench.commands.fit.spec import CTX_UNIT, FitSpec, remedy_names
+from sysbench.commands.fit.spec import CTX_UNIT, FitOptions, FitSpec, remedy_names
 from sysbench.predict.simulated_step import SimulatedStep
+from sysbench.spec.command_options import command_line, parse_options
 from tests.cli.running import Ran, answered, ran_once, record_in, started, wait_until
 
 QUESTION = ("--d-model=64", "--d-ff=256", "--layers=2", "--heads=4", "--vocab=20000", "--ctx=256", "--batch=4")
@@ -316,3 +317,12 @@ def test_an_interrupted_search_shows_what_was_found_so_far_and_says_that_it_did_
     assert "24GiB: as asked, the step fits" in out
     assert "The search did not end: better changes may exist." in out
     assert record_in(tmp_path)["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("words", ["--budget=22GiB", "--budget=700.3MiB", "--host-link=25GB/s", "--host-link=12.5GB/s"])
+def test_sizes_and_rates_are_written_as_they_are_read(words: str) -> None:
+    spec, _ = parse_options("fit", ["--on=h100", words], FitSpec, FitOptions)
+    asked = FitSpec(**spec)
+    again, _ = parse_options("fit", shlex.split(command_line(asked))[2:], FitSpec, FitOptions)
+    assert words.partition("=")[2] in command_line(asked) or "700.3" in words
+    assert FitSpec(**again) == asked

@@ -50,7 +50,7 @@ _NUMBER = re.compile(r"\.\d+")
 _OF_STATE = {
     "parameters": ("weights", "sharding over ranks"),
     "gradients": ("gradients", "sharding over ranks"),
-    "optimizer state": ("optimizer state", "sharding over ranks, another optimizer"),
+    "optimizer state": ("optimizer state", "another optimizer, offloading, sharding over ranks"),
 }
 
 

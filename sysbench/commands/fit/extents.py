@@ -6,12 +6,14 @@ GPUs with the same kernels share the traces, and most steps between two traced o
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 
 from sysbench.commands.fit.record import ExtentFound
+from sysbench.commands.fit.search.processes import Processes, Strand, Task
 from sysbench.commands.fit.spec import CTX_UNIT, FitCell
 from sysbench.errors import UnavailableError
 from sysbench.lab.workload.imports import UserCodeError
@@ -33,28 +35,43 @@ CACHED_REPLAYS = 16
 """Number of steps whose replays are kept; GPUs of similar size share them."""
 
 
-def run(cell: FitCell) -> Iterator[ExtentFound]:
-    """Yield the largest values of each axis for each GPU, in the order of the question.
+def run(cell: FitCell, processes: Processes) -> Iterator[ExtentFound]:
+    """Yield the largest values of each axis for each GPU.
 
     Raises UnavailableError if the step can be simulated for no GPU.
     """
-    for axis in UNITS:
-        extents: dict[Gpu, Extent] = {}
-        refusals: list[UnavailableError] = []
-        for slug in cell.on:
-            try:
-                kernels = SimulatedStep(cell.step, slug).kernels
-            except UnavailableError as error:
-                refusals.append(error)
-                yield _event(cell, slug, axis, 0, 0, str(error))
-                continue
-            extent = extents.setdefault(kernels, Extent(cell, axis, slug))
-            gpu = card(cell, slug)
-            largest = extent.largest(gpu)
-            safe = extent.largest(gpu, spare_bytes=margin_uncertainty_bytes(gpu.memory_bytes)) if largest else 0
-            yield _event(cell, slug, axis, largest, safe, extent.refusal if largest == extent.largest_traced else None)
-        if len(refusals) == len(cell.on):
-            raise refusals[0]
+    sharing: dict[Gpu, list[str]] = {}
+    refused: dict[str, UnavailableError] = {}
+    for slug in cell.on:
+        try:
+            sharing.setdefault(SimulatedStep(cell.step, slug).kernels, []).append(slug)
+        except UnavailableError as error:
+            refused[slug] = error
+    if not sharing:
+        raise next(iter(refused.values()))
+    found = [_event(cell, slug, axis, 0, 0, str(error)) for axis in UNITS for slug, error in refused.items()]
+    searches = itertools.product(UNITS, sharing.values())
+    for _ in processes.run([_searched(cell, axis, slugs, found) for axis, slugs in searches]):
+        yield from found
+        found.clear()
+
+
+def _searched(cell: FitCell, axis: SearchAxis, slugs: Sequence[str], found: list[ExtentFound]) -> Strand:
+    """Search on GPUs that share traces, which one process keeps."""
+    for slug in slugs:
+        found.append((yield Task(partial(_extent_found, cell, axis, slugs[0], slug), home=(axis, slugs[0]))))
+
+
+def _extent_found(cell: FitCell, axis: SearchAxis, first: str, slug: str) -> ExtentFound:
+    extent, gpu = _extent(cell, axis, first), card(cell, slug)
+    largest = extent.largest(gpu)
+    safe = extent.largest(gpu, spare_bytes=margin_uncertainty_bytes(gpu.memory_bytes)) if largest else 0
+    return _event(cell, slug, axis, largest, safe, extent.refusal if largest == extent.largest_traced else None)
+
+
+@cache
+def _extent(cell: FitCell, axis: SearchAxis, slug: str) -> Extent:
+    return Extent(cell, axis, slug)
 
 
 def card(cell: FitCell, slug: str) -> Gpu:

@@ -37,6 +37,7 @@ def _cell_record(cell: FitCell, seen: CellEvents, run: Run) -> FitCellRecord:
     tried = sorted(
         seen.all(CombinationTried), key=lambda each: (order[each.gpu], len(each.changes), repr(each.changes))
     )
+    extents = [each.as_record(Extent) for each in seen.all(ExtentFound)]
     whole = [(each.gpu, each.changes) for each in tried]
     return FitCellRecord(
         **run_record.model_cell_fields(cell, seen),
@@ -47,7 +48,7 @@ def _cell_record(cell: FitCell, seen: CellEvents, run: Run) -> FitCellRecord:
         memory=[each.as_record(StepMemory) for each in seen.all(MemoryDrawn)],
         surveyed=[each.as_record(SurveyedStep) for each in seen.all(StepSurveyed)],
         verified=[each.as_record(VerifiedStep) for each in seen.all(StepVerified)],
-        extents=[each.as_record(Extent) for each in seen.all(ExtentFound)],
+        extents=sorted(extents, key=lambda each: (each.axis, cell.on.index(each.gpu))),
         price_per_hour=run.started.spec.get("price", {}),
         training_tokens=run.started.spec.get("tokens"),
     )

@@ -29,12 +29,12 @@ def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iter
     Raises UnavailableError if the step as asked cannot be simulated. A combination that cannot be simulated is left
     out.
     """
-    if cell.table:
-        yield stage_entered(cell.key, "searching")
-        yield from extents.run(cell)
-        return
     trials: list[Trial] = []
     with Processes() as processes:
+        if cell.table:
+            yield stage_entered(cell.key, "searching")
+            yield from extents.run(cell, processes)
+            return
         for event in _answer(cell, processes):
             yield event
             if isinstance(event, CombinationTried):

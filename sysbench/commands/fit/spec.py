@@ -15,7 +15,7 @@ from sysbench.spec.axis import axes_of_model
 from sysbench.spec.cell import DeviceType
 from sysbench.spec.model import RANKS, ContextLengths, GridCell, Mode, ModelCell, ModelSpec
 from sysbench.spec.options import Option, flag_of
-from sysbench.spec.quantities import Bytes, Count, Size, stored_unless
+from sysbench.spec.quantities import Bytes, Count, PerSecond, Size, stored_unless
 from sysbench.spec.ranks import NODE_RANKS
 from sysbench.spec.run import OUTPUT, SavedOptions
 
@@ -65,6 +65,8 @@ class FitCell(ModelCell):
     """Whether to simulate other batches and contexts, for a page."""
     verify: bool = stored_unless(False)
     """Whether to measure the first suggestion on the GPUs that are here."""
+    host_link: PerSecond | None = stored_unless(None)
+    """Bytes per second of copies between GPU and host; None for the calibrated rate, if any."""
 
     @property
     def simulated(self) -> str | None:
@@ -114,7 +116,9 @@ class FitSpec(ModelSpec):
         "h100 without one.",
     )
     budget: Annotated[
-        Bytes | None, BeforeValidator(_memory_size), Option(metavar="SIZE", panel=QUESTION, common=True)
+        Bytes | None,
+        BeforeValidator(_memory_size),
+        Option(metavar="SIZE", panel=QUESTION, common=True, word=hardware.size_word),
     ] = Field(default=None, description="Memory that the step may use on each GPU, if it is less than all: 22GiB.")
     faster: Annotated[bool, Option(panel=QUESTION, common=True)] = Field(
         default=False, description="Also search for changes that make a step faster that fits."
@@ -149,6 +153,13 @@ class FitSpec(ModelSpec):
         ge=1,
         description="Tokens of an optimizer step over all ranks, such as 512k: sets --grad-accum for --batch, --ctx "
         "and --ranks.",
+    )
+    host_link: Annotated[hardware.LinkSpeed, Option(metavar="RATE", panel=QUESTION, word=hardware.rate_word)] = (
+        stored_unless(
+            None,
+            description="Rate of copies between GPU and host, such as 25GB/s: offloading is then tried too. Default: "
+            "the one that sysbench calibrate measured.",
+        )
     )
     tokens: Annotated[Count | None, BeforeValidator(parse_amount), Option(metavar="N", panel=QUESTION, common=True)] = (
         Field(default=None, ge=1, description="Tokens of the whole training, such as 1B: adds its hours and its cost.")
@@ -219,6 +230,7 @@ class FitSpec(ModelSpec):
                 explain=self.explain,
                 explore=self.explore,
                 verify=self.verify,
+                host_link=self.host_link,
             )
 
 

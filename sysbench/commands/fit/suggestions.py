@@ -14,6 +14,7 @@ from sysbench.commands.fit.spec import FitSpec
 from sysbench.log.records import RunRecord
 from sysbench.spec.axis import axes_of_model
 from sysbench.spec.command_options import command_line
+from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelSpec
 
 MAX_SUGGESTIONS = 10
@@ -150,6 +151,8 @@ def command(record: RunRecord[FitCellRecord], trial: Trial) -> str:
     fields.pop("kind", None)
     if trial.step is None:
         return command_line(command_of("memory").spec_class(**fields, mode=("train",)))
+    if asked.host_link and cell.model_copy(update=trial.changes).offload != NONE:
+        fields["host_link"] = asked.host_link
     return command_line(command_of("time").spec_class(**fields))
 
 

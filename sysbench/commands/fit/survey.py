@@ -95,7 +95,9 @@ def memory_over_step(question: FitCell, changes: Mapping[str, Any], gpu: str) ->
     replay, _ = simulated.memory
     durations_s = {
         phase.name: phase.time.point_s
-        for phase in SimulatedStep(step, timed, with_modules=not changes).prediction.phases
+        for phase in SimulatedStep(
+            step, timed, with_modules=not changes, host_link=question.host_link
+        ).prediction.phases
     }
     spans = replay.recording.measured
     occurrences = Counter(span.name for span in spans)

@@ -126,7 +126,9 @@ class TimeSpec(ModelSpec):
         description="With --simulate and more than 8 ranks: the network between nodes of 8 GPUs, with one adapter of "
         f"that many Gbit/s per GPU: {', '.join(get_args(Interconnect))}.",
     )
-    host_link: Annotated[hardware.LinkSpeed, Option(metavar="RATE", panel=PREDICTION), HOST_LINK] = stored_unless(
+    host_link: Annotated[
+        hardware.LinkSpeed, Option(metavar="RATE", panel=PREDICTION, word=hardware.rate_word), HOST_LINK
+    ] = stored_unless(
         None,
         description="With --simulate and --offload: rate of copies between GPU and host, such as 25GB/s. "
         "Default: the one that sysbench calibrate measured.",

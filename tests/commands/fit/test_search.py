@@ -127,6 +127,25 @@ def test_a_step_that_fits_is_not_searched_unless_a_faster_one_is_wanted() -> Non
     assert tried(Search(("h100",), changes_of(cell)), lambda _: fits) == [()]
 
 
+def test_two_changes_of_what_is_learned_are_tried_together_only_where_nothing_else_fits() -> None:
+    (cell,) = FitSpec(ctx=(32,), size=("tiny",), batch=(1,), gpus=("h100",), keep=("ranks",)).cells()
+    changes = changes_of(cell)
+
+    def only(least: int) -> list[Combination]:
+        def look_up(combination: Combination) -> Outcome:
+            is_enough = len(relearned(combination)) >= least
+            return Outcome(is_enough, 2 - is_enough, 1.0, True, True)
+
+        return tried(Search(("h100",), changes), look_up)
+
+    def relearned(combination: Combination) -> list[Change]:
+        return [change for change in combination if change.relearns]
+
+    assert max(len(relearned(each)) for each in only(1)) == 1
+    pairs = {tuple(change.fields[0] for change in relearned(each)) for each in only(2) if len(relearned(each)) == 2}
+    assert any({("lora", 16), ("precision", "bf16-true")} == set(pair) for pair in pairs)
+
+
 def test_what_is_kept_is_not_changed() -> None:
     (cell,) = FitSpec(ctx=(32,), batch=(8,), gpus=("h100",), keep=("batch", "attention", "ranks")).cells()
     groups = {change.group for change in changes_of(cell)}
@@ -172,5 +191,7 @@ def test_offloading_is_tried_where_the_rate_of_the_link_is_known_and_costs_what_
     assert offloaded.step is not None
     assert offloaded.state_bytes < asked.state_bytes
     assert offloaded.relative_s > asked.relative_s
+    given = FitSpec(**{**shape, "gpus": ("l4",)}, host_link="25GB/s").cells()
+    assert "offload" in {change.group for change in changes_of(next(given))}
     kept = cell.model_copy(update={"keep": ("offload",)})
     assert "offload" not in {change.group for change in changes_of(kept)}

@@ -95,7 +95,8 @@ def _of_ranks(question: FitCell) -> Iterator[Change]:
 def _is_possible(question: FitCell, change: Change) -> bool:
     cell = changed(question, (change,))
     # A step whose time is withheld cannot be ranked, and offloading has a time only at a known rate of the link.
-    is_predicted = cell.offload in (NONE, question.offload) or all(map(_has_link, question.on))
+    has_link = question.host_link is not None or all(map(_has_link, question.on))
+    is_predicted = has_link or cell.offload in (NONE, question.offload)
     return is_predicted and cell.problem("cuda") is None and cell.unavailable("cuda") is None
 
 

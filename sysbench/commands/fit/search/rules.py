@@ -10,7 +10,7 @@ Effects are never added up: every combination that is reported was simulated. Th
 3. Where weights, gradients and optimizer state alone exceed the memory, only changes that can shrink them are tried.
 4. More ranks, if allowed, are tried only where the step fits on no single GPU.
 5. Changes of what the model learns are tried one at a time, with the fastest combination of the first rule, and with
-   changes that cost time where the step does not fit.
+   changes that cost time where the step does not fit. Two at once are tried where nothing else fits.
 """
 
 from __future__ import annotations
@@ -87,7 +87,15 @@ class Search:
         relearning = [change for change in reversed(self.changes) if change.relearns]
         yield [
             _in_turns([self._search_plain(starts[gpu], gpu) for gpu in gpus]),
-            *(_in_turns([self._search_relearning(starts[gpu], each, gpu) for gpu in gpus]) for each in relearning),
+            *(_in_turns([self._search_relearning(starts[gpu], (each,), gpu) for gpu in gpus]) for each in relearning),
+        ]
+        unfit = [
+            gpu for gpu in gpus if not any(where == gpu and self.fits(tried, gpu) for tried, where in self._outcomes)
+        ]
+        yield [
+            _in_turns([self._search_relearning(starts[gpu], pair, gpu) for gpu in unfit])
+            for pair in _combinations(relearning, 2)
+            if len(pair) == 2
         ]
 
     def fits(self, combination: Combination, gpu: str) -> bool:
@@ -109,9 +117,10 @@ class Search:
         if not self._any_fits(gpu):
             yield from self._try_ranks(starts, gpu)
 
-    def _search_relearning(self, starts: Sequence[Combination], change: Change, gpu: str) -> Strand:
+    def _search_relearning(self, starts: Sequence[Combination], changes: Combination, gpu: str) -> Strand:
         start = min(starts, key=lambda each: outcome.step_s if (outcome := self._outcomes.get((each, gpu))) else 0.0)
-        combination = (*(each for each in start if each.group != change.group), change)
+        groups = {change.group for change in changes}
+        combination = (*(each for each in start if each.group not in groups), *changes)
         yield from self._try(combination, gpu)
         if not self._fits_somehow(combination, gpu):
             yield from self._try_more(combination, self._costly, gpu, MAX_CHANGES - 1)

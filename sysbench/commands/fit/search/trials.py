@@ -56,10 +56,12 @@ def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu
     card = hardware.by_name(gpu)
     gpu_bytes = question.allowed_bytes(card.memory_bytes)
     is_asked = not combination  # its trace has modules already, for the explanation
-    simulated = SimulatedStep(step, gpu, with_modules=is_asked, memory_bytes=gpu_bytes)
+    link = question.host_link
+    simulated = SimulatedStep(step, gpu, with_modules=is_asked, memory_bytes=gpu_bytes, host_link=link)
     _, verdict = simulated.memory
     replay = unlimited_replay(step, gpu, with_modules=is_asked)
-    prediction = (simulated if card.rates else SimulatedStep(step, REFERENCE, with_modules=is_asked)).prediction
+    timed = simulated if card.rates else SimulatedStep(step, REFERENCE, with_modules=is_asked, host_link=link)
+    prediction = timed.prediction
     peaks = {peak.span.name: peak for peak in sorted(replay.peaks_of_last_step(), key=allocated_bytes)}
     highest = max(peaks.values(), key=allocated_bytes)
     at_peak, in_optimizer = (
