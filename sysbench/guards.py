@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sysbench import api, units
 from sysbench import cells as axes
-from sysbench.errors import LogError, UnavailableError, UsageError
+from sysbench.errors import LogError, SpecError, UnavailableError, UsageError
 from sysbench.log import storage
 
 if TYPE_CHECKING:
@@ -91,8 +91,13 @@ def assert_peak(
 def _simulated(model: Model, on: str, step: dict[str, object]) -> api.Run:
     from sysbench.commands.memory.spec import MemorySpec
 
+    if "simulate" in step:
+        raise UsageError(f"simulate= is called on= here: on={step['simulate']!r}")
     fields: dict[str, Any] = {"mode": "train", **step, **_model_fields(model), "simulate": on}
-    spec = MemorySpec(**fields)
+    try:
+        spec = MemorySpec(**fields)
+    except SpecError as error:
+        raise SpecError(str(error).replace("simulate= ", "on= ", 1), error.field) from None
     with storage.ScratchDirectory() as directory:
         run = api.run(spec, out=Path(directory))
     for cell in run.cells:

@@ -61,7 +61,8 @@ def test_a_peak_is_compared_with_bytes_a_size_and_what_was_recorded(tmp_path: Pa
     [
         ({"model": lambda: None}, "at the top level of a file"),
         ({"model": "nowhere.py:Model"}, "there is no file nowhere.py"),
-        ({"on": "h10"}, "Did you mean h100?"),
+        ({"on": "h10"}, "on= h10 is not a known GPU"),
+        ({"simulate": "24GiB"}, "simulate= is called on= here: on='24GiB'"),
         ({"contxt": 3}, "contxt= is not a field of MemorySpec. Did you mean ctx?"),
         ({"at_most": "22"}, "at_most='22' is not a number of bytes, a size such as '22GiB', or a .json file"),
         ({"at_most": True}, "at_most=True"),

@@ -101,8 +101,9 @@ def _nothing_fits(cell: FitCellRecord, gpu: str) -> Iterator[str]:
     miss = nearest_miss(cell.trials, gpu)
     if miss is None:
         return
-    changes = f" is {words(miss.changes)}, which" if miss.changes else " is the step as asked, which"
-    yield f"Nothing that was tried fits: nearest{changes} lacks {units.size(-miss.margin_bytes)}."
+    if any(trial.changes for trial in cell.trials if trial.gpu == gpu):
+        nearest = words(miss.changes) if miss.changes else "the step as asked"
+        yield f"Nothing that was tried fits: nearest is {nearest}, which lacks {units.size(-miss.margin_bytes)}."
     if miss.state_bytes > miss.gpu_bytes:
         yield f"Weights, gradients and optimizer state alone take {units.size(miss.state_bytes)}."
     larger = min(

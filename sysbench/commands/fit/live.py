@@ -64,7 +64,8 @@ class FitScreen(CellScreen[FitState]):
             return f"limits of {len({each.gpu for each in cell.extents})} GPUs"
         if not cell.tried:
             return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
-        return f"{len(cell.tried)} combinations simulated, {sum(each.fits for each in cell.tried)} fit"
+        simulated = f"{len(cell.tried)} combinations" if len(cell.tried) > 1 else "1 combination"
+        return f"{simulated} simulated, {sum(each.fits for each in cell.tried)} fit"
 
     def where(self, cell: CellState) -> str:
         gpus = cell.cell.on

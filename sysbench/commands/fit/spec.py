@@ -112,7 +112,7 @@ class FitSpec(ModelSpec):
         Option(flags=("--on",), metavar="GPU,…", panel=QUESTION, common=True),
     ] = Field(
         default=(),
-        description="GPUs that the step shall fit on: 4090,a100-40gb, or 24GiB. Default: the GPU of this machine, or "
+        description="GPUs that the step must fit on: 4090,a100-40gb, or 24GiB. Default: the GPU of this machine, or "
         "h100 without one.",
     )
     budget: Annotated[
@@ -121,7 +121,7 @@ class FitSpec(ModelSpec):
         Option(metavar="SIZE", panel=QUESTION, common=True, word=hardware.size_word),
     ] = Field(default=None, description="Memory that the step may use on each GPU, if it is less than all: 22GiB.")
     faster: Annotated[bool, Option(panel=QUESTION, common=True)] = Field(
-        default=False, description="Also search for changes that make a step faster that fits."
+        default=False, description="Where the step fits, search for changes that make it faster."
     )
     table: Annotated[bool, Option(panel=QUESTION, common=True)] = Field(
         default=False,

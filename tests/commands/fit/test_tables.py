@@ -61,6 +61,19 @@ def test_an_answer_that_takes_more_gpus_also_says_what_fits_without_them() -> No
     assert said.endswith("On one GPU, it fits with bf16-true, which alters what the model learns: 3.00 GiB to spare.")
 
 
+def test_a_search_that_tried_no_change_does_not_call_the_step_as_asked_the_nearest() -> None:
+    record = typed(fixtures_runs.record("fit"), FitRecord)
+    (cell,) = record.cells
+    asked = cell.trials[0].model_copy(update={"fits": False, "margin_bytes": -(1 << 33)})
+    changed = asked.model_copy(update={"changes": {"optimizer": "fused"}, "margin_bytes": -(1 << 32)})
+    for trials, names_nearest in (([asked], False), ([asked, changed], True)):
+        updated = record.model_copy(update={"cells": [cell.model_copy(update={"trials": trials})]})
+        said = " ".join(statement.text for statement in of_run(updated))
+        assert "8.00 GiB more are needed" in said
+        assert ("nearest is fused AdamW, which lacks 4.00 GiB" in said) == names_nearest
+        assert "nearest is the step as asked" not in said
+
+
 def answered() -> FitRecord:
     """The record of a question with everything that is asked beyond the search."""
     record = typed(fixtures_runs.record("fit"), FitRecord)
