@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -55,6 +56,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if cache is not None and os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(cache.mkdir("bytecode"))
         sys.dont_write_bytecode = False
+
+
+def pytest_unconfigure() -> None:
+    """Leave no directory behind."""
+    shutil.rmtree(os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

@@ -49,7 +49,7 @@ class Trial(Frozen):
     state_bytes: Bytes
     """Weights, gradients and optimizer state together, in the optimizer."""
     step: PredictedTime | None
-    """Predicted time; None if the GPU's rates are unknown."""
+    """Predicted time; None if the GPU's rates are unknown, or the time is withheld."""
     relative_s: Amount
     """Predicted seconds on this GPU, or on `FitCellRecord.reference` if its own rates are unknown: for the order."""
     tokens: Count

@@ -20,7 +20,8 @@ from sysbench.log.training import Training
 from sysbench.render import remarks, training_columns
 from sysbench.render.declared import DeclaredTable, Field, build_tables, leading_fields
 from sysbench.render.table import Cell, Measure, Remark, Sheet, Table, Word
-from sysbench.spec.knobs import modelled_parts
+from sysbench.spec import hardware
+from sysbench.spec.knobs import NONE, modelled_parts
 from sysbench.spec.protocols import SearchAxis
 from sysbench.spec.run import Selection
 
@@ -129,11 +130,19 @@ def _asked_notes(record: FitRecord) -> Iterator[str]:
     if estimated:
         counted = f"{estimated} combinations were" if estimated > 1 else "1 combination was"
         yield f"{counted} only estimated, from few layers; what is shown was simulated whole"
-    for trial in trials:
+    for cell, trial in ((row.cell, row.trial) for row in _asked(record)):
         if trial.step is None:
-            yield f"{trial.gpu}: no times, because its rates are unknown; the order is that of an a100-80gb"
+            yield f"{trial.gpu}: no times, because {_why_untimed(cell, trial)}"
     if _has_goal(record):
         yield from training_columns.missing_prices(prices, [trial.gpu for trial in trials if trial.step])
+
+
+def _why_untimed(cell: FitCellRecord, trial: Trial) -> str:
+    if not any(card.rates for card in hardware.available() if card.slug == trial.gpu):
+        return "its rates are unknown; the order is that of an a100-80gb"
+    if cell.cell.offload != NONE and cell.cell.host_link is None:
+        return "the rate of its link to the host is unknown: give --host-link 25GB/s"
+    return f"the time of this step is withheld: sysbench time --simulate {trial.gpu} says why"
 
 
 ASKED = DeclaredTable(

@@ -146,6 +146,24 @@ def test_where_memory_runs_out_is_not_said_to_be_where_the_peak_is() -> None:
     assert any(note.endswith("; peak in backward") for note in table.notes)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "offload", "said"),
+    [
+        ("24GiB", "none", "its rates are unknown; the order is that of an a100-80gb"),
+        ("h100", "optimizer", "the rate of its link to the host is unknown: give --host-link 25GB/s"),
+        ("h100", "none", "the time of this step is withheld: sysbench time --simulate h100 says why"),
+    ],
+)
+def test_a_missing_time_has_its_own_reason(gpu: str, offload: str, said: str) -> None:
+    record = typed(fixtures_runs.record("fit"), FitRecord)
+    (cell,) = record.cells
+    question = cell.cell.model_copy(update={"on": (gpu,), "offload": offload})
+    asked = cell.trials[0].model_copy(update={"gpu": gpu, "step": None})
+    updated = cell.model_copy(update={"cell": question, "trials": [asked]})
+    (table,) = sheet(record.model_copy(update={"cells": [updated]}), ["asked"]).tables
+    assert f"{gpu}: no times, because {said}" in table.notes
+
+
 @pytest.mark.parametrize("width", [80, 200])
 def test_an_answer_looks_like_this(width: int) -> None:
     assert_golden(f"fit_{width}", printed(answered(), width))
