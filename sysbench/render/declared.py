@@ -83,6 +83,7 @@ class Field:
     signed: bool = False
     wide_range: bool = False
     elastic: bool = False
+    wraps: bool = False
 
 
 @dataclass(frozen=True)
@@ -341,6 +342,7 @@ def _column(bound: _BoundField, words: Mapping[str, object], importance: int, no
         note,
         declared.wide_range,
         declared.elastic,
+        declared.wraps,
     )
 
 

@@ -86,8 +86,8 @@ class Column:
     `key` is the name for programs, `title` the heading, `group` a heading above adjacent columns, and `unit` the base
     unit of the Measures. `note` is an explanation below the table. If a table is too wide, columns with the highest
     `importance` value are hidden first, and those with 0 never. `wide_range` shows every number with a unit of its own,
-    for numbers that span orders of magnitude. `elastic` texts are shortened in the middle if they do not fit; the texts
-    of a last column that `wraps` continue on further lines.
+    for numbers that span orders of magnitude. `elastic` texts are shortened in the middle if they do not fit; texts of
+    a column that `wraps` continue on further lines.
     """
 
     key: str

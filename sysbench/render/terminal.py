@@ -159,6 +159,9 @@ ELASTIC_WIDTH = 40
 MIN_ELASTIC_WIDTH = 16
 """Width of an elastic column when no other column can be hidden."""
 
+_FIRM_TIMES = "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}"
+"""Stands for " × " while lines are broken, so that no product is."""
+
 _MARKS = {
     "caution": ("!", theme.WARNING),
     "outcome": ("!", theme.BAD),
@@ -333,15 +336,17 @@ def _narrowed(
         if each.column.wraps and width_of(columns) > width:
             wide = widths_of([each])[0]
             is_last = position == len(columns) - 1
-            room = max(MIN_ELASTIC_WIDTH, wide - width_of(columns) + width) if is_last else width // 3
+            least = MIN_ELASTIC_WIDTH if is_last else min(min_width, width // 3)
+            room = max(least, wide - width_of(columns) + width)
             texts = tuple("\n".join(_wrapped(text, room)) for text in each.texts)
             columns = (*columns[:position], replace(each, texts=texts), *columns[position + 1 :])
     return _shorten_elastic(columns, width, min_width, encoding)
 
 
 def _wrapped(text: str, width: int) -> Iterator[str]:
-    for line in text.split("\n"):
-        yield from textwrap.wrap(line, width, break_on_hyphens=False) or [line]
+    for line in text.replace(" × ", _FIRM_TIMES).split("\n"):
+        for part in textwrap.wrap(line, width, break_on_hyphens=False) or [line]:
+            yield part.replace(_FIRM_TIMES, " × ")
 
 
 def _shorten_elastic(

@@ -395,3 +395,14 @@ def test_a_column_that_wraps_continues_on_further_lines_and_loses_nothing() -> N
     assert " ".join(" ".join(lines[:-2])[1:].split()) == words
     assert lines[-2].split() == ["→", "the", "remedy"]
     assert lines[-1].split() == ["b", "short"]
+
+
+def test_a_column_that_wraps_before_others_leaves_them_their_width_and_breaks_no_product() -> None:
+    columns = (Column("changes", "", wraps=True), Column("step", "step"), Column("cost", "cost", importance=1))
+    row = ("fused AdamW, LoRA 16, batch 4 × 2", "1,178 (1,045–1,361)", "47 (42–54)")
+    fitted = terminal.fit(Table("t", "", columns, (row,)), 60)
+    assert not fitted.hidden
+    lines = [line.plain for line in terminal.grid_lines(fitted)][1:]
+    assert max(map(len, lines)) <= 60
+    assert lines[0].split("  ") == ["fused AdamW, LoRA 16,", "1,178 (1,045–1,361)", "47 (42–54)"]
+    assert lines[1].strip() == "batch 4 × 2"

@@ -27,6 +27,9 @@ from sysbench.spec.run import Selection
 MAX_CAUSES = 6
 """Number of causes that are listed by name."""
 
+MIN_CAUSE_SHARE = 0.005
+"""Share of the peak below which a cause is not listed."""
+
 MILLION = 1_000_000
 
 
@@ -86,7 +89,7 @@ def _has_goal(part: FitRecord | Suggestions) -> bool:
 _NUMBERS = (
     Field("needed", "memory", "bytes", get=lambda row: row.trial.needed_bytes, importance=2),
     Field("to_spare", "to spare", "bytes", get=_spare, signed=True),
-    Field("step", unit="s", get=_step, importance=1),
+    Field("step", unit="s", get=_step, importance=1, optional=True),
     Field(
         "tokens_per_s",
         "throughput",
@@ -140,7 +143,7 @@ ASKED = DeclaredTable(
         Field("gpu_memory", "has", "bytes", get=lambda row: row.trial.gpu_bytes, importance=4),
         *_NUMBERS[:2],
         Field("fits", "", get=lambda row: Word(verdict(row.trial), "good" if row.trial.is_safe else "bad")),
-        Field("phase", "peak in", get=lambda row: row.trial.phase, importance=5),
+        Field("phase", "peak or OOM in", get=lambda row: row.trial.phase, importance=5),
         *_NUMBERS[2:],
     ),
     rows=_asked,
@@ -155,9 +158,10 @@ def _causes(cell: FitCellRecord) -> list[Cause]:
     explained = cell.explained
     if explained is None:
         return []
-    shown = explained.causes[:MAX_CAUSES]
+    least_bytes = MIN_CAUSE_SHARE * explained.allocated_peak_bytes
+    shown = [cause for cause in explained.causes[:MAX_CAUSES] if cause.size_bytes >= least_bytes]
     rest = explained.allocated_peak_bytes - sum(cause.size_bytes for cause in shown)
-    return [*shown, Cause(name="everything else", size_bytes=rest, shrinks_with="")] if rest > 0 else shown
+    return [*shown, Cause(name="everything else", size_bytes=rest, shrinks_with="")] if rest >= least_bytes else shown
 
 
 def _cause_rows(record: FitRecord) -> Iterator[tuple[FitCellRecord, Cause]]:
@@ -233,7 +237,8 @@ def _suggestion_table(name: str, title: str, relearns: bool) -> DeclaredTable:
         _NUMBERS,
         rows=_suggested,
         leading=leading_fields(
-            Field("number", "#", get=lambda row: str(row.number)), Field("changes", get=lambda row: row.words)
+            Field("number", "#", get=lambda row: str(row.number)),
+            Field("changes", get=lambda row: row.words, wraps=True),
         ),
         parts=partial(_parts, relearns),
         notes=_part_notes,
@@ -345,13 +350,15 @@ def _categories(part: _Comparison) -> Iterator[tuple[str, int, int]]:
 
 def _comparison_notes(part: _Comparison) -> Iterator[str]:
     asked, first = part.asked, part.first
-    where = f"in {asked.phase}" if asked.phase == first.phase else f"in {asked.phase} before, in {first.phase} after"
+    # With less memory than it needs, the phase of the step as asked is the one in which memory runs out.
+    phase = part.cell.explained.phase if part.cell.explained else asked.phase
+    where = f"in {phase}" if phase == first.phase else f"in {phase} before, in {first.phase} after"
     yield f"after: with {words(first.changes)}; peak {where}"
     if part.recomputed_flops > 0:
         share = _share_of_step(part)
         yield f"{units.flops(part.recomputed_flops)} more, which backward computes again{share}"
     else:
-        yield "no FLOPs more"
+        yield "backward computes nothing again"
     if asked.step and first.step:
         change = units.share(abs(first.step.point_s / asked.step.point_s - 1))
         which = "slower" if first.step.point_s > asked.step.point_s else "faster"

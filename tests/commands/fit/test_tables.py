@@ -108,6 +108,31 @@ def with_extents() -> FitRecord:
     return record.model_copy(update={"cells": [updated], "spec": {**record.spec, "table": True}})
 
 
+def test_causes_that_round_to_nothing_are_not_listed() -> None:
+    record = typed(fixtures_runs.record("fit"), FitRecord)
+    (cell,) = record.cells
+    assert cell.explained is not None
+    large = cell.explained.causes[0]
+    tiny = large.model_copy(update={"name": "activations of attend", "size_bytes": 100})
+    explained = cell.explained.model_copy(
+        update={"causes": [large, tiny], "allocated_peak_bytes": large.size_bytes + 200}
+    )
+    shown = sheet(record.model_copy(update={"cells": [cell.model_copy(update={"explained": explained})]}), ["causes"])
+    (table,) = shown.tables
+    assert [row[0] for row in table.rows] == [large.name]
+
+
+def test_where_memory_runs_out_is_not_said_to_be_where_the_peak_is() -> None:
+    record = answered()
+    (cell,) = record.cells
+    assert cell.explained is not None
+    assert cell.explained.phase == "backward"
+    asked = cell.trials[0].model_copy(update={"phase": "forward"})
+    updated = cell.model_copy(update={"trials": [asked, *cell.trials[1:]]})
+    (table,) = sheet(record.model_copy(update={"cells": [updated]}), ["explained"]).tables
+    assert any(note.endswith("; peak in backward") for note in table.notes)
+
+
 @pytest.mark.parametrize("width", [80, 200])
 def test_an_answer_looks_like_this(width: int) -> None:
     assert_golden(f"fit_{width}", printed(answered(), width))
