@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import partial
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 
@@ -15,12 +16,15 @@ from sysbench.commands.fit.search import rules
 from sysbench.commands.fit.search.changes import Combination, changes_of
 from sysbench.commands.fit.search.estimates import MEMORY_ERROR_SHARE, Depths, depths_of, with_layers
 from sysbench.commands.fit.search.processes import Processes, Strand, Task
-from sysbench.commands.fit.search.rules import Outcome, Search, kind_of
+from sysbench.commands.fit.search.rules import Outcome, Search
 from sysbench.commands.fit.search.trials import estimated, simulated
 from sysbench.commands.fit.spec import FitCell
 from sysbench.commands.fit.suggestions import worth_showing
 from sysbench.lab.compilation import stage_entered
 from sysbench.log.events import DeviceInfo, Event
+
+SLOW_IMPORTS = ("lora", "ranks")
+"""Groups of changes whose libraries take seconds to import: peft, and torch's FSDP2."""
 
 
 def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
@@ -46,7 +50,9 @@ def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iter
 
 def _answer(cell: FitCell, processes: Processes) -> Iterator[Event]:
     yield stage_entered(cell.key, "simulating")
-    for events in processes.results([Task(partial(explained, cell), home=())]):
+    if adapters := [change for change in changes_of(cell) if change.group == "lora"]:
+        processes.begin(Task(partial(_import, "peft"), _home((adapters[0],))))
+    for events in processes.results([Task(partial(explained, cell))]):
         yield from events
     yield stage_entered(cell.key, "searching")
     yield from search_with(Simulations(cell, depths_of(cell)), processes)
@@ -135,7 +141,7 @@ class Simulations:
     def _tried(self, combination: Combination, gpu: str) -> Strand:
         if self._depths is not None and combination:
             compute = partial(estimated, self._smaller, self._depths, combination, gpu)
-            estimate = yield Task(compute, kind_of(combination) or None)
+            estimate = yield Task(compute, _home(combination))
             if estimate is not None:
                 self._estimates[combination, gpu] = estimate
                 self._new.append((combination, gpu))
@@ -145,8 +151,17 @@ class Simulations:
     def _simulated_on(self, combination: Combination, gpus: list[str]) -> Strand:
         for gpu in gpus:
             compute = partial(simulated, self.question, combination, gpu)
-            self.trials[combination, gpu] = yield Task(compute, kind_of(combination) or None)
+            self.trials[combination, gpu] = yield Task(compute, _home(combination))
             self._new.append((combination, gpu))
+
+
+def _import(name: str) -> None:
+    import_module(name)
+
+
+def _home(combination: Combination) -> Hashable:
+    """Return a home for combinations that need the same libraries, which take seconds to import; else None."""
+    return next((change.group for change in combination if change.group in SLOW_IMPORTS), None)
 
 
 def outcome_of(trial: Trial, fits: bool, least_share: float = 1.0) -> Outcome:

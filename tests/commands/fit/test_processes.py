@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
+from textwrap import dedent
 
-# Each script runs in a Python process of its own, because a process that has run autograd cannot fork one that can.
+import pytest
+
+# Each script runs in a Python process of its own, because a process that has run autograd may not fork one that can.
 PRELUDE = """
     import os, signal, time
     from functools import partial
@@ -18,6 +23,9 @@ PRELUDE = """
 
     def refuse(reason):
         raise UnavailableError(reason)
+
+    def fail():
+        raise ValueError("nobody asked")
 
     def differentiate():
         import torch
@@ -34,7 +42,98 @@ PRELUDE = """
 """
 
 
-def said(script: str) -> str:
+def said(script: str, code: int = 0) -> str:
+    words = [sys.executable, "-c", dedent(PRELUDE) + dedent(script)]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == code, run.stderr
+    return run.stdout.strip()
+
+
+def test_each_strand_is_sent_its_own_results_whatever_the_number_of_processes() -> None:
+    script = """
+        def strand(found, number):
+            for _ in range(3):
+                number = yield Task(partial(square, number))
+            found.append(number)
+
+        for count in (1, 2, 3):
+            found = []
+            with Processes(count) as processes:
+                for _ in processes.run([strand(found, number) for number in range(2, 7)]):
+                    pass
+            assert sorted(found) == [number**8 for number in range(2, 7)], found
+        print("done")
+    """
+    assert said(script) == "done"
+
+
+def test_results_are_in_the_order_of_the_tasks() -> None:
+    script = """
+        with Processes(2) as processes:
+            print(list(processes.results([Task(partial(square, number)) for number in range(9)])))
+    """
+    assert said(script) == str([number**2 for number in range(9)])
+
+
+def test_tasks_with_one_home_run_in_one_process() -> None:
+    script = """
+        with Processes(3) as processes:
+            there = list(processes.results([Task(os.getpid, home=number % 2) for number in range(8)]))
+        assert len(set(there[::2])) == len(set(there[1::2])) == 1, there
+        print(STARTED in there)
+    """
+    assert said(script) == "False"
+
+
+def test_nobody_waits_for_a_task_that_is_begun_and_later_ones_with_its_home_run_after_it() -> None:
+    script = """
+        with Processes(2) as processes:
+            processes.begin(Task(partial(time.sleep, 60), home="far"))
+            began_s = time.monotonic()
+            assert list(processes.results([Task(partial(square, 3)), Task(partial(square, 4))])) == [9, 16]
+        assert time.monotonic() - began_s < 30
+        with Processes(2) as processes:
+            processes.begin(Task(fail, home="far"))
+            print(len(set(processes.results([Task(os.getpid, home="far"), Task(os.getpid, home="far")]))))
+    """
+    assert said(script) == "1"
+
+
+def test_an_error_of_a_task_is_raised_as_it_is() -> None:
+    script = """
+        try:
+            with Processes(2) as processes:
+                list(processes.results([Task(partial(square, 2)), Task(partial(refuse, "no such kernel"))]))
+        except UnavailableError as error:
+            print(error)
+    """
+    assert said(script) == "no such kernel"
+
+
+def test_a_task_whose_process_dies_runs_in_this_one() -> None:
+    script = """
+        with Processes(2) as processes:
+            print(list(processes.results([Task(die), Task(die), Task(die), Task(partial(square, 3))])))
+    """
+    assert said(script) == "['survived', 'survived', 'survived', 9]"
+
+
+def test_gradients_are_computed_also_if_the_parent_has_computed_some_before() -> None:
+    script = """
+        differentiate()
+        with Processes(2) as processes:
+            print(list(processes.results([Task(differentiate) for _ in range(4)])))
+    """
+    assert said(script) == "[12.0, 12.0, 12.0, 12.0]"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process ends with its task")
+def test_no_process_outlives_its_parent() -> None:
+    script = """
+        processes = Processes(2)
+        print(*(child.pid for child in processes._children), flush=True)
+        os.kill(STARTED, signal.SIGKILL)
+    """
     pids = [int(each) for each in said(script, -signal.SIGKILL).split()]
     assert len(pids) == 2
     deadline_s = time.monotonic() + 30

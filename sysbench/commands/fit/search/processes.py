@@ -53,6 +53,8 @@ class Processes:
         self._children = [child for child, _ in started]
         self._idle = [connection for _, connection in started if _can_compute(connection)]
         self._homes: dict[Hashable, Connection] = {}
+        self._ahead: list[Connection] = []
+        """Connections to processes that do something for which nobody waits."""
 
     def __enter__(self) -> Self:
         return self
@@ -62,6 +64,14 @@ class Processes:
         for child in self._children:
             child.kill()
             child.join()
+
+    def begin(self, task: Task) -> None:
+        """Start a task for the sake of later ones with its home, if a process is free besides one for others."""
+        if len(self._idle) > 1:
+            connection = self._idle.pop()
+            connection.send(task.compute)
+            self._ahead.append(connection)
+            self._homes[task.home] = connection
 
     def run(self, strands: Iterable[Strand]) -> Iterator[None]:
         """Run all strands to their end, and yield after each task. Raises the errors of the tasks."""
@@ -77,13 +87,19 @@ class Processes:
                     if chosen[1].home is not None:
                         self._homes[chosen[1].home] = connection
                     connection.send(chosen[1].compute)
-            if running:
-                connection = next(each for each in wait(list(running)) if isinstance(each, Connection))
+            if running or (waiting and self._ahead):
+                connection = next(each for each in wait([*running, *self._ahead]) if isinstance(each, Connection))
+                answer = self._answer(connection)
+                if connection in self._ahead:
+                    self._ahead.remove(connection)
+                    continue
                 strand, task = running.pop(connection)
-                result = self._received(connection, task)
             else:
                 strand, task = waiting.popleft()
-                result = task.compute()
+                answer = None
+            is_error, result = answer or (False, task.compute())
+            if is_error:
+                raise result
             with suppress(StopIteration):
                 waiting.appendleft((strand, strand.send(result)))  # first: the process has what it traced
             yield
@@ -104,16 +120,15 @@ class Processes:
     def _may_run(self, task: Task, connection: Connection) -> bool:
         return self._homes.get(task.home, connection) is connection
 
-    def _received(self, connection: Connection, task: Task) -> Any:
+    def _answer(self, connection: Connection) -> tuple[bool, Any] | None:
+        """Return whether the result is an error, and the result; None if the process has ended."""
         try:
-            is_error, result = connection.recv()
+            answer: tuple[bool, Any] = connection.recv()
         except (EOFError, OSError):
             self._homes = {home: each for home, each in self._homes.items() if each is not connection}
-            return task.compute()
+            return None
         self._idle.insert(0, connection)  # first: it has what it traced
-        if is_error:
-            raise result
-        return result
+        return answer
 
 
 def _started() -> tuple[BaseProcess, Connection]:

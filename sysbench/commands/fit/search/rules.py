@@ -171,7 +171,7 @@ class Search:
             (
                 outcome.step_s
                 for (combination, where), outcome in self._outcomes.items()
-                if where == gpu and outcome is not None and outcome.fits and kind_of(combination) == kind_of(start)
+                if where == gpu and outcome is not None and outcome.fits and _kind(combination) == _kind(start)
             ),
             default=None,
         )
@@ -211,7 +211,7 @@ class Search:
         )
 
 
-def kind_of(combination: Combination) -> Combination:
+def _kind(combination: Combination) -> Combination:
     """Return the changes of a combination that make it another kind of answer: of learning, and of ranks."""
     return tuple(change for change in combination if change.relearns or change.group == "ranks")
 
