@@ -39,7 +39,7 @@ def sheet(record: FitRecord, names: Iterable[str] = (), selection: Selection | N
     tables = (
         build_tables(TABLES, record, chosen)
         if chosen
-        else [each for build in TABLES.values() for each in build(record)]
+        else [each for name, build in TABLES.items() if name != CELLS.name for each in build(record)]
     )
     return Sheet(
         subject=(*axes.subject(record.cells), *record.environment.software),
@@ -464,6 +464,32 @@ VERIFIED = DeclaredTable(
 )
 """One row per GPU that is here, with `--verify`."""
 
+
+def _simulated(record: FitRecord) -> Iterator[_Row]:
+    for cell in record.cells:
+        yield from (_Row(cell, trial, words=words(trial.changes) or "as asked") for trial in cell.trials)
+
+
+CELLS = DeclaredTable(
+    "cells",
+    "all simulated combinations",
+    (
+        Field("gpu_memory", "has", "bytes", get=lambda row: row.trial.gpu_bytes, importance=4),
+        *_NUMBERS[:2],
+        Field("fits", get=lambda row: verdict(row.trial)),
+        Field("phase", "peak or OOM in", get=lambda row: row.trial.phase, importance=5),
+        Field("allocated_peak", "allocated", "bytes", get=lambda row: row.trial.allocated_peak_bytes, importance=5),
+        *_NUMBERS[2:],
+        Field("learning", get=lambda row: "altered" if row.trial.relearns else "same", importance=4),
+    ),
+    rows=_simulated,
+    leading=leading_fields(
+        Field("gpu", "GPU", get=lambda row: row.trial.gpu), Field("changes", get=lambda row: row.words, wraps=True)
+    ),
+    needs="a run without --table (its limits are in the table largest)",
+)
+"""One row per simulated combination, whether it fits or not."""
+
 TABLES: dict[str, Callable[[FitRecord], list[Table]]] = {
     "asked": ASKED,
     "causes": CAUSES,
@@ -473,10 +499,11 @@ TABLES: dict[str, Callable[[FitRecord], list[Table]]] = {
     "explained": EXPLAINED,
     "verified": VERIFIED,
     "largest": LARGEST,
+    "cells": CELLS,
 }
 """Builders of all tables, in the order in which they are shown."""
 
 
 def default_tables(spec: FitSpec) -> tuple[str, ...]:
     """Return the tables of the question; those with changes are shown only where there are any."""
-    return tuple(name for name in TABLES if (name == LARGEST.name) == spec.table)
+    return tuple(name for name in TABLES if (name == LARGEST.name) == spec.table and name != CELLS.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from functools import reduce
 
@@ -162,6 +163,19 @@ def test_a_missing_time_has_its_own_reason(gpu: str, offload: str, said: str) ->
     updated = cell.model_copy(update={"cell": question, "trials": [asked]})
     (table,) = sheet(record.model_copy(update={"cells": [updated]}), ["asked"]).tables
     assert f"{gpu}: no times, because {said}" in table.notes
+
+
+def test_csv_has_every_simulated_combination_and_the_screen_has_not() -> None:
+    record = answered()
+    console = Console(file=io.StringIO(), width=80)
+    output.show(record, console, "csv", ())
+    assert isinstance(console.file, io.StringIO)
+    rows = list(csv.DictReader(io.StringIO(console.file.getvalue())))
+    (cell,) = record.cells
+    assert [(row["gpu"], row["needed_bytes"]) for row in rows] == [
+        (trial.gpu, str(trial.needed_bytes)) for trial in cell.trials
+    ]
+    assert "all simulated combinations" not in printed(record, 200)
 
 
 @pytest.mark.parametrize("width", [80, 200])
