@@ -217,3 +217,8 @@ def test_every_column_that_a_table_turns_out_to_have_was_known_before_the_run() 
 def test_every_table_knows_its_columns_before_there_is_a_record() -> None:
     for kind in kinds():
         assert all(isinstance(table, DeclaredTable) for table in command_of(kind).part("tables").values())
+
+
+def test_every_command_has_the_table_that_csv_shows() -> None:
+    for kind in kinds():
+        assert command_of(kind).long_table in command_of(kind).part("tables")
