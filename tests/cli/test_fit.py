@@ -22,7 +22,7 @@ SMALL = (
     *QUESTION,
     "--on=rtx-4090,24GiB",
     "--budget=840MiB",
-    "--keep=precision,ranks,attention,optimizer-in-backward",
+    "--keep=precision,ranks,attention,optimizer-in-backward,lora",
     "--price=rtx-4090=0.4",
     "--tokens=1B",
 )
@@ -160,6 +160,7 @@ def test_where_nothing_fits_the_nearest_miss_and_what_it_takes_are_said(tmp_path
             "--columns cost needs the price of a GPU hour: --price h100=2.5",
         ),
         (("--ctx=128,256",), "fit answers one question at a time. Give one: --ctx 128"),
+        (("--on=h100", "--device=cuda"), "--device names what to measure on, but fit simulates: --on names GPUs"),
         (("--compile", "--on=h100"), "--execution compiled cannot be simulated"),
         (("--table", "--explain"), "--table shows limits in place of changes, which --explain needs: drop one of them"),
         (("--on=h100", "--output=page.pdf"), "--output page.pdf must end in .html: it is a page to explore"),
@@ -177,7 +178,7 @@ def test_a_question_that_makes_no_sense_is_answered_with_one_line(
 
 
 def test_tokens_per_step_determine_the_micro_batches(tmp_path: Path) -> None:
-    ran = answered("fit", *QUESTION, "--on=24GiB", "--tokens-per-step=4096", "--out=runs", cwd=tmp_path)
+    ran = answered("fit", *QUESTION, "--on=24GiB", "--keep=lora", "--tokens-per-step=4096", "--out=runs", cwd=tmp_path)
     assert ran.code == 0, ran.err
     (cell,) = record_in(tmp_path / "runs")["cells"]
     assert cell["axes"]["grad_accum"] == 4
@@ -282,7 +283,7 @@ def test_the_page_is_written_again_from_the_record_without_a_worker(answer: tupl
 
 
 def test_a_run_that_was_not_explored_has_no_page(limits: tuple[Ran, list[dict[str, Any]]], tmp_path: Path) -> None:
-    words = ("fit", *QUESTION, "--on=24GiB", "--keep=ranks", "--out=runs")
+    words = ("fit", *QUESTION, "--on=24GiB", "--keep=ranks,lora", "--out=runs")
     assert answered(*words, cwd=tmp_path).code == 0
     (saved,) = (tmp_path / "runs").glob("*.json")
     ran = answered("fit", f"--from={saved}", "--output=page.html", cwd=tmp_path)
@@ -304,7 +305,7 @@ def test_a_model_whose_trace_fails_gets_the_reason_that_memory_gives(tmp_path: P
 
 
 def test_an_interrupted_search_shows_what_was_found_so_far_and_says_that_it_did_not_end(tmp_path: Path) -> None:
-    words = ("fit", *QUESTION, "--on=24GiB", "--faster", "--keep=ranks", "--out=.", "--no-live")
+    words = ("fit", *QUESTION, "--on=24GiB", "--faster", "--keep=ranks,lora", "--out=.", "--no-live")
 
     def has_tried() -> bool:
         return any("combination_tried" in path.read_text() for path in tmp_path.glob("*.jsonl"))

@@ -200,6 +200,9 @@ def test_what_does_not_fit_alone_ends_with_what_is_missing_and_what_helps(tmp_pa
 
 
 def test_the_gate_exits_with_3_and_names_what_does_not_fit(tmp_path: Path) -> None:
+    unnamed = answered("memory", *CELL, "--require-fit", cwd=tmp_path)
+    assert unnamed.code == 2
+    assert "--require-fit needs a GPU, and none is here" in unnamed.err
     words = ("memory", *CELL, "--simulate=600MiB,24GiB", "--vocab=2000000", "--require-fit")
     ran = answered(*words, "--quiet", "--out=.", cwd=tmp_path)
     small, large = record_in(tmp_path)["cells"]

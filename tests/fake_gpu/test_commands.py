@@ -48,7 +48,9 @@ def test_doctor_names_every_gpu_and_its_memory(fake_gpu: FakeGpu, tmp_path: Path
 
 
 def test_copies_between_gpu_and_host_are_calibrated_each_way(fake_gpu: FakeGpu, tmp_path: Path) -> None:
-    ran = fake_gpu.answered("calibrate", "link", "--budget=1", "--out=found.toml", "--tables=cases", cwd=tmp_path)
+    own = {"XDG_CONFIG_HOME": str(tmp_path)}  # another test may have calibrated other rates
+    words = ("calibrate", "link", "--budget=1", "--out=found.toml", "--tables=cases")
+    ran = fake_gpu.answered(*words, cwd=tmp_path, **own)
     assert ran.code == 0, ran.err
     rates = tomllib.loads((tmp_path / "found.toml").read_text())["rates"]
     assert {name for name, rate in rates.items() if rate["basis"] == "calibrated"} == {

@@ -175,6 +175,8 @@ class FitSpec(ModelSpec):
             if self.table and getattr(self, name):
                 flag = "--output" if name == "explore" else f"--{name}"
                 raise ValueError(f"--table shows limits in place of changes, which {flag} needs: drop one of them")
+        if self.device != ("auto",):
+            raise ValueError("--device names what to measure on, but fit simulates: --on names GPUs")
         for name in self.keep:
             if name not in remedy_names():
                 raise ValueError(f"--keep {unknown(name, 'something that fit changes', remedy_names())}")

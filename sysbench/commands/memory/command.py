@@ -42,16 +42,20 @@ def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
     """Return the spec; without a GPU, and unless a device was named, it simulates DEFAULT_GPU.
 
     What a step needs of a host's memory answers no question about GPUs, and filling that memory takes minutes. Own
-    models, compiled steps and several ranks are measured, because not all of them can be simulated.
+    models, compiled steps and several ranks are measured, because not all of them can be simulated. Raises UsageError
+    for `--require-fit` without a GPU, whose answer would be about another one than the user means.
     """
     if spec.simulate or spec.device != ("auto",) or spec.is_distributed:
         return spec
-    if any(cell.own or cell.is_compiled for cell in spec.cells()):
+    measured = any(cell.own or cell.is_compiled for cell in spec.cells())
+    if measured and not options.require_fit:
         return spec
     from sysbench.engine.devices import list_devices
 
     if list_devices()[0].type != "cpu":
         return spec
+    if options.require_fit:
+        raise UsageError("--require-fit needs a GPU, and none is here. Name the one to fit on: --simulate a100-40gb")
     title = hardware.by_name(DEFAULT_GPU).title
     showing.say(f"no GPU here: simulating {title} (--simulate names another, --device cpu measures this host)", options)
     return MemorySpec(**{**spec.model_dump(exclude_unset=True), "simulate": DEFAULT_GPU})
