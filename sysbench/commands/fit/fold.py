@@ -33,9 +33,10 @@ def fold(events: Iterable[Event]) -> FitRecord:
 
 
 def _cell_record(cell: FitCell, seen: CellEvents, run: Run) -> FitCellRecord:
-    order = {gpu: position for position, gpu in enumerate(cell.on)}  # not that in which processes ended
+    # In an order of their own: that of the events depends on which process ended first.
     tried = sorted(
-        seen.all(CombinationTried), key=lambda each: (order[each.gpu], len(each.changes), repr(each.changes))
+        seen.all(CombinationTried),
+        key=lambda each: (cell.on.index(each.gpu), len(each.changes), repr(each.changes)),
     )
     extents = [each.as_record(Extent) for each in seen.all(ExtentFound)]
     whole = [(each.gpu, each.changes) for each in tried]

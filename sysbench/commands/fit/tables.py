@@ -138,7 +138,8 @@ def _asked_notes(record: FitRecord) -> Iterator[str]:
 
 
 def _why_untimed(cell: FitCellRecord, trial: Trial) -> str:
-    if not any(card.rates for card in hardware.available() if card.slug == trial.gpu):
+    card = hardware.by_slug(trial.gpu)
+    if card is None or not card.rates:
         return "its rates are unknown; the order is that of an a100-80gb"
     if cell.cell.offload != NONE and cell.cell.host_link is None:
         return "the rate of its link to the host is unknown: give --host-link 25GB/s"
