@@ -9,7 +9,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ def assert_fits(model: Model = None, *, on: str = "h100", **step: object) -> api
     Raises MemoryAssertionError if a step does not fit, and SysbenchError if it cannot be simulated.
     """
     run = _simulated(model, on, step)
-    if complaints := list(map(_shortage, _not_fitting(run))):
+    if complaints := [_shortage(cell) for cell in run.cells if cell.does_not_fit]:
         raise MemoryAssertionError("\n".join(complaints))
     return run
 
@@ -137,12 +137,6 @@ def _name(cell: MemoryCellRecord) -> str:
     return f"{', '.join(words)}, on {cell.cell.simulate}"
 
 
-def _not_fitting(run: api.Run) -> Iterator[MemoryCellRecord]:
-    from sysbench.commands.memory.findings import does_not_fit
-
-    return filter(does_not_fit, run.cells)
-
-
 def _shortage(cell: MemoryCellRecord) -> str:
     """Return by how much a step does not fit, in which phase, and what takes most of the memory."""
     from sysbench.commands.memory.findings import group_description
@@ -153,7 +147,7 @@ def _shortage(cell: MemoryCellRecord) -> str:
         return f"{_name(cell)}: {cell.detail or 'does not fit'}"
     categories = sorted(cell.by_category.items(), key=lambda item: -item[1])[:MAX_CAUSES]
     held = ", ".join(f"{category} {units.size(size_bytes)}" for category, size_bytes in categories)
-    largest = [f"  {group_description(cell, group)}" for group in cell.largest[:MAX_CAUSES]]
+    largest = [f"  {group_description(group)}" for group in cell.largest[:MAX_CAUSES]]
     needed = f"needs {units.size(gpu.memory_bytes - verdict.margin_bytes)} of {units.size(gpu.memory_bytes)}"
     return "\n".join(
         [

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from sysbench.lab.ranges import ROOT_PATH, module_callbacks, range_callbacks
+from sysbench.snapshot.layout import Frame
 
 OUTSIDE = ROOT_PATH
 """Path for operators outside all modules, such as the loss, and for the whole model."""
@@ -33,14 +34,6 @@ _HIDDEN_FILES = (
     copy.__file__,
 )
 """Code that only passes calls on, so that its frames carry no information. Frames of torch's optimizers are kept."""
-
-
-class Frame(NamedTuple):
-    """One frame of a Python stack."""
-
-    filename: str
-    line: int
-    name: str
 
 
 Stack = tuple[Frame, ...]

@@ -25,10 +25,10 @@ import numpy.typing as npt
 from sysbench.errors import UsageError
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.block_sizes import block_bytes, rounded_requests
-from sysbench.snapshot.layout import NONE, Annotation, Column, Frame, Snapshot
+from sysbench.snapshot.layout import NONE, STATES, Annotation, Column, Frame, Snapshot
 from sysbench.snapshot.lifetimes import Lifetimes, lifetimes
 from sysbench.snapshot.residents import resident_categories
-from sysbench.snapshot.timeline import PHASES, UNKNOWN, Allocations, Phase, Timeline, call_paths
+from sysbench.snapshot.timeline import PHASES, UNKNOWN, Allocations, Phase, Timeline
 from sysbench.trace.workspaces import (
     DEFAULT_BYTES,
     LARGE_BYTES,
@@ -105,6 +105,7 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
     recorded = _recorded_origins(snapshot, lives)
     stream = _from_trace_or_block(lives, trace.stream, segments.stream[blocks.segment])
     found = recorded or infer(snapshot, lives, stack, freed_stack, rounded, stream)
+    free = (blocks.state == STATES.index("inactive")) & (segments.device[blocks.segment] == device)
     name = snapshot.metadata.get("device_name")
     return Timeline(
         allocations=Allocations(
@@ -123,13 +124,14 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
         phases=found.phases,
         modules=found.modules,
         stacks=snapshot.stacks,
-        reserved=lives.reserved if snapshot.has_allocator else None,
+        reserved_bytes=lives.reserved_bytes if snapshot.has_allocator else None,
         time_us=lives.time_us if snapshot.has_allocator else None,
         source=snapshot.source,
         inferred=recorded is None,
         device=device,
         device_name=name if isinstance(name, str) else None,
         failures=lives.failures,
+        largest_free_bytes=int(blocks.size_bytes[free].max(initial=0)),
     )
 
 
@@ -189,7 +191,7 @@ def infer(
     size_bytes: Column,
     stream: Column,
 ) -> Origins:
-    """Infer categories, modules and phases from stacks and lifetimes.
+    """Infer categories and phases from stacks and lifetimes.
 
     `stack` and `freed_stack` are the stacks of allocation and release, as positions in `snapshot.stacks`, or NONE.
     `size_bytes` is the requested size rounded up to the allocator's unit; the allocator may return a larger block.
@@ -209,8 +211,7 @@ def infer(
         # Python's stacks alone: autograd's threads have none.
         freed_traits[(freed_stack == NONE) & (lives.freed_row != NONE)] |= _Trait.BACKWARD
     category = _infer_categories(lives, traits[stack], freed_traits, size_bytes, stream, phases)
-    module, modules = call_paths(stacks, stack)
-    return Origins(category, module, modules, phases)
+    return Origins(category, np.full(len(stack), NONE, np.int32), (), phases)
 
 
 # --- stacks

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sysbench.snapshot.layout import ACTION_CODE, NONE, STATES, Snapshot
-from sysbench.snapshot.timeline import OutOfMemory, Reserved, SegmentHistory
+from sysbench.snapshot.timeline import OutOfMemory
 
 _ALLOC = ACTION_CODE["alloc"]
 _GROWS = (ACTION_CODE["segment_alloc"], ACTION_CODE["segment_map"])
@@ -30,7 +30,7 @@ class Lifetimes:
     block: npt.NDArray[np.int64]
     """Position among the blocks that exist at the end of the trace, or NONE."""
     time_us: npt.NDArray[np.int64] | None
-    reserved: Reserved
+    reserved_bytes: npt.NDArray[np.int64]
     failures: tuple[OutOfMemory, ...]
 
 
@@ -72,7 +72,7 @@ def lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
         block=np.concatenate([found, unmatched]),
         # Allocations that predate the trace get the time of its first event.
         time_us=np.concatenate([time_us[:1], time_us]) if trace.time_us[rows].any() and len(time_us) else None,
-        reserved=_reserved(snapshot, device, rows[changes], state[changes], states),
+        reserved_bytes=_reserved_bytes(snapshot, device, rows[changes], state[changes], states),
         failures=tuple(
             OutOfMemory(int(state[index]), int(trace.size_bytes[rows[index]]), int(trace.address[rows[index]]))
             for index in np.flatnonzero(failed)
@@ -127,25 +127,14 @@ def _match_blocks(
     return found
 
 
-def _reserved(
-    snapshot: Snapshot,
-    device: int,
-    rows: npt.NDArray[np.int64],
-    state: npt.NDArray[np.int64],
-    states: int,
-) -> Reserved:
+def _reserved_bytes(
+    snapshot: Snapshot, device: int, rows: npt.NDArray[np.int64], state: npt.NDArray[np.int64], states: int
+) -> npt.NDArray[np.int64]:
     """Compute reserved memory backwards from the end of the trace; the initial amount may not have been recorded."""
     segments, trace = snapshot.segments, snapshot.trace
-    on_device = np.flatnonzero(segments.device == device)
-    final = [
-        (int(segments.address[index]), int(segments.address[index]) + int(segments.total_bytes[index]))
-        for index in on_device
-    ]
-    grows = np.isin(trace.action[rows], _GROWS)
     size = trace.size_bytes[rows]
     change = np.zeros(states, np.int64)
-    np.add.at(change, state, np.where(grows, size, -size))
+    np.add.at(change, state, np.where(np.isin(trace.action[rows], _GROWS), size, -size))
     after = np.cumsum(change)
-    total = sum(end - start for start, end in final)
-    history = SegmentHistory(final, state, grows, trace.address[rows], size, bool(segments.expandable[on_device].any()))
-    return Reserved(after - after[-1] + total, history)
+    reserved: npt.NDArray[np.int64] = after - after[-1] + segments.total_bytes[segments.device == device].sum()
+    return reserved

@@ -8,7 +8,8 @@ and returns to the device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sysbench.snapshot import CATEGORIES
-from sysbench.snapshot.layout import NONE, Column, Stacks
+from sysbench.snapshot.layout import NONE, Column, Frame, Stacks
 
 UNKNOWN: Final = CATEGORIES.index("unknown")
 
@@ -121,82 +122,12 @@ class ModuleNode:
 
 
 @dataclass(frozen=True)
-class Fragmentation:
-    """Reserved memory that is not in use at one point in a timeline."""
-
-    reserved_bytes: int
-    allocated_bytes: int
-    largest_free_bytes: int | None
-    """Largest free block that one allocation could use; None if addresses are unknown."""
-
-    @property
-    def free_bytes(self) -> int:
-        """Return the number of reserved but unallocated bytes."""
-        return self.reserved_bytes - self.allocated_bytes
-
-
-@dataclass(frozen=True)
 class OutOfMemory:
     """An allocation that failed."""
 
     state: int
     requested_bytes: int
     device_free_bytes: int
-
-
-Ranges = list[tuple[int, int]]
-"""Addresses (start, end)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Reserved:
-    """Reserved bytes in every state, and the reserved address ranges."""
-
-    bytes: Column
-    """int64, one per state."""
-    history: SegmentHistory | None = None
-    """None if addresses are unknown."""
-
-
-@dataclass(frozen=True, eq=False)
-class SegmentHistory:
-    """Address ranges that are reserved at the end of the trace, and all changes that led to them."""
-
-    final: Ranges
-    state: Column
-    """int64, the state that each change leads to, ascending."""
-    grows: Column
-    """bool, whether memory is added (True) or returned (False)."""
-    address: Column
-    """uint64"""
-    size_bytes: Column
-    """int64"""
-    joins: bool
-    """Whether adjacent ranges count as one (expandable segments); otherwise an allocation never spans two."""
-
-    def ranges_at(self, state: int) -> Ranges:
-        """Return the address ranges that are reserved in a state, by undoing all later changes."""
-        ranges = list(self.final)
-        for change in range(len(self.state) - 1, -1, -1):
-            if self.state[change] <= state:
-                break
-            start = int(self.address[change])
-            changed = (start, start + int(self.size_bytes[change]))
-            ranges = _subtract_range(ranges, changed) if self.grows[change] else [*ranges, changed]
-        return _merge_ranges(ranges) if self.joins else sorted(ranges)
-
-    def largest_gap(self, state: int, address: npt.NDArray[np.uint64], size_bytes: npt.NDArray[np.int64]) -> int:
-        """Return the size of the largest reserved gap between the given allocations, in bytes."""
-        order = np.argsort(address)
-        starts = address[order].astype(np.int64)
-        ends = starts + size_bytes[order]
-        largest = 0
-        for start, end in self.ranges_at(state):
-            inside = slice(np.searchsorted(starts, start), np.searchsorted(starts, end))
-            # Gaps lie between the end of one allocation and the start of the next, and at both ends of a range.
-            gaps = np.concatenate([starts[inside], [end]]) - np.concatenate([[start], ends[inside]])
-            largest = max(largest, int(gaps.max()))
-        return largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,16 +140,18 @@ class Timeline:
     modules: tuple[tuple[str, ...], ...]
     """Module paths, split into parts: `("layers", "3", "attn")`."""
     stacks: Stacks
-    reserved: Reserved | None
-    """Memory reserved from the device; None if unknown."""
+    reserved_bytes: Column | None
+    """int64, one per state: memory reserved from the device; None if unknown."""
     time_us: Column | None
     """int64, one per state, microseconds; None if times are unknown."""
     source: Literal["measured", "simulated"]
     inferred: bool
-    """Whether categories, phases and modules were inferred from stacks and lifetimes, instead of recorded."""
+    """Whether categories and phases were inferred from stacks and lifetimes, instead of recorded."""
     device: int = 0
     device_name: str | None = None
     failures: tuple[OutOfMemory, ...] = ()
+    largest_free_bytes: int = 0
+    """Largest free block in the last state that one allocation could use."""
 
     # --- over time
 
@@ -277,21 +210,9 @@ class Timeline:
         """Return the live bytes by category in a state, without empty categories."""
         return {name: int(size) for name, size in zip(CATEGORIES, self.by_category[:, state], strict=True) if size}
 
-    def largest(self, count: int, state: int | None = None) -> npt.NDArray[np.int64]:
-        """Return the positions of the `count` largest allocations, largest first.
-
-        With `state`, only the allocations live in this state are considered.
-        """
-        among = np.arange(len(self.allocations)) if state is None else self.live_at(state)
-        return among[np.argsort(-self.allocations.size_bytes[among], kind="stable")[:count]]
-
-    def groups(self, state: int | None = None) -> list[Group]:
-        """Group allocations of equal size, category and stack, largest total first: `32 × 256 MiB`.
-
-        With `state`, only the allocations live in this state are grouped.
-        """
-        among = np.arange(len(self.allocations)) if state is None else self.live_at(state)
-        allocations = self.allocations
+    def groups(self, state: int) -> list[Group]:
+        """Group the allocations live in a state by size, category and stack, largest total first: `32 × 256 MiB`."""
+        among, allocations = self.live_at(state), self.allocations
         keys = np.stack([allocations.size_bytes[among], allocations.category[among], allocations.stack[among]], axis=1)
         if not len(keys):
             return []
@@ -308,97 +229,41 @@ class Timeline:
 
     def tree_at(self, state: int) -> ModuleNode:
         """Return the live bytes in a state as a tree of modules. The root's total covers all allocations."""
-        live = self.live_at(state)
-        allocations = self.allocations
-        keys = np.stack([allocations.module[live], allocations.category[live]], axis=1).astype(np.int64)
-        kinds, member = np.unique(keys, axis=0, return_inverse=True) if len(keys) else (keys, np.zeros(0, np.int64))
-        sizes = np.zeros(len(kinds), np.int64)
-        np.add.at(sizes, member.reshape(-1), allocations.size_bytes[live])
-        root = ModuleNode("")
-        for (module, category), size in zip(kinds, sizes, strict=True):
-            root.add(self.modules[module] if module != NONE else (), CATEGORIES[category], int(size))
-        return root
+        return self._tree(state, self.allocations.module, self.modules.__getitem__)
 
     def lines_at(self, state: int) -> ModuleNode:
-        """Return the live bytes in a state as a tree of the user's own calls: `train.py:93 train`, in it the next.
+        """Return the live bytes in a state as a tree of the user's own calls, outermost first: `train.py:93 train`.
 
         Lines of libraries are left out. The root's total covers all allocations.
         """
-        live = self.live_at(state)
-        path_of, paths = call_paths(self.stacks, self.allocations.stack[live])
-        root = ModuleNode("")
-        for path, category, size in zip(
-            path_of.tolist(), self.allocations.category[live].tolist(), self.allocations.size_bytes[live].tolist(),
-            strict=True,
-        ):  # fmt: skip
-            root.add(paths[path] if path != NONE else (), CATEGORIES[category], size)
-        return root
+        return self._tree(state, self.allocations.stack, lambda stack: _own_calls(self.stacks.of(stack)))
 
-    # --- fragmentation
+    def _tree(self, state: int, position: Column, path_of: Callable[[int], Sequence[str]]) -> ModuleNode:
+        live, allocations = self.live_at(state), self.allocations
+        sums: dict[tuple[int, int], int] = {}
+        columns = (position[live], allocations.category[live], allocations.size_bytes[live])
+        for place, category, size_bytes in zip(*(column.tolist() for column in columns), strict=True):
+            sums[place, category] = sums.get((place, category), 0) + size_bytes
+        root = ModuleNode("")
+        for (place, category), size_bytes in sums.items():
+            root.add(path_of(place) if place != NONE else (), CATEGORIES[category], size_bytes)
+        return root
 
     @property
     def reserved_peak_bytes(self) -> int | None:
         """Return the peak of reserved memory; None if unknown."""
-        return int(self.reserved.bytes.max()) if self.reserved is not None else None
-
-    def fragmentation_at(self, state: int) -> Fragmentation | None:
-        """Return the unused reserved memory in a state; None if reserved memory is unknown."""
-        if self.reserved is None:
-            return None
-        live, history = self.live_at(state), self.reserved.history
-        live_blocks = (self.allocations.address[live], self.allocations.size_bytes[live])
-        return Fragmentation(
-            reserved_bytes=int(self.reserved.bytes[state]),
-            allocated_bytes=int(self.allocated_bytes[state]),
-            largest_free_bytes=history.largest_gap(state, *live_blocks) if history else None,
-        )
+        return int(self.reserved_bytes.max()) if self.reserved_bytes is not None else None
 
 
 _LIBRARIES: Final = ("/torch/", "site-packages/", "/lib/python", "/sysbench/worker/", "/sysbench/commands/")
 """Parts of the names of files whose calls say nothing about the user's code."""
 
 
-def call_paths(
-    stacks: Stacks, stack: npt.NDArray[np.int32]
-) -> tuple[npt.NDArray[np.int32], tuple[tuple[str, ...], ...]]:
-    """Return the position of each allocation's call path, or NONE, and the distinct call paths.
-
-    A call path begins with the outermost call and omits libraries: `model.py:88 forward`.
-    """
-    call_of_frame: list[str | None] = []
-    for frame in stacks.frames:
+def _own_calls(frames: Sequence[Frame]) -> list[str]:
+    calls: list[str | None] = []
+    for frame in reversed(frames):
         filename = frame.filename.replace("\\", "/")
-        library = any(each in filename for each in _LIBRARIES)
-        own = filename.endswith(".py") and not library and frame.name != "<module>"
-        call_of_frame.append(f"{filename.rpartition('/')[2]}:{frame.line} {frame.name}" if own else None)
-    positions: dict[tuple[str, ...], int] = {}
-    path_of_stack = np.full(len(stacks) + 1, NONE, np.int32)
-    for index in np.unique(stack[stack != NONE]):
-        calls = [call_of_frame[frame] for frame in stacks.frame[stacks.start[index] : stacks.start[index + 1]][::-1]]
-        path = tuple(call for call, before in zip(calls, [None, *calls], strict=False) if call and call != before)
-        if path:
-            path_of_stack[index] = positions.setdefault(path, len(positions))
-    return path_of_stack[stack], tuple(positions)
-
-
-def _subtract_range(ranges: Ranges, removed: tuple[int, int]) -> Ranges:
-    remaining: Ranges = []
-    for start, end in ranges:
-        if end <= removed[0] or removed[1] <= start:
-            remaining.append((start, end))
-            continue
-        if start < removed[0]:
-            remaining.append((start, removed[0]))
-        if removed[1] < end:
-            remaining.append((removed[1], end))
-    return remaining
-
-
-def _merge_ranges(ranges: Ranges) -> Ranges:
-    joined: Ranges = []
-    for start, end in sorted(ranges):
-        if joined and joined[-1][1] == start:
-            joined[-1] = (joined[-1][0], end)
-        else:
-            joined.append((start, end))
-    return joined
+        is_library = any(each in filename for each in _LIBRARIES)
+        is_own = filename.endswith(".py") and not is_library and frame.name != "<module>"
+        calls.append(f"{filename.rpartition('/')[2]}:{frame.line} {frame.name}" if is_own else None)
+    return [call for call, _ in itertools.groupby(calls) if call]

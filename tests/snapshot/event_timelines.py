@@ -10,7 +10,7 @@ import numpy as np
 
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import NONE, Frame, Stacks
-from sysbench.snapshot.timeline import Allocations, Phase, Reserved, Timeline
+from sysbench.snapshot.timeline import Allocations, Phase, Timeline
 
 
 class Allocated(NamedTuple):
@@ -145,7 +145,7 @@ def from_events(
         phases=tuple(Phase(name, first, end + 1) for (name, first), (_, end) in itertools.pairwise(marks) if name),
         modules=ledger.modules(),
         stacks=ledger.stacks(),
-        reserved=Reserved(np.array(reserved_bytes, np.int64)) if any(reserved_bytes) else None,
+        reserved_bytes=np.array(reserved_bytes, np.int64) if any(reserved_bytes) else None,
         time_us=np.array(times_us, np.int64) if any(times_us) else None,
         source=source,
         inferred=False,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from sysbench.commands.memory import snapshot_tables
 from sysbench.errors import UsageError
 from sysbench.snapshot import CATEGORIES, snapshot
 from sysbench.snapshot.categories import from_snapshot
@@ -125,8 +126,8 @@ def test_the_end_of_the_timeline_is_what_the_segments_say() -> None:
     raw = training_snapshot(MODEL, steps=2)
     timeline = timeline_of(raw)
     assert timeline.allocated_bytes[-1] == sum(segment["allocated_size"] for segment in raw["segments"])
-    assert timeline.reserved is not None
-    assert timeline.reserved.bytes[-1] == sum(segment["total_size"] for segment in raw["segments"])
+    assert timeline.reserved_bytes is not None
+    assert timeline.reserved_bytes[-1] == sum(segment["total_size"] for segment in raw["segments"])
 
 
 def test_reserved_bytes_are_those_of_the_segments_so_far() -> None:
@@ -135,15 +136,15 @@ def test_reserved_bytes_are_those_of_the_segments_so_far() -> None:
     for entry in raw["device_traces"][0]:
         if entry["action"] != "free_completed":
             expected.append(expected[-1] + (entry["size"] if entry["action"] == "segment_alloc" else 0))
-    assert timeline.reserved is not None
-    assert timeline.reserved.bytes.tolist() == expected
+    assert timeline.reserved_bytes is not None
+    assert timeline.reserved_bytes.tolist() == expected
 
 
 def test_a_steady_trace_starts_with_what_was_reserved_before_it() -> None:
     raw = training_snapshot(MODEL, steps=3, record_from_step=2)
     timeline = timeline_of(raw)
-    assert timeline.reserved is not None
-    assert timeline.reserved.bytes[0] == sum(segment["total_size"] for segment in raw["segments"])
+    assert timeline.reserved_bytes is not None
+    assert timeline.reserved_bytes[0] == sum(segment["total_size"] for segment in raw["segments"])
 
 
 def test_a_trace_without_release_requests_counts_their_completion() -> None:
@@ -256,11 +257,6 @@ def test_the_peak_is_the_most_there_ever_was_and_consists_of_what_was_live() -> 
     assert (timeline.peak.state, timeline.peak.allocated_bytes) == (live.index(max(live)), max(live))
     among = timeline.live_at(timeline.peak.state)
     assert timeline.allocations.size_bytes[among].sum() == max(live)
-    largest = timeline.largest(3, timeline.peak.state)
-    assert (
-        timeline.allocations.size_bytes[largest].tolist()
-        == sorted(timeline.allocations.size_bytes[among].tolist(), reverse=True)[:3]
-    )
 
 
 def test_the_largest_allocations_come_with_their_line() -> None:
@@ -361,75 +357,21 @@ def test_the_profilers_category_names_are_understood() -> None:
 # --- fragmentation
 
 
-def gaps(taken: list[tuple[int, int]], segments: list[tuple[int, int]]) -> int:
-    """The longest free stretch, byte by byte of 512."""
-    longest = 0
-    for start, size in segments:
-        run = 0
-        for address in range(start, start + size, 512):
-            free = not any(low <= address < low + length for low, length in taken)
-            run = run + 512 if free else 0
-            longest = max(longest, run)
-    return longest
-
-
-def test_the_largest_free_block_is_that_of_a_search_through_the_segments() -> None:
-    raw = training_snapshot(Model(layers=1, d_model=32, d_ff=32, heads=1, vocab=64, ctx=32), steps=2)
-    timeline = timeline_of(raw)
-    segments: list[tuple[int, int]] = []
-    live: dict[int, int] = {}
-    state = 0
-    for entry in raw["device_traces"][0]:
-        if entry["action"] == "free_completed":
-            continue
-        state += 1
-        if entry["action"] == "segment_alloc":
-            segments.append((entry["addr"], entry["size"]))
-        elif entry["action"] == "alloc":
-            live[entry["addr"]] = rounded(entry["size"])
-        else:
-            del live[entry["addr"]]
-        if state % 23 == 0:
-            found = timeline.fragmentation_at(state)
-            assert found is not None
-            assert found.reserved_bytes == sum(size for _, size in segments)
-            assert found.allocated_bytes == sum(live.values())
-            assert found.largest_free_bytes == gaps(list(live.items()), segments)
-
-
-def test_pages_of_an_expandable_segment_make_one_free_stretch() -> None:
-    def entry(action: str, address: int, size: int) -> dict[str, Any]:
-        return {"action": action, "addr": address, "size": size, "stream": 0, "frames": []}
-
-    start = 1 << 30
-    trace = [
-        entry("segment_map", start, 20 * MIB),
-        entry("segment_map", start + 20 * MIB, 20 * MIB),
-        entry("alloc", start, 30 * MIB),
-        entry("free_requested", start, 30 * MIB),
-        entry("segment_unmap", start + 10 * MIB, 10 * MIB),
-    ]
-    segments = [
-        {
-            "device": 0,
-            "address": address,
-            "total_size": size,
-            "stream": 0,
-            "is_expandable": True,
-            "blocks": [{"address": address, "size": size, "state": "inactive"}],
-        }
-        for address, size in ((start, 10 * MIB), (start + 20 * MIB, 20 * MIB))
-    ]
-    timeline = timeline_of({"segments": segments, "device_traces": [trace]})
-    found = [timeline.fragmentation_at(state) for state in range(6)]
-    assert [one and one.reserved_bytes // MIB for one in found] == [0, 20, 40, 40, 40, 30]
-    assert [one and one.largest_free_bytes and one.largest_free_bytes // MIB for one in found][1:] == [
-        20,
-        40,
-        10,
-        40,
-        20,
-    ]
+def test_the_largest_free_block_is_that_of_the_end() -> None:
+    blocks = [(0, 4, "active_allocated"), (4, 6, "inactive"), (10, 2, "active_allocated"), (12, 8, "inactive")]
+    segment = {
+        "device": 0,
+        "address": 0,
+        "total_size": 20 * MIB,
+        "blocks": [
+            {"address": address * MIB, "size": size * MIB, "requested_size": size * MIB, "state": state}
+            for address, size, state in blocks
+        ],
+    }
+    timeline = timeline_of({"segments": [segment], "device_traces": [[]]})
+    assert timeline.largest_free_bytes == 8 * MIB
+    text = " ".join(remark.text for remark in snapshot_tables.sheet(timeline, "s").remarks)
+    assert "At the end, 14.0 MiB are reserved but not allocated; the largest free block has 8.00 MiB." in text
 
 
 # --- from events
@@ -456,9 +398,9 @@ def test_events_and_the_snapshot_of_them_give_one_timeline() -> None:
             events.append(ReservedChanged(reserved, time_us))
     told, seen = from_events(events, "simulated"), timeline_of(raw)
     assert told.by_category.tolist() == seen.by_category.tolist()
-    assert told.reserved is not None
-    assert seen.reserved is not None
-    assert told.reserved.bytes.tolist() == seen.reserved.bytes.tolist()
+    assert told.reserved_bytes is not None
+    assert seen.reserved_bytes is not None
+    assert told.reserved_bytes.tolist() == seen.reserved_bytes.tolist()
     assert told.peaks_by_phase() == seen.peaks_by_phase()
     assert told.time_us is not None
     assert seen.time_us is not None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +12,7 @@ from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.file_names import labels_of, path_of_rank, paths_of, paths_of_ranks
-from sysbench.log.records import RunRecord, typed
+from sysbench.log.records import typed
 from sysbench.log.storage import ScratchDirectory
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
@@ -62,18 +60,39 @@ def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
 
 
 def perform(spec: MemorySpec, options: MemoryOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run the spec and write the requested files."""
+    """Run the spec and write the requested files: a figure, a page and snapshots for each cell.
+
+    Raises UsageError if the figure has an unknown format, and OutputError if a file cannot be written.
+    """
     from sysbench.commands.memory.record import MemoryRecord
     from sysbench.engine.provisions import Provisions
 
-    with Files.prepared(spec, options) as files:
-        record = typed(running.run_cells(spec, options, surroundings, Provisions(files.snapshots)), MemoryRecord)
-        return running.RunResult(record, showing.report_saved(map(showing.Saved, files.draw(record)), options))
+    validate_output_formats(options)
+    cells = list(spec.cells())
+    labels = labels_of(cells)
+    snapshots, figures, pages = (paths_of(path, labels) for path in (options.snapshot, options.figure, options.page))
+    of_ranks = [path for cell in cells if snapshots for path in paths_of_ranks(snapshots[cell.key], cell.workers)]
+    for path in (*of_ranks, *figures.values(), *pages.values()):
+        storage.refuse_unwritable(path)
+    with ScratchDirectory() as directory:
+        # Figures and pages are drawn from snapshots, which the user need not keep.
+        temporary = {key: Path(directory) / f"{key}.pickle" for key in labels if figures or pages}
+        recorded = snapshots or temporary
+        record = typed(running.run_cells(spec, options, surroundings, Provisions(recorded)), MemoryRecord)
+        saved: list[Path] = []
+        for cell in record.cells:
+            if cell.key not in recorded or cell.snapshot is None:
+                continue
+            path = recorded[cell.key]
+            if snapshots:
+                saved += [each for each in paths_of_ranks(path, cell.cell.workers) if each.is_file()]
+            fullest = path_of_rank(path, cell.fullest_rank.rank if cell.fullest_rank else 0)
+            saved += _draw_cell(cell, fullest, figures.get(cell.key), pages.get(cell.key))
+        return running.RunResult(record, showing.report_saved(map(showing.Saved, saved), options))
 
 
 def validate_output_formats(options: MemoryOptions) -> None:
-    if options.figure is not None:
-        refusals.refuse_unsupported_figure(options.figure)
+    refusals.refuse_unsupported_figure(options.figure)
 
 
 def show(path: Path, options: MemoryOptions) -> None:
@@ -111,69 +130,18 @@ def show(path: Path, options: MemoryOptions) -> None:
     showing.report_saved(map(showing.Saved, drawn), options)
 
 
-@dataclass(frozen=True)
-class Files:
-    """Paths of all files of a run, by cell key."""
+def _draw_cell(cell: MemoryCellRecord, snapshot: Path, figure: Path | None, page: Path | None) -> Iterator[Path]:
+    if not snapshot.is_file() or (figure is None and page is None):
+        return
+    from sysbench.snapshot.categories import from_snapshot
+    from sysbench.snapshot.snapshot import read
 
-    snapshots: Mapping[str, Path]
-    """Paths at which workers write snapshots: the requested ones, or paths in a temporary directory."""
-    kept: frozenset[Path]
-    """Snapshots that the user requested."""
-    figures: Mapping[str, Path]
-    pages: Mapping[str, Path]
-
-    @classmethod
-    @contextmanager
-    def prepared(cls, spec: MemorySpec, options: MemoryOptions) -> Iterator[Files]:
-        """Choose all paths; snapshots that are not kept go to a temporary directory.
-
-        Raises UsageError if the figure has an unknown format, and OutputError if a file cannot be written.
-        """
-        validate_output_formats(options)
-        cells = list(spec.cells())
-        labels = labels_of(cells)
-        snapshots, figures, pages = (
-            paths_of(path, labels) for path in (options.snapshot, options.figure, options.page)
-        )
-        rank_snapshots = [
-            path for cell in cells if snapshots for path in paths_of_ranks(snapshots[cell.key], cell.workers)
-        ]
-        for path in (*rank_snapshots, *figures.values(), *pages.values()):
-            storage.refuse_unwritable(path)
-        kept = frozenset(snapshots.values())
-        if snapshots or not (figures or pages):
-            yield cls(snapshots, kept, figures, pages)
-            return
-        with ScratchDirectory() as directory:
-            temporary_paths = {key: Path(directory) / f"{key}.pickle" for key in labels}
-            yield cls(temporary_paths, kept, figures, pages)
-
-    def draw(self, record: RunRecord[MemoryCellRecord]) -> Iterator[Path]:
-        """Draw the requested files for every cell that has a snapshot."""
-        for cell in record.cells:
-            rank0_path = self.snapshots.get(cell.key)
-            if rank0_path is None or cell.snapshot is None:
-                continue
-            if rank0_path in self.kept:
-                yield from (path for path in paths_of_ranks(rank0_path, cell.cell.workers) if path.is_file())
-            path = path_of_rank(rank0_path, cell.fullest_rank.rank if cell.fullest_rank else 0)
-            if not path.is_file():
-                continue
-            figure, page = self.figures.get(cell.key), self.pages.get(cell.key)
-            if figure is not None or page is not None:
-                from sysbench.snapshot.categories import from_snapshot
-                from sysbench.snapshot.snapshot import read
-
-                yield from draw(from_snapshot(read(path)), _drawing_title(cell), figure, page)
-
-
-def _drawing_title(record: MemoryCellRecord) -> str:
-    cell = record.cell
-    words = [record.shown_cell.title.replace(", ", " · "), cell.precision, cell.mode]
-    if cell.strategy is not None and cell.find != "ranks":
-        rank = record.fullest_rank.rank if record.fullest_rank else 0
-        words += [f"rank {rank} of {cell.ranks}", cell.strategy]
-    return " · ".join([*words, search_goal(cell.find)] if cell.find else words)
+    words = [cell.shown_cell.title.replace(", ", " · "), cell.cell.precision, cell.cell.mode]
+    if cell.cell.strategy is not None and cell.cell.find != "ranks":
+        rank = cell.fullest_rank.rank if cell.fullest_rank else 0
+        words += [f"rank {rank} of {cell.cell.ranks}", cell.cell.strategy]
+    words += [search_goal(cell.cell.find)] if cell.cell.find else []
+    yield from draw(from_snapshot(read(snapshot)), " · ".join(words), figure, page)
 
 
 def draw(timeline: Timeline, title: str, figure: Path | None, page: Path | None) -> Iterator[Path]:

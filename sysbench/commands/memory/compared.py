@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sysbench.commands.memory.findings import cells_with_peak, peak_bytes
+from sysbench.commands.memory.findings import cells_with_peak
 from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.log.measures import Measures, StepNumber, peaks
 from sysbench.log.records import PeakRecord
@@ -27,7 +27,7 @@ def step_numbers(cells: Sequence[MemoryCellRecord]) -> Iterator[StepNumber]:
     for cell in cells_with_peak(reliable(cells, "memory")):
         device, simulated, mode = cell.device, cell.cell.simulated, cell.cell.mode
         if simulated is not None:
-            yield StepNumber(cell, "peak", "simulated", peak_bytes(cell), simulated, mode)
+            yield StepNumber(cell, "peak", "simulated", cell.peak_bytes, simulated, mode)
         elif cell.source == "measured" and device is not None and device.type == "cuda":
             slug = slug_of(device.name, device.memory_bytes)
-            yield StepNumber(cell, "peak", "measured", peak_bytes(cell), slug, mode)
+            yield StepNumber(cell, "peak", "measured", cell.peak_bytes, slug, mode)

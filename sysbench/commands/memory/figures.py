@@ -1,16 +1,14 @@
-"""Bar charts of memory peaks: by category over the context length, and by phase.
+"""Bar charts of memory peaks by category over the context length.
 
 The colours and the stacking order of categories are also defined here; the timeline figure and the page use them too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from sysbench import cells as spec_axes
-from sysbench.commands.memory.findings import TRAINING_MODES, cells_with_peak, does_not_fit
+from sysbench import cells as axes_of_cells
 from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord
 from sysbench.render.plots import (
     LIMIT,
@@ -77,158 +75,92 @@ _MIN_LIMIT_SHARE: Final = 0.35
 _MIN_LEGEND_SHARE: Final = 0.004
 """Categories below this share in every bar are left out of the legend."""
 
-_PHASE_ABBREVIATIONS: Final = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", "optimizer": "opt"}
-
-
 DOES_NOT_FIT: Final = Mark("×", size=11, rise=6, weight="bold")
-
-
-def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[LazyFigure]:
-    sources = {cell.cell.simulate for cell in cells}
-    for number, source in enumerate(dict.fromkeys(cell.cell.simulate for cell in cells), 1):
-        group = [cell for cell in cells if cell.cell.simulate == source]
-        for drawn in (_peaks_by_context(group), _peaks_by_phase(group)):
-            if drawn is not None:
-                name = f"{drawn.name}-{number}" if len(sources) > 1 else drawn.name
-                yield replace(drawn, name=name, cells=tuple(group))
-
-
-def _peaks_by_context(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
-    shown = [cell for cell in cells if cell.found is None]
-    if not any(_bar_parts(cell) for cell in shown):
-        return None
-
-    def bars(cell: MemoryCellRecord, name: str) -> Iterator[Bar]:
-        yield Bar(str(cell.cell.ctx), name, _bar_parts(cell), DOES_NOT_FIT if does_not_fit(cell) else None)
-
-    def ticks(row: Sequence[MemoryCellRecord]) -> Iterable[str]:
-        return map(str, sorted({cell.cell.ctx for cell in row}))
-
-    text = "Peak allocated memory against context length, by category"
-    panels = _BarPanels(shown, ("size", "mode"), "sizes and modes", slice(MAX_PANELS), "ctx", ticks, bars)
-    return panels.figure("peaks", "peak breakdown", text)
-
-
-def _peaks_by_phase(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
-    training = [
-        cell for cell in cells_with_peak(cells) if cell.cell.mode in TRAINING_MODES and len(cell.peaks_by_phase) > 1
-    ]
-    if not training:
-        return None
-
-    def bars(cell: MemoryCellRecord, name: str) -> Iterator[Bar]:
-        for phase, peak in cell.peaks_by_phase.items():
-            yield Bar(_PHASE_ABBREVIATIONS.get(phase, phase), name, peak.by_category)
-
-    def ticks(row: Sequence[MemoryCellRecord]) -> Iterable[str]:
-        return (_PHASE_ABBREVIATIONS.get(phase, phase) for phase in row[0].peaks_by_phase)
-
-    text = "Peak allocated memory of each phase of a training step, by category"
-    # The largest panels, which come last, are the most interesting.
-    panels = _BarPanels(training, ("size", "ctx"), "sizes and contexts", slice(-MAX_PANELS, None), "", ticks, bars)
-    return panels.figure("phases", "peak of each phase", text)
-
-
-@dataclass(frozen=True)
-class _BarPanels:
-    """Cells in panels by `panel_axes`, with a series of bars for each setting of the axes that are not along `x`."""
-
-    cells: Sequence[MemoryCellRecord]
-    panel_axes: tuple[str, ...]
-    panel_noun: str
-    chosen: slice
-    x: str
-    ticks: Callable[[Sequence[MemoryCellRecord]], Iterable[str]]
-    bars: Callable[[MemoryCellRecord, str], Iterable[Bar]]
-
-    def figure(self, name: str, title: str, text: str) -> LazyFigure:
-        differing = spec_axes.varying(self.cells)
-        bar_axes = [axis for axis in differing if axis not in (*self.panel_axes, self.x)]
-        series = list(dict.fromkeys(_axes_label(cell, bar_axes) for cell in self.cells))
-        shown = series[:MAX_BARS]
-        rows: dict[str, list[MemoryCellRecord]] = {}
-        for cell in self.cells:
-            label = _axes_label(cell, [axis for axis in self.panel_axes if axis in differing])
-            rows.setdefault(label, []).append(cell)
-        bar_panels = [
-            BarPanel(
-                panel_title,
-                tuple(self.ticks(row)),
-                tuple(
-                    bar
-                    for cell in row
-                    if (label := _axes_label(cell, bar_axes)) in shown
-                    for bar in self.bars(cell, label)
-                ),
-                _limit(row),
-            )
-            for panel_title, row in list(rows.items())[self.chosen]
-        ]
-        about = subject(self.cells)
-        gpus = ", ".join(dict.fromkeys(cell.gpu.title for cell in self.cells if cell.gpu))
-        heading = Heading(title, " · ".join(about), gpus)
-        suffix = f"; simulated for {gpus}" if gpus else ""
-        caption = caption_text(f"{text}{suffix}", about, _omission_note(len(rows), self.panel_noun, len(series)))
-        return LazyFigure(name, caption, lambda: draw(bar_panels, shown, heading, self.x))
-
-
-def _omission_note(rows: int, what: str, names: int) -> str:
-    parts = [f"{MAX_PANELS} of {rows} {what}"] if rows > MAX_PANELS else []
-    parts += [f"the first {MAX_BARS} of {names} settings"] if names > MAX_BARS else []
-    return f"Shown are {' and '.join(parts)}." if parts else ""
-
-
-def _axes_label(cell: MemoryCellRecord, axis_names: Sequence[str]) -> str:
-    return " ".join(spec_axes.phrase(axis, cell.axes.get(axis)) for axis in axis_names)
-
-
-def _bar_parts(cell: MemoryCellRecord) -> Mapping[str, int]:
-    if cell.outcome != "ok" or not cell.peak_allocated_bytes or does_not_fit(cell):
-        return {}
-    return cell.by_category or {"unknown": cell.peak_allocated_bytes}
-
-
-def _limit(cells: Sequence[MemoryCellRecord]) -> int | None:
-    limits = {
-        cell.gpu.memory_bytes if cell.gpu else cell.device.memory_bytes if cell.device else None for cell in cells
-    }
-    return limits.pop() if len(limits) == 1 else None
-
-
-def draw(bar_panels: Sequence[BarPanel], names: Sequence[str], heading: Heading, x: str) -> Figure:
-    """Draw panels of stacked bars. A line marks the device's memory where the peaks come close to it."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    bars = [bar for panel in bar_panels for bar in panel.bars]
-    present = [part for part in COLOURS if any(bar.parts.get(part, 0) > _MIN_LEGEND_SHARE * bar.height for bar in bars)]
-    line_handles = series_handles(names)
-    with_limits = [
-        panel if panel.limit and panel.highest > _MIN_LIMIT_SHARE * panel.limit
-        else replace(panel, limit=None)
-        for panel in bar_panels
-    ]  # fmt: skip
-    if any(panel.limit for panel in with_limits):
-        line_handles.append(Line2D([], [], color=LIMIT, linewidth=1, linestyle=(0, (5, 2)), label="device memory"))
-    if any(bar.absent for bar in bars):
-        line_handles.append(cross_handle("does not fit"))
-    rows = [
-        *arrange_handles([Patch(facecolor=COLOURS[part], label=part) for part in present]),
-        *arrange_handles(line_handles),
-    ]
-    frame = PanelLayout(
-        min(3, len(bar_panels)),
-        1.6 if len(bar_panels) > 1 else 2.4,
-        above_in=0.26 if len(bar_panels) > 1 else 0.08,
-        below_in=0.44 if x else 0.3,
-        legend_lines=len(rows),
-    )
-    figure, panel_axes = create_panels(frame, len(bar_panels), heading)
-    for axes, panel in zip(panel_axes, with_limits, strict=True):
-        draw_stacked(axes, panel, names, COLOURS, "bytes", panel.limit or panel.highest, headroom=1.08, x=x)
-    draw_legend(figure, *rows)
-    return figure
 
 
 def of_run(record: MemoryRecord) -> Iterator[LazyFigure]:
     return figures(record.cells)
+
+
+def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[LazyFigure]:
+    """Yield a figure of the peaks by category for the measured cells, and for the cells of each simulated GPU."""
+    sources = axes_of_cells.values_along(cells, "simulate")
+    for number, source in enumerate(sources, 1):
+        shown = [cell for cell in cells if cell.cell.simulate == source and cell.found is None]
+        if any(cell.peak_bytes for cell in shown):
+            yield _peaks(shown, f"peaks-{number}" if len(sources) > 1 else "peaks")
+
+
+def _peaks(cells: Sequence[MemoryCellRecord], name: str) -> LazyFigure:
+    """Return panels for sizes and modes, with a group of bars per context: a bar for each setting of other axes."""
+    differing = axes_of_cells.varying(cells)
+    panel_axes = [axis for axis in ("size", "mode") if axis in differing]
+    bar_axes = [axis for axis in differing if axis not in ("size", "mode", "ctx")]
+    settings = list(dict.fromkeys(_name(cell, bar_axes) for cell in cells))
+    rows: dict[str, list[MemoryCellRecord]] = {}
+    for cell in cells:
+        rows.setdefault(_name(cell, panel_axes), []).append(cell)
+    panels = [_panel(title, row, bar_axes, settings[:MAX_BARS]) for title, row in list(rows.items())[:MAX_PANELS]]
+    about, gpus = subject(cells), ", ".join(dict.fromkeys(cell.gpu.title for cell in cells if cell.gpu))
+    text = f"Peak allocated memory against context length, by category{f'; simulated for {gpus}' if gpus else ''}"
+    left_out = [f"{MAX_PANELS} of {len(rows)} sizes and modes"] if len(rows) > MAX_PANELS else []
+    left_out += [f"the first {MAX_BARS} of {len(settings)} settings"] if len(settings) > MAX_BARS else []
+    caption = caption_text(text, about, f"Shown are {' and '.join(left_out)}." if left_out else "")
+    heading = Heading("peak breakdown", " · ".join(about), gpus)
+    return LazyFigure(name, caption, lambda: _draw(panels, settings[:MAX_BARS], heading), tuple(cells))
+
+
+def _name(cell: MemoryCellRecord, axis_names: Sequence[str]) -> str:
+    return " ".join(axes_of_cells.phrase(axis, cell.axis_value(axis)) for axis in axis_names)
+
+
+def _panel(title: str, row: Sequence[MemoryCellRecord], bar_axes: Sequence[str], settings: Sequence[str]) -> BarPanel:
+    limits = {cell.gpu.memory_bytes if cell.gpu else cell.device.memory_bytes if cell.device else None for cell in row}
+    highest, limit = max(cell.peak_bytes for cell in row), limits.pop() if len(limits) == 1 else None
+    return BarPanel(
+        title,
+        tuple(map(str, sorted({cell.cell.ctx for cell in row}))),
+        tuple(
+            Bar(str(cell.cell.ctx), setting, _parts(cell), DOES_NOT_FIT if cell.does_not_fit else None)
+            for cell in row
+            if (setting := _name(cell, bar_axes)) in settings
+        ),
+        limit if limit and highest > _MIN_LIMIT_SHARE * limit else None,
+    )
+
+
+def _parts(cell: MemoryCellRecord) -> Mapping[str, int]:
+    if not cell.peak_bytes:
+        return {}
+    return cell.by_category or {"unknown": cell.peak_bytes}
+
+
+def _draw(panels: Sequence[BarPanel], settings: Sequence[str], heading: Heading) -> Figure:
+    """Draw panels of stacked bars. A line marks the device's memory where the peaks come close to it."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    bars = [bar for panel in panels for bar in panel.bars]
+    present = [part for part in COLOURS if any(bar.parts.get(part, 0) > _MIN_LEGEND_SHARE * bar.height for bar in bars)]
+    handles = series_handles(settings)
+    if any(panel.limit for panel in panels):
+        handles.append(Line2D([], [], color=LIMIT, linewidth=1, linestyle=(0, (5, 2)), label="device memory"))
+    if any(bar.absent for bar in bars):
+        handles.append(cross_handle("does not fit"))
+    rows = [
+        *arrange_handles([Patch(facecolor=COLOURS[part], label=part) for part in present]),
+        *arrange_handles(handles),
+    ]
+    several = len(panels) > 1
+    layout = PanelLayout(
+        min(3, len(panels)),
+        1.6 if several else 2.4,
+        above_in=0.26 if several else 0.08,
+        below_in=0.44,
+        legend_lines=len(rows),
+    )
+    figure, panel_axes = create_panels(layout, len(panels), heading)
+    for axes, panel in zip(panel_axes, panels, strict=True):
+        draw_stacked(axes, panel, settings, COLOURS, "bytes", panel.limit or panel.highest, headroom=1.08, x="ctx")
+    draw_legend(figure, *rows)
+    return figure

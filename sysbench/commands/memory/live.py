@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from rich.text import Text
 
@@ -35,47 +34,33 @@ class CellState(run_state.CellState):
 
     cell: MemoryCell
     gpu: GpuSimulated | None = None
-    phases: tuple[PhaseMemoryMeasured, ...] = ()
+    phases: Mapping[str, PhaseMemoryMeasured] = field(default_factory=dict)
     peak: PeakMeasured | None = None
     verdict: VerdictReached | None = None
-    tried: tuple[CandidateTried, ...] = ()
+    tried: CandidateTried | None = None
     found: LargestFound | None = None
 
     @property
     def capacity_bytes(self) -> int | None:
+        """Memory of the GPU; None for other devices, which share the host's."""
         if self.gpu is not None:
             return self.gpu.memory_bytes
-        return self.device.memory_bytes if self.device is not None else None
+        return self.device.memory_bytes if self.device is not None and self.device.type == "cuda" else None
 
 
-@dataclass(frozen=True)
-class MemoryState(RunState[CellState]):
-    """State of a run."""
-
-    last_reported: str | None = None
-    """Key of the cell whose phases were reported last."""
-
-    @property
-    def reported_cell(self) -> CellState | None:
-        """Cell whose phases were reported last. A simulation reports all phases only when it ends."""
-        last = dict(self.cells).get(self.last_reported) if self.last_reported is not None else None
-        return last if last is not None and last.phases else None
-
-
-def _phase_measured(state: MemoryState, event: PhaseMemoryMeasured) -> Any:
-    add = cell_handler(lambda cell, measured: replace(cell, phases=(*cell.phases, measured)))
-    return replace(add(state, event), last_reported=event.cell)
-
+MemoryState = RunState[CellState]
 
 _HANDLERS = run_state.handlers(
     MemoryState,
     CellState,
     {
         GpuSimulated: cell_handler(lambda cell, event: replace(cell, gpu=event)),
-        PhaseMemoryMeasured: _phase_measured,
+        PhaseMemoryMeasured: cell_handler(
+            lambda cell, event: replace(cell, phases={**cell.phases, event.phase: event})
+        ),
         PeakMeasured: cell_handler(lambda cell, event: replace(cell, peak=event)),
         VerdictReached: cell_handler(lambda cell, event: replace(cell, verdict=event)),
-        CandidateTried: cell_handler(lambda cell, event: replace(cell, tried=(*cell.tried, event))),
+        CandidateTried: cell_handler(lambda cell, event: replace(cell, tried=event)),
         LargestFound: cell_handler(lambda cell, event: replace(cell, found=event)),
     },
 )
@@ -87,9 +72,6 @@ advance = partial(run_state.advance, _HANDLERS)
 MAX_BAR_WIDTH = 60
 LABEL_WIDTH = 11
 """Width of phase names."""
-
-_CATEGORY_LETTERS = dict(zip(COLOURS, "pouwiagct", strict=True))
-"""Letters that replace colours: the first letter of each category, or another letter if the first is taken."""
 
 
 class MemoryScreen(CellScreen[MemoryState]):
@@ -112,56 +94,44 @@ class MemoryScreen(CellScreen[MemoryState]):
         return f"simulated for {cell.gpu.title}" if cell.gpu is not None else super().where(cell)
 
     def progress(self, cell: CellState) -> Progress:
-        if not cell.tried or cell.found is not None:
+        last = cell.tried
+        if last is None or cell.found is not None:
             return Progress()
-        last = cell.tried[-1]
         return Progress(texts=((f"{last.axis} {last.value} {'fits' if last.fits else 'does not fit'}", "bold"),))
 
     def details(self, canvas: Canvas) -> Iterator[Slot]:
-        if lines := self._phases(canvas.width, canvas.plain):
-            yield fixed(DETAILS, [*lines, Text()], gap=True)
+        # A simulation reports its phases only when it ends.
+        with_phases = [cell for _, cell in self.state.cells if cell.phases]
+        if with_phases:
+            yield fixed(DETAILS, [*self._phases(with_phases[-1], canvas), Text()], gap=True)
 
-    def _phases(self, width: int, plain: bool) -> list[Text]:
-        cell = self.state.reported_cell
-        if cell is None:
-            return []
-        highest = max(phase.allocated_peak_bytes for phase in cell.phases)
-        capacity = cell.capacity_bytes if cell.gpu or (cell.device and cell.device.type == "cuda") else None
-        full_scale_bytes = max(capacity or 0, highest)
-        bar_width = min(MAX_BAR_WIDTH, width - LABEL_WIDTH - 12)
-        lines = [Text(self.label(cell, self.state), "bold")] if len(self.state.cells) > 1 else []
-        for phase in cell.phases:
-            line = Text(phase.phase.ljust(LABEL_WIDTH), theme.QUIET)
+    def _phases(self, cell: CellState, canvas: Canvas) -> Iterator[Text]:
+        highest = max(phase.allocated_peak_bytes for phase in cell.phases.values())
+        full_scale_bytes = max(cell.capacity_bytes or 0, highest)
+        bar_width = min(MAX_BAR_WIDTH, canvas.width - LABEL_WIDTH - 12) if not canvas.plain else 0
+        if len(self.state.cells) > 1:
+            yield Text(self.label(cell, self.state), "bold")
+        for name, phase in cell.phases.items():
+            line = Text(name.ljust(LABEL_WIDTH), theme.QUIET)
             if bar_width >= 8:
-                line.append_text(
-                    bar(phase.by_category, phase.allocated_peak_bytes, full_scale_bytes, bar_width, plain)
-                ).append("  ")
-            lines.append(line.append(units.size(phase.allocated_peak_bytes), "bold"))
-        present = [name for name in COLOURS if any(phase.by_category.get(name) for phase in cell.phases)]
-        lines += [Text(), *_legend(present, width, plain)]
+                sizes = phase.by_category or {"unknown": phase.allocated_peak_bytes}
+                line.append_text(bar(sizes, full_scale_bytes, bar_width)).append("  ")
+            yield line.append(units.size(phase.allocated_peak_bytes), "bold")
+        if bar_width >= 8:
+            yield Text()
+            present = [name for name in COLOURS if any(phase.by_category.get(name) for phase in cell.phases.values())]
+            legend = Text("  ").join(Text(f"■ {name}", COLOURS[name]) for name in present)
+            yield from legend.wrap(canvas.console, canvas.width)
         if cell.verdict is not None:
-            lines.append(Text(result(cell), theme.GOOD if cell.verdict.fits else theme.BAD))
-        return lines
+            yield Text(result(cell), theme.GOOD if cell.verdict.fits else theme.BAD)
 
 
-def _legend(names: Sequence[str], width: int, plain: bool) -> list[Text]:
-    lines = [Text()]
-    for name in names:
-        mark = f"{_CATEGORY_LETTERS[name] if plain else '■'} {name}"
-        if lines[-1].plain and lines[-1].cell_len + 2 + len(mark) > width:
-            lines.append(Text())
-        lines[-1].append("  " if lines[-1].plain else "").append(mark, "" if plain else COLOURS[name])
-    return lines
-
-
-def bar(by_category: Mapping[str, int], total_bytes: int, full_scale_bytes: int, width: int, plain: bool) -> Text:
+def bar(by_category: Mapping[str, int], full_scale_bytes: int, width: int) -> Text:
     """Return a stacked bar of categories, dotted beyond the last; `full_scale_bytes` would fill the whole `width`."""
-    text, cumulative = Text(), 0.0
-    parts = [(name, by_category[name]) for name in COLOURS if by_category.get(name)] or [("unknown", total_bytes)]
-    for name, size in parts:
-        cumulative += size
-        cells = round(cumulative / max(full_scale_bytes, 1) * width) - text.cell_len
-        text.append((_CATEGORY_LETTERS[name] if plain else "█") * cells, "" if plain else COLOURS[name])
+    text, cumulative = Text(), 0
+    for name in COLOURS:
+        cumulative += by_category.get(name, 0)
+        text.append("█" * (round(cumulative / max(full_scale_bytes, 1) * width) - text.cell_len), COLOURS[name])
     return text.append("·" * (width - text.cell_len), theme.QUIET)
 
 
@@ -188,7 +158,8 @@ def _shortage_words(cell: CellState, verdict: VerdictReached) -> Iterator[str]:
         f" with {axes.phrase(cell.found.axis, cell.found.beyond)}" if cell.found and cell.found.beyond else ""
     )
     yield f"{'simulated: ' if cell.gpu is not None else ''}does not fit{searched_value}"
-    reached = {phase.phase: phase.allocated_peak_bytes for phase in cell.phases}.get(str(verdict.failed_phase))
-    yield f"runs out{f' at {units.size(reached)}' if reached is not None else ''} {stage_phrase(verdict.failed_phase)}"
+    reached = cell.phases.get(str(verdict.failed_phase))
+    at = f" at {units.size(reached.allocated_peak_bytes)}" if reached is not None else ""
+    yield f"runs out{at} {stage_phrase(verdict.failed_phase)}"
     if verdict.margin_bytes is not None:
         yield f"needs {units.size(-verdict.margin_bytes)} more"

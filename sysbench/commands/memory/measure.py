@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from sysbench.commands.memory import measure_cuda, simulate
-from sysbench.commands.memory.record import PeakMeasured
-from sysbench.commands.memory.simulate import breakdown_events, phase_events, write_snapshot
+from sysbench.commands.memory.breakdown import phase_event, write_snapshot
 from sysbench.commands.memory.spec import MemoryCell
 from sysbench.errors import UnavailableError
 from sysbench.lab.compilation import stage_entered
@@ -55,22 +53,13 @@ def _measure_by_tracking_tensors(cell: MemoryCell, device: DeviceInfo, artifact:
     with matmul_precision(cell.precision):
         for recording in record_real(cell.step, cell.mode, target, mesh):
             result = simulate_recording(recording, unlimited_gpu, _EXACT_SIZES)
-            yield from list(phase_events(cell, result, "measured"))[-1:]
+            latest, peak = list(simulate.phase_peaks(result, "measured").items())[-1]
+            yield phase_event(cell.key, "measured", latest, peak)
     max_over_ranks()  # if a rank left the group early, the last collective of the others would fail
     yield from recording.model_events(cell.key, with_flops=False)
     peaks = allocator.peaks(target)
-    yield PeakMeasured(
-        at_s=time.time(),
-        cell=cell.key,
-        source="measured",
-        phase=result.peak_phase.phase,
-        allocated_peak_bytes=result.allocated_peak_bytes,
-        reserved_peak_bytes=peaks.reserved_bytes,
-        host_rss_peak_bytes=peaks.host_rss_bytes,
-        outside_bytes=None,
-        alloc_retries=None,
-        by_category=dict(result.by_category),
+    yield from simulate.recorded_events(
+        cell, "measured", result, reserved_peak_bytes=peaks.reserved_bytes, host_rss_peak_bytes=peaks.host_rss_bytes
     )
-    yield from breakdown_events(cell, result, "measured")
     if artifact is not None:
         yield write_snapshot(artifact, result.snapshot("measured"), cell.key)

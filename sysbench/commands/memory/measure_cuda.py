@@ -10,16 +10,8 @@ from pathlib import Path
 
 import torch
 
-from sysbench.commands.memory.record import (
-    AllocationGroup,
-    CodeLine,
-    LargestAllocations,
-    ModulesMeasured,
-    PeakMeasured,
-    PhaseMemoryMeasured,
-    VerdictReached,
-)
-from sysbench.commands.memory.simulate import MAX_FRAMES, module_memory, write_snapshot
+from sysbench.commands.memory.breakdown import allocation_groups, phase_event, result_events, write_snapshot
+from sysbench.commands.memory.record import PhasePeakRecord, VerdictReached
 from sysbench.commands.memory.spec import MemoryCell
 from sysbench.commands.own_models import own_model_ran
 from sysbench.lab.compilation import stage_entered
@@ -49,9 +41,11 @@ class _MeasuredPeaks:
 
     def record(self, phase: str, peaks: Peaks) -> None:
         """Record the peaks of one occurrence of a phase. The highest peak over all occurrences is kept."""
-        old_allocated, old_reserved = self.peaks.get(phase, (0, 0))
-        new_allocated, new_reserved = peaks.allocated_bytes or 0, peaks.reserved_bytes or 0
-        self.peaks[phase] = max(old_allocated, new_allocated), max(old_reserved, new_reserved)
+        allocated_bytes, reserved_bytes = self.peaks.get(phase, (0, 0))
+        self.peaks[phase] = (
+            max(allocated_bytes, peaks.allocated_bytes or 0),
+            max(reserved_bytes, peaks.reserved_bytes or 0),
+        )
 
 
 def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
@@ -108,7 +102,7 @@ def _run_protocol(
                 peaks = allocator.peaks(device)
                 if number == measured_step:
                     measured.record(phase, peaks)
-                    yield _phase_event(cell, phase, measured.peaks[phase], {})
+                    yield phase_event(cell.key, "measured", phase, _phase_peak(*measured.peaks[phase], {}))
         max_over_ranks()  # if a rank left the group early, the last collective of the others would fail
         yield from own_model_ran(cell.key, step)  # the loss is known only now
     except Exception as error:
@@ -130,32 +124,26 @@ def _result_events(
         name: max(peaks[-cell.occurrences(name) :], key=lambda state: timeline.allocated_bytes[state])
         for name, peaks in peak_states.items()
     }
-    for name, (allocated_bytes, reserved_bytes) in measured.peaks.items():
-        state = state_of_phase.get(name)
-        yield _phase_event(
-            cell, name, (allocated_bytes, reserved_bytes), _bytes_by_category(timeline, state, allocated_bytes)
-        )
-    peak_phase = max(measured.peaks, key=lambda phase: measured.peaks[phase][0])
-    state = state_of_phase.get(peak_phase, timeline.peak.state)
+    whole_peak = timeline.peak.state  # of what is not a phase: the build
+    phases = {
+        name: _phase_peak(*peaks, _bytes_by_category(timeline, state_of_phase.get(name, whole_peak), peaks[0]))
+        for name, peaks in measured.peaks.items()
+    }
+    highest = state_of_phase.get(max(measured.peaks, key=lambda phase: measured.peaks[phase][0]), whole_peak)
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     outside_bytes = total_bytes - free_bytes - torch.cuda.memory_reserved(device)
     reserved_peak_bytes = max(reserved for _, reserved in measured.peaks.values())
-    yield PeakMeasured(
-        at_s=time.time(),
-        cell=cell.key,
-        source="measured",
-        phase=peak_phase,
-        allocated_peak_bytes=measured.peaks[peak_phase][0],
+    yield from result_events(
+        cell.key,
+        "measured",
+        phases,
+        allocation_groups(timeline, highest, MAX_GROUPS),
+        timeline.tree_at(highest),
         reserved_peak_bytes=reserved_peak_bytes,
         host_rss_peak_bytes=allocator.peaks(device).host_rss_bytes,
         outside_bytes=outside_bytes,
         alloc_retries=int(torch.cuda.memory_stats(device)["num_alloc_retries"]),
-        by_category=_bytes_by_category(timeline, state, measured.peaks[peak_phase][0]),
     )
-    groups = _allocation_groups(timeline, state)
-    yield LargestAllocations(at_s=time.time(), cell=cell.key, source="measured", groups=groups)
-    tree = module_memory(timeline.tree_at(state))
-    yield ModulesMeasured(at_s=time.time(), cell=cell.key, source="measured", modules=tree)
     yield VerdictReached(
         at_s=time.time(),
         cell=cell.key,
@@ -168,44 +156,16 @@ def _result_events(
     )
 
 
-def _phase_event(
-    cell: MemoryCell, phase: str, peaks_bytes: tuple[int, int], by_category: dict[str, int]
-) -> PhaseMemoryMeasured:
-    allocated_bytes, reserved_bytes = peaks_bytes
-    return PhaseMemoryMeasured(
-        at_s=time.time(),
-        cell=cell.key,
-        source="measured",
-        phase=phase,
-        allocated_peak_bytes=allocated_bytes,
-        reserved_peak_bytes=reserved_bytes,
-        by_category=by_category,
+def _phase_peak(allocated_bytes: int, reserved_bytes: int, by_category: dict[str, int]) -> PhasePeakRecord:
+    return PhasePeakRecord(
+        allocated_peak_bytes=allocated_bytes, reserved_peak_bytes=reserved_bytes, by_category=by_category
     )
 
 
-def _allocation_groups(timeline: Timeline, state: int) -> list[AllocationGroup]:
-    groups = []
-    for group in timeline.groups(state)[:MAX_GROUPS]:
-        paths = [".".join(module) for module in group.modules]
-        groups.append(
-            AllocationGroup(
-                count=group.count,
-                size_bytes=group.size_bytes,
-                category=group.category,
-                modules=list(dict.fromkeys([*paths[:1], *paths[-1:]])),
-                phase=None,
-                stack=[CodeLine(**frame._asdict()) for frame in timeline.stacks.of(group.stack)[:MAX_FRAMES]],
-            )
-        )
-    return groups
-
-
-def _bytes_by_category(timeline: Timeline, state: int | None, allocated_bytes: int) -> dict[str, int]:
+def _bytes_by_category(timeline: Timeline, state: int, allocated_bytes: int) -> dict[str, int]:
     """Return live bytes by category. Bytes that the allocator reports beyond the history's total count as unknown."""
-    by_category = timeline.categories_at(state) if state is not None else {}
+    by_category = timeline.categories_at(state)
     unattributed_bytes = allocated_bytes - sum(by_category.values())
-    return (
-        {**by_category, "unknown": by_category.get("unknown", 0) + unattributed_bytes}
-        if unattributed_bytes > 0
-        else by_category
-    )
+    if unattributed_bytes > 0:
+        by_category["unknown"] = by_category.get("unknown", 0) + unattributed_bytes
+    return by_category

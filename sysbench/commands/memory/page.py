@@ -39,7 +39,7 @@ def render(timeline: Timeline, title: str) -> str:
 
 def _pack(timeline: Timeline) -> bytes:
     """Pack the page's data: the length of a JSON header, the header, and the columns that the header locates."""
-    allocations, reserved = timeline.allocations, timeline.reserved
+    allocations = timeline.allocations
     order = _creation_order(timeline)
     columns: dict[str, Column] = {
         "size": allocations.size_bytes[order].astype("<f8"),
@@ -54,8 +54,8 @@ def _pack(timeline: Timeline) -> bytes:
         "stackStart": timeline.stacks.start.astype("<u4"),
         "stackFrame": timeline.stacks.frame.astype("<u4"),
     }
-    if reserved is not None:
-        columns["reserved"] = reserved.bytes.astype("<f8")
+    if timeline.reserved_bytes is not None:
+        columns["reserved"] = timeline.reserved_bytes.astype("<f8")
     # Timestamps of a simulation only order events; shown as times, they would look measured.
     if timeline.time_us is not None and timeline.source == "measured":
         columns["time"] = (timeline.time_us - timeline.time_us[0]).astype("<f8")
@@ -77,7 +77,6 @@ def _pack(timeline: Timeline) -> bytes:
 
 def _header(timeline: Timeline) -> dict[str, object]:
     strings, frames = _frame_table(timeline.stacks)
-    separator = " › " if timeline.inferred else "."
     device = timeline.device_name if timeline.source == "measured" else None
     peak = timeline.peak.state
     live = timeline.live_at(peak)
@@ -90,10 +89,8 @@ def _header(timeline: Timeline) -> dict[str, object]:
             & (allocations.category[live] == CATEGORIES.index(group.category))
             & (allocations.stack[live] == group.stack)
         )
-        parts = list(filter(None, [frame_location(timeline.stacks.of(group.stack))]))
-        if group.modules and not timeline.inferred:
-            first, last = ".".join(group.modules[0]), ".".join(group.modules[-1])
-            parts.append(first if first == last else f"{first} … {last}")
+        ends = dict.fromkeys(".".join(module) for module in (*group.modules[:1], *group.modules[-1:]))
+        parts = filter(None, [frame_location(timeline.stacks.of(group.stack)), " … ".join(ends)])
         groups.append(
             {
                 "count": group.count,
@@ -106,12 +103,11 @@ def _header(timeline: Timeline) -> dict[str, object]:
     return {
         "states": timeline.states,
         "device": device,
-        "inferred": timeline.inferred,
         "categories": [{"name": name, "colour": COLOURS[name]} for name in CATEGORIES],
         "stacking": list(STACKING),
         "phases": [[phase.name, phase.first, phase.end, has_dark_shade(phase.name)] for phase in timeline.phases],
         "failures": [[failure.state, failure.requested_bytes] for failure in timeline.failures],
-        "modules": [separator.join(module) for module in timeline.modules],
+        "modules": [".".join(module) for module in timeline.modules],
         "strings": strings,
         "frames": frames,
         "groups": groups,

@@ -258,6 +258,15 @@ class MemoryCellRecord(MemoryResults, ModelCellRecord):
         return self.found.applied_to(self.cell) if self.found is not None else self.cell
 
     @property
+    def does_not_fit(self) -> bool:
+        return self.outcome == "oom" or (self.verdict is not None and not self.verdict.fits)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes allocated at the peak; 0 if unknown, or if the step did not get through."""
+        return (self.peak_allocated_bytes or 0) if self.outcome == "ok" and not self.does_not_fit else 0
+
+    @property
     def fullest_rank(self) -> RankRecord | None:
         """Rank whose results are reported as the cell's results; None for a cell of one process."""
         return find_fullest_rank(self.ranks) if self.ranks else None

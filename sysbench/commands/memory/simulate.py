@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from sysbench import units
+from sysbench.commands.memory.breakdown import code_lines, result_events, write_snapshot
 from sysbench.commands.memory.record import (
     AllocationGroup,
     CandidateTried,
-    CodeLine,
-    LargestAllocations,
     LargestFound,
-    ModuleMemory,
-    ModulesMeasured,
-    PeakMeasured,
-    PhaseMemoryMeasured,
-    SnapshotWritten,
+    PhasePeakRecord,
     VerdictReached,
 )
 from sysbench.commands.memory.spec import MemoryCell
@@ -30,13 +25,8 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu, refuse_fp8
 from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.simulate.search import find_fewest_ranks, find_largest
-from sysbench.snapshot import CATEGORIES, snapshot
-from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec import hardware
 from sysbench.spec.protocols import SearchAxis
-
-MAX_FRAMES = 12
-"""Number of innermost stack frames to keep; outer frames are the same for every allocation."""
 
 
 def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
@@ -54,20 +44,14 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
         # Memory outside the allocator depends on the number of ranks.
         yield result.gpu.simulation_event(cell.key, settings)
     yield from result.recording.model_events(cell.key)
-    yield from phase_events(cell, result, "simulated")
-    yield PeakMeasured(
-        at_s=time.time(),
-        cell=cell.key,
-        source="simulated",
-        phase=result.peak_phase.phase,
-        allocated_peak_bytes=result.allocated_peak_bytes,
+    yield from recorded_events(
+        cell,
+        "simulated",
+        result,
         reserved_peak_bytes=result.reserved_peak_bytes,
-        host_rss_peak_bytes=None,
         outside_bytes=result.gpu.outside_bytes,
         alloc_retries=result.alloc_retries,
-        by_category=dict(result.by_category),
     )
-    yield from breakdown_events(cell, result, "simulated")
     verdict = result.verdict
     yield VerdictReached(at_s=time.time(), cell=cell.key, source="simulated", **asdict(verdict))
     if artifact is not None:
@@ -118,24 +102,22 @@ def _search(
     return simulate(beyond.recording.cell, cell.mode, gpu, settings)
 
 
-# --- allocations, as events
-
-
-def phase_events(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[PhaseMemoryMeasured]:
-    """Yield the peak of each phase. Reserved bytes of measured peaks are None, because only tensors were tracked."""
-    for phase in result.phases:
-        yield PhaseMemoryMeasured(
-            at_s=time.time(),
-            cell=cell.key,
-            source=source,
-            phase=phase.phase,
-            allocated_peak_bytes=phase.allocated_peak_bytes,
-            reserved_peak_bytes=phase.reserved_peak_bytes if source == "simulated" else None,
-            by_category=dict(phase.by_category),
+def phase_peaks(result: SimulatedMemory, source: Source) -> dict[str, PhasePeakRecord]:
+    """Return the peak of each phase. Reserved bytes of measured peaks are None, because only tensors were tracked."""
+    return {
+        peak.phase: PhasePeakRecord(
+            allocated_peak_bytes=peak.allocated_peak_bytes,
+            reserved_peak_bytes=peak.reserved_peak_bytes if source == "simulated" else None,
+            by_category=dict(peak.by_category),
         )
+        for peak in result.phases
+    }
 
 
-def breakdown_events(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[Event]:
+def recorded_events(
+    cell: MemoryCell, source: Source, result: SimulatedMemory, **process: int | None
+) -> Iterator[Event]:
+    """Yield the results of a recorded step; `process` are the other arguments of `result_events`."""
     groups = [
         AllocationGroup(
             count=group.count,
@@ -143,26 +125,8 @@ def breakdown_events(cell: MemoryCell, result: SimulatedMemory, source: Source) 
             category=group.category,
             modules=list(group.modules),
             phase=group.phase,
-            stack=[CodeLine(**frame._asdict()) for frame in group.stack[:MAX_FRAMES]],
+            stack=code_lines(group.stack),
         )
         for group in result.groups
     ]
-    yield LargestAllocations(at_s=time.time(), cell=cell.key, source=source, groups=groups)
-    yield ModulesMeasured(at_s=time.time(), cell=cell.key, source=source, modules=module_memory(result.tree))
-
-
-def module_memory(tree: ModuleNode) -> list[ModuleMemory]:
-    return [
-        ModuleMemory(
-            path=path,
-            total_bytes=node.total_bytes,
-            own_bytes=node.own_bytes,
-            by_category={name: node.by_category[name] for name in CATEGORIES if name in node.by_category},
-        )
-        for path, node in tree.walk()
-    ]
-
-
-def write_snapshot(path: Path, content: Mapping[str, object], cell: str) -> SnapshotWritten:
-    snapshot.write(path, content)
-    return SnapshotWritten(at_s=time.time(), cell=cell, path=str(path), size_bytes=path.stat().st_size)
+    yield from result_events(cell.key, source, phase_peaks(result, source), groups, result.tree, **process)

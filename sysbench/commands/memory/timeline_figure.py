@@ -47,8 +47,8 @@ def draw(timeline: Timeline, title: str) -> Figure:
     scale = units.shared_scale("bytes", [float(timeline.peak.allocated_bytes)])
     _draw_phases(axes, timeline)
     _draw_stack(axes, timeline, states, scale.factor)
-    if timeline.reserved is not None:
-        reserved = timeline.reserved.bytes[states] / scale.factor
+    if timeline.reserved_bytes is not None:
+        reserved = timeline.reserved_bytes[states] / scale.factor
         axes.step(states, reserved, where="post", color=QUIET, linewidth=1, linestyle=(0, (4, 2)), zorder=4)
     axes.set_xlim(0, max(timeline.states - 1, 1))
     # Include reserved memory, unless it would flatten everything else.

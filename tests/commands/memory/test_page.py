@@ -100,8 +100,8 @@ def test_the_page_holds_every_allocation_as_it_is(timeline: Timeline, page: Path
     assert held["born"].tolist() == sorted(held["born"].tolist())
     assert held["states"] == timeline.states
     assert [row[:3] for row in held["phases"]] == [[phase.name, phase.first, phase.end] for phase in timeline.phases]
-    assert timeline.reserved is not None
-    assert held["reserved"].tolist() == timeline.reserved.bytes.tolist()
+    assert timeline.reserved_bytes is not None
+    assert held["reserved"].tolist() == timeline.reserved_bytes.tolist()
 
 
 def test_the_page_refers_to_nothing_outside_itself(page: Path) -> None:
@@ -300,15 +300,16 @@ def shortened(filename: str) -> str:
     return f"…/{'/'.join(parts[-2:])}" if len(parts) > 3 else filename
 
 
+def largest_at_peak(timeline: Timeline) -> list[int]:
+    live = timeline.live_at(timeline.peak.state).tolist()
+    return sorted(live, key=lambda a: -timeline.allocations.size_bytes[a])
+
+
 @needs_browser
 def test_phase_and_lifetime_are_told(shown: Browser, timeline: Timeline) -> None:
     plot = Plot(shown, timeline)
     allocations = timeline.allocations
-    saved = next(
-        int(a)
-        for a in timeline.largest(50, timeline.peak.state)
-        if CATEGORIES[allocations.category[a]] == "activations"
-    )
+    saved = next(a for a in largest_at_peak(timeline) if CATEGORIES[allocations.category[a]] == "activations")
     shown.move(*plot.middle_of(saved))
     details = ungrouped(shown.text("#details"))
     assert "allocated in forward, released in backward" in details
@@ -409,7 +410,7 @@ def test_buttons_zoom_and_fit(shown: Browser, timeline: Timeline) -> None:
 @needs_browser
 def test_a_click_pins_and_escape_lets_go(shown: Browser, timeline: Timeline) -> None:
     plot = Plot(shown, timeline)
-    first, second = (int(a) for a in timeline.largest(2, timeline.peak.state))
+    first, second = largest_at_peak(timeline)[:2]
     shown.click(*plot.middle_of(first))
     pinned = shown.text("#details")
     shown.move(*plot.middle_of(second))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from sysbench.commands.memory import tables as memory_tables
 from sysbench.commands.memory.live import MemoryScreen, MemoryState, advance
 from sysbench.commands.memory.record import PeakMeasured, VerdictReached
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.commands.memory.verdicts import verdict_text
 from sysbench.errors import DoesNotFitError
 from sysbench.lab.memory.allocator import _Boundary, assign_categories, is_out_of_memory
 from sysbench.lab.step import TrainingStep
@@ -103,17 +104,6 @@ def test_a_run_folds_into_one_cell_for_each_point_with_sums_that_hold(simulated:
         assert sum(group.total_bytes for group in cell.largest) <= (cell.peak_allocated_bytes or 0)
 
 
-def test_the_grid_has_modes_beside_each_other_and_precisions_within(simulated: list[Event]) -> None:
-    (table,) = memory_tables.TABLES["grid"](memory_fold.fold(simulated))
-    assert [(column.group, column.title) for column in table.columns[1:]] == [
-        ("simulated · forward", "fp32"),
-        ("simulated · forward", "bf16"),
-        ("simulated · full step", "fp32"),
-        ("simulated · full step", "bf16"),
-    ]
-    assert "simulated" in table.title
-
-
 def test_a_simulated_record_says_which_pytorch_it_follows(simulated: list[Event]) -> None:
     record = json.loads(memory_fold.fold(simulated).model_dump_json())
     installed = ".".join(torch.__version__.split(".")[:2])
@@ -158,18 +148,6 @@ def test_not_fitting_is_running_out_of_memory() -> None:
     assert is_out_of_memory(DoesNotFitError("no"))
 
 
-def test_the_state_is_said_to_be_of_the_whole_model_if_ranks_share_it() -> None:
-    def notes(**ranks: str) -> list[str]:
-        run = spec(mode="train", simulate="24GiB", ctx=64, **ranks)
-        return [remark.text for remark in memory_tables.sheet(memory_fold.fold(run_of(run))).remarks]
-
-    sizes = "weights 93.1 KiB, gradients 93.1 KiB, AdamW's state 186.2 KiB"
-    assert f"persistent training state: {sizes}" in notes()
-    whole = "persistent training state of the whole model"
-    assert f"{whole}, of which every rank holds a part: {sizes}" in notes(ranks="2", strategy="tp")
-    assert f"{whole}, which every rank holds: {sizes}" in notes(ranks="2", strategy="ddp")
-
-
 def test_a_search_starts_from_its_value_and_says_what_it_found() -> None:
     run = spec(mode="forward", simulate="700MiB", find="ctx", ctx="64")
     (cell,) = run.cells()
@@ -195,7 +173,6 @@ def test_a_search_that_finds_nothing_shows_the_value_of_its_numbers_everywhere(t
     assert (cell.peak_allocated_bytes, cell.residual_bytes) == (alone.peak_allocated_bytes, alone.residual_bytes)
     shown = memory_tables.sheet(record)
     assert "batch 1" in shown.subject
-    assert any("batch 1 × ctx 24" in remark.text for remark in shown.remarks)
     (cells,) = memory_tables.tables_for(record, ["cells"])
     place = [column.key for column in cells.columns].index("batch")
     assert {row[place] for row in cells.rows} == {1}
@@ -207,13 +184,9 @@ def test_a_search_that_finds_nothing_still_shows_the_lines_of_the_largest_alloca
     assert all(group.stack for group in cell.largest if group.category != "workspace")
 
 
-def test_a_search_that_finds_nothing_says_why(too_large: list[Event]) -> None:
+def test_a_search_that_finds_nothing_says_so(too_large: list[Event]) -> None:
     (cell,) = memory_fold.fold(too_large).cells
-    state = units.size(16 * (cell.model.parameters or 0))
-    why = f" No batch fits: weights, gradients and AdamW's state alone need {state}."
-    assert memory_tables.verdict_text(cell).endswith(why)
-    (cell,) = memory_fold.fold(run_of(spec(mode="train", simulate="650MiB", find="batch", ctx=4096))).cells
-    assert memory_tables.verdict_text(cell).endswith(" Not even batch 1 fits.")
+    assert verdict_text(cell).endswith(" Not even batch 1 fits.")
 
 
 def test_where_memory_runs_out_is_told_beside_the_values_reached_until_then(too_large: list[Event]) -> None:
@@ -245,9 +218,9 @@ def test_what_is_to_spare_is_the_memory_minus_reserved_memory_and_the_context(si
 # --- while it runs
 
 
-def _shown(state: MemoryState, width: int, height: int, **options: Any) -> list[str]:
+def _shown(state: MemoryState, width: int, height: int, colours: Literal["truecolor"] | None = None) -> list[str]:
     file = io.StringIO()
-    console = Console(file=file, width=width, height=height, force_terminal=True, color_system=None, **options)
+    console = Console(file=file, width=width, height=height, force_terminal=True, color_system=colours)
     console.print(MemoryScreen(state, 10.0), end="")
     return file.getvalue().splitlines()
 
@@ -266,7 +239,7 @@ def test_the_screen_shows_every_phase_by_category(simulated: list[Event]) -> Non
     state = MemoryState()
     for event in simulated:
         state = advance(state, event)
-    text = "\n".join(_shown(state, 100, 40))
+    text = "\n".join(_shown(state, 100, 40, "truecolor"))
     for word in ("zero_grad", "backward", "optimizer state", "simulated for a GPU with 24GiB", "fits"):
         assert word in text
 

@@ -71,8 +71,7 @@ class Panels {
     if (allocation === null) return;
     const { name, colour } = this.page.data.categories[this.page.data.category[allocation]];
     const frame = this.frames(this.page.data.stack[allocation]).find((one) => !one.library);
-    // An inferred module is the whole way through the code: too long for a tip.
-    const module = this.page.data.inferred ? "" : this.moduleOf(allocation);
+    const module = this.moduleOf(allocation);
     const place = module || (frame ? `${frame.file}:${frame.line} ${frame.name}` : "");
     const mark = chip(colour);
     mark.style.marginRight = "6px";

@@ -1,4 +1,4 @@
-"""What to say and to do where a step does not fit: by how much, the `sysbench fit` command that helps, and the gate."""
+"""What to say and to do about whether a step fits: the verdict, the gate, and the `sysbench fit` command that helps."""
 
 from __future__ import annotations
 
@@ -8,17 +8,52 @@ from pydantic import ValidationError
 
 from sysbench import units
 from sysbench.command import STORED, command_of
-from sysbench.commands.memory.findings import does_not_fit
-from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord
+from sysbench.commands.memory.record import LargestRecord, MemoryCellRecord, MemoryRecord
 from sysbench.commands.memory.spec import MemoryOptions, MemorySpec
 from sysbench.log.outcomes import stage_phrase
-from sysbench.render.findings import namer
+from sysbench.render.findings import join_words, namer
 from sysbench.spec import hardware
 from sysbench.spec.command_options import command_line
 from sysbench.spec.model import ModelSpec
 
 FITTED_MODES = ("train", "train-first")
 """Modes of the steps that `sysbench fit` answers for."""
+
+
+def verdict_text(cell: MemoryCellRecord) -> str:
+    """Return the verdict as text: `fits, with 13.9 GiB to spare`, or the reason why the cell does not fit."""
+    verdict = cell.verdict
+    if verdict is None:
+        return cell.outcome
+    words = f"{cell.detail or 'does not fit'}."
+    if verdict.fits:
+        spare = f", with {units.size(verdict.margin_bytes)} to spare" if verdict.margin_bytes is not None else ""
+        words = f"fits{spare}."
+        if cell.gpu is not None:
+            counted = {
+                "for the CUDA context": cell.gpu.context_bytes,
+                "of NCCL buffers": cell.gpu.nccl_bytes,
+                "of workspaces": cell.by_category.get("workspace"),
+            }
+            parts = [f"{units.size(size_bytes)} {name}" for name, size_bytes in counted.items() if size_bytes]
+            words += f" This counts {join_words(parts)}." if parts else ""
+    return f"{words} {_search_text(cell.found)}" if cell.found is not None else words
+
+
+def _search_text(search: LargestRecord) -> str:
+    """Return what a search found; the safe value too, if the one found fits only within the uncertainty."""
+    safe = "" if search.safe in (None, search.value) else f"; {search.safe or 'none'} is safe"
+    if search.axis == "ranks":
+        if search.value:
+            return f"The fewest ranks that fit are {search.value}{safe}."
+        if search.more_is_useless:
+            return f"More than {search.beyond} ranks do not help: what is missing is not divided among the ranks."
+        return f"Fewer than {2 * (search.beyond or 1)} ranks do not fit; more were not tried."
+    if not search.value:
+        return f"Not even {search.axis} {search.shown} fits."
+    if search.beyond is None:
+        return f"Even {search.axis} {search.value} fits; nothing larger was tried."
+    return f"The largest {search.axis} that fits is {search.value}{safe}."
 
 
 def shortage(cell: MemoryCellRecord) -> str:
@@ -34,8 +69,9 @@ def gate(record: MemoryRecord, options: MemoryOptions) -> Iterator[str]:
     """Yield the cells that do not fit, if that is what `--require-fit` guards against."""
     if options.require_fit:
         name = namer(record.cells, ("simulate",))
-        for cell in filter(does_not_fit, record.cells):
-            yield f"{name(cell) or cell.cell.title}: {shortage(cell)}"
+        for cell in record.cells:
+            if cell.does_not_fit:
+                yield f"{name(cell) or cell.cell.title}: {shortage(cell)}"
 
 
 def fit_command(record: MemoryRecord) -> str | None:
