@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from sysbench.snapshot.layout import ACTION_CODE, NONE, STATES, Column, Snapshot
 from sysbench.snapshot.lifetimes import Lifetimes
@@ -51,7 +50,7 @@ def rounded_bytes(requested_bytes: int, power2_divisions: tuple[int, ...] = ()) 
     return (requested_bytes + multiple - 1) // multiple * multiple
 
 
-def rounded_requests(requested_bytes: Column, settings: Mapping[str, object]) -> npt.NDArray[np.int64]:
+def rounded_requests(requested_bytes: Column, settings: Mapping[str, object]) -> Column:
     """Return requested sizes rounded up by the `allocator_settings` of a snapshot; at least one unit each."""
     recorded = settings.get("roundup_power2_divisions")
     divisions = tuple(recorded[key] for key in sorted(recorded, key=int)) if isinstance(recorded, dict) else ()
@@ -60,9 +59,7 @@ def rounded_requests(requested_bytes: Column, settings: Mapping[str, object]) ->
     return np.array(sizes, np.int64)[position.reshape(-1)]
 
 
-def block_bytes(
-    snapshot: Snapshot, device: int, lives: Lifetimes, rounded: npt.NDArray[np.int64], address: Column
-) -> npt.NDArray[np.int64]:
+def block_bytes(snapshot: Snapshot, device: int, lives: Lifetimes, rounded: Column, address: Column) -> Column:
     """Return the size of the block of each allocation on one device.
 
     rounded  requested sizes, rounded up
@@ -119,14 +116,7 @@ class _Walk:
     sizes  size of the block of each allocation, by position; the rounded request where nothing else is known
     """
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        device: int,
-        lives: Lifetimes,
-        rounded: npt.NDArray[np.int64],
-        address: Column,
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, device: int, lives: Lifetimes, rounded: Column, address: Column) -> None:
         trace = snapshot.trace
         limit = snapshot.settings.get("max_split_size", -1)
         self._max_split_bytes = limit if isinstance(limit, int) and limit > 0 else None
@@ -197,7 +187,7 @@ class _Walk:
         return free_end - at if left_bytes > 0 and (whole or left_bytes <= SMALL_BYTES) else rounded_bytes
 
 
-def _first_segments(snapshot: Snapshot, device: int, rows: npt.NDArray[np.int64]) -> _Segments:
+def _first_segments(snapshot: Snapshot, device: int, rows: Column) -> _Segments:
     """Return the segments before the first event: those at the end, with all changes undone."""
     segments, trace = snapshot.segments, snapshot.trace
     found = _Segments()

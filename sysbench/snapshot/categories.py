@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntFlag
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from sysbench.errors import UsageError
 from sysbench.snapshot import CATEGORIES
@@ -69,16 +67,6 @@ _MIN_RUN = 3
 phase."""
 
 
-@dataclass(frozen=True, eq=False)
-class Origins:
-    """Category and module of each allocation, and the phases of the trace, whether recorded or inferred."""
-
-    category: npt.NDArray[np.uint8]
-    module: npt.NDArray[np.int32]
-    modules: tuple[tuple[str, ...], ...]
-    phases: tuple[Phase, ...]
-
-
 def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
     """Build the timeline of one device; the default is the device with the most activity.
 
@@ -102,9 +90,15 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
     address = _from_trace_or_block(lives, trace.address, blocks.address).astype(np.uint64)
     stack = _position_from_trace_or_block(lives, trace.stack, blocks.stack).astype(np.int32)
     freed_stack = np.append(trace.stack, NONE)[lives.freed_row].astype(np.int32)
-    recorded = _recorded_origins(snapshot, lives)
+    recorded = _recorded_categories(snapshot, lives)
     stream = _from_trace_or_block(lives, trace.stream, segments.stream[blocks.segment])
-    found = recorded or infer(snapshot, lives, stack, freed_stack, rounded, stream)
+    module, modules = np.full(len(stack), NONE, np.int32), tuple[tuple[str, ...], ...]()
+    if recorded is None:
+        category, phases = infer(snapshot, lives, stack, freed_stack, rounded, stream)
+    else:
+        category, phases = recorded, tuple(_marked_phases(snapshot.annotations, lives))
+        module = _position_from_trace_or_block(lives, trace.label, blocks.label).astype(np.int32)
+        modules = tuple(tuple(filter(None, label.split("."))) for label in snapshot.labels)
     free = (blocks.state == STATES.index("inactive")) & (segments.device[blocks.segment] == device)
     name = snapshot.metadata.get("device_name")
     return Timeline(
@@ -113,16 +107,15 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
             requested_bytes=requested,
             born=lives.born,
             died=lives.died,
-            category=found.category,
-            module=found.module,
+            category=category,
+            module=module,
             stack=stack,
             freed_stack=freed_stack,
             address=address,
-            stream=stream,
         ),
         states=lives.states,
-        phases=found.phases,
-        modules=found.modules,
+        phases=phases,
+        modules=modules,
         stacks=snapshot.stacks,
         reserved_bytes=lives.reserved_bytes if snapshot.has_allocator else None,
         time_us=lives.time_us if snapshot.has_allocator else None,
@@ -143,18 +136,14 @@ def _from_trace_or_block(lives: Lifetimes, of_trace: Column, of_blocks: Column) 
     return np.where(row == NONE, from_block, from_trace)
 
 
-def _recorded_origins(snapshot: Snapshot, lives: Lifetimes) -> Origins | None:
+def _recorded_categories(snapshot: Snapshot, lives: Lifetimes) -> Column | None:
     codes = np.array([*(_RECORDED_CODE.get(name, UNKNOWN) for name in snapshot.categories), UNKNOWN], np.uint8)
     named = _position_from_trace_or_block(lives, snapshot.trace.category, snapshot.blocks.category)
-    category = codes[named]
-    if (category == UNKNOWN).all():
-        return None
-    module = _position_from_trace_or_block(lives, snapshot.trace.label, snapshot.blocks.label).astype(np.int32)
-    modules = tuple(tuple(part for part in label.split(".") if part) for label in snapshot.labels)
-    return Origins(category, module, modules, tuple(_marked_phases(snapshot.annotations, lives)))
+    category: Column = codes[named]
+    return None if (category == UNKNOWN).all() else category
 
 
-def _position_from_trace_or_block(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> npt.NDArray[np.int64]:
+def _position_from_trace_or_block(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
     """Return positions like `_from_trace_or_block`, but NONE where only the release was recorded."""
     from_block = np.append(of_blocks, NONE)[lives.block]
     return np.where(lives.row == NONE, from_block, np.append(of_trace, NONE)[lives.row])
@@ -184,13 +173,8 @@ def _marked_phases(annotations: Iterable[Annotation], lives: Lifetimes) -> Itera
 
 
 def infer(
-    snapshot: Snapshot,
-    lives: Lifetimes,
-    stack: npt.NDArray[np.int32],
-    freed_stack: npt.NDArray[np.int32],
-    size_bytes: Column,
-    stream: Column,
-) -> Origins:
+    snapshot: Snapshot, lives: Lifetimes, stack: Column, freed_stack: Column, size_bytes: Column, stream: Column
+) -> tuple[Column, tuple[Phase, ...]]:
     """Infer categories and phases from stacks and lifetimes.
 
     `stack` and `freed_stack` are the stacks of allocation and release, as positions in `snapshot.stacks`, or NONE.
@@ -210,8 +194,7 @@ def infer(
     if (freed_stack != NONE).any() and not (traits & _Trait.BACKWARD).any():
         # Python's stacks alone: autograd's threads have none.
         freed_traits[(freed_stack == NONE) & (lives.freed_row != NONE)] |= _Trait.BACKWARD
-    category = _infer_categories(lives, traits[stack], freed_traits, size_bytes, stream, phases)
-    return Origins(category, np.full(len(stack), NONE, np.int32), (), phases)
+    return _infer_categories(lives, traits[stack], freed_traits, size_bytes, stream, phases), phases
 
 
 # --- stacks
@@ -243,7 +226,7 @@ def _trait_of(frame: Frame) -> int:
 # --- phases
 
 
-def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
+def _runs(label: Column) -> list[tuple[int, int, int]]:
     if not len(label):
         return []
     starts = np.concatenate([[0], np.flatnonzero(np.diff(label)) + 1])
@@ -251,9 +234,7 @@ def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
     return [(int(label[start]), int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
 
 
-def _infer_phases(
-    trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_], born: npt.NDArray[np.int64], states: int
-) -> tuple[Phase, ...]:
+def _infer_phases(trait: Column, has_stack: Column, born: Column, states: int) -> tuple[Phase, ...]:
     # On CUDA, autograd runs on its own threads without Python code. Only its allocations have
     # no Python stack.
     stackless = ~has_stack & has_stack.any()
@@ -285,12 +266,12 @@ def _infer_phases(
 
 def _infer_categories(
     lives: Lifetimes,
-    traits: npt.NDArray[np.uint8],
-    freed_traits: npt.NDArray[np.uint8],
+    traits: Column,
+    freed_traits: Column,
     size_bytes: Column,
     stream: Column,
     phases: tuple[Phase, ...],
-) -> npt.NDArray[np.uint8]:
+) -> Column:
     names = np.array([*(phase.name for phase in phases), ""])
     born_in = _phase_of(lives.born, phases)
     phase, end = names[born_in], np.array([*(phase.end for phase in phases), 0])[born_in]
@@ -341,12 +322,7 @@ def _infer_categories(
 
 
 def _explain_residents(
-    category: npt.NDArray[np.uint8],
-    lives: Lifetimes,
-    traits: npt.NDArray[np.uint8],
-    size_bytes: Column,
-    is_kept: npt.NDArray[np.bool_],
-    phases: tuple[Phase, ...],
+    category: Column, lives: Lifetimes, traits: Column, size_bytes: Column, is_kept: Column, phases: tuple[Phase, ...]
 ) -> None:
     """Change `category` for what was there before the recording and stays: its sizes tell what it may be."""
     born_in = _phase_of(lives.born, phases)
@@ -364,15 +340,15 @@ def _explain_residents(
     )
 
 
-def _last_born(born: npt.NDArray[np.int64], phase: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _last_born(born: Column, phase: Column) -> Column:
     """Return, for each allocation, the state after the last allocation of its phase."""
     last = np.zeros(int(phase.max(initial=0)) + 1, np.int64)
     np.maximum.at(last, phase, born)
-    found: npt.NDArray[np.int64] = last[phase]
+    found: Column = last[phase]
     return found
 
 
-def _sizes_in_one_phase(size_bytes: Column, phase: npt.NDArray[np.int64], selected: npt.NDArray[np.bool_]) -> Column:
+def _sizes_in_one_phase(size_bytes: Column, phase: Column, selected: Column) -> Column:
     """Return the sizes of the selected allocations of the phase that has the most of them."""
     if not selected.any():
         return size_bytes[:0]
@@ -380,13 +356,7 @@ def _sizes_in_one_phase(size_bytes: Column, phase: npt.NDArray[np.int64], select
     return sizes
 
 
-def _are_workspaces(
-    lives: Lifetimes,
-    size_bytes: Column,
-    stream: Column,
-    is_kept: npt.NDArray[np.bool_],
-    phase: npt.NDArray[np.str_],
-) -> npt.NDArray[np.bool_]:
+def _are_workspaces(lives: Lifetimes, size_bytes: Column, stream: Column, is_kept: Column, phase: Column) -> Column:
     default_size = (size_bytes == DEFAULT_BYTES) & is_kept
     large = size_bytes == LARGE_BYTES
     momentary = (large | (size_bytes == DEFAULT_BYTES)) & are_momentary(lives.born, lives.died) & (lives.born > 0)
@@ -397,12 +367,8 @@ def _are_workspaces(
 
 
 def _pre_trace_categories(
-    lives: Lifetimes,
-    traits: npt.NDArray[np.uint8],
-    size_bytes: Column,
-    is_kept: npt.NDArray[np.bool_],
-    freed_in_backward: npt.NDArray[np.bool_],
-) -> npt.NDArray[np.int64]:
+    lives: Lifetimes, traits: Column, size_bytes: Column, is_kept: Column, freed_in_backward: Column
+) -> Column:
     """Return the categories of allocations that predate the trace."""
     kept_sizes = size_bytes[(lives.born == 0) & is_kept]
     return np.select(
@@ -428,9 +394,7 @@ def _pre_trace_categories(
     )
 
 
-def _categories_between_phases(
-    lives: Lifetimes, phases: tuple[Phase, ...], is_kept: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.int64]:
+def _categories_between_phases(lives: Lifetimes, phases: tuple[Phase, ...], is_kept: Column) -> Column:
     """Return the categories of allocations outside all phases: inputs, temporaries, and kept outputs of forward."""
     if not phases:
         return np.full(len(lives.born), UNKNOWN)
@@ -460,7 +424,7 @@ def _categories_between_phases(
     )
 
 
-def _phase_of(state: npt.NDArray[np.int64], phases: tuple[Phase, ...]) -> npt.NDArray[np.int64]:
+def _phase_of(state: Column, phases: tuple[Phase, ...]) -> Column:
     """For each state, return the position of the phase whose events lead to it, or `len(phases)` if there is none."""
     if not phases:
         return np.zeros(len(state), np.int64)

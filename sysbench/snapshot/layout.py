@@ -50,10 +50,8 @@ class Stacks:
     """
 
     frames: tuple[Frame, ...]
-    frame: Column
-    """uint32, all stacks concatenated."""
-    start: Column
-    """int64, one more than the number of stacks."""
+    frame: Column  # uint32, all stacks concatenated
+    start: Column  # int64, one more than the number of stacks
 
     def __len__(self) -> int:
         return len(self.start) - 1
@@ -69,24 +67,15 @@ class Stacks:
 class Trace:
     """Allocator events as columns of equal length, one device after another, each in chronological order."""
 
-    device: Column
-    """int32"""
-    action: Column
-    """uint8, positions in ACTIONS."""
-    address: Column
-    """uint64; for `oom`, the free bytes that the device reported."""
-    size_bytes: Column
-    """int64, requested size, not rounded up."""
-    stream: Column
-    """int64"""
-    time_us: Column
-    """int64, microseconds since the epoch; 0 if the file has no times."""
-    stack: Column
-    """int32, positions in `Snapshot.stacks`, or NONE."""
-    category: Column
-    """int32, positions in `Snapshot.categories`, or NONE."""
-    label: Column
-    """int32, positions in `Snapshot.labels`, or NONE."""
+    device: Column  # int32
+    action: Column  # uint8, positions in ACTIONS
+    address: Column  # uint64; for `oom`, the free bytes that the device reported
+    size_bytes: Column  # int64, requested size, not rounded up
+    stream: Column  # int64
+    time_us: Column  # int64, microseconds since the epoch; 0 if the file has no times
+    stack: Column  # int32, positions in `Snapshot.stacks`, or NONE
+    category: Column  # int32, positions in `Snapshot.categories`, or NONE
+    label: Column  # int32, positions in `Snapshot.labels`, or NONE
 
     def __len__(self) -> int:
         return len(self.action)
@@ -96,24 +85,12 @@ class Trace:
 class Segments:
     """Memory segments of the allocator at the time of the snapshot."""
 
-    device: Column
-    """int32"""
-    address: Column
-    """uint64"""
-    total_bytes: Column
-    """int64"""
-    allocated_bytes: Column
-    """int64"""
-    active_bytes: Column
-    """int64"""
-    stream: Column
-    """int64"""
-    expandable: Column
-    """bool"""
-    stack: Column
-    """int32, or NONE."""
-    first_block: Column
-    """int64, one more than the number of segments: segment `i` has the blocks `first_block[i]:first_block[i + 1]`."""
+    device: Column  # int32
+    address: Column  # uint64
+    total_bytes: Column  # int64
+    stream: Column  # int64
+    expandable: Column  # bool
+    first_block: Column  # int64: segment `i` has the blocks `first_block[i]:first_block[i + 1]`
 
     def __len__(self) -> int:
         return len(self.address)
@@ -123,22 +100,14 @@ class Segments:
 class Blocks:
     """Blocks of all segments at the time of the snapshot, in the order of the segments."""
 
-    segment: Column
-    """int64, positions in `Snapshot.segments`."""
-    address: Column
-    """uint64"""
-    size_bytes: Column
-    """int64, size as the allocator counts it."""
-    requested_bytes: Column
-    """int64"""
-    state: Column
-    """uint8, positions in STATES."""
-    stack: Column
-    """int32, or NONE."""
-    category: Column
-    """int32, or NONE."""
-    label: Column
-    """int32, or NONE."""
+    segment: Column  # int64, positions in `Snapshot.segments`
+    address: Column  # uint64
+    size_bytes: Column  # int64, size as the allocator counts it
+    requested_bytes: Column  # int64
+    state: Column  # uint8, positions in STATES
+    stack: Column  # int32, or NONE
+    category: Column  # int32, or NONE
+    label: Column  # int32, or NONE
 
     def __len__(self) -> int:
         return len(self.address)
@@ -171,7 +140,7 @@ class Snapshot:
 
     @property
     def source(self) -> Literal["measured", "simulated"]:
-        """Return whether the snapshot was measured on a device or simulated."""
+        """Whether the snapshot was measured on a device or simulated."""
         return "simulated" if self.metadata.get("source") == "simulated" else "measured"
 
     @property

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from sysbench.snapshot.layout import ACTION_CODE, NONE, STATES, Snapshot
+from sysbench.snapshot.layout import ACTION_CODE, NONE, STATES, Column, Snapshot
 from sysbench.snapshot.timeline import OutOfMemory
 
 _ALLOC = ACTION_CODE["alloc"]
@@ -21,16 +20,13 @@ class Lifetimes:
     """Lifetimes of all allocations on one device; columns have one row per allocation."""
 
     states: int
-    born: npt.NDArray[np.int64]
-    died: npt.NDArray[np.int64]
-    row: npt.NDArray[np.int64]
-    """Position of the allocation in the trace, or NONE if it predates the trace."""
-    freed_row: npt.NDArray[np.int64]
-    """Position of the release in the trace, or NONE."""
-    block: npt.NDArray[np.int64]
-    """Position among the blocks that exist at the end of the trace, or NONE."""
-    time_us: npt.NDArray[np.int64] | None
-    reserved_bytes: npt.NDArray[np.int64]
+    born: Column
+    died: Column
+    row: Column  # position of the allocation in the trace, or NONE if it predates the trace
+    freed_row: Column  # position of the release in the trace, or NONE
+    block: Column  # position among the blocks that exist at the end of the trace, or NONE
+    time_us: Column | None
+    reserved_bytes: Column
     failures: tuple[OutOfMemory, ...]
 
 
@@ -81,12 +77,8 @@ def lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
 
 
 def _match_releases(
-    rows: npt.NDArray[np.int64],
-    state: npt.NDArray[np.int64],
-    freed: npt.NDArray[np.bool_],
-    snapshot: Snapshot,
-    states: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    rows: Column, state: Column, freed: Column, snapshot: Snapshot, states: int
+) -> tuple[Column, Column, Column, Column]:
     """Match each allocation with its release: at each address, allocations and releases alternate."""
     address = snapshot.trace.address[rows]
     order = np.argsort(address, kind="stable")
@@ -111,9 +103,7 @@ def _match_releases(
     )
 
 
-def _match_blocks(
-    snapshot: Snapshot, block: npt.NDArray[np.int64], row: npt.NDArray[np.int64], lives: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.int64]:
+def _match_blocks(snapshot: Snapshot, block: Column, row: Column, lives: Column) -> Column:
     """Return the block of each allocation that is live at the end; NONE for all others."""
     found = np.full(len(row), NONE, np.int64)
     if not len(block):
@@ -127,14 +117,12 @@ def _match_blocks(
     return found
 
 
-def _reserved_bytes(
-    snapshot: Snapshot, device: int, rows: npt.NDArray[np.int64], state: npt.NDArray[np.int64], states: int
-) -> npt.NDArray[np.int64]:
+def _reserved_bytes(snapshot: Snapshot, device: int, rows: Column, state: Column, states: int) -> Column:
     """Compute reserved memory backwards from the end of the trace; the initial amount may not have been recorded."""
     segments, trace = snapshot.segments, snapshot.trace
     size = trace.size_bytes[rows]
     change = np.zeros(states, np.int64)
     np.add.at(change, state, np.where(np.isin(trace.action[rows], _GROWS), size, -size))
     after = np.cumsum(change)
-    reserved: npt.NDArray[np.int64] = after - after[-1] + segments.total_bytes[segments.device == device].sum()
+    reserved: Column = after - after[-1] + segments.total_bytes[segments.device == device].sum()
     return reserved

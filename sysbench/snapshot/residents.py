@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import Column
@@ -26,9 +25,7 @@ _PARAMETERS, _GRADIENTS, _STATE = map(CATEGORIES.index, ("parameters", "gradient
 _NONE: Final = np.zeros(0, np.int64)
 
 
-def resident_categories(
-    size_bytes: Column, gradients_bytes: Column = _NONE, added_bytes: Column = _NONE
-) -> npt.NDArray[np.uint8]:
+def resident_categories(size_bytes: Column, gradients_bytes: Column = _NONE, added_bytes: Column = _NONE) -> Column:
     """Infer the categories of allocations that are live throughout the trace, given in address order, by their sizes.
 
     `gradients_bytes` are the sizes of the gradients of one step. If there are none, gradients may be among the
@@ -78,5 +75,5 @@ def _copies(sizes: Column, counts: Column, trained: Column) -> int:
     return max(int(weights.argmax()), 1) if len(weights) else 1
 
 
-def _count(sizes: Column, size_bytes: Column) -> npt.NDArray[np.int64]:
+def _count(sizes: Column, size_bytes: Column) -> Column:
     return np.searchsorted(np.sort(size_bytes), sizes, side="right") - np.searchsorted(np.sort(size_bytes), sizes)

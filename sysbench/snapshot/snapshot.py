@@ -28,7 +28,6 @@ from types import NoneType
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from sysbench.errors import LogError
 from sysbench.log.storage import cannot_read, cannot_write
@@ -101,11 +100,7 @@ def of(snapshot: Mapping[str, Any] | list[Any]) -> Snapshot:
 
 
 def write(path: Path, snapshot: Mapping[str, object]) -> None:
-    """Write a snapshot for the public viewer: pickle protocol 4, with JSON types and tuples only.
-
-    Raises OutputError if the file cannot be written, and ValueError if the snapshot contains other types.
-    """
-    _refuse_unsupported_types(snapshot)
+    """Write a snapshot of plain values for the public viewer; raises OutputError if the file cannot be written."""
     content = pickle.dumps(_with_unknown_category(dict(snapshot)), protocol=4)
     try:
         path.write_bytes(content)
@@ -122,24 +117,6 @@ def _load(path: Path, stream: ByteStream, budget_bytes: int) -> Snapshot:
 
 
 # --- writing
-
-_PLAIN = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
-"""Types that the public viewer's unpickler supports (MemoryViz.js, `unpickle`)."""
-
-
-def _refuse_unsupported_types(snapshot: Mapping[str, Any]) -> None:
-    seen: set[int] = set()
-    pending: list[Any] = [dict(snapshot)]
-    while pending:
-        value = pending.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        items = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
-        unsupported = set(map(type, items)) - _PLAIN
-        if unsupported:
-            raise ValueError(f"a snapshot cannot hold a {sorted(kind.__name__ for kind in unsupported)[0]}")
-        pending.extend(item for item in items if isinstance(item, dict | list | tuple))
 
 
 def _with_unknown_category(snapshot: dict[str, Any]) -> dict[str, Any]:
@@ -175,18 +152,13 @@ class _Names(dict[object, int]):
         self.texts.append(text)
         return position
 
-
-class _Codes(dict[object, int]):
-    """Map from names to codes; 0 for an unknown name."""
-
-    def __missing__(self, name: object) -> int:
-        return 0
+    def column(self, texts: Iterable[object]) -> Column:
+        return np.fromiter(map(self.__getitem__, texts), np.int32)
 
 
-_ACTION_CODES: Final = _Codes(ACTION_CODE)
-_STATE_CODES: Final = _Codes({name: code for code, name in enumerate(STATES)})
+_STATE_CODE: Final = {name: code for code, name in enumerate(STATES)}
 # The documentation uses this name for the state that the code calls `active_pending_free`.
-_STATE_CODES["active_awaiting_free"] = _STATE_CODES["active_pending_free"]
+_STATE_CODE["active_awaiting_free"] = _STATE_CODE["active_pending_free"]
 
 
 class _Stack(int):
@@ -279,8 +251,9 @@ class _Rows:
             record.clear()
 
 
-def _encode(codes: Mapping[object, int], values: Iterable[object], kind: type[np.generic]) -> Column:
-    return np.fromiter(map(codes.__getitem__, values), kind)
+def _codes(known: Mapping[str, int], names: Iterable[Any]) -> Column:
+    """Convert names to codes; 0 for an unknown name."""
+    return np.fromiter((known.get(name, 0) for name in names), np.uint8)
 
 
 def _numbers(values: Sequence[object], kind: type[np.generic] = np.int64) -> Column:
@@ -336,15 +309,15 @@ class SnapshotCollector:
         sizes = _numbers([entry.get("size") for entry in entries])
         _refuse_impossible(sizes[[entry["action"] != "oom" for entry in entries]])  # anything can be asked for
         return {
-            "action": _encode(_ACTION_CODES, (entry["action"] for entry in entries), np.uint8),
+            "action": _codes(ACTION_CODE, (entry["action"] for entry in entries)),
             # An `oom` entry has device_free instead of an address.
             "address": _numbers([entry.get("addr") or entry.get("device_free") for entry in entries], np.uint64),
             "size_bytes": sizes,
             "stream": _numbers([entry.get("stream") for entry in entries]),
             "time_us": _numbers([entry.get("time_us") for entry in entries]),
             "stack": np.array([self._stacks.position(entry.get("frames")) for entry in entries], np.int32),
-            "category": _encode(self._categories, (entry.get("category") for entry in entries), np.int32),
-            "label": _encode(self._labels, (entry.get("user_metadata") for entry in entries), np.int32),
+            "category": self._categories.column(entry.get("category") for entry in entries),
+            "label": self._labels.column(entry.get("user_metadata") for entry in entries),
         }
 
     def _block_columns(self, blocks: list[dict[object, object]]) -> dict[str, Column]:
@@ -360,12 +333,12 @@ class SnapshotCollector:
             "address": _numbers([block.get("address") for block in blocks], np.uint64),
             "size_bytes": _sizes([block["size"] for block in blocks]),
             "requested_bytes": _sizes([block.get("requested_size", use["real_size"]) for block, use in both]),
-            "state": _encode(_STATE_CODES, (block["state"] for block in blocks), np.uint8),
+            "state": _codes(_STATE_CODE, (block["state"] for block in blocks)),
             "stack": np.array(
                 [self._stacks.position(block.get("frames", use.get("frames"))) for block, use in both], np.int32
             ),
-            "category": _encode(self._categories, (block.get("category") for block in blocks), np.int32),
-            "label": _encode(self._labels, (block.get("user_metadata") for block in blocks), np.int32),
+            "category": self._categories.column(block.get("category") for block in blocks),
+            "label": self._labels.column(block.get("user_metadata") for block in blocks),
         }
 
     def _segment_columns(self, segments: list[dict[object, Any]]) -> dict[str, Column]:
@@ -376,11 +349,8 @@ class SnapshotCollector:
             "device": _numbers([segment.get("device") for segment in segments], np.int32),
             "address": _numbers([segment["address"] for segment in segments], np.uint64),
             "total_bytes": _sizes([segment["total_size"] for segment in segments]),
-            "allocated_bytes": _numbers([segment.get("allocated_size", NONE) for segment in segments]),
-            "active_bytes": _numbers([segment.get("active_size", NONE) for segment in segments]),
             "stream": _numbers([segment.get("stream") for segment in segments]),
             "expandable": np.array([bool(segment.get("is_expandable")) for segment in segments], bool),
-            "stack": np.array([self._stacks.position(segment.get("frames")) for segment in segments], np.int32),
             "blocks": _numbers([len(segment["blocks"]) for segment in segments]),
         }
 
@@ -436,7 +406,7 @@ def _with_addresses(blocks: Blocks, segments: Segments) -> Blocks:
     return replace(blocks, address=np.where(blocks.address == 0, computed, blocks.address))
 
 
-def _starts(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _starts(lengths: Column) -> Column:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 

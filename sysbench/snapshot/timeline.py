@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import NONE, Column, Frame, Stacks
@@ -29,26 +28,15 @@ PHASES: Final = ("zero_grad", "forward", "loss", "backward", "optimizer")
 class Allocations:
     """All allocations, one row each."""
 
-    size_bytes: Column
-    """int64, size as the allocator counts it, rounded up."""
-    requested_bytes: Column
-    """int64"""
-    born: Column
-    """int64, the first state in which the allocation is live; 0 if it predates the trace."""
-    died: Column
-    """int64, the first state in which it is no longer live; the number of states if it is never released."""
-    category: Column
-    """uint8, positions in CATEGORIES."""
-    module: Column
-    """int32, positions in `Timeline.modules`, or NONE."""
-    stack: Column
-    """int32, stack of the allocation: position in `Timeline.stacks`, or NONE."""
-    freed_stack: Column
-    """int32, stack of the release, or NONE."""
-    address: Column
-    """uint64; 0 if addresses are unknown."""
-    stream: Column
-    """int64"""
+    size_bytes: Column  # int64, size as the allocator counts it, rounded up
+    requested_bytes: Column  # int64
+    born: Column  # int64, the first state in which the allocation is live; 0 if it predates the trace
+    died: Column  # int64, the first state in which it is no longer live; the number of states if it is never released
+    category: Column  # uint8, positions in CATEGORIES
+    module: Column  # int32, positions in `Timeline.modules`, or NONE
+    stack: Column  # int32, stack of the allocation: position in `Timeline.stacks`, or NONE
+    freed_stack: Column  # int32, stack of the release, or NONE
+    address: Column  # uint64; 0 if addresses are unknown
 
     def __len__(self) -> int:
         return len(self.size_bytes)
@@ -86,6 +74,8 @@ class Group:
     stack: int
     modules: tuple[tuple[str, ...], ...]
     """Distinct module paths, in order of first appearance."""
+    first: int
+    """Position of the first of the allocations."""
 
     @property
     def total_bytes(self) -> int:
@@ -156,17 +146,17 @@ class Timeline:
     # --- over time
 
     @cached_property
-    def allocated_bytes(self) -> npt.NDArray[np.int64]:
+    def allocated_bytes(self) -> Column:
         """Return the live bytes in every state."""
         return self._live(np.ones(len(self.allocations), bool))
 
     @cached_property
-    def by_category(self) -> npt.NDArray[np.int64]:
+    def by_category(self) -> Column:
         """Return the live bytes as a (category, state) array, in the order of CATEGORIES; sums to `allocated_bytes`."""
         category = self.allocations.category
         return np.stack([self._live(category == code) for code in range(len(CATEGORIES))])
 
-    def _live(self, which: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    def _live(self, which: Column) -> Column:
         """Return the live bytes of the selected allocations in every state, as exact int64 sums."""
         change = np.zeros(self.states + 1, np.int64)
         allocations = self.allocations
@@ -200,7 +190,7 @@ class Timeline:
 
     # --- what is live
 
-    def live_at(self, state: int) -> npt.NDArray[np.int64]:
+    def live_at(self, state: int) -> Column:
         """Return the positions of the allocations that are live in a state, in order of allocation."""
         allocations = self.allocations
         live = np.flatnonzero((allocations.born <= state) & (state < allocations.died))
@@ -213,18 +203,15 @@ class Timeline:
     def groups(self, state: int) -> list[Group]:
         """Group the allocations live in a state by size, category and stack, largest total first: `32 × 256 MiB`."""
         among, allocations = self.live_at(state), self.allocations
-        keys = np.stack([allocations.size_bytes[among], allocations.category[among], allocations.stack[among]], axis=1)
-        if not len(keys):
-            return []
-        kinds, member, counts = np.unique(keys.astype(np.int64), axis=0, return_inverse=True, return_counts=True)
-        modules: list[dict[tuple[str, ...], None]] = [{} for _ in kinds]
-        for kind, module in zip(member.reshape(-1), allocations.module[among], strict=True):
-            if module != NONE:
-                modules[kind][self.modules[module]] = None
-        groups = [
-            Group(int(counts[kind]), int(size), CATEGORIES[category], int(stack), tuple(modules[kind]))
-            for kind, (size, category, stack) in enumerate(kinds)
-        ]
+        members: dict[tuple[int, int, int], list[int]] = {}
+        columns = (allocations.size_bytes, allocations.category, allocations.stack)
+        for place, *key in zip(among.tolist(), *(column[among].tolist() for column in columns), strict=True):
+            members.setdefault((key[0], key[1], key[2]), []).append(place)
+        groups = []
+        for (size_bytes, category, stack), places in sorted(members.items()):
+            paths = dict.fromkeys(module for module in allocations.module[places].tolist() if module != NONE)
+            modules = tuple(self.modules[module] for module in paths)
+            groups.append(Group(len(places), size_bytes, CATEGORIES[category], stack, modules, places[0]))
         return sorted(groups, key=lambda group: -group.total_bytes)
 
     def tree_at(self, state: int) -> ModuleNode:

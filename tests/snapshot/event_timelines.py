@@ -93,7 +93,6 @@ class _Ledger:
             stack=stack.astype(np.int32),
             freed_stack=np.full(len(size), NONE, np.int32),
             address=np.zeros(len(size), np.uint64),
-            stream=np.zeros(len(size), np.int64),
         )
 
     def modules(self) -> tuple[tuple[str, ...], ...]:

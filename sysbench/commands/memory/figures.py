@@ -54,16 +54,8 @@ and the indigo of his muted scheme.
 STACKING: Final = tuple(CATEGORIES.index(name) for name in COLOURS)
 """Position of each category in `CATEGORIES`, from the bottom."""
 
-_DARK_PHASES: Final = frozenset({"zero_grad", "loss", "backward"})
-
-
-def has_dark_shade(phase: str) -> bool:
-    """Return whether a phase has the darker of the two background shades.
-
-    The shades alternate from one long phase to the next.
-    """
-    return phase in _DARK_PHASES
-
+DARK_PHASES: Final = frozenset({"zero_grad", "loss", "backward"})
+"""Phases with the darker of two background shades, which alternate from one long phase to the next."""
 
 MAX_PANELS: Final = 9
 MAX_BARS: Final = 4

@@ -83,7 +83,27 @@ class MemoryScreen(CellScreen[MemoryState]):
 
     @staticmethod
     def result(cell: CellState) -> str:
-        return result(cell)
+        """Return the result of a cell as text: `simulated peak 61.9 GiB, fits, 13.9 GiB left`."""
+        verdict, found, simulated = cell.verdict, cell.found, "simulated" if cell.gpu is not None else ""
+        if verdict is None and cell.peak is None:
+            return CellScreen.result(cell)
+        words = []
+        if cell.peak is not None and (verdict is None or verdict.fits):
+            words.append(f"{simulated} peak {units.size(cell.peak.allocated_peak_bytes)}".lstrip())
+        if verdict is not None and verdict.fits:
+            left = f", {units.size(verdict.margin_bytes)} left" if verdict.margin_bytes is not None else ""
+            words.append(f"fits{left}")
+        elif verdict is not None:
+            searched = f" with {axes.phrase(found.axis, found.beyond)}" if found and found.beyond else ""
+            reached = cell.phases.get(str(verdict.failed_phase))
+            at = f" at {units.size(reached.allocated_peak_bytes)}" if reached is not None else ""
+            words.append(f"{simulated}: does not fit{searched}".removeprefix(": "))
+            words.append(f"runs out{at} {stage_phrase(verdict.failed_phase)}")
+            words += [f"needs {units.size(-verdict.margin_bytes)} more"] if verdict.margin_bytes is not None else []
+        if found is not None:
+            fits = "fit" if found.axis == "ranks" else "fits"
+            words.append(f"{search_goal(found.axis)} that {fits}: {found.answer if found.value else 'none'}")
+        return ", ".join(words)
 
     @classmethod
     def labelled(cls, cell: CellState) -> tuple[str, ...]:
@@ -123,7 +143,7 @@ class MemoryScreen(CellScreen[MemoryState]):
             legend = Text("  ").join(Text(f"■ {name}", COLOURS[name]) for name in present)
             yield from legend.wrap(canvas.console, canvas.width)
         if cell.verdict is not None:
-            yield Text(result(cell), theme.GOOD if cell.verdict.fits else theme.BAD)
+            yield Text(self.result(cell), theme.GOOD if cell.verdict.fits else theme.BAD)
 
 
 def bar(by_category: Mapping[str, int], full_scale_bytes: int, width: int) -> Text:
@@ -133,33 +153,3 @@ def bar(by_category: Mapping[str, int], full_scale_bytes: int, width: int) -> Te
         cumulative += by_category.get(name, 0)
         text.append("█" * (round(cumulative / max(full_scale_bytes, 1) * width) - text.cell_len), COLOURS[name])
     return text.append("·" * (width - text.cell_len), theme.QUIET)
-
-
-def result(cell: CellState) -> str:
-    """Return the result of a cell as text: `simulated peak 61.9 GiB, fits, 13.9 GiB left`."""
-    if cell.verdict is None and cell.peak is None:
-        return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
-    mark = "simulated " if cell.gpu is not None else ""
-    words = [f"{mark}peak {units.size(cell.peak.allocated_peak_bytes)}"] if cell.peak is not None else []
-    if cell.verdict is not None and cell.verdict.fits:
-        words.append("fits")
-        margin = cell.verdict.margin_bytes
-        words += [f"{units.size(margin)} left"] if margin is not None else []
-    elif cell.verdict is not None:
-        words = [*_shortage_words(cell, cell.verdict)]
-    if cell.found is not None:
-        fits = "fit" if cell.found.axis == "ranks" else "fits"
-        words.append(f"{search_goal(cell.found.axis)} that {fits}: {cell.found.answer if cell.found.value else 'none'}")
-    return ", ".join(words)
-
-
-def _shortage_words(cell: CellState, verdict: VerdictReached) -> Iterator[str]:
-    searched_value = (
-        f" with {axes.phrase(cell.found.axis, cell.found.beyond)}" if cell.found and cell.found.beyond else ""
-    )
-    yield f"{'simulated: ' if cell.gpu is not None else ''}does not fit{searched_value}"
-    reached = cell.phases.get(str(verdict.failed_phase))
-    at = f" at {units.size(reached.allocated_peak_bytes)}" if reached is not None else ""
-    yield f"runs out{at} {stage_phrase(verdict.failed_phase)}"
-    if verdict.margin_bytes is not None:
-        yield f"needs {units.size(-verdict.margin_bytes)} more"

@@ -10,11 +10,11 @@ import base64
 import json
 import zlib
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from sysbench.commands.memory.figures import COLOURS, STACKING, has_dark_shade
+from sysbench.commands.memory.figures import COLOURS, DARK_PHASES, STACKING
 from sysbench.render import pages
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import Column, Stacks
@@ -59,36 +59,27 @@ def _pack(timeline: Timeline) -> bytes:
     # Timestamps of a simulation only order events; shown as times, they would look measured.
     if timeline.time_us is not None and timeline.source == "measured":
         columns["time"] = (timeline.time_us - timeline.time_us[0]).astype("<f8")
-    header = _header(timeline)
-    layout: dict[str, list[Any]] = {}
-    offset = 0
+    layout: dict[str, tuple[str, int, int]] = {}
+    parts: list[bytes] = []
     for name, column in columns.items():
-        layout[name] = [column.dtype.str[1:], offset, len(column)]
-        offset += -(-column.nbytes // 8) * 8
-    # Column positions and the length of the header depend on each other, so the header is padded. Typed arrays need
-    # columns aligned to eight bytes.
-    header_bytes = len(json.dumps({**header, "arrays": layout})) + 16 * len(layout)
-    start = -(-(4 + header_bytes) // 8) * 8
-    final_layout = {name: [kind, start + position, length] for name, (kind, position, length) in layout.items()}
-    encoded = json.dumps({**header, "arrays": final_layout}).encode("ascii").ljust(start - 4)
-    padded = [column.tobytes().ljust(-(-column.nbytes // 8) * 8, b"\0") for column in columns.values()]
-    return b"".join([len(encoded).to_bytes(4, "little"), encoded, *padded])
+        layout[name] = (column.dtype.str[1:], sum(map(len, parts)), len(column))
+        parts.append(_aligned(column.tobytes(), b"\0"))
+    header = json.dumps({**_header(timeline), "arrays": layout}).encode("ascii")
+    padded_header = _aligned(bytes(4) + header, b" ")[4:]
+    return b"".join([len(padded_header).to_bytes(4, "little"), padded_header, *parts])
+
+
+def _aligned(content: bytes, padding: bytes) -> bytes:
+    """Pad to a multiple of eight bytes, where typed arrays must begin."""
+    return content.ljust(-(-len(content) // 8) * 8, padding)
 
 
 def _header(timeline: Timeline) -> dict[str, object]:
     strings, frames = _frame_table(timeline.stacks)
     device = timeline.device_name if timeline.source == "measured" else None
-    peak = timeline.peak.state
-    live = timeline.live_at(peak)
     creation_number = np.argsort(_creation_order(timeline))
-    allocations = timeline.allocations
     groups = []
-    for group in timeline.groups(peak)[:GROUPS_SHOWN]:
-        in_group = (
-            (allocations.size_bytes[live] == group.size_bytes)
-            & (allocations.category[live] == CATEGORIES.index(group.category))
-            & (allocations.stack[live] == group.stack)
-        )
+    for group in timeline.groups(timeline.peak.state)[:GROUPS_SHOWN]:
         ends = dict.fromkeys(".".join(module) for module in (*group.modules[:1], *group.modules[-1:]))
         parts = filter(None, [frame_location(timeline.stacks.of(group.stack)), " … ".join(ends)])
         groups.append(
@@ -97,7 +88,7 @@ def _header(timeline: Timeline) -> dict[str, object]:
                 "size": group.size_bytes,
                 "category": CATEGORIES.index(group.category),
                 "place": " · ".join(parts),
-                "first": int(creation_number[live[np.argmax(in_group)]]),
+                "first": int(creation_number[group.first]),
             }
         )
     return {
@@ -105,7 +96,7 @@ def _header(timeline: Timeline) -> dict[str, object]:
         "device": device,
         "categories": [{"name": name, "colour": COLOURS[name]} for name in CATEGORIES],
         "stacking": list(STACKING),
-        "phases": [[phase.name, phase.first, phase.end, has_dark_shade(phase.name)] for phase in timeline.phases],
+        "phases": [[phase.name, phase.first, phase.end, phase.name in DARK_PHASES] for phase in timeline.phases],
         "failures": [[failure.state, failure.requested_bytes] for failure in timeline.failures],
         "modules": [".".join(module) for module in timeline.modules],
         "strings": strings,

@@ -53,7 +53,7 @@ class PeakMeasured(PhasePeakRecord, Event):
 
 
 class CodeLine(Frozen):
-    """One stack frame: a line of source code."""
+    """One stack frame."""
 
     filename: str
     line: Count

@@ -38,11 +38,11 @@ def texts_of(path: Path) -> list[str]:
     return ["".join(found.itertext()) for found in ElementTree.parse(path).iter() if found.tag.endswith("}text")]
 
 
-def test_a_png_is_ten_by_five_inches(timeline: Timeline, tmp_path: Path) -> None:
+def test_a_png_is_as_wide_as_the_text_of_a_page(timeline: Timeline, tmp_path: Path) -> None:
     path = tmp_path / "memory.png"
     memory_figure.write(path, timeline, "tiny")
-    width, height = struct.unpack(">II", path.read_bytes()[16:24])
-    assert (width, height) == (10 * plots.DOTS_PER_INCH, 5 * plots.DOTS_PER_INCH)
+    (width,) = struct.unpack(">I", path.read_bytes()[16:20])
+    assert width == plots.WIDTH_IN * plots.DOTS_PER_INCH
 
 
 def test_the_figure_says_what_it_shows(timeline: Timeline, tmp_path: Path) -> None:

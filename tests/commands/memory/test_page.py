@@ -72,8 +72,9 @@ def unpacked(text: str) -> dict[str, Any]:
     length = int.from_bytes(content[:4], "little")
     header: dict[str, Any] = json.loads(content[4 : 4 + length])
     for name, (kind, offset, count) in header["arrays"].items():
-        assert offset % 8 == 0
-        header[name] = np.frombuffer(content, "<" + kind, count, offset)
+        start = 4 + length + offset
+        assert start % 8 == 0
+        header[name] = np.frombuffer(content, "<" + kind, count, start)
     return header
 
 

@@ -20,7 +20,7 @@ async function decode(text) {
   const kinds = { f8: Float64Array, u4: Uint32Array, i4: Int32Array, u1: Uint8Array };
   const arrays = {};
   for (const [name, [kind, offset, length]] of Object.entries(header.arrays)) {
-    arrays[name] = new kinds[kind](buffer, offset, length);
+    arrays[name] = new kinds[kind](buffer, 4 + headerLength + offset, length);
   }
   return { ...header, ...arrays };
 }
