@@ -104,7 +104,7 @@ def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Statemen
     groups = [group for group in cell.largest if group.category != "workspace"] if cell else []
     if cell is not None and groups:
         largest = max(groups, key=lambda group: (group.size_bytes, group.total_bytes))
-        text = f"{namer(cells)(cell)}: the largest at the peak: {group_description(largest)}."
+        text = f"{namer(cells)(cell)}: the largest allocation at the peak: {group_description(largest)}."
         yield Statement(text, (cell,))
 
 
