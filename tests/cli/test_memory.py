@@ -344,7 +344,7 @@ def test_a_snapshot_of_the_cpu_holds_its_tensors_and_claims_no_allocator(counted
     _, cell = record_in(counted[1] / "runs")["cells"]
     content = read(path)
     timeline = from_snapshot(content)
-    assert (content.source, timeline.reserved, timeline.time_us) == ("measured", None, None)
+    assert (content.source, timeline.reserved_bytes, timeline.time_us) == ("measured", None, None)
     assert timeline.peak.allocated_bytes == cell["peak_allocated_bytes"]
     shown = answered("memory", f"--from={path}")
     assert shown.code == 0, shown.err

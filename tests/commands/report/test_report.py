@@ -576,7 +576,7 @@ def test_pictures_of_latex_lie_beside_it_under_the_names_that_it_includes() -> N
 def test_what_is_simulated_is_marked_where_it_stands(whole: Document) -> None:
     text = markdown_text(whole, "files")
     section = text[text.index("## Memory of a training step") : text.index("## Attention")]
-    assert len(re.findall(r"^\*\*.*\*\* \*\*SIMULATED\*\*$", section, re.MULTILINE)) == 4, "each of its tables"
+    assert len(re.findall(r"^\*\*.*\*\* \*\*SIMULATED\*\*$", section, re.MULTILINE)) == 3, "each of its tables"
     before = text[text.index("## Time of a training step") : text.index("## Memory of a training step")]
     assert "SIMULATED" not in before
     assert "were computed with a model of the GPU" in text[:400]
