@@ -112,7 +112,7 @@ def _simulated(runs: Sequence[ReportedRun]) -> Table:
     for run in runs:
         for gpu in dict.fromkeys(gpu for cell in run.record.cells if (gpu := getattr(cell, "gpu", None)) is not None):
             run_names.setdefault(gpu, []).append(run.name)
-    has_nccl = any(gpu.nccl_bytes for gpu in run_names)
+    has_nccl, rows = any(gpu.nccl_bytes for gpu in run_names), list[tuple[Cell, ...]]()
     columns = (
         Column("gpu", "simulated GPU"),
         Column("memory", "memory", "bytes"),
@@ -122,15 +122,9 @@ def _simulated(runs: Sequence[ReportedRun]) -> Table:
         Column("settings", "allocator settings"),
         Column("runs", "runs"),
     )
-    rows = tuple(
-        (
-            gpu.title,
-            *map(Measure, (gpu.memory_bytes, gpu.context_bytes, gpu.other_bytes)),
-            *([Measure(gpu.nccl_bytes)] if has_nccl else []),
-            gpu.settings,
-            ", ".join(names),
-        )
-        for gpu, names in run_names.items()
-    )
+    for gpu, names in run_names.items():
+        nccl = [Measure(gpu.nccl_bytes)] if has_nccl else []
+        sizes = map(Measure, (gpu.memory_bytes, gpu.context_bytes, gpu.other_bytes))
+        rows.append((gpu.title, *sizes, *nccl, gpu.settings, ", ".join(names)))
     note = "assumed, not measured: these GPUs were not present"
-    return Table("simulated", "simulated GPUs", columns, rows, 1, (note,))
+    return Table("simulated", "simulated GPUs", columns, tuple(rows), 1, (note,))
