@@ -285,7 +285,8 @@ def _grows(cells: Cells, dim: int | None) -> Iterator[Statement]:
         own = [each for each in told if each.cells[0].cell.implementation == name]
         times = [each for each in own if each.quantity in TIMES and each.is_significant(_mean_of(each.quantity))]
         memory = [each for each in own if each.quantity not in TIMES]
-        for growths, about in ((times, "times"), (memory, "memory")):
+        by_subject: dict[Subject, list[Growth[AttentionCellRecord]]] = {"times": times, "memory": memory}
+        for about, growths in by_subject.items():
             if growths:
                 grouped.setdefault((growth_text(growths), about), []).extend(growths)
     for (text, about), growths in grouped.items():

@@ -192,20 +192,11 @@ class _Compared(NamedTuple):
     best_s: Mapping[Quantity, float]
 
     @classmethod
-    def rows(cls, record: AttentionRecord) -> list[_Compared]:
-        order, named = implementations(record.cells), _named(record)[:-1]
-
-        def place(row: _Compared) -> tuple[object, ...]:
-            found = (row.cell.axes.get(axis) for axis in named)
-            keys = ((0, each) if isinstance(each, int) else (1, str(each)) for each in found)
-            return (*keys, order.index(row.cell.cell.implementation))
-
-        rows = []
+    def rows(cls, record: AttentionRecord) -> Iterator[_Compared]:
         for cells in axes.group_ignoring(record.cells, "implementation"):
             times = {phase: [found for cell in cells if (found := value(cell, phase)) is not None] for phase in TIMES}
             best = {phase: min(found) for phase, found in times.items() if found}
-            rows += [cls(cell, best) for cell in cells]
-        return sorted(rows, key=place)
+            yield from (cls(cell, best) for cell in cells)
 
     def time(self, phase: Quantity) -> Cell:
         found = value(self.cell, phase)
@@ -218,9 +209,9 @@ class _Compared(NamedTuple):
         ratio = found / self.best_s[phase] if found is not None else None
         return EMPTY_CELL if ratio is None else Measure(ratio, tone=self._tone(ratio))
 
-    def per_second(self, phase: Quantity, of: Literal["flops", "limit_s"]) -> float | str:
+    def per_second(self, phase: Quantity, of: Literal["flops", "limit_s"]) -> Measure | Word:
         taken_s, amount = value(self.cell, phase), getattr(self.cell.rates.get(phase), of, None)
-        return amount / taken_s if taken_s and amount is not None else EMPTY_CELL
+        return Measure(amount / taken_s) if taken_s and amount is not None else EMPTY_CELL
 
     @staticmethod
     def _tone(times_best: float) -> Tone:
