@@ -8,8 +8,8 @@ from contextlib import closing
 from sysbench.engine.admission import Admission
 from sysbench.engine.conversation import StoppedByUserError
 from sysbench.engine.interrupts import catch_interrupts
-from sysbench.engine.launchers import Launcher, PlainLauncher
-from sysbench.engine.sensors.sampler import system_sampler
+from sysbench.engine.process import Launcher
+from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.supervisor import Supervisor
 from sysbench.log.events import DeviceInfo
 from sysbench.spec.run import RunOptions
@@ -23,9 +23,9 @@ def list_devices(launcher: Launcher | None = None) -> Sequence[DeviceInfo]:
     Raises SysbenchError if no worker can be started, and KeyboardInterrupt on Ctrl-C.
     """
     options = RunOptions()
-    with closing(system_sampler()) as sampler, catch_interrupts() as interrupts:
+    with closing(Sampler()) as sampler, catch_interrupts() as interrupts:
         admission = Admission(options, sampler.free_bytes)
-        supervisor = Supervisor(launcher or PlainLauncher(), sampler, admission, interrupts, options.timeout_s)
+        supervisor = Supervisor(launcher or Launcher(), sampler, admission, interrupts, options.timeout_s)
         try:
             return supervisor.devices()
         except StoppedByUserError:

@@ -11,16 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysbench import bootstrap
 from sysbench.engine.interrupts import catch_interrupts, signal_name
-from sysbench.engine.launchers import Launcher
 from sysbench.errors import SysbenchError
-from sysbench.log.storage import ScratchDirectory, reason
+from sysbench.log.storage import reason
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -52,6 +52,33 @@ class WorkerGoneError(Exception):
 
 class InvalidMessageError(Exception):
     """The worker sent something that is not an event."""
+
+
+@dataclass
+class Launcher:
+    """Command line and environment of a worker, which runs with the Python and the sysbench of this process.
+
+    The launched process must be the worker, or start one worker that inherits its environment, and must end when the
+    worker ends.
+    """
+
+    prefix: tuple[str, ...] = ()
+    """Words before the worker's command: `("nsys", "profile", "-t", "cuda,nvtx")`."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables that are added to the environment."""
+
+    @property
+    def wraps(self) -> bool:
+        """Whether another program, such as a profiler, wraps the worker; the worker is then asked to exit cleanly."""
+        return bool(self.prefix)
+
+    def command(self) -> list[str]:
+        """Return the program and its arguments."""
+        return [*self.prefix, *bootstrap.command("sysbench.worker")]
+
+    def environment(self) -> dict[str, str]:
+        """Return the complete environment; the engine adds the address at which it listens."""
+        return {**bootstrap.environment(), **self.variables}
 
 
 _idle_workers: list[WorkerProcess] = []
@@ -291,7 +318,7 @@ class WorkerProcess:
 
 def _listen(resources: ExitStack) -> tuple[Path, socket.socket]:
     short = len(os.fsencode(tempfile.gettempdir())) <= _MAX_DIRECTORY_BYTES
-    directory = ScratchDirectory(dir=None if short else "/tmp")
+    directory = tempfile.TemporaryDirectory(prefix="sysbench-", dir=None if short else "/tmp")
     address = Path(resources.enter_context(directory)) / "engine"
     listener = resources.enter_context(socket.socket(socket.AF_UNIX))
     listener.bind(str(address))

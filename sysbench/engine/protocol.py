@@ -78,18 +78,6 @@ class MeasureCeiling(Frozen):
     threads: Size | None = None
 
 
-class Foresee(AboutCell):
-    """A request to simulate whether a cell will fit in the free memory of its device; answered by MemoryForeseen.
-
-    The simulation allocates nothing on the device. A worker that has run a simulation should measure nothing
-    afterwards.
-    """
-
-    command: Literal["foresee"] = "foresee"
-    device: DeviceInfo
-    free_bytes: int
-
-
 class Exit(Frozen):
     """A request to end the worker; answered by the end of the process."""
 
@@ -100,7 +88,7 @@ class Exit(Frozen):
     """
 
 
-Command = Annotated[Measure | ProbeThreads | MeasureCeiling | Foresee | Exit, Field(discriminator="command")]
+Command = Annotated[Measure | ProbeThreads | MeasureCeiling | Exit, Field(discriminator="command")]
 
 _COMMAND: TypeAdapter[Command] = TypeAdapter(Command, config=ConfigDict(defer_build=True))
 

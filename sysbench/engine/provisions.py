@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
+from sysbench.engine.process import Launcher
 from sysbench.log.events import Event
 
 Reader = Callable[[PlacedCell, Path], Iterator[Event]]

@@ -14,11 +14,11 @@ from sysbench.engine.admission import Admission
 from sysbench.engine.conversation import StoppedByUserError
 from sysbench.engine.identity import source_digest
 from sysbench.engine.interrupts import Interrupts, catch_interrupts
-from sysbench.engine.launchers import Launcher, PlainLauncher
 from sysbench.engine.plan import PlacedCell, place, refuse_impossible
+from sysbench.engine.process import Launcher
 from sysbench.engine.provisions import Provisions
 from sysbench.engine.sensors.host import host_info
-from sysbench.engine.sensors.sampler import Sampler, system_sampler
+from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.supervisor import Supervisor
 from sysbench.engine.surroundings import ALONE, Surroundings
 from sysbench.errors import OutputError, SysbenchError, UsageError
@@ -59,7 +59,7 @@ def run(
         surroundings = replace(surroundings, links=None)  # this process starts the workers, which write files here
     if options.json_path not in (None, "-"):
         refuse_unwritable(Path(options.json_path))
-    sampler = sampler or system_sampler()
+    sampler = sampler or Sampler()
     if options.resume is not None:
         log, earlier = _reopen_log(options.resume, spec)
         kept = sum(earlier.keeps(cell) for cell in cells)
@@ -74,7 +74,7 @@ def run(
         cells,
         earlier,
         options,
-        launcher or PlainLauncher(),
+        launcher or Launcher(),
         sampler,
         provisions or Provisions(),
         surroundings,

@@ -20,11 +20,9 @@ from sysbench.engine.conversation import (
     StoppedByUserError,
 )
 from sysbench.engine.interrupts import Interrupts
-from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell, devices_of_other_ranks
-from sysbench.engine.process import WorkerProcess, get_worker, keep_for_reuse
+from sysbench.engine.process import Launcher, WorkerProcess, get_worker, keep_for_reuse
 from sysbench.engine.provisions import Provisions
-from sysbench.engine.sensors import ceilings
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.team import Team, Worker
 from sysbench.errors import SysbenchError
@@ -35,7 +33,6 @@ from sysbench.log.events import (
     CellStarted,
     DeviceInfo,
     Event,
-    MemoryForeseen,
     Reading,
     ThreadsProbe,
     ThreadsProbed,
@@ -98,7 +95,7 @@ class Supervisor:
         self._threads_probe = threads_probe
         self._threads: int | None = None
         """Number of threads for cells on the CPU that set none; None before the first of them."""
-        self._default_threads, self._torch = 1, ""
+        self._default_threads = 1
 
     def run(self, placement: Placement) -> Iterator[Event]:
         """Measure every cell that `placement` returns.
@@ -108,9 +105,8 @@ class Supervisor:
         abandoned.
         """
         _, ready = yield from self._start_worker(self._launcher)
-        self._default_threads, self._torch = ready.torch.threads, ready.torch.torch
+        self._default_threads = ready.torch.threads
         cells = placement(ready)
-        yield from self._simulate_uncertain_cells(cells)
         for placed in cells:
             self._conversation.check_interrupts()
             refusal = self._admission.refusal(placed)
@@ -160,23 +156,6 @@ class Supervisor:
         # After a failure, other ranks may still be waiting for the failed one, even if its process is unharmed.
         unusable = finished.outcome != "ok" if placed.cell.workers > 1 else finished.outcome not in REUSABLE_OUTCOMES
         if unusable or placed.cell.needs_fresh_worker:
-            yield from self._replace_worker()
-
-    def _simulate_uncertain_cells(self, cells: Sequence[PlacedCell]) -> Iterator[Event]:
-        """Simulate the cells that may not fit, in a worker that measures nothing."""
-        simulated = False
-        for placed, free_bytes in self._admission.uncertain_cells(cells):
-            self._conversation.check_interrupts()
-            worker = yield from self._ensure_worker(self._launcher)
-            try:
-                request = protocol.Foresee(cell=placed.cell, device=placed.device, free_bytes=free_bytes)
-                self._conversation.ask(worker, request)
-                result = yield from self._conversation.wait_for(worker, MemoryForeseen)
-                self._admission.remember_simulation(placed, result)
-            except LostWorkerError as lost:
-                yield self._end_worker(worker, lost.patience_s)
-            simulated = True
-        if simulated:
             yield from self._replace_worker()
 
     def _measure(self, placed: PlacedCell) -> Generator[Event, None, CellFinished]:
@@ -263,8 +242,7 @@ class Supervisor:
             for event in self._conversation.wait_for(worker, CeilingMeasured, CeilingFailed):
                 if isinstance(event, CeilingMeasured):
                     is_shared = device.type == "cuda" and bool(self._sampler.count_other_processes())
-                    measured = event.model_copy(update={"disturbed": event.disturbed or is_shared})
-                    event = ceilings.best(measured, device, self._torch, self._default_threads)
+                    event = event.model_copy(update={"disturbed": event.disturbed or is_shared})
                 yield event
             if isinstance(event, CeilingFailed):
                 yield from self._replace_worker()

@@ -201,15 +201,6 @@ def test_the_name_of_a_file_is_escaped_where_it_is_said_to_be_saved(tmp_path: Pa
     assert (tmp_path / "red\x1b[31m.md").is_file()
 
 
-def test_a_search_for_runs_ends_at_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(30):
-        (tmp_path / f"{number}.txt").touch()
-    monkeypatch.setattr(runs, "MAX_SEARCHED", 20)
-    ran = answered("report", str(tmp_path))
-    assert ran.code == 2
-    assert f"{tmp_path} contains more than 20 files and directories: name the directory" in ran.complaint
-
-
 def test_a_rank_in_other_digits_is_no_rank() -> None:
     assert answered("time", "--size", "tiny", "--plan", RANK="²", WORLD_SIZE="²").code == 0
 

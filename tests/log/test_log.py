@@ -67,8 +67,7 @@ def test_damage_far_into_a_log_is_named_by_its_line_after_all_events_before_it(t
     assert damaged.detail.startswith("line 701 of the log is damaged: at_s")
 
 
-@pytest.mark.parametrize("only", [(), (CellFinished,)])
-def test_lines_that_are_events_only_together_are_damaged(tmp_path: Path, only: tuple[type[Event], ...]) -> None:
+def test_lines_that_are_events_only_together_are_damaged(tmp_path: Path) -> None:
     path = written(tmp_path, beginning())
     whole = [encode(reading(at_s)) for at_s in (2.0, 3.0, 4.0)]
     head, tail = whole[2].split(b",", 1)
@@ -80,7 +79,7 @@ def test_lines_that_are_events_only_together_are_damaged(tmp_path: Path, only: t
     ):
         damaged = path.with_name("damaged.jsonl")
         damaged.write_bytes(path.read_bytes() + b"\n".join(lines) + b"\n")
-        told = next(event for event in read(damaged, only and (*only, LineDamaged)) if isinstance(event, LineDamaged))
+        told = next(event for event in read(damaged) if isinstance(event, LineDamaged))
         assert told.line == number
 
 
@@ -123,12 +122,6 @@ def test_a_log_without_events_leaves_no_file(tmp_path: Path) -> None:
 
 
 # Torn, foreign and damaged files
-
-
-def test_of_a_log_only_the_wanted_events_are_read(tmp_path: Path) -> None:
-    path = written(tmp_path, beginning(), reading(), finished(), reading(), RunFinished(at_s=4.0, status="complete"))
-    assert list(read(path, only=[CellFinished])) == [finished()]
-    assert list(read(path, only=[Reading, CellFinished])) == [reading(), finished(), reading()]
 
 
 @given(cut=st.integers(min_value=1))

@@ -30,8 +30,8 @@ from sysbench.commands.compare.sides import compare_sides, exit_code, load_side,
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.engine import session
 from sysbench.engine.interrupts import catch_interrupts
-from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import refuse_impossible
+from sysbench.engine.process import Launcher
 from sysbench.engine.surroundings import Surroundings
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log import runs

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sysbench.engine.sensors.nvml import Nvml, NvmlUnusableError, open_nvml
+from sysbench.engine.sensors.nvml import READING_FIELDS, Nvml, NvmlUnusableError, open_nvml
 
 Facts = dict[str, Any]
 
@@ -27,15 +27,6 @@ _QUERIES: Final[Mapping[str, Callable[[Any, Any], object]]] = {
     "mig": lambda nvml, gpu: bool(nvml.nvmlDeviceGetMigMode(gpu)[0]),
     "compute_mode": lambda nvml, gpu: _COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(gpu), "unknown"),
 }
-_READING_FIELDS: Final = {
-    "utilisation": "utilisation",
-    "sm_clock_hz": "SM clock",
-    "power_w": "power",
-    "temperature_c": "temperature",
-    "energy_j": "energy",
-    "throttle_reasons": "throttle reasons",
-}
-"""Fields of a GpuReading, with their names among the lost values."""
 
 
 def main() -> None:
@@ -77,14 +68,16 @@ def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
         return facts
     # Read exactly as during a run, so that the same fields are missing here and there.
     reading, memory = gpu.read(), gpu.memory()
-    facts |= {field: getattr(reading, field) for field in _READING_FIELDS}
+    facts |= {field.removeprefix("device_"): reading[field] for field in READING_FIELDS}
     if memory is not None:
-        facts |= {"total_bytes": memory.total_bytes, "free_bytes": memory.free_bytes}
+        facts |= {"total_bytes": memory.total, "free_bytes": memory.free}
     if (processes := gpu.compute_processes()) is not None:
         facts["processes"] = [_process(process) for process in processes if not _is_sibling(process.pid)]
-    losses = {loss.field: loss.detail for loss in gpu.losses()}
-    fields = {**_READING_FIELDS, "processes": "processes"}
-    facts["unknown"] |= {field: losses[name] for field, name in fields.items() if name in losses}
+    losses = dict(gpu.losses())
+    fields = {**READING_FIELDS, "processes": "processes"}
+    facts["unknown"] |= {
+        field.removeprefix("device_"): losses[name] for field, name in fields.items() if name in losses
+    }
     return facts
 
 

@@ -22,7 +22,7 @@ from sysbench.commands.loop.stopwatch import Stopwatch
 from sysbench.engine.identity import source_digest
 from sysbench.engine.plan import resolve_device
 from sysbench.engine.sensors.host import host_info
-from sysbench.engine.sensors.sampler import system_sampler
+from sysbench.engine.sensors.sampler import Sampler
 from sysbench.errors import OutputError, UsageError
 from sysbench.garbage import gc_paused
 from sysbench.lab.clocks import StepTimes, clock_for
@@ -70,7 +70,7 @@ class EventCollector:
         self.remark: str | None = None
         """Remark on a loop that ended without an error, saved as its detail."""
         self._events: list[Event] = []
-        self._sampler = system_sampler()
+        self._sampler = Sampler()
         self._last_reading_s = 0.0
 
     def __enter__(self) -> EventCollector:

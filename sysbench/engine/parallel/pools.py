@@ -21,7 +21,6 @@ from sysbench.errors import LogError, UsageError
 from sysbench.log import journal
 from sysbench.log.events import Event
 from sysbench.log.outcomes import Outcome
-from sysbench.log.storage import ScratchDirectory
 from sysbench.spec import extras
 from sysbench.spec.run import RunOptions
 
@@ -74,7 +73,7 @@ class Processes:
 
     def __init__(self, count: int) -> None:
         self.slots = count
-        self._directory = ScratchDirectory()
+        self._directory = tempfile.TemporaryDirectory(prefix="sysbench-")
         self._jobs: list[_Process] = []
 
     def start(self, shards: Sequence[Shard]) -> Sequence[Job]:
@@ -203,7 +202,7 @@ class _RayTask:
         except Exception as error:  # noqa: BLE001  Whatever the task raised, or what happened to it.
             self.error = error
             return []
-        with ScratchDirectory() as directory:
+        with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
             (Path(directory) / "shard.jsonl").write_bytes(content)
             return _left_in(Path(directory))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -17,7 +18,6 @@ from sysbench.command import cell_of, command_of, spec_of
 from sysbench.engine.identity import source_digest
 from sysbench.engine.surroundings import Surroundings
 from sysbench.errors import UsageError
-from sysbench.log.storage import ScratchDirectory
 from sysbench.spec.run import RunOptions
 
 RunCells = Callable[..., Any]
@@ -61,5 +61,5 @@ def run_shard(shard: Shard, directory: Path, run: RunCells) -> Path:
 def run_shard_remotely(shard: Shard, run: RunCells) -> bytes:
     """Run a shard with `run` in a temporary directory, and return the content of its log."""
 
-    with ScratchDirectory() as directory:
+    with TemporaryDirectory(prefix="sysbench-") as directory:
         return run_shard(shard, Path(directory), run).read_bytes()

@@ -12,8 +12,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 
 from sysbench.engine import protocol
 from sysbench.engine.interrupts import catch_interrupts
-from sysbench.engine.launchers import Launcher, PlainLauncher
-from sysbench.engine.process import InvalidMessageError, WorkerGoneError, WorkerProcess
+from sysbench.engine.process import InvalidMessageError, Launcher, WorkerGoneError, WorkerProcess
 from sysbench.engine.rendezvous.launched_rank import LaunchedRank
 from sysbench.engine.rendezvous.messages import (
     FOR_THE_RANK,
@@ -56,7 +55,7 @@ def serve(
         ) from error
     if welcome.refused is not None:
         raise UsageError(welcome.refused)
-    relay = _WorkerRelay(connection, own, cells, launcher or PlainLauncher())
+    relay = _WorkerRelay(connection, own, cells, launcher or Launcher())
     with catch_interrupts() as interrupts:
         try:
             while not interrupts.requested and relay.relay_next():

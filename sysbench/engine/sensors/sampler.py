@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import psutil
 
 from sysbench.engine.sensors.memory_limits import MemoryLimit, host_available_bytes, memory_limits
-from sysbench.engine.sensors.nvml import Gpu, GpuReading, Nvml, NvmlUnusableError, open_nvml
+from sysbench.engine.sensors.nvml import Gpu, Nvml, NvmlUnusableError, open_nvml
 from sysbench.engine.sensors.worker_tree import ForeignLoad, WorkerTree, descendants_of
 from sysbench.log.events import DeviceInfo, Reading, ReadingsLost
 
@@ -30,43 +30,11 @@ LISTING_SHARE = 0.005
 scan of all processes), less often."""
 
 
-class Sampler(Protocol):
-    """Takes readings of the machine, the worker and its device."""
-
-    @property
-    def interval_s(self) -> float:
-        """Seconds between two readings."""
-
-    @property
-    def driver(self) -> str | None:
-        """Version of the NVIDIA driver; None if there is none."""
-
-    def watch(self, *pids: int) -> None:
-        """Watch these processes and their descendants, instead of the earlier ones."""
-
-    def use(self, device: DeviceInfo | None, others: Sequence[DeviceInfo] = ()) -> None:
-        """Set the device of the next cell, None for a cell without one, and the devices of its other ranks here."""
-
-    def read(self, at_s: float) -> Reading:
-        """Take a reading of all values that are quick to read; `at_s` is its timestamp. Unknown values are None."""
-
-    def failures(self) -> list[ReadingsLost]:
-        """Return the sources that failed since the last call. A failed source is reported once and no longer read."""
-
-    def count_other_processes(self) -> int | None:
-        """Count the processes of other programs on the current device. Slow, so call this between cells only."""
-
-    def free_bytes(self, device: DeviceInfo) -> int | None:
-        """Return the memory that a new process can still allocate on this device."""
-
-    def close(self) -> None:
-        """Release all resources; no readings are possible afterwards."""
-
-
-class SystemSampler:
-    """The sampler of a real machine, using psutil, cgroup limits and, if available, NVML."""
+class Sampler:
+    """Takes readings of the machine, the worker and its device, using psutil, cgroup limits and, if available, NVML."""
 
     interval_s = INTERVAL_S
+    """Seconds between two readings."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -108,22 +76,17 @@ class SystemSampler:
     def read(self, at_s: float) -> Reading:
         """Take a reading of all values that are quick to read; `at_s` is its timestamp. Unknown values are None."""
         self._list_when_due()
-        gpu = self._gpu.read() if self._gpu else GpuReading()
-        throttling = [gpu.throttle_reasons, *(each.read().throttle_reasons for each in self._other_gpus)]
+        on_gpu = self._gpu.read() if self._gpu else {}
+        throttling = [on_gpu.get("throttle_reasons"), *(gpu.throttle_reasons() for gpu in self._other_gpus)]
         known = [reasons for reasons in throttling if reasons is not None]
+        on_gpu["throttle_reasons"] = list(dict.fromkeys(chain.from_iterable(known))) if known else None
         self._collect_gpu_losses(at_s)
         return Reading(
             at_s=at_s,
             host_rss_bytes=self._query_host("resident memory", self._tree.rss_bytes),
             host_available_bytes=self._query_host("available memory", self._host_available_bytes),
             host_cpu_share=self._load_share,
-            device_used_bytes=gpu.used_bytes,
-            device_utilisation=gpu.utilisation,
-            sm_clock_hz=gpu.sm_clock_hz,
-            power_w=gpu.power_w,
-            temperature_c=gpu.temperature_c,
-            energy_j=gpu.energy_j,
-            throttle_reasons=list(dict.fromkeys(chain.from_iterable(known))) if known else None,
+            **on_gpu,
         )
 
     def failures(self) -> list[ReadingsLost]:
@@ -157,7 +120,7 @@ class SystemSampler:
         gpu = self._find(device)
         memory = gpu.memory() if gpu else None
         self._collect_gpu_losses(self._clock())
-        return memory.free_bytes if memory else None
+        return int(memory.free) if memory else None
 
     def close(self) -> None:
         """Release all resources; no readings are possible afterwards."""
@@ -198,7 +161,7 @@ class SystemSampler:
         try:
             if device.uuid is None:
                 raise NvmlUnusableError(f"{device.torch_name} has no UUID to find it by")
-            return nvml.gpu(device.uuid, device.memory_bytes)
+            return nvml.gpu(device.uuid, of_cuda=True)
         except NvmlUnusableError as error:
             self._report("NVML", str(error), self._clock())
             return None
@@ -225,13 +188,8 @@ class SystemSampler:
 
     def _collect_gpu_losses(self, at_s: float) -> None:
         for gpu in self._gpus.values():
-            for loss in gpu.losses() if gpu else ():
-                self._report(f"NVML {loss.field}" if loss.field else "NVML", loss.detail, at_s)
+            for field, detail in gpu.losses() if gpu else ():
+                self._report(f"NVML {field}".strip(), detail, at_s)
 
     def _report(self, source: str, detail: str, at_s: float) -> None:
         self._failures.append(ReadingsLost(at_s=at_s, source=source, detail=detail))
-
-
-def system_sampler() -> Sampler:
-    """Return the sampler of this machine."""
-    return SystemSampler()
