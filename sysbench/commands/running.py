@@ -27,7 +27,7 @@ from sysbench.commands.refusals import (
 )
 from sysbench.commands.showing import printed_by_models, say, show, show_saved, show_sheet, tracebacks
 from sysbench.commands.surroundings import ALONE, RunSurroundings
-from sysbench.errors import LogError, OutputError, SysbenchError, UsageError
+from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.garbage import gc_paused
 from sysbench.log import storage
 from sysbench.log.outcomes import FAILURES
@@ -197,7 +197,7 @@ def _advise_on_shared_memory(spec: RunSpec, options: RunOptions) -> None:
 
     total_bytes = disk_usage("/dev/shm").total
     if total_bytes < SMALL_SHM_BYTES:
-        from sysbench.engine.devices import list_devices
+        from sysbench.engine.supervisor import list_devices
 
         if list_devices()[0].type == "cuda":
             remedy = "docker run --shm-size 8g, or --ipc host"
@@ -293,18 +293,15 @@ def _run_with_progress(
             from concurrent.futures import ThreadPoolExecutor  # noqa: F401
 
             from sysbench import cells as axes
-            from sysbench.log import events, records
             from sysbench.render import output as summary  # noqa: F401
 
             command_of(spec.kind).part("record")
-            events.build()
-            records.build()
         # An experiment chooses its own values, and shows its own line above the dashboard.
         defaults_line = "" if surroundings.overall else axes.describe_default_axes(spec)
         if defaults_line:
             say(defaults_line, options)
         with _progress_display(spec.kind, options, surroundings, defaults_line) as progress:
-            failure, path = None, running.log_path
+            failure = None
             try:
                 for event in chain(first_events, running):
                     progress.show(event)
@@ -312,8 +309,6 @@ def _run_with_progress(
                 raise
             except SysbenchError as error:
                 failure = error
-    if running.log_path != path:
-        failure = failure or OutputError(f"{path} was moved or deleted during the run; its copy is {running.log_path}")
     return running.log_path, failure
 
 

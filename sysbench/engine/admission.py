@@ -1,7 +1,4 @@
-"""Admission of cells: the device must support the cell and have enough free memory for it.
-
-A cell that is at least as large as one that did not fit is skipped.
-"""
+"""Admission of cells: the device must support the cell and have enough free memory for it."""
 
 from __future__ import annotations
 

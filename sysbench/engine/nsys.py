@@ -21,10 +21,7 @@ _IMPORTER = Path("host-linux-x64") / "QdstrmImporter"
 
 
 def launcher(report: Path) -> Launcher:
-    """Return the launcher of a worker under `nsys profile`, which records one NVTX range to `report` (.nsys-rep).
-
-    The report is written when the worker ends. Raises UsageError if Nsight Systems is not installed.
-    """
+    """Return the launcher of a worker under `nsys profile`, which records one NVTX range to `report` (.nsys-rep)."""
     prefix = (
         nsys_path(),
         "profile",
@@ -50,11 +47,7 @@ def nsys_path() -> str:
 
 
 def convert_raw_stream(report: Path) -> None:
-    """Convert the raw stream to `report` (.nsys-rep) if `nsys profile` left only the stream.
-
-    This happens with Debian's package, whose nsys does not find its importer. Raises SysbenchError if the conversion
-    fails.
-    """
+    """Convert the raw stream to `report` (.nsys-rep) if `nsys profile` left only the stream; raises SysbenchError."""
     stream = report.with_suffix(".qdstrm")
     if report.is_file() or not stream.is_file():
         return

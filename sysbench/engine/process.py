@@ -40,7 +40,6 @@ KILL_TIMEOUT_S = 10.0
 """Longest wait for a killed process to end: a process that hangs in a driver may never end, but the run must."""
 
 TAIL_BYTES = 16_384
-"""Number of bytes that are kept from the end of a worker's output."""
 
 _MAX_DIRECTORY_BYTES = 80
 """Longest temporary directory for a socket, whose path is limited to 104 characters on macOS and 108 on Linux."""
@@ -65,7 +64,6 @@ class Launcher:
     prefix: tuple[str, ...] = ()
     """Words before the worker's command: `("nsys", "profile", "-t", "cuda,nvtx")`."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Variables that are added to the environment."""
 
     @property
     def wraps(self) -> bool:
@@ -112,11 +110,7 @@ def prelaunched(launcher: Launcher) -> Iterator[None]:
 
 
 def get_worker(launcher: Launcher, *, simulates: bool = False) -> WorkerProcess:
-    """Return the worker that was launched ahead with the same command line, or a new one.
-
-    A worker that has run a simulation is returned only if `simulates` is set; otherwise, it is ended. Raises
-    SysbenchError if a new worker cannot be launched.
-    """
+    """Return the worker that was launched ahead with the same command line, or a new one; raises SysbenchError."""
     if _idle_workers and _idle_workers[0].command == launcher.command():
         worker = _idle_workers.pop()
         if simulates or not worker.has_simulated:
@@ -136,11 +130,8 @@ class WorkerProcess:
     def __init__(self, launcher: Launcher) -> None:
         """Launch the worker, which connects later; raises SysbenchError if the launch fails."""
         self.command = launcher.command()
-        """Command line of the launched process."""
         self.ready: WorkerReady | None = None
-        """The worker's report of its devices and of torch, once it is ready."""
         self.has_simulated = False
-        """Whether the worker has run a simulation, and should measure nothing afterwards."""
         self._key = os.urandom(32)
         self._connection: Connection | None = None
         with ExitStack() as resources:
@@ -178,10 +169,8 @@ class WorkerProcess:
             raise SysbenchError(f"cannot start {self.command[0]}: {cause}") from error
 
     ranks = 1
-    """Number of workers that this object represents."""
 
     name = "the worker"
-    """The worker's name in messages."""
 
     @property
     def pid(self) -> int:
@@ -209,20 +198,13 @@ class WorkerProcess:
         return not self._ended(0)
 
     def wait(self, also: int, timeout_s: float) -> bool:
-        """Wait until there is something to receive, and return whether there is.
-
-        Returns False if the process has ended, the descriptor `also` is readable, or the time is up. If `sentinel` is
-        None, the wait is limited to `POLL_S`.
-        """
+        """Wait until there is something to receive, and return whether there is."""
         self._poll.register(also, select.POLLIN)
         patience_s = timeout_s if self.sentinel is not None else min(timeout_s, POLL_S)
         return self.source in (ready for ready, _ in self._poll.poll(math.ceil(patience_s * 1000)))
 
     def receive(self) -> Event | None:
-        """Return the received event; None if the worker has just connected.
-
-        Raises WorkerGoneError if the connection has ended, and InvalidMessageError if the message is not an event.
-        """
+        """Return the received event; None if the worker has just connected."""
 
         from sysbench.engine.protocol import MESSAGE_LIMIT_BYTES
         from sysbench.log.events import WorkerReady, decode

@@ -1,8 +1,4 @@
-"""Commands from the engine to a worker.
-
-Commands are sent in one direction and events (`sysbench.log.events`) in the other, each as a JSON message over a local
-socket.
-"""
+"""Commands from the engine to a worker."""
 
 from __future__ import annotations
 
@@ -23,10 +19,7 @@ MESSAGE_LIMIT_BYTES = 16 * 1024**2
 
 
 class AboutCell(Frozen):
-    """A request about one cell.
-
-    `package` is the package of the cell's command, where the worker finds the cell's class.
-    """
+    """A request about one cell."""
 
     package: str = ""
     cell: SerializeAsAny[RunCell]

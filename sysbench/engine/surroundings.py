@@ -17,7 +17,6 @@ class Surroundings:
     log_name: str | None = None
     """Name of the log without its suffix; None for a name from the time and the command."""
     ceilings: bool = True
-    """Whether to measure the matmul ceiling that rates are compared with."""
     threads_probe: ThreadsProbe | None = None
     """Choice of CPU threads by an earlier run that this one is compared with; if None, the run makes its own."""
     links: RankConnections | None = None

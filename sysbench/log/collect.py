@@ -65,7 +65,6 @@ class CellEvents:
     ranks: dict[int, CellEvents] = field(default_factory=dict)
     """Events of the ranks other than 0 that ran the cell together with rank 0."""
     said: dict[type, list[Any]] = field(default_factory=dict)
-    """All other events, by kind."""
 
     def all(self, kind: type[AnyEvent]) -> list[AnyEvent]:
         """Return, in order, all events of a class that has no dedicated field in this object."""
@@ -273,10 +272,7 @@ def peak_record(seen: CellEvents, **computed: object) -> PeakRecord:
 
 
 def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:
-    """Return a record for each of these phases, over the steps that contain the phase, and one for the whole `step`.
-
-    The result is empty if no step was measured.
-    """
+    """Return a record for each of these phases, over the steps that contain the phase, and one for the whole `step`."""
     if not steps:
         return {}
     samples = {name: [step.phases[name] for step in steps if name in step.phases] for name in names}
@@ -379,10 +375,7 @@ def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:
 
 
 def merge_ranks(seen: CellEvents) -> CellEvents:
-    """Merge the events of a cell's ranks: each step's sample from the slowest rank, and the highest memory peak.
-
-    Only steps that all ranks completed are included.
-    """
+    """Merge the events of a cell's ranks: each step's sample from the slowest rank, and the highest memory peak."""
     ranks = [seen, *seen.ranks.values()]
     if len(ranks) == 1:
         return seen

@@ -581,21 +581,12 @@ class RunFinished(Event):
     status: RunStatus
 
 
-def build() -> None:
-    """Build the pydantic models of all imported events now instead of at their first use."""
-    for model in EVENTS.values():
-        model.model_rebuild()
-
-
 _NAME = re.compile(rb'\s*{\s*"event":\s*"(\w+)"')
 """The name at the start of a line, where sysbench always writes it."""
 
 
 def decode(line: bytes) -> Event:
-    """Decode one line of JSON; raises ValueError if the line is not an event.
-
-    The events of a command can be decoded only after its `record` module has been imported.
-    """
+    """Decode one line of JSON; raises ValueError if the line is not an event."""
     beginning = _NAME.match(line)
     if beginning is not None:
         name = beginning[1].decode()

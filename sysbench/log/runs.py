@@ -1,7 +1,4 @@
-"""Earlier runs: lookup by path or by name, and loading from a record or a log.
-
-A comparison with `--ab` has one log for each arm and round: `A/round-01.jsonl`, `B/round-01.jsonl`.
-"""
+"""Earlier runs: lookup by path or by name, and loading from a record or a log."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ RUNS = Path("runs")
 _LATEST = re.compile(r"latest(?:~(\d+))?")
 _DATED = re.compile(r"(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)-(?P<what>.+?)(?:-(?P<number>\d+))?")
 _MAX_LISTED = 8
-"""Largest number of names in one line."""
 
 
 class Entry(NamedTuple):
@@ -54,17 +50,12 @@ class Entry(NamedTuple):
 
 
 _RECORD = re.compile(rb'\s*\{\s*"schema_version"')
-"""First characters of a record; no trace starts with them."""
 
 _LOG = re.compile(rb'\s*\{\s*"event"')
-"""First characters of a log."""
 
 
 def is_log_or_record(path: Path) -> bool:
-    """Whether a file is a sysbench log or record; traces, which also end in .json, are neither.
-
-    Logs and records may have any name: `--json FILE` and copies need not end in .json or .jsonl.
-    """
+    """Whether a file is a sysbench log or record; traces, which also end in .json, are neither."""
     if path.suffix == ".jsonl":
         return True
     return begins_as_record(path) or (path.suffix != ".json" and _LOG.match(_beginning(path)) is not None)
@@ -109,11 +100,7 @@ def find(name: str, directory: Path = RUNS, command: Kind | None = None) -> list
 
 
 def find_experiment(name: str, directory: Path = RUNS) -> Path:
-    """Return the directory of the experiment that matches `name`: a path, or a name in `directory`; see `find`.
-
-    The name of an experiment, such as `quick`, selects its latest run. Raises LogError if no directory matches, or if a
-    name is ambiguous.
-    """
+    """Return the directory of the experiment that matches `name`: a path, or a name in `directory`; see `find`."""
     if exists(Path(name)) or Path(name).name != name:
         return Path(name)
     entries = _experiments(directory)
@@ -139,11 +126,7 @@ def _experiments(directory: Path) -> list[Entry]:
 
 
 def load(path: Path) -> RunRecord:
-    """Read the record of a run of any command, or compute it from the log.
-
-    A log of a run that was killed is read up to its last complete line. Raises LogError if the file cannot be read, has
-    a newer schema (naming the version that wrote it), or is not in sysbench's format.
-    """
+    """Read the record of a run of any command, or compute it from the log; raises LogError."""
     if not is_record(path):
         return _fold_log(path)
     beginning = _beginning(path).lstrip()
@@ -366,10 +349,7 @@ def find_arm(files: Iterable[Path]) -> ArmRuns | None:
 
 
 def find_arms(files: Iterable[Path]) -> dict[Arm, ArmRuns]:
-    """Return the arms of the single comparison to which all these files belong.
-
-    The result is empty if there is no such comparison.
-    """
+    """Return the arms of the single comparison to which all these files belong."""
     files_of: dict[Arm, dict[int, Path]] = {}
     directories = set()
     for path in files:

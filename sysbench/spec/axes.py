@@ -29,11 +29,7 @@ _RANGE = re.compile(r"(?P<first>\d+)-(?P<last>\d+)(?:(?P<operator>[*+])(?P<step>
 
 
 def integers(minimum: int, maximum: int = MAX_SIZE) -> Callable[[object], tuple[int, ...]]:
-    """Return a parser of integer axes whose values must lie in `minimum`..`maximum`, inclusive.
-
-    The parser takes text in the axis grammar, one integer, or a list or tuple of integers. It raises ValueError with a
-    one-line message that states the allowed range.
-    """
+    """Return a parser of integer axes whose values must lie in `minimum`..`maximum`, inclusive; raises ValueError."""
 
     def parse(value: object) -> tuple[int, ...]:
         numbers = _parse_integers(value)
@@ -60,11 +56,7 @@ def is_range(word: str) -> bool:
 def choices(
     noun: str, allowed: Iterable[str], accepts: Callable[[str], object] = lambda word: False, also: str = ""
 ) -> Callable[[object], tuple[str, ...]]:
-    """Return a parser of axes over the names in `allowed`, and any other words that it `accepts`.
-
-    The parser raises ValueError for any other word; the message suggests the nearest name. `also` describes the
-    accepted words there: `or a pattern of names`.
-    """
+    """Return a parser of axes over the names in `allowed`, and any other words that it `accepts`; raises ValueError."""
     names = tuple(allowed)
 
     def parse(value: object) -> tuple[str, ...]:
@@ -84,20 +76,14 @@ def split_words(value: object) -> tuple[str, ...]:
 
 
 Sizes = Annotated[tuple[int, ...], BeforeValidator(integers(1))]
-"""An axis of positive integers."""
 
 Counts = Annotated[tuple[int, ...], BeforeValidator(integers(0))]
-"""An axis of non-negative integers."""
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(split_words)]
-"""Words separated by commas."""
 
 
 def parse_share(value: object) -> object:
-    """Convert text such as `1%` or `0.01` to a share; return other types unchanged.
-
-    Raises ValueError for other text, and for a number such as 5, which may mean 5%.
-    """
+    """Convert text such as `1%` or `0.01` to a share; return other types unchanged; raises ValueError."""
     if not isinstance(value, str):
         return value
     text = value.strip()

@@ -32,10 +32,7 @@ __all__ = ["Given", "command_options", "option_name", "parse_options", "validate
 
 
 def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options defined by the fields of `specs`.
-
-    The decorated function receives one `Given` for each spec, in order.
-    """
+    """Return a decorator that gives a command the options defined by the fields of `specs`."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -56,10 +53,7 @@ MAX_SHOWN = 20
 
 
 def parse_options(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[Given]:
-    """Parse the words after `command`; return the given options of each spec, in order.
-
-    Raises UsageError for the same errors as the command itself.
-    """
+    """Parse the words after `command`; return the given options of each spec, in order; raises UsageError."""
     found: list[Given] = []
 
     @command_options(*specs)
@@ -221,7 +215,6 @@ class OptionKey:
     """One long option name, with the field that the option sets."""
 
     field: str
-    """Name of the field that the option sets."""
     model: type[BaseModel]
     """The spec or options class that has the field."""
     info: FieldInfo
@@ -269,10 +262,7 @@ def long_name(model: type[BaseModel], field: str) -> str:
 
 
 def command_line(spec: RunSpec) -> str:
-    """Return the command line that reproduces a spec, omitting options at their defaults.
-
-    For a run from a user's program, return the sysbench call instead.
-    """
+    """Return the command line that reproduces a spec, omitting options at their defaults."""
     return spec.python_call or shlex.join(["sysbench", spec.kind, *_option_words(spec)])
 
 

@@ -182,10 +182,7 @@ def _none_if_unturned(value: object) -> object:
 
 
 class GridCell(RunCell):
-    """One point of a grid: a model, an input, and the way in which the step is computed.
-
-    Each command has its own subclass, identified by `kind`, which adds the command's own axes.
-    """
+    """One point of a grid: a model, an input, and the way in which the step is computed."""
 
     size: str
     model: ModelShape | OwnModel
@@ -201,43 +198,22 @@ class GridCell(RunCell):
     `strategy`, so that keys of older runs stay valid.
     """
     strategy: Strategy | None = stored_unless(None)
-    """How the model is distributed over the ranks; None for one rank."""
     bucket_mb: Size | None = stored_unless(None)
-    """Capacity of DDP's buckets in MiB; None leaves torch's default, where the first bucket is smaller. Like the
-    following fields, it is not stored if it has its default value.
-    """
     gradient_as_bucket_view: Switch | None = stored_unless(None)
-    """Whether DDP's gradients are views of the buckets instead of separate tensors; None is off."""
     reshard: Reshard | None = stored_unless(None)
-    """FSDP2's `reshard_after_forward` for all modules; None leaves torch's default: on for blocks, off for the rest of
-    the model.
-    """
     param_dtype: ShardDtype | None = stored_unless(None)
-    """Dtype in which FSDP2 gathers parameters and computes; None leaves the parameters' dtype."""
     reduce_dtype: ShardDtype | None = stored_unless(None)
-    """Dtype in which FSDP2 reduces gradients; None leaves the dtype in which it computes."""
     prefetch: Count | None = stored_unless(None)
-    """Number of blocks that FSDP2 prefetches explicitly, in forward and backward; None and 0 leave it to torch."""
     no_sync: Switch | None = stored_unless(None)
-    """Whether ranks exchange gradients only in the last micro-batch of a step; None is off."""
     grad_accum: Size = stored_unless(1)
-    """Micro-batches of a step, each of `batch` sequences, whose gradients are accumulated before the optimizer runs."""
     checkpoint: str = stored_unless(NONE)
-    """Which blocks compute their activations again in backward: full, every-N, selective, or a pattern of modules."""
     cross_entropy: str = stored_unless("full")
-    """How logits and loss are computed: full, chunked, chunked-N (tokens), or linear."""
     optimizer_in_backward: Switch = stored_unless("off")
-    """Whether each parameter is updated in backward, as soon as its gradient is complete, which is then freed."""
     allocator: str = stored_unless("default")
-    """Options of CUDA's caching allocator: default (those of the environment), expandable, or options of its own."""
     offload: str = stored_unless(NONE)
-    """What is kept and computed on the host instead of the device: none, or the optimizer."""
     lora: Count = stored_unless(0)
-    """Rank of the low-rank adapters (LoRA) that are trained in place of the model's parameters; 0 for none."""
     lora_targets: str | None = stored_unless(None)
-    """Linear layers that get adapters: all-linear, or patterns joined by +; None leaves the model's default."""
     quantize: Annotated[str | None, BeforeValidator(_none_if_unturned)] = stored_unless(None)
-    """Format in which frozen weights are stored, with adapters: nf4; None for that of the precision."""
 
     @property
     def is_compiled(self) -> bool:
@@ -263,10 +239,7 @@ class GridCell(RunCell):
 
     @property
     def batches(self) -> int:
-        """Number of different micro-batches in one step of all ranks.
-
-        With tensor parallelism, all ranks work on the same micro-batch.
-        """
+        """Number of different micro-batches in one step of all ranks."""
         return self.grad_accum * (1 if self.strategy == "tp" else self.ranks)
 
     def occurrences(self, phase: str) -> int:
@@ -319,11 +292,7 @@ class GridCell(RunCell):
         return f"{self.size}, ctx {self.ctx}, batch {self.batch}{accumulated}"
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Return a one-line reason why this cell cannot run, or None if it can.
-
-        `device` is the type of the device. If it is unknown (None), only problems that exist on every device are
-        reported. A simulated cell is checked for CUDA, whatever the device.
-        """
+        """Return a one-line reason why this cell cannot run, or None if it can."""
         device = "cuda" if self.simulated else device
         precision_reason = precision_problem(self.precision, device) if device else None
         return (
@@ -336,10 +305,7 @@ class GridCell(RunCell):
         )
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Return why the device does not support this combination of attention and precision; None if it does.
-
-        Unlike a `problem`, this only makes the cell `invalid`; the other cells of a sweep still run.
-        """
+        """Return why the device does not support this combination of attention and precision; None if it does."""
         device = "cuda" if self.simulated else device
         if self.attention in ("efficient", "cudnn") and device != "cuda":
             return f"--attention {self.attention} is a CUDA kernel; available on {device}: naive, sdpa, math"
@@ -750,10 +716,7 @@ class ModelSpec(RunSpec):
         return self
 
     def grid(self) -> Iterator[dict[str, Any]]:
-        """Yield the fields of every grid point: a value for each axis that applies to the point, and the settings.
-
-        For a given device and number of ranks, all points of one model are adjacent. Axes of a subclass are innermost.
-        """
+        """Yield the fields of every grid point: a value for each axis that applies to the point, and the settings."""
         declared = axes_of_model(type(self))
         fixed = {name: getattr(self, name) for name, axis in declared.items() if axis.role == "setting"}
         axes = {name: axis for name, axis in declared.items() if name not in fixed}

@@ -1,7 +1,4 @@
-"""The marker that turns a spec's field into a command-line option.
-
-The field itself defines the default and the help text.
-"""
+"""The marker that turns a spec's field into a command-line option."""
 
 from __future__ import annotations
 

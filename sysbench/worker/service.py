@@ -186,20 +186,13 @@ class Channel:
 
     @classmethod
     def connect(cls, environment: MutableMapping[str, str] = os.environ) -> Channel:
-        """Connect to the engine at the address in `environment`.
-
-        The address is removed from `environment`, so that no child process inherits it. Raises KeyError if there is no
-        address, and OSError or multiprocessing.AuthenticationError if the engine cannot be reached.
-        """
+        """Connect to the engine at the address in `environment`; raises KeyError, OSError or AuthenticationError."""
         address = environment.pop(bootstrap.ADDRESS_VARIABLE)
         key = bytes.fromhex(environment.pop(bootstrap.KEY_VARIABLE))
         return cls(Client(address, authkey=key))
 
     def send(self, event: Event) -> None:
-        """Send one event; raises EngineGoneError if the engine has disconnected.
-
-        Call this between timed phases, never inside one.
-        """
+        """Send one event; raises EngineGoneError if the engine has disconnected."""
         try:
             self._connection.send_bytes(encode(event))
         except OSError as error:

@@ -1,8 +1,4 @@
-"""Survey of torch and its devices: `python -m sysbench.worker.survey` prints one line of JSON on stdout.
-
-`sysbench doctor` starts this module in a separate process, because a broken torch can crash the process. The line
-contains the fields of `sysbench.commands.doctor.record.TorchSection`, as far as they could be determined.
-"""
+"""Survey of torch and its devices: `python -m sysbench.worker.survey` prints one line of JSON on stdout."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_an_output_directory_that_cannot_be_made_is_refused_before_a_worker_is_s
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError) as caught:
         start(spec_of([16]), tmp_path / "file" / "runs")
-    assert str(caught.value) == (f"cannot create {tmp_path}/file/runs: a part of the path is a file, not a directory")
+    assert str(caught.value) == (f"cannot create {tmp_path}/file/runs: not a directory")
 
 
 def test_a_record_that_cannot_be_written_is_refused_before_a_worker_is_started(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from sysbench.commands.time import command as time
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeOptions, TimeSpec
 from sysbench.engine import session
-from sysbench.engine.devices import list_devices
 from sysbench.engine.process import get_worker, prelaunched
+from sysbench.engine.supervisor import list_devices
 from sysbench.errors import OutputError
 from sysbench.log import storage
 from sysbench.log.events import RunStarted, WorkerExited, WorkerReady

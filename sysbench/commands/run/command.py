@@ -100,7 +100,7 @@ def _plan_runs(
     resources.enter_context(prelaunched(Launcher()))
     # While the worker imports torch, import the modules that query the worker and carry out the runs.
     from sysbench.commands.run import runs  # noqa: F401
-    from sysbench.engine.devices import list_devices
+    from sysbench.engine.supervisor import list_devices
 
     devices = list_devices()
     planned = plan(experiment, overrides, tuple(dict.fromkeys(device.type for device in devices)))

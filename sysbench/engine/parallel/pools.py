@@ -28,13 +28,10 @@ PATIENCE_S = 20.0
 """Time that a process is given to complete its log after being asked to stop."""
 
 RAY_PORT = 10001
-"""Default port of Ray's client server."""
 
 ANSWER_S = 10.0
-"""Time limit for the response of a Ray cluster."""
 
 LONGEST_CHARACTERS = 300
-"""Maximum length of the error messages of Ray and submitit that are shown."""
 
 Failure = tuple[Outcome, str]
 
@@ -160,11 +157,7 @@ class OnRay:
         self._most_gpus = max(each.get("GPU", 0) for each in resources)
 
     def start(self, shards: Sequence[Shard]) -> Sequence[Job]:
-        """Submit shards; a shard that is measured on a CPU requests all CPUs of the largest machine.
-
-        Raises UsageError if Ray rejects an option, or would wait forever because no machine has enough GPUs for a
-        shard.
-        """
+        """Submit shards; a shard that is measured on a CPU requests all CPUs of the largest machine."""
         started = []
         for shard in shards:
             gpus = shard.gpus if shard.gpus <= self._most_gpus or shard.device != "auto" else 0
@@ -219,10 +212,7 @@ class OnSlurm:
     slots = 32
 
     def __init__(self, asked: str, folder: Path, arguments: Mapping[str, Any], run: RunCells) -> None:
-        """Prepare submission to SLURM, or to local processes for `slurm:local`.
-
-        Raises UsageError if SLURM is missing.
-        """
+        """Prepare submission to SLURM, or to local processes for `slurm:local`; raises UsageError."""
         submitit = _optional("submitit")
         self._asked = asked
         self._folder = folder.absolute()

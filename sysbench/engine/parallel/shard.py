@@ -1,8 +1,4 @@
-"""A shard of a run's cells, run in another process.
-
-The other process runs the shard as a complete run with its own worker, sensors and timeouts. The original run reads the
-log of the shard.
-"""
+"""A shard of a run's cells, run in another process."""
 
 from __future__ import annotations
 
@@ -32,11 +28,9 @@ class Shard(BaseModel):
     spec: dict[str, Any]
     cells: tuple[dict[str, Any], ...]
     options: dict[str, Any]
-    """The run's options that affect a worker."""
     digest: str
     """Hash of the source code that must run the shard."""
     device: str
-    """The device as requested."""
     gpus: int
     """Number of GPUs that a cell needs; with `auto`, Ray assigns none if no machine has enough."""
     simulated: bool

@@ -1,7 +1,4 @@
-"""Submission of cells to a pool, in groups called shards, and collection of their events.
-
-When a shard has ended, successfully or not, its events are appended to the log of the run.
-"""
+"""Submission of cells to a pool, in groups called shards, and collection of their events."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import RunOptions
 
 POLL_S = 0.2
-"""Polling interval for the end of shards."""
 
 SHARDS_PER_SLOT = 4
 """Number of shards of simulated cells per parallel slot: with more, more workers start; with fewer, slots end at

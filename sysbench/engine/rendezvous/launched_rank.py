@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from sysbench.errors import UsageError
 
 FIRST_PORT = 29_500
-"""torchrun's default for MASTER_PORT."""
 
 HIGHEST_PORT = 65_535
 
@@ -23,21 +22,14 @@ class LaunchedRank:
     local_rank: int
     """Number of the rank on its node, which is the index of its GPU."""
     address: str
-    """Host of rank 0."""
     port: int
-    """Port of rank 0's engine."""
     key: bytes
     """The shared secret: SYSBENCH_KEY, if the user has set it."""
     on_one_node: bool = False
-    """Whether all ranks are on one node, according to the launcher."""
 
 
 def has_launcher_variables(environment: Mapping[str, str]) -> bool:
-    """Whether variables of torchrun or of an srun step are set.
-
-    This quick check comes first, because `launched_rank` is only needed if a cell has several ranks, and finding that
-    out requires expanding all cells.
-    """
+    """Whether variables of torchrun or of an srun step are set."""
     return "WORLD_SIZE" in environment or "SLURM_STEP_NUM_TASKS" in environment
 
 

@@ -30,11 +30,8 @@ class Hello(Frozen):
     ranks: Size
     host: str
     version: str
-    """Version of sysbench."""
     digest: str
-    """Hash of sysbench's source."""
     spec: str
-    """Hash of the run's spec."""
 
 
 class Welcome(Frozen):
@@ -84,10 +81,7 @@ def limited(connection: Connection, duration_s: float = HANDSHAKE_S) -> Iterator
 
 
 def connected(taken: socket.socket) -> Connection:
-    """Convert a connected socket to a message connection.
-
-    Keep-alive packets detect that the other machine is gone.
-    """
+    """Convert a connected socket to a message connection."""
     taken.setblocking(True)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

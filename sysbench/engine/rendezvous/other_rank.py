@@ -40,11 +40,7 @@ _RETRY_S = 0.2
 def serve(
     own: LaunchedRank, hello: Hello, cells: Mapping[str, RunCell], timeout_s: float, launcher: Launcher | None = None
 ) -> None:
-    """Serve as one rank of a run until rank 0 dismisses this process.
-
-    Measures only `cells`, which are given by key. Raises UsageError if rank 0 cannot be reached or rejects this rank,
-    and SysbenchError if rank 0 disconnects. Raises KeyboardInterrupt after a signal, which is also reported to rank 0.
-    """
+    """Serve as one rank of a run until rank 0 dismisses this process."""
     connection = _connection(own, min(GATHERING_S, timeout_s))
     try:
         welcome = _introduced(connection, own, hello)

@@ -71,11 +71,7 @@ class RankConnections:
 
 @contextmanager
 def connect_ranks(own: LaunchedRank, hello: Hello, timeout_s: float) -> Iterator[RankConnections]:
-    """Wait until all other ranks have connected; dismiss them at the end of the context.
-
-    `hello` describes rank 0. Raises UsageError if the port is in use, or if a rank has different code or a different
-    command line. Raises SysbenchError if a rank does not connect in time.
-    """
+    """Wait until all other ranks have connected; dismiss them at the end of the context."""
     with ExitStack() as closing:
         listener = closing.enter_context(_listening(own))
         connections: dict[int, Connection] = {}
@@ -178,10 +174,8 @@ class RemoteWorker:
         self._exited: WorkerExited | None = None
         self._lost = False
         self.connected = False
-        """Whether the worker has reported that it is ready."""
         self.pid = 0
         self.torch: str | None = None
-        """The worker's version of torch, once it is ready."""
         try:
             _order(connection, Launch())
         except OSError as error:

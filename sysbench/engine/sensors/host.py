@@ -19,7 +19,6 @@ COMMAND_TIMEOUT_S = 0.5
 """Time limit for git and sysctl, which answer within 5 ms unless a file system hangs."""
 
 _CONTAINER_VARIABLES = ("KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "container")
-"""Variables set in containers; `container` is systemd's convention."""
 
 _CONTAINER_FILES = (".dockerenv", "run/.containerenv", "run/systemd/container")
 _CONTAINER_GROUPS = ("kubepods", "docker", "containerd", "libpod", "lxc")
@@ -63,19 +62,12 @@ def in_container(root: Path, environment: Mapping[str, str]) -> bool:
 
 
 def commit_of(package: Path) -> str | None:
-    """Return the commit of the git checkout that contains `package`, with `-dirty` if tracked files have changed.
-
-    Returns None if there is no checkout or no commit, or if git does not answer. Also returns None if the checkout
-    belongs to another project, for example if `package` is installed in a virtual environment there.
-    """
+    """Return the commit of the git checkout that contains `package`, with `-dirty` if tracked files have changed."""
     if not any(_exists(parent / ".git") for parent in package.resolve().parents):
         return None
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
-    status = _git(package, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    if status is None:
-        return None
-    lines = status.splitlines()
+    lines = (_git(package, "status", "--porcelain=v2", "--branch", "--untracked-files=no") or "").splitlines()
     head = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
     if head == "(initial)":
         return None

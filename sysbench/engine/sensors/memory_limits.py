@@ -19,10 +19,7 @@ FileSystem = Literal["cgroup2", "cgroup"]
 
 
 def directories(filesystem: FileSystem, controller: str, root: Path = Path("/")) -> Iterator[Path]:
-    """Yield the directory of this process's cgroup for a controller, then the directories of all groups above it.
-
-    /proc and the cgroup file systems are read under `root`. Yields nothing if the controller has no hierarchy.
-    """
+    """Yield the directory of this process's cgroup for a controller, then the directories of all groups above it."""
     try:
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
         memberships = (root / "proc/self/cgroup").read_text().splitlines()
@@ -85,10 +82,7 @@ class MemoryLimit:
     version: _Version
 
     def available_bytes(self) -> int | None:
-        """Return how much of the limit is still available; None if it cannot be read.
-
-        File pages count as available, as they do in MemAvailable, with which the result is compared.
-        """
+        """Return how much of the limit is still available; None if it cannot be read."""
         try:
             used = int((self.directory / self.version.usage).read_text())
             statistics = (self.directory / "memory.stat").read_text()
@@ -100,10 +94,7 @@ class MemoryLimit:
 
 
 def memory_limits(physical_bytes: int, root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
-    """Return the memory limits that cgroups impose on this process, except limits of `physical_bytes` or more.
-
-    /proc and the cgroup file systems are read under `root`. Returns an empty tuple if there are no limits.
-    """
+    """Return the memory limits that cgroups impose on this process, except limits of `physical_bytes` or more."""
     found = (limit for version in _VERSIONS for limit in _limits_of(version, root))
     # Version 1 expresses "unlimited" as a number near 2^63, version 2 as the word max.
     return tuple(limit for limit in found if limit.limit_bytes < physical_bytes)

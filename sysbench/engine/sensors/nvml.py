@@ -169,10 +169,7 @@ class Gpu:
 
 
 def open_nvml() -> Nvml | None:
-    """Initialise NVML; return None on a machine without NVIDIA's driver.
-
-    Raises NvmlUnusableError if the driver is installed but NVML cannot be used, for example before a pending reboot.
-    """
+    """Initialise NVML; return None on a machine without NVIDIA's driver; raises NvmlUnusableError."""
     if not _is_library_available():
         return None
     import pynvml  # takes 20 ms, which a machine without a GPU saves

@@ -1,9 +1,4 @@
-"""Readings of the machine during a run, taken by the parent process from outside the measured process.
-
-A reading contains memory, processor load and, if there is an NVIDIA GPU, values from its driver. It takes well under a
-millisecond, so ten readings per second disturb nothing; more expensive readings are taken rarely, or between cells
-only. Not thread-safe.
-"""
+"""Readings of the machine during a run, taken by the parent process from outside the measured process."""
 
 from __future__ import annotations
 
@@ -34,7 +29,6 @@ class Sampler:
     """Takes readings of the machine, the worker and its device, using psutil, cgroup limits and, if available, NVML."""
 
     interval_s = INTERVAL_S
-    """Seconds between two readings."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -65,11 +59,7 @@ class Sampler:
         self._next_listing_s = float("-inf")
 
     def use(self, device: DeviceInfo | None, others: Sequence[DeviceInfo] = ()) -> None:
-        """Set the device of the next cell, None for a cell without one, and the devices of its other ranks here.
-
-        Memory, clocks and power are read of the first device. Throttling and processes of other programs on any of them
-        disturb all ranks, so both are read of all.
-        """
+        """Set the device of the next cell, None for a cell without one, and the devices of its other ranks here."""
         self._gpu = self._find(device) if device is not None else None
         self._other_gpus = [gpu for each in others if (gpu := self._find(each)) is not None]
 
@@ -95,11 +85,7 @@ class Sampler:
         return failures
 
     def count_other_processes(self) -> int | None:
-        """Count the processes of other programs on the GPUs of the cell; None without a GPU, or if it is unknown.
-
-        In a container, the driver may list host process ids, which are meaningless inside the container. If none of the
-        ids exists inside, return None rather than a guess.
-        """
+        """Count the processes of other programs on the GPUs of the cell; None without a GPU, or if it is unknown."""
         if self._gpu is None:
             return None
         listed = [gpu.compute_processes() for gpu in (self._gpu, *self._other_gpus)]
