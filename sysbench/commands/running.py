@@ -155,9 +155,9 @@ def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunSurr
             raise typer.Exit
         yield ALONE
         return
-    from sysbench.engine.identity import source_digest
     from sysbench.engine.rendezvous import other_rank, rank_zero
-    from sysbench.engine.rendezvous.messages import Hello
+    from sysbench.engine.rendezvous.rank_zero import Hello
+    from sysbench.package import source_digest
 
     command_of(spec.kind).part("record")  # importing the record registers the events that ranks send
     hello = Hello(

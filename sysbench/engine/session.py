@@ -12,22 +12,20 @@ from typing import TYPE_CHECKING
 
 from sysbench.engine.admission import Admission
 from sysbench.engine.conversation import StoppedByUserError
-from sysbench.engine.identity import source_digest
 from sysbench.engine.interrupts import Interrupts, catch_interrupts
 from sysbench.engine.plan import PlacedCell, place, refuse_impossible
 from sysbench.engine.process import Launcher
-from sysbench.engine.provisions import Provisions
+from sysbench.engine.provisions import ALONE, Provisions, Surroundings
 from sysbench.engine.sensors.host import host_info
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.supervisor import Supervisor
-from sysbench.engine.surroundings import ALONE, Surroundings
 from sysbench.errors import OutputError, SysbenchError, UsageError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunResumed, RunStarted, WorkerReady
 from sysbench.log.journal import Log
 from sysbench.log.outcomes import RunStatus
 from sysbench.log.resume import EarlierRun, read_earlier_run
 from sysbench.log.storage import refuse_unwritable
-from sysbench.package import VERSION
+from sysbench.package import VERSION, source_digest
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import RunOptions
 

@@ -25,7 +25,7 @@ from pydantic.fields import FieldInfo
 from sysbench.command import Kind, command_of, kinds
 from sysbench.errors import UsageError, nearest
 from sysbench.spec.cell import RunSpec
-from sysbench.spec.options import OPTION_SYNONYMS, Option, flag_of
+from sysbench.spec.options import Option, flag_of
 from sysbench.spec.validation import Given, find_option, literals, option_name, option_of, validated
 
 __all__ = ["Given", "command_options", "option_name", "parse_options", "validated"]
@@ -86,8 +86,7 @@ def usage_error_message(error: Exception) -> str | None:
     flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("--")]
     name = typed.lstrip("-").replace("_", "-")
     names = [flag.removeprefix("--") for flag in flags]
-    own_name = OPTION_SYNONYMS.get(name, "")
-    suggestion = own_name if own_name in names else nearest(name, names)
+    suggestion = nearest(name, names)
     all_options = "--help all" if any(getattr(each, "hidden", False) for each in context.command.params) else "--help"
     question = f". Did you mean --{suggestion}?" if suggestion else f". {context.command_path} {all_options} lists all"
     return f"No such option: {typed}{question}"

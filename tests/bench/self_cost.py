@@ -30,8 +30,8 @@ from sysbench.commands.time.live import TimeScreen
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.engine import session
 from sysbench.engine.process import Launcher
+from sysbench.engine.provisions import Surroundings
 from sysbench.engine.sensors.sampler import Sampler
-from sysbench.engine.surroundings import Surroundings
 from sysbench.errors import SysbenchError
 from sysbench.log.events import CellFinished, DeviceInfo, Event, Reading, ReadingsLost, RunFinished, StepMeasured
 from sysbench.render.dashboard.live import Dashboard

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.engine.process import Launcher
+from sysbench.engine.provisions import Surroundings
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.session import Session, run
-from sysbench.engine.surroundings import Surroundings
 from sysbench.log.events import CellFinished, DeviceInfo, Event, Reading, ReadingsLost
 from sysbench.log.journal import read
 from sysbench.spec.run import RunOptions

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from sysbench.commands.time.fold import fold
-from sysbench.engine.identity import source_digest
 from sysbench.errors import LogError, OutputError, SysbenchError, UsageError
 from sysbench.log.events import (
     CellFinished,
@@ -26,6 +25,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.journal import read
+from sysbench.package import source_digest
 from tests.engine.fakes import (
     CPU,
     GPU,
@@ -332,7 +332,7 @@ def test_a_log_that_is_still_being_written_is_not_continued(tmp_path: Path) -> N
 
 
 def test_the_digest_changes_with_the_code(tmp_path: Path) -> None:
-    program = "from sysbench.engine.identity import source_digest; print(source_digest())"
+    program = "from sysbench.package import source_digest; print(source_digest())"
     package = Path(__file__).parents[2] / "sysbench"
     copy = tmp_path / "sysbench"
     subprocess.run(["cp", "-r", package, copy], check=True)

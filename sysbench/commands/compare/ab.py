@@ -32,7 +32,7 @@ from sysbench.engine import session
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.plan import refuse_impossible
 from sysbench.engine.process import Launcher
-from sysbench.engine.surroundings import Surroundings
+from sysbench.engine.provisions import Surroundings
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log import runs
 from sysbench.log.cautions import fewer_threads

@@ -19,7 +19,6 @@ from sysbench.commands.loop.fold import fold
 from sysbench.commands.loop.record import LoopRecord
 from sysbench.commands.loop.spec import LoopSpec, validated_phase_name
 from sysbench.commands.loop.stopwatch import Stopwatch
-from sysbench.engine.identity import source_digest
 from sysbench.engine.plan import resolve_device
 from sysbench.engine.sensors.host import host_info
 from sysbench.engine.sensors.sampler import Sampler
@@ -43,7 +42,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.outcomes import Outcome, RunStatus
-from sysbench.package import VERSION
+from sysbench.package import VERSION, source_digest
 from sysbench.statistics import has_enough_samples
 
 READING_INTERVAL_S = 1.0

@@ -1,4 +1,7 @@
-"""Pools that run shards: processes on this machine, Ray, or SLURM."""
+"""Pools that run shards of a run's cells: processes on this machine, Ray, or SLURM.
+
+A shard is a complete run with its own worker, sensors and timeouts; the original run reads its log.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,24 @@ import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel, ConfigDict
+
 from sysbench.bootstrap import command, environment
+from sysbench.command import cell_of, command_of, spec_of
 from sysbench.engine.interrupts import signal_name
-from sysbench.engine.parallel.shard import RunCells, Shard, run_shard, run_shard_remotely
+from sysbench.engine.provisions import Surroundings
 from sysbench.errors import LogError, UsageError
 from sysbench.log import journal
 from sysbench.log.events import Event
 from sysbench.log.outcomes import Outcome
+from sysbench.package import source_digest
 from sysbench.spec import extras
 from sysbench.spec.run import RunOptions
 
@@ -32,6 +39,49 @@ RAY_PORT = 10001
 ANSWER_S = 10.0
 
 LONGEST_CHARACTERS = 300
+
+RunCells = Callable[..., Any]
+"""`sysbench.engine.session.run`, handed over because a session in turn hands its cells to shards."""
+
+
+class Shard(BaseModel):
+    """Cells that one process runs one after another."""
+
+    model_config = ConfigDict(frozen=True)
+
+    spec: dict[str, Any]
+    cells: tuple[dict[str, Any], ...]
+    options: dict[str, Any]
+    digest: str
+    """Hash of the source code that must run the shard."""
+    device: str
+    gpus: int
+    """Number of GPUs that a cell needs; with `auto`, Ray assigns none if no machine has enough."""
+    simulated: bool
+
+
+def run_shard(shard: Shard, directory: Path, run: RunCells) -> Path:
+    """Run a shard with `run`, and return the path of its log in `directory`."""
+    if source_digest() != shard.digest:
+        raise UsageError(
+            f"{socket.gethostname()} has a different sysbench from this machine: install the same one there"
+        )
+    command_of(shard.spec["kind"]).part("record")  # registers the command's own events
+    options = RunOptions(**shard.options, out=directory)
+    cells = [cell_of(axes) for axes in shard.cells]
+    with run(spec_of(shard.spec), options, cells=cells, surroundings=Surroundings(log_name="shard")) as running:
+        for _ in running:
+            pass
+    log_path: Path = running.log_path
+    return log_path
+
+
+def run_shard_remotely(shard: Shard, run: RunCells) -> bytes:
+    """Run a shard with `run` in a temporary directory, and return the content of its log."""
+
+    with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
+        return run_shard(shard, Path(directory), run).read_bytes()
+
 
 Failure = tuple[Outcome, str]
 

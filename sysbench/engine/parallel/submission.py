@@ -9,11 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sysbench.engine.conversation import StoppedByUserError
-from sysbench.engine.identity import source_digest
 from sysbench.engine.interrupts import Interrupts
-from sysbench.engine.parallel.pools import Job, Pool
-from sysbench.engine.parallel.shard import Shard
+from sysbench.engine.parallel.pools import Job, Pool, Shard
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted
+from sysbench.package import source_digest
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import RunOptions
 

@@ -14,9 +14,10 @@ from sysbench.engine import protocol
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.process import InvalidMessageError, Launcher, WorkerGoneError, WorkerProcess
 from sysbench.engine.rendezvous.launched_rank import LaunchedRank
-from sysbench.engine.rendezvous.messages import (
+from sysbench.engine.rendezvous.rank_zero import (
     FOR_THE_RANK,
     FOR_THE_WORKER,
+    GATHERING_S,
     ORDER,
     STOPPED,
     Close,
@@ -26,7 +27,6 @@ from sysbench.engine.rendezvous.messages import (
     Welcome,
     connected,
 )
-from sysbench.engine.rendezvous.rank_zero import GATHERING_S
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import DeviceInfo, WorkerReady, encode
 from sysbench.spec.cell import RunCell
