@@ -278,22 +278,12 @@ def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, 
     samples = {name: [step.phases[name] for step in steps if name in step.phases] for name in names}
     samples["step"] = [step.step for step in steps]
     records = {}
-    # A step of one phase takes as long as that phase; such samples are summarised and stored once.
-    summarised: dict[tuple[float, ...], Samples | None] = {}
-
-    def summarise_once(samples_s: tuple[float, ...]) -> Samples | None:
-        if samples_s not in summarised:
-            summarised[samples_s] = samples_of(samples_s)
-        return summarised[samples_s]
-
     for name, phase_samples in samples.items():
         if phase_samples:
             enqueue = [sample.enqueue_s for sample in phase_samples if sample.enqueue_s is not None]
             records[name] = PhaseRecord(
-                wall=summarise_once(tuple(sample.wall_s for sample in phase_samples if sample.wall_s is not None)),
-                device=summarise_once(
-                    tuple(sample.device_s for sample in phase_samples if sample.device_s is not None)
-                ),
+                wall=samples_of([sample.wall_s for sample in phase_samples if sample.wall_s is not None]),
+                device=samples_of([sample.device_s for sample in phase_samples if sample.device_s is not None]),
                 enqueue_median_s=standard.median(enqueue) if enqueue else None,
             )
     return records

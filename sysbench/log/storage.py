@@ -67,12 +67,9 @@ def write_atomically(path: Path, content: bytes) -> None:
     writing fails.
     """
     try:
-        if _is_stream(path):
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
-            try:
-                write_all(descriptor, content)
-            finally:
-                os.close(descriptor)
+        if str(path.absolute()).startswith(("/dev/", "/proc/")) or (path.exists() and not path.is_file()):
+            with path.open("ab") as stream:
+                stream.write(content)
         else:
             _replace(Path(os.path.realpath(path)), content)  # unlike Path.resolve, it accepts a link to itself
     except OSError as error:
@@ -95,14 +92,6 @@ def sync_directory(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _is_stream(path: Path) -> bool:
-    """Whether the path is a device, a pipe or an open file descriptor, which cannot be replaced by a new file."""
-    absolute = path.absolute()
-    if absolute.parent in (Path("/dev"), Path("/dev/fd")) or absolute.parts[:2] == ("/", "proc"):
-        return True
-    return path.exists() and not stat.S_ISREG(path.stat().st_mode)
 
 
 def _replace(path: Path, content: bytes) -> None:

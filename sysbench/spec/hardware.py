@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PositiveFloat,
     PositiveInt,
@@ -29,19 +27,16 @@ from sysbench.command import STORED
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.spec.axes import split_words
 from sysbench.spec.axis import Axis
+from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
 from sysbench.spec.quantities import PerSecond
 
 PACKAGE = Path(__file__).parent.parent
 
 
-def directory(kind: Literal["hardware", "hosts", "runs"]) -> Path:
-    """Return the directory of built-in profiles, in an installed package or at the top of a checkout."""
-    return _directory(PACKAGE, kind)
-
-
 @cache  # called for every cell of a log
-def _directory(package: Path, kind: str) -> Path:
+def directory(kind: Literal["hardware", "hosts", "runs"], package: Path = PACKAGE) -> Path:
+    """Return the directory of built-in profiles, in an installed package or at the top of a checkout."""
     installed = package / "profiles" / kind
     return installed if installed.is_dir() else package.parent / "profiles" / kind
 
@@ -66,11 +61,7 @@ _UNITS = {
 }
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class Ceiling(_Frozen):
+class Ceiling(Frozen):
     """The highest measured rate of a large matrix product on a device."""
 
     matmul_flops_per_s: PositiveFloat
@@ -82,7 +73,7 @@ Basis = Literal["calibrated", "measured elsewhere", "borrowed", "data sheet", "g
 option of the user, or no source at all."""
 
 
-class Rate(_Frozen):
+class Rate(Frozen):
     """A constant of the time model, with its uncertainty and origin."""
 
     value: PositiveFloat
@@ -92,7 +83,7 @@ class Rate(_Frozen):
     basis: Basis
 
 
-class Calibration(_Frozen):
+class Calibration(Frozen):
     """The device and software with which `sysbench calibrate` measured the rates stored in a file."""
 
     device: str = Field(min_length=1)
@@ -101,7 +92,7 @@ class Calibration(_Frozen):
     """ISO 8601, UTC."""
 
 
-class Hardware(_Frozen):
+class Hardware(Frozen):
     """All known properties of a device."""
 
     slug: str
@@ -277,7 +268,6 @@ Gpus = Annotated[
         order=80,
         name_order=11,
         comparison="controlled",
-        compared_as="simulated GPU",
         label="simulated for {}",
     ),
 ]

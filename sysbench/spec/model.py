@@ -148,8 +148,8 @@ STEPS = Axis("effort", "{} step", is_count=True, order=71, name_order=71)
 
 EFFORT = Axis("setting", name_order=72, comparison="effort")
 
-HOST = Axis("setting", compared_as="predicted host", label="host {}")
-HOST_LINK = Axis("setting", applies_to=(("offload", ()),), compared_as="rate of the host link", label="host link {}")
+HOST = Axis("setting", label="host {}")
+HOST_LINK = Axis("setting", applies_to=(("offload", ()),), label="host link {}")
 
 PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
     "inference": ("forward",),
@@ -404,15 +404,7 @@ class ModelSpec(RunSpec):
     grad_accum: Annotated[
         Sizes,
         Option(metavar="AXIS", panel=STEP),
-        Axis(
-            "extent",
-            "grad accum {}",
-            unset="grad accum 1",
-            order=32,
-            name_order=26,
-            comparison="controlled",
-            compared_as="micro-batches per step",
-        ),
+        Axis("extent", "grad accum {}", unset="grad accum 1", order=32, name_order=26, comparison="controlled"),
     ] = stored_unless(
         (1,),
         description="Micro-batches per step: run forward and backward this many times, each on --batch sequences, "
@@ -568,7 +560,7 @@ class ModelSpec(RunSpec):
     bucket_mb: Annotated[
         BucketSizes,
         Option(metavar="AXIS", panel=RANKS),
-        Axis("choice", "buckets of {} MiB", "bucket MiB", 22, 42, applies_to=(DDP,), compared_as="bucket size in MiB"),
+        Axis("choice", "buckets of {} MiB", "bucket MiB", 22, 42, applies_to=(DDP,)),
     ] = stored_unless(
         (),
         description="ddp: capacity of each gradient bucket in MiB (bucket_cap_mb). Default: 25, and 1 for "
@@ -577,15 +569,7 @@ class ModelSpec(RunSpec):
     gradient_as_bucket_view: Annotated[
         Switches,
         Option(metavar="on,off", panel=RANKS),
-        Axis(
-            "choice",
-            "gradient as bucket view {}",
-            "bucket view",
-            order=22,
-            name_order=42,
-            applies_to=(DDP,),
-            compared_as="gradients as bucket views",
-        ),
+        Axis("choice", "gradient as bucket view {}", "bucket view", order=22, name_order=42, applies_to=(DDP,)),
     ] = stored_unless(
         (),
         description="ddp: 'on' makes gradients views of the buckets, which saves one copy of all gradients. "
@@ -594,7 +578,7 @@ class ModelSpec(RunSpec):
     reshard: Annotated[
         Reshards,
         Option(metavar="on,off,N", panel=RANKS),
-        Axis("choice", "reshard {}", "reshard", 22, 42, applies_to=(SHARDED,), compared_as="resharding"),
+        Axis("choice", "reshard {}", "reshard", 22, 42, applies_to=(SHARDED,)),
     ] = stored_unless(
         (),
         description="fsdp2, hsdp: 'on' frees gathered parameters after forward and gathers them again in backward; "
@@ -604,7 +588,7 @@ class ModelSpec(RunSpec):
     param_dtype: Annotated[
         ShardDtypes,
         Option(metavar="NAME,…", panel=RANKS),
-        Axis("choice", "{} parameters", "param dtype", 22, 42, applies_to=(SHARDED,), compared_as="parameter dtype"),
+        Axis("choice", "{} parameters", "param dtype", 22, 42, applies_to=(SHARDED,)),
     ] = stored_unless(
         (),
         description="fsdp2, hsdp: dtype in which parameters are gathered and the model computes: fp32 or bf16. The "
@@ -613,7 +597,7 @@ class ModelSpec(RunSpec):
     reduce_dtype: Annotated[
         ShardDtypes,
         Option(metavar="NAME,…", panel=RANKS),
-        Axis("choice", "{} reduction", "reduce dtype", 22, 42, applies_to=(SHARDED,), compared_as="reduction dtype"),
+        Axis("choice", "{} reduction", "reduce dtype", 22, 42, applies_to=(SHARDED,)),
     ] = stored_unless(
         (),
         description="fsdp2, hsdp: dtype in which gradients are reduced: fp32 or bf16. Default: same as --param-dtype.",
@@ -621,7 +605,7 @@ class ModelSpec(RunSpec):
     prefetch: Annotated[
         Prefetches,
         Option(metavar="AXIS", panel=RANKS),
-        Axis("choice", "prefetch {}", "prefetch", 22, 42, applies_to=(SHARDED,), compared_as="prefetching"),
+        Axis("choice", "prefetch {}", "prefetch", 22, 42, applies_to=(SHARDED,)),
     ] = stored_unless(
         (),
         description="fsdp2, hsdp: number of blocks to prefetch explicitly, in forward and backward; 0, the default, "
@@ -630,15 +614,7 @@ class ModelSpec(RunSpec):
     no_sync: Annotated[
         Switches,
         Option(metavar="on,off", panel=RANKS),
-        Axis(
-            "choice",
-            "no_sync {}",
-            "no_sync",
-            order=22,
-            name_order=42,
-            applies_to=(DISTRIBUTED, ("grad_accum", ())),
-            compared_as="no_sync",
-        ),
+        Axis("choice", "no_sync {}", "no_sync", order=22, name_order=42, applies_to=(DISTRIBUTED, ("grad_accum", ()))),
     ] = stored_unless(
         (),
         description="ddp, fsdp2, hsdp, with --grad-accum: 'on' exchanges gradients only in the last micro-batch of "
@@ -672,48 +648,45 @@ class ModelSpec(RunSpec):
         return self.strategy or ("ddp",)
 
     @model_validator(mode="after")
-    def _check_ranks(self) -> Self:
+    def _refuse_problems(self) -> Self:
+        if (problem := self._ranks_problem() or self._adapters_problem() or self._own_model_problem()) is not None:
+            raise ValueError(problem)
+        return self
+
+    def _ranks_problem(self) -> str | None:
         knobs = {name: getattr(self, name) for name in KNOBS}
         for name, values in {"strategy": self.strategy, **knobs}.items():
             if values and not self.is_distributed:
                 given = f"{flag_of(name)} {','.join(map(str, values))}"
-                raise ValueError(f"{given} distributes a model over ranks: add --ranks 2")
-        if (problem := knobs_problem(self.strategies, knobs, KNOBS)) is not None:
-            raise ValueError(problem)
+                return f"{given} distributes a model over ranks: add --ranks 2"
         if self.no_sync and max(self.grad_accum) == 1:
-            raise ValueError(
+            return knobs_problem(self.strategies, knobs, KNOBS) or (
                 f"--no-sync {','.join(self.no_sync)} controls the exchange of gradients between micro-batches, but "
                 "each step has only one: add --grad-accum 2"
             )
-        return self
+        return knobs_problem(self.strategies, knobs, KNOBS)
 
-    @model_validator(mode="after")
-    def _check_adapters(self) -> Self:
+    def _adapters_problem(self) -> str | None:
         if self.lora_targets and not any(self.lora):
-            raise ValueError(f"--lora-targets {','.join(self.lora_targets)} chooses layers for adapters: add --lora 8")
+            return f"--lora-targets {','.join(self.lora_targets)} chooses layers for adapters: add --lora 8"
         if set(self.quantize) - {NONE} and not any(self.lora):
-            raise ValueError(
-                f"--quantize {','.join(self.quantize)} freezes weights, which leaves nothing to train: add --lora 8"
-            )
-        return self
+            return f"--quantize {','.join(self.quantize)} freezes weights, which leaves nothing to train: add --lora 8"
+        return None
 
-    @model_validator(mode="after")
-    def _check_own_model(self) -> Self:
+    def _own_model_problem(self) -> str | None:
         if self.model:
-            if self.inputs and self.input:
-                raise ValueError("--inputs and --input both describe the model's inputs: give only one of them")
-            return self
-        for given, option in (
-            (self.model_arg, "--model-arg"),
-            (self.inputs, "--inputs"),
-            (self.input, "--input"),
-            (self.loss, "--loss"),
-            ("own" in self.attention, "--attention own"),
-            (next((each for each in self.optimizer if ":" in each), None), "--optimizer module:factory"),
-        ):
-            if given:
-                raise ValueError(f"{option} applies to a model of your own: add --model package.module:Class")
-        return self
+            both = self.inputs and self.input
+            return "--inputs and --input both describe the model's inputs: give only one of them" if both else None
+        given = {
+            "--model-arg": self.model_arg,
+            "--inputs": self.inputs,
+            "--input": self.input,
+            "--loss": self.loss,
+            "--attention own": "own" in self.attention,
+            "--optimizer module:factory": any(":" in each for each in self.optimizer),
+        }
+        option = next((option for option, value in given.items() if value), None)
+        return f"{option} applies to a model of your own: add --model package.module:Class" if option else None
 
     def grid(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of every grid point: a value for each axis that applies to the point, and the settings."""

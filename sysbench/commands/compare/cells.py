@@ -177,9 +177,8 @@ def value_text(value: object) -> str:
 
 def _describe_difference(axis: str, a: Sequence[Axes], b: Sequence[Axes]) -> str:
     """Describe a difference: `precision is fp32 in A and bf16 in B`."""
-    name = declared_fields()[axis].compared_as if axis in declared_fields() else axis.replace("_", " ")
     a_values, b_values = (_abbreviated_list(distinct_values(side, axis)) for side in (a, b))
-    return f"{name} is {a_values} in A and {b_values} in B"
+    return f"{axis.replace('_', ' ')} is {a_values} in A and {b_values} in B"
 
 
 def _abbreviated_list(words: Sequence[str]) -> str:

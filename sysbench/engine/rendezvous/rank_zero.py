@@ -1,6 +1,6 @@
 """Rank 0's side: connections to all other ranks, and to the workers that they run.
 
-Messages are JSON, each validated against a class, never pickled. The two ends authenticate each other with
+Commands and events are JSON, validated against a class, never pickled. The two ends authenticate each other with
 SYSBENCH_KEY. Without a key, anyone who can reach the port can connect, as with torch's own rendezvous; but a rank runs
 only cells of its own command line.
 """
@@ -17,9 +17,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from sysbench.engine import protocol
 from sysbench.engine.interrupts import catch_interrupts, request_stop
@@ -28,7 +27,7 @@ from sysbench.engine.rendezvous.launched_rank import LaunchedRank
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import Event, WorkerExited, WorkerReady, decode
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.quantities import Seconds, Size
+from sysbench.spec.quantities import Size
 
 HANDSHAKE_S = 5.0
 """Maximum time for a client to introduce itself, because other clients have to wait."""
@@ -45,37 +44,9 @@ class Hello(Frozen):
     spec: str
 
 
-class Welcome(Frozen):
-    """Rank 0's answer to a Hello; `refused` is the reason for a rejection, or None."""
-
-    refused: str | None = None
-
-
-class Launch(Frozen):
-    """Order to start a worker."""
-
-    order: Literal["launch"] = "launch"
-
-
-class Close(Frozen):
-    """Order to end the worker, by force after `patience_s`; the rank answers with a WorkerExited."""
-
-    order: Literal["close"] = "close"
-    patience_s: Seconds
-
-
-class Dismiss(Frozen):
-    """Order to exit, because the run is over."""
-
-    order: Literal["dismiss"] = "dismiss"
-
-
-Order = Annotated[Launch | Close | Dismiss, Field(discriminator="order")]
-
-ORDER: TypeAdapter[Order] = TypeAdapter(Order, config=ConfigDict(defer_build=True))
-
-FOR_THE_RANK, FOR_THE_WORKER = b"r", b"w"
-"""First byte of a message from the engine: an order for the rank, or a command to forward to its worker."""
+LAUNCH, CLOSE, DISMISS, FOR_THE_WORKER = b"l", b"c", b"d", b"w"
+"""First byte of a message from the engine. A rank is to start a worker; to end it, by force after the seconds that
+follow, and to answer with a WorkerExited; to exit, because the run is over; or to forward a command to its worker."""
 
 STOPPED = b"s"
 """The last message of a rank that its user has stopped; all its other messages are events."""
@@ -193,7 +164,7 @@ def _admit(
     refused = _objection(hello, theirs)
     if refused is None and theirs.rank in connections:
         refused = f"rank {theirs.rank} was started twice, on {hosts[theirs.rank]} and on {theirs.host}"
-    connection.send_bytes(Welcome(refused=refused).model_dump_json().encode())
+    connection.send_bytes((refused or "").encode())
     if refused is not None:
         connection.close()
         raise UsageError(refused)
@@ -216,12 +187,8 @@ def _objection(ours: Hello, theirs: Hello) -> str | None:
 def _dismissed(connections: dict[int, Connection]) -> None:
     for connection in connections.values():
         with suppress(OSError):
-            _order(connection, Dismiss())
+            connection.send_bytes(DISMISS)
             connection.close()
-
-
-def _order(connection: Connection, order: Order) -> None:
-    connection.send_bytes(FOR_THE_RANK + ORDER.dump_json(order))
 
 
 class RemoteWorker:
@@ -242,7 +209,7 @@ class RemoteWorker:
         self.pid = 0
         self.torch: str | None = None
         try:
-            _order(connection, Launch())
+            connection.send_bytes(LAUNCH)
         except OSError as error:
             raise SysbenchError(f"{who} disconnected: {(error.strerror or str(error)).lower()}") from error
 
@@ -295,7 +262,7 @@ class RemoteWorker:
         if not self.alive:
             return
         with suppress(OSError):
-            _order(self._connection, Close(patience_s=patience_s))
+            self._connection.send_bytes(CLOSE + str(patience_s).encode())
         deadline_s = time.monotonic() + patience_s + TERMINATION_TIMEOUT_S + KILL_TIMEOUT_S
         while self.alive and time.monotonic() < deadline_s:
             if select.select([self.source], [], [], _POLL_S)[0]:

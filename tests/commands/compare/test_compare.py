@@ -354,7 +354,7 @@ def test_several_ranks_differ_from_one_in_one_thing_although_one_rank_has_no_str
     ]
     assert find_obstacles(ddp, four, ("ranks", "strategy")) == []
     (batch, *_) = find_obstacles(one, [{**ddp[0], "grad_accum": 4}])
-    assert batch.description == "micro-batches per step is 1 in A and 4 in B"
+    assert batch.description == "grad accum is 1 in A and 4 in B"
 
 
 def test_cells_that_differ_in_ranks_are_told_apart() -> None:
