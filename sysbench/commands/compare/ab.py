@@ -22,7 +22,7 @@ from pathlib import Path
 from rich.console import Console
 
 from sysbench import stderr, units
-from sysbench.command import Kind, command_of, kinds
+from sysbench.command import command_of, kinds
 from sysbench.commands import showing
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.comparison import Comparison
@@ -35,14 +35,11 @@ from sysbench.engine.process import Launcher
 from sysbench.engine.provisions import Surroundings
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log import runs
-from sysbench.log.cautions import fewer_threads
 from sysbench.log.events import (
     CellStarted,
     Event,
     RunFinished,
     RunStarted,
-    ThreadsProbe,
-    ThreadsProbed,
     WorkerReady,
 )
 from sysbench.log.outcomes import FAILURES
@@ -212,8 +209,6 @@ class Turn:
     log: Path
     interrupted: bool = False
     """Whether the user interrupted the turn, and with it the whole comparison."""
-    threads_probe: ThreadsProbe | None = None
-    """Choice of CPU threads, which all later turns keep."""
 
     @property
     def closes_round(self) -> bool:
@@ -263,7 +258,6 @@ def run_rounds(
                 yield turn
                 if turn.interrupted:
                     return
-                surroundings = replace(surroundings, threads_probe=turn.threads_probe)
 
 
 def _run_arm(
@@ -282,8 +276,6 @@ def _run_arm(
         turn = Turn(number, arm, running.log_path)
         for event in running:
             on_event(number, arm, event)
-            if isinstance(event, ThreadsProbed):
-                turn = replace(turn, threads_probe=event)
             if isinstance(event, RunFinished) and event.status == "interrupted":
                 turn = replace(turn, interrupted=True)
     return turn
@@ -304,20 +296,16 @@ class RoundProgress:
         self._live = live
         self._stream_failed = False
         self._device: str | None = None
-        self._kind: Kind = ""
         self._ratios: list[float] = []
 
     def show(self, number: int, arm: str, event: Event) -> None:
         turn = f"round {number} of {self._rounds}, {arm}"
         match event:
             case RunStarted():
-                self._kind = event.kind
                 self._overwrite_line(f"{turn}: starting a new process")
             case WorkerReady() if self._device is None and event.devices:
                 self._device = f"{event.devices[0].name} · torch {event.torch.torch}"
                 self.print_line(self._device)
-            case ThreadsProbed() if (number, arm) == (1, "A") and (threads := fewer_threads(event, self._kind)):
-                self.print_line(" → ".join(threads))
             case CellStarted():
                 self._overwrite_line(f"{turn}: {self._titles.get(event.cell, event.cell)}")
             case RunFinished():
