@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 # Launching must be fast, because the first worker starts before anything else: other imports are local.
 
 POLL_S = 0.2
-"""Polling interval for the end of a process, on systems that cannot report it."""
 
 TERMINATION_TIMEOUT_S = 2.0
 """Time that a process has to react to SIGTERM before SIGKILL."""

@@ -14,7 +14,6 @@ from sysbench.command import Kind
 from sysbench.log.outcomes import LASTING
 
 MAX_LOGS = 200
-"""Number of newest logs to read; older durations are irrelevant."""
 
 MAX_LOG_BYTES = 32 * 1024 * 1024
 """Size limit; larger logs have thousands of cells and would take too long to read for a plan."""

@@ -73,7 +73,6 @@ class Event(Frozen):
 
 
 EVENTS: dict[str, type[Event]] = {}
-"""All imported event classes, by event name."""
 
 
 class HostInfo(Frozen):
@@ -95,7 +94,6 @@ class DeviceInfo(Frozen):
     """A device that can run cells."""
 
     name: str
-    """Product name of the hardware: `NVIDIA H200`."""
     type: DeviceType
     index: Count = 0
     uuid: str | None = None
@@ -148,7 +146,6 @@ class RunStarted(RunIdentity, Event):
     event: Literal["run_started"] = "run_started"
     host: HostInfo
     driver: str | None
-    """Version of the NVIDIA driver, from NVML."""
     cells: Count
 
 
@@ -157,7 +154,6 @@ class RunResumed(Event):
 
     event: Literal["run_resumed"] = "run_resumed"
     keep: Count
-    """Number of finished cells that are kept."""
 
 
 class WorkerReady(Event):
@@ -190,7 +186,6 @@ class Ceiling(Frozen):
     device: str
     precision: Precision
     threads: Size | None = stored_unless(None)
-    """Number of CPU threads, if it was chosen."""
     matmul_flops_per_s: PerSecond
     matmul_size: Count
     """The product is (n, n) × (n, n)."""
@@ -239,10 +234,8 @@ class CellStarted(Event):
     cell: str
     index: Count
     axes: dict[str, Any]
-    """The complete spec of the cell, as returned by its `model_dump()`."""
     device: DeviceInfo
     host: str | None = stored_unless(None)
-    """The machine, if the cell ran elsewhere."""
 
 
 Stage = Literal[
@@ -299,7 +292,6 @@ class OwnModelFacts(Frozen):
     parameters: Count
     """Shared parameters count once."""
     trainable_parameters: Count
-    """Parameters that are not frozen."""
     parameter_dtypes: dict[str, Count] = stored_unless({})
     """Parameters by dtype (`bfloat16`), most first; empty in logs of earlier versions."""
     ignored_dtype: str | None = stored_unless(None)
@@ -313,12 +305,10 @@ class OwnModelFacts(Frozen):
     flops: dict[str, Flops] | None
     """FLOPs of one micro-batch by phase, counted by operator in a simulated step; None if that was not possible."""
     uncounted: str | None
-    """Reason why the FLOPs were not counted."""
     assumed: list[str] = stored_unless([])
     """What a simulation assumed about values that it does not have: how many elements masks select."""
     files: list[CodeFile]
     import_s: Seconds = 0.0
-    """Duration of the first import of the model's code in this process."""
     printed: str
     """Beginning of the output that the code has printed so far."""
 
@@ -340,11 +330,8 @@ class AdaptedModelFacts(Frozen):
     """Facts about the built-in model with adapters (LoRA), for whose costs there are no formulas."""
 
     parameters: Count
-    """Those of the model and its adapters."""
     trainable_parameters: Count
-    """Those of the adapters."""
     flops: dict[str, Flops] | None
-    """FLOPs of one micro-batch by phase, counted by operator in a simulated step; None if that was not possible."""
 
 
 class AdaptedModelBuilt(AdaptedModelFacts, Event):
@@ -371,7 +358,6 @@ class Compiled(Event):
     graphs: Count
     graph_breaks: Count
     fell_back: bool
-    """Dynamo could not compile some frame and runs it eagerly."""
     graphs_skipped: Count = stored_unless(0)
     """Number of compiled parts without a CUDA graph, although the cell asks for graphs."""
     detail: str | None = None
@@ -440,9 +426,7 @@ class ThreadsTried(Event):
     event: Literal["threads_tried"] = "threads_tried"
     cell: str
     before: Size
-    """Number of threads in the measured steps."""
     threads: Size
-    """Number of threads in the repeated steps."""
     wall_s: Annotated[list[Seconds], Field(min_length=1)]
 
 
@@ -451,7 +435,6 @@ class Reading(Event):
 
     event: Literal["reading"] = "reading"
     host_rss_bytes: Bytes | None = None
-    """Resident set size of the worker and its children."""
     host_available_bytes: Bytes | None = None
     host_cpu_share: Amount | None = None
     """Share of all cores used by processes outside the worker's process tree: 0 to 1."""
@@ -478,11 +461,9 @@ class SimulatedGpuRecord(Frozen):
     context_bytes: Bytes
     """Memory of the CUDA context, outside the allocator: assumed."""
     other_bytes: Bytes
-    """Memory of other processes: assumed."""
     nccl_bytes: Bytes = stored_unless(0)
     """Buffers of NCCL, outside the allocator: assumed. 0 for one rank."""
     settings: str
-    """PYTORCH_CUDA_ALLOC_CONF in the simulation."""
     torch: str | None = stored_unless(None)
     """Version of PyTorch whose allocations the simulation follows; None in older records."""
 
@@ -543,7 +524,6 @@ class WorkerExited(Event):
     event: Literal["worker_exited"] = "worker_exited"
     pid: Count
     rank: Count | None = stored_unless(None)
-    """None for a single worker."""
     exit_code: Signed | None
     signal: str | None
     stderr_tail: str | None = None

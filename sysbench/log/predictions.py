@@ -38,7 +38,6 @@ class PredictedPhase(PredictedTime):
     host_s: Seconds
     """Time the host needs to issue all work of the phase."""
     device_s: Seconds
-    """Total time of the kernels."""
     limited_by: str
     """`host`, or what takes the largest share of the device's time: matmul, bandwidth, indexing, latency,
     communication, or host link."""
@@ -48,7 +47,6 @@ class PredictedPhase(PredictedTime):
     """Time at data-sheet rates, assuming zero host time."""
     launches: Count
     communication_s: Seconds = stored_unless(0.0)
-    """Total time of collectives; only with several ranks."""
     exposed_s: Seconds = stored_unless(0.0)
     """Time by which collectives lengthen the device's time."""
 
@@ -69,7 +67,6 @@ class GpuPrediction(Frozen):
 
     source: Literal["predicted"] = "predicted"
     gpu: str
-    """Title of the GPU."""
     withheld: str | None
     """Reason why no times are given; None if times are given."""
     phases: list[PredictedPhase]
@@ -79,7 +76,6 @@ class GpuPrediction(Frozen):
     """Share of unknown operators in the device's time, FLOPs or bytes, whichever is largest, from 0 to 1."""
     constants: list[PredictedConstant]
     doubts: list[str]
-    """Reasons to doubt the constants, such as a calibration with a different version of torch."""
 
     def phase(self, name: str) -> PredictedPhase | None:
         """Return the phase with this name; None if there is none, or if times are withheld."""
@@ -115,7 +111,6 @@ class PredictedStep(GpuPrediction):
 
     host: str
     step: PredictedTime | None
-    """None if times are withheld."""
     step_draws_s: list[Seconds] = stored_unless([])
     """Step times at randomly drawn rates, the first at nominal ones; empty in logs of versions without them.
     Predictions with the same host share the draws of its rates, so the i-th draws of two GPUs belong together."""
@@ -213,7 +208,6 @@ class PredictionRecord(PredictedStep):
     hardware_share: Amount | None = stored_unless(None)
     """`peak_share` with the recomputed FLOPs: the share of the rate at which the GPU works."""
     price_per_hour: PerSecond | None
-    """Price of the GPU, as given by the user."""
     price_per_million_tokens: PerSecond | None
 
 

@@ -135,7 +135,6 @@ class OwnModel(BaseModel):
     target: str
     """`package.module:Class`, `path/to/file.py:factory`, or `hf:DIRECTORY` of a Hugging Face config."""
     arguments: dict[str, Scalar]
-    """Arguments of `--model-arg` for the constructor, or for the config."""
     dimensions: dict[str, Size]
     """Dimensions passed to a constructor that has arguments of these names."""
     sized: bool

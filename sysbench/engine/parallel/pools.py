@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
@@ -84,35 +84,6 @@ def run_shard_remotely(shard: Shard, run: RunCells) -> bytes:
 
 
 Failure = tuple[Outcome, str]
-
-
-class Job(Protocol):
-    """A submitted part of a run: a Ray task or a SLURM job."""
-
-    def done(self) -> bool:
-        """Whether the shard has ended, successfully or not."""
-
-    def events(self) -> list[Event]:
-        """Return the events that the shard has logged so far; after `stop`, wait for the shard to end."""
-
-    def failure(self) -> Failure:
-        """Return the outcome for the unfinished cells of the shard, and the reason."""
-
-    def stop(self) -> None:
-        """Ask the shard to stop."""
-
-
-class Pool(Protocol):
-    """Interface of a pool that runs shards."""
-
-    slots: int
-    """Approximate number of shards that run at the same time."""
-
-    def start(self, shards: Sequence[Shard]) -> Sequence[Job]:
-        """Submit shards; each starts as soon as a slot is free."""
-
-    def close(self) -> None:
-        """Release all resources."""
 
 
 class Processes:
@@ -333,6 +304,14 @@ def _left_in(place: Path) -> list[Event]:
         return list(journal.read(place / "shard.jsonl"))
     except LogError:
         return []
+
+
+Job: TypeAlias = _Process | _RayTask | _SlurmJob
+"""A submitted shard: `done` says whether it has ended, `events` returns what it has logged (after `stop`, once it has
+ended), and `failure` the outcome of its unfinished cells, and the reason."""
+
+Pool: TypeAlias = Processes | OnRay | OnSlurm
+"""Runs shards: `start` submits them, and each starts as soon as one of about `slots` slots is free."""
 
 
 def pool_of(options: RunOptions, run: RunCells) -> Pool:

@@ -24,7 +24,6 @@ class LaunchedRank:
     address: str
     port: int
     key: bytes
-    """The shared secret: SYSBENCH_KEY, if the user has set it."""
     on_one_node: bool = False
 
 
