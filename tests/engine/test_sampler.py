@@ -4,7 +4,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -99,24 +98,6 @@ def test_an_expensive_listing_is_done_more_rarely_still(sampler: Sampler, monkey
     # The fixture's own tree was made before; each of these took 20 ms, a tenth of what lies between them.
     assert listed[1] - listed[0] >= 0.2
     assert listed[2] - listed[1] >= 0.2
-
-
-def test_a_source_that_fails_is_reported_once_and_left_alone(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = 0
-
-    def unreadable() -> Any:
-        nonlocal asked
-        asked += 1
-        raise PermissionError(13, "Permission denied", "/proc/meminfo")
-
-    assert sampler.read(0.0).host_available_bytes is not None
-    monkeypatch.setattr(psutil, "virtual_memory", unreadable)
-    assert [sampler.read(float(turn)).host_available_bytes for turn in range(3)] == [None] * 3
-    (failure,) = sampler.failures()
-    assert (failure.source, failure.at_s, asked) == ("available memory", 42.0, 1)
-    assert "Permission denied" in failure.detail
-    assert sampler.free_bytes(CPU) is None
-    assert sampler.failures() == []
 
 
 def test_free_memory_of_a_cpu_is_what_the_host_has_available(sampler: Sampler) -> None:

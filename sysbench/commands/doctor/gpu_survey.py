@@ -35,8 +35,9 @@ def main() -> None:
 
 def survey() -> Facts:
     """Return the fields of an NvmlSection; empty if there is no driver."""
+    lost: dict[str, str] = {}
     try:
-        nvml = open_nvml()
+        nvml = open_nvml(lost.__setitem__)
     except NvmlUnusableError as error:
         return {"unknown": {"everything": f"NVML cannot be used: {error}"}}
     if nvml is None:
@@ -48,12 +49,12 @@ def survey() -> Facts:
     if version is not None:
         facts["cuda"] = f"{version // 1000}.{version % 1000 // 10}"  # 13000 is CUDA 13.0 (cudaDriverGetVersion)
     count = _store_answer(facts, "gpus", pynvml.nvmlDeviceGetCount)
-    facts["gpus"] = [_gpu(nvml, pynvml, index) for index in range(count or 0)]
+    facts["gpus"] = [_gpu(nvml, pynvml, lost, index) for index in range(count or 0)]
     nvml.close()
     return facts
 
 
-def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
+def _gpu(nvml: Nvml, binding: Any, lost: dict[str, str], index: int) -> Facts:
     facts: Facts = {"index": index, "unknown": {}}
     handle = _store_answer(facts, "everything", lambda: binding.nvmlDeviceGetHandleByIndex(index))
     if handle is None:
@@ -66,6 +67,7 @@ def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
     facts.pop("everything", None)
     if gpu is None:
         return facts
+    lost.clear()
     # Read exactly as during a run, so that the same fields are missing here and there.
     reading, memory = gpu.read(), gpu.memory()
     facts |= {field.removeprefix("device_"): reading[field] for field in READING_FIELDS}
@@ -73,11 +75,8 @@ def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
         facts |= {"total_bytes": memory.total, "free_bytes": memory.free}
     if (processes := gpu.compute_processes()) is not None:
         facts["processes"] = [_process(process) for process in processes if not _is_sibling(process.pid)]
-    losses = dict(gpu.losses())
     fields = {**READING_FIELDS, "processes": "processes"}
-    facts["unknown"] |= {
-        field.removeprefix("device_"): losses[name] for field, name in fields.items() if name in losses
-    }
+    facts["unknown"] |= {field.removeprefix("device_"): lost[name] for field, name in fields.items() if name in lost}
     return facts
 
 

@@ -64,6 +64,10 @@ READING_FIELDS: Final[Mapping[str, str]] = {
 """Fields of a `Reading` with their names here, besides the used memory."""
 
 
+Report = Callable[[str, str], None]
+"""Is told once of every value that cannot be read, with NVML's reason; an empty name stands for the whole GPU."""
+
+
 class NvmlUnusableError(Exception):
     """NVML is installed but cannot be used; the message has the reason."""
 
@@ -71,8 +75,9 @@ class NvmlUnusableError(Exception):
 class Nvml:
     """The initialised NVML library. Create it with `open_nvml`, and call `close` at the end."""
 
-    def __init__(self, binding: ModuleType) -> None:
+    def __init__(self, binding: ModuleType, report: Report) -> None:
         self._binding = binding
+        self._report = report
         self.driver: str | None = _text(binding, "nvmlSystemGetDriverVersion")
 
     def gpu(self, uuid: str, *, of_cuda: bool = False) -> Gpu:
@@ -91,9 +96,9 @@ class Nvml:
                 error = error or refused
                 continue
             if spelling.startswith("MIG-"):
-                return Gpu(binding, handle, _board(binding, handle))
+                return Gpu(binding, handle, _board(binding, handle), self._report)
             if not of_cuda or not _is_divided(binding, handle):
-                return Gpu(binding, handle, handle)
+                return Gpu(binding, handle, handle, self._report)
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
             if visible.startswith("MIG-"):
                 return self.gpu(visible)
@@ -126,10 +131,10 @@ class Nvml:
 class Gpu:
     """One GPU or MIG instance, on a board. A query that fails once is not repeated."""
 
-    def __init__(self, binding: ModuleType, handle: object, board: object) -> None:
+    def __init__(self, binding: ModuleType, handle: object, board: object, report: Report) -> None:
         self._binding = binding
         self._handles = {field: board if field in _OF_THE_BOARD else handle for field in _CALLS}
-        self._losses: list[tuple[str, str]] = []
+        self._report = report
 
     def read(self) -> dict[str, Any]:
         """Return those values of a `Reading` that are available within tens of microseconds; unknown ones are None."""
@@ -151,11 +156,6 @@ class Gpu:
         processes: Sequence[Any] | None = self._query("processes")
         return processes
 
-    def losses(self) -> list[tuple[str, str]]:
-        """Return what was lost since the last call, with NVML's reason; an empty name stands for the whole GPU."""
-        losses, self._losses = self._losses, []
-        return losses
-
     def _query(self, field: str) -> Any:
         if field not in self._handles:
             return None
@@ -163,12 +163,12 @@ class Gpu:
             return _CALLS[field](self._binding, self._handles[field])
         except self._binding.NVMLError as error:
             is_gone = error.value in _GPU_GONE
-            self._losses.append(("" if is_gone else field, str(error)))
+            self._report("" if is_gone else field, str(error))
             self._handles = {} if is_gone else {name: at for name, at in self._handles.items() if name != field}
             return None
 
 
-def open_nvml() -> Nvml | None:
+def open_nvml(report: Report = lambda field, detail: None) -> Nvml | None:
     """Initialise NVML; return None on a machine without NVIDIA's driver; raises NvmlUnusableError."""
     if not _is_library_available():
         return None
@@ -180,7 +180,7 @@ def open_nvml() -> Nvml | None:
         if error.value in _NO_DRIVER:
             return None
         raise NvmlUnusableError(str(error)) from None
-    return Nvml(pynvml)
+    return Nvml(pynvml, report)
 
 
 def present_gpus() -> list[tuple[str, int]]:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import TypeVar
 
 import psutil
 
@@ -15,8 +14,6 @@ from sysbench.engine.sensors.memory_limits import MemoryLimit, host_available_by
 from sysbench.engine.sensors.nvml import Gpu, Nvml, NvmlUnusableError, open_nvml
 from sysbench.engine.sensors.worker_tree import ForeignLoad, WorkerTree, descendants_of
 from sysbench.log.events import DeviceInfo, Reading, ReadingsLost
-
-Answer = TypeVar("Answer")
 
 INTERVAL_S = 0.1
 LISTING_S = 1.0
@@ -37,19 +34,15 @@ class Sampler:
         self._load_share: float | None = None
         self._next_listing_s = float("-inf")
         self._own_pids: set[int] = {os.getpid()}
-        self._nvml: Nvml | None = None
-        self._nvml_tried = False
         self._gpu: Gpu | None = None
         self._other_gpus: list[Gpu] = []
         self._gpus: dict[str, Gpu | None] = {}
-        self._failed_sources: set[str] = set()
         self._failures: list[ReadingsLost] = []
 
     @property
     def driver(self) -> str | None:
         """Version of the NVIDIA driver; None if there is none."""
-        nvml = self._open_nvml()
-        return nvml.driver if nvml else None
+        return self._nvml.driver if self._nvml else None
 
     def watch(self, *pids: int) -> None:
         """Watch these processes and their descendants, instead of the earlier ones."""
@@ -70,17 +63,16 @@ class Sampler:
         throttling = [on_gpu.get("throttle_reasons"), *(gpu.throttle_reasons() for gpu in self._other_gpus)]
         known = [reasons for reasons in throttling if reasons is not None]
         on_gpu["throttle_reasons"] = list(dict.fromkeys(chain.from_iterable(known))) if known else None
-        self._collect_gpu_losses(at_s)
         return Reading(
             at_s=at_s,
-            host_rss_bytes=self._query_host("resident memory", self._tree.rss_bytes),
-            host_available_bytes=self._query_host("available memory", self._host_available_bytes),
+            host_rss_bytes=self._tree.rss_bytes(),
+            host_available_bytes=host_available_bytes(self._memory_limits),
             host_cpu_share=self._load_share,
             **on_gpu,
         )
 
     def failures(self) -> list[ReadingsLost]:
-        """Return the sources that failed since the last call. A failed source is reported once and no longer read."""
+        """Return what was lost since the last call. A lost value is reported once and no longer read."""
         failures, self._failures = self._failures, []
         return failures
 
@@ -89,7 +81,6 @@ class Sampler:
         if self._gpu is None:
             return None
         listed = [gpu.compute_processes() for gpu in (self._gpu, *self._other_gpus)]
-        self._collect_gpu_losses(self._clock())
         if listed[0] is None:
             return None
         pids = {int(process.pid) for processes in listed for process in processes or ()}
@@ -102,40 +93,35 @@ class Sampler:
     def free_bytes(self, device: DeviceInfo) -> int | None:
         """Return the memory that a new process can allocate on a GPU or, within this process's limits, on the host."""
         if device.type != "cuda":
-            return self._query_host("available memory", self._host_available_bytes)
+            return host_available_bytes(self._memory_limits)
         gpu = self._find(device)
         memory = gpu.memory() if gpu else None
-        self._collect_gpu_losses(self._clock())
         return int(memory.free) if memory else None
 
     def close(self) -> None:
         """Release all resources; no readings are possible afterwards."""
-        if self._nvml:
+        if "_nvml" in vars(self) and self._nvml:
             self._nvml.close()
-        self._nvml, self._nvml_tried = None, True
+        self._nvml = None
         self._gpu = None
         self._other_gpus.clear()
         self._gpus.clear()
 
-    def _open_nvml(self) -> Nvml | None:
-        if not self._nvml_tried:
-            self._nvml_tried = True
-            try:
-                self._nvml = open_nvml()
-            except NvmlUnusableError as error:
-                self._report("NVML", str(error), self._clock())
-        return self._nvml
+    @cached_property
+    def _nvml(self) -> Nvml | None:
+        try:
+            return open_nvml(self._report)
+        except NvmlUnusableError as error:
+            self._report("", str(error))
+            return None
 
     @cached_property
     def _memory_limits(self) -> tuple[MemoryLimit, ...]:
         return memory_limits(int(psutil.virtual_memory().total))
 
-    def _host_available_bytes(self) -> int:
-        return host_available_bytes(self._memory_limits)
-
     def _find(self, device: DeviceInfo) -> Gpu | None:
         """Return the NVML handle of a device from a cache; None if there is none, which is reported once."""
-        nvml = self._open_nvml() if device.type == "cuda" else None
+        nvml = self._nvml if device.type == "cuda" else None
         if nvml is None:
             return None
         key = device.uuid or device.torch_name
@@ -149,7 +135,7 @@ class Sampler:
                 raise NvmlUnusableError(f"{device.torch_name} has no UUID to find it by")
             return nvml.gpu(device.uuid, of_cuda=True)
         except NvmlUnusableError as error:
-            self._report("NVML", str(error), self._clock())
+            self._report("", str(error))
             return None
 
     def _list_when_due(self) -> None:
@@ -158,24 +144,9 @@ class Sampler:
             return
         self._tree.list_members()
         self._own_pids |= self._tree.pids
-        self._load_share = self._query_host("processor load", lambda: self._load.share(self._tree))
+        self._load_share = self._load.share(self._tree)
         cost_s = time.monotonic() - now_s
         self._next_listing_s = now_s + max(LISTING_S, cost_s / LISTING_SHARE)
 
-    def _query_host(self, source: str, query: Callable[[], Answer | None]) -> Answer | None:
-        if source in self._failed_sources:
-            return None
-        try:
-            return query()
-        except (psutil.Error, OSError) as error:
-            self._failed_sources.add(source)
-            self._report(source, str(error) or type(error).__name__, self._clock())
-            return None
-
-    def _collect_gpu_losses(self, at_s: float) -> None:
-        for gpu in self._gpus.values():
-            for field, detail in gpu.losses() if gpu else ():
-                self._report(f"NVML {field}".strip(), detail, at_s)
-
-    def _report(self, source: str, detail: str, at_s: float) -> None:
-        self._failures.append(ReadingsLost(at_s=at_s, source=source, detail=detail))
+    def _report(self, field: str, detail: str) -> None:
+        self._failures.append(ReadingsLost(at_s=self._clock(), source=f"NVML {field}".strip(), detail=detail))
