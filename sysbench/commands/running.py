@@ -144,23 +144,22 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
 @contextmanager
 def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunSurroundings]:
     """Yield the run's surroundings if this process is rank 0 of a torchrun or srun launch, or the only process."""
-    from sysbench.engine.rendezvous.launched_rank import has_launcher_variables, launched_rank
+    is_launched = "WORLD_SIZE" in os.environ or "SLURM_STEP_NUM_TASKS" in os.environ
+    multi_rank_cells = {cell.key: cell for cell in spec.cells() if cell.workers > 1} if is_launched else {}
+    this_rank = None
+    if multi_rank_cells:
+        from sysbench.engine.rendezvous import other_rank, rank_zero
 
-    multi_rank_cells = (
-        {cell.key: cell for cell in spec.cells() if cell.workers > 1} if has_launcher_variables(os.environ) else {}
-    )
-    this_rank = launched_rank(os.environ) if multi_rank_cells else None
+        this_rank = rank_zero.launched_rank(os.environ)
     if this_rank is None:
         if rank_from_environment(os.environ):
             raise typer.Exit
         yield ALONE
         return
-    from sysbench.engine.rendezvous import other_rank, rank_zero
-    from sysbench.engine.rendezvous.rank_zero import Hello
     from sysbench.package import source_digest
 
     command_of(spec.kind).part("record")  # importing the record registers the events that ranks send
-    hello = Hello(
+    hello = rank_zero.Hello(
         rank=max(this_rank.rank, 1),
         ranks=this_rank.ranks,
         host=platform.node(),

@@ -89,7 +89,7 @@ def unused_workers_ended() -> Iterator[None]:
         yield
     finally:
         while _idle_workers:
-            _idle_workers.pop().close(patience_s=0)
+            _idle_workers.pop().end(0)
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def get_worker(launcher: Launcher, *, simulates: bool = False) -> WorkerProcess:
         worker = _idle_workers.pop()
         if simulates or not worker.has_simulated:
             return worker
-        worker.close(patience_s=0)
+        worker.end(0)
     return WorkerProcess(launcher)
 
 
@@ -240,17 +240,6 @@ class WorkerProcess:
         """Wait up to `patience_s` for the process to end, kill it if necessary, and return its WorkerExited event."""
         from sysbench.log.events import WorkerExited
 
-        code, tail = self.close(patience_s)
-        return WorkerExited(
-            at_s=time.time(),
-            pid=self.pid,
-            exit_code=code if code is not None and code >= 0 else None,
-            signal=signal_name(-code) if code is not None and code < 0 else None,
-            stderr_tail=tail,
-        )
-
-    def close(self, patience_s: float) -> tuple[int | None, str | None]:
-        """End the process like `end`, but return the exit code (negative for a signal) and the tail of the output."""
         if not self._ended(patience_s):
             self._signal(signal.SIGTERM)
             self._ended(TERMINATION_TIMEOUT_S)
@@ -264,7 +253,13 @@ class WorkerProcess:
         if self._connection is not None:
             self._connection.close()
         self._resources.close()
-        return code, tail.decode(errors="replace").strip() or None
+        return WorkerExited(
+            at_s=time.time(),
+            pid=self.pid,
+            exit_code=code if code is not None and code >= 0 else None,
+            signal=signal_name(-code) if code is not None and code < 0 else None,
+            stderr_tail=tail.decode(errors="replace").strip() or None,
+        )
 
     def _accept(self) -> None:
         from multiprocessing import AuthenticationError

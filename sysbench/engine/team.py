@@ -169,7 +169,7 @@ class Team:
     def _end_all_but(self, excepted: WorkerProcess | RemoteWorker) -> None:
         for worker in self._workers:
             if worker is not excepted:
-                worker.close(0)
+                worker.end(0)
         self._folder.cleanup()
 
     def _receive_event(self) -> Event | None:

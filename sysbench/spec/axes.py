@@ -32,7 +32,7 @@ def integers(minimum: int, maximum: int = MAX_SIZE) -> Callable[[object], tuple[
     """Return a parser of integer axes whose values must lie in `minimum`..`maximum`, inclusive; raises ValueError."""
 
     def parse(value: object) -> tuple[int, ...]:
-        numbers = _parse_integers(value)
+        numbers = parse_integers(value)
         for number in numbers:
             if not minimum <= number <= maximum:
                 bounds = f"{minimum} or more" if number < minimum and maximum == MAX_SIZE else f"{minimum} to {maximum}"
@@ -41,11 +41,6 @@ def integers(minimum: int, maximum: int = MAX_SIZE) -> Callable[[object], tuple[
         return numbers
 
     return parse
-
-
-def parse_integers(text: str) -> tuple[int, ...]:
-    """Parse an axis of whole numbers; raises ValueError for any other text."""
-    return _parse_integers(text)
 
 
 def is_range(word: str) -> bool:
@@ -96,7 +91,8 @@ def parse_share(value: object) -> object:
     return found
 
 
-def _parse_integers(value: object) -> tuple[int, ...]:
+def parse_integers(value: object) -> tuple[int, ...]:
+    """Parse an axis of whole numbers; raises ValueError for anything else."""
     if isinstance(value, str):
         return _distinct(number for item in value.split(",") for number in _parse_item(item.strip(), value))
     numbers = _as_tuple(value)

@@ -13,7 +13,6 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from sysbench.engine import protocol
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.process import InvalidMessageError, Launcher, WorkerGoneError, WorkerProcess
-from sysbench.engine.rendezvous.launched_rank import LaunchedRank
 from sysbench.engine.rendezvous.rank_zero import (
     CLOSE,
     DISMISS,
@@ -22,6 +21,7 @@ from sysbench.engine.rendezvous.rank_zero import (
     LAUNCH,
     STOPPED,
     Hello,
+    LaunchedRank,
     connected,
 )
 from sysbench.errors import SysbenchError, UsageError
@@ -110,7 +110,7 @@ class _WorkerRelay:
 
     def close(self) -> None:
         if self._worker is not None:
-            self._worker.close(0)
+            self._worker.end(0)
         self._connection.close()
 
     def _forward_event(self, worker: WorkerProcess) -> None:

@@ -12,9 +12,11 @@ import os
 import select
 import socket
 import struct
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
@@ -23,11 +25,79 @@ from pydantic import ValidationError
 from sysbench.engine import protocol
 from sysbench.engine.interrupts import catch_interrupts, request_stop
 from sysbench.engine.process import KILL_TIMEOUT_S, TERMINATION_TIMEOUT_S, InvalidMessageError, WorkerGoneError
-from sysbench.engine.rendezvous.launched_rank import LaunchedRank
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import Event, WorkerExited, WorkerReady, decode
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Size
+
+FIRST_PORT = 29_500
+
+HIGHEST_PORT = 65_535
+
+
+@dataclass(frozen=True)
+class LaunchedRank:
+    """One of several processes that a launcher has started together."""
+
+    rank: int
+    ranks: int
+    local_rank: int
+    """Number of the rank on its node, which is the index of its GPU."""
+    address: str
+    port: int
+    key: bytes
+    on_one_node: bool = False
+
+
+def launched_rank(environment: Mapping[str, str]) -> LaunchedRank | None:
+    """Return the rank of this process and the address of rank 0; None if the process was started alone.
+
+    torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; an srun step sets SLURM_ variables. The
+    engine listens on SYSBENCH_PORT, by default MASTER_PORT + 1, because torchrun's own rendezvous uses MASTER_PORT.
+    Raises UsageError if a variable is invalid.
+    """
+    if "RANK" in environment:
+        rank, ranks, local_rank = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+    else:
+        rank, ranks, local_rank = "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"
+    if rank not in environment or ranks not in environment:
+        return None
+    count = _number(environment, ranks, 1, 1)
+    if count == 1:
+        return None
+    address = environment.get("MASTER_ADDR") or _first_host(environment)
+    if not address:
+        raise UsageError(f"{rank} and {ranks} indicate several ranks; set MASTER_ADDR to the address of rank 0")
+    port = _number(environment, "MASTER_PORT", FIRST_PORT, 1, HIGHEST_PORT) + 1
+    return LaunchedRank(
+        rank=_number(environment, rank, 0, 0, count - 1),
+        ranks=count,
+        local_rank=_number(environment, local_rank, 0, 0),
+        address=address,
+        port=_number(environment, "SYSBENCH_PORT", min(port, HIGHEST_PORT), 1, HIGHEST_PORT),
+        key=environment.get("SYSBENCH_KEY", "").encode(),
+        on_one_node=environment.get("LOCAL_WORLD_SIZE") == str(count) or environment.get("SLURM_STEP_NUM_NODES") == "1",
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, default: int, least: int, most: int | None = None) -> int:
+    text = environment.get(name) or str(default)
+    if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+        allowed = f"{least} to {most}" if most is not None else f"{least} or more"
+        raise UsageError(f"{name}={text} is not a number that a launcher sets: it must be {allowed}")
+    return int(text)
+
+
+def _first_host(environment: Mapping[str, str]) -> str:
+    nodes = environment.get("SLURM_STEP_NODELIST")
+    if not nodes:
+        return ""
+    try:
+        told = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return next(iter(told.stdout.split()), "")
+
 
 HANDSHAKE_S = 5.0
 """Maximum time for a client to introduce itself, because other clients have to wait."""
@@ -254,17 +324,12 @@ class RemoteWorker:
 
     def end(self, patience_s: float) -> WorkerExited:
         """Stop the worker, and return its exit status; `lost` is set if the rank does not respond in time."""
-        self.close(patience_s)
-        return self._exited or WorkerExited(at_s=time.time(), pid=self.pid, exit_code=None, signal=None, lost=True)
-
-    def close(self, patience_s: float) -> None:
-        """Stop the worker, and discard its remaining messages."""
-        if not self.alive:
-            return
-        with suppress(OSError):
-            self._connection.send_bytes(CLOSE + str(patience_s).encode())
+        if self.alive:
+            with suppress(OSError):
+                self._connection.send_bytes(CLOSE + str(patience_s).encode())
         deadline_s = time.monotonic() + patience_s + TERMINATION_TIMEOUT_S + KILL_TIMEOUT_S
         while self.alive and time.monotonic() < deadline_s:
             if select.select([self.source], [], [], _POLL_S)[0]:
                 with suppress(WorkerGoneError, InvalidMessageError):
                     self.receive()
+        return self._exited or WorkerExited(at_s=time.time(), pid=self.pid, exit_code=None, signal=None, lost=True)
