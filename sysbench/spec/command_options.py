@@ -71,6 +71,9 @@ def parse_options(command: str, words: Sequence[str], *specs: type[BaseModel]) -
     return found
 
 
+_OTHER_COMMANDS_NAMES = {"ctx": "seq", "seq": "ctx", "d-head": "dim"}
+
+
 def usage_error_message(error: Exception) -> str | None:
     """Return a one-line message for a Typer usage error, suggesting the nearest option; None for any other error."""
     # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
@@ -86,7 +89,8 @@ def usage_error_message(error: Exception) -> str | None:
     flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("--")]
     name = typed.lstrip("-").replace("_", "-")
     names = [flag.removeprefix("--") for flag in flags]
-    suggestion = nearest(name, names)
+    own_name = _OTHER_COMMANDS_NAMES.get(name)
+    suggestion = own_name if own_name in names else nearest(name, names)
     all_options = "--help all" if any(getattr(each, "hidden", False) for each in context.command.params) else "--help"
     question = f". Did you mean --{suggestion}?" if suggestion else f". {context.command_path} {all_options} lists all"
     return f"No such option: {typed}{question}"

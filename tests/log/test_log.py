@@ -331,7 +331,7 @@ def test_a_disk_that_fills_up_leaves_a_whole_log(tmp_path: Path, room_bytes: int
         cwd=Path(__file__).parents[2],
     )
     (path,) = tmp_path.iterdir()
-    assert shown.stdout.strip() == f"cannot write {path}: the file would exceed the allowed size"
+    assert shown.stdout.strip() == f"cannot write {path}: file too large"
     line_bytes = len(encode(reading())) + 1
     assert list(read(path)) == [beginning()] + [reading()] * (room_bytes // line_bytes)
     assert path.read_bytes().endswith(b"\n")

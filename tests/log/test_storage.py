@@ -73,7 +73,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
         "except OutputError as error: print(error)"
     )
     shown = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == f"cannot write {path}: the file would exceed the allowed size"
+    assert shown.stdout.strip() == f"cannot write {path}: file too large"
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
