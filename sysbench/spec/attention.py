@@ -37,7 +37,7 @@ class AttentionCell(RunCell):
     """One implementation on one input."""
 
     kind: Literal["attention"] = "attention"
-    implementation: Annotated[str, Axis("choice", order=82, name_order=21, label="{}")]
+    implementation: Annotated[str, Axis("choice", order=82, name_order=21)]
     dim: Size
     seq: Size
     batch: Size

@@ -268,7 +268,6 @@ Gpus = Annotated[
         order=80,
         name_order=11,
         comparison="controlled",
-        label="simulated for {}",
     ),
 ]
 """GPUs by name, or by memory size."""

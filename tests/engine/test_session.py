@@ -163,10 +163,7 @@ def test_a_disk_that_fills_up_in_mid_run_stops_it_and_keeps_what_is_finished(tmp
     )
     (path,) = tmp_path.iterdir()
     pid, message = shown.stdout.splitlines()
-    assert message == (
-        f"cannot write {path}: file too large. "
-        "The run was stopped; the log has all earlier events"
-    )
+    assert message == (f"cannot write {path}: file too large. The run was stopped; the log has all earlier events")
     assert not Path(f"/proc/{pid}").exists()
     assert outcomes(spec_of([16, 32]), read(path)) == {16: "ok"}
 
