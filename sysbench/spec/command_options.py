@@ -71,7 +71,20 @@ def parse_options(command: str, words: Sequence[str], *specs: type[BaseModel]) -
     return found
 
 
-_OTHER_COMMANDS_NAMES = {"ctx": "seq", "seq": "ctx", "d-head": "dim"}
+_SYNONYMS = {
+    "ctx": "seq",
+    "d-head": "dim",
+    "seq-len": "ctx",
+    "bs": "batch",
+    "gradient-accumulation-steps": "grad-accum",
+    "amp": "precision",
+    "n-embd": "d-model",
+    "n-layer": "layers",
+    "n-head": "heads",
+    "gpu": "simulate",
+    "iters": "steps",
+}
+"""Names that other commands and tools use, which are too different from ours to be recognized as such."""
 
 
 def usage_error_message(error: Exception) -> str | None:
@@ -89,7 +102,7 @@ def usage_error_message(error: Exception) -> str | None:
     flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("--")]
     name = typed.lstrip("-").replace("_", "-")
     names = [flag.removeprefix("--") for flag in flags]
-    own_name = _OTHER_COMMANDS_NAMES.get(name)
+    own_name = _SYNONYMS.get(name, "")
     suggestion = own_name if own_name in names else nearest(name, names)
     all_options = "--help all" if any(getattr(each, "hidden", False) for each in context.command.params) else "--help"
     question = f". Did you mean --{suggestion}?" if suggestion else f". {context.command_path} {all_options} lists all"
