@@ -76,7 +76,7 @@ def test_every_turn_has_a_process_and_a_log_of_its_own(tmp_path: Path) -> None:
 def test_all_turns_compute_on_the_threads_that_the_first_has_chosen(tmp_path: Path) -> None:
     launcher = ScriptedLauncher(threads=[4, 2])
     specs: dict[Arm, RunSpec] = {"A": spec_of([16]), "B": spec_of([16], execution="compiled")}
-    directory = create_directory(tmp_path / "runs")
+    directory = create_directory(tmp_path / "runs", "ab")
     turns = [next(rounds := run_rounds(specs, 2, directory, RunOptions(), Watcher(), launcher))]
     launcher.script["threads"] = [4, 4]
     turns += rounds
