@@ -11,7 +11,7 @@ import pytest
 
 from sysbench import formulas
 from sysbench.commands.plan import plan
-from sysbench.commands.time.live_state import LiveState, advance
+from sysbench.commands.time.live import LiveState, advance
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.commands.time.tables import TABLES, sheet, tables_for
