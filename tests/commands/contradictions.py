@@ -156,7 +156,7 @@ def _comparison(each: Statement) -> Iterator[str]:
     if match is None:
         return
     shown = [float(number) for number in re.findall(r"(\d+\.\d+)(?:×| to )", re.split(r"geometric|×\.", each.text)[0])]
-    told = "the others do not differ significantly" in each.text
+    told = "the rest does not differ significantly" in each.text
     axis = "precision" if match[1] in ("fp32", "bf16") else "attention"
     for first, second in axes.pairs(list(each.cells), axis, match[2], match[1]):
         one, other = first.phases["step"].wall, second.phases["step"].wall

@@ -128,7 +128,7 @@ def _amount(found: Comparison[TimeCellRecord], significant: Comparison[TimeCellR
     count, total = len(significant.ratios), len(found.ratios)
     if count < total:
         names = name_cells([each.cells[0] for each in significant.ratios], name)
-        where = f" in {count} of {total} cells ({names}); the others do not differ significantly"
+        where = f" in {count} of {total} cells ({names}); the rest does not differ significantly"
     elif count > 1 and not where:
         mean = units.ratio(standard.geometric_mean(each.ratio.value for each in significant.ratios))
         where = f", with a geometric mean of {mean} over {count_phrase(count)}"
