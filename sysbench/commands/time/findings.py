@@ -197,20 +197,20 @@ def _warmup_study(cells: Cells) -> Iterator[Statement]:
         ordered = sorted(reliable(row, "warm-up"), key=lambda cell: cell.cell.warmup)
         where = f"{name(row[0])}: " if len(rows) > 1 else ""
         if len(ordered) > 1:
-            effects = "; ".join(map(_mean_against_median, ordered))
-            text = f"{where}mean of the steps against their median: {effects}."
+            text = f"{where}the mean step is {', '.join(map(_mean_against_median, ordered))}."
             yield Statement(text, tuple(ordered), about="warm-up")
         elif len(row) > len(ordered):
             yield undecided(f"{where}what a missing warm-up costs", row, "warm-up")
 
 
 def _mean_against_median(cell: TimeCellRecord) -> str:
+    """Return `339% above the median without warm-up (258.2 ± 630.6 ms)`."""
     found = cell.samples("step")
     assert found is not None
     after = f"after {axes.phrase('warmup', cell.cell.warmup)}" if cell.cell.warmup else "without warm-up"
     excess = found.mean_s / found.median_s - 1
-    side = "above" if excess >= 0 else "below"
-    return f"{after} {units.share(abs(excess))} {side} ({units.seconds_with_deviation(found.mean_s, found.std_s)})"
+    shown = f"{units.share(abs(excess))} {'above' if excess >= 0 else 'below'} the median {after}"
+    return f"{shown} ({units.seconds_with_deviation(found.mean_s, found.std_s)})"
 
 
 # --- predictions
