@@ -144,10 +144,7 @@ def operator_of(call: Callable[[], object]) -> str:
 
 @contextmanager
 def unsupported_as_unavailable(prefix: str = "") -> Iterator[None]:
-    """In this context, raise UnavailableError instead of torch's error if no kernel supports the inputs.
-
-    The message is `prefix`, followed by torch's reasons, including reasons that torch gives as warnings.
-    """
+    """In this context, raise UnavailableError instead of torch's error if no kernel supports the inputs."""
     with warnings.catch_warnings(record=True) as reasons:
         warnings.simplefilter("always")
         try:

@@ -127,10 +127,7 @@ Inputs = tuple[Tensor, Tensor, Tensor]
 
 
 def inputs_for(cell: AttentionCell, device: torch.device) -> Inputs:
-    """Create q, k and v: standard normal leaf tensors that require gradients.
-
-    The shape is (batch, seq, dim), or (batch, heads, seq, dim) if the cell has heads.
-    """
+    """Create q, k and v: standard normal leaf tensors that require gradients."""
     shape = (cell.batch, *([cell.heads] if cell.heads else []), cell.seq, cell.dim)
     generator = torch.Generator(device=device).manual_seed(cell.seed)
     dtype = compute_dtype(cell.precision)

@@ -106,11 +106,7 @@ def until_hidden(measure: Callable[[], T]) -> T:
 
 @dataclass
 class SynchronizedClock:
-    """Measures with the host's clock between two synchronizations, and with the device's marks placed in between.
-
-    `launches_ahead` means that a call returns before the device has finished its work; the host's launch time is then
-    reported separately.
-    """
+    """Measures with the host's clock between two synchronizations, and with the device's marks placed in between."""
 
     synchronize: Callable[[], None]
     marks: Marks
@@ -141,10 +137,7 @@ class SynchronizedClock:
         return StepTimes({name: sum_of(each) for name, each in occurrences.items()}, step)
 
     def _time_window(self, calls: Sequence[Call]) -> tuple[PhaseSample, list[float | None]]:
-        """Run the calls in one timed window; return the times of the window, and the device time of each call.
-
-        The marks are placed between the two readings of the host's clock, so device time cannot exceed wall time.
-        """
+        """Run the calls in one timed window; return the times of the window, and the device time of each call."""
         self.synchronize()
         began_ns = self.now_ns()
         if self.keep_busy is not None:

@@ -91,10 +91,7 @@ def torch_device(device: DeviceInfo) -> torch.device:
 
 
 def make_current(device: DeviceInfo) -> None:
-    """Make a GPU the one that `.cuda()`, Triton kernels and `torch.cuda._sleep` run on; otherwise they use GPU 0.
-
-    Raises UnavailableError if PyTorch's allocator would end the process at its first allocation.
-    """
+    """Make a GPU the one that `.cuda()`, Triton kernels and `torch.cuda._sleep` run on; otherwise they use GPU 0."""
     if device.type == "cuda":
         names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
         refuse_expandable_segments_without_nvml(",".join(os.environ.get(name, "") for name in names))

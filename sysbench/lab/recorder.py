@@ -54,10 +54,7 @@ class TorchRecorder:
 
     @contextmanager
     def recording(self, first: Callable[[], object] = lambda: None) -> Iterator[None]:
-        """Record everything inside this context; CUPTI's buffers are read afterwards.
-
-        `first` runs when CUPTI is set up, but is not recorded.
-        """
+        """Record everything inside this context; CUPTI's buffers are read afterwards."""
         self._profile.prepare_trace()
         first()
         self._profile.start_trace()
@@ -67,10 +64,7 @@ class TorchRecorder:
             self._profile.stop_trace()
 
     def write(self, path: Path) -> None:
-        """Write the trace as Kineto's JSON, compressed if the name ends in .gz.
-
-        Removes a partial file and raises OutputError if writing fails.
-        """
+        """Write the trace as Kineto's JSON, compressed if the name ends in .gz."""
         try:
             self._write(path)
         except OSError as error:

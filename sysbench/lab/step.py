@@ -55,13 +55,6 @@ class TrainingStep:
         mesh: DeviceMesh | None = None,
         trial: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Build everything on `device`; raises UnavailableError if a part is missing or incompatible.
-
-        With a `mesh` (`strategies.mesh_of`), the model is distributed over the ranks of the mesh by the cell's
-        strategy, and this object is this rank's part of the step. Every rank must build the step and run it.
-
-        `trial` creates the context of the trial run of the built-in model's attention, which is part of building.
-        """
         self.cell = cell
         self.work = workload_of(cell, device, trial)
         self.model = self.work.model
@@ -130,10 +123,7 @@ class TrainingStep:
 
     @property
     def loss(self) -> float | None:
-        """Loss of the last step, averaged over its micro-batches.
-
-        None in a mode without a loss, before a step, and after `forget`. Reading the loss waits for the device.
-        """
+        """Loss of the last step, averaged over its micro-batches."""
         return sum(each.item() for each in self._losses) if self._losses else None
 
     @property
@@ -169,10 +159,7 @@ class TrainingStep:
 
     @torch.no_grad()
     def fingerprint(self) -> Tensor | None:
-        """Copy up to 64 values of each parameter to the host, to detect changes; None without an optimizer.
-
-        The values of a sharded parameter are from this rank's shard.
-        """
+        """Copy up to 64 values of each parameter to the host, to detect changes; None without an optimizer."""
         if self._optimizer is None:
             return None
         local = [getattr(each, "to_local", each.detach)() for each in self.model.parameters()]

@@ -240,7 +240,6 @@ def _kernel_title(kernel: Kernel) -> str:
 
 
 def _gaps(trace: Trace, launched: _KernelLaunches) -> Iterator[Observation]:
-    """Yield an observation of the gaps between consecutive kernels on a stream."""
     work, launches = trace.work, trace.launches
     order = np.lexsort((work.start_ns[launched.rows], work.stream[launched.rows], work.device[launched.rows]))
     rows, launch = launched.rows[order], launched.launch[order]
@@ -254,10 +253,6 @@ def _gaps(trace: Trace, launched: _KernelLaunches) -> Iterator[Observation]:
 
 
 def _launches(trace: Trace) -> Iterator[Observation]:
-    """Yield an observation of how long launch calls take.
-
-    Only the faster half of the calls counts; the slower ones may have waited for room in the queue.
-    """
     launching = np.array(["launchkernel" in name.lower() for name in trace.names], bool)
     rows = launching[trace.launches.name] & (trace.launches.duration_ns > 0)
     taken_s = np.sort(trace.launches.duration_ns[rows] / 1e9)
@@ -298,5 +293,4 @@ def _host_rates(trace: Trace, launched: _KernelLaunches) -> Iterator[Observation
 
 
 def _quantiles(values_s: np.ndarray) -> tuple[float, ...]:
-    """Return nine evenly spaced quantiles of the values, with the median in the middle."""
     return tuple(np.quantile(values_s, np.linspace(0.1, 0.9, _CHUNKS)).tolist())

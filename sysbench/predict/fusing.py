@@ -97,10 +97,7 @@ def _is_fused_backward(place: Place) -> bool:
 
 
 def _moved_bytes(flows: Sequence[Flow]) -> dict[tuple[int, bool], int]:
-    """Return the bytes that a group of operators reads and writes, by (storage, whether it is read).
-
-    Reads of storages that the group itself has written do not count.
-    """
+    """Return the bytes that a group of operators reads and writes, by (storage, whether it is read)."""
     moved: dict[tuple[int, bool], int] = {}
     written: set[int] = set()
     for flow in flows:

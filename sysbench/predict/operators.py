@@ -140,10 +140,7 @@ class Call:
 
     @property
     def host(self) -> tuple[HostWork, ...]:
-        """Return the host work of issuing the operator.
-
-        An operator on a list of host tensors (an optimizer's step counters) counts as one `scalar` per tensor.
-        """
+        """Return the host work of issuing the operator."""
         if not self.is_on_device and self.name.startswith("_foreach_"):
             return tuple("scalar" for _ in self.lists[0])
         if self.name == "_local_scalar_dense":
@@ -186,7 +183,6 @@ class Call:
 
     @cached_property
     def _on_host(self) -> list[Tensor]:
-        """Return the arguments that are offloaded to the host."""
         return [each for each in self.tensors if type(each) is HostTensor]
 
     @property
@@ -208,10 +204,7 @@ class Call:
 
 
 def attention(name: str, layout: str, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> Kernel:
-    """Return a fused attention kernel for tensors of shape (batch, heads, seq, d_head).
-
-    Forward computes two matrix products, backward five.
-    """
+    """Return a fused attention kernel for tensors of shape (batch, heads, seq, d_head)."""
     batch, heads, queries, width = query.shape
     products, passes = (5, 4) if "backward" in layout else (2, 2)
     return Kernel(
@@ -237,7 +230,6 @@ def _product(call: Call) -> Kernels:
 
 
 def _scaled_product(call: Call) -> Kernels:
-    """Return the product of two matrices in fp8."""
     first, second = call.tensors[:2]
     (m, k), n = first.shape, second.shape[-1]
     moved_bytes = first.element_size() * (m * k + k * n) + _bytes(call.result)
@@ -421,10 +413,7 @@ def _convolution_backward(call: Call) -> Kernels:
 
 
 def _products_of_convolution(call: Call, source: Tensor, weight: Tensor, out: Tensor, layout: str) -> Kernels:
-    """Return the kernels of a convolution from `source` to `out`, or of a gradient, by the product's layout.
-
-    Layouts are not converted: cuDNN chooses kernels for the layout of its input.
-    """
+    """Return the kernels of a convolution from `source` to `out`, or of a gradient, by the product's layout."""
     groups = call.argument("groups")
     dense = source if call.flag("transposed") else out
     positions = dense.numel() // dense.shape[1]
@@ -446,11 +435,7 @@ of ConvNeXt-T, EfficientNet-B0 and MobileNetV2 on an RTX 3090 (results of pytorc
 
 
 def _recurrent(call: Call) -> Kernels:
-    """Return cuDNN's kernels for recurrent layers: a product with all inputs, then one step after the other in time.
-
-    Directions and layers count one after the other, although cuDNN may overlap them. The weights of the steps are read
-    once, because they stay in the L2.
-    """
+    """Return cuDNN's kernels for recurrent layers: a product with all inputs, then one step after the other in time."""
     backward = call.name.endswith("_backward")
     source, weights, stride = call.args[:3]
     steps = len(call.argument("batch_sizes")) or source.shape[1 if call.flag("batch_first") else 0]
@@ -471,10 +456,7 @@ def _recurrent(call: Call) -> Kernels:
 def _step_product(
     call: Call, weight: Tensor, rows: int, *, backward: bool = False, of_weight: bool = False, reads: float = 1
 ) -> Kernel:
-    """Return the product of `rows` inputs and a weight matrix, or of a gradient with the weights or with the inputs.
-
-    `reads` is how often the weights are read from memory.
-    """
+    """Return the product of `rows` inputs and a weight matrix, or of a gradient with the weights or with the inputs."""
     wide, narrow = weight.shape
     dims, layout = ((rows, narrow, wide), "NN") if backward else ((rows, wide, narrow), "TN")
     if of_weight:
@@ -491,10 +473,7 @@ def _in_tf32(product: Kernel) -> Kernel:
 
 
 def _normalization(call: Call, passes: int) -> Kernels:
-    """Return a normalization over channels, which reads and writes the whole tensor in several passes.
-
-    With the statistics of training, a batch norm needs no pass for its own.
-    """
+    """Return a normalization over channels, which reads and writes the whole tensor in several passes."""
     if call.name == "native_batch_norm" and not call.argument("training"):
         return _elementwise(call)
     source = call.tensors[0]
@@ -504,7 +483,6 @@ def _normalization(call: Call, passes: int) -> Kernels:
 
 
 def _found_positions(call: Call) -> Kernels:
-    """Return the two kernels of `nonzero`, which count and then collect the positions."""
     mask = call.tensors[0]
     counted = call.kernel("reduce", mask, _bytes(mask), dims=(1, mask.numel()), layout="rows")
     return counted, call.kernel("indexed", mask, _bytes(mask) + _bytes(call.result))
@@ -547,10 +525,6 @@ def _unscale(call: Call) -> Kernels:
 
 
 def _fused_adam(call: Call) -> Kernels:
-    """Return the kernels of fused Adam, which moves 28 bytes per fp32 parameter.
-
-    The kernels read parameters, gradients and two moments, and write all but the gradients.
-    """
     return _multi_tensor("optimizer", call, passes=7, lists=4)
 
 
@@ -577,15 +551,10 @@ def _copy_to_device(call: Call) -> Kernels:
 
 
 def _dequantize_blocks(call: Call) -> Kernels:
-    """Return the kernel that reads codes and writes values."""
     return (call.kernel("map", call.result, _bytes(call.args[0]) + _bytes(call.result)),)
 
 
 def _multi_tensor(kind: Kind, call: Call, *, passes: int, lists: int) -> Kernels:
-    """Return kernels of equal work for an operator on lists of tensors.
-
-    `passes` is how many lists are read or written, and `lists` how many lists a kernel receives.
-    """
     tensors = call.lists[0]
     count = sum(each.numel() for each in tensors)
     chunks = sum(math.ceil(each.numel() / _CHUNK) for each in tensors)
@@ -692,10 +661,7 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def bytes_touched(tensor: Tensor) -> int:
-    """Return the number of bytes moved by reading a whole tensor.
-
-    Broadcast dimensions count once. If the tensor is strided, the unused bytes of each DRAM sector also count.
-    """
+    """Return the number of bytes moved by reading a whole tensor."""
     steps = _steps(tensor)
     spacing = min((step for step, _ in steps), default=1)
     size_bytes = math.prod(tensor.shape[d] for _, d in steps) * tensor.dtype.itemsize

@@ -70,10 +70,7 @@ class SimulatedStep:
     """Memory that the step may use, in place of that of the GPU."""
 
     def events(self) -> Iterator[Event]:
-        """Yield the events of the prediction.
-
-        Raises UnavailableError for cells that cannot be predicted, and DoesNotFitError if memory runs out.
-        """
+        """Yield the events of the prediction."""
         yield StageEntered(at_s=time.time(), cell=self.cell.key, stage="simulating")
         yield self._step_predicted()
         yield from self.recording.model_events(self.cell.key)
@@ -114,10 +111,7 @@ class SimulatedStep:
 
     @property
     def kernels(self) -> Gpu:
-        """Return a GPU without a memory limit that launches the same kernels: GPUs that share it share a trace.
-
-        Raises UnavailableError for a step that cannot be simulated.
-        """
+        """Return a GPU without a memory limit that launches the same kernels: GPUs that share it share a trace."""
         return self._step[1]
 
     @property

@@ -42,10 +42,7 @@ class Estimate:
 
     @classmethod
     def of(cls, drawn: Draws, minimum_s: float = 0.0) -> Estimate:
-        """Build an estimate from draws: the first draw is the point estimate, quantiles give the interval.
-
-        All values are at least `minimum_s`.
-        """
+        """Build an estimate from draws: the first draw is the point estimate, quantiles give the interval."""
         low_s, high_s = np.maximum(np.quantile(drawn, INTERVAL), minimum_s)
         point_s = max(minimum_s, float(drawn[0]))
         return cls(point_s, min(point_s, float(low_s)), max(point_s, float(high_s)))
@@ -261,7 +258,6 @@ def predict(
 
 @lru_cache(maxsize=2)
 def _issued(trace: Trace, host: HostRates, draws: int, seed: int) -> Mapping[str, Sequence[walking.Issued]]:
-    """Return the occurrences of each phase as the host issues them; cached, because many GPUs have the same host."""
     issued: dict[str, list[walking.Issued]] = {}
     host_rates = host.drawn(draws, seed)
     each = {id(phase): walking.Issued((phase,), host_rates) for phase in trace.phases}  # micro-batches repeat

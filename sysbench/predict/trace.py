@@ -114,10 +114,7 @@ class PhaseTrace:
 
     @cached_property
     def issued(self) -> NDArray[np.float64]:
-        """Return the cumulative counts of each kind of host work, then of launches, after each operator.
-
-        The shape is (kinds of host work + 1, operators).
-        """
+        """Return the cumulative counts of each kind of host work, then of launches, after each operator."""
         if self.replayed:
             graph = [float(work in ("operator", "launch")) for work in (*HOST_WORK, "launch")]
             return np.repeat(np.array(graph)[:, None], len(self.host), axis=1)
@@ -241,10 +238,7 @@ class TraceWriter:
         modules.append(self.modules.setdefault(module, len(self.modules)))
 
     def assign_stream(self, stage: Stage, stream: int, after: Iterable[int]) -> int:
-        """Assign the latest launches of a stage to a stream; return the position of the last one.
-
-        The first of these launches waits for the earlier launches `after`.
-        """
+        """Assign the latest launches of a stage to a stream; return the position of the last one."""
         launched, streams = self.columns_of(stage)[2], self.streams.setdefault(stage, [])
         waits = self.waits.setdefault(stage, [])
         waits += ((len(streams), earlier) for earlier in after)

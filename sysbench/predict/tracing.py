@@ -46,10 +46,7 @@ class Tracer:
     """
 
     def __init__(self, step: int, *, compiled: bool = False) -> None:
-        """Trace step number `step`; earlier steps only create state, such as optimizer state.
-
-        With `compiled`, the kernels of forward and backward are fused as torch.compile would fuse them.
-        """
+        """Trace step number `step`; earlier steps only create state, such as optimizer state."""
         self._writer = TraceWriter()
         self._step = step
         self._flows: dict[Stage, list[Flow]] | None = {} if compiled else None

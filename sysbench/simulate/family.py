@@ -49,10 +49,7 @@ class RecordingFamily:
     _patterns: dict[tuple[int, ...], _Patterns] = field(default_factory=dict, init=False)
 
     def bounds(self, value: int) -> Bounds | None:
-        """Return the bounds of a recording without tracing it.
-
-        None if too few traced steps make the same requests, on either side of the value or overall.
-        """
+        """Return the bounds of a recording without tracing it."""
         if value in self.traced:
             return Bounds(self.traced[value], self.traced[value])
         values = sorted(self.traced)
@@ -80,10 +77,7 @@ def _distance_from(value: int) -> Callable[[int], int]:
 
 
 def _size_patterns(recordings: Sequence[Recording]) -> _Patterns:
-    """Return the distinct sizes that an allocation has in these recordings, and which of them each allocation has.
-
-    There are only a few hundred patterns, because blocks repeat.
-    """
+    """Return the distinct sizes that an allocation has in these recordings, and which of them each allocation has."""
     found: dict[tuple[int, ...], int] = {}
     allocations = zip(*(recording.allocations for recording in recordings), strict=True)
     numbers = [found.setdefault(tuple(one.size_bytes for one in each), len(found)) for each in allocations]
@@ -107,7 +101,6 @@ def _size_bounds(nodes: Sequence[int], sizes: Sequence[int], value: int, degree:
 
 
 def _polynomial(nodes: Sequence[int], sizes: Sequence[int], value: int) -> Fraction:
-    """Return the value of the polynomial through all points (Lagrange)."""
     total = Fraction(0)
     for node, size in zip(nodes, sizes, strict=True):
         term = Fraction(size)

@@ -59,11 +59,7 @@ class SimilarAllocations:
 
 @dataclass(frozen=True)
 class SimulatedMemory:
-    """Simulated memory of a cell under a protocol on a GPU.
-
-    The sum of `reserved_peak_bytes` and the GPU's `outside_bytes` is the memory that the device shows as used.
-    `workspace_bytes` is the part of `allocated_peak_bytes` in cuBLAS workspaces.
-    """
+    """Simulated memory of a cell under a protocol on a GPU."""
 
     recording: StepRecording = field(repr=False)
     gpu: Gpu
@@ -85,10 +81,7 @@ class SimulatedMemory:
 
     @property
     def allocated_peak_bytes(self) -> int:
-        """Return the allocated peak of the measured step, or of the step that ran out of memory.
-
-        This is `torch.cuda.max_memory_allocated`.
-        """
+        """Return the allocated peak of the measured step, or of the step that ran out of memory."""
         return self.peak_phase.allocated_peak_bytes
 
     @property
@@ -195,10 +188,7 @@ def simulate(
 def simulate_recording(
     recording: StepRecording, gpu: Gpu, settings: AllocatorSettings | None = None
 ) -> SimulatedMemory:
-    """Replay a recording within the memory of `gpu`.
-
-    The recording must have been made with the kernels of the same GPU generation.
-    """
+    """Replay a recording within the memory of `gpu`."""
     settings = settings or AllocatorSettings()
     replay = Replay(recording, gpu, settings)
     return SimulatedMemory(

@@ -49,10 +49,7 @@ _REDUCTIONS = ("norm", "max", "powsum")
 
 @contextmanager
 def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
-    """Context manager that makes this process rank 0 of `ranks`; yields the mesh of all ranks.
-
-    The other ranks do not exist. Raises ValueError if there is already a process group.
-    """
+    """Context manager that makes this process rank 0 of `ranks`; yields the mesh of all ranks."""
     replacements = [
         (_fully_shard, "_get_device_from_mesh", lambda mesh: DEVICE),
         # A simulated shard reports `DEVICE`, but its wrapper would report torch's `meta`.
@@ -97,10 +94,7 @@ class RealShards(Wrappers):
     def run(
         self, device: ObservedDevice, func: Operator, types: Iterable[type], args: Arguments, kwargs: Options
     ) -> object:
-        """Run the operator on `device`, unless it has wrapper tensors as arguments or torch's fake mode is active.
-
-        Tensor parallelism computes the shapes of results in the fake mode, which allocates nothing.
-        """
+        """Run the operator on `device`, unless it has wrapper tensors as arguments or torch's fake mode is active."""
         if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)
         if any(is_traceable_wrapper_subclass_type(each) for each in types):

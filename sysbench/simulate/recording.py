@@ -252,10 +252,7 @@ class StepRecording(Recording):
     """FLOPs of one micro-batch that activation checkpointing computes again in backward."""
 
     def model_events(self, cell: str, *, with_flops: bool = True) -> Iterator[OwnModelBuilt | AdaptedModelBuilt]:
-        """Yield the facts about a model without formulas as events of the cell with this key.
-
-        FLOPs are left out if the step was not simulated, because a real device hides a part of its operators.
-        """
+        """Yield the facts about a model without formulas as events of the cell with this key."""
         hidden = {} if with_flops else {"flops": None}
         if self.own_model is not None:
             yield OwnModelBuilt(at_s=time.time(), cell=cell, **self.own_model.model_dump() | hidden)
@@ -632,10 +629,7 @@ class _StepRecorder(Recorder):
             self._flops[self.step, RECOMPUTED if repeats else self.phase] += flops(func, arguments, options, result)
 
     def freed(self, number: int) -> None:
-        """Record a free. Before the loss of a repeated micro-batch is freed, free the losses of its repetitions.
-
-        A step frees its losses in reverse order.
-        """
+        """Record a free. Before the loss of a repeated micro-batch is freed, free the losses of its repetitions."""
         for loss in self._repeated_losses.pop(number, ()):
             super().freed(loss)
         super().freed(number)

@@ -167,10 +167,7 @@ def replay_unlimited(recording: Recording, gpu: Gpu, settings: AllocatorSettings
 
 
 def verdict_of(replay: Replay, recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Verdict:
-    """Return whether the recording fits on `gpu`.
-
-    If `replay` failed, a second replay with unlimited memory shows how much memory is missing.
-    """
+    """Return whether the recording fits on `gpu`."""
     unlimited = replay if replay.failure is None else replay_unlimited(recording, gpu, settings)
     return _verdict(replay, unlimited, available_bytes(gpu, settings))
 
@@ -198,10 +195,7 @@ class ReplayCache:
         self._collects_garbage = settings.memory_fraction < 1.0 and settings.garbage_collection_threshold > 0.0
 
     def replay_on(self, gpu: Gpu) -> tuple[Replay, Verdict]:
-        """Return the replay on `gpu`, and whether the recording fits.
-
-        A replay is shared by several GPUs if possible, so the addresses may be those of another GPU.
-        """
+        """Return the replay on `gpu`, and whether the recording fits."""
         settings, unlimited, usable_bytes = self._settings, self._unlimited, available_bytes(gpu, self._settings)
         shared_events = 0 if self._collects_garbage else bisect_right(unlimited.reserved_bytes, usable_bytes)
         if shared_events == len(unlimited.reserved_bytes):

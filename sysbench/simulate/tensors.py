@@ -71,11 +71,9 @@ class SimulatedTensor(Tensor):
         return self.cpu().tolist()
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Return the indexed part. torch would make a list of indices a tensor on `meta`, without values."""
         return super().__getitem__(_with_index_tensors(index))
 
     def __setitem__(self, index: Any, value: Tensor | float) -> None:
-        """Change the indexed part."""
         super().__setitem__(_with_index_tensors(index), value)
 
     def new_tensor(self, data: object, **options: Any) -> Tensor:  # type: ignore[override]
@@ -100,23 +98,17 @@ class HostTensor(SimulatedTensor):
 
 
 class _NewTensor(NamedTuple):
-    """Cached result: a new tensor with its own storage."""
-
     size: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
 
 
 class _NewTensors(NamedTuple):
-    """Cached result: a list or tuple of new tensors and other values."""
-
     parts: tuple[object, ...]
     kind: type
 
 
 class _Argument(NamedTuple):
-    """Cached result: an argument, modified in place."""
-
     position: int
 
 
@@ -270,16 +262,12 @@ class SimulatedDevice(ObservedDevice):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave torch as it was."""
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         for name, create in self._literals.pop().items():
             setattr(torch, name, create)
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Return the results of `func` without computing values.
-
-        Raises UnavailableError for an operator whose shapes depend on values, or for which torch has no shape function.
-        """
+        """Return the results of `func` without computing values."""
         if func is _ADD and _is_accumulated_in_place(args, kwargs):
             func = _ADD_IN_PLACE
         found = self._handlers.get(func)
@@ -299,10 +287,7 @@ class SimulatedDevice(ObservedDevice):
         return result
 
     def repeats(self) -> bool:
-        """Return whether the last two micro-batches had the same effect on the device, apart from storages.
-
-        Subclasses with state of their own override this method and `repeat`.
-        """
+        """Return whether the last two micro-batches had the same effect on the device, apart from storages."""
         return True
 
     def repeat(self, times: int) -> None:
@@ -336,7 +321,6 @@ class SimulatedDevice(ObservedDevice):
         return self._compute_each if func._schema.name.startswith("aten::_foreach_") else self._compute
 
     def _view(self, func: Operator, args: Arguments, kwargs: Options) -> object:
-        """Handle an operator whose results are views of its first argument."""
         kind = type(args[0])
         if kind not in (SimulatedTensor, HostTensor):
             return func(*args, **kwargs)
@@ -415,7 +399,6 @@ class SimulatedDevice(ObservedDevice):
         return self._compute(func, args, {**kwargs, "device": _META})
 
     def _move(self, source: Tensor, dtype: torch.dtype, kind: type[SimulatedTensor]) -> object:
-        """Return a copy of a tensor that is to be on the other side, host or device."""
         copied = _as_simulated(torch.empty(source.shape, dtype=dtype, device=_META), kind)
         if kind is HostTensor:
             return copied
@@ -462,7 +445,6 @@ class SimulatedDevice(ObservedDevice):
         return (*first, *state, *last)
 
     def _drop(self, func: Operator, args: Arguments, kwargs: Options) -> object:
-        """Handle dropout, which allocates its mask first."""
         mask = self._compute(_aten.empty_like.default, args[:1], {"dtype": torch.bool})
         output = self._compute(_aten.empty_like.default, args[:1], {})
         self.call_key = None
@@ -559,10 +541,7 @@ class SimulatedDevice(ObservedDevice):
 
 
 def _refuse_user_reads() -> None:
-    """Raise UnavailableError if user code reads a value, because the code may behave differently for the real value.
-
-    torch's optimizers and gradient scalers may read values: they get 0, with which they run as usual.
-    """
+    """Raise UnavailableError if user code reads a value, because the code may behave differently for the real value."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -600,7 +579,6 @@ def _is_accumulated_in_place(args: Arguments, kwargs: Options) -> bool:
 
 
 def _with_index_tensors(index: object) -> Any:
-    """Return an index whose lists of numbers are tensors on `DEVICE`, as CUDA makes them."""
     if isinstance(index, tuple):
         return tuple(map(_with_index_tensors, index))
     is_list = isinstance(index, list) and all(isinstance(each, int) for each in index)
@@ -613,7 +591,6 @@ def _fills(value: Tensor) -> bool:
 
 
 def _is_on_host(values: Iterable[object]) -> bool:
-    """Return whether all simulated tensors among the values are on the host."""
     kinds = {type(each) for each in tensors_in(values)}
     return HostTensor in kinds and SimulatedTensor not in kinds
 
@@ -642,7 +619,6 @@ def extend_call_key(values: Iterable[Any], key_parts: list[object]) -> bool:
 
 
 def _infer_shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
-    """Return the operator's results as `meta` tensors, from torch's shape functions."""
     SimulatedTensor.inferring_shapes = True
     try:
         with _below_python():

@@ -36,10 +36,6 @@ CACHED_REPLAYS = 16
 
 
 def run(cell: FitCell, processes: Processes) -> Iterator[ExtentFound]:
-    """Yield the largest values of each axis for each GPU.
-
-    Raises UnavailableError if the step can be simulated for no GPU.
-    """
     sharing: dict[Gpu, list[str]] = {}
     refused: dict[str, UnavailableError] = {}
     for slug in cell.on:
@@ -57,7 +53,6 @@ def run(cell: FitCell, processes: Processes) -> Iterator[ExtentFound]:
 
 
 def _searched(cell: FitCell, axis: SearchAxis, slugs: Sequence[str], found: list[ExtentFound]) -> Strand:
-    """Search on GPUs that share traces, which one process keeps."""
     for slug in slugs:
         found.append((yield Task(partial(_extent_found, cell, axis, slugs[0], slug), home=(axis, slugs[0]))))
 
@@ -100,7 +95,6 @@ class Extent:
     """
 
     def __init__(self, question: FitCell, axis: SearchAxis, slug: str) -> None:
-        """Prepare a search on GPUs with the kernels of the GPU `slug`."""
         self._question, self._axis, self._slug, self._unit = question, axis, slug, UNITS[axis]
         self._settings = AllocatorSettings.of(question.allocator)
         self._traced: dict[int, Recording] = {}
@@ -137,10 +131,6 @@ class Extent:
         return fits * self._unit
 
     def _left_bytes(self, units: int, gpu: Gpu, spare_bytes: int) -> int | None:
-        """Return the free memory beyond `spare_bytes`, or the missing memory as a negative number.
-
-        None if the step cannot have this value.
-        """
         if self._refused is not None and units >= self._refused:
             return None
         replays = self._replays(units, gpu.scratch)
@@ -182,6 +172,5 @@ def _between(fits: int, fails: int, left_bytes: Mapping[int, int | None]) -> int
 
 
 def _beyond(verdict: Verdict, spare_bytes: int) -> int:
-    """Return the margin beyond `spare_bytes`; negative if the step does not fit."""
     margin_bytes = verdict.margin_bytes - spare_bytes
     return margin_bytes if verdict.fits else min(margin_bytes, -1)

@@ -24,10 +24,7 @@ _RECIPES = {"fp8": "tensorwise", "fp8-rowwise": "rowwise"}
 
 
 def use_float8(model: nn.Module, precision: StepPrecision, device: torch.device) -> None:
-    """Replace all linear layers except the output layer by those of torchao; on a CPU, these emulate fp8.
-
-    Raises UnavailableError if torchao is missing, or if the device or a layer does not support fp8.
-    """
+    """Replace all linear layers except the output layer by those of torchao; on a CPU, these emulate fp8."""
     if complaint := extras.missing(*extras.FP8):
         raise UnavailableError(complaint)
     if device.type == "cuda" and not has_fp8(torch.cuda.get_device_capability(device)):

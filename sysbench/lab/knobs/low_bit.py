@@ -95,10 +95,7 @@ FORMATS: Mapping[str, BlockFormat] = {
 
 
 def low_bit_optimizer(groups: list[dict[str, Any]], choice: str, learning_rate: float) -> torch.optim.Optimizer:
-    """Return the optimizer of its library; raises UnavailableError if that is not installed.
-
-    For parameters without data it is a BlockwiseAdamW, which needs no library.
-    """
+    """Return the optimizer of its library; raises UnavailableError if that is not installed."""
     stored = FORMATS[choice]
     if any(_local(parameter).is_meta for group in groups for parameter in group["params"]):
         return BlockwiseAdamW(groups, stored)

@@ -84,7 +84,6 @@ class Optimizers(torch.optim.Optimizer):
     """Several optimizers, each for its own parameters, as one."""
 
     def __init__(self, *members: torch.optim.Optimizer) -> None:
-        """Join the optimizers; they keep their own options."""
         super().__init__([{"params": group["params"]} for each in members for group in each.param_groups], {})
         self.members = members
 
@@ -103,7 +102,6 @@ class InBackward(Optimizers):
     """
 
     def __init__(self, model: nn.Module, choice: str) -> None:
-        """Register the optimizers with the trainable parameters of the model; raises the errors of `optimizer_for`."""
         matrices = _matrices_of_blocks(model) if choice == "muon" else set()
         trained = [each for each in model.parameters() if each.requires_grad]
         kinds = ["foreach" if choice == "muon" and each not in matrices else choice for each in trained]

@@ -91,7 +91,6 @@ class PackedLinear(nn.Linear):
     """Stands for bitsandbytes' Linear4bit where there is no data: it has the same tensors, and computes nothing."""
 
     def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
-        """Take the place of `layer`; products are computed in `dtype`."""
         nn.Module.__init__(self)
         self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
         self.dtype = dtype

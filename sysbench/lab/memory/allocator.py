@@ -125,10 +125,7 @@ def refuse_expandable_segments_without_nvml(options: str) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` reports that memory ran out, on any device.
-
-    Only CUDA has an exception type for this. Other devices raise RuntimeError and are recognised by the message.
-    """
+    """Whether `error` reports that memory ran out, on any device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _OUT_OF_MEMORY_PHRASES)
@@ -302,10 +299,7 @@ class _Collectives(DispatchMode):
 def assign_categories(
     content: dict[str, Any], device: int, boundaries: Sequence[_Boundary], workspace_bytes: int
 ) -> None:
-    """Assign a category to every allocation in the trace of `device`, and to every block.
-
-    `workspace_bytes` is the size of a cuBLAS workspace on the device.
-    """
+    """Assign a category to every allocation in the trace of `device`, and to every block."""
     traces = content["device_traces"]
     trace = traces[device] if device < len(traces) else []
     for entry in _workspaces(trace, boundaries, workspace_bytes):

@@ -55,12 +55,7 @@ class Inputs:
 def create_inputs(
     cell: ModelCell, own: OwnModel, model: nn.Module, code: LoadedCode | None, device: torch.device
 ) -> tuple[Inputs, ...]:
-    """Create the inputs for `model` on `device`: one `Inputs` per micro-batch of a step.
-
-    The inputs come from --inputs, from --input, from `get_inputs` in the module of the model (`code`), or are inferred
-    from the model. Raises UnavailableError if the inputs are unsuitable or cannot be inferred, and UserCodeError if the
-    user's function fails.
-    """
+    """Create the inputs for `model` on `device`: one `Inputs` per micro-batch of a step."""
     vocabulary = vocabulary_size(model)
     if own.inputs is not None:
         function = load_code(own.inputs, own.directory, "--inputs")
@@ -222,10 +217,7 @@ def describe_inputs(model: nn.Module, takes: Collection[str]) -> str | None:
 
 
 def random_tokens(vocabulary: int, cell: ModelCell, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """For each micro-batch, return random token ids and the ids that follow them, both of shape (batch, ctx).
-
-    The ids are the same on every device. Ranks get different ids, except with tensor parallelism.
-    """
+    """For each micro-batch, return random token ids and the ids that follow them, both of shape (batch, ctx)."""
     generator = _generator(cell)
     sequences = [
         torch.randint(vocabulary, (cell.batch, cell.ctx + 1), generator=generator) for _ in range(cell.grad_accum)
@@ -240,10 +232,7 @@ def _generator(cell: ModelCell) -> torch.Generator:
 
 
 def vocabulary_size(model: nn.Module) -> int | None:
-    """Return the number of rows of the first embedding, or None.
-
-    An embedding is an `nn.Embedding`, or a module with "embedding" in its class name and a weight matrix.
-    """
+    """Return the number of rows of the first embedding, or None."""
     for module in model.modules():
         weight = getattr(module, "weight", None)
         named = isinstance(module, nn.Embedding) or "embedding" in type(module).__name__.lower()

@@ -86,10 +86,7 @@ class Workload:
 def built_in_workload(
     cell: ModelCell, shape: ModelShape, device: torch.device, trial: Callable[[], AbstractContextManager[None]]
 ) -> Workload:
-    """Build the workload of the built-in Transformer; raises UnavailableError if the attention is unsupported.
-
-    `trial` creates the context of the trial run of attention.
-    """
+    """Build the workload of the built-in Transformer; raises UnavailableError if the attention is unsupported."""
     with building(cell.precision):
         model = build(shape, cell.ctx, cell.attention, home_of(cell, device), cell.seed)
     quantize(model, cell, device)
@@ -157,10 +154,7 @@ def _count_by_dtype(parameters: Iterable[Tensor]) -> dict[str, int]:
 def facts_of(
     work: Workload, by_phase: Mapping[str, int] | None, uncounted: str | None = None, assumed: Iterable[str] = ()
 ) -> OwnModelFacts:
-    """Return the facts about a user's model; if `by_phase` (FLOPs) is None, `uncounted` gives the reason.
-
-    `assumed` is what a simulation assumed about unknown values.
-    """
+    """Return the facts about a user's model; if `by_phase` (FLOPs) is None, `uncounted` gives the reason."""
     own = work.own
     assert own is not None
     counted = adapted_facts_of(work, by_phase)

@@ -64,11 +64,7 @@ class SimulatedOutOfMemoryError(RuntimeError):
 
 
 class CachingAllocator:
-    """An allocator that serves requests from cached blocks, and asks the device for memory if no block fits.
-
-    The allocator splits and merges blocks. It is deterministic: the same calls give the same addresses, events and
-    counters.
-    """
+    """An allocator that serves requests from cached blocks, and asks the device for memory if no block fits."""
 
     def __init__(
         self,
@@ -117,20 +113,13 @@ class CachingAllocator:
         self._ledger.reset_peaks()
 
     def set_memory_fraction(self, fraction: float) -> None:
-        """Limit the allocator to a fraction of the device's memory (`torch.cuda.set_per_process_memory_fraction`).
-
-        Garbage collection runs only with a fraction below 1. Raises ValueError if the fraction is outside [0, 1].
-        """
+        """Limit the allocator to a fraction of the device's memory (`torch.cuda.set_per_process_memory_fraction`)."""
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"a memory fraction must be in [0, 1], not {fraction}")
         self._allowed_bytes = int(fraction * self._device.capacity_bytes) if fraction < 1.0 else None
 
     def allocate(self, size_bytes: int, stream: int = 0, frames: Frames | None = None) -> Block:
-        """Allocate a block of at least `size_bytes`, in use until it is passed to `free` (malloc).
-
-        Raises SimulatedOutOfMemoryError if the device has no memory left. Raises ValueError if `size_bytes` is less
-        than 1, because PyTorch does not allocate empty storages.
-        """
+        """Allocate a block of at least `size_bytes`, in use until it is passed to `free` (malloc)."""
         if size_bytes < 1:
             raise ValueError(f"a block must have at least 1 byte, not {size_bytes}")
         size = self.settings.block_bytes(size_bytes)
@@ -146,11 +135,7 @@ class CachingAllocator:
         return self._mark_in_use(block, size_bytes, frames)
 
     def restore(self, segments: Iterable[tuple[int, int, int]], blocks: Iterable[tuple[int, int, int]]) -> None:
-        """Restore the state of another allocator that has the same settings and has not released any memory.
-
-        segments  (request that caused the segment, segment size, stream) of each segment, in order of allocation
-        blocks    (address, block size, requested size) of each block in use, sorted by address
-        """
+        """Restore the state of another allocator that has the same settings and has not released any memory."""
         remaining = deque(blocks)
         for request, size, stream in segments:
             pool = self._pool(self.settings.block_bytes(request))
@@ -165,10 +150,7 @@ class CachingAllocator:
                 pool.insert(rest)
 
     def free(self, block: Block | int, frames: Frames | None = None) -> None:
-        """Free a block, given as an object or by its address, and merge it with free neighbours (free_block).
-
-        Raises ValueError if no block in use begins at the address.
-        """
+        """Free a block, given as an object or by its address, and merge it with free neighbours (free_block)."""
         address = block if isinstance(block, int) else block.address
         freed = self._in_use.pop(address, None)
         if freed is None:
@@ -200,10 +182,7 @@ class CachingAllocator:
             self._annotations.append(Annotation(len(self._ledger.events), name, stage))
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state and the recorded trace in the format of `torch.cuda.memory._snapshot()`.
-
-        The simulation has no clock, so `time_us` is the number of earlier events.
-        """
+        """Return the state and the recorded trace in the format of `torch.cuda.memory._snapshot()`."""
         blocks = [*self._small, *self._large, *self._in_use.values()]
         return build_snapshot(blocks, self.events, self._annotations, self.settings)
 
@@ -359,7 +338,6 @@ class CachingAllocator:
 
 
 def _whole_segments(pool: BlockPool) -> list[Block]:
-    """Return the free blocks that are whole segments from cudaMalloc, in the pool's order."""
     return [block for block in pool if block.virtual_segment is None and not block.is_split]
 
 
@@ -394,6 +372,5 @@ def _first_not_expandable(free: FreeBlocks, index: int) -> int:
 
 
 def _growable_bytes(block: Block) -> int:
-    """Return the size to which a free block of an expandable segment can grow in place."""
     following = block.next
     return block.size + (following.size if following is not None and not following.mapped else 0)

@@ -140,7 +140,6 @@ class BlockPool:
     """
 
     def __init__(self, is_small: bool, *, by_age: bool) -> None:
-        """Create an empty pool; blocks of equal size are in the order of their creation or of their addresses."""
         self.is_small = is_small
         self._order = attrgetter("number" if by_age else "address")
         self.searches = 0

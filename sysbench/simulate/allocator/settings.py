@@ -71,11 +71,7 @@ class AllocatorSettings:
 
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:
-        """Parse settings such as `max_split_size_mb:128,expandable_segments:True`.
-
-        Raises ValueError with a one-line message that names the option, for anything unknown, malformed, out of range,
-        or not simulated. Unlike PyTorch, this method rejects a number followed by letters (`128MB`).
-        """
+        """Parse settings such as `max_split_size_mb:128,expandable_segments:True`."""
         values: dict[str, Any] = {"text": text}
         # The segment size is processed first, regardless of its position: the limits on splitting must not be below it.
         for name, value in sorted(_options(text), key=lambda option: option[0] != _SEGMENT_OPTION):
@@ -120,10 +116,7 @@ class AllocatorSettings:
         }
 
     def block_bytes(self, requested_bytes: int) -> int:
-        """Return the block size for a request (round_size).
-
-        The size is a multiple of 512 bytes or, with `roundup_power2_divisions`, a step between two powers of two.
-        """
+        """Return the block size for a request (round_size)."""
         return rounded_bytes(requested_bytes, self.roundup_power2_divisions)
 
     def segment_bytes(self, block_bytes: int) -> int:
@@ -264,7 +257,6 @@ def _accept_flag(name: str, text: str, values: dict[str, object]) -> None:
 
 
 def _accept_number(name: str, text: str, values: dict[str, object]) -> None:
-    """Validate a size or number for pinned host memory; it does not affect simulated device memory."""
     _integer(name, text)
 
 

@@ -30,11 +30,7 @@ def build_snapshot(
     annotations: Iterable[Annotation],
     settings: AllocatorSettings,
 ) -> dict[str, Any]:
-    """Build a snapshot from an allocator's blocks, events and annotations.
-
-    The snapshot contains only dict, list, tuple, str, int, float and bool, except for the caller's frames. `blocks` are
-    all free and used blocks, in any order.
-    """
+    """Build a snapshot from an allocator's blocks, events and annotations."""
     heads = (block for block in blocks if block.previous is None or not block.previous.mapped)
     return {
         "segments": sorted((_segment(head) for head in heads), key=lambda segment: int(segment["address"])),

@@ -37,10 +37,7 @@ Attend = Callable[..., Tensor]
 
 
 def attention_on(gpu: Gpu) -> Attend:
-    """Return `scaled_dot_product_attention` as it behaves on `gpu`.
-
-    Each call runs the first kernel, in CUDA's order of preference, that is enabled and supports the inputs.
-    """
+    """Return `scaled_dot_product_attention` as it behaves on `gpu`."""
 
     def attend(
         query: Tensor,

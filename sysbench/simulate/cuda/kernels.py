@@ -64,8 +64,7 @@ def uses_cublas_lt(func: Operator, arguments: Arguments, options: Options, resul
 def _bmm(first: Tensor, second: Tensor) -> Scratch:
     """Return the sizes of the copies that bmm makes of operands with strides that cuBLAS does not support.
 
-    cuBLAS is column-major, so a contiguous result is computed transposed unless it has a single column. Source:
-    cuda/Blas.cpp, bmm_out_cuda_impl.
+    Source: cuda/Blas.cpp, bmm_out_cuda_impl.
     """
     rows, columns, inner = first.shape[1], second.shape[2], first.shape[2]
     if columns == 1:
@@ -221,10 +220,7 @@ COPIES: Mapping[object, Callable[..., Sequence[int]]] = {
 
 
 def _bshd_copies(*tensors: Tensor) -> list[int]:
-    """Return the sizes of the copies of tensors that are not stored contiguously as (batch, ctx, heads, d_head).
-
-    The shape of the tensors is (batch, heads, ctx, d_head).
-    """
+    """Return the sizes of the copies of tensors that are not stored contiguously as (batch, ctx, heads, d_head)."""
     return [_bytes(tensor) for tensor in tensors if not _is_contiguous_bshd(tensor)]
 
 

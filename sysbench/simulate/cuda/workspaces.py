@@ -36,11 +36,7 @@ class Workspaces:
     def of(
         cls, major: int, torch: tuple[int, int] | None = None, environment: Mapping[str, str] | None = None
     ) -> Workspaces:
-        """Return the workspaces on a GPU of compute capability `major`.
-
-        torch        version of PyTorch; by default, of the installed one
-        environment  variables that PyTorch reads; by default, of this process
-        """
+        """Return the workspaces on a GPU of compute capability `major`."""
         torch = torch or installed_torch()
         environment = os.environ if environment is None else environment
         product_bytes = workspace_bytes(major, torch, environment)
