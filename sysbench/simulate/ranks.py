@@ -29,7 +29,7 @@ from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.strategies import mesh_of
 from sysbench.simulate.gpu import MIB
 from sysbench.simulate.ordered import ordered_streams
-from sysbench.simulate.tensors import DEVICE, ObservedDevice, SimulatedDevice, Wrappers
+from sysbench.simulate.tensors import DEVICE, ObservedDevice, SimulatedDevice
 from sysbench.spec.ranks import Strategy
 
 FIRST_BUCKET_BYTES = MIB
@@ -88,7 +88,7 @@ def sharding_on(device: ObservedDevice) -> Iterator[None]:
         yield
 
 
-class RealShards(Wrappers):
+class RealShards:
     """Handler for a real device: leaves wrapper tensors to torch, and observes the operators on their local tensors."""
 
     def run(
@@ -104,10 +104,6 @@ class RealShards(Wrappers):
     def run_on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Return NotImplemented, so that the wrapper tensors run the operator."""
         return NotImplemented
-
-    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> object:
-        """Raise NotImplementedError: on real devices, torch runs the collectives."""
-        raise NotImplementedError
 
 
 class Shards(RealShards):

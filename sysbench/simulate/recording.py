@@ -37,8 +37,7 @@ from sysbench.simulate.cuda.autocast import CUDA_RULES, AutocastRules, cuda_auto
 from sysbench.simulate.cuda.composites import Composites, composites_on, using_composites
 from sysbench.simulate.cuda.kernels import COPIES, MATRIX_PRODUCTS, SCRATCH, uses_cublas_lt
 from sysbench.simulate.cuda.reductions import Scratch, SplitReduction
-from sysbench.simulate.cuda.workspaces import Workspaces
-from sysbench.simulate.gpu import Gpu, Multiprocessors, ScratchMemory
+from sysbench.simulate.gpu import Gpu, Multiprocessors, ScratchMemory, Workspaces
 from sysbench.simulate.ordered import ordered_streams
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
 from sysbench.simulate.tensors import (

@@ -35,7 +35,7 @@ from sysbench.errors import UnavailableError
 from sysbench.lab.dispatch import Arguments, DispatchMode, Handler, Operator, Options
 from sysbench.lab.memory.accounting import StorageWatch, tensors_in
 from sysbench.package import DIRECTORY
-from sysbench.simulate.followed import installed_torch
+from sysbench.spec.extras import installed_torch
 
 DEVICE = torch.device("cpu", 0)
 """Device of simulated tensors. torch distinguishes it from the host's `cpu`, which has no index, but otherwise treats
@@ -124,37 +124,18 @@ class DeviceObserver(Protocol):
 
     def begins(self, func: Operator, arguments: Arguments) -> None:
         """Called before an operator runs."""
-        ...
 
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
         """Called for each new storage of an operator's results; return a number that identifies the storage."""
-        ...
 
     def observes(self, func: Operator) -> bool:
         """Return whether a simulated device must call `ends` for this operator; called once per operator."""
-        ...
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: object) -> None:
         """Called after an operator has run, unless `observes` returned False for it."""
-        ...
 
     def freed(self, number: int) -> None:
         """Called when the storage with this number is freed."""
-        ...
-
-
-class Wrappers(Protocol):
-    """Handler for operators on tensors that wrap others, such as DTensors."""
-
-    def run(
-        self, device: ObservedDevice, func: Operator, types: Iterable[type], args: Arguments, kwargs: Options
-    ) -> object:
-        """Run the operator on `device`, or return NotImplemented to let the wrapper tensors run it."""
-        ...
-
-    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> object:
-        """Return the result of a torch.distributed collective at once, without communication."""
-        ...
 
 
 _PLAIN = frozenset({Tensor, Parameter, SimulatedTensor, HostTensor})
@@ -164,8 +145,8 @@ _PLAIN = frozenset({Tensor, Parameter, SimulatedTensor, HostTensor})
 class ObservedDevice(DispatchMode):
     """A dispatch mode that reports to an observer which storages operators allocate, and when each storage is freed."""
 
-    wrappers: Wrappers | None = None
-    """Handles tensors that are sharded over ranks, if there are several ranks."""
+    wrappers: Any = None
+    """Handles tensors that are sharded over ranks, if there are several: the `Shards` of `simulate.ranks`."""
 
     def __init__(self, observer: DeviceObserver) -> None:
         super().__init__()

@@ -27,6 +27,7 @@ from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.memory.modules import ModuleMetadata
 from sysbench.log.outcomes import BUILD
+from sysbench.spec.extras import installed_torch
 from sysbench.trace.workspaces import are_kept_workspaces, are_momentary, workspace_bytes
 
 _OUT_OF_MEMORY_PHRASES = (
@@ -194,7 +195,7 @@ class History:
         In PyTorch 2.11, taking the stack of a free loses the exception that caused the free; recomputation in backward
         ends with one.
         """
-        context = "all" if _torch_version() > (2, 11) else "alloc"
+        context = "all" if installed_torch() > (2, 11) else "alloc"
         torch.cuda.memory._record_memory_history("all", context=context, stacks="python", device=self.device)
         try:
             with _Collectives(self._on_collective) if dist.is_initialized() else nullcontext():
@@ -252,7 +253,7 @@ class History:
         """Return the history in the format of `torch.cuda.memory._snapshot()`, with categories and phases added."""
         content: dict[str, Any] = torch.cuda.memory._snapshot(self.device)
         major, _ = torch.cuda.get_device_capability(self.device)
-        size_bytes = workspace_bytes(major, _torch_version(), os.environ)
+        size_bytes = workspace_bytes(major, installed_torch(), os.environ)
         assign_categories(content, self.device.index or 0, self._boundaries, size_bytes)
         content["external_annotations"] = [*content.get("external_annotations", []), *self._annotations]
         content["sysbench"] = {
@@ -405,8 +406,3 @@ def _addresses(tensors: Iterable[Tensor | None]) -> Iterator[int]:
 
 def _now_us() -> int:
     return time.time_ns() // 1000
-
-
-def _torch_version() -> tuple[int, int]:
-    major, minor = torch.__version__.split(".")[:2]
-    return int(major), int(minor)

@@ -8,16 +8,13 @@ graphs, MemPool) and the pluggable backends.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterable
 from typing import Any, Literal
 
 from sysbench.simulate.allocator.blocks import Block, BlockPool, Frames, FreeBlocks
 from sysbench.simulate.allocator.device_memory import DeviceMemory
 from sysbench.simulate.allocator.expandable import ExpandableMemory
-from sysbench.simulate.allocator.ledger import AllocatorEvent, AllocatorStatistics, Ledger
+from sysbench.simulate.allocator.ledger import AllocatorEvent, AllocatorStatistics, Annotation, Ledger, build_snapshot
 from sysbench.simulate.allocator.settings import UNLIMITED, AllocatorSettings
-from sysbench.simulate.allocator.snapshot import Annotation, build_snapshot
 from sysbench.snapshot.block_sizes import MIN_BLOCK_BYTES, SMALL_BYTES
 from sysbench.units import size as in_bytes
 
@@ -25,42 +22,7 @@ _DEFAULT_SETTINGS = AllocatorSettings()
 
 
 class SimulatedOutOfMemoryError(RuntimeError):
-    """Raised if the simulated device cannot serve a request, even after all cached memory was released.
-
-    requested_bytes  size of the request
-    tried_bytes      size of the segment that the request needs, as in PyTorch's message
-    capacity_bytes   total memory of the device
-    free_bytes       free memory of the device
-    allowed_bytes    memory that the allocator may use; None if there is no memory fraction
-    allocated_bytes  bytes in blocks in use
-    reserved_bytes   bytes reserved from the device
-    """
-
-    def __init__(
-        self,
-        *,
-        requested_bytes: int,
-        tried_bytes: int,
-        capacity_bytes: int,
-        free_bytes: int,
-        allowed_bytes: int | None,
-        allocated_bytes: int,
-        reserved_bytes: int,
-    ) -> None:
-        self.requested_bytes = requested_bytes
-        self.tried_bytes = tried_bytes
-        self.capacity_bytes = capacity_bytes
-        self.free_bytes = free_bytes
-        self.allowed_bytes = allowed_bytes
-        self.allocated_bytes = allocated_bytes
-        self.reserved_bytes = reserved_bytes
-        allowed = f"{in_bytes(allowed_bytes)} allowed; " if allowed_bytes is not None else ""
-        super().__init__(
-            f"CUDA out of memory (simulated). Tried to allocate {in_bytes(tried_bytes)}. The GPU has a total capacity "
-            f"of {in_bytes(capacity_bytes)} of which {in_bytes(free_bytes)} is free. {allowed}"
-            f"Of the allocated memory {in_bytes(allocated_bytes)} is allocated by PyTorch, and "
-            f"{in_bytes(reserved_bytes - allocated_bytes)} is reserved by PyTorch but unallocated."
-        )
+    """Raised if the simulated device cannot serve a request, even after all cached memory was released."""
 
 
 class CachingAllocator:
@@ -128,26 +90,11 @@ class CachingAllocator:
         if block is None:
             block = self._allocate_new(pool, stream, size, frames)
             if block is None:
-                raise self._out_of_memory(size_bytes, size, stream, frames)
+                raise self._out_of_memory(size, stream, frames)
         if self._should_split(block, size):
             block, rest = _split(block, size), block
             pool.insert(rest)
         return self._mark_in_use(block, size_bytes, frames)
-
-    def restore(self, segments: Iterable[tuple[int, int, int]], blocks: Iterable[tuple[int, int, int]]) -> None:
-        """Restore the state of another allocator that has the same settings and has not released any memory."""
-        remaining = deque(blocks)
-        for request, size, stream in segments:
-            pool = self._pool(self.settings.block_bytes(request))
-            rest = self._new_segment(pool, stream, size, None)
-            while rest is not None and remaining and remaining[0][0] < rest.address + rest.size:
-                address, block_bytes, requested = remaining.popleft()
-                if address > rest.address:
-                    pool.insert(_split(rest, address - rest.address))
-                block, rest = (_split(rest, block_bytes), rest) if rest.size > block_bytes else (rest, None)
-                self._mark_in_use(block, requested, None)
-            if rest is not None:
-                pool.insert(rest)
 
     def free(self, block: Block | int, frames: Frames | None = None) -> None:
         """Free a block, given as an object or by its address, and merge it with free neighbours (free_block)."""
@@ -160,7 +107,7 @@ class CachingAllocator:
             stack = frames or freed.frames
             ledger.record("free_requested", address, freed.requested, freed.stream, stack)
             ledger.record("free_completed", address, freed.requested, freed.stream, stack)
-        ledger.freed(freed.size, freed.requested)
+        ledger.allocated.add(-freed.size)
         freed.allocated = False
         freed.frames = None
         freed.merge_with(freed.previous)
@@ -194,7 +141,7 @@ class CachingAllocator:
         ledger = self._ledger
         if ledger.events is not None:
             ledger.record("alloc", block.address, size_bytes, block.stream, frames)
-        ledger.occupied(block.size, size_bytes)
+        ledger.allocated.add(block.size)
         return block
 
     def _pool(self, size: int) -> BlockPool:
@@ -255,7 +202,6 @@ class CachingAllocator:
         if address is None:
             return None
         self._ledger.reserved.add(segment_bytes)
-        self._ledger.segments.add(1)
         self._ledger.record("segment_alloc", address, segment_bytes, stream, frames)
         block = Block(pool, stream, address, segment_bytes)
         block.segment_frames = frames
@@ -274,7 +220,6 @@ class CachingAllocator:
         block.pool.remove(block)
         self._device.release(block.size)
         self._ledger.reserved.add(-block.size)
-        self._ledger.segments.add(-1)
 
     def _release_oversize(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> bool:
         """Release as many oversize blocks as a request needs; return whether they suffice.
@@ -320,20 +265,15 @@ class CachingAllocator:
                 total_age -= block.age
                 self._release(block, frames)
 
-    def _out_of_memory(
-        self, requested: int, size: int, stream: int, frames: Frames | None
-    ) -> SimulatedOutOfMemoryError:
+    def _out_of_memory(self, size: int, stream: int, frames: Frames | None) -> SimulatedOutOfMemoryError:
         ledger, device = self._ledger, self._device
         ledger.record("oom", device.free_bytes, size, stream, frames)
-        ledger.ooms += 1
+        allowed = f"{in_bytes(self._allowed_bytes)} allowed; " if self._allowed_bytes is not None else ""
         return SimulatedOutOfMemoryError(
-            requested_bytes=requested,
-            tried_bytes=self.settings.segment_bytes(size),
-            capacity_bytes=device.capacity_bytes,
-            free_bytes=device.free_bytes,
-            allowed_bytes=self._allowed_bytes,
-            allocated_bytes=ledger.allocated.current,
-            reserved_bytes=ledger.reserved.current,
+            f"CUDA out of memory (simulated). Tried to allocate {in_bytes(self.settings.segment_bytes(size))}. The GPU "
+            f"has a total capacity of {in_bytes(device.capacity_bytes)} of which {in_bytes(device.free_bytes)} is "
+            f"free. {allowed}Of the allocated memory {in_bytes(ledger.allocated.current)} is allocated by PyTorch, and "
+            f"{in_bytes(ledger.reserved.current - ledger.allocated.current)} is reserved by PyTorch but unallocated."
         )
 
 

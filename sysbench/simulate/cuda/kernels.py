@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.simulate.cuda.reductions import REDUCTIONS, Scratch
-from sysbench.simulate.followed import installed_torch
+from sysbench.spec.extras import installed_torch
 
 _aten = torch.ops.aten
 
