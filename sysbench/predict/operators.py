@@ -166,7 +166,7 @@ class Call:
     def kernels(self) -> Kernels:
         """Return the kernels that the operator launches on the device, in order."""
         if self.name == "_to_copy" and (self._on_host or any(type(each) is HostTensor for each in self.results)):
-            return _copy_to_device(self) if self._on_host else _copy_to_host(self)
+            return _copy(self, "host_to_device" if self._on_host else "device_to_host")
         if self._is_free or self.name in ("_local_scalar_dense", "update_on_host"):
             return ()
         if self.name in _RULES:
@@ -174,7 +174,7 @@ class Call:
         if self.name.startswith("_foreach_"):
             return _foreach(self)
         if self.name.startswith("_fused_adam"):
-            return _fused_adam(self)
+            return _multi_tensor(self, "optimizer", passes=7, lists=4)  # parameters, gradients, and two moments
         kernels = _elementwise(self)
         if torch.Tag.pointwise in self.func.tags or self.name in _ELEMENTWISE:
             return kernels
@@ -233,8 +233,8 @@ def _scaled_product(call: Call) -> Kernels:
     first, second = call.tensors[:2]
     (m, k), n = first.shape, second.shape[-1]
     moved_bytes = first.element_size() * (m * k + k * n) + _bytes(call.result)
-    kernel = call.kernel("gemm", call.result, moved_bytes, flops=2 * m * n * k, dims=(1, m, n, k))
-    return (kernel._replace(dtype=_dtype(first), layout="TN"),)
+    kernel = call.kernel("gemm", call.result, moved_bytes, flops=2 * m * n * k, dims=(1, m, n, k), layout="TN")
+    return (kernel._replace(dtype=_dtype(first)),)
 
 
 def _grouped_product(call: Call) -> Kernels:
@@ -253,7 +253,8 @@ def _grouped_product(call: Call) -> Kernels:
 
 
 def _fill(call: Call) -> Kernels:
-    return (call.kernel("map", call.results[0], _bytes(call.results[0])),)
+    out = call.results[0]
+    return (call.kernel("map", out, _bytes(out)),)
 
 
 def _reduction(call: Call) -> Kernels:
@@ -282,7 +283,7 @@ def _row_wise(call: Call) -> Kernels:
 
 
 def _layer_norm_backward(call: Call) -> Kernels:
-    """Return two kernels: the gradient of the input, and the gradients of gain and bias, which are sums over rows."""
+    """Return two kernels: the gradient of the input, and those of gain and bias, which are sums over rows."""
     gradient = call.tensors[0]
     rows, width = gradient.numel() // max(1, gradient.shape[-1]), gradient.shape[-1]
     return (
@@ -301,10 +302,7 @@ def _scatter(call: Call) -> Kernels:
     Source: cuda/Embedding.cu.
     """
     gradient = call.tensors[0]
-    return (
-        call.kernel("map", call.result, _bytes(call.result)),
-        call.kernel("embedding", gradient, 3 * bytes_touched(gradient)),
-    )
+    return *_fill(call), call.kernel("embedding", gradient, 3 * bytes_touched(gradient))
 
 
 _SECTOR_BYTES = 32
@@ -317,10 +315,7 @@ def _loss_forward(call: Call) -> Kernels:
 
 
 def _loss_backward(call: Call) -> Kernels:
-    return (
-        call.kernel("map", call.result, _bytes(call.result)),
-        call.kernel("loss", call.tensors[2], _SECTOR_BYTES * call.result.shape[0]),
-    )
+    return *_fill(call), call.kernel("loss", call.tensors[2], _SECTOR_BYTES * call.result.shape[0])
 
 
 MAX_BATCHED_DIMENSIONS = 4
@@ -517,15 +512,7 @@ def _elementwise_kind(name: str, sources: list[Tensor], out: Tensor) -> Kind:
 def _foreach(call: Call) -> Kernels:
     """Return the kernels of an operator on lists of tensors, which reads every list and writes one list."""
     lists = call.lists
-    return _multi_tensor("foreach", call, passes=len(lists) + 1, lists=len(lists) + (not call.name.endswith("_")))
-
-
-def _unscale(call: Call) -> Kernels:
-    return _multi_tensor("foreach", call, passes=2, lists=1)
-
-
-def _fused_adam(call: Call) -> Kernels:
-    return _multi_tensor("optimizer", call, passes=7, lists=4)
+    return _multi_tensor(call, "foreach", passes=len(lists) + 1, lists=len(lists) + (not call.name.endswith("_")))
 
 
 def _update_in_blocks(call: Call) -> Kernels:
@@ -540,21 +527,16 @@ def _update_in_blocks(call: Call) -> Kernels:
     return call.kernel("optimizer", parameter, moved_bytes), *((packing, packing) if temporaries else ())
 
 
-def _copy_to_host(call: Call) -> Kernels:
-    (gradient,) = call.tensors
-    return (call.kernel("copy", gradient, _bytes(gradient))._replace(name="device_to_host"),)
-
-
-def _copy_to_device(call: Call) -> Kernels:
-    (parameter,) = call.tensors
-    return (call.kernel("copy", parameter, _bytes(parameter))._replace(name="host_to_device"),)
+def _copy(call: Call, link: str) -> Kernels:
+    (copied,) = call.tensors
+    return (call.kernel("copy", copied, _bytes(copied))._replace(name=link),)
 
 
 def _dequantize_blocks(call: Call) -> Kernels:
     return (call.kernel("map", call.result, _bytes(call.args[0]) + _bytes(call.result)),)
 
 
-def _multi_tensor(kind: Kind, call: Call, *, passes: int, lists: int) -> Kernels:
+def _multi_tensor(call: Call, kind: Kind, *, passes: int, lists: int) -> Kernels:
     tensors = call.lists[0]
     count = sum(each.numel() for each in tensors)
     chunks = sum(math.ceil(each.numel() / _CHUNK) for each in tensors)
@@ -598,9 +580,8 @@ _REDUCTION_NAMES = _names("sum avg min max product")
 
 
 def _copy_between_shards(call: Call) -> Kernels:
-    moved_bytes = (
-        sum(map(_bytes, call.tensors)) if call.name != "all_gather_copy_in" else 2 * sum(map(_bytes, call.args[0]))
-    )
+    shards, passes = (call.args[0], 2) if call.name == "all_gather_copy_in" else (call.tensors, 1)
+    moved_bytes = passes * sum(map(_bytes, shards))
     return (call.kernel("map", call.tensors[0], moved_bytes),)
 
 
@@ -640,12 +621,12 @@ _RULES: Mapping[str, Callable[[Call], Kernels]] = {
     **dict.fromkeys(("cat", "stack"), _concatenation),
     "masked_fill": _filled_copy,
     "_safe_softmax": _safe_softmax,
-    "_amp_foreach_non_finite_check_and_unscale_": _unscale,
+    "_amp_foreach_non_finite_check_and_unscale_": partial(_multi_tensor, kind="foreach", passes=2, lists=1),
     "update_in_blocks_": _update_in_blocks,
     "dequantize_in_blocks": _dequantize_blocks,
     "_scaled_mm": _scaled_product,
-    "copy_to_host": _copy_to_host,
-    "copy_to_device_": _copy_to_device,
+    "copy_to_host": partial(_copy, link="device_to_host"),
+    "copy_to_device_": partial(_copy, link="host_to_device"),
     **{f"_scaled_dot_product_{kind}_attention": _attention_forward for kind in _FUSED_ATTENTION},
     **{f"_scaled_dot_product_{kind}_attention_backward": _attention_backward for kind in _FUSED_ATTENTION},
 }

@@ -105,14 +105,6 @@ class PhasePrediction:
 
 
 @dataclass(frozen=True)
-class Constant:
-    """A rate used in a prediction."""
-
-    name: str
-    rate: Rate
-
-
-@dataclass(frozen=True)
 class StepPrediction:
     """Result of `predict`. All times are predicted; none are measured."""
 
@@ -153,21 +145,12 @@ class StepPrediction:
         return f"operators unknown to the model have {self.unknown_share:.0%} of the step's work: {names}"
 
     @property
-    def has_estimated_fusion(self) -> bool:
-        """Return whether the step is compiled: the fusion of its kernels is then only an estimate."""
-        return self.trace.compiled
-
-    @property
-    def constants(self) -> tuple[Constant, ...]:
-        """Return the constants that the prediction uses."""
+    def constants(self) -> Mapping[str, Rate]:
+        """Return the rates that the prediction uses."""
         unused = () if self.trace.has_copies else (*LINK_RATES, "update")
         unused += () if any(kernel.dtype == "fp8" for kernel in self.trace.kernels) else ("matmul_fp8",)
-        return tuple(
-            Constant(name, rate)
-            for rates in (self.gpu.rates, self.host.rates)
-            for name, rate in rates.items()
-            if name not in unused
-        )
+        rates: dict[str, Rate] = {**self.gpu.rates, **self.host.rates}
+        return {name: rate for name, rate in rates.items() if name not in unused}
 
     @cached_property
     def rows(self) -> tuple[KernelRow, ...]:
