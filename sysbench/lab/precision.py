@@ -99,11 +99,7 @@ def _older_setting(read: Callable[[], T]) -> T | None:
     return None
 
 
-TORCH_DTYPES: dict[FormatName, torch.dtype] = {
-    "fp32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-}
+TORCH_DTYPES: dict[FormatName, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 """Formats with arithmetic in torch: every operation returns the exact result, rounded once."""
 
 _TF32_DROPPED_BITS = 13

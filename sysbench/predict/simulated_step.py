@@ -35,11 +35,7 @@ from sysbench.spec.ranks import Interconnect, Strategy
 UNLIMITED_BYTES = 1 << 50
 """Memory of the GPU on which a step is traced: allocations never fail, and no real memory is used."""
 
-HOST_TIME_WITHOUT: Mapping[Strategy, str] = {
-    "fsdp2": "FSDP2 and DTensor",
-    "hsdp": "FSDP2 and DTensor",
-    "tp": "DTensor",
-}
+HOST_TIME_WITHOUT: Mapping[Strategy, str] = {"fsdp2": "FSDP2 and DTensor", "hsdp": "FSDP2 and DTensor", "tp": "DTensor"}
 """By strategy: libraries whose own Python code the trace does not contain. It contains only the operators that they
 call on this rank's shards; DDP's reducer is written in C++."""
 

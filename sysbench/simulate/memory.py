@@ -166,12 +166,7 @@ class SimulatedMemory:
 
 
 def simulate(
-    cell: ModelCell,
-    protocol: Protocol,
-    gpu: Gpu,
-    settings: AllocatorSettings | None = None,
-    *,
-    origins: bool = True,
+    cell: ModelCell, protocol: Protocol, gpu: Gpu, settings: AllocatorSettings | None = None, *, origins: bool = True
 ) -> SimulatedMemory:
     """Simulate the memory of `cell` under `protocol` on `gpu`.
 

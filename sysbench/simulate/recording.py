@@ -25,13 +25,7 @@ from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.workload import Workload, adapted_facts_of, facts_of, flops, has_flops
-from sysbench.log.events import (
-    AdaptedModelBuilt,
-    AdaptedModelFacts,
-    OwnModelBuilt,
-    OwnModelFacts,
-    RecomputationCounted,
-)
+from sysbench.log.events import AdaptedModelBuilt, AdaptedModelFacts, OwnModelBuilt, OwnModelFacts, RecomputationCounted
 from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
 from sysbench.simulate.cuda.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.cuda.composites import Composites, composites_on, using_composites
@@ -40,13 +34,7 @@ from sysbench.simulate.cuda.reductions import Scratch, SplitReduction
 from sysbench.simulate.gpu import Gpu, Multiprocessors, ScratchMemory, Workspaces
 from sysbench.simulate.ordered import ordered_streams
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
-from sysbench.simulate.tensors import (
-    DEVICE,
-    DeviceObserver,
-    KnownValues,
-    ObservedDevice,
-    SimulatedDevice,
-)
+from sysbench.simulate.tensors import DEVICE, DeviceObserver, KnownValues, ObservedDevice, SimulatedDevice
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.snapshot import Category
 from sysbench.spec.knobs import FP8
@@ -339,10 +327,7 @@ def record_real(
     """
     _refuse_hidden_memory(cell)
     recorder = _StepRecorder(
-        _REAL_PLATFORM,
-        lambda observer: RealDevice(observer, device),
-        Origins(_run_steps.__code__),
-        cell,
+        _REAL_PLATFORM, lambda observer: RealDevice(observer, device), Origins(_run_steps.__code__), cell
     )
     last = PROCEDURES[protocol].earlier_steps
     with _sharding_handled(mesh, recorder.device), recorder.device:
@@ -596,11 +581,7 @@ class _StepRecorder(Recorder):
     """A recorder that categorizes the allocations of training steps, and counts the FLOPs that have no formula."""
 
     def __init__(
-        self,
-        platform: Platform,
-        device: Callable[[DeviceObserver], Device],
-        origins: Origins | None,
-        cell: ModelCell,
+        self, platform: Platform, device: Callable[[DeviceObserver], Device], origins: Origins | None, cell: ModelCell
     ) -> None:
         super().__init__(platform, device, origins)
         self._is_own = cell.own is not None

@@ -184,12 +184,7 @@ class ObservedDevice(DispatchMode):
         self._watch.forget_all()
 
 
-_INDEXED = (
-    _aten.index.Tensor,
-    _aten.index_put.default,
-    _aten.index_put_.default,
-    _aten._index_put_impl_.default,
-)
+_INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default)
 """Operators whose second argument is a list of indices."""
 
 _LITERALS = ("tensor", "as_tensor", "asarray")

@@ -141,9 +141,7 @@ class FitSpec(ModelSpec):
         default=NODE_RANKS, le=NODE_RANKS, description="Suggest at most this many GPUs where one does not suffice."
     )
     tokens_per_step: Annotated[
-        Count | None,
-        BeforeValidator(parse_amount),
-        Option(metavar="N", panel=QUESTION, common=True),
+        Count | None, BeforeValidator(parse_amount), Option(metavar="N", panel=QUESTION, common=True)
     ] = Field(
         default=None,
         ge=1,
@@ -160,10 +158,9 @@ class FitSpec(ModelSpec):
     tokens: Annotated[Count | None, BeforeValidator(parse_amount), Option(metavar="N", panel=QUESTION, common=True)] = (
         Field(default=None, ge=1, description="Tokens of the whole training, such as 1B: adds its hours and its cost.")
     )
-    price: Annotated[
-        hardware.Prices,
-        Option(metavar="GPU=PRICE,…", panel=QUESTION, common=True),
-    ] = Field(default={}, description="Price of a GPU hour in any currency: h100=2.5,4090=0.4.")
+    price: Annotated[hardware.Prices, Option(metavar="GPU=PRICE,…", panel=QUESTION, common=True)] = Field(
+        default={}, description="Price of a GPU hour in any currency: h100=2.5,4090=0.4."
+    )
 
     @model_validator(mode="after")
     def _check_question(self) -> Self:

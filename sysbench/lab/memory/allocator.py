@@ -266,11 +266,7 @@ class History:
         return content
 
     def _add_boundary(
-        self,
-        category_by_address: dict[int, str],
-        default_since_us: int,
-        default_category: str | None,
-        phase: str = "",
+        self, category_by_address: dict[int, str], default_since_us: int, default_category: str | None, phase: str = ""
     ) -> int:
         time.sleep(_BOUNDARY_PAUSE_S)
         now_us = _now_us()

@@ -106,10 +106,7 @@ def built_in_workload(
     )
 
 
-_RECURRENT: Mapping[object, int] = {
-    torch.ops.aten._cudnn_rnn.default: 1,
-    torch.ops.aten._cudnn_rnn_backward.default: 2,
-}
+_RECURRENT: Mapping[object, int] = {torch.ops.aten._cudnn_rnn.default: 1, torch.ops.aten._cudnn_rnn_backward.default: 2}
 """Operators of cuDNN's recurrent layers, with the number of products for each weight matrix."""
 
 
