@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,13 +103,15 @@ BACKENDS: Mapping[Attention, SDPBackend] = {
 }
 """The backend of each implementation that is a kernel of `scaled_dot_product_attention`."""
 
+
+def _fused(backend: SDPBackend, ctx: int) -> nn.Module:
+    return FusedAttention(backend)
+
+
 KINDS: dict[Attention, Callable[[int], nn.Module]] = {
     "naive": NaiveAttention,
     "sdpa": lambda ctx: FusedAttention(),
-    "flash": lambda ctx: FusedAttention(BACKENDS["flash"]),
-    "efficient": lambda ctx: FusedAttention(BACKENDS["efficient"]),
-    "cudnn": lambda ctx: FusedAttention(BACKENDS["cudnn"]),
-    "math": lambda ctx: FusedAttention(BACKENDS["math"]),
+    **{name: partial(_fused, backend) for name, backend in BACKENDS.items()},
     "flex": FlexAttention,
 }
 """Constructor of each implementation, which takes the context length and uses the default device."""

@@ -56,7 +56,7 @@ class TrainingStep:
         trial: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.cell = cell
-        self.work = workload_of(cell, device, trial)
+        self.work = self._workload(trial, device)
         self.model = self.work.model
         self.precision_overridden = set_precision(cell.precision) if self.work.own else []
         """Kinds of fp32 kernels whose precision the user's code had changed; they have that of the cell again."""
@@ -65,7 +65,7 @@ class TrainingStep:
         if cell.precision in FP8:
             use_float8(self.model, cell.precision, device)
         self._until_loss: Callable[..., AbstractContextManager[None]] = (
-            _whole_logits
+            _nothing
             if cell.cross_entropy == "full"
             else DeferredLogits(self.model, vocabulary_size(self.model), cell.cross_entropy, cell.tokens).until_loss
         )
@@ -81,7 +81,7 @@ class TrainingStep:
         self._autocast = _autocast(cell, device)
         own = self.work.own
         self._user_code: Callable[[str], AbstractContextManager[None]] = (
-            _no_user_code if own is None else own.printed.running
+            _nothing if own is None else own.printed.running
         )
         self._scaler = _Scaler(device.type, enabled=cell.precision == "fp16" and "loss" in cell.phases)
         self._in_backward = cell.optimizer_in_backward == "on"
@@ -96,6 +96,12 @@ class TrainingStep:
         self.output: Any = None
         """Output of the last micro-batch, logits (batch, ctx, vocab) for the built-in model; None without a step."""
         self._losses: list[Tensor] = []
+
+    def _workload(self, trial: Callable[[], AbstractContextManager[None]], device: torch.device) -> Workload:
+        if self.cell.own is not None:
+            return own_workload(self.cell, self.cell.own, device)
+        assert self.cell.shape is not None
+        return built_in_workload(self.cell, self.cell.shape, device, trial)
 
     @property
     def phases(self) -> tuple[tuple[Phase, Callable[[], None]], ...]:
@@ -134,7 +140,7 @@ class TrainingStep:
     def optimizer_state(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each tensor of the optimizer's state, after its parameter; of a state in blocks, each of its parts."""
         for parameter, states in self._optimizer.state.items() if self._optimizer is not None else ():
-            for state in filter(_is_tensor, states.values()):
+            for state in (each for each in states.values() if isinstance(each, Tensor)):
                 # The names of the parts, as torchao's subclasses of Tensor declare them.
                 parts = getattr(state, "tensor_attrs", None)
                 yield from [(parameter, getattr(state, name)) for name in parts] if parts else [(parameter, state)]
@@ -232,25 +238,7 @@ class _Scaler(GradScaler):
         return found
 
 
-def workload_of(
-    cell: ModelCell, device: torch.device, trial: Callable[[], AbstractContextManager[None]] = nullcontext
-) -> Workload:
-    """Build the workload of the cell's step on `device`; `trial` creates the context of the trial run of attention."""
-    if cell.own is not None:
-        return own_workload(cell, cell.own, device)
-    assert cell.shape is not None
-    return built_in_workload(cell, cell.shape, device, trial)
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, Tensor)
-
-
-def _whole_logits(*, is_loss: bool) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-def _no_user_code(action: str) -> AbstractContextManager[None]:
+def _nothing(*_: object, **__: object) -> AbstractContextManager[None]:
     return nullcontext()
 
 

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from sysbench.errors import UnavailableError
+from sysbench.lab.knobs.layers import output_layer
 from sysbench.spec.knobs import tokens_per_chunk
 
 _RESHAPES = frozenset({"view", "reshape", "flatten", "__getitem__", "contiguous"})
@@ -197,21 +198,3 @@ class _Deferred(NamedTuple):
 
 _SHAPE: object = Tensor.shape.__get__  # type: ignore[attr-defined]
 _DTYPE: object = Tensor.dtype.__get__  # type: ignore[attr-defined]
-
-
-def output_layer(model: nn.Module, vocabulary: int | None) -> nn.Module | None:
-    """Return the layer that computes a model's logits, as `DeferredLogits` finds it; None if there is none."""
-    getter = getattr(model, "get_output_embeddings", None)
-    if callable(getter) and isinstance(layer := getter(), nn.Module):
-        return layer
-    linear = {
-        name: module
-        for name, module in model.named_modules()
-        if (isinstance(module, nn.Linear) or type(module).__name__ == "Linear")
-        and isinstance(weight := getattr(module, "weight", None), Tensor)
-        and weight.shape[0] == vocabulary
-    }
-    # An adapter holds its layer, and linear layers of its own.
-    outermost = [name for name in linear if not any(name.startswith(f"{other}.") for other in linear)]
-    named_so = [name for name in outermost if "head" in name or "output" in name]
-    return linear[(named_so or outermost)[-1]] if linear else None

@@ -16,11 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError, nearest
-from sysbench.lab.knobs.cross_entropy import output_layer
 from sysbench.lab.knobs.layers import linear_layers
 from sysbench.lab.knobs.quantization import PackedLinear
 from sysbench.lab.transformer import Transformer
-from sysbench.lab.workload.inputs import vocabulary_size
 from sysbench.spec import extras
 from sysbench.spec.knobs import ALL_LINEAR, matches_module
 
@@ -93,10 +91,7 @@ def _adapter_of_packed(linear: Any) -> Any:
 
 
 def _layers(model: nn.Module, rank: int, targets: str) -> list[str]:
-    name_of = linear_layers(model)
-    if targets == ALL_LINEAR:
-        name_of.pop(output_layer(model, vocabulary_size(model)), None)
-    names = list(name_of.values())
+    names = list(linear_layers(model, with_output=targets != ALL_LINEAR).values())
     if not names:
         raise UnavailableError(f"--lora {rank}: {type(model).__name__} has no linear layers that could get adapters")
     if targets == ALL_LINEAR:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.knobs.blocks import LIBRARY
+from sysbench.lab.knobs.layers import LIBRARY
 from sysbench.spec import extras
 
 _SMALLEST = 4096

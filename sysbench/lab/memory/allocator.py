@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,26 +142,14 @@ _BOUNDARY_PAUSE_S = 0.0005
 """
 
 
-class _Step(Protocol):
-    """The attributes of a training step that are needed to assign categories."""
-
-    model: Any
-    work: Any
-
-    @property
-    def keeps_whole_gradients(self) -> bool: ...
-
-    @property
-    def latest_loss(self) -> Tensor | None: ...
-
-    def optimizer_state(self) -> Iterator[tuple[Tensor, Tensor]]: ...
+_Step = Any
+"""A `sysbench.lab.step.TrainingStep`, whose module imports this one."""
 
 
 @dataclass
 class _Boundary:
     time_us: int
     category_by_address: dict[int, str]
-    """Category by address."""
     default_since_us: int
     default_category: str | None
     """Category of all other live blocks allocated since `default_since_us`; None leaves them uncategorized."""
@@ -226,9 +214,8 @@ class History:
             default_category, default_since_us = "activations", self._step_since_us
         elif name == "backward":
             category_by_address = dict.fromkeys(_addresses(each.grad for each in step.model.parameters()), "gradients")
-            default_category = (
-                "gradients" if step.keeps_whole_gradients else "optimizer state"
-            )  # the loss scale of fp16
+            # Apart from whole gradients, only the loss scale of fp16 remains.
+            default_category = "gradients" if step.keeps_whole_gradients else "optimizer state"
         elif name == "optimizer":
             default_category = "optimizer state"
         ends_us = self._add_boundary(category_by_address, default_since_us, default_category, name)

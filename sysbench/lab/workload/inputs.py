@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from sysbench.errors import UnavailableError
 from sysbench.lab.strategies import data_parallel_index
@@ -86,41 +87,20 @@ def _inputs_from_function(
     given = arguments_for(function, {}, fallbacks, {}, description)
     with user_code(description), device:
         value = function(**given)
-    moved = _move_to(value, device)
-    if not any(isinstance(each, Tensor) for each in _leaves(moved)):
+    moved: Any = tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
+    if not any(isinstance(each, Tensor) for each in tree_leaves(moved)):
         raise UnavailableError(
             f"{description} returned {type(value).__name__}; it must return a tensor, a tuple or a dict of tensors"
         )
     keywords = moved if isinstance(moved, dict) else {}
-    arguments = () if keywords else moved if isinstance(moved, tuple) else (moved,)
+    arguments = () if keywords else tuple(moved) if isinstance(moved, tuple | list) else (moved,)
     return Inputs(arguments, keywords, description, _tokens_in(moved, cell), files=files)
 
 
 def _tokens_in(value: Any, cell: ModelCell) -> Tensor | None:
     integers, shape = (torch.int64, torch.int32), (cell.batch, cell.ctx)
-    tensors = (each for each in _leaves(value) if isinstance(each, Tensor))
+    tensors = (each for each in tree_leaves(value) if isinstance(each, Tensor))
     return next((each for each in tensors if each.dtype in integers and each.shape == shape), None)
-
-
-def _move_to(value: Any, device: torch.device) -> Any:
-    match value:
-        case Tensor():
-            return value.to(device)
-        case dict():
-            return {name: _move_to(each, device) for name, each in value.items()}
-        case tuple() | list():
-            return tuple(_move_to(each, device) for each in value)
-    return value
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, tuple | list):
-        for each in value:
-            yield from _leaves(each)
-    else:
-        yield value
 
 
 def _inputs_from_options(

@@ -233,16 +233,8 @@ def _own_optimizer(factory: LoadedCode, model: nn.Module) -> torch.optim.Optimiz
     return optimizer
 
 
-_IMPLEMENTATIONS: Mapping[Attention, str] = {
-    "naive": "eager",
-    "sdpa": "sdpa",
-    "flash": "sdpa",
-    "efficient": "sdpa",
-    "cudnn": "sdpa",
-    "math": "sdpa",
-    "flex": "flex_attention",
-}
-"""Names of attention implementations in transformers; the kernel of `sdpa` is chosen when the model is called."""
+_IMPLEMENTATIONS: Mapping[Attention, str] = {"naive": "eager", "flex": "flex_attention"}
+"""Names of attention implementations in transformers; all others are kernels of its `sdpa`."""
 
 DTYPE = "dtype"
 
@@ -276,7 +268,7 @@ def build_from_config(path: Path, fields: Mapping[str, object], attention: Atten
         raise UnavailableError(f"--model-arg dtype={fields[DTYPE]}; use float32, bfloat16 or float16")
     options: dict[str, Any] = {DTYPE: dtype}
     if attention != "own":
-        options["attn_implementation"] = _IMPLEMENTATIONS[attention]
+        options["attn_implementation"] = _IMPLEMENTATIONS.get(attention, "sdpa")
     architecture = (config.architectures or [None])[0]
     with user_code(f"building {architecture or config.model_type}"):
         if architecture is not None and hasattr(transformers, architecture):
