@@ -566,15 +566,10 @@ class Recorder:
         return number
 
 
-class _MicroBatch(NamedTuple):
-    """Allocator requests of one micro-batch.
-
-    events    like `Recording.events`, but numbered from the first allocation of the micro-batch
-    requests  (size, stream, origin, category, reduction) of each allocation
-    """
-
-    events: list[int]
-    requests: list[tuple[int, int, Origin, Category | None, SplitReduction | None]]
+_Request = tuple[int, int, Origin, Category | None, SplitReduction | None]
+_MicroBatch = tuple[list[int], list[_Request]]
+"""Events, numbered from the first allocation of the micro-batch, and (size, stream, origin, category, reduction) of
+each allocation."""
 
 
 class _StepRecorder(Recorder):
@@ -647,24 +642,14 @@ class _StepRecorder(Recorder):
     def _micro_batch(self, first: int, end: int) -> _MicroBatch:
         events = self._events[first:end]
         numbers = [event for event in events if event >= 0]
-        return _MicroBatch(
-            [event - numbers[0] if event >= 0 else event + numbers[0] for event in events],
-            [
-                (
-                    self._sizes[n],
-                    self._streams[n],
-                    self._allocation_origins[n],
-                    self._categories.get(n),
-                    self._reductions.get(n),
-                )
-                for n in numbers
-            ],
-        )
+        columns = (self._sizes, self._streams, self._allocation_origins)
+        requests = [(*(each[n] for each in columns), self._categories.get(n), self._reductions.get(n)) for n in numbers]
+        return [event - numbers[0] if event >= 0 else event + numbers[0] for event in events], requests
 
     def _append(self, repeated: _MicroBatch) -> None:
-        start = len(self._sizes)
-        self._events += [event + start if event >= 0 else event - start for event in repeated.events]
-        for number, (size_bytes, stream, origin, category, reduction) in enumerate(repeated.requests, start):
+        start, (events, requests) = len(self._sizes), repeated
+        self._events += [event + start if event >= 0 else event - start for event in events]
+        for number, (size_bytes, stream, origin, category, reduction) in enumerate(requests, start):
             self._sizes.append(size_bytes)
             self._streams.append(stream)
             self._allocation_origins.append(origin)

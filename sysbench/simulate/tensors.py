@@ -325,7 +325,7 @@ class SimulatedDevice(ObservedDevice):
         result = _infer_shapes(func, args, kwargs)
         if cached is None:
             self.call_key = self._cache[key] = _cacheable(result, args, kwargs)
-        return self._watched(_as_simulated(result))
+        return self._new(args, result)
 
     def _compute_each(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         length = len(args[0])
@@ -375,11 +375,8 @@ class SimulatedDevice(ObservedDevice):
         return self._compute(func, args, {**kwargs, "device": _META})
 
     def _move(self, source: Tensor, dtype: torch.dtype, kind: type[SimulatedTensor]) -> object:
-        copied = _as_simulated(torch.empty(source.shape, dtype=dtype, device=_META), kind)
-        if kind is HostTensor:
-            return copied
-        self._arguments = (source,)
-        return self._watched(copied)
+        copied = torch.empty(source.shape, dtype=dtype, device=_META)
+        return _as_simulated(copied, kind) if kind is HostTensor else self._new((source,), copied)
 
     def _copy(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle `copy_`: a simulated target stays unchanged; copying a simulated source to the host gives zeros."""
@@ -395,8 +392,7 @@ class SimulatedDevice(ObservedDevice):
             return self._compute(func, args, kwargs)
         groups = [ends.shape[0]] if ends is not None and a.dim() == b.dim() == 2 else []
         groups = [a.shape[0]] if a.dim() == b.dim() == 3 else groups
-        self._arguments = args
-        return self._watched(_as_simulated(torch.empty(*groups, a.shape[-2], b.shape[-1], dtype=a.dtype, device=_META)))
+        return self._new(args, torch.empty(*groups, a.shape[-2], b.shape[-1], dtype=a.dtype, device=_META))
 
     def _attend(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle efficient attention, which allocates the state of the random generator first, or has it on the host.
@@ -405,19 +401,16 @@ class SimulatedDevice(ObservedDevice):
         """
         dropout = args[5] if len(args) > 5 else kwargs.get("dropout_p", 0.0)
         is_on_host = dropout > 0.0 or installed_torch() < (2, 14)
-        self._arguments = args
         output, logsumexp, *state = _infer_shapes(func, args, kwargs)
         if is_on_host:
             state = [torch.empty(each.shape, dtype=each.dtype) for each in state]
-        state, results = (self._watched(_as_simulated(each)) for each in (state, [output, logsumexp]))
+        state, results = (self._new(args, each) for each in (state, [output, logsumexp]))
         return (*results, *state)
 
     def _attend_by_cudnn(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle cuDNN's attention, which allocates the state of the random generator first."""
-        self._arguments = args
         results = _infer_shapes(func, args, kwargs)
-        state = self._watched(_as_simulated(results[6:8]))
-        first, last = (self._watched(_as_simulated(each)) for each in (results[:6], results[8:]))
+        state, first, last = (self._new(args, each) for each in (results[6:8], results[:6], results[8:]))
         return (*first, *state, *last)
 
     def _drop(self, func: Operator, args: Arguments, kwargs: Options) -> object:
@@ -430,19 +423,13 @@ class SimulatedDevice(ObservedDevice):
         """Handle RMSNorm, for which PyTorch has a kernel on a GPU but no shape function."""
         source, shape = args[:2]
         kept = source.shape[: source.dim() - len(shape)]
-        self._arguments = args
-        output = torch.empty(source.shape, dtype=source.dtype, device=_META)
         scale = torch.empty((*kept, *(1 for _ in shape)), dtype=torch.float32, device=_META)
-        return self._watched(_as_simulated((output, scale)))
+        return self._new(args, (_empty_like(source), scale))
 
     def _normalize_backward(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         _, source, _, _, weight, wanted = args
-        self._arguments = args
-        like = [
-            torch.empty(each.shape, dtype=each.dtype, device=_META) if asked else None
-            for each, asked in zip((source, weight), wanted, strict=True)
-        ]
-        return self._watched(_as_simulated(tuple(like)))
+        asked = zip((source, weight), wanted, strict=True)
+        return self._new(args, tuple(_empty_like(each) if is_asked else None for each, is_asked in asked))
 
     def _recur(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle cuDNN's recurrent layers, which keep a reserve for backward; torch's shape function leaves it empty.
@@ -453,17 +440,13 @@ class SimulatedDevice(ObservedDevice):
         source, (gates, *_), train = args[0], args[1], args[12]
         kept = gates.shape[0] * (1 + (3 if args[5] is None else 2) / 4) * len(args[1]) // args[2]
         size_bytes = math.ceil(source.numel() // source.shape[-1] * kept * source.dtype.itemsize) if train else 0
-        reserve = self._watched(_as_simulated(torch.empty(size_bytes, dtype=torch.uint8, device=_META)))
+        reserve = self._new(args, torch.empty(size_bytes, dtype=torch.uint8, device=_META))
         return (*results, reserve, weights)
 
     def _recur_backward(self, func: Operator, args: Arguments, kwargs: Options) -> object:
-        self._arguments = args
         source, weights, (state, cell) = args[0], args[1], args[4:6]
-        like = [
-            None if each is None else torch.empty(each.shape, dtype=each.dtype, device=_META)
-            for each in (source, state, cell, *weights)
-        ]
-        gradients = self._watched(_as_simulated(like))
+        like = (source, state, cell, *weights)
+        gradients = self._new(args, [None if each is None else _empty_like(each) for each in like])
         return (*gradients[:3], gradients[3:])
 
     def _find(self, func: Operator, args: Arguments, kwargs: Options) -> object:
@@ -471,9 +454,8 @@ class SimulatedDevice(ObservedDevice):
         if self.values is None or not _is_on_device(args[0]):
             return self._compute(func, args, kwargs)
         size = self.values.count(args[0]), args[0].dim()
-        self._arguments = args
         rows = torch.empty_strided(size, (1, max(1, size[0])), dtype=torch.int64, device=_META)  # as CUDA stores them
-        found = self._watched(_as_simulated(rows))
+        found = self._new(args, rows)
         self.values.assume_positions(found, args[0])
         return found
 
@@ -509,11 +491,14 @@ class SimulatedDevice(ObservedDevice):
         assert isinstance(cached, _NewTensors)
         return cached.kind(self._from_cache(part, args) if type(part) is _NewTensor else part for part in cached.parts)
 
-    def _watched(self, result: object) -> Any:
-        for tensor in tensors_in([result]):
+    def _new(self, args: Arguments, result: object) -> Any:
+        """Return the result of an operator with these arguments on the device, and report its new storages."""
+        self._arguments = args
+        simulated = _as_simulated(result)
+        for tensor in tensors_in([simulated]):
             if _is_on_device(tensor):
                 self._watch.track(tensor)
-        return result
+        return simulated
 
 
 def _refuse_user_reads() -> None:
@@ -603,6 +588,10 @@ def _infer_shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
         raise UnavailableError(f"{func} cannot be simulated: its shapes depend on values") from missing
     finally:
         SimulatedTensor.inferring_shapes = False
+
+
+def _empty_like(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=_META)
 
 
 def _as_simulated(result: object, kind: type[SimulatedTensor] = SimulatedTensor) -> object:
@@ -745,15 +734,11 @@ class KnownValues:
 
     def _with_value(self, value: object) -> object:
         if isinstance(value, Tensor):
-            return self.of(value) if _is_simulated(value) else value
+            return self.of(value) if value.is_meta else value
         if isinstance(value, list | tuple):
             return type(value)(self._with_values(value))
         return _HOST if isinstance(value, torch.device) else value
 
 
-def _is_simulated(tensor: Tensor) -> bool:
-    return tensor.is_meta
-
-
 def _simulated(values: Iterable[object]) -> Iterator[Tensor]:
-    return filter(_is_simulated, tensors_in(values))
+    return (tensor for tensor in tensors_in(values) if tensor.is_meta)

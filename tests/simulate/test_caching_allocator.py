@@ -177,7 +177,7 @@ def test_out_of_memory_says_what_was_wanted_and_where_the_memory_is() -> None:
     with pytest.raises(SimulatedOutOfMemoryError) as failed:
         made.allocate(200 * MIB - 5)
     assert str(failed.value) == (
-        "CUDA out of memory (simulated). Tried to allocate 200.0 MiB. The GPU has a total capacity of 1000.0 MiB of "
+        "CUDA out of memory (simulated). Tried to allocate 200.0 MiB. The GPU has a total capacity of 1,000 MiB of "
         "which 98.0 MiB is free. Of the allocated memory 502.0 MiB is allocated by PyTorch, and 0 B is reserved by "
         "PyTorch but unallocated."
     )

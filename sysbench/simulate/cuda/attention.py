@@ -84,18 +84,16 @@ def _flash(
 
 
 def _efficient(
-    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: object
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *rest: object, scale: object, **_: object
 ) -> Tensor:
     operator = torch.ops.aten._scaled_dot_product_efficient_attention.default
-    output: Tensor = operator(q, k, v, mask, _needs_gradient(q, k, v), dropout, is_causal, scale=scale)[0]
+    output: Tensor = operator(q, k, v, mask, _needs_gradient(q, k, v), *rest, scale=scale)[0]
     return output
 
 
-def _cudnn(
-    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: object
-) -> Tensor:
+def _cudnn(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *rest: object, scale: object, **_: object) -> Tensor:
     operator = torch.ops.aten._scaled_dot_product_cudnn_attention.default
-    output: Tensor = operator(q, k, v, mask, _needs_gradient(q, k, v), dropout, is_causal, False, scale=scale)[0]
+    output: Tensor = operator(q, k, v, mask, _needs_gradient(q, k, v), *rest, False, scale=scale)[0]
     return output
 
 
