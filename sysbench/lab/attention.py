@@ -159,16 +159,11 @@ def unsupported_as_unavailable(prefix: str = "") -> Iterator[None]:
             messages = [error, *(reason.message for reason in reasons)]
             sentences = (re.split(r"\. | \(Triggered", str(message), maxsplit=1)[0].rstrip(".") for message in messages)
             why = "; ".join(dict.fromkeys(sentences))
-            raise UnavailableError(f"{prefix}{why}{_precision_advice(why)}") from error
-
-
-def _precision_advice(why: str) -> str:
-    """Return the option that helps if the type of the inputs is the reason, which then names the supported types."""
-    option = next((option for name, option in _OPTIONS_BY_TYPE.items() if name in why.lower()), None)
-    return f"; add {option}" if option is not None and option not in why else ""
-
-
-_OPTIONS_BY_TYPE: Mapping[str, str] = {"bfloat16": "--bf16", "float16": "--fp16", "half": "--fp16"}
+            # If the type of the inputs is the reason, it names the supported types.
+            options = {"bfloat16": "--bf16", "float16": "--fp16", "half": "--fp16"}
+            option = next((option for name, option in options.items() if name in why.lower()), "")
+            advice = f"; add {option}" if option and option not in why else ""
+            raise UnavailableError(f"{prefix}{why}{advice}") from error
 
 
 class OperatorLog(DispatchMode):

@@ -198,12 +198,11 @@ class Trace:
 
     def with_tf32(self) -> Trace:
         """Return a copy of the trace in which fp32 matrix products may use tf32."""
-        kernels = (each._replace(dtype="tf32") if _is_fp32_product(each) else each for each in self.kernels)
+        kernels = (
+            each._replace(dtype="tf32") if (each.kind, each.dtype) == ("gemm", "fp32") else each
+            for each in self.kernels
+        )
         return replace(self, kernels=tuple(kernels))
-
-
-def _is_fp32_product(kernel: Kernel) -> bool:
-    return kernel.kind == "gemm" and kernel.dtype == "fp32"
 
 
 @dataclass

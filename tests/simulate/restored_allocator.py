@@ -120,7 +120,8 @@ def restore_segments(
             restored.append(RestoredSegment(False, _chain(_blocks(segment, pools[segment["segment_type"]], None))))
     for (size_class, _), ranges in mapped_ranges.items():
         page_bytes = settings.page_bytes(pools[size_class].is_small)
-        virtual = VirtualSegment.for_device(int(ranges[0]["address"]), capacity_bytes, page_bytes)
+        range_bytes = VirtualSegment.range_bytes(capacity_bytes, page_bytes)
+        virtual = VirtualSegment(int(ranges[0]["address"]), range_bytes, page_bytes)
         restored.append(RestoredSegment(True, _chain(_expandable_blocks(ranges, pools[size_class], virtual))))
     return restored
 

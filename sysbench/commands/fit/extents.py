@@ -58,15 +58,10 @@ def _searched(cell: FitCell, axis: SearchAxis, slugs: Sequence[str], found: list
 
 
 def _extent_found(cell: FitCell, axis: SearchAxis, first: str, slug: str) -> ExtentFound:
-    extent, gpu = _extent(cell, axis, first), card(cell, slug)
+    extent, gpu = _extents(cell, axis, first), card(cell, slug)
     largest = extent.largest(gpu)
     safe = extent.largest(gpu, spare_bytes=margin_uncertainty_bytes(gpu.memory_bytes)) if largest else 0
     return _event(cell, slug, axis, largest, safe, extent.refusal if largest == extent.largest_traced else None)
-
-
-@cache
-def _extent(cell: FitCell, axis: SearchAxis, slug: str) -> Extent:
-    return Extent(cell, axis, slug)
 
 
 def card(cell: FitCell, slug: str) -> Gpu:
@@ -133,13 +128,12 @@ class Extent:
     def _left_bytes(self, units: int, gpu: Gpu, spare_bytes: int) -> int | None:
         if self._refused is not None and units >= self._refused:
             return None
-        replays = self._replays(units, gpu.scratch)
-        if replays is not None:
-            bounds_bytes = [_beyond(each.replay_on(gpu)[1], spare_bytes) for each in replays]
-            if max(bounds_bytes) < 0 or min(bounds_bytes) >= 0:
-                return min(bounds_bytes)
+        bounds_bytes = [_beyond(each.replay_on(gpu)[1], spare_bytes) for each in self._replays(units, gpu.scratch)]
+        if bounds_bytes and (max(bounds_bytes) < 0 or min(bounds_bytes) >= 0):
+            return min(bounds_bytes)
         try:
-            self._traced[units] = self._trace(units)
+            step = self._question.step.model_copy(update={self._axis: units * self._unit})
+            self._traced[units] = SimulatedStep(step, self._slug).recording
         except (UnavailableError, UserCodeError) as error:
             if not self._traced:
                 raise
@@ -148,18 +142,12 @@ class Extent:
         self._replays.cache_clear()
         return self._left_bytes(units, gpu, spare_bytes)
 
-    def _trace(self, units: int) -> Recording:
-        step = self._question.step.model_copy(update={self._axis: units * self._unit})
-        return SimulatedStep(step, self._slug).recording
-
-    def _replays_of(self, units: int, scratch: ScratchMemory) -> list[ReplayCache] | None:
-        """Return the replays of the bounds of a step; None if it must be traced."""
+    def _replays_of(self, units: int, scratch: ScratchMemory) -> list[ReplayCache]:
+        """Return the replays of the bounds of a step; none if it must be traced."""
         family = self._families.setdefault(scratch, RecordingFamily(DEGREES[self._axis]))
         for traced in self._traced.keys() - family.traced.keys():
             family.traced[traced] = self._traced[traced].with_scratch(scratch)
-        bounds = family.bounds(units)
-        recordings = [] if bounds is None else [bounds.lower, *([bounds.upper] if not bounds.are_equal else [])]
-        return [ReplayCache(each, self._settings) for each in recordings] or None
+        return [ReplayCache(each, self._settings) for each in family.bounds(units)]
 
 
 def _between(fits: int, fails: int, left_bytes: Mapping[int, int | None]) -> int:
@@ -174,3 +162,6 @@ def _between(fits: int, fails: int, left_bytes: Mapping[int, int | None]) -> int
 def _beyond(verdict: Verdict, spare_bytes: int) -> int:
     margin_bytes = verdict.margin_bytes - spare_bytes
     return margin_bytes if verdict.fits else min(margin_bytes, -1)
+
+
+_extents = cache(Extent)

@@ -77,8 +77,7 @@ def _training(row: _Row) -> Training | None:
 
 def _cost_of_million(row: _Row) -> Cell:
     found = row.cell.training(row.trial, MILLION)
-    cost = found.cost.point if found and found.cost else None
-    return Measure(cost, text=units.with_digits(cost)) if cost is not None else None
+    return Measure(found.cost.point, text=units.with_digits(found.cost.point)) if found and found.cost else None
 
 
 def _has_goal(part: FitRecord | Suggestions) -> bool:
@@ -110,10 +109,6 @@ _NUMBERS = (
 )
 
 
-def _has_times(rows: Iterable[Trial]) -> bool:
-    return any(trial.step is not None for trial in rows)
-
-
 def _asked(record: FitRecord) -> Iterator[_Row]:
     for cell in record.cells:
         yield from (_Row(cell, cell.asked(gpu)) for gpu in cell.gpus)
@@ -122,7 +117,7 @@ def _asked(record: FitRecord) -> Iterator[_Row]:
 def _asked_notes(record: FitRecord) -> Iterator[str]:
     yield "memory: what a GPU must have, with CUDA's context and the allocator's cache"
     rows = list(_asked(record))
-    if _has_times(row.trial for row in rows):
+    if any(row.trial.step for row in rows):
         yield INTERVAL
     for row in rows:
         if row.trial.step is None:
@@ -201,15 +196,10 @@ def _parts(relearns: bool, record: FitRecord) -> Iterator[Suggestions]:
 
 
 def _suggested(part: Suggestions) -> Iterator[_Row]:
-    first = 1 + sum(len(each.trials) for each in _earlier(part))
-    for number, trial in enumerate(part.trials, first):
-        yield _Row(part.cell, trial, number, part.words(trial))
-
-
-def _earlier(part: Suggestions) -> Iterator[Suggestions]:
-    """Yield the suggestions before these: rows are numbered through."""
     names = part.gpu, part.relearns
-    return itertools.takewhile(lambda each: (each.gpu, each.relearns) != names, suggestions(part.cell))
+    earlier = itertools.takewhile(lambda each: (each.gpu, each.relearns) != names, suggestions(part.cell))
+    for number, trial in enumerate(part.trials, 1 + sum(len(each.trials) for each in earlier)):
+        yield _Row(part.cell, trial, number, part.words(trial))
 
 
 def _title(what: str, part: Suggestions) -> str:
@@ -228,7 +218,7 @@ def _part_notes(part: Suggestions) -> Iterator[str]:
         yield f"modelled, not traced: {'; '.join(modelled)}"
     if part.relearns:
         yield "these change what a model learns: compare losses before a long training"
-    if _has_times(part.trials):
+    if any(trial.step for trial in part.trials):
         yield INTERVAL
 
 
@@ -285,8 +275,7 @@ def _limit(row: _Limits, axis: SearchAxis, end: str) -> Cell:
 
 def _limit_notes(record: FitRecord) -> Iterator[str]:
     for cell in record.cells:
-        others = {"batch": f"ctx {cell.cell.ctx}", "ctx": f"batch {cell.cell.batch}"}
-        yield f"batch at {others['batch']}; context at {others['ctx']}, in multiples of {CTX_UNIT}"
+        yield f"batch at ctx {cell.cell.ctx}; context at batch {cell.cell.batch}, in multiples of {CTX_UNIT}"
         yield f"safe: with more to spare than the uncertainty of a simulation, {units.share(MARGIN_UNCERTAINTY_SHARE)}"
         yield from _refusals(cell)
 

@@ -155,11 +155,11 @@ class CachingAllocator:
         free = pool.free_blocks(stream)
         index = bisect_left(free, (size,))
         if index < len(free) and free[index][2].virtual_segment is not None:
-            index = (
-                _best_expandable(free, index)
-                if self.settings.expandable_segments
-                else _first_not_expandable(free, index)
-            )
+            if self.settings.expandable_segments:
+                index = _best_expandable(free, index)
+            else:
+                blocks = (number for number in range(index, len(free)) if free[number][2].virtual_segment is None)
+                index = next(blocks, len(free))
         if index == len(free):
             return None
         found_bytes, limit = free[index][0], self.settings.max_split_bytes
@@ -300,13 +300,6 @@ def _best_expandable(free: FreeBlocks, index: int) -> int:
         and index + 1 < len(free)
         and _growable_bytes(free[index + 1][2]) < _growable_bytes(free[index][2])
     ):
-        index += 1
-    return index
-
-
-def _first_not_expandable(free: FreeBlocks, index: int) -> int:
-    """Return the position of the first block from `index` on outside expandable segments (get_free_block)."""
-    while index < len(free) and free[index][2].virtual_segment is not None:
         index += 1
     return index
 

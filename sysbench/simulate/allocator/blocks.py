@@ -28,17 +28,9 @@ class VirtualSegment:
         self.size = size
         self.page_bytes = page_bytes
 
-    @classmethod
-    def for_device(cls, address: int, capacity_bytes: int, page_bytes: int) -> VirtualSegment:
-        """Create a range that is an eighth larger than the device's memory.
-
-        The excess allows pages that were unmapped at the front of the segment to be mapped at the end.
-        """
-        return cls(address, cls.range_bytes(capacity_bytes, page_bytes), page_bytes)
-
     @staticmethod
     def range_bytes(capacity_bytes: int, page_bytes: int) -> int:
-        """Return the size of the address range to reserve."""
+        """Return the size of the range to reserve: an eighth more than the memory, for pages unmapped at the front."""
         return -(-(capacity_bytes + capacity_bytes // 8) // page_bytes) * page_bytes
 
     def round_up_to_pages(self, size: int) -> int:

@@ -61,10 +61,9 @@ class ExpandableMemory:
             if _unused_bytes_from(first, size) >= size:
                 return first
         page_bytes = self._settings.page_bytes(pool.is_small)
-        capacity_bytes = self._device.capacity_bytes
-        address = self._device.reserve_addresses(VirtualSegment.range_bytes(capacity_bytes, page_bytes))
-        segment = VirtualSegment.for_device(address, capacity_bytes, page_bytes)
-        block = Block(pool, stream, segment.address, segment.size, segment)
+        range_bytes = VirtualSegment.range_bytes(self._device.capacity_bytes, page_bytes)
+        address = self._device.reserve_addresses(range_bytes)
+        block = Block(pool, stream, address, range_bytes, VirtualSegment(address, range_bytes, page_bytes))
         block.mapped = False
         pool.insert(block)
         return block

@@ -76,8 +76,8 @@ class AllocatorSettings:
         # The segment size is processed first, regardless of its position: the limits on splitting must not be below it.
         for name, value in sorted(_options(text), key=lambda option: option[0] != _SEGMENT_OPTION):
             _READERS[name](name, value, values)
-        values.setdefault("max_non_split_rounding_bytes", _segment_bytes(values))
-        return cls(**values)
+        segment_bytes = values.get("large_segment_bytes", cls.large_segment_bytes)
+        return cls(**{"max_non_split_rounding_bytes": segment_bytes} | values)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> AllocatorSettings:
@@ -168,19 +168,15 @@ def _boolean(name: str, text: str) -> bool:
     return text == "True"
 
 
-def _segment_bytes(values: dict[str, Any]) -> int:
-    return int(values.get("large_segment_bytes", AllocatorSettings.large_segment_bytes))
-
-
-def _read_large_segment(name: str, text: str, values: dict[str, object]) -> None:
+def _read_large_segment(name: str, text: str, values: dict[str, Any]) -> None:
     size_mib = _integer(name, text)
     if size_mib <= MIN_LARGE_BYTES // MIB:
         raise ValueError(f"{name} must be more than {MIN_LARGE_BYTES // MIB}, not {text}")
     values["large_segment_bytes"] = min(size_mib, UNLIMITED // MIB) * MIB
 
 
-def _read_split_limit(name: str, text: str, values: dict[str, object]) -> None:
-    smallest_mib = _segment_bytes(values) // MIB
+def _read_split_limit(name: str, text: str, values: dict[str, Any]) -> None:
+    smallest_mib = values.get("large_segment_bytes", AllocatorSettings.large_segment_bytes) // MIB
     size_mib = _integer(name, text)
     if size_mib < smallest_mib:
         raise ValueError(f"{name} must be at least {smallest_mib}, not {text}")
@@ -188,22 +184,20 @@ def _read_split_limit(name: str, text: str, values: dict[str, object]) -> None:
     values[field] = min(size_mib, UNLIMITED // MIB) * MIB
 
 
-def _read_threshold(name: str, text: str, values: dict[str, object]) -> None:
-    threshold = _float(name, text)
-    if not 0.0 < threshold < 1.0:
+def _read_threshold(name: str, text: str, values: dict[str, Any]) -> None:
+    values[name] = _float(name, text)
+    if not 0.0 < values[name] < 1.0:
         raise ValueError(f"{name} must be between 0 and 1, not {text}")
-    values["garbage_collection_threshold"] = threshold
 
 
-def _read_fraction(name: str, text: str, values: dict[str, object]) -> None:
-    fraction = _float(name, text)
-    if not 0.0 <= fraction <= 1.0:
+def _read_fraction(name: str, text: str, values: dict[str, Any]) -> None:
+    values["memory_fraction"] = _float(name, text)
+    if not 0.0 <= values["memory_fraction"] <= 1.0:
         raise ValueError(f"{name} must be in [0, 1], not {text}")
-    values["memory_fraction"] = fraction
 
 
-def _read_expandable(name: str, text: str, values: dict[str, object]) -> None:
-    values["expandable_segments"] = _boolean(name, text)
+def _read_expandable(name: str, text: str, values: dict[str, Any]) -> None:
+    values[name] = _boolean(name, text)
 
 
 def _is_power_of_two(number: int) -> bool:
@@ -239,29 +233,30 @@ def _read_divisions(name: str, text: str, values: dict[str, Any]) -> None:
     values["roundup_power2_divisions"] = tuple(table)
 
 
-def _read_backend(name: str, text: str, values: dict[str, object]) -> None:
+def _read_backend(name: str, text: str, values: dict[str, Any]) -> None:
+    if text not in ("native", "cudaMallocAsync"):
+        raise ValueError(unknown(text, f"a value of {name}", ("native", "cudaMallocAsync")))
     if text != "native":
-        if text != "cudaMallocAsync":
-            raise ValueError(unknown(text, f"a value of {name}", ("native", "cudaMallocAsync")))
         raise NotSimulatedError(f"{name}:{text} is not simulated; {name}:native is")
 
 
-def _read_early_rejection(name: str, text: str, values: dict[str, object]) -> None:
+def _read_early_rejection(name: str, text: str, values: dict[str, Any]) -> None:
     if _boolean(name, text):
         raise NotSimulatedError(f"{name}:True is not simulated; {name}:False is")
 
 
-def _accept_flag(name: str, text: str, values: dict[str, object]) -> None:
-    """Validate a flag for pinned host memory, locks or graph capture; it does not affect simulated device memory."""
-    _boolean(name, text)
-
-
-def _accept_number(name: str, text: str, values: dict[str, object]) -> None:
-    _integer(name, text)
-
-
 _SEGMENT_OPTION = "large_segment_size_mb"
-_READERS: dict[str, Callable[[str, str, dict[str, object]], None]] = {
+_IGNORED_FLAGS = (
+    "release_lock_on_cudamalloc", "graph_capture_record_stream_reuse", "pinned_use_background_threads",
+    "pinned_use_cuda_host_register", "pinned_free_catch_all",
+)  # fmt: skip
+_IGNORED_NUMBERS = (
+    "pinned_num_register_threads", "pinned_reserve_segment_size_mb", "pinned_max_round_threshold_mb",
+    "pinned_max_cached_size_mb",
+)  # fmt: skip
+"""Options for pinned host memory, locks or graph capture: validated, but without effect on device memory."""
+
+_READERS: dict[str, Callable[[str, str, dict[str, Any]], object]] = {
     "max_split_size_mb": _read_split_limit,
     "max_non_split_rounding_mb": _read_split_limit,
     _SEGMENT_OPTION: _read_large_segment,
@@ -271,13 +266,6 @@ _READERS: dict[str, Callable[[str, str, dict[str, object]], None]] = {
     "per_process_memory_fraction": _read_fraction,
     "backend": _read_backend,
     "throw_on_cudamalloc_oom": _read_early_rejection,
-    "release_lock_on_cudamalloc": _accept_flag,
-    "graph_capture_record_stream_reuse": _accept_flag,
-    "pinned_use_background_threads": _accept_flag,
-    "pinned_use_cuda_host_register": _accept_flag,
-    "pinned_num_register_threads": _accept_number,
-    "pinned_reserve_segment_size_mb": _accept_number,
-    "pinned_free_catch_all": _accept_flag,
-    "pinned_max_round_threshold_mb": _accept_number,
-    "pinned_max_cached_size_mb": _accept_number,
+    **dict.fromkeys(_IGNORED_FLAGS, lambda name, text, _: _boolean(name, text)),
+    **dict.fromkeys(_IGNORED_NUMBERS, lambda name, text, _: _integer(name, text)),
 }
