@@ -219,14 +219,13 @@ class _Columns:
     host_bytes: dict[int, int] = field(default_factory=dict)
 
     def phase(self, name: str) -> PhaseTrace:
-        names = ("host", "launches", "kernels", "operators", "modules")
-        columns = {each: np.array(getattr(self, each), dtype=np.intp) for each in names}
+        columns = (self.host, self.launches, self.kernels, self.operators, self.modules)
         host_bytes = np.zeros(len(self.host), dtype=np.intp)
         host_bytes[list(self.host_bytes)] = list(self.host_bytes.values())
         has_streams = len(set(self.streams)) > 1
         return PhaseTrace(
             name,
-            **columns,
+            *(np.array(column, dtype=np.intp) for column in columns),
             streams=np.array(self.streams, dtype=np.intp) if has_streams else None,
             waits=tuple(self.waits) if has_streams else (),
             host_bytes=host_bytes if self.host_bytes else None,

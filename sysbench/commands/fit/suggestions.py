@@ -31,23 +31,9 @@ class Suggestions:
     trials: tuple[Trial, ...]
 
     @property
-    def shared_changes(self) -> dict[str, object]:
-        """Changes that all suggestions have in common; empty if there is only one suggestion."""
-        first = self.trials[0].changes
-        return {
-            name: value
-            for name, value in first.items()
-            if len(self.trials) > 1 and all(trial.changes.get(name) == value for trial in self.trials)
-        }
-
-    @property
     def best(self) -> Trial:
         """The first suggestion with a margin beyond the uncertainty; if there is none, the first suggestion."""
         return _safest(self.trials)
-
-    def words(self, trial: Trial) -> str:
-        own = {name: value for name, value in trial.changes.items() if name not in self.shared_changes}
-        return words(own) or "nothing else"
 
 
 def suggestions(cell: FitCellRecord) -> Iterator[Suggestions]:

@@ -80,11 +80,6 @@ def _cost_of_million(row: _Row) -> Cell:
     return Measure(found.cost.point, text=units.with_digits(found.cost.point)) if found and found.cost else None
 
 
-def _has_goal(part: FitRecord | Suggestions) -> bool:
-    cells = part.cells if isinstance(part, FitRecord) else [part.cell]
-    return any(cell.training_tokens for cell in cells)
-
-
 _NUMBERS = (
     Field("needed", "memory", "bytes", get=lambda row: row.trial.needed_bytes, importance=2),
     Field("to_spare", "to spare", "bytes", get=_spare, signed=True),
@@ -97,15 +92,8 @@ _NUMBERS = (
         optional=True,
         importance=3,
     ),
+    Field("million_tokens", "per million tokens", "number", get=_cost_of_million, optional=True, importance=4),
     *training_columns.fields(_training),
-    Field(
-        "million_tokens",
-        "per million tokens",
-        "number",
-        get=_cost_of_million,
-        optional=True,
-        when=lambda part: not _has_goal(part),
-    ),
 )
 
 
@@ -122,9 +110,8 @@ def _asked_notes(record: FitRecord) -> Iterator[str]:
     for row in rows:
         if row.trial.step is None:
             yield f"{row.trial.gpu}: no times, because {_why_untimed(row.cell, row.trial)}"
-    if _has_goal(record):
-        prices = {gpu for cell in record.cells for gpu in cell.price_per_hour}
-        yield from training_columns.missing_prices(prices, [row.trial.gpu for row in rows if row.trial.step])
+    timed = [row for row in rows if row.trial.step and row.cell.training_tokens]
+    yield from training_columns.missing_prices(record.cells[0].price_per_hour, [row.trial.gpu for row in timed])
 
 
 def _why_untimed(cell: FitCellRecord, trial: Trial) -> str:
@@ -199,7 +186,7 @@ def _suggested(part: Suggestions) -> Iterator[_Row]:
     names = part.gpu, part.relearns
     earlier = itertools.takewhile(lambda each: (each.gpu, each.relearns) != names, suggestions(part.cell))
     for number, trial in enumerate(part.trials, 1 + sum(len(each.trials) for each in earlier)):
-        yield _Row(part.cell, trial, number, part.words(trial))
+        yield _Row(part.cell, trial, number, words(trial.changes))
 
 
 def _title(what: str, part: Suggestions) -> str:
@@ -208,8 +195,6 @@ def _title(what: str, part: Suggestions) -> str:
 
 
 def _part_notes(part: Suggestions) -> Iterator[str]:
-    if shared := words(part.shared_changes):
-        yield f"all with {shared}"
     if any(not trial.is_safe for trial in part.trials):
         uncertainty = units.size(part.trials[0].uncertainty_bytes)
         yield f"less than {uncertainty} to spare is within the uncertainty of a simulation"
