@@ -1,9 +1,7 @@
 """Attention as a function of q, k and v, in the implementations that `sysbench attention` compares.
 
-All implementations map tensors of shape (batch, seq, dim) or (batch, heads, seq, dim) to an output of the same shape:
-softmax(q·kᵀ / √dim + mask)·v, where a causal mask hides every later position.
-
-`AttentionCall` runs forward and backward passes on fixed inputs, for measurement and for simulation.
+All map tensors of shape (batch, seq, dim) or (batch, heads, seq, dim) to an output of the same shape: softmax(q·kᵀ /
+√dim + mask)·v, where a causal mask hides every later position.
 """
 
 from __future__ import annotations

@@ -174,11 +174,9 @@ SLEEP_HZ = 2e9
 def clock_for(device: torch.device, *, without_launches: bool = False) -> SynchronizedClock:
     """Return a clock that is reliable on `device`.
 
-    With `without_launches`, a CUDA device is kept busy until the host has launched the timed calls. The result is the
-    time of the kernels alone, as with `triton.testing.do_bench`. This matters if kernels take less time than their
-    launch.
-
-    MPS also has events, but they can hang or return negative times; host times between synchronizations are reliable.
+    With `without_launches`, a CUDA device is kept busy until the host has launched the timed calls, so that the result
+    is the time of the kernels alone, as with `triton.testing.do_bench`. MPS also has events, but they can hang or
+    return negative times.
     """
     return SynchronizedClock(
         keep_busy=_sleep if without_launches and device.type == "cuda" else None,

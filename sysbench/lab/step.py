@@ -34,18 +34,10 @@ if TYPE_CHECKING:
 class TrainingStep:
     """The training step of a cell, run repeatedly: a model, a batch, an optimizer, and the phases of the mode.
 
-    Autocast covers forward and loss; backward uses the dtypes chosen in forward, and the optimizer works on the fp32
-    parameters. Under fp16, the loss is scaled, as fp16 training requires. Scaling the loss is part of `backward`.
-    Unscaling the gradients, checking them for infinities (for which the for-loop and foreach optimizers wait for the
-    device) and updating the scale are part of `optimizer`. A step whose gradients overflow does not change the
-    parameters.
-
-    With `grad_accum`, forward, loss and backward run once for each micro-batch. Each loss is divided by the number of
-    micro-batches, so the accumulated gradients are those of the mean over all micro-batches.
-
-    The output of the last micro-batch stays alive until `forget`, which is called between steps, outside any timed
-    window. The outputs of earlier micro-batches are released after their backward pass, as in a training loop that
-    calls a function for each micro-batch.
+    Autocast covers forward and loss. Under fp16, scaling the loss is part of `backward`; unscaling and checking the
+    gradients, and updating the scale, are part of `optimizer`. With `grad_accum`, each loss is divided by the number of
+    micro-batches, so that gradients are those of the mean. The output of the last micro-batch stays alive until
+    `forget`, which is called between steps, outside any timed window; those of earlier ones until their backward.
     """
 
     def __init__(

@@ -47,9 +47,7 @@ CACHED_TRACES = 4
 class SimulatedStep:
     """The predicted step of a cell on a GPU.
 
-    slug           name of the GPU
     host           file with the rates of the host; None for the one calibrated with the GPU, else a typical one
-    with_modules   whether the trace records the module of every operator, which takes longer
     sync_per_step  whether the host waits for the device only at the end of the step; otherwise after each phase
     """
 

@@ -78,11 +78,9 @@ class KernelRow:
 class PhasePrediction:
     """Prediction of one phase, with synchronization before and after.
 
-    host_s             seconds that the host takes to issue everything
-    device             seconds of all kernels in sequence, with gaps, as if all had been issued in advance
-    bottleneck         the host, or the largest component of the device time
-    device_bottleneck  the largest component of the device time
-    lower_bound_s      seconds at the data sheet's rates, if the host took no time
+    host_s         seconds that the host takes to issue everything
+    device         seconds of all kernels in sequence, with gaps, as if all had been issued in advance
+    lower_bound_s  seconds at the data sheet's rates, if the host took no time
     """
 
     name: str

@@ -34,10 +34,9 @@ _Work = tuple[tuple[HostWork, ...], tuple[Kernel, ...], int]
 
 
 class Tracer:
-    """Writer of the trace of code that runs on a simulated device.
+    """Writer of the trace of code that runs on a simulated device, which is also recorded.
 
-    One run gives both memory and trace, if a `Recorder(platform, tracer.device, …)` records it inside
-    `reporting_launches(tracer.add_kernel)`. The recorder's spans become the phases of the trace.
+    Use its `device` for a `Recorder`, inside `reporting_launches(tracer.add_kernel)`; spans become phases.
     """
 
     def __init__(self, step: int, *, compiled: bool = False) -> None:

@@ -85,11 +85,8 @@ Device = SimulatedDevice | RealDevice
 
 @dataclass(frozen=True)
 class Platform:
-    """Properties of a device that determine a program's memory requests.
+    """Properties of a device that determine a program's memory requests, by operator.
 
-    composites       device-specific decompositions, by operator name
-    autocast         autocast rules of operators
-    scratch          scratch memory of kernels, by operator
     workspaces       those of cuBLAS; None if the device has no cuBLAS
     copies           copies that operators make of their arguments before they allocate results
     multiprocessors  those of the device; None if a recording is for any number of them (`Recording.with_scratch`)
@@ -391,7 +388,6 @@ def phases_of(step: TrainingStep, protocol: Protocol) -> Iterator[tuple[int, Pha
 class Recorder:
     """An observer that builds a recording while operators run on a device.
 
-    phase       phase of the current span
     step        number of the current step; -1 before the first
     occurrence  number of earlier occurrences of the phase in the step
     """
@@ -613,9 +609,8 @@ class _StepRecorder(Recorder):
         """Record the latest micro-batch `times` more times without running it; return whether this is possible.
 
         If a micro-batch did exactly the same as the previous one, and only its loss is still allocated, the next one
-        would do the same. The first micro-batches of a run differ, because they create gradients, buckets and scales.
-        The last micro-batch of a step always runs, because it may exchange gradients, and its output is kept. No
-        micro-batch is skipped on a real device, whose memory is to be measured, or with user code, which may count its
+        would do the same. The last one of a step always runs, because it may exchange gradients, and its output is
+        kept. None is skipped on a real device, whose memory is to be measured, or with user code, which may count its
         calls.
         """
         ends = [span.end for span in self._spans if (span.step, span.name) == (self.step, "backward")]

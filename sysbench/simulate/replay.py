@@ -43,10 +43,8 @@ class SpanPeak:
 class Replay:
     """Replay of a recording with the allocator of a GPU, to the end of the recording or until memory runs out.
 
-    recording       what is replayed
     sizes           block sizes in bytes, by allocation number
     peaks           peaks of every span that was entered
-    failure         the error that ended the replay, if any
     reserved_bytes  reserved bytes after every event
     """
 

@@ -61,12 +61,7 @@ def search_with(simulations: Simulations, processes: Processes) -> Iterator[Comb
 
 
 class Simulations:
-    """The simulated and estimated combinations of a question, by combination and GPU.
-
-    question  the question
-    depths    numbers of layers of the models to estimate from; None to simulate every combination whole
-    trials    what was simulated whole; None if that is not possible
-    """
+    """The simulated and estimated combinations of a question, by combination and GPU."""
 
     def __init__(self, question: FitCell, depths: Depths | None = None) -> None:
         self.question = question

@@ -39,13 +39,7 @@ class DeferredLogits(TorchFunctionMode):
     """
 
     def __init__(self, model: nn.Module, vocabulary: int | None, choice: str, tokens: int) -> None:
-        """Replace the output layer's forward. Call this before the model is distributed or compiled.
-
-        The output layer is the one that the model names (`get_output_embeddings` of transformers), or else its last
-        linear layer with `vocabulary` outputs, preferably one whose name contains `head` or `output`. `choice` is
-        `chunked`, `chunked-N` or `linear`. Raises UnavailableError if there is no such layer, if this torch lacks
-        `linear_cross_entropy`, or if N exceeds the `tokens` of a micro-batch.
-        """
+        """Replace the forward of the output layer. Call this before the model is distributed or compiled."""
         super().__init__()
         self._choice, self._chunk = choice, tokens_per_chunk(choice)
         if choice == "linear" and not hasattr(functional, "linear_cross_entropy"):

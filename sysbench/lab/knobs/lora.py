@@ -29,13 +29,9 @@ _BUILT_IN_TARGETS = "q+v"
 def add_adapters(model: nn.Module, rank: int, targets: str | None, device: torch.device, seed: int) -> None:
     """Freeze the model, and put an adapter of `rank` beside each linear layer that `targets` names.
 
-    None        peft's default for the type of a model from transformers; queries and values of the built-in model;
-                else `all-linear`
-    all-linear  all linear layers except the output layer
-    patterns    joined by `+`; each matches the end of a layer's name, part by part: `q_proj`, `layers.*.attention.q`
-
-    Raises UnavailableError if the model has no such layers, or if peft is not installed. Call this before the model is
-    distributed or compiled.
+    `targets` are patterns joined by `+`, each for the end of a layer's name, part by part: `q_proj`; or `all-linear`.
+    None is peft's default for the type of a model from transformers, queries and values of the built-in model, or else
+    `all-linear`. Call this before the model is distributed or compiled.
     """
     if complaint := extras.missing(*extras.PEFT):
         raise UnavailableError(complaint)

@@ -33,13 +33,7 @@ _update_in_blocks: Any = torch.ops.sysbench.update_in_blocks_
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """How a library stores moments.
-
-    name    class of the optimizer
-    bits    bits of a code
-    block   number of elements with one scale
-    entries of the table of values for codes
-    """
+    """How a library stores moments: codes in blocks with one scale each, and a table of `entries` values for codes."""
 
     package: str
     name: str

@@ -31,10 +31,8 @@ TARGETS = frozenset({"targets", "target", "labels", "y"})
 class Inputs:
     """The arguments of one call of the model.
 
-    description  origin of the inputs, for messages
     tokens       token ids (batch, ctx) among the inputs; None if there are none
     next_tokens  the id that follows each token, the target of the loss
-    vocabulary   number of different ids
     """
 
     arguments: tuple[Any, ...]

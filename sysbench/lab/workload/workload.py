@@ -29,13 +29,8 @@ from sysbench.spec.model import ModelCell, ModelShape
 class OwnWorkload:
     """Additional facts about a user's model.
 
-    class_name    class of the model before FSDP2 replaces it
-    config_class  class of the config that the model was built from; None if the model takes no config
-    files         files of the model's code, as they were imported
-    inputs        origin of the inputs, for messages
-    loss          returns a description of the loss, which is known after the first step
-    printed       output of the model's code so far
-    import_s      duration of the first import of the model's code
+    class_name     class of the model before FSDP2 replaces it
+    loss           returns a description of the loss, which is known after the first step
     ignored_dtype  dtype that a Hugging Face config names, if the model is not built in it
     """
 
@@ -51,11 +46,7 @@ class OwnWorkload:
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch.
-
-    arguments, keywords  arguments for a call of the model
-    loss                 computes the loss, a scalar, from the output of the model
-    """
+    """One micro-batch: the arguments for a call of the model, and the loss of its output."""
 
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
@@ -66,12 +57,9 @@ class Batch:
 class Workload:
     """The workload of a step.
 
-    batches            micro-batches of one step
-    optimizer          creates the optimizer for the model's parameters
-    tokens             number of tokens in one micro-batch; None if the inputs are not tokens
-    attention_kernel   the operator that computes attention; None if the model decides
-    attention_context  creates the context in which the model is called
-    own                facts about the user's model; None for the built-in Transformer
+    batches           micro-batches of one step
+    tokens            number of tokens in one micro-batch; None if the inputs are not tokens
+    attention_kernel  the operator that computes attention; None if the model decides
     """
 
     model: nn.Module

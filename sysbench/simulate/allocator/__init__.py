@@ -37,13 +37,7 @@ class CachingAllocator:
         record: bool = False,
         device: DeviceMemory | None = None,
     ) -> None:
-        """Create an empty allocator.
-
-        capacity_bytes  total memory of the device
-        outside_bytes   device memory in use by others: the CUDA context, other processes
-        record          whether to keep every event, for `snapshot()` and `events`
-        device          device to use; if given, both sizes are ignored
-        """
+        """Create an empty allocator; others use `outside_bytes` of the device, and `record` keeps every event."""
         self.settings = settings
         self._device = device or DeviceMemory(capacity_bytes, outside_bytes)
         self._ledger = Ledger(record)

@@ -49,12 +49,8 @@ class Block:
 
     A freed block may grow, shrink or merge with a neighbour, so keep a reference only while the block is in use.
 
-    number              blocks made later have larger ones
-    address, size       start address, and size in bytes
     requested           size of the last request that the block served; at most `size`
-    previous, next      neighbours in the same segment
     searches_at_insert  the pool's search count when the block became free; used to compute `age`
-    frames              stack of the allocation
     segment_frames      stack of the allocation that created the segment; only on the segment's first block
     """
 

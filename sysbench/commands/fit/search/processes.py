@@ -24,11 +24,10 @@ MAX_PROCESSES = 4
 
 
 class Task(NamedTuple):
-    """Something to compute.
+    """Something to compute, where everything can be pickled.
 
-    compute  what to call; it and its result can be pickled
-    home     tasks with the same home run in the same process, because they need the same slow imports; None if any
-             process will do
+    Tasks with the same `home` run in the same process, because they need the same slow imports; None is for any
+    process.
     """
 
     compute: Callable[[], Any]
