@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from sysbench.predict import walk as walking
 from sysbench.predict.kernels import Limit, limit, lower_bound_seconds, seconds
 from sysbench.predict.rates import LINK_RATES, Draws, GpuRates, HostRates, unexplained
-from sysbench.predict.trace import Kernel, Positions, Trace
+from sysbench.predict.trace import Positions, Trace
 from sysbench.spec.hardware import Rate
 
 DRAWS = 64
@@ -55,23 +54,6 @@ class Bottleneck:
     name: StepLimit
     share: float
     """Share of the phase's or step's time."""
-
-
-@dataclass(frozen=True)
-class KernelRow:
-    """All launches of one kernel in one phase and module."""
-
-    phase: str
-    module: str
-    kernel: Kernel
-    count: int
-    each_s: float
-    limit: Limit
-
-    @property
-    def total_s(self) -> float:
-        """Return the seconds of all launches."""
-        return self.count * self.each_s
 
 
 @dataclass(frozen=True)
@@ -149,20 +131,6 @@ class StepPrediction:
         unused += () if any(kernel.dtype == "fp8" for kernel in self.trace.kernels) else ("matmul_fp8",)
         rates: dict[str, Rate] = {**self.gpu.rates, **self.host.rates}
         return {name: rate for name, rate in rates.items() if name not in unused}
-
-    @cached_property
-    def rows(self) -> tuple[KernelRow, ...]:
-        """Return one row per phase, module and kernel, in order of first launch."""
-        drawn = self.gpu.drawn()
-        limits = [limit(kernel, drawn) for kernel in self.trace.kernels]
-        launched: Counter[tuple[str, int, int]] = Counter()
-        for phase in self.trace.phases:
-            modules = phase.modules[phase.issuers].tolist()
-            launched.update((phase.name, *each) for each in zip(modules, phase.kernels.tolist(), strict=True))
-        return tuple(
-            KernelRow(phase, self.trace.modules[module], self.trace.kernels[i], count, self.kernel_s[i], limits[i])
-            for (phase, module, i), count in launched.items()
-        )
 
     def timeline(self) -> walking.Timeline:
         """Return when the host issues each operator and when each kernel runs, without synchronization between phases.

@@ -220,12 +220,17 @@ class _Columns:
 
     def phase(self, name: str) -> PhaseTrace:
         columns = (self.host, self.launches, self.kernels, self.operators, self.modules)
+        host, launches, kernels, operators, modules = (np.array(column, dtype=np.intp) for column in columns)
         host_bytes = np.zeros(len(self.host), dtype=np.intp)
         host_bytes[list(self.host_bytes)] = list(self.host_bytes.values())
         has_streams = len(set(self.streams)) > 1
         return PhaseTrace(
             name,
-            *(np.array(column, dtype=np.intp) for column in columns),
+            host,
+            launches,
+            kernels,
+            operators,
+            modules,
             streams=np.array(self.streams, dtype=np.intp) if has_streams else None,
             waits=tuple(self.waits) if has_streams else (),
             host_bytes=host_bytes if self.host_bytes else None,

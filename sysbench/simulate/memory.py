@@ -90,11 +90,6 @@ class SimulatedMemory:
         return max(phase.reserved_peak_bytes for phase in self.phases)
 
     @property
-    def workspace_bytes(self) -> int:
-        """Return the bytes in cuBLAS workspaces at the peak."""
-        return self.by_category.get("workspace", 0)
-
-    @property
     def by_category(self) -> Mapping[Category, int]:
         """Return the allocated bytes in each category at the peak."""
         return self.peak_phase.by_category
