@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 
@@ -23,8 +23,8 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.family import DEGREES, RecordingFamily
 from sysbench.simulate.gpu import Gpu, ScratchMemory
 from sysbench.simulate.recording import Recording
-from sysbench.simulate.replay import ReplayCache, Verdict
-from sysbench.simulate.search import MAX_VALUE, interpolated
+from sysbench.simulate.replay import ReplayCache
+from sysbench.simulate.search import MAX_VALUE, left_bytes, narrowing
 from sysbench.spec import hardware
 from sysbench.spec.protocols import SearchAxis
 
@@ -105,30 +105,19 @@ class Extent:
         return max(self._traced, default=0) * self._unit
 
     def largest(self, gpu: Gpu, spare_bytes: int = 0) -> int:
-        """Return the largest value with which the step fits on `gpu` with `spare_bytes` to spare; 0 if there is none.
-
-        Starting from the value of the question, the search doubles or halves it, and then narrows the interval,
-        alternately by interpolation and by bisection.
-        """
-        left = partial(self._left_bytes, gpu=gpu, spare_bytes=spare_bytes)
-        fits, fails, limit = 0, 0, MAX_VALUE // self._unit
-        units = self._start
-        bytes_at: dict[int, int | None] = {}
-        while not fails or fails - fits > 1:
-            left_bytes = bytes_at[units] = left(units)
-            if left_bytes is not None and left_bytes >= 0:
-                fits = units
-                if fits == limit:
-                    break
-            else:
-                fails = units
-            units = min(2 * units, limit) if not fails else _between(fits, fails, bytes_at)
-        return fits * self._unit
+        """Return the largest value that leaves `spare_bytes` on `gpu`; 0 if there is none."""
+        steps = narrowing(self._start, MAX_VALUE // self._unit)
+        units = next(steps)
+        while True:
+            try:
+                units = steps.send(self._left_bytes(units, gpu, spare_bytes))
+            except StopIteration as end:
+                return int(end.value) * self._unit
 
     def _left_bytes(self, units: int, gpu: Gpu, spare_bytes: int) -> int | None:
         if self._refused is not None and units >= self._refused:
             return None
-        bounds_bytes = [_beyond(each.replay_on(gpu)[1], spare_bytes) for each in self._replays(units, gpu.scratch)]
+        bounds_bytes = [left_bytes(each.replay_on(gpu)[1], spare_bytes) for each in self._replays(units, gpu.scratch)]
         if bounds_bytes and (max(bounds_bytes) < 0 or min(bounds_bytes) >= 0):
             return min(bounds_bytes)
         try:
@@ -148,20 +137,6 @@ class Extent:
         for traced in self._traced.keys() - family.traced.keys():
             family.traced[traced] = self._traced[traced].with_scratch(scratch)
         return [ReplayCache(each, self._settings) for each in family.bounds(units)]
-
-
-def _between(fits: int, fails: int, left_bytes: Mapping[int, int | None]) -> int:
-    """Return the value to try next between one that fits, or 0, and one that does not."""
-    middle = (fits + fails) // 2
-    left, missing = left_bytes.get(fits), left_bytes[fails]
-    if left is None or missing is None or len(left_bytes) % 2:
-        return middle
-    return interpolated(fits, fails, left, missing)
-
-
-def _beyond(verdict: Verdict, spare_bytes: int) -> int:
-    margin_bytes = verdict.margin_bytes - spare_bytes
-    return margin_bytes if verdict.fits else min(margin_bytes, -1)
 
 
 _extents = cache(Extent)
