@@ -51,46 +51,23 @@ class Clock(Protocol):
         ...
 
 
-class Marks(Protocol):
-    """Numbered marks on a device's own timeline."""
-
-    def place(self, number: int) -> None:
-        """Place mark `number` after all work launched so far."""
-        ...
-
-    def between_s(self, first: int, last: int) -> float | None:
-        """Return the seconds between two marks that the device has already reached; None if the device has no clock."""
-        ...
-
-
-class NoMarks:
-    """Marks for devices without events, or with unreliable events."""
-
-    def place(self, number: int) -> None:
-        """Do nothing."""
-
-    def between_s(self, first: int, last: int) -> float | None:
-        """Return None: the time is unknown."""
-        return None
-
-
-class CudaMarks:
-    """CUDA events as marks, created once and reused for every step."""
+class Marks:
+    """Numbered marks on a device's own timeline: CUDA events, reused for every step; other devices have none."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.current_stream(device)
+        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         self._events: list[torch.cuda.Event] = []
 
     def place(self, number: int) -> None:
-        """Record event `number` on the device's current stream."""
-        while len(self._events) <= number:
-            self._events.append(torch.cuda.Event(enable_timing=True))
-        self._events[number].record(self._stream)
+        """Place mark `number` after all work launched so far on the device's current stream."""
+        if self._stream is not None:
+            while len(self._events) <= number:
+                self._events.append(torch.cuda.Event(enable_timing=True))
+            self._events[number].record(self._stream)
 
     def between_s(self, first: int, last: int) -> float | None:
-        """Return the seconds measured by `cudaEventElapsedTime` (resolution 0.5 µs), including idle gaps in between."""
-        elapsed_ms: float = self._events[first].elapsed_time(self._events[last])
-        return elapsed_ms / 1e3
+        """Return the seconds between two marks, with gaps (resolution 0.5 µs); None for a device without marks."""
+        return self._events[first].elapsed_time(self._events[last]) / 1e3 if self._stream is not None else None
 
 
 class DeviceIdledError(Exception):
@@ -181,7 +158,7 @@ def clock_for(device: torch.device, *, without_launches: bool = False) -> Synchr
     return SynchronizedClock(
         keep_busy=_sleep if without_launches and device.type == "cuda" else None,
         synchronize=lambda: synchronize(device),
-        marks=CudaMarks(device) if device.type == "cuda" else NoMarks(),
+        marks=Marks(device),
         launches_ahead=device.type != "cpu",
     )
 
