@@ -129,8 +129,8 @@ class StepPrediction:
         """Return the rates that the prediction uses."""
         unused = () if self.trace.has_copies else (*LINK_RATES, "update")
         unused += () if any(kernel.dtype == "fp8" for kernel in self.trace.kernels) else ("matmul_fp8",)
-        rates: dict[str, Rate] = {**self.gpu.rates, **self.host.rates}
-        return {name: rate for name, rate in rates.items() if name not in unused}
+        rates = [*self.gpu.rates.items(), *self.host.rates.items()]
+        return {name: rate for name, rate in rates if name not in unused}
 
     def timeline(self) -> walking.Timeline:
         """Return when the host issues each operator and when each kernel runs, without synchronization between phases.

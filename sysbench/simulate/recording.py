@@ -637,8 +637,10 @@ class _StepRecorder(Recorder):
     def _micro_batch(self, first: int, end: int) -> _MicroBatch:
         events = self._events[first:end]
         numbers = [event for event in events if event >= 0]
-        columns = (self._sizes, self._streams, self._allocation_origins)
-        requests = [(*(each[n] for each in columns), self._categories.get(n), self._reductions.get(n)) for n in numbers]
+        sizes, streams, origins = self._sizes, self._streams, self._allocation_origins
+        requests = [
+            (sizes[n], streams[n], origins[n], self._categories.get(n), self._reductions.get(n)) for n in numbers
+        ]
         return [event - numbers[0] if event >= 0 else event + numbers[0] for event in events], requests
 
     def _append(self, repeated: _MicroBatch) -> None:

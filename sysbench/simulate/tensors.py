@@ -289,7 +289,8 @@ class SimulatedDevice(ObservedDevice):
         if func in by_name:
             return by_name[func]
         if func.namespace == "c10d" and self.wrappers is not None:
-            return self.wrappers.communicate
+            communicate: Handler = self.wrappers.communicate
+            return communicate
         if func.is_view:
             return self._view
         if not func._schema.returns:

@@ -156,8 +156,8 @@ def estimated(smaller: Sequence[FitCell], depths: Depths, combination: Combinati
     distance = (depths.whole - depths.small) / (depths.large - depths.small)
 
     def line(name: str) -> float:
-        low: float = getattr(small, name)
-        return low + distance * (getattr(large, name) - low)
+        low, high = float(getattr(small, name)), float(getattr(large, name))
+        return low + distance * (high - low)
 
     margin_bytes = round(line("margin_bytes"))
     smallest_bytes = (small.gpu_bytes - margin_bytes) * (1 - MEMORY_ERROR_SHARE)
