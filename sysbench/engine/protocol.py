@@ -1,8 +1,4 @@
-"""Commands from the engine to a worker.
-
-Commands are sent in one direction and events (`sysbench.log.events`) in the other, each as a JSON message over a local
-socket.
-"""
+"""Commands from the engine to a worker."""
 
 from __future__ import annotations
 
@@ -23,10 +19,7 @@ MESSAGE_LIMIT_BYTES = 16 * 1024**2
 
 
 class AboutCell(Frozen):
-    """A request about one cell.
-
-    `package` is the package of the cell's command, where the worker finds the cell's class.
-    """
+    """A request about one cell."""
 
     package: str = ""
     cell: SerializeAsAny[RunCell]
@@ -78,18 +71,6 @@ class MeasureCeiling(Frozen):
     threads: Size | None = None
 
 
-class Foresee(AboutCell):
-    """A request to simulate whether a cell will fit in the free memory of its device; answered by MemoryForeseen.
-
-    The simulation allocates nothing on the device. A worker that has run a simulation should measure nothing
-    afterwards.
-    """
-
-    command: Literal["foresee"] = "foresee"
-    device: DeviceInfo
-    free_bytes: int
-
-
 class Exit(Frozen):
     """A request to end the worker; answered by the end of the process."""
 
@@ -100,7 +81,7 @@ class Exit(Frozen):
     """
 
 
-Command = Annotated[Measure | ProbeThreads | MeasureCeiling | Foresee | Exit, Field(discriminator="command")]
+Command = Annotated[Measure | ProbeThreads | MeasureCeiling | Exit, Field(discriminator="command")]
 
 _COMMAND: TypeAdapter[Command] = TypeAdapter(Command, config=ConfigDict(defer_build=True))
 

@@ -1,7 +1,4 @@
-"""Cautions about a cell's numbers, each with a remedy.
-
-`sysbench.statistics` detects an effect; a caution says what the effect means for the reliability of the result.
-"""
+"""Cautions about a cell's numbers, each with a remedy."""
 
 from __future__ import annotations
 
@@ -63,10 +60,7 @@ def assumptions(cell: RunCell, seen: CellEvents) -> Iterator[Caution]:
 
 
 def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Caution]:
-    """Yield reasons to doubt the mean of these step times, which are in seconds.
-
-    Detects an unfinished warm-up, two levels, drift, outliers and autocorrelation.
-    """
+    """Yield reasons to doubt the mean of these step times, which are in seconds."""
     wall = statistics.series(steps)
     if unfinished := statistics.warmup_unfinished(warmup, wall):
         yield Caution(
@@ -113,10 +107,7 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
 
 
 def precision_of_the_median(wall: statistics.Stream, until: float | None, max_steps: int) -> Iterator[Caution]:
-    """Warn if the interval of the median is too wide, or if there are too few steps for an interval.
-
-    The largest accepted width, as a share of the median, is `until`, or 5% if `until` is not given.
-    """
+    """Warn if the interval of the median is too wide, or if there are too few steps for an interval."""
     if statistics.too_few(wall):
         yield Caution(
             code="too-few-steps",

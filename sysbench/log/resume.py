@@ -32,7 +32,6 @@ class EarlierRun:
     threads_probe: ThreadsProbed | None = None
     """Choice of CPU threads, which a continued run keeps."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """Outcome of the last attempt, by cell."""
     devices: dict[str, DeviceInfo] = field(default_factory=dict)
     """Device of the last attempt, by cell."""
 

@@ -18,7 +18,6 @@ BUDGET_S = 0.5
 """Time for all trials. A trial of two numbers takes half of what is left."""
 
 QUIET_S = 0.1
-"""Time after which a trial ends if nothing has disturbed it."""
 
 MIN_ROUNDS = 3
 
@@ -89,11 +88,9 @@ def choose(default: int, instruments: Instruments) -> ThreadsProbed:
 @dataclass(frozen=True)
 class _Trial:
     more_s: float
-    """Mean time on more threads."""
     fewer_s: float
     is_disturbed: bool
     foreign_cores: float
-    """Cores that other processes used on average."""
     took_s: float
 
 

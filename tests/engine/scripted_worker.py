@@ -60,8 +60,6 @@ def main() -> None:
             _ceiling(line, command, script.get("ceiling", "ok"))
         elif command["command"] == "probe_threads":
             _probe(line, *script["threads"])
-        elif command["command"] == "foresee":
-            _foresee(line, command, script.get("foreseen", {}).get(str(command["cell"]["ctx"]), "fits"))
         else:
             act = script["cells"].get(str(command["cell"]["ctx"]), "ok")
             if isinstance(act, list):
@@ -110,19 +108,6 @@ def _probe(line: Line, default: int, chosen: int) -> None:
     if not chosen:
         os.kill(os.getpid(), signal.SIGKILL)
     line.say("threads_probed", default=default, threads=chosen, mean_s=[[default, 0.08], [chosen, 0.002]])
-
-
-def _foresee(line: Line, command: dict[str, Any], how: str) -> None:
-    subject = {"cell": _key(command["cell"]), "free_bytes": command["free_bytes"]}
-    if how == "dies":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if how == "fits":
-        line.say("memory_foreseen", **subject, fits=True)
-    elif how == "cannot tell":
-        line.say("memory_foreseen", **subject, fits=None, detail="there is no such kernel")
-    else:
-        detail = "memory would run out in backward"
-        line.say("memory_foreseen", **subject, fits=False, lacking_bytes=2**20, detail=detail)
 
 
 def _finish(outcome: str, detail: str | None = None) -> Callable[[Line, Cell], None]:

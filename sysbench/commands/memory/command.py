@@ -48,7 +48,7 @@ def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
     measured = any(cell.own or cell.is_compiled for cell in spec.cells())
     if measured and not options.require_fit:
         return spec
-    from sysbench.engine.devices import list_devices
+    from sysbench.engine.supervisor import list_devices
 
     if list_devices()[0].type != "cpu":
         return spec

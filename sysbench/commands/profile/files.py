@@ -20,7 +20,6 @@ from sysbench.commands.profile.record import ProfileRead, ProfileRecord, RanksRe
 from sysbench.commands.profile.spec import ProfileCell, ProfileOptions, Profiler, ProfileSpec
 from sysbench.commands.showing import Saved
 from sysbench.engine import nsys
-from sysbench.engine.launchers import NsysLauncher
 from sysbench.engine.plan import PlacedCell, refuse_impossible
 from sysbench.engine.provisions import Provisions
 from sysbench.errors import LogError, SysbenchError, UsageError
@@ -128,7 +127,7 @@ class Files:
             ]
             for path in (*traces_kept, *windows.values(), *flames.values()):
                 storage.refuse_unwritable(path)
-            launchers = {cell.key: NsysLauncher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
+            launchers = {cell.key: nsys.launcher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
             titles = {cell.key: _drawing_title(cell) for cell in cells}
             provisions = Provisions(artifacts, launchers, TraceReader(bool(kept_paths), additional_ranges(options)))
             yield cls(provisions, bool(kept_paths), windows, flames, titles, options.range, options.quiet)

@@ -12,8 +12,7 @@ from sysbench.command import command_of
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.running import RunResult
 from sysbench.commands.surroundings import RunSurroundings
-from sysbench.engine.launchers import PlainLauncher
-from sysbench.engine.process import prelaunched
+from sysbench.engine.process import Launcher, prelaunched
 from sysbench.errors import UsageError
 from sysbench.log.durations import Durations
 from sysbench.log.events import CellFinished
@@ -103,7 +102,7 @@ def predict_durations_s(
     with (
         show_status(f"predicting for {gpu.slug}", silent=silent) as progress,
         ScratchDirectory() as directory,
-        prelaunched(PlainLauncher()),
+        prelaunched(Launcher()),
     ):
         while waiting:
             run, spec = waiting[0]
