@@ -177,19 +177,18 @@ def _precisions(machine: Machine, device: DeviceInfo) -> Iterator[Prospect]:
             reason = f"compute capability {device.compute_capability} has no tensor cores for it: no faster than fp32"
             yield _prospect(what, "partly", reason, "--precision fp32")
         else:
-            reason = {"cuda": "on tensor cores", "cpu": "this CPU multiplies bf16 in hardware"}
-            yield _prospect(what, "yes", reason.get(device.type, f"on {device.torch_name}"))
+            reasons = {"cuda": "on tensor cores", "cpu": "this CPU multiplies bf16 in hardware"}
+            yield _prospect(what, "yes", reasons.get(device.type, f"on {device.torch_name}"))
 
 
 def _compile(machine: Machine, device: DeviceInfo) -> Prospect:
     on_cuda, triton, tools = device.type == "cuda", machine.torch.triton, machine.tools
     compiler, variable = (tools.c_compiler, "CC") if on_cuda else (tools.cxx_compiler, "CXX")
-    capability, disabling = device.compute_capability or "0.0", machine.host.variables
+    capability, variables = device.compute_capability or "0.0", machine.host.variables
+    disabling = [name for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE") if variables.get(name) == "1"]
     problem: tuple[str, str] | None = None
-    if name := next(
-        (name for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE") if disabling.get(name) == "1"), None
-    ):
-        problem = f"{name}=1 disables torch.compile", "unset it"
+    if disabling:
+        problem = f"{disabling[0]}=1 disables torch.compile", "unset it"
     elif on_cuda and triton is None:
         problem = "Triton, which generates GPU kernels, is not installed", "pip install triton"
     elif on_cuda and _parse_version(capability) < TRITON_MIN_CAPABILITY:
