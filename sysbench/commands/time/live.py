@@ -21,7 +21,7 @@ from sysbench.commands.time.live_state import (
 from sysbench.log.predictions import MARK
 from sysbench.render import theme
 from sysbench.render.axis_columns import axis_columns, axis_values
-from sysbench.render.dashboard.board import Quantity, layout, outcome_word
+from sysbench.render.dashboard.board import Quantity, outcome_word
 from sysbench.render.dashboard.canvas import Canvas, Piece, remaining_text, round_remaining
 from sysbench.render.dashboard.run_state import mean_and_deviation
 from sysbench.render.dashboard.screen import (
@@ -33,6 +33,7 @@ from sysbench.render.dashboard.screen import (
     CellScreen,
     Progress,
     Slot,
+    differing_axes,
     fixed,
 )
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Table, Tone, Word
@@ -134,8 +135,7 @@ class TimeScreen(CellScreen[LiveState]):
         ended = list(self.state.ended.values())
         if not ended:
             return None
-        grid = layout(self.state.planned)
-        axis_names = (*grid.row_axes, grid.column_axis) if grid else ("size", "ctx")
+        axis_names = differing_axes(self.state.planned) or ("size", "ctx")
         return Slot(
             RECENT,
             lambda height: canvas.table(_finished(ended[-(height - 2) :], axis_names)) or [],

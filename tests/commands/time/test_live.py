@@ -231,7 +231,7 @@ def test_the_most_important_line_survives_in_the_lowest_terminal(sweep: list[Eve
 def test_nothing_moves_while_steps_come_in(sweep: list[Event]) -> None:
     def places(events: Sequence[Event]) -> dict[str, int]:
         lines = screen(events, 80, 40)
-        names = ("time ", "measuring", "memory", "device", "fp32", "precision  ctx")
+        names = ("time ", "measuring", "memory", "device", "fp32", "ctx  precision")
         return {name: next(number for number, line in enumerate(lines) if name in line) for name in names}
 
     assert places(runs.until_measuring(sweep, 5, 0)) == places(runs.until_measuring(sweep, 5, 9))
