@@ -292,18 +292,13 @@ def _run_with_progress(
         with gc_paused():
             from concurrent.futures import ThreadPoolExecutor  # noqa: F401
 
-            from sysbench import cells as axes
             from sysbench.log import events, records
             from sysbench.render import output as summary  # noqa: F401
 
             command_of(spec.kind).part("record")
             events.build()
             records.build()
-        # An experiment chooses its own values, and shows its own line above the dashboard.
-        defaults_line = "" if surroundings.overall else axes.describe_default_axes(spec)
-        if defaults_line:
-            say(defaults_line, options)
-        with _progress_display(spec.kind, options, surroundings, defaults_line) as progress:
+        with _progress_display(spec.kind, options, surroundings) as progress:
             failure, path = None, running.log_path
             try:
                 for event in chain(first_events, running):
@@ -335,20 +330,20 @@ def exit_code(record: RunRecord) -> int:
     return 1 if outcomes & FAILURES or not outcomes & {"ok", "oom"} else 0
 
 
-def _progress_display(kind: Kind, options: RunOptions, surroundings: RunSurroundings, above: str) -> Progress:
+def _progress_display(kind: Kind, options: RunOptions, surroundings: RunSurroundings) -> Progress:
     from rich.console import Console
 
     from sysbench.log import journal as log
     from sysbench.render.dashboard.cell_lines import CellLines
     from sysbench.render.dashboard.live import Dashboard, can_draw_on
-    from sysbench.render.dashboard.progress import Silent
+    from sysbench.render.dashboard.progress import Progress
 
     if options.quiet:
-        return Silent(surroundings.watch)
+        return Progress(surroundings.watch)
     # The log of an earlier run is read while the worker imports torch.
     earlier = log.read(options.resume) if options.resume else ()
     console = Console(stderr=True)
     view = command_of(kind).part("screen")
     if options.no_live or not view.is_drawn or not can_draw_on(console):
         return CellLines(console, view=view, earlier=earlier, overall=surroundings.overall)
-    return Dashboard(console, view=view, earlier=earlier, overall=surroundings.overall, above=above)
+    return Dashboard(console, view=view, earlier=earlier, overall=surroundings.overall)
