@@ -227,25 +227,17 @@ def fit_growth(
 
 
 def growth_text(growths: Sequence[Growth[AnyCell]], name: Namer | None = None, along: str = "") -> str:
-    """Return `forward grows as N^1.97 ± 0.03 and backward as N^1.99 over 4 sizes from N 1024 to 16384`."""
+    """Return `forward grows as N^1.97 ± 0.03 over 4 sizes from N 1024 to 16384; backward grows as …`.
+
+    Of many power laws, only the extremes are listed.
+    """
     if len(growths) > MAX_LISTED_LAWS and name is not None:
         laws = [(each.law.exponent, each) for each in growths if isinstance(each.law, PowerLaw)]
         ends = (function(laws, key=lambda each: each[0])[1] for function in (min, max))
         shown = " to ".join(f"{each.describe()[0]} ({name(each.cells[0])})" for each in ends)
         return f"{growths[0].quantity} grows{along} as {shown} over {len(growths)} settings"
-    quantities: dict[tuple[str, str], list[str]] = {}
+    clauses = []
     for each in growths:
         power, span = each.describe()
-        shown = f"{power} ({name(each.cells[0])})" if name is not None else power
-        quantities.setdefault((span, shown), []).append(each.quantity)
-    powers: dict[str, dict[str, list[str]]] = {}
-    for (span, power), names in quantities.items():
-        powers.setdefault(span, {}).setdefault(join_words(names), []).append(power)
-    clauses = []
-    for span, found in powers.items():
-        words = [f"{names} as {join_words(shown)}" for names, shown in found.items()]
-        first = next(iter(found))
-        verb = f"{'grow' if ' and ' in first else 'grows'}{along} as"
-        words[0] = f"{first} {verb} {join_words(found[first])}"
-        clauses.append(f"{join_words(words)}{span}" if span else "; ".join(words))
+        clauses.append(f"{each.quantity} grows{along} as {power}{f' ({name(each.cells[0])})' if name else ''}{span}")
     return "; ".join(clauses)

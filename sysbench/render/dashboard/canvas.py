@@ -87,7 +87,7 @@ class Canvas:
     def table(self, table: Table) -> list[Text] | None:
         """Return the lines of a table, without columns that do not fit; None if even the indispensable do not."""
         fitted = terminal.fit(table, self.width, self.encoding)
-        return None if fitted.stacked else terminal.grid_lines(fitted)
+        return None if fitted.stacked else [Text.assemble(*line) for line in fitted.lines()]
 
     def fitted(self, line: Text) -> Text:
         """Return the line in characters that the terminal can show, cut to the width."""
