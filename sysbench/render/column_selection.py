@@ -44,12 +44,11 @@ class _FilledColumn:
 
 
 def select_columns(sheet: Sheet, names: Sequence[str], possible: Collection[ColumnName] = ()) -> Sheet:
-    """Return the sheet with only the named columns, in the order of `names`; unchanged if there are no names.
+    """Return the sheet with only the named columns, in the order of `names`, besides the axes.
 
-    A name is a column's key, its title, or the heading of its group. With the prefix `+`, a name adds to the columns
-    named without a prefix or, if there are none, to the default columns. Axis columns are always kept. Tables that have
-    none of the columns named without a prefix are omitted. The sheet gets a note for each named column that is
-    `possible` but in none of the tables. Raises UsageError for any other unknown name.
+    With the prefix `+`, a name adds to the columns named without a prefix or, if there are none, to the default ones.
+    Tables that have none of the columns named without a prefix are omitted. The sheet gets a note for each named column
+    that is `possible` but in none of the tables. Raises UsageError for any other unknown name.
     """
     if not names:
         return sheet

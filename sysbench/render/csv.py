@@ -50,9 +50,8 @@ def csv_text(*tables: Table) -> str:
 def tidy(*tables: Table) -> tuple[list[str], list[dict[str, Value]]]:
     """Return the column headings of all tables, and their rows as dicts keyed by heading.
 
-    The axes come first, including those with the same value in all rows. If the tables have different names, a column
-    `table` precedes the axes. A number with a deviation or an interval has a column for each part. A word in place of
-    a number (`oom`) goes into the separate column `outcome`, so that columns of numbers stay numeric.
+    Axes come first, after a column `table` if the tables have different names. A number with a deviation or an interval
+    has a column for each part. A word in place of a number (`oom`) goes into the column `outcome`.
     """
     several = len({table.name for table in tables}) > 1
     leading: list[str] = ["table"] if several else []

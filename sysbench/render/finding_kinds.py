@@ -77,10 +77,7 @@ class Comparison(Generic[AnyCell]):
         return ratio_range(self.ratios[0].ratio.value, self.ratios[-1].ratio.value)
 
     def describe(self, name: Namer) -> tuple[str, str]:
-        """Return the ratio and the cells that agree on it: `2.03 ± 0.02×`, ` in all 12 cells`.
-
-        Cells that disagree have a range of ratios, with the names of its ends if they differ significantly.
-        """
+        """Return the ratio, or a range if cells disagree, and the cells: `2.03 ± 0.02×`, ` in all 12 cells`."""
         first, last = self.ratios[0], self.ratios[-1]
         if len(self.ratios) == 1:
             return with_interval(first.ratio), ""
@@ -119,10 +116,7 @@ class Limit(Generic[AnyCell]):
         return tuple(cell.axis_value(self.axis) for cell in self.row[start:end] if cell.outcome != "ok")
 
     def describe(self) -> str:
-        """Return `ctx 512 fits, ctx 1024 does not`; empty if all fit, or if memory ends for another reason.
-
-        If a cell beyond the first that does not fit fits, the axis is not why memory ran out.
-        """
+        """Return `ctx 512 fits, ctx 1024 does not`; empty if all fit, or if a later cell fits: the axis is not why."""
         if self.beyond is None:
             return ""
         beyond = axes.phrase(self.axis, self.beyond.axis_value(self.axis))
@@ -151,10 +145,7 @@ def limit_findings(
     name: Callable[[Sequence[AnyCell]], str],
     shortage: Callable[[Sequence[AnyCell]], str] = lambda _: "",
 ) -> Iterator[Statement]:
-    """Yield `small and medium: ctx 512 fits, ctx 1024 does not.`; rows with the same limit share a sentence.
-
-    `name` and `shortage` describe the cells that do not fit.
-    """
+    """Yield `small and medium: ctx 512 fits, ctx 1024 does not.`; `name` and `shortage` describe cells beyond."""
     axis, alike = "", dict[tuple[str, tuple[int, ...]], list[tuple[AnyCell | None, AnyCell]]]()
     for limit in found:
         axis = limit.axis

@@ -62,7 +62,7 @@ class CellLines(Progress):
         elif isinstance(event, Reading) and state.interference and self._says_first("interference"):
             yield state.interference
         elif isinstance(event, CellFinished) and (cell := state.ended.get(event.cell)) is not None:
-            yield f"{state.done}/{len(state.planned)} {view.label(cell, state)}  {view.result(cell)}"
+            yield f"{len(state.ended)}/{len(state.planned)} {view.label(cell, state)}  {view.result(cell)}"
         first_run = self._overall is None or self._overall.number <= 1
         if first_run and (notice := view(state, event.at_s).notice()) and self._says_first("notice"):
             yield " → ".join(notice)

@@ -1,8 +1,7 @@
-"""The dashboard of a run with cells: what all commands show, and slots that a command fills.
+"""The dashboard of a run with cells: a stack of slots, which all commands have or a command fills.
 
-A screen is a stack of slots. Each states how many lines it needs and how many it could use; a terminal with few lines
-shows only the most important ones. Slots of variable height are below those of fixed height, so that nothing moves as
-results arrive.
+Each slot states how many lines it needs and how many it could use; a low terminal shows only the most important ones.
+Slots of variable height are below those of fixed height, so that nothing moves as results arrive.
 """
 
 from __future__ import annotations
@@ -197,7 +196,7 @@ class CellScreen(Generic[State]):
         count = len(state.planned)
         ending = Text()
         if count > 1:
-            number = min(state.done + (now is None or now.outcome is None), count)
+            number = min(len(state.ended) + (now is None or now.outcome is None), count)
             left_s = self.remaining_s()
             left = [(remaining_text(round_remaining(left_s)), theme.QUIET)] if left_s else []
             ending = canvas.join([(f"cell {number} of {count}", "bold"), *left])
@@ -224,7 +223,7 @@ class CellScreen(Generic[State]):
 
     def _progress(self, canvas: Canvas) -> Text:
         state, now = self.state, self.state.current_cell
-        if now is None or (not state.worker_ready and state.done < len(state.planned)):
+        if now is None or (not state.worker_ready and len(state.ended) < len(state.planned)):
             name, since_s = "preparing" if state.worker_ready else "starting the worker", state.worker_since_s
             return _progress_line(canvas, name, self._waited(since_s))
         if now.outcome is not None:

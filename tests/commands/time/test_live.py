@@ -124,7 +124,7 @@ def test_a_resumed_run_keeps_what_lasts_and_waits_for_the_rest() -> None:
         again = next(key for key, done in fold_events(crashed).ended.items() if done.outcome == "crashed")
         for event in (resumed, *(event for event in log[1:] if getattr(event, "cell", again) == again)):
             progress.show(event)
-    assert f"{state.done + 1}/16 xl ctx" in written(console)
+    assert f"{len(state.ended) + 1}/16 xl ctx" in written(console)
 
 
 def test_a_run_whose_beginning_was_not_shown_is_shown_all_the_same(sweep: list[Event]) -> None:
