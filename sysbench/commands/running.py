@@ -70,7 +70,7 @@ def options_of(kind: Kind, given: Given) -> RunOptions:
         log = find_run_file(kind, resume, options.out)
         log = log.with_suffix(".jsonl") if log.name else log  # `.` and `/` have none
         found["resume"] = log if log.is_file() else resume
-    return options.model_copy(update=found) if found else options
+    return options.model_copy(update=found)
 
 
 def find_run_file(kind: Kind, path: Path, directory: Path) -> Path:
@@ -97,11 +97,7 @@ def suited(spec: RunSpec, options: RunOptions) -> RunSpec:
 
 
 def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None:
-    """Execute a command: show a saved run or the plan, or run the cells and exit with the exit code.
-
-    Raises the exceptions of `options_of` and `run_cells`, UsageError for an unknown table or file format, and
-    OutputError for a file that cannot be written.
-    """
+    """Execute a command: show a saved run or the plan, or run the cells and exit with the exit code."""
     command = command_of(kind)
     options = options_of(kind, options_given)
     source = getattr(options, "source", None)
@@ -229,8 +225,7 @@ def run_cells(
 ) -> RunRecord:
     """Run the cells, then save and show the record.
 
-    If the run fails after its first cell has begun (a full disk), its results so far are saved and shown before the
-    error is raised. Raises UsageError for columns that the run cannot have.
+    If the run fails after its first cell has begun (a full disk), its results so far are saved and shown first.
     """
     refuse_unknown_columns(spec, options)
     refuse_missing_extras(spec, options)
@@ -313,7 +308,7 @@ def _run_with_progress(
 
 
 def refuse_at_gate(record: RunRecord, options: RunOptions) -> None:
-    """Exit with GATE_EXIT_CODE, and say why, if the command has a gate that the options close and this run fails."""
+    """Exit with GATE_EXIT_CODE, and say why, if this run fails at a gate of the command."""
     command = command_of(record.kind)
     complaints = list(command.part("gate")(record, options)) if command.gate else []
     for complaint in complaints:
