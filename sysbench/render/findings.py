@@ -149,7 +149,8 @@ def no_difference_clause(one: str, other: str, each: Sequence[tuple[Ratio, int]]
     if ends and all(abs(end - 1) < MIN_EFFECT_SHARE for end in ends):
         return f"{one} and {other} are equally fast to within 1%{cells}"
     if not all(map(contains_one, ratios)):  # an interval without 1 may belong to an insignificant difference
-        return f"{count} {noun}s are too few, or vary too much, to tell whether {one} or {other} is faster{cells}"
+        where = f" in any of {len(each)} cells" if cells else ""
+        return f"{count} {noun}s are too few, or vary too much, to tell whether {one} or {other} is faster{where}"
     widest = max(ratios, key=lambda ratio: (ratio.high or 1.0) / (ratio.low or 1.0))
     return f"{one} and {other} do not differ measurably{cells}: the 95% interval of the ratio is {interval(widest)}"
 
@@ -173,8 +174,9 @@ def intervals_overlap(one: Ratio, other: Ratio) -> bool:
 
 
 def ratio_with_name(found: Ratio, name: str) -> str:
-    """Format a ratio with the name of its cell and its interval: `2.17× (small, 95% CI 1.84–2.70)`."""
-    return f"{units.ratio(found.value)} ({name}, 95% CI {interval(found)})"
+    """Format a ratio with the name of its cell, and the interval if it is wide: `2.17× (small, 95% CI 1.84–2.70)`."""
+    is_wide = found.low is not None and found.high is not None and found.high - found.low > 0.04 * found.value
+    return f"{units.ratio(found.value)} ({name}{f', 95% CI {interval(found)}' if is_wide else ''})"
 
 
 def pooled_ratio(found: Pooled) -> str:

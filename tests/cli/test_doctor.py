@@ -74,7 +74,7 @@ def test_a_torch_that_cannot_be_imported_leaves_the_rest_of_the_screen(tmp_path:
     assert ran.code == 1
     assert ran.err == ""
     assert "torch cannot be imported: ImportError: libcudart.so.13" in ran.out
-    for part in ("machine", "processor", "tools", "what works here", "--simulate GPU"):
+    for part in ("machine", "logical cores", "tools", "what works here", "--simulate GPU"):
         assert part in ran.out, part
 
 

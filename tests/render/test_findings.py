@@ -55,7 +55,7 @@ def test_what_is_resolved_to_be_equal_is_said_to_be() -> None:
 
 def test_an_interval_without_one_that_is_insignificant_is_said_to_be_of_too_few_steps() -> None:
     assert no_difference_clause("a", "b", [(Ratio(1.9, 1.89, 1.91), 6), (Ratio(1.9, 1.89, 1.91), 6)]) == (
-        "6 steps are too few, or vary too much, to tell whether a or b is faster in both cells"
+        "6 steps are too few, or vary too much, to tell whether a or b is faster in any of 2 cells"
     )
 
 

@@ -75,9 +75,9 @@ def _examine(examination: Examination, console: Console | None) -> DoctorRecord:
                 console.print(part)
 
     host = examination.host()
-    show(screen.machine(host))
+    show(screen.section("machine", host, (host.system.hostname if host.system else "unknown host",)))
     tools, nvml = examination.tools(), examination.nvml()
-    show(screen.gpus(nvml), screen.tools(tools))
+    show(screen.section("NVIDIA's driver", nvml), screen.section("tools", tools))
     with show_status("importing torch", console):
         torch = examination.torch()
     machine = Machine(host=host, nvml=nvml, torch=torch, tools=tools)
@@ -87,5 +87,5 @@ def _examine(examination: Examination, console: Console | None) -> DoctorRecord:
         prospects=prospects(machine),
         advice=advice(machine),
     )
-    show(screen.torch(torch), screen.prospects(record.prospects), screen.advice(record.advice))
+    show(screen.section("torch", torch), screen.prospects(record.prospects), screen.advice(record.advice))
     return record

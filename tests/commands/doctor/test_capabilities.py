@@ -241,10 +241,10 @@ def screen(facts: Machine, width: int, encoding: str = "utf-8") -> str:
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=out, width=width, color_system=None)
     parts = [
-        doctor_screen.machine(facts.host),
-        doctor_screen.gpus(facts.nvml),
-        doctor_screen.tools(facts.tools),
-        doctor_screen.torch(facts.torch),
+        doctor_screen.section("machine", facts.host, ("bench",)),
+        doctor_screen.section("NVIDIA's driver", facts.nvml),
+        doctor_screen.section("tools", facts.tools),
+        doctor_screen.section("torch", facts.torch),
         doctor_screen.prospects(prospects(facts)),
         doctor_screen.advice(advice(facts)),
     ]
