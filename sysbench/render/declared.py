@@ -31,7 +31,7 @@ from sysbench.log.outcomes import MEASURED, Subject
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.render import column_selection
 from sysbench.render.axis_columns import axis_columns, axis_values
-from sysbench.render.column_selection import ColumnName, is_known
+from sysbench.render.column_selection import is_known
 from sysbench.render.table import EMPTY_CELL, EXCLUDED_NOTE, Cell, Column, Measure, OnRequestColumn, Table, Word
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import Format
@@ -206,7 +206,7 @@ class DeclaredTable:
         parts = [part for part in self.parts(record) if self.when(part)]
         return [self._table(part, rows) for part in parts if (rows := tuple(self.rows(part))) or self.keep_empty]
 
-    def names(self, axis_values: AxisValues) -> Iterator[ColumnName]:
+    def names(self, axis_values: AxisValues) -> Iterator[Column]:
         """Yield the names of all columns except the leading ones, given the values of each axis."""
         values = {**axis_values, **{word: fill.possible_values for word, fill in self.words.items()}}
         for bound in _expand(self.columns, lambda each: each.resolve_possible_values(values)):
@@ -214,9 +214,7 @@ class DeclaredTable:
             there = {place for text in texts for _, place, _, _ in string.Formatter().parse(text) if place}
             places = sorted(place for place in there if re.split(r"[.[]", place)[0] not in bound.keys)
             for combination in itertools.product(*(values.get(place, ()) for place in places)):
-                found = dict(zip(places, combination, strict=True))
-                column = _column(bound, found, 0, "")
-                yield ColumnName(column.key, column.title, column.group)
+                yield _column(bound, dict(zip(places, combination, strict=True)), 0, "")
 
     def _table(self, part: object, rows: Sequence[object]) -> Table:
         outcomes = [self.outcome_of(row) for row in rows]
@@ -331,7 +329,7 @@ def _cell(declared: Field, value: Any) -> Cell:
     return Measure(value) if numeric else value
 
 
-def column_names(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[ColumnName, ...]:
+def column_names(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[Column, ...]:
     """Return the names of the columns that a table can have; those that contain an axis value only with `spec`."""
     declared: DeclaredTable = command_of(kind).part("tables")[table]
     return tuple(dict.fromkeys(declared.names(_values(spec))))
@@ -379,12 +377,12 @@ def shows_column(key: str, names: Sequence[str], spec: RunSpec, tables: Sequence
     return bool(columns) if not instead else any(column_selection.matches_any(name, columns) for name in names)
 
 
-def possible_columns(kind: Kind, tables: Sequence[str]) -> list[ColumnName]:
+def possible_columns(kind: Kind, tables: Sequence[str]) -> list[Column]:
     """Return the names of all columns that these tables, by default all tables of the command, can have."""
     return [name for table in tables or command_of(kind).part("tables") for name in column_names(kind, table)]
 
 
-def _column_names(spec: RunSpec, tables: Sequence[str], form: Format) -> list[ColumnName]:
+def _column_names(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Column]:
     command = command_of(spec.kind)
     shown = tables or ((command.long_table,) if form == "csv" else ())
     if not shown:

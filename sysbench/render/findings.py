@@ -100,13 +100,18 @@ def name_cells_along(
     `small at ctx 128 and 256, and xl at ctx 128`.
     """
     all_cells = cells if among is None else among
-    if along not in axes.varying(all_cells):
+    differing = axes.varying(all_cells)
+    if along not in differing:
         return name_cells(cells, namer(all_cells, ignored), MAX_ALL_NAMED)
-    name, values = namer(all_cells, (*ignored, along)), dict[str, list[str]]()
+    values: dict[str, set[int]] = {}
     for cell in cells:
-        values.setdefault(name(cell), []).append(str(cell.axes[along]))
+        phrases = (axes.phrase(axis, cell.axes.get(axis)) for axis in differing if axis not in (*ignored, along))
+        values.setdefault(" ".join(phrases), set()).add(cell.axes[along])
     symbol = axes.AXES[along].short_title
-    words = [f"{cell} at {symbol} {join_words(list(dict.fromkeys(found)))}" for cell, found in values.items()]
+    words = [
+        f"{f'{name} at ' if name else ''}{symbol} {join_words(list(map(str, sorted(found))))}"
+        for name, found in values.items()
+    ]
     if len(words) > MAX_ALL_NAMED:
         words = [*words[:MAX_ALL_NAMED], f"{len(words) - MAX_ALL_NAMED} more cells"]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, and {words[-1]}"

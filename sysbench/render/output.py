@@ -17,12 +17,12 @@ from sysbench.log.records import RunRecord
 from sysbench.log.storage import cannot_write
 from sysbench.render import declared as column_names
 from sysbench.render import theme
-from sysbench.render.column_selection import ColumnName, select_columns
+from sysbench.render.column_selection import select_columns
 from sysbench.render.csv import csv_text
 from sysbench.render.latex import latex
 from sysbench.render.markdown import markdown
 from sysbench.render.remarks import damaged_lines
-from sysbench.render.table import Remark, Sheet, Table
+from sysbench.render.table import Column, Remark, Sheet, Table
 from sysbench.render.terminal import SheetView
 from sysbench.spec.run import Format, Selection
 
@@ -66,7 +66,7 @@ def nonempty_tables(record: RunRecord, names: Iterable[str], selection: Selectio
 
 
 def show_sheet(
-    content: Sheet, console: Console, form: Format, columns: Sequence[str] = (), possible: Collection[ColumnName] = ()
+    content: Sheet, console: Console, form: Format, columns: Sequence[str] = (), possible: Collection[Column] = ()
 ) -> None:
     """Print a sheet; raises UsageError for a name in `columns` that neither the tables nor `possible` have."""
     content = select_columns(content, columns, possible)

@@ -72,6 +72,11 @@ Cell = Measure | Word | str | int | None
 """None stands for a number that was not measured."""
 
 
+def slug(text: str) -> str:
+    """Return a text as a name on the command line: `per_million_tokens`."""
+    return re.sub(r"[^a-z0-9.]+", "_", text.lower()).strip("_")
+
+
 @dataclass(frozen=True)
 class Column:
     """Definition of a column.
@@ -97,6 +102,17 @@ class Column:
     def numeric(self) -> bool:
         """Whether the column contains Measures."""
         return self.unit is not None
+
+    @property
+    def display_name(self) -> str:
+        """The column's name on the command line, in messages and lists."""
+        return self.key or slug(self.title)
+
+    @property
+    def spellings(self) -> frozenset[str]:
+        """All names that select the column on the command line."""
+        texts = (self.key, self.title, self.group, f"{self.group} {self.title}")
+        return frozenset(slug(text) for text in texts if text)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from rich.console import RenderableType
 
 from sysbench import units
-from sysbench.commands.doctor.record import Advice, GpuState, Prospect, Section, Tool, Works
+from sysbench.commands.doctor.record import Advice, GpuProcess, GpuState, Prospect, Section, Tool, Works
 from sysbench.log.events import DeviceInfo
 from sysbench.package import VERSION
 from sysbench.render.table import Column, Remark, Sheet, Table, Tone, Word
@@ -82,11 +82,10 @@ def _text(value: Any, show: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        named = [f"{name}={each if isinstance(each, str) else '/'.join(each)}" for name, each in value.items()]
-        return " ".join(" ".join(named).split())
+        return " ".join(f"{name}={each if isinstance(each, str) else '/'.join(each)}" for name, each in value.items())
     if isinstance(value, list):
-        users = (f"{each.name or '?'} ({each.pid})" if isinstance(each, BaseModel) else str(each) for each in value)
-        return ", ".join(users)
+        named = (f"{each.name or '?'} ({each.pid})" if isinstance(each, GpuProcess) else str(each) for each in value)
+        return ", ".join(named)
     return " ".join(str(show(value)).split())
 
 

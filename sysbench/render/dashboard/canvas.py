@@ -39,6 +39,11 @@ class Canvas:
         """Encoding of the terminal."""
         return self.console.encoding
 
+    @property
+    def plain(self) -> bool:
+        """Whether the terminal shows no colours."""
+        return self.console.color_system is None or bool(self.console.no_color)
+
     def join(self, pieces: Iterable[Piece], width: int | None = None, separator: str = " · ") -> Text:
         """Join as many pieces as fit on one line; the first piece is cut if necessary."""
         width = self.width if width is None else width
@@ -63,8 +68,7 @@ class Canvas:
         halves = int(min(max(completed / total, 0.0), 1.0) * width * 2)
         text = theme.terminal_line("━" * (halves // 2) + "╸" * (halves % 2), self.encoding)
         rest = width - len(text)
-        plain = self.console.color_system is None or bool(self.console.no_color)
-        return Text(text, style).append((" " if plain else "━") * rest, "bar.back")
+        return Text(text, style).append((" " if self.plain else "━") * rest, "bar.back")
 
     def after_bar(
         self, label: Text, completed: float, total: float, longest: int, after: Text, style: str = "cyan"
