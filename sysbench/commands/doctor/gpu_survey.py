@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import psutil
 
-from sysbench.engine.sensors.nvml import Nvml, NvmlUnusableError, open_nvml
+from sysbench.engine.sensors.nvml import READING_FIELDS, Nvml, NvmlUnusableError, open_nvml
 
 Facts = dict[str, Any]
 
@@ -30,21 +30,13 @@ _QUERIES: Final[Mapping[str, Callable[[Any, Any], object]]] = {
     "compute_mode": lambda nvml, gpu: _COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(gpu), "unknown"),
     "uuid": lambda nvml, gpu: _text(nvml.nvmlDeviceGetUUID(gpu)),
 }
-_READING_FIELDS: Final = {
-    "utilisation": "utilisation",
-    "sm_clock_hz": "SM clock",
-    "power_w": "power",
-    "temperature_c": "temperature",
-    "energy_j": "energy",
-    "throttle_reasons": "throttle reasons",
-}
-"""Fields of a GpuReading, with their names among the lost values."""
 
 
 def survey() -> Facts:
     """Return the fields of an NvmlSection; empty if there is no driver."""
+    lost: dict[str, str] = {}
     try:
-        nvml = open_nvml()
+        nvml = open_nvml(lost.__setitem__)
     except NvmlUnusableError as error:
         return {"unknown": {"everything": f"NVML cannot be used: {error}"}}
     if nvml is None:
@@ -56,7 +48,7 @@ def survey() -> Facts:
     if version is not None:
         facts["cuda"] = f"{version // 1000}.{version % 1000 // 10}"  # 13000 is CUDA 13.0 (cudaDriverGetVersion)
     count = store_answer(facts, "gpus", pynvml.nvmlDeviceGetCount)
-    facts["gpus"] = [_gpu(nvml, pynvml, index) for index in range(count or 0)]
+    facts["gpus"] = [_gpu(nvml, pynvml, lost, index) for index in range(count or 0)]
     nvml.close()
     return facts
 
@@ -71,7 +63,7 @@ def store_answer(facts: Facts, field: str, query: Callable[[], Any]) -> Any:
     return facts[field]
 
 
-def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
+def _gpu(nvml: Nvml, binding: Any, lost: dict[str, str], index: int) -> Facts:
     facts: Facts = {"index": index, "unknown": {}}
     try:
         handle = binding.nvmlDeviceGetHandleByIndex(index)
@@ -81,11 +73,12 @@ def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
     except Exception as error:  # noqa: BLE001  The driver may lose a GPU at any time.
         facts["unknown"]["everything"] = str(error)
         return facts
+    lost.clear()
     # Read exactly as during a run, so that the same fields are missing here and there.
     reading, memory = gpu.read(), gpu.memory()
-    facts |= {field: getattr(reading, field) for field in _READING_FIELDS}
+    facts |= {field.removeprefix("device_"): reading[field] for field in READING_FIELDS}
     if memory is not None:
-        facts |= {"total_bytes": memory.total_bytes, "free_bytes": memory.free_bytes}
+        facts |= {"total_bytes": memory.total, "free_bytes": memory.free}
     if (processes := gpu.compute_processes()) is not None:
         found = [(process, *_name_and_parent(process.pid)) for process in processes]
         facts["processes"] = [
@@ -93,9 +86,8 @@ def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
             for process, name, parent in found
             if parent != os.getppid()  # the doctor's other child, in which torch uses the GPU
         ]
-    losses = {loss.field: loss.detail for loss in gpu.losses()}
-    fields = {**_READING_FIELDS, "processes": "processes"}
-    facts["unknown"] |= {field: losses[name] for field, name in fields.items() if name in losses}
+    fields = {**READING_FIELDS, "processes": "processes"}
+    facts["unknown"] |= {field.removeprefix("device_"): lost[name] for field, name in fields.items() if name in lost}
     return facts
 
 
