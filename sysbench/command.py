@@ -107,8 +107,6 @@ class Command:
     """Reads a file that is not a run: `(path, its first bytes) -> sysbench.commands.artefacts.Artefact | None`."""
     completed_together: str | None = None
     """Completes the records of several runs with what the others know: `records -> records`."""
-    report_tables: str | None = None
-    """Omits tables of the layout for a certain record: `(record, names) -> names`."""
     step_numbers: str | None = None
     """Numbers of training steps that other commands may know, too: `cell records -> Iterator[StepNumber]`."""
     runs_anywhere: bool = False
