@@ -76,11 +76,12 @@ def _plan_runs(
     gpu_name: str | None,
 ) -> tuple[Sequence[PlannedRun], Durations]:
     """Plan the runs, and return them with the earlier durations of their cells."""
-    from sysbench.commands.run.experiment import plan, refuse_code, refuse_invalid
+    from sysbench.commands.run.experiment import plan, refuse_code
     from sysbench.log.durations import Durations, earlier_durations
 
-    refuse_invalid(experiment, overrides)
-    refuse_code(experiment, overrides, allowed=options.allow_code)
+    plan(experiment, overrides, ("cuda",))  # refuses what is invalid on any device, before a worker starts
+    if not options.allow_code:
+        refuse_code(experiment)
     from sysbench.engine.launchers import PlainLauncher
     from sysbench.engine.process import prelaunched
 
