@@ -25,6 +25,7 @@ from sysbench.render.findings import (
     name_cells_along,
     range_text,
     reliable,
+    undecided,
     with_interval,
 )
 from sysbench.statistics import Crossover, Ratio, crossovers, direction, effect
@@ -226,6 +227,7 @@ def of_run(record: AttentionRecord) -> Iterator[Statement]:
             "memory": "simulated" if any(cell.cell.simulated for cell in cells) else "",
         }
         for each in (
+            *_unanswered(cells),
             *_fastest(reliable(here), dim),
             *_grows(here, dim),
             *_ends(reliable(cells, "memory")),
@@ -235,6 +237,12 @@ def of_run(record: AttentionRecord) -> Iterator[Statement]:
         prefix = f"{setting}: " if setting else ""
         for excluded in exclusions(cells):
             yield replace(excluded, text=f"{prefix}{excluded.text}")
+
+
+def _unanswered(cells: Cells) -> Iterator[Statement]:
+    timed = [cell for cell in cells if value(cell, "forward") is not None]
+    if len(implementations(timed)) > 1 and len(implementations(reliable(cells))) < 2:
+        yield undecided("which implementation is fastest", timed)
 
 
 def _fastest(cells: Cells, dim: int | None) -> Iterator[Statement]:
