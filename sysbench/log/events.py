@@ -166,16 +166,23 @@ class WorkerReady(Event):
 
 
 class ThreadsProbe(Frozen):
-    """A choice of CPU threads before the first cell, in logs of versions that made one."""
+    """The number of CPU threads for the cells of a run that set none, and the times that it is based on."""
 
     default: Size
+    """Number of threads that torch uses by default."""
     threads: Size
+    """Chosen number; below the default only if other processes make the threads wait for each other."""
     mean_s: Annotated[list[tuple[Size, Seconds]], Field(min_length=1)]
     """Mean time of the same work by number of threads, in the order of trial."""
 
+    @property
+    def is_reduced(self) -> bool:
+        """Whether fewer threads were chosen than torch uses by default."""
+        return self.threads < self.default
+
 
 class ThreadsProbed(ThreadsProbe, Event):
-    """The threads of the run have been chosen."""
+    """The threads of the run have been chosen, before its first cell on the CPU."""
 
     event: Literal["threads_probed"] = "threads_probed"
 
