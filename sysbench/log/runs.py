@@ -84,10 +84,9 @@ def find(name: str, directory: Path = RUNS, command: Kind | None = None) -> list
     """Return the files of the runs that match `name`, in the order in which the runs started; never empty.
 
     `name` is the path of a log or record; the path of a directory, for every run in it and its subdirectories; or the
-    name of an earlier run in `directory`. A name is `latest`, `latest~1` for the run before the latest, or the unique
-    beginning of a file name. A prefix such as `time:` limits the search to runs of that command, as `command` does
-    without a prefix. If a run has both a log and a record, the record is used unless the log is newer. Raises LogError
-    if no run matches, if a name is ambiguous, or if the prefix is another command than `command`.
+    name of an earlier run in `directory`: `latest`, `latest~1` for the one before, or the unique beginning of a file
+    name. A prefix such as `time:` limits the search to runs of that command, as `command` does. Of a log and its
+    record, the newer one is used. Raises LogError if no run matches, or several do.
     """
     if exists(Path(name)):
         return _runs_at(Path(name), command)
