@@ -23,6 +23,7 @@ from sysbench.engine.interrupts import Interrupts, catch_interrupts
 from sysbench.engine.plan import PlacedCell, devices_of_other_ranks
 from sysbench.engine.process import Launcher, WorkerProcess, get_worker, keep_for_reuse
 from sysbench.engine.provisions import Provisions
+from sysbench.engine.sensors import ceilings
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.team import Team, Worker
 from sysbench.errors import SysbenchError
@@ -82,12 +83,12 @@ class Supervisor:
         self._ceilings: set[tuple[str, str, int | None]] = set()
         self._threads: int | None = None
         """Number of threads for cells on the CPU that set none; None before the first of them."""
-        self._default_threads = 1
+        self._default_threads, self._torch = 1, ""
 
     def run(self, placement: Placement) -> Iterator[Event]:
         """Measure every cell that `placement` returns; raises UsageError, SysbenchError or StoppedByUserError."""
         _, ready = yield from self._start_worker(self.launcher)
-        self._default_threads = ready.torch.threads
+        self._default_threads, self._torch = ready.torch.threads, ready.torch.torch
         cells = placement(ready)
         for placed in cells:
             self._conversation.check_interrupts()
@@ -221,7 +222,8 @@ class Supervisor:
             event = yield from self._conversation.wait_for(worker, CeilingMeasured, CeilingFailed)
             if isinstance(event, CeilingMeasured):
                 is_shared = device.type == "cuda" and bool(self.sampler.count_other_processes())
-                yield event.model_copy(update={"disturbed": event.disturbed or is_shared})
+                measured = event.model_copy(update={"disturbed": event.disturbed or is_shared})
+                yield ceilings.best(measured, device, self._torch, self._default_threads)
             else:
                 yield event
                 yield from self._replace_worker()

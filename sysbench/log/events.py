@@ -188,7 +188,7 @@ class ThreadsProbed(ThreadsProbe, Event):
 
 
 class Ceiling(Frozen):
-    """Highest rate among matrix products of several sizes on a device, in FLOP/s."""
+    """Highest rate among matrix products of several sizes on a device, in FLOP/s, in this run or in an earlier one."""
 
     device: str
     precision: Precision
@@ -199,7 +199,7 @@ class Ceiling(Frozen):
     disturbed: bool = stored_unless(False)
     """Whether other processes slowed the products down: the rate is then no ceiling."""
     flops_per_s_now: PerSecond | None = stored_unless(None)
-    """Rate in this run, in a log of a version that took a higher one from an earlier run."""
+    """Rate in this run, if an earlier run saw a higher one."""
 
 
 class CeilingMeasured(Ceiling, Event):
@@ -207,7 +207,7 @@ class CeilingMeasured(Ceiling, Event):
 
     event: Literal["ceiling_measured"] = "ceiling_measured"
     seen_at_s: Instant | None = stored_unless(None)
-    """When an earlier run saw this rate, in a log of a version that kept rates; None if this run saw it."""
+    """When an earlier run saw this rate; None if this run saw it."""
 
 
 class CeilingFailed(Event):

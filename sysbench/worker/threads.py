@@ -66,7 +66,8 @@ def probe() -> ThreadsProbed:
 def choose(default: int, instruments: Instruments) -> ThreadsProbed:
     """Halve the number of threads as long as something disturbs them and fewer are faster.
 
-    An undisturbed machine keeps all threads. The mean time counts, because contention comes and goes.
+    An undisturbed machine keeps all threads, even if the work is too small to profit from them. The mean time counts,
+    because contention comes and goes.
     """
     means_s: dict[int, float] = {}
     chosen, left_s = default, BUDGET_S

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sysbench import units
-from sysbench.command import Kind, command_of, kinds
+from sysbench.command import command_of, kinds
 from sysbench.commands import showing
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import load_side
@@ -32,7 +32,7 @@ from sysbench.engine.provisions import Surroundings
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log import runs
 from sysbench.log.cautions import fewer_threads
-from sysbench.log.events import Event, RunFinished, ThreadsProbe, ThreadsProbed, WorkerReady
+from sysbench.log.events import Event, RunFinished, RunStarted, ThreadsProbe, ThreadsProbed, WorkerReady
 from sysbench.log.outcomes import FAILURES
 from sysbench.log.runs import ARMS, Arm, log_name
 from sysbench.log.storage import create_directory, refuse_unwritable, write_atomically
@@ -111,7 +111,7 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
 
 def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: Path, logs: Logs) -> bool:
     """Run all rounds and collect their logs; return whether the user interrupted them."""
-    progress = RoundProgress(options.rounds, specs["A"].kind, lambda text: say(text, options))
+    progress = RoundProgress(options.rounds, lambda text: say(text, options))
     began_s = time.monotonic()
     finished_turns = 0
     run_options = RunOptions(timeout_s=options.timeout_s)
@@ -262,21 +262,28 @@ def _run_arm(
 class RoundProgress:
     """Progress output: the device once, then a line for each round."""
 
-    def __init__(self, rounds: int, kind: Kind, say: Callable[[str], None]) -> None:
-        self._rounds, self._kind, self._say = rounds, kind, say
+    def __init__(self, rounds: int, say: Callable[[str], None]) -> None:
+        self._rounds, self._say = rounds, say
         self._said: set[str] = set()
+        self._kind = ""
         self._ratios: list[float] = []
 
     def show(self, event: Event) -> None:
-        """Say on which device, and on how many threads, everything is measured."""
-        text = ""
-        if isinstance(event, WorkerReady) and event.devices:
-            text = f"{event.devices[0].name} · torch {event.torch.torch}"
-        elif isinstance(event, ThreadsProbed):
-            text = " → ".join(fewer_threads(event, self._kind) or ())
-        if text and text not in self._said:
-            self._said.add(text)
-            self._say(text)
+        """Say on which device and on how many threads everything is measured."""
+        match event:
+            case RunStarted():
+                self._kind = event.kind
+            case WorkerReady() if event.devices:
+                self._say_once(f"{event.devices[0].name} · torch {event.torch.torch}")
+            case ThreadsProbed() if threads := fewer_threads(event, self._kind):
+                self._say_once(" → ".join(threads))
+            case _:
+                pass
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self._say(line)
 
     def show_round(self, number: int, comparison: Comparison, elapsed_s: float) -> None:
         """Say how long both arms took in a round, what is known so far, and how long the rest will take."""

@@ -76,7 +76,7 @@ def test_every_turn_has_a_process_and_a_log_of_its_own(tmp_path: Path) -> None:
 def test_all_turns_compute_on_the_threads_that_the_first_has_chosen(tmp_path: Path) -> None:
     launcher = ScriptedLauncher(threads=[4, 2])
     specs: dict[Arm, RunSpec] = {"A": spec_of([16]), "B": spec_of([16], execution="compiled")}
-    directory = create_directory(tmp_path / "runs", "compare")
+    directory = create_directory(tmp_path / "runs", "ab")
     turns = [next(rounds := run_rounds(specs, 2, directory, RunOptions(), Watcher(), launcher))]
     launcher.script["threads"] = [4, 4]
     turns += rounds
@@ -174,7 +174,7 @@ def test_a_mistake_in_a_spec_is_answered_as_the_command_answers_it(text: str, co
 def test_every_round_has_a_line_with_what_is_known_so_far(tmp_path: Path) -> None:
     directory, turns = measure(tmp_path, 3)
     lines: list[str] = []
-    progress = RoundProgress(3, "time", lines.append)
+    progress = RoundProgress(3, lines.append)
     for number in (1, 2, 3):
         a, b = (build_side(arm, {1: load(directory / arm / f"round-0{number}.jsonl")}) for arm in ("A", "B"))
         progress.show_round(number, compare(a, b, Rules(paired=True)), 10.0 * number)
