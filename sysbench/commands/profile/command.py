@@ -152,16 +152,15 @@ def _load_trace(path: Path, options: ProfileOptions, progress: Progress, *, seve
     if several or len(recording.collectives):
         rank = with_rank(reading.read(recording), options.rank_regex)
         recording = replace(recording, rank=rank.rank)
-    summary = traces.summary_of(recording, ranges=profile_files.additional_ranges(options), progress=progress)
+    summary = traces.summary_of(recording, progress=progress)
     return _LoadedTrace(summary, trace_slice, rank)
 
 
 def _with_steps(recording: Recording, step_pattern: str, path: Path) -> Recording:
-    from sysbench.commands.profile.profiles import matching_names
     from sysbench.trace.range_tree import range_names
 
     names = range_names(recording)
-    if not matching_names(re.compile(step_pattern), names, "--step-pattern", whole=True):
+    if not any(map(re.compile(step_pattern).fullmatch, names)):
         suggestion = nearest(step_pattern, names)
         raise UsageError(
             f"--step-pattern {step_pattern} matches no range of {path.name}"

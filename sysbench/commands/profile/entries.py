@@ -1,11 +1,8 @@
-"""Tables of the entries of a summary: operators, copies, device use, number formats, checks, and achieved rates.
-
-Each row is one entry of the summary. Tables that sum the time of kernels are in `breakdowns`.
-"""
+"""Tables whose rows are entries of a summary: operators, device use, and achieved rates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +15,7 @@ from sysbench.trace.summary import Rate
 
 @dataclass(frozen=True)
 class Row:
-    """One entry of a profile's summary: an operator, a copy, a check or a rate."""
+    """One entry of a profile's summary: an operator, its device use, or a rate."""
 
     profile: Profile
     entry: Any
@@ -28,10 +25,6 @@ class Row:
 
     def count(self, name: str) -> Measure:
         return self.profile.calls_per_step(getattr(self.entry, name))
-
-
-def _entry_rows(entries_of: Callable[[Profile], Iterable[object]]) -> Callable[[Profiles], Iterator[Row]]:
-    return lambda profiles: (Row(profile, each) for profile in profiles.all for each in entries_of(profile))
 
 
 def _operator_table(name: str, shapes: bool) -> DeclaredTable:
@@ -73,6 +66,7 @@ def _operator_table(name: str, shapes: bool) -> DeclaredTable:
         words=WORK,
         rows=rows,
         leading=PROFILE,
+        needs="the input shapes of operators: use --shapes" if shapes else "operators: use --with torch",
     )
 
 
@@ -85,21 +79,6 @@ OPERATOR_SHAPES = _operator_table("operator-shapes", shapes=True)
 def _ratio(value: float | None, divisor: float | None) -> float | None:
     return value / divisor if value is not None and divisor else None
 
-
-COPIES = DeclaredTable(
-    "copies",
-    "memory copies and sets",
-    (
-        Field("total", "time", "s", "{per}", get=lambda row: row.per_step("total_ns")),
-        Field("calls", unit="count", group="{per}", get=lambda row: row.count("calls")),
-        Field("bytes", "moved", "bytes", "{per}", get=lambda row: _ratio(row.entry.bytes, row.profile.summary.steps)),
-        Field("rate", "per second", "bytes", get=lambda row: _ratio(row.entry.bytes, row.entry.total_ns * NS)),
-    ),
-    words=WORK,
-    rows=_entry_rows(lambda profile: profile.summary.copies),
-    leading=(PROFILE, leading_fields(Field("copy", elastic=True, get=lambda row: row.entry.name))),
-)
-"""Memory copies and memory sets by the driver."""
 
 DEVICE = DeclaredTable(
     "device",
@@ -125,15 +104,6 @@ DEVICE = DeclaredTable(
             get=lambda row: row.entry.waiting_ns / row.entry.window_ns,
             note="waiting for the host: idle time before the launch of the next kernel",
         ),
-        Field(
-            "overlap",
-            unit="ratio",
-            group="device",
-            importance=2,
-            get=lambda row: _ratio(row.entry.work_ns, row.entry.busy_ns),
-            note="overlap: kernel time over busy time",
-        ),
-        Field("streams", importance=3, get=lambda row: row.entry.streams),
         Field("launches", "{per}", "count", "launches", get=lambda row: row.count("launches")),
         Field(
             "launch",
@@ -144,23 +114,17 @@ DEVICE = DeclaredTable(
             get=lambda row: _ratio(row.entry.launch_ns * NS, row.entry.launches),
         ),
         Field(
-            "queue",
-            "queued",
-            "s",
-            "launches",
-            importance=1,
-            get=lambda row: row.entry.queue_median_ns * NS if row.entry.queue_median_ns is not None else None,
-            note="queued: median time from launch to start",
-        ),
-        Field(
             "verdict",
             "pace set by",
             get=lambda row: Word("host (launch-bound)", "bad") if row.entry.launch_bound else Word("device", "good"),
         ),
     ),
     words=WORK,
-    rows=_entry_rows(lambda profile: [use for use in (profile.summary.device,) if use is not None and use.window_ns]),
+    rows=lambda profiles: [
+        Row(profile, use) for profile in profiles.all if (use := profile.summary.device) is not None and use.window_ns
+    ],
     leading=PROFILE,
+    needs="device kernels",
 )
 """Utilisation of the device, time waiting for the host, and cost of launches."""
 
@@ -190,7 +154,7 @@ def bound(rate: Rate) -> Literal["compute", "memory"] | None:
     return "compute" if arithmetic > traffic else "memory"
 
 
-def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
+def _rate_table(name: str, title: str, part: str, kind: str, needs: str) -> DeclaredTable:
     def rows(profiles: Profiles) -> list[_RateRow]:
         return [
             _RateRow(profile, rate)
@@ -247,10 +211,15 @@ def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
                 Field("phase", get=lambda row: row.entry.phase or "unknown"),
             ),
         ),
+        needs=needs,
     )
 
 
-ATTENTION = _rate_table("attention", "parts of attention", "part", "attention")
+ATTENTION = _rate_table(
+    "attention", "parts of attention", "part", "attention", "ranges around the parts of attention: --attention naive"
+)
 """Time, FLOPs, bytes and rates of scores, mask, softmax and output."""
-RATES = _rate_table("rates", "time and work by class", "class", "class")
+RATES = _rate_table(
+    "rates", "time and work by class", "class", "class", "a model of known size, or the input shapes of operators"
+)
 """Time, FLOPs, bytes and rates of kernel classes with known FLOPs."""

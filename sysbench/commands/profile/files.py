@@ -56,8 +56,6 @@ class TraceReader:
 
     kept: bool
     """Whether traces are kept after reading."""
-    ranges: Sequence[str] = ()
-    """Additional ranges with a kernel table."""
 
     def __call__(self, placed: PlacedCell, trace: Path) -> Iterator[Event]:
         """Read the traces and yield their events; raises SysbenchError if a trace is missing, unreadable or empty."""
@@ -82,7 +80,7 @@ class TraceReader:
                 readings.append(replace(reading.read(recording), rank=rank))
             if rank == 0:
                 device = hardware.by_name(cell.simulate) if cell.simulate else None
-                summary = traces.summary_of(recording, cell, self.ranges, device=device)
+                summary = traces.summary_of(recording, cell, device=device)
                 yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary)
         if (ranks := compare_ranks(readings, None)) is not None:
             yield RanksRead(at_s=time.time(), cell=cell.key, summary=ranks)
@@ -130,7 +128,7 @@ class Files:
                 storage.refuse_unwritable(path)
             launchers = {cell.key: NsysLauncher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
             titles = {cell.key: _drawing_title(cell) for cell in cells}
-            provisions = Provisions(artifacts, launchers, TraceReader(bool(kept_paths), additional_ranges(options)))
+            provisions = Provisions(artifacts, launchers, TraceReader(bool(kept_paths)))
             yield cls(provisions, bool(kept_paths), windows, flames, titles, options.range, options.quiet)
 
     def write(self, record: ProfileRecord) -> Iterator[Saved]:
@@ -195,11 +193,6 @@ def validate_output_formats(options: ProfileOptions) -> None:
         _validate_suffix("--window", options.window, (".json", ".json.gz"))
     if options.flame is not None:
         _validate_suffix("--flame", options.flame, (".html",))
-
-
-def additional_ranges(options: ProfileOptions) -> Sequence[str]:
-    """Return the ranges that need a kernel table in addition to the default ones."""
-    return (options.range,) if options.range is not None else ()
 
 
 def _validate_suffix(option: str, path: Path, suffixes: Sequence[str], profiler: Profiler | None = None) -> None:

@@ -469,8 +469,8 @@ instruction (`s1688`) means TF32 if the name contains no 16-bit format. cuDNN's 
 
 
 @lru_cache(maxsize=65_536)
-def classify(name: str) -> KernelClass | None:
-    """Return the class of a kernel or operator, judging by its name; None if no phrase matches."""
+def classify(name: str) -> KernelClass:
+    """Return the class of a kernel or operator, judging by its name; `other` if no phrase matches."""
     text = name[:_MAX_READ]
     if text.startswith(("aten::", "prims::")):
         bare = text.rpartition("::")[2].split(".")[0]
@@ -482,7 +482,7 @@ def classify(name: str) -> KernelClass | None:
     found = words(text)
     made = _INDUCTOR.match(found)
     if made is None:
-        return next((kind for kind, phrases in _KERNELS if phrases.search(found)), None)
+        return next((kind for kind, phrases in _KERNELS if phrases.search(found)), "other")
     template = made[1] or made[2]
     if template in ("tem", "mm", "bmm"):
         return "attention" if _ATTENTION.search(found) else "matmul"

@@ -1,13 +1,8 @@
-"""Statistics of individual kernels within ranges, of operators, and of whole devices.
-
-Kernel statistics are times per call (mean, median, minimum, maximum) and launch shapes, for a bounded number of kernels
-in each range. Device statistics are idle time, how much of it is spent waiting for the host, and launch overhead.
-"""
+"""Statistics of kernels by time per call, of operators, and of whole devices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,158 +19,72 @@ from sysbench.trace.columns import (
     union,
     unique_with_inverse,
 )
-from sysbench.trace.kernels.time import WORK_PHASES, CallDetails, Calls, KernelTime, StepWork, phases_present
+from sysbench.trace.kernels.time import WORK_PHASES, CallDetails, Calls, KernelTime, StepWork
 from sysbench.trace.recording import NONE, Integers
-from sysbench.trace.summary import STEP, DeviceUse, KernelStatistics, OperatorStatistics, ancestry, folded
-
-MAX_RANGES: Final = 80
-"""Number of folded modules with their own kernel table: those that take the most time."""
-MAX_KERNELS: Final = 100
-"""Number of kernels with statistics per range: those that run longest. `ProfileSummary.spent` has all kernels."""
-
-
-@dataclass(frozen=True)
-class KernelRange:
-    """A range: a set of modules, in one phase or in all phases."""
-
-    name: str
-    modules: NDArray[np.bool_]
-    """Whether each module belongs to the range."""
-    phase: int | None
-    """Position in WORK_PHASES; None for all phases."""
-
-    def contains(self, module: NDArray[np.signedinteger], phase: NDArray[np.signedinteger]) -> NDArray[np.bool_]:
-        """Return whether each row with this module and phase belongs to the range."""
-        chosen = self.modules[module]
-        return chosen if self.phase is None else np.asarray(chosen & (phase == self.phase))
-
-    def longest_kernels(self, time: KernelTime) -> Integers:
-        """Return the positions in `KernelTime.kernels` of the kernels that take the most time in the range."""
-        here = self.contains(time.module, time.phase)
-        total = sum_by_group(time.total_ns[here], time.kernel[here], len(time.kernels))
-        there = np.flatnonzero(np.bincount(time.kernel[here], minlength=len(time.kernels)))
-        return there[np.argsort(-total[there], kind="stable")][:MAX_KERNELS]
-
-
-def kernel_ranges(time: KernelTime, requested: Sequence[str]) -> Iterator[KernelRange]:
-    """Yield the step, its phases, the modules that take the most time, and the requested modules."""
-    everywhere = np.ones(len(time.modules), bool)
-    present = phases_present(time)
-    yield KernelRange(STEP, everywhere, None)
-    for phase in present:
-        yield KernelRange(WORK_PHASES[phase], everywhere, phase)
-    seen = set()
-    for name in [*_folded_by_time(time), *requested]:
-        prefix, slash, path = name.rpartition("/")
-        phases = [WORK_PHASES.index(prefix)] if slash and prefix in WORK_PHASES else present
-        candidates = (folded(module) if "*" in path else module for module in time.modules)
-        modules = np.array([module == path or module.startswith(f"{path}.") for module in candidates], bool)
-        if path in seen or not modules.any():
-            continue
-        seen.add(path)
-        if not slash:
-            yield KernelRange(path, modules, None)
-        for phase in phases:
-            yield KernelRange(f"{WORK_PHASES[phase]}/{path}", modules, phase)
-
-
-def _folded_by_time(time: KernelTime) -> list[str]:
-    total: dict[str, int] = {}
-    for path, total_ns in zip(time.modules, time.by_module_ns.tolist(), strict=True):
-        for above in ancestry(folded(path)):
-            total[above] = total.get(above, 0) + total_ns
-    # `layers` covers the same modules as `layers.*`.
-    counted = [path for path in total if f"{path}.*" not in total]
-    return sorted(counted, key=lambda path: -total[path])[:MAX_RANGES]
-
+from sysbench.trace.summary import STEP, DeviceUse, KernelStatistics, OperatorStatistics
 
 _BATCH_CALLS: Final = 400_000
 """Number of calls that are sorted at a time; more if a single kernel has more."""
 
 
-def kernel_statistics(
-    calls: Calls, time: KernelTime, ranges: Sequence[KernelRange], shapes: Integers, names: int
-) -> list[KernelStatistics]:
-    """Return the statistics of the kernels that take the most time in each range.
-
-    Rows are sorted by range, and within a range by total time, longest first.
+def kernel_statistics(calls: Calls, time: KernelTime, shapes: Integers, names: int) -> list[KernelStatistics]:
+    """Return the statistics of every kernel in the step and in each phase; per range, longest total first.
 
     `shapes` are the recording's launch shapes, and `names` is the number of names in the recording.
     """
-    wanted = np.zeros((len(ranges), len(time.kernels)), bool)
-    for number, each in enumerate(ranges):
-        wanted[number, each.longest_kernels(time)] = True
-    found: list[list[KernelStatistics]] = [[] for _ in ranges]
+    phases = [phase for phase in distinct(time.phase).tolist() if WORK_PHASES[phase]]
+    found: dict[int | None, list[KernelStatistics]] = {phase: [] for phase in (None, *phases)}
     position = np.full(names, NONE, np.int32)
     position[time.kernels] = np.arange(len(time.kernels))
-    chosen = np.flatnonzero(wanted.any(axis=0))
     # Kernels are processed in groups, which bounds the number of calls in memory.
-    batch = np.cumsum(sum_by_group(time.calls, time.kernel, len(time.kernels))[chosen]) // _BATCH_CALLS
+    batch = np.cumsum(sum_by_group(time.calls, time.kernel, len(time.kernels))) // _BATCH_CALLS
     for part in distinct(batch).tolist():
-        kernels = chosen[batch == part]
         named = np.zeros(names, bool)
-        named[time.kernels[kernels]] = True
-        ordered = _SortedCalls(calls.of_kernels(named), position, time, shapes)
-        for number, each in enumerate(ranges):
-            if wanted[number, kernels].any():
-                found[number] += ordered.statistics_of(each, wanted[number])
-    return [row for rows in found for row in sorted(rows, key=lambda row: -row.total_ns)]
+        named[time.kernels[batch == part]] = True
+        details = calls.of_kernels(named)
+        order = np.lexsort((details.duration_ns, position[details.name]))
+        ordered = CallDetails(*(column[order] for column in vars(details).values()))
+        for phase, rows in found.items():
+            chosen = ordered
+            if phase is not None:
+                in_phase = ordered.phase == phase
+                chosen = CallDetails(*(column[in_phase] for column in vars(ordered).values()))
+            range_name = STEP if phase is None else WORK_PHASES[phase]
+            rows.extend(_statistics(range_name, chosen, position[chosen.name], shapes))
+    return [row for rows in found.values() for row in sorted(rows, key=lambda row: -row.total_ns)]
 
 
-class _SortedCalls:
-    def __init__(self, calls: CallDetails, position: NDArray[np.int32], time: KernelTime, shapes: Integers) -> None:
-        kernel = position[calls.name]
-        order = np.lexsort((calls.duration_ns, kernel))
-        self._kernel = kernel[order]
-        self._duration_ns = calls.duration_ns[order]
-        self._launch_shape = calls.launch_shape[order]
-        self._module = time.module_places[calls.module[order]]
-        self._phase = calls.phase[order]
-        self._shapes = shapes
-
-    def statistics_of(self, range_: KernelRange, wanted: NDArray[np.bool_]) -> Iterator[KernelStatistics]:
-        selected = np.flatnonzero(range_.contains(self._module, self._phase) & wanted[self._kernel])
-        if not len(selected):
-            return
-        kernels, durations = self._kernel[selected], self._duration_ns[selected]
-        first = np.flatnonzero(np.diff(kernels, prepend=kernels[0] - 1))
-        calls = np.diff(first, append=len(kernels))
-        totals = np.add.reduceat(durations, first)
-        means = totals / calls
-        squares = np.add.reduceat((durations - np.repeat(means, calls)) ** 2, first)
-        deviations = np.sqrt(squares / np.maximum(calls - 1, 1))
-        last = first + calls - 1
-        medians = (durations[first + (calls - 1) // 2] + durations[first + calls // 2]) / 2
-        shapes, kinds = self._shapes_of(selected, first)
-        for number in range(len(first)):
-            shape = shapes[number] if kinds[number] == 1 else None
-            yield KernelStatistics(
-                range=range_.name,
-                kernel=int(kernels[first[number]]),
-                total_ns=int(totals[number]),
-                calls=int(calls[number]),
-                mean_ns=float(means[number]),
-                median_ns=float(medians[number]),
-                min_ns=int(durations[first[number]]),
-                max_ns=int(durations[last[number]]),
-                std_ns=float(deviations[number]),
-                grid=(int(shape[0]), int(shape[1]), int(shape[2])) if shape is not None else None,
-                block=(int(shape[3]), int(shape[4]), int(shape[5])) if shape is not None else None,
-                launch_shapes=int(kinds[number]),
-            )
-
-    def _shapes_of(self, selected: Integers, first: Integers) -> tuple[Integers, Integers]:
-        """Return one launch shape of each kernel, and each kernel's number of distinct recorded launch shapes."""
-        shape = self._launch_shape[selected]
-        group = np.zeros(len(selected), np.int64)
-        group[first[1:]] = 1
-        width = len(self._shapes) + 1
-        group, number = np.divmod(distinct(np.cumsum(group) * width + shape - NONE), width)
-        known = number + NONE != NONE
-        kinds = np.bincount(group[known], minlength=len(first))
-        one = np.zeros(len(first), np.int64)
-        one[group[known]] = number[known] + NONE
-        return (self._shapes[one] if len(self._shapes) else np.zeros((len(first), 6), np.int64)), kinds
+def _statistics(
+    range_name: str, calls: CallDetails, kernels: NDArray[np.int32], shapes: Integers
+) -> Iterator[KernelStatistics]:
+    """Yield the statistics of calls that are sorted by kernel and duration."""
+    if not len(kernels):
+        return
+    durations = calls.duration_ns
+    first = np.flatnonzero(np.diff(kernels, prepend=NONE))
+    counts = np.diff(first, append=len(kernels))
+    totals = np.add.reduceat(durations, first)
+    means = totals / counts
+    squares = np.add.reduceat((durations - np.repeat(means, counts)) ** 2, first)
+    deviations = np.sqrt(squares / np.maximum(counts - 1, 1))
+    medians = (durations[first + (counts - 1) // 2] + durations[first + counts // 2]) / 2
+    least, most = (each.reduceat(calls.launch_shape, first) for each in (np.minimum, np.maximum))
+    common_shape = np.where(least == most, least, NONE).tolist()
+    for number, (start, count) in enumerate(zip(first.tolist(), counts.tolist(), strict=True)):
+        shape = shapes[common_shape[number]].tolist() if common_shape[number] != NONE else None
+        yield KernelStatistics(
+            range=range_name,
+            kernel=int(kernels[start]),
+            total_ns=int(totals[number]),
+            calls=count,
+            mean_ns=float(means[number]),
+            median_ns=float(medians[number]),
+            min_ns=int(durations[start]),
+            max_ns=int(durations[start + count - 1]),
+            std_ns=float(deviations[number]),
+            grid=shape and tuple(shape[:3]),
+            block=shape and tuple(shape[3:]),
+        )
 
 
 # --- operators
@@ -267,20 +176,15 @@ class LaunchSums:
 
     def __init__(self) -> None:
         self.launches = self.launch_ns = self.work_ns = 0
-        self.streams: set[tuple[int, int]] = set()
 
     def add(self, part: StepWork) -> None:
         """Add the work of one slice."""
         work = part.work
         self.work_ns += int(work.duration_ns.sum())
-        (_, device), (streams, stream) = unique_with_inverse(work.device), unique_with_inverse(work.stream)
-        pairs, which = unique_with_inverse(device * len(streams) + stream)
-        first = first_positions(which, len(pairs))
-        self.streams |= set(zip(work.device[first].tolist(), work.stream[first].tolist(), strict=True))
-        queued = work.launch != NONE
-        launches, which = unique_with_inverse(work.launch[queued])
+        known = work.launch != NONE
+        launches, which = unique_with_inverse(work.launch[known])
         self.launches += len(launches)
-        self.launch_ns += int(work.launch_ns[queued][first_positions(which, len(launches))].sum())
+        self.launch_ns += int(work.launch_ns[known][first_positions(which, len(launches))].sum())
 
 
 class Timeline:
@@ -344,9 +248,8 @@ def busy_timelines(calls: Calls, windows: Intervals) -> tuple[Timeline, dict[int
     return everywhere, devices
 
 
-def device_use(calls: Calls, devices: Mapping[int, Timeline], launched: LaunchSums, windows: Intervals) -> DeviceUse:
+def device_use(devices: Mapping[int, Timeline], launched: LaunchSums, windows: Intervals) -> DeviceUse:
     """Return device utilisation within `windows`, the windows of the steps, summed over devices."""
-    queues_ns = calls.queue_times_ns()
     return DeviceUse(
         window_ns=windows.total_ns * len(devices),
         busy_ns=sum(device.busy_ns for device in devices.values()),
@@ -354,6 +257,4 @@ def device_use(calls: Calls, devices: Mapping[int, Timeline], launched: LaunchSu
         waiting_ns=sum(device.waiting_ns for device in devices.values()),
         launches=launched.launches,
         launch_ns=launched.launch_ns,
-        queue_median_ns=float(np.median(queues_ns, overwrite_input=True)) if len(queues_ns) else None,
-        streams=len(launched.streams),
     )

@@ -41,8 +41,7 @@ class Kernels:
             known = self._known[name] = KernelName(
                 name=text,
                 short=short_name(text),
-                kernel_class=kind or "other",
-                placed=kind is not None,
+                kernel_class=kind,
                 precision=precision(text) if kind in ("matmul", "attention") else None,
             )
         return known
@@ -118,8 +117,6 @@ class KernelTime:
 
     modules: tuple[str, ...]
     """Modules that launch work, in order of first launch; the first is the whole model."""
-    module_places: Integers
-    """Position in `modules` for each module of the range tree."""
     kernels: Integers
     """Name indices of the kernels, in ascending order."""
     phase: Integers
@@ -140,11 +137,6 @@ class KernelTime:
             total_ns=self.total_ns.tolist(),
             calls=self.calls.tolist(),
         )
-
-    @property
-    def by_module_ns(self) -> Integers:
-        """Return the time of each module in `modules`, excluding submodules."""
-        return sum_by_group(self.total_ns, self.module, len(self.modules))
 
     @property
     def by_kernel_ns(self) -> Integers:
@@ -180,7 +172,7 @@ class KernelTimeSums:
         keys, total_ns, calls = sum_by_key(rows, total_ns, calls)
         outer, kernel = np.divmod(keys, max(len(kernels), 1))
         phase, module = np.divmod(outer, len(modules))
-        return KernelTime(modules, places, kernels, phase, module, kernel, total_ns, calls)
+        return KernelTime(modules, kernels, phase, module, kernel, total_ns, calls)
 
     def _limit_modules(self, module: Integers, total_ns: Integers) -> tuple[tuple[str, ...], Integers]:
         """Return the modules that launch work, by first launch, and for each module its position among them."""
@@ -199,14 +191,9 @@ class KernelTimeSums:
         return tuple(numbers), place
 
 
-def phases_present(time: KernelTime) -> list[int]:
-    """Return the positions in WORK_PHASES of the phases that have work, except NO_PHASE."""
-    return [phase for phase in distinct(time.phase).tolist() if WORK_PHASES[phase]]
-
-
 # --- single calls
 
-_START, _DURATION, _DEVICE, _LAUNCHED, _NAME, _MODULE, _PHASE, _LAUNCH_SHAPE = range(8)
+_START, _DURATION, _DEVICE, _LAUNCHED, _NAME, _PHASE, _LAUNCH_SHAPE = range(7)
 
 
 @dataclass(frozen=True)
@@ -222,12 +209,10 @@ class CallTimes:
 
 @dataclass(frozen=True)
 class CallDetails:
-    """Duration, kernel, module, phase and launch shape of calls; one row per call."""
+    """Duration, kernel, phase and launch shape of calls; one row per call."""
 
     duration_ns: Integers
     name: NDArray[np.int32]
-    module: NDArray[np.int32]
-    """Position in `RangeTree.modules`."""
     phase: NDArray[np.int32]
     """Position in WORK_PHASES."""
     launch_shape: NDArray[np.int32]
@@ -237,14 +222,14 @@ class Calls:
     """All calls of kernels that were launched within steps, collected slice by slice."""
 
     def __init__(self) -> None:
-        self._table = Table(8)
+        self._table = Table(7)
 
     def add(self, part: StepWork) -> None:
         """Add the work of one slice."""
         work = part.work
         launched = np.where(work.launch == NONE, NONE, work.at_ns)
         moments = [work.start_ns, work.duration_ns, work.device, launched]
-        self._table.add([*moments, work.name, part.module, part.phase, work.launch_shape])
+        self._table.add([*moments, work.name, part.phase, work.launch_shape])
 
     def batches_by_time(self) -> Iterator[CallTimes]:
         """Yield all calls in batches. The batches are in chronological order; the calls within a batch need not be."""
@@ -257,14 +242,9 @@ class Calls:
     def of_kernels(self, wanted: NDArray[np.bool_]) -> CallDetails:
         """Return all calls of the wanted kernels; `wanted` is a Boolean mask over name indices."""
         durations, others = [], []
-        for duration_ns, *rest in self._table.chunks(_DURATION, _NAME, _MODULE, _PHASE, _LAUNCH_SHAPE):
+        for duration_ns, *rest in self._table.chunks(_DURATION, _NAME, _PHASE, _LAUNCH_SHAPE):
             chosen = wanted[rest[0]]
             durations.append(duration_ns[chosen])
             others.append([column[chosen].astype(np.int32) for column in rest])
         columns = (np.concatenate(parts) for parts in zip(*others, strict=True))
         return CallDetails(np.concatenate(durations), *columns)
-
-    def queue_times_ns(self) -> Integers:
-        """Return the time between launch and start for each call with a known launch."""
-        waits = [(start - launched)[launched != NONE] for start, launched in self._table.chunks(_START, _LAUNCHED)]
-        return np.concatenate(waits) if waits else np.zeros(0, np.int64)

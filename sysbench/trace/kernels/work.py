@@ -214,7 +214,6 @@ def _rates(
             bytes=amount.bytes,
             peak_flops_per_s=hardware.peak_flops_per_s.get(precision) if hardware and precision else None,
             peak_bytes_per_s=hardware.memory_bandwidth_bytes_per_s if hardware else None,
-            basis="model" if cell is not None and cell.shape is not None else "shapes",
         )
 
 

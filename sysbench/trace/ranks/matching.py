@@ -151,15 +151,6 @@ def align(readings: Mapping[int, RankReading], matched: Sequence[MatchedCollecti
     return Alignment(offset_ns, len(aligning), int(np.median(spreads)) if spreads else 0)
 
 
-def windows(readings: Mapping[int, RankReading], step: str, alignment: Alignment) -> dict[int, tuple[int, int]]:
-    """Return the start and end of a step on each rank, by the clock of the first rank."""
-    found = {}
-    for rank, reading in readings.items():
-        start_ns, end_ns = reading.windows_ns[reading.steps.index(step)]
-        found[rank] = (start_ns - alignment.offset_ns[rank], end_ns - alignment.offset_ns[rank])
-    return found
-
-
 def wait_times(matched: Sequence[MatchedCollective], alignment: Alignment) -> list[WaitTimes]:
     """Return the transfer and waiting times of the collectives that end at the same time on all ranks.
 

@@ -118,8 +118,6 @@ class Collective:
     bytes: int | None
     sequence: int
     """Number within the group; NONE if not recorded."""
-    exposed_ns: int
-    """The part of the collective during which nothing computes on this rank."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +133,6 @@ class RankReading:
     """Names of the steps, with a number appended to repeated names; a single empty name if no steps are marked."""
     breakdown: Breakdown
     """One row per step."""
-    windows_ns: tuple[tuple[int, int], ...]
-    """Start and end of each step, on the clock of the rank's host."""
     collectives: tuple[Collective, ...]
     """Collectives in chronological order."""
 
@@ -164,8 +160,7 @@ def read(recording: Recording) -> RankReading:
         steps=tuple(name if number == 1 else f"{name} ({number})" for name, number in zip(names, numbers, strict=True))
         or ("",),
         breakdown=activity.breakdown(start_ns, end_ns),
-        windows_ns=tuple(zip((start_ns + clock_ns).tolist(), (end_ns + clock_ns).tolist(), strict=True)),
-        collectives=tuple(_collectives(recording, rows, steps, activity.compute, clock_ns)),
+        collectives=tuple(_collectives(recording, rows, steps, clock_ns)),
     )
 
 
@@ -300,16 +295,12 @@ def _subtract(one: Intervals, other: Intervals) -> Intervals:
     return union(start[kept], end[kept])
 
 
-def _collectives(
-    recording: Recording, rows: Collectives, steps: _Steps, compute: Intervals, clock_ns: int
-) -> list[Collective]:
+def _collectives(recording: Recording, rows: Collectives, steps: _Steps, clock_ns: int) -> list[Collective]:
     """Return the rank's collectives: communication kernels if there are any, otherwise collectives on the host."""
     ran = np.flatnonzero(rows.source == (KERNEL_RAN if (rows.source == KERNEL_RAN).any() else HOST_RAN))
     ran = ran[np.argsort(rows.start_ns[ran], kind="stable")]
     calls = _match_calls(recording, rows, ran)
     step = steps.of_collectives(rows)
-    ends_ns = rows.start_ns + rows.duration_ns
-    exposed_ns = rows.duration_ns - compute.covered_before_ns(ends_ns) + compute.covered_before_ns(rows.start_ns)
     only_group = recording.groups[0] if len(recording.groups) == 1 else None
     found = []
     for row, call in zip(ran.tolist(), calls, strict=True):
@@ -327,7 +318,6 @@ def _collectives(
                 group=group,
                 bytes=message_bytes(kind, size, _text(recording, rows.dtype[at]), group.size),
                 sequence=int(rows.sequence[at]),
-                exposed_ns=int(exposed_ns[row]),
             )
         )
     return found

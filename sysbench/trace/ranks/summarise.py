@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
 from typing import Final, get_args
 
 import numpy as np
@@ -13,23 +12,12 @@ import numpy as np
 from sysbench import units
 from sysbench.statistics.summary import t_quantile
 from sysbench.trace.columns import Intervals, union
-from sysbench.trace.ranks.matching import (
-    Alignment,
-    MatchedCollective,
-    WaitTimes,
-    align,
-    match_collectives,
-    wait_times,
-    windows,
-)
-from sysbench.trace.ranks.reading import Breakdown, Collective, Group, RankReading
+from sysbench.trace.ranks.matching import Alignment, WaitTimes, align, match_collectives, wait_times
+from sysbench.trace.ranks.reading import Breakdown, Collective, RankReading
 from sysbench.trace.ranks.summary import (
-    MOST_CALLS,
     STRAGGLER_SHARE,
-    Arrivals,
     Cause,
     Clock,
-    CollectiveCall,
     CollectiveStatistics,
     Kind,
     RanksSummary,
@@ -78,8 +66,6 @@ def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
         steps=steps,
         breakdown=breakdown,
         collectives=_statistics(readings, steps, waiting),
-        calls=list(_calls(readings, steps, matched, waiting, alignment))[:MOST_CALLS],
-        arrivals=list(_arrivals(ranks, waiting, waited)),
         clock=Clock(
             collectives=alignment.collectives,
             residual_ns=alignment.residual_ns,
@@ -139,46 +125,6 @@ def _statistics(
     return sorted(rows, key=lambda row: -row.duration_ns)
 
 
-def _calls(
-    readings: Mapping[int, RankReading],
-    steps: Sequence[str],
-    matched: Sequence[MatchedCollective],
-    waiting: Sequence[WaitTimes],
-    alignment: Alignment,
-) -> Iterator[CollectiveCall]:
-    """Yield the collectives of the last common step, ordered by start time."""
-    if not steps:
-        return
-    last = steps[-1]
-    began_ns = min(start_ns for start_ns, _ in windows(readings, last, alignment).values())
-    found = {id(each.matched): each for each in waiting}
-    if len(readings) > 1:
-        candidates = [(each.ranks, each.events, found.get(id(each))) for each in matched if each.step == last]
-    else:
-        ((rank, reading),) = readings.items()
-        here = [each for each in reading.collectives if each.step != NONE and reading.steps[each.step] == last]
-        candidates = [((rank,), (each,), None) for each in here]
-    starts_ns = [
-        int(alignment.aligned(ranks, np.array([each.start_ns for each in events], np.int64)).min())
-        for ranks, events, _ in candidates
-    ]
-    numbers = Counter[tuple[Kind, Group]]()
-    for start_ns, (_, events, waits) in sorted(zip(starts_ns, candidates, strict=True), key=lambda each: each[0]):
-        first = events[0]
-        numbers[first.kind, first.group] += 1
-        yield CollectiveCall(
-            number=numbers[first.kind, first.group],
-            kind=first.kind,
-            bytes=max((each.bytes for each in events if each.bytes is not None), default=None),
-            group_size=first.group.size,
-            start_ns=start_ns - began_ns,
-            duration_ns=fmean(each.end_ns - each.start_ns for each in events),
-            exposed_ns=fmean(each.exposed_ns for each in events),
-            transfer_ns=waits.transfer_ns if waits else None,
-            last=waits.last if waits else None,
-        )
-
-
 WaitKey = tuple[int, int, str]
 """The late rank, the waiting rank, and the step."""
 
@@ -193,24 +139,6 @@ def _waiting_intervals(waiting: Sequence[WaitTimes]) -> dict[WaitKey, Intervals]
                 interval = (event.start_ns, event.start_ns + int(waiting_ns))
                 found[each.last, rank, each.matched.step].append(interval)
     return {key: union(*np.array(intervals, np.int64).T) for key, intervals in found.items()}
-
-
-def _arrivals(
-    ranks: Sequence[int], waiting: Sequence[WaitTimes], waited: Mapping[WaitKey, Intervals]
-) -> Iterator[Arrivals]:
-    for rank in ranks if waiting else ():
-        own_intervals = [intervals for (_, waiter, _), intervals in waited.items() if waiter == rank]
-        empty = np.zeros(0, np.int64)
-        yield Arrivals(
-            rank=rank,
-            collectives=sum(rank in each.matched.ranks for each in waiting),
-            last=sum(each.last == rank for each in waiting),
-            caused_ns=sum(intervals.total_ns for (late, *_), intervals in waited.items() if late == rank),
-            waited_ns=union(
-                np.concatenate([empty, *(each.start_ns for each in own_intervals)]),
-                np.concatenate([empty, *(each.end_ns for each in own_intervals)]),
-            ).total_ns,
-        )
 
 
 def _straggler(

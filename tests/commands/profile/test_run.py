@@ -63,11 +63,10 @@ def summary_of(**fields: Any) -> ProfileSummary:
         "unlinked_ns": 0,
         "phases": ["", "forward"],
         "modules": [""],
-        "names": [KernelName(name="aten::mm", short="aten::mm", kernel_class="matmul", placed=True, precision=None)],
+        "names": [KernelName(name="aten::mm", short="aten::mm", kernel_class="matmul", precision=None)],
         "spent": KernelTimeColumns(phase=[1], module=[0], kernel=[0], total_ns=[900_000], calls=[3]),
         "kernels": [],
         "operators": [],
-        "copies": [],
         "device": None,
         "precisions": {},
         "rates": [],
@@ -303,8 +302,6 @@ def device_use(**fields: Any) -> DeviceUse:
         "waiting_ns": 0,
         "launches": 3,
         "launch_ns": 10,
-        "queue_median_ns": 5.0,
-        "streams": 1,
     }
     return DeviceUse(**{**known, **fields})
 
