@@ -11,9 +11,10 @@ from sysbench import units
 from sysbench.spec import hardware as known_hardware
 from sysbench.trace.attribution import attribute, slice_recording
 from sysbench.trace.columns import Intervals, union
+from sysbench.trace.kernels.names import kernel_name
 from sysbench.trace.kernels.statistics import LaunchSums, OperatorSums, busy_timelines, device_use, kernel_statistics
-from sysbench.trace.kernels.time import WORK_PHASES, Calls, Kernels, KernelTime, KernelTimeSums, StepWork
-from sysbench.trace.kernels.work import ProductCounts, ProductShapes, rates
+from sysbench.trace.kernels.time import WORK_PHASES, Calls, KernelTime, KernelTimeSums, StepWork
+from sysbench.trace.kernels.work import ProductCounts, rates
 from sysbench.trace.range_tree import RangeTree
 from sysbench.trace.readers.reading import Progress, no_progress
 from sysbench.trace.recording import NONE, Recording
@@ -43,7 +44,7 @@ def summarise(
         progress(units.share(number / len(slices)))
         sums.add(StepWork.of(part, attribute(part, tree, recording.names), tree))
     time, windows = sums.time.total(), sums.windows()
-    names = [sums.kernels[name] for name in time.kernels.tolist()]
+    names = [kernel_name(recording.names[name]) for name in time.kernels.tolist()]
     anywhere, devices = busy_timelines(sums.calls, windows)
     if source == "cpu":
         device = None
@@ -71,7 +72,7 @@ def summarise(
         operators=sums.operators.statistics(),
         device=device_use(devices, sums.launches, windows) if source == "device" else None,
         precisions=_precisions(time, names),
-        rates=list(rates(time, names, cell, sums.shapes.amounts(sums.steps), device)),
+        rates=list(rates(time, names, cell, device)),
         checks=list(sums.products.checks(cell, sums.steps, source)) if cell is not None else [],
         remarks=list(recording.remarks),
     )
@@ -81,13 +82,11 @@ class _Sums:
     def __init__(self, recording: Recording, tree: RangeTree, source: ProfileSource) -> None:
         self._tree = tree
         self._source = source
-        self.kernels: Final = Kernels(recording.names)
         self.time: Final = KernelTimeSums(tree.modules, len(recording.names))
         self.calls: Final = Calls()
         self.operators: Final = OperatorSums(recording.names)
         self.launches: Final = LaunchSums()
-        self.products: Final = ProductCounts(self.kernels)
-        self.shapes: Final = ProductShapes(recording.names, self.kernels)
+        self.products: Final = ProductCounts(recording.names)
         self.steps: Final = max(tree.steps, 1)
         self.left_out = self.left_out_ns = self.unlinked_ns = self.operators_busy_ns = 0
         self._step_end_ns = tree.step_end_ns.copy()
@@ -95,7 +94,7 @@ class _Sums:
         """Times of the first launch and of the end of the last piece of work."""
 
     def add(self, part: StepWork) -> None:
-        for each in (self.time, self.calls, self.operators, self.launches, self.products, self.shapes):
+        for each in (self.time, self.calls, self.operators, self.launches, self.products):
             each.add(part)
         work, found = part.work, part.attribution.work
         self.left_out += int((~part.is_counted).sum())
@@ -125,7 +124,7 @@ class _Sums:
 
 def _precisions(time: KernelTime, names: Sequence[KernelName]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for name, total_ns in zip(names, time.by_kernel_ns.tolist(), strict=True):
+    for name, total_ns in zip(names, time.by_kernel(time.total_ns).tolist(), strict=True):
         if name.kernel_class in ("matmul", "attention"):
             known = name.precision or "unknown"
             found[known] = found.get(known, 0) + total_ns

@@ -38,7 +38,7 @@ def read(path: Path, progress: Progress = no_progress) -> Recording:
         raise cannot_read(path, error) from error
     if not beginning:
         raise LogError(f"{path} is empty")
-    if nsys.is_export(beginning) or path.suffix.lower() in nsys.REPORT_SUFFIXES:
+    if beginning.startswith(nsys.SQLITE) or path.suffix.lower() in nsys.REPORT_SUFFIXES:
         return nsys.read(path, report)
     if kineto.is_kineto(beginning):
         return kineto.read(path, report)

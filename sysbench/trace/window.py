@@ -1,11 +1,10 @@
 """A window of time in a trace: find it, cut out its events, and write them as Chrome JSON.
 
-The rows of the window are packed like the recording. Chunks that lie entirely in the window are shared with the
-recording, not copied. The recording can therefore be summarised and released before the slice is written.
+The rows of the window stay packed: the recording can be summarised and released before the slice is written.
 
-Perfetto and chrome://tracing can open the file. The format is "Trace Event Format" by the Chromium project. Host
-threads are threads of process 0, streams of device n are threads of process n + 1, and arrows lead from launches to
-kernels. Categories and arguments have Kineto's names, so that tools for torch's traces can read slices too.
+Perfetto and chrome://tracing can open the file ("Trace Event Format", the Chromium project). Host threads are threads
+of process 0, streams of device n are threads of process n + 1, and arrows lead from launches to kernels. Categories and
+arguments have Kineto's names.
 """
 
 from __future__ import annotations
@@ -98,12 +97,6 @@ class TraceSlice:
     devices: tuple[int, ...]
     """Numbers of all devices in the trace."""
 
-    @property
-    def is_empty(self) -> bool:
-        """Return whether the window contains nothing but ranges."""
-        here = self.recording
-        return not (len(here.operators) or len(here.launches) or len(here.work))
-
 
 def find_window(recording: Recording, wanted: str | None) -> Window:
     """Return the window of the first range named `wanted`; if there is none, of the first whose name ends in `.wanted`.
@@ -138,8 +131,7 @@ def find_window(recording: Recording, wanted: str | None) -> Window:
 def extract_slice(recording: Recording, window: Window, max_rows: int) -> TraceSlice:
     """Extract the rows that start in the window, and the work launched in the window, regardless of when the work runs.
 
-    If there are more than `max_rows` rows, only the earliest are kept, including ties with the last of them. In
-    addition to the rows, this needs memory for one number per launch in the recording.
+    If there are more than `max_rows` rows, only the earliest are kept, including ties with the last of them.
     """
     chosen = replace(
         recording,
@@ -203,17 +195,11 @@ def _earliest_rows(rows: int, recording: Recording) -> Recording:
     return replace(recording, work=work, launches=launches, operators=operators, ranges=ranges)
 
 
-@dataclass(frozen=True)
-class WriteResult:
-    """Result of writing a slice."""
+def write(path: Path, slice_: TraceSlice, max_bytes: int) -> int | None:
+    """Write a slice to .json or .json.gz, at most `max_bytes` before compression; raises OSError if that fails.
 
-    events: int
-    cut_off_ns: int | None
-    """Start of the omitted part, if the complete file would be too large; None if everything was written."""
-
-
-def write(path: Path, slice_: TraceSlice, max_bytes: int) -> WriteResult:
-    """Write a slice to .json or .json.gz, at most `max_bytes` before compression; raises OSError if that fails."""
+    Returns the start of the omitted part, in nanoseconds; None if everything was written.
+    """
     # Kineto's header.
     recorded = slice_.recording
     header: dict[str, object] = {"displayTimeUnit": "ns"}
@@ -224,19 +210,19 @@ def write(path: Path, slice_: TraceSlice, max_bytes: int) -> WriteResult:
     if recorded.rank is not None:
         header["distributedInfo"] = {"rank": recorded.rank}
     beginning = _ENCODER.encode(header)[:-1] + b',"traceEvents":[\n'
-    events, size_bytes = 0, len(beginning) + len(_END)
+    separator, size_bytes = b"", len(beginning) + len(_END)
     with gzip.open(path, "wb", compresslevel=4) if path.suffix.lower() == ".gz" else path.open("wb") as file:
         file.write(beginning)
         for start_ns, event in _events(slice_):
-            line = (b",\n" if events else b"") + _ENCODER.encode(event)
+            line = separator + _ENCODER.encode(event)
             size_bytes += len(line)
             if size_bytes > max_bytes:
                 file.write(_END)
-                return WriteResult(events, start_ns)
+                return start_ns
             file.write(line)
-            events += 1
+            separator = b",\n"
         file.write(_END)
-    return WriteResult(events, None)
+    return None
 
 
 def _events(slice_: TraceSlice) -> Iterator[tuple[int, dict[str, object]]]:

@@ -156,7 +156,7 @@ def test_a_rank_that_is_missing_is_said(run: Run, tmp_path: Path) -> None:
     run.write(tmp_path, ranks=(0, 2))
     ran = answered("profile", f"--from={tmp_path}", COLUMNS="200")
     assert ran.code == 0, ran.err
-    assert "rank 1 of 3 is missing" in ran.out
+    assert "traces missing of 1 of 3 ranks (1)" in ran.out
     assert "is late" not in ran.out
 
 

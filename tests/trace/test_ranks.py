@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sysbench.trace import traces
-from sysbench.trace.ranks.matching import align, match_collectives, wait_times
 from sysbench.trace.ranks.reading import RankReading, element_bytes, message_bytes, read
-from sysbench.trace.ranks.summarise import summarise
+from sysbench.trace.ranks.summarise import align, match_collectives, summarise, wait_times
 from sysbench.trace.ranks.summary import RanksSummary, bus_factor, kind_of
 from sysbench.trace.recording import NONE
 from tests.trace.rank_traces import COMMUNICATION, COMPUTE, NCCL, Bucket, Run
@@ -180,10 +179,10 @@ def test_transfer_waiting_and_clocks_are_those_that_were_made(run: Run) -> None:
     matched, unmatched = match_collectives(ranks, ranks[0].steps)
     alignment = align(ranks, matched)
     assert unmatched == 0
-    assert alignment.offset_ns == {rank: run.clock_us.get(rank, 0) * 1000 for rank in ranks}
+    assert alignment.offsets_ns == {rank: run.clock_us.get(rank, 0) * 1000 for rank in ranks}
     assert alignment.residual_ns == 0
     found = sorted(
-        (each.matched.events[0].start_ns - alignment.offset_ns[each.matched.ranks[0]] + int(each.waiting_ns[0]),
+        (each.matched.events[0].start_ns - alignment.offsets_ns[each.matched.ranks[0]] + int(each.waiting_ns[0]),
          each.matched.ranks, each.transfer_ns, each.waiting_ns.tolist())
         for each in wait_times(matched, alignment)
     )  # fmt: skip
@@ -217,9 +216,7 @@ def test_a_collective_that_differs_between_ranks_is_not_matched_and_said() -> No
             event["args"]["Collective name"] = "_allgather_base"
     found = summary_of(run)
     assert found.collectives[0].matched == 0
-    assert found.cautions == [
-        "1 collective is not the same on all ranks of the group: transfer and waiting times are unknown"
-    ]
+    assert found.cautions == ["collectives that are not the same on all ranks, so transfer and waiting are unknown: 1"]
 
 
 def test_kernels_without_arguments_are_matched_by_their_order_and_have_no_size() -> None:
@@ -329,7 +326,7 @@ def test_silence_where_too_little_was_measured() -> None:
 
 def test_what_is_missing_is_said() -> None:
     assert summary_of(noisy(1, None), ranks=(0, 3)).cautions == [
-        "ranks 1, 2 of 4 are missing: transfer and waiting times exclude them, and no straggler can be named"
+        "traces missing of 2 of 4 ranks (1, 2): transfer and waiting times exclude them, and no straggler can be named"
     ]
 
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from sysbench.commands import refusals, running, showing
 from sysbench.commands.prediction_checks import refuse_unpredictable
 from sysbench.commands.profile import files as profile_files
+from sysbench.commands.profile import flame
 from sysbench.commands.profile.files import compare_ranks, with_rank
 from sysbench.commands.profile.record import ProfileRecord
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
+from sysbench.commands.showing import Saved
 from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.errors import UsageError, nearest
 from sysbench.log import storage
@@ -26,7 +28,6 @@ from sysbench.spec.command_options import Given, command_options
 from sysbench.trace import traces
 
 if TYPE_CHECKING:
-    from sysbench.commands.showing import Saved
     from sysbench.trace.ranks.reading import RankReading
     from sysbench.trace.readers.reading import Progress
     from sysbench.trace.recording import Recording
@@ -178,4 +179,5 @@ def _write_outputs(
             file = profile_files.write_window(options.window, trace_slice)
         yield file
     if options.flame is not None:
-        yield profile_files.write_flame(options.flame, summary, summary.title)
+        flame.write(options.flame, summary, summary.title)
+        yield Saved(options.flame)

@@ -219,7 +219,5 @@ ATTENTION = _rate_table(
     "attention", "parts of attention", "part", "attention", "ranges around the parts of attention: --attention naive"
 )
 """Time, FLOPs, bytes and rates of scores, mask, softmax and output."""
-RATES = _rate_table(
-    "rates", "time and work by class", "class", "class", "a model of known size, or the input shapes of operators"
-)
+RATES = _rate_table("rates", "time and work by class", "class", "class", "a model of known size")
 """Time, FLOPs, bytes and rates of kernel classes with known FLOPs."""

@@ -19,7 +19,7 @@ from sysbench.trace.columns import (
     union,
     unique_with_inverse,
 )
-from sysbench.trace.kernels.time import WORK_PHASES, CallDetails, Calls, KernelTime, StepWork
+from sysbench.trace.kernels.time import WORK_PHASES, Calls, KernelTime, StepWork
 from sysbench.trace.recording import NONE, Integers
 from sysbench.trace.summary import STEP, DeviceUse, KernelStatistics, OperatorStatistics
 
@@ -37,30 +37,30 @@ def kernel_statistics(calls: Calls, time: KernelTime, shapes: Integers, names: i
     position = np.full(names, NONE, np.int32)
     position[time.kernels] = np.arange(len(time.kernels))
     # Kernels are processed in groups, which bounds the number of calls in memory.
-    batch = np.cumsum(sum_by_group(time.calls, time.kernel, len(time.kernels))) // _BATCH_CALLS
+    batch = np.cumsum(time.by_kernel(time.calls)) // _BATCH_CALLS
     for part in distinct(batch).tolist():
         named = np.zeros(names, bool)
         named[time.kernels[batch == part]] = True
-        details = calls.of_kernels(named)
-        order = np.lexsort((details.duration_ns, position[details.name]))
-        ordered = CallDetails(*(column[order] for column in vars(details).values()))
+        name, durations, phases_of_calls, launch_shape = calls.of_kernels(named)
+        kernel = position[name]
+        order = np.lexsort((durations, kernel))
         for phase, rows in found.items():
-            chosen = ordered
-            if phase is not None:
-                in_phase = ordered.phase == phase
-                chosen = CallDetails(*(column[in_phase] for column in vars(ordered).values()))
+            chosen = order if phase is None else order[phases_of_calls[order] == phase]
             range_name = STEP if phase is None else WORK_PHASES[phase]
-            rows.extend(_statistics(range_name, chosen, position[chosen.name], shapes))
+            rows.extend(_statistics(range_name, kernel[chosen], durations[chosen], launch_shape[chosen], shapes))
     return [row for rows in found.values() for row in sorted(rows, key=lambda row: -row.total_ns)]
 
 
 def _statistics(
-    range_name: str, calls: CallDetails, kernels: NDArray[np.int32], shapes: Integers
+    range_name: str,
+    kernels: NDArray[np.int32],
+    durations: Integers,
+    launch_shape: NDArray[np.int32],
+    shapes: Integers,
 ) -> Iterator[KernelStatistics]:
     """Yield the statistics of calls that are sorted by kernel and duration."""
     if not len(kernels):
         return
-    durations = calls.duration_ns
     first = np.flatnonzero(np.diff(kernels, prepend=NONE))
     counts = np.diff(first, append=len(kernels))
     totals = np.add.reduceat(durations, first)
@@ -68,7 +68,7 @@ def _statistics(
     squares = np.add.reduceat((durations - np.repeat(means, counts)) ** 2, first)
     deviations = np.sqrt(squares / np.maximum(counts - 1, 1))
     medians = (durations[first + (counts - 1) // 2] + durations[first + counts // 2]) / 2
-    least, most = (each.reduceat(calls.launch_shape, first) for each in (np.minimum, np.maximum))
+    least, most = (each.reduceat(launch_shape, first) for each in (np.minimum, np.maximum))
     common_shape = np.where(least == most, least, NONE).tolist()
     for number, (start, count) in enumerate(zip(first.tolist(), counts.tolist(), strict=True)):
         shape = shapes[common_shape[number]].tolist() if common_shape[number] != NONE else None
@@ -237,12 +237,12 @@ def busy_timelines(calls: Calls, windows: Intervals) -> tuple[Timeline, dict[int
     """Return one timeline for all devices together, and one for each device."""
     everywhere = Timeline(windows)
     devices: dict[int, Timeline] = {}
-    for rows in calls.batches_by_time():
-        everywhere.add(rows.start_ns, rows.start_ns + rows.duration_ns, rows.launched_ns)
-        for device in distinct(rows.device).tolist():
-            here = rows.device == device
-            timeline = devices.setdefault(device, Timeline(windows))
-            timeline.add(rows.start_ns[here], (rows.start_ns + rows.duration_ns)[here], rows.launched_ns[here])
+    for start_ns, duration_ns, device, launched_ns in calls.batches_by_time():
+        everywhere.add(start_ns, start_ns + duration_ns, launched_ns)
+        for number in distinct(device).tolist():
+            here = device == number
+            timeline = devices.setdefault(number, Timeline(windows))
+            timeline.add(start_ns[here], (start_ns + duration_ns)[here], launched_ns[here])
     for timeline in (everywhere, *devices.values()):
         timeline.close()
     return everywhere, devices

@@ -5,7 +5,7 @@ Work is counted if it was launched within a step. If no steps are marked, all wo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -15,40 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.trace.attribution import MIN_SLICE_ROWS, Attribution, LaunchedWork, Slice
-from sysbench.trace.columns import distinct, map_distinct, sum_by_group, sum_by_key, take_or_none, unique_with_inverse
-from sysbench.trace.kernels.names import classify, precision, short_name
+from sysbench.trace.columns import distinct, sum_by_group, sum_by_key, take_or_none, unique_with_inverse
 from sysbench.trace.range_tree import RangeTree
 from sysbench.trace.recording import NONE, Integers, Table
-from sysbench.trace.summary import EVERYWHERE, NO_PHASE, PHASES, KernelName, KernelTimeColumns
+from sysbench.trace.summary import EVERYWHERE, NO_PHASE, PHASES, KernelTimeColumns
 
 WORK_PHASES = (NO_PHASE, *PHASES)
 """Phases of work; `StepWork.phase` holds positions in this tuple."""
-
-
-class Kernels:
-    """Class, precision and short name of each kernel, determined once per name."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
-        self._known: dict[int, KernelName] = {}
-
-    def __getitem__(self, name: int) -> KernelName:
-        """Return the kernel with this name index."""
-        known = self._known.get(name)
-        if known is None:
-            text = self._names[name]
-            kind = classify(text)
-            known = self._known[name] = KernelName(
-                name=text,
-                short=short_name(text),
-                kernel_class=kind,
-                precision=precision(text) if kind in ("matmul", "attention") else None,
-            )
-        return known
-
-    def are_products(self, name: Integers) -> NDArray[np.bool_]:
-        """Return whether each of these kernels is a matrix product."""
-        return map_distinct(lambda name: self[name].kernel_class == "matmul", name, bool)
 
 
 @dataclass(frozen=True)
@@ -138,10 +111,9 @@ class KernelTime:
             calls=self.calls.tolist(),
         )
 
-    @property
-    def by_kernel_ns(self) -> Integers:
-        """Return the time of each kernel in `kernels`."""
-        return sum_by_group(self.total_ns, self.kernel, len(self.kernels))
+    def by_kernel(self, column: Integers) -> Integers:
+        """Return the sum of a column (`total_ns` or `calls`) for each kernel in `kernels`."""
+        return sum_by_group(column, self.kernel, len(self.kernels))
 
 
 class KernelTimeSums:
@@ -196,28 +168,6 @@ class KernelTimeSums:
 _START, _DURATION, _DEVICE, _LAUNCHED, _NAME, _PHASE, _LAUNCH_SHAPE = range(7)
 
 
-@dataclass(frozen=True)
-class CallTimes:
-    """Times of calls; one row per call."""
-
-    start_ns: Integers
-    duration_ns: Integers
-    device: Integers
-    launched_ns: Integers
-    """Launch times; NONE if unknown."""
-
-
-@dataclass(frozen=True)
-class CallDetails:
-    """Duration, kernel, phase and launch shape of calls; one row per call."""
-
-    duration_ns: Integers
-    name: NDArray[np.int32]
-    phase: NDArray[np.int32]
-    """Position in WORK_PHASES."""
-    launch_shape: NDArray[np.int32]
-
-
 class Calls:
     """All calls of kernels that were launched within steps, collected slice by slice."""
 
@@ -231,20 +181,19 @@ class Calls:
         moments = [work.start_ns, work.duration_ns, work.device, launched]
         self._table.add([*moments, work.name, part.phase, work.launch_shape])
 
-    def batches_by_time(self) -> Iterator[CallTimes]:
-        """Yield all calls in batches. The batches are in chronological order; the calls within a batch need not be."""
+    def batches_by_time(self) -> Iterator[list[Integers]]:
+        """Yield start, duration, device and launch time (NONE if unknown) of all calls, in batches ordered by time."""
         sample = [column[:: max(1, MIN_SLICE_ROWS // 64)] for (column,) in self._table.chunks(_START)]
         starts = distinct(np.concatenate(sample)) if sample else np.zeros(0, np.int64)
         every = max(1, len(starts) * MIN_SLICE_ROWS // max(len(self._table), 1))
         for first, beyond in pairwise([-(2**63), *starts[every::every].tolist(), 2**63 - 1]):
-            yield CallTimes(*self._table.rows_between(_START, first, beyond)[1][: _LAUNCHED + 1])
+            yield self._table.rows_between(_START, first, beyond)[1][: _LAUNCHED + 1]
 
-    def of_kernels(self, wanted: NDArray[np.bool_]) -> CallDetails:
-        """Return all calls of the wanted kernels; `wanted` is a Boolean mask over name indices."""
-        durations, others = [], []
-        for duration_ns, *rest in self._table.chunks(_DURATION, _NAME, _PHASE, _LAUNCH_SHAPE):
-            chosen = wanted[rest[0]]
-            durations.append(duration_ns[chosen])
-            others.append([column[chosen].astype(np.int32) for column in rest])
-        columns = (np.concatenate(parts) for parts in zip(*others, strict=True))
-        return CallDetails(np.concatenate(durations), *columns)
+    def of_kernels(self, wanted: NDArray[np.bool_]) -> list[NDArray[Any]]:
+        """Return name, duration, phase and launch shape of all calls of the wanted kernels; a mask over names."""
+        found = []
+        for name, duration_ns, *others in self._table.chunks(_NAME, _DURATION, _PHASE, _LAUNCH_SHAPE):
+            chosen = wanted[name]
+            phase, shape = (column[chosen].astype(np.int32) for column in others)
+            found.append((name[chosen].astype(np.int32), duration_ns[chosen], phase, shape))
+        return [np.concatenate(parts) for parts in zip(*found, strict=True)]

@@ -1,29 +1,27 @@
 """Minimum FLOPs and bytes of the parts of a step, achieved rates, and counts of the matrix products in a trace.
 
-The minimum is computed from the model's dimensions or, for custom models, from the input shapes of matrix products.
 FLOPs follow `sysbench.formulas`: one multiply-add counts as two FLOPs, causality is not exploited, and backward needs
-twice the FLOPs of forward. For bytes, every operand and result counts once, as if caches held all intermediates. The
-bytes are a lower bound for a kernel, not its actual traffic. A matrix product moves three matrices in forward; in
-backward, each of its two gradients moves three matrices of the same sizes.
+twice the FLOPs of forward. For bytes, every operand and result counts once, as if caches held all intermediates: a
+lower bound for a kernel, not its actual traffic. A matrix product moves three matrices in forward; in backward, each of
+its two gradients moves three matrices of the same sizes.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from sysbench import formulas
 from sysbench.spec.hardware import Hardware
-from sysbench.spec.model import Attention, ModelCell, ModelShape, Precision
+from sysbench.spec.model import ModelCell, ModelShape, Precision
 from sysbench.spec.ranks import layout
-from sysbench.trace.columns import distinct, first_positions, map_distinct, unique_with_inverse
-from sysbench.trace.kernels.time import WORK_PHASES, Kernels, KernelTime, StepWork
+from sysbench.trace.columns import distinct, map_distinct
+from sysbench.trace.kernels.names import classify
+from sysbench.trace.kernels.time import WORK_PHASES, KernelTime, StepWork
 from sysbench.trace.recording import NONE
 from sysbench.trace.summary import PARTS, Check, KernelClass, KernelName, ProfileSource, Rate, part_of
 
@@ -39,35 +37,24 @@ ADAMW_BYTES: Final = 28
 ADAMW_FLOPS: Final = 14
 """FLOPs per parameter: decay 1, first moment 3, second moment 4, root, quotient and sum 3, update 3."""
 
-MATERIALISED: Final[tuple[Attention, ...]] = ("naive",)
-"""Attention implementations that materialise their intermediates as tensors."""
-
-BACKWARD_PRODUCTS: Final = 2
-"""Number of products in backward per forward product: one for the gradient of each operand."""
-
 _ON_TENSOR_CORES: Final = frozenset({"scores", "output", "matmul", "attention"})
 
 PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "mv", "dot"})
 """ATen operators that perform exactly one matrix product."""
 
-CALLERS: Final = frozenset({"matmul", "linear", "einsum", "inner", "tensordot", "addbmm", "chain_matmul"})
-"""Operators that delegate the product to one of `PRODUCTS`."""
-
 _SPLIT_K_REDUCTION: Final = re.compile(r"split_?k_?reduce", re.IGNORECASE)
 """Matches kernels that add up the partial results of several blocks for one product."""
 
 
-@dataclass(frozen=True)
-class Amount:
-    """FLOPs and bytes of a part of one step, summed over layers; None if unknown."""
+class Amount(NamedTuple):
+    """FLOPs and bytes of a part of one step, summed over layers."""
 
-    flops: int | None
-    bytes: int | None
+    flops: int
+    bytes: int
 
     def times(self, count: int) -> Amount:
         """Return the amount multiplied by `count`, for example by two for the backward pass of a matrix product."""
-        flops, moved = self.flops, self.bytes
-        return Amount(None if flops is None else count * flops, None if moved is None else count * moved)
+        return Amount(count * self.flops, count * self.bytes)
 
 
 Amounts = dict[tuple[str, str], Amount]
@@ -77,7 +64,7 @@ Amounts = dict[tuple[str, str], Amount]
 def attention_parts(cell: ModelCell) -> Amounts:
     """Return the FLOPs and bytes of the parts of materialised attention; empty if attention is fused."""
     shape, item_bytes = cell.shape_with_formulas, ITEM_BYTES[cell.compute_precision]
-    if shape is None or cell.attention not in MATERIALISED:
+    if shape is None or cell.attention != "naive":
         return {}
     product, score_count = _attention_product(cell, shape), _score_count(cell, shape)
     read_write_bytes = 2 * score_count * item_bytes
@@ -117,8 +104,7 @@ def class_amounts(cell: ModelCell, fused: bool) -> Amounts:
     products = Amount(sum(2 * tokens * d_in * d_out for d_in, d_out in linears), elements * item_bytes)
     if not fused:
         product = _attention_product(cell, shape)
-        amounts = (products, product, product)
-        products = Amount(sum(each.flops or 0 for each in amounts), sum(each.bytes or 0 for each in amounts))
+        products = Amount(products.flops + 2 * product.flops, products.bytes + 2 * product.bytes)
     other_ranks_parameters = shape.layers * (4 * d_model**2 + 3 * d_model * shape.d_ff) * (split - 1) // split
     shards = layout(cell.strategy, cell.ranks)[1] if split == 1 else 1
     parameters = (formulas.parameters(shape) - other_ranks_parameters) // shards
@@ -159,37 +145,35 @@ def expected_products(cell: ModelCell) -> dict[str, int]:
     operator calls the same operator on its local shard, so a CPU trace contains each product twice.
     """
     shape = cell.shape_with_formulas
-    if shape is None or cell.attention not in MATERIALISED or cell.execution != "eager" or cell.strategy == "tp":
+    if shape is None or cell.attention != "naive" or cell.execution != "eager" or cell.strategy == "tp":
         return {}
     forward = 9 * shape.layers + 1
-    expected = {"forward": forward, "backward": BACKWARD_PRODUCTS * forward}
+    expected = {"forward": forward, "backward": 2 * forward}
     return {phase: cell.occurrences(phase) * count for phase, count in expected.items() if phase in cell.phases}
 
 
 def rates(
-    time: KernelTime, names: Sequence[KernelName], cell: ModelCell | None, products: Amounts, hardware: Hardware | None
+    time: KernelTime, names: Sequence[KernelName], cell: ModelCell | None, hardware: Hardware | None
 ) -> Iterator[Rate]:
-    """Yield the time, FLOPs and bytes of the parts of attention, then of kernel classes; one row per part and phase.
+    """Yield the time of the parts of attention, then of kernel classes with known FLOPs; one row per part and phase.
 
-    FLOPs and bytes come from the dimensions of `cell`, or from `products` if the model is custom or there is no cell.
-    The parts of attention are omitted unless scores, softmax and output can all be identified.
+    FLOPs and bytes come from the dimensions of `cell`. The parts of attention are omitted unless scores, softmax and
+    output can all be identified.
     """
     parts = [part_of(module) for module in time.modules]
-    by_part: dict[tuple[str, str], int] = {}
-    by_class: dict[tuple[str, str], int] = {}
+    by_part, by_class = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     columns = time.columns
     for number, module, kernel, ns in zip(columns.phase, columns.module, columns.kernel, columns.total_ns, strict=True):
         phase = WORK_PHASES[number]
-        kind = names[kernel].class_in(phase)
-        by_class[kind, phase] = by_class.get((kind, phase), 0) + ns
+        by_class[names[kernel].class_in(phase), phase] += ns
         if (part := parts[module]) is not None:
-            by_part[part, phase] = by_part.get((part, phase), 0) + ns
-    if not {part for part, _ in by_part} >= {"scores", "softmax", "output"}:
-        by_part = {}
-    if cell is not None and cell.shape_with_formulas is not None:
-        products = class_amounts(cell, fused=any(kind == "attention" for kind, _ in by_class))
-    yield from _rates("attention", by_part, PARTS, attention_parts(cell) if cell else {}, cell, hardware)
-    yield from _rates("class", by_class, get_args(KernelClass), products, cell, hardware)
+            by_part[part, phase] += ns
+    if {part for part, _ in by_part} >= {"scores", "softmax", "output"}:
+        yield from _rates("attention", by_part, PARTS, attention_parts(cell) if cell else {}, cell, hardware)
+    if cell is not None:
+        amounts = class_amounts(cell, fused=any(kind == "attention" for kind, _ in by_class))
+        known_ns = {key: total_ns for key, total_ns in by_class.items() if key in amounts}
+        yield from _rates("class", known_ns, get_args(KernelClass), amounts, cell, hardware)
 
 
 def _rates(
@@ -201,119 +185,36 @@ def _rates(
     hardware: Hardware | None,
 ) -> Iterator[Rate]:
     for (part, phase), total_ns in sorted(time_ns.items(), key=lambda item: order.index(item[0][0])):
-        amount = amounts.get((part, phase), Amount(None, None))
-        # Matrix products run at the peak rate of their precision, which only a cell provides; everything else runs in
-        # fp32.
+        amount = amounts.get((part, phase))
+        # Matrix products run at the peak rate of their precision, which only a cell provides; all else runs in fp32.
         precision = "fp32" if part not in _ON_TENSOR_CORES else cell.compute_precision if cell is not None else None
         yield Rate(
             part=part,
             kind=kind,
             phase=phase,
             total_ns=total_ns,
-            flops=amount.flops,
-            bytes=amount.bytes,
+            flops=amount.flops if amount else None,
+            bytes=amount.bytes if amount else None,
             peak_flops_per_s=hardware.peak_flops_per_s.get(precision) if hardware and precision else None,
             peak_bytes_per_s=hardware.memory_bandwidth_bytes_per_s if hardware else None,
         )
 
 
-class ProductShapes:
-    """Names and input shapes of the operators that launch matrix products, collected slice by slice."""
-
-    def __init__(self, names: Sequence[str], kernels: Kernels) -> None:
-        self._names = names
-        self._kernels = kernels
-        self._seen: Counter[tuple[int, int, int]] = Counter()
-        """Number of operators by phase, name and shapes."""
-        self._complete = True
-
-    def add(self, part: StepWork) -> None:
-        """Add the work of one slice."""
-        operators = part.slice.operators
-        rows = np.flatnonzero(self._kernels.are_products(part.work.name) & (part.work.duration_ns > 0))
-        launched = part.operator[rows]
-        if (launched == NONE).any() or (operators.shapes[launched] == NONE).any():
-            self._complete = False
-        if not self._complete or not len(rows):
-            return
-        caused, which = unique_with_inverse(launched)
-        phase, width = part.phase[rows[first_positions(which, len(caused))]], len(self._names)
-        different, which = unique_with_inverse(
-            (phase * width + operators.name[caused]) * width + operators.shapes[caused]
-        )
-        for key, count in zip(different.tolist(), np.bincount(which).tolist(), strict=True):
-            (phase_, name), shapes = divmod(key // width, width), key % width
-            self._seen[phase_, name, shapes] += count
-
-    def amounts(self, steps: int) -> Amounts:
-        """Return the FLOPs of matrix products per step and phase; empty if the shapes of any product are missing.
-
-        A phase with a product of unknown FLOPs is omitted.
-        """
-        found: Amounts = {}
-        if not self._complete:
-            return found
-        for phase in sorted({phase for phase, _, _ in self._seen}):
-            flops = [
-                (product_flops(self._names[name], self._names[shapes]), count)
-                for (other_phase, name, shapes), count in self._seen.items()
-                if other_phase == phase
-            ]
-            known = [each * count for each, count in flops if each is not None]
-            if len(known) == len(flops):
-                found["matmul", WORK_PHASES[phase]] = Amount(sum(known) // steps, None)
-        return found
-
-
-def product_flops(operator: str, shapes: str) -> int | None:
-    """Return the FLOPs of a matrix product with input shapes such as `[[4, 128], [128, 64]]`.
-
-    0 for CALLERS, which only call a product; None if the operator or the shapes are unknown.
-    """
-    name = operator.removeprefix("aten::")
-    if name in CALLERS:
-        return 0
-    if name not in PRODUCTS or len(shapes) > 4000:
-        return None
-    try:
-        decoded = json.loads(shapes)
-    except ValueError:
-        return None
-    sizes = [
-        size
-        for size in (decoded if isinstance(decoded, list) else [])
-        if isinstance(size, list) and size and all(isinstance(each, int) and each >= 0 for each in size)
-    ]
-    operands = sizes[1:3] if name in ("addmm", "baddbmm") else sizes[:2]
-    if len(operands) < 2 or operands[0][-1] != operands[1][-2 if len(operands[1]) > 1 else -1]:
-        return None
-    flops = 2
-    for size in operands[0]:
-        flops *= size
-    return flops * (operands[1][-1] if len(operands[1]) > 1 else 1)
-
-
 class ProductCounts:
     """Number of matrix products in each phase, summed slice by slice."""
 
-    def __init__(self, kernels: Kernels) -> None:
-        self._kernels = kernels
-        self._called: Counter[str] = Counter()
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._called = Counter[str]()
         """Number of product kernels by phase; in a CPU trace, number of product operators."""
-        self._callers: Counter[str] = Counter()
+        self._callers = Counter[str]()
         """Number of operators that launched the product kernels, by phase."""
         self._without_caller: set[str] = set()
 
     def add(self, part: StepWork) -> None:
         """Add the work of one slice."""
-
-        def is_product(name: int) -> bool:
-            kernel = self._kernels[name]
-            if part.attribution.source == "cpu":
-                return kernel.name.removeprefix("aten::") in PRODUCTS
-            return kernel.kernel_class == "matmul" and not _SPLIT_K_REDUCTION.search(kernel.name[:4000])
-
-        rows = np.flatnonzero(map_distinct(is_product, part.work.name, bool))
+        is_product = _is_product_operator if part.attribution.source == "cpu" else _is_product_kernel
+        rows = np.flatnonzero(map_distinct(lambda name: is_product(self._names[name]), part.work.name, bool))
         phases = part.phase[rows]
         for number in distinct(phases).tolist():
             here, phase = rows[phases == number], WORK_PHASES[number]
@@ -328,3 +229,11 @@ class ProductCounts:
             by_caller = source == "device" and phase not in self._without_caller
             found = (self._callers if by_caller else self._called)[phase]
             yield Check(name=f"matrix products in {phase}", expected=count * steps, found=found)
+
+
+def _is_product_operator(name: str) -> bool:
+    return name.removeprefix("aten::") in PRODUCTS
+
+
+def _is_product_kernel(name: str) -> bool:
+    return classify(name) == "matmul" and not _SPLIT_K_REDUCTION.search(name[:4000])

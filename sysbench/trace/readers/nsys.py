@@ -5,8 +5,7 @@ documentation" of NVIDIA's Nsight Systems user guide; times are nanoseconds. Ran
 seq = 12, op_id = 3") become operators, all others remain ranges.
 
 Several threads read columns with millions of numbers. SQLite concatenates tens of thousands of rows of a column into
-one text, and numpy parses it: no Python object is created per number, and other threads can run at the same time. If
-the text does not hold a number for every row, the rows are fetched one by one.
+one text, and numpy parses it: no Python object is created per number, and other threads can run at the same time.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import repeat
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -50,7 +49,6 @@ _CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _NVTX: Final = "NVTX_EVENTS"
 _STRINGS: Final = "StringIds"
 _DEVICES: Final = "TARGET_INFO_GPU"
-_PUSH_POP, _START_END = 59, 60
 _EXPORT_TIMEOUT_S: Final = 1800.0
 
 _TIMES: Final = ("start", "end")
@@ -62,8 +60,8 @@ _WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
 _KERNEL_NAME: Final = "demangledName"
 _REPLACEMENTS: Final = {_KERNEL_NAME: ("shortName",)}
 """Columns that replace a missing or empty column."""
-_ENDED: Final = f'"eventType" IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
-"""SQL condition that selects ranges and excludes marks."""
+_ENDED: Final = '"eventType" IN (59, 60) AND "end" IS NOT NULL'
+"""SQL condition that selects ranges (push and pop, start and end) and excludes marks."""
 
 _EMIT_NVTX: Final = re.compile(
     r"(?P<name>.*?), seq = (?P<sequence>\d{1,18})(?:, op_id = \d+)?(?P<shapes>, sizes = .*)?", re.DOTALL
@@ -81,17 +79,14 @@ BATCH_ROWS: Final = 65_536
 _MAX_PARTS: Final = 4096
 """Maximum number of parts of a table. If row ids have gaps, each part covers a wider range of ids."""
 _MAX_THREADS: Final = 4
-_TEXT_SEPARATOR: Final = "\x1e"
-"""ASCII record separator, between texts."""
 
 Result = TypeVar("Result")
 
 
 def read(path: Path, progress: Progress = no_progress) -> Recording:
     """Read an export or a report; raises LogError if it contains no trace."""
-    return (
-        _read_report(path, progress) if path.suffix.lower() in REPORT_SUFFIXES else _read_export(path, path, progress)
-    )
+    is_report = path.suffix.lower() in REPORT_SUFFIXES
+    return _read_report(path, progress) if is_report else _read_export(path, path, progress)
 
 
 def _read_export(export: Path, path: Path, progress: Progress) -> Recording:
@@ -102,7 +97,7 @@ def _read_export(export: Path, path: Path, progress: Progress) -> Recording:
     except sqlite3.Error as error:
         raise LogError(f"{path} is not a readable export of Nsight Systems: {error}") from error
     except NonNumericError as error:
-        raise LogError(f"{path} has a non-numeric value in a numeric column of Nsight Systems: {error}") from error
+        raise LogError(f"{path} has a non-numeric value in a numeric column of {error}") from error
 
 
 def _read_report(path: Path, progress: Progress) -> Recording:
@@ -203,14 +198,12 @@ class _Reader:
             self._progress(f"{units.count(len(work))} kernels")
         for rows in self._rows(_COPIES, (*_TIMES, "copyKind", *_PLACE, "bytes")):
             none = np.full(len(rows["start"]), NONE, np.int64)
-            name = map_distinct(
-                lambda kind: self._name_index(f"Memcpy {_COPY_KINDS.get(kind, 'other')}"), rows["copyKind"]
-            )
+            kinds = rows["copyKind"]
+            name = map_distinct(lambda kind: self._name_index(f"Memcpy {_COPY_KINDS.get(kind, 'other')}"), kinds)
             work.add(_work_columns(rows, name, COPY, none, rows["bytes"]))
         for rows in self._rows(_SETS, (*_TIMES, *_PLACE, "bytes")):
             none = np.full(len(rows["start"]), NONE, np.int64)
-            name = np.full(len(rows["start"]), self._name_index("Memset"), np.int64)
-            work.add(_work_columns(rows, name, SET, none, rows["bytes"]))
+            work.add(_work_columns(rows, np.full_like(none, self._name_index("Memset")), SET, none, rows["bytes"]))
         return work
 
     def _ranges(self) -> tuple[Table, Table]:
@@ -282,11 +275,6 @@ def _work_columns(
     ]
 
 
-def is_export(beginning: bytes) -> bool:
-    """Return whether the first bytes of a file are those of an SQLite database."""
-    return beginning.startswith(SQLITE)
-
-
 # --- queries
 
 
@@ -309,21 +297,9 @@ class Query:
         chosen = ", ".join(f"group_concat({_coalesce((*each, str(NONE)))})" for each in self.columns)
         return f"SELECT count(*), {chosen} FROM {self._source(part)}"
 
-    def as_one_text(self, part: str) -> str:
-        """Return SQL that counts the rows and the non-null values, and selects the single column as one text."""
-        column = _coalesce(*self.columns)
-        return (
-            f"SELECT count(*), count({column}), group_concat({column}, '{_TEXT_SEPARATOR}') FROM {self._source(part)}"
-        )
-
     def as_values(self, part: str) -> str:
         """Return SQL that selects the values in the single column."""
         return f"SELECT {_coalesce(*self.columns)} FROM {self._source(part)}"
-
-    def as_rows(self, part: str) -> str:
-        """Return SQL that selects all columns, row by row."""
-        chosen = ", ".join(_coalesce((*each, str(NONE))) for each in self.columns)
-        return f"SELECT {chosen} FROM {self._source(part)}"
 
     def _source(self, part: str) -> str:
         conditions = " AND ".join(filter(None, (part, self.condition)))
@@ -414,14 +390,9 @@ class QueryRunner:
 def _columns(database: sqlite3.Connection, query: Query, part: str) -> list[Integers]:
     count, *texts = database.execute(query.as_texts(part)).fetchone()
     columns = [_numbers(text) for text in texts]
-    if all(len(column) == count for column in columns):
-        return columns
-    rows = database.execute(query.as_rows(part)).fetchall()
-    try:
-        numbers = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(query.columns))
-    except (ValueError, OverflowError, TypeError) as error:
-        raise NonNumericError(str(error)) from error
-    return [*numbers.reshape(len(rows), len(query.columns)).T]
+    if not all(len(column) == count for column in columns):
+        raise NonNumericError(query.table)
+    return columns
 
 
 def _numbers(text: str | None) -> Integers:
@@ -435,9 +406,4 @@ def _numbers(text: str | None) -> Integers:
 
 
 def _texts(database: sqlite3.Connection, query: Query, part: str) -> list[str | None]:
-    count, non_null, joined = database.execute(query.as_one_text(part)).fetchone()
-    texts = joined.split(_TEXT_SEPARATOR) if non_null else []
-    if count == len(texts):
-        return cast(list[str | None], texts)
-    # Some rows are empty, or a text contains the separator.
     return [None if text is None else str(text) for (text,) in database.execute(query.as_values(part))]

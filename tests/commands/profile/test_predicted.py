@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sysbench.commands.profile.figures import of_run, rooflines
+from sysbench.commands.profile.figures import of_run
 from sysbench.commands.profile.record import ProfileRecord
 from sysbench.errors import DoesNotFitError
 from sysbench.predict.recording import kernel_name, recording
@@ -78,7 +78,7 @@ def test_every_kernel_belongs_to_the_module_that_launched_it(summary: ProfileSum
 
 def test_classes_and_parts_add_up_to_the_step_and_have_their_peaks(summary: ProfileSummary) -> None:
     by_class = [rate for rate in summary.rates if rate.kind == "class"]
-    assert sum(rate.total_ns for rate in by_class) == sum(summary.spent.total_ns)
+    assert {rate.part for rate in by_class} == {"matmul", "optimizer"}
     parts = {(rate.part, rate.phase) for rate in summary.rates if rate.kind == "attention"}
     assert parts == {
         (part, phase) for part in ("scores", "mask", "softmax", "output") for phase in ("forward", "backward")
@@ -193,19 +193,18 @@ def test_the_trace_shows_the_same_tables_as_the_run(ran: tuple[Ran, Path]) -> No
     assert "PREDICTED, not measured: time by class" in marked.out
 
 
-def test_the_roofline_has_the_work_and_time_of_every_part_below_the_roofs(ran: tuple[Ran, Path]) -> None:
+def test_no_part_is_faster_than_the_roofline_of_its_gpu(ran: tuple[Ran, Path]) -> None:
     _, directory = ran
     record = ProfileRecord.model_validate(record_in(directory / "runs"))
-    found = list(rooflines(record.cells, lambda cell: str(cell.axes["simulate"])))
-    assert [each.name for each in found] == ["a100-80gb", "rtx-4090"]
-    for each, cell in zip(found, record.cells, strict=True):
+    for cell in record.cells:
         assert cell.summary is not None
-        flops = {(rate.part, rate.phase): (rate.flops, rate.total_ns) for rate in cell.summary.rates}
-        for point in each.points:
-            work, total_ns = flops[point.part, point.phase]
-            assert point.flops_per_s * total_ns * 1e-9 == pytest.approx(work)
-            assert point.flops_per_s < min(max(each.peaks_flops_per_s), point.intensity * each.bytes_per_s)
-    assert {"classes", "roofline"} <= {each.name for each in of_run(record)}
+        known = [rate for rate in cell.summary.rates if rate.flops and rate.bytes]
+        assert {rate.kind for rate in known} == {"attention", "class"}
+        for rate in known:
+            seconds = rate.total_ns * 1e-9
+            assert (rate.flops or 0) / seconds < (rate.peak_flops_per_s or 0)
+            assert (rate.bytes or 0) / seconds < (rate.peak_bytes_per_s or 0)
+    assert [each.name for each in of_run(record)] == ["classes"]
 
 
 @pytest.mark.parametrize(
