@@ -10,6 +10,8 @@ import stat
 import tempfile
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 from sysbench.errors import LogError, OutputError
@@ -69,6 +71,22 @@ def make_directory(path: Path) -> None:
         raise OutputError(f"cannot write to {path}: it is a file, not a directory") from None
     except OSError as error:
         raise OutputError(f"cannot create {path}: {reason(error)}") from error
+
+
+def create_directory(parent: Path, what: str) -> Path:
+    """Create a new directory named after the time and `what`; raises OutputError if that fails."""
+    make_directory(parent)
+    name = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{what}"
+    for number in count(1):
+        path = parent / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        return path
+    raise AssertionError("there is always a next number")
 
 
 def refuse_unwritable(path: Path) -> None:

@@ -43,7 +43,7 @@ class AttentionCell(RunCell):
     """
 
     kind: Literal["attention"] = "attention"
-    implementation: Annotated[str, Axis("choice", order=82, name_order=21, label="{}")]
+    implementation: Annotated[str, Axis("choice", order=82, name_order=21)]
     dim: Size
     seq: Size
     batch: Size

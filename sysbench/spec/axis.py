@@ -59,7 +59,6 @@ class Axis:
     applies_to     other axes on which it depends, with the values for which it has a meaning; none: all but the default
     comparison     what comparing two values means; default: `effort` for that role, otherwise `treatment`
     compared_as    name in messages of comparisons; default: the field's name with spaces
-    label          phrase for a value in labels of comparisons, if `phrase` is too short or too long there
     phrases        phrases of single values to which `phrase` does not apply
     stored_default the value of cells that are stored without the field; follows from the field
     remedy         how another value can make a step fit or faster; None if the axis is no such knob
@@ -76,7 +75,6 @@ class Axis:
     applies_to: tuple[tuple[str, tuple[object, ...]], ...] = ()
     comparison: Comparison | None = None
     compared_as: str = ""
-    label: str = ""
     stored_default: object = None
     phrases: tuple[tuple[object, str], ...] = ()
     remedy: Remedy | None = None
@@ -184,7 +182,7 @@ def _complete(name: str, axis: Axis, default: object) -> Axis:
         axis,
         title=axis.title or words,
         compared_as=axis.compared_as or words,
-        label=axis.label or (f"{words} {{}}" if axis.role == "setting" else axis.phrase),
+        phrase=f"{words} {{}}" if axis.role == "setting" and axis.phrase == "{}" else axis.phrase,
         stored_default=None if default is PydanticUndefined else default,
     )
 

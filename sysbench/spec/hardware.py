@@ -303,7 +303,6 @@ Gpus = Annotated[
         name_order=11,
         comparison="controlled",
         compared_as="simulated GPU",
-        label="simulated for {}",
     ),
 ]
 """GPUs by name, or by memory size."""

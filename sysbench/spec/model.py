@@ -148,8 +148,8 @@ STEPS = Axis("effort", "{} step", is_count=True, order=71, name_order=71)
 
 EFFORT = Axis("setting", name_order=72, comparison="effort")
 
-HOST = Axis("setting", compared_as="predicted host", label="host {}")
-HOST_LINK = Axis("setting", applies_to=(("offload", ()),), compared_as="rate of the host link", label="host link {}")
+HOST = Axis("setting", compared_as="predicted host", phrase="host {}")
+HOST_LINK = Axis("setting", applies_to=(("offload", ()),), compared_as="rate of the host link", phrase="host link {}")
 
 PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
     "inference": ("forward",),
@@ -499,7 +499,6 @@ class ModelSpec(RunSpec):
             "{} AdamW",
             order=52,
             name_order=34,
-            label="{}",
             phrases=(
                 ("sgd", "SGD"),
                 ("adafactor", "Adafactor"),

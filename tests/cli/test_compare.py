@@ -47,7 +47,7 @@ def test_today_is_held_against_the_day_before(runs: Path) -> None:
     assert shown.code == 3
     assert shown.err == ""
     assert shown.out.index("2.13.0+cu130  2.14.0+cu131") < shown.out.index("SLOWER")
-    assert "Gate failed: 2 regressions of more than 3% among 2 times and 4 peaks" in shown.out
+    assert "Gate failed: 2 of 6 numbers worse by more than 3%" in shown.out
 
 
 def test_what_did_not_change_passes_and_json_has_it_all(runs: Path) -> None:

@@ -230,10 +230,10 @@ def test_two_runs_are_compared_in_its_own_unit_and_direction(count: Callable[...
     log.with_suffix(".json").unlink()
 
     shown = count("compare", "more", "fewer", "--format", "csv", "--tables", "amounts")
-    assert shown.out.splitlines()[1:] == ["3,total,6,6,0,0.0", "10,total,55,50,-5,-0.0909090909"]
+    assert shown.out.splitlines()[1:] == ["3,total,count,6,6,0,0.0", "10,total,count,55,50,-5,-0.0909090909"]
     gated = count("compare", "more", "fewer", "--gate", "5%")
     assert gated.code == 3
-    assert "Count: 1 of 2 numbers differs, by -9.1%." in gated.out
+    assert "Count: 1 of 2 numbers changed, by -9.1%." in gated.out
     assert "total fell from 55 to 50" in gated.out
     assert count("compare", "fewer", "more", "--gate", "5%").code == 0
 

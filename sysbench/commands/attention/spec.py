@@ -106,7 +106,7 @@ class AttentionSpec(RunSpec):
     repeats: Annotated[
         Size,
         Option(metavar="N", panel=MEASUREMENT),
-        Axis("setting", name_order=72, comparison="effort", label="{} repeats"),
+        Axis("setting", name_order=72, comparison="effort", phrase="{} repeats"),
     ] = Field(default=100, description="Measured calls of forward and of backward.")
     budget: Annotated[Seconds, Option(metavar="S", panel=MEASUREMENT), EFFORT] = Field(
         default=60.0,

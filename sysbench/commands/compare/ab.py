@@ -2,7 +2,7 @@
 
 Every round runs each arm once, in a fresh process with its own log, in alternating order (A B, B A, A B, …), so that
 drift affects both arms equally. The logs of finished rounds remain if the comparison is aborted. Progress output is one
-line for each round; on a terminal, a further line shows the current cell.
+line for each round.
 """
 
 from __future__ import annotations
@@ -14,19 +14,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from io import StringIO
-from itertools import count
 from pathlib import Path
 
-from rich.console import Console
-
-from sysbench import stderr, units
+from sysbench import units
 from sysbench.command import Kind, command_of, kinds
 from sysbench.commands import showing
 from sysbench.commands.compare import cells
-from sysbench.commands.compare.comparison import Comparison
-from sysbench.commands.compare.sides import compare_sides, exit_code, load_side, show
+from sysbench.commands.compare.cells import load_side
+from sysbench.commands.compare.comparison import Comparison, compare_sides
+from sysbench.commands.compare.output import exit_code, show
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.engine import session
 from sysbench.engine.interrupts import catch_interrupts
@@ -36,25 +32,21 @@ from sysbench.engine.surroundings import Surroundings
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log import runs
 from sysbench.log.cautions import fewer_threads
-from sysbench.log.events import (
-    CellStarted,
-    Event,
-    RunFinished,
-    RunStarted,
-    ThreadsProbe,
-    ThreadsProbed,
-    WorkerReady,
-)
+from sysbench.log.events import Event, RunFinished, ThreadsProbe, ThreadsProbed, WorkerReady
 from sysbench.log.outcomes import FAILURES
 from sysbench.log.runs import ARMS, Arm, log_name
-from sysbench.log.storage import cannot_write, make_directory, refuse_unwritable, write_atomically
-from sysbench.render import theme
-from sysbench.render.dashboard.live import can_draw_on
+from sysbench.log.storage import create_directory, refuse_unwritable, write_atomically
 from sysbench.render.table import Sheet, Table
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.command_options import parse_options, validated
 from sysbench.spec.run import RunOptions
 from sysbench.statistics.verdict import compare_rounds
+from sysbench.stderr import print_line
+
+INTERRUPTED_EXIT_CODE = 130
+
+Logs = dict[Arm, dict[int, Path]]
+"""Logs of both arms by round."""
 
 
 def parse_arms(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
@@ -88,12 +80,6 @@ def parse_spec(text: str) -> RunSpec:
     return validated(command_of(name).spec_class, *parse_options(name, words, command_of(name).spec_class))
 
 
-INTERRUPTED_EXIT_CODE = 130
-
-Logs = dict[Arm, dict[int, Path]]
-"""Logs of both arms by round."""
-
-
 def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
     """Measure both arms in alternating rounds, show the comparison, and return the exit code."""
     specs = parse_arms(texts)
@@ -107,7 +93,7 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
         return 0
     if options.json_path not in (None, "-"):
         refuse_unwritable(Path(str(options.json_path)))
-    directory = create_directory(options.out)
+    directory = create_directory(options.out, "compare")
     logs: Logs = {"A": {}, "B": {}}
     try:
         interrupted = _measure(specs, options, directory, logs)
@@ -125,14 +111,11 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
 
 def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: Path, logs: Logs) -> bool:
     """Run all rounds and collect their logs; return whether the user interrupted them."""
-    console = Console(file=StringIO()) if options.quiet else Console(stderr=True)
-    titles = {cell.key: cell.title for spec in specs.values() for cell in spec.cells()}
-    progress = RoundProgress(console, options.rounds, titles, live=not options.quiet and can_draw_on(console))
+    progress = RoundProgress(options.rounds, specs["A"].kind, lambda text: say(text, options))
     began_s = time.monotonic()
-    run_options = RunOptions(timeout_s=options.timeout_s)
-    turns = run_rounds(specs, options.rounds, directory, run_options, progress.show)
     finished_turns = 0
-    for turn in turns:
+    run_options = RunOptions(timeout_s=options.timeout_s)
+    for turn in run_rounds(specs, options.rounds, directory, run_options, lambda _, __, event: progress.show(event)):
         if turn.interrupted:
             return True
         logs[turn.arm][turn.round] = turn.log
@@ -162,7 +145,7 @@ def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs
     complete_rounds = [number for number in logs["A"] if number in logs["B"]]
     if not complete_rounds:
         if logs["A"] or logs["B"]:
-            _say(f"stopped before both arms finished a round; the logs are in {directory}", options)
+            say(f"stopped before both arms finished a round; the logs are in {directory}", options)
         return None
     complete_logs: Logs = {arm: {number: files[number] for number in complete_rounds} for arm, files in logs.items()}
     comparison = _compare_logs(texts, complete_logs, options)
@@ -170,14 +153,16 @@ def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs
     write_atomically(path, comparison.model_dump_json(indent=1).encode() + b"\n")
     show(comparison, options)
     if len(complete_rounds) < options.rounds:
-        _say(f"stopped after {len(complete_rounds)} of {options.rounds} rounds", options)
-    _say(f"saved  {path}", options)
+        say(f"stopped after {len(complete_rounds)} of {options.rounds} rounds", options)
+    say(f"saved  {path}", options)
     return comparison
 
 
-def _say(text: str, options: CompareOptions) -> None:
+def say(text: str, options: CompareOptions) -> None:
+    """Print a line to stderr, unless --quiet is given."""
     if not options.quiet:
-        stderr.print_line(text)
+        with suppress(OSError):  # a closed pipe ends the progress, not the measurement
+            print_line(text)
 
 
 def _exit_code(comparison: Comparison | None) -> int:
@@ -222,21 +207,6 @@ class Turn:
 
 def arm_order(number: int) -> tuple[Arm, Arm]:
     return ("A", "B") if number % 2 else ("B", "A")
-
-
-def create_directory(out: Path) -> Path:
-    make_directory(out)
-    stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-compare"
-    for number in count(1):
-        path = out / (stem if number == 1 else f"{stem}-{number}")
-        try:
-            path.mkdir()
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise cannot_write(path, error) from error
-        return path
-    raise AssertionError("there is always a next number")
 
 
 def run_rounds(
@@ -289,43 +259,27 @@ def _run_arm(
     return turn
 
 
-_CLEAR_LINE = "\r\x1b[2K"
-
-
 class RoundProgress:
-    """Progress output, one line per round. A failing stream (closed pipe, full disk) ends only the output."""
+    """Progress output: the device once, then a line for each round."""
 
-    def __init__(self, console: Console, rounds: int, titles: Mapping[str, str], *, live: bool) -> None:
-        """Write to `console`; `titles` maps cell keys to titles, and `live` permits a line that is overwritten."""
-        self._file, self._encoding = console.file, console.encoding
-        self._width = console.width
-        self._rounds = rounds
-        self._titles = titles
-        self._live = live
-        self._stream_failed = False
-        self._device: str | None = None
-        self._kind: Kind = ""
+    def __init__(self, rounds: int, kind: Kind, say: Callable[[str], None]) -> None:
+        self._rounds, self._kind, self._say = rounds, kind, say
+        self._said: set[str] = set()
         self._ratios: list[float] = []
 
-    def show(self, number: int, arm: str, event: Event) -> None:
-        turn = f"round {number} of {self._rounds}, {arm}"
-        match event:
-            case RunStarted():
-                self._kind = event.kind
-                self._overwrite_line(f"{turn}: starting a new process")
-            case WorkerReady() if self._device is None and event.devices:
-                self._device = f"{event.devices[0].name} · torch {event.torch.torch}"
-                self.print_line(self._device)
-            case ThreadsProbed() if (number, arm) == (1, "A") and (threads := fewer_threads(event, self._kind)):
-                self.print_line(" → ".join(threads))
-            case CellStarted():
-                self._overwrite_line(f"{turn}: {self._titles.get(event.cell, event.cell)}")
-            case RunFinished():
-                self._overwrite_line("")
-            case _:
-                pass
+    def show(self, event: Event) -> None:
+        """Say on which device, and on how many threads, everything is measured."""
+        text = ""
+        if isinstance(event, WorkerReady) and event.devices:
+            text = f"{event.devices[0].name} · torch {event.torch.torch}"
+        elif isinstance(event, ThreadsProbed):
+            text = " → ".join(fewer_threads(event, self._kind) or ())
+        if text and text not in self._said:
+            self._said.add(text)
+            self._say(text)
 
     def show_round(self, number: int, comparison: Comparison, elapsed_s: float) -> None:
+        """Say how long both arms took in a round, what is known so far, and how long the rest will take."""
         times = [time for cell in comparison.cells for time in cell.times if time.headline]
         words = [f"round {number:>{len(str(self._rounds))}} of {self._rounds}"]
         if times:
@@ -333,32 +287,12 @@ class RoundProgress:
             self._ratios.append(ratio)
             if len(times) == 1:
                 words.append(f"{times[0].quantity} A {units.seconds(times[0].a_s)}, B {units.seconds(times[0].b_s)}")
-            words += [f"B / A {units.ratio(ratio)}"]
-            if len(self._ratios) > 1:
-                pooled = compare_rounds([1.0] * len(self._ratios), self._ratios)
-                interval = (
-                    f" ({pooled.low:.3f}–{pooled.high:.3f})"
-                    if pooled.low is not None and pooled.high is not None
-                    else ""
-                )
-                words.append(f"so far {pooled.ratio:.3f}{interval}")
+            words.append(f"B / A {units.ratio(ratio)}")
+        if len(self._ratios) > 1:
+            pooled = compare_rounds([1.0] * len(self._ratios), self._ratios)
+            interval = f" ({pooled.low:.3f}–{pooled.high:.3f})" if pooled.low is not None else ""
+            words.append(f"so far {pooled.ratio:.3f}{interval}")
         words += [f"{cell.a_outcome} in A, {cell.b_outcome} in B" for cell in comparison.cells if not cell.times][:1]
         if number < self._rounds:
             words.append(f"{units.duration(elapsed_s / number * (self._rounds - number))} left")
-        self.print_line("  ".join(word for word in words if word))
-
-    def print_line(self, text: str) -> None:
-        self._write((_CLEAR_LINE if self._live else "") + theme.terminal_line(text, self._encoding) + "\n")
-
-    def _overwrite_line(self, text: str) -> None:
-        if self._live:
-            self._write(_CLEAR_LINE + theme.elided(theme.terminal_line(text, self._encoding), self._width - 1))
-
-    def _write(self, text: str) -> None:
-        if self._stream_failed:
-            return
-        try:
-            self._file.write(text)
-            self._file.flush()
-        except OSError:
-            self._stream_failed = True
+        self._say("  ".join(words))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from sysbench import units
 from sysbench.commands.artefacts import Artefact, Breakdown, FileComparison, Key
-from sysbench.commands.compare.sources import memory_label, memory_source, title_with_source, with_source_marks
+from sysbench.commands.compare.tables import mark_simulated, memory_label, source_of, with_source_marks
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, sentence
 
@@ -20,7 +20,7 @@ def summary_line(a: Artefact, b: Artefact) -> str:
     totals = next(each for each in compared.breakdowns if each.total_label)
     total_a, total_b = sum(totals.a.values()), sum(totals.b.values())
     values = f"{units.quantity(totals.unit, total_a)} in A, {units.quantity(totals.unit, total_b)} in B"
-    what = memory_label(*(memory_source([side.is_simulated]) for side in (a, b)))
+    what = memory_label(*(source_of([side.is_simulated]) for side in (a, b)))
     if not total_a:
         return sentence(f"{'time per step' if compared.work else what}: {values}")
     ratio = units.ratio(total_b / total_a)
@@ -40,12 +40,12 @@ def sheet(a: Artefact, b: Artefact, names: Iterable[str] = ()) -> Sheet:
     """Return tables of the differences between A and B; raises LogError if the two are not of the same kind."""
     compared = _compare(a, b)
     breakdowns = {each.table: each for each in compared.breakdowns}
-    source_a, source_b = (memory_source([side.is_simulated]) for side in (a, b))
+    source_a, source_b = (source_of([side.is_simulated]) for side in (a, b))
     for name in (table_names := tuple(names) or tuple(breakdowns)):
         if name not in breakdowns:
             raise UsageError(f"--tables {unknown(name, f'a table of two {a.kind}s', breakdowns)}")
     remarks = (Remark("note", "one sample per side, so there are no intervals: a difference may be noise"),)
-    titles = title_with_source(f"A {a.name}", source_a), title_with_source(f"B {b.name}", source_b)
+    titles = mark_simulated(f"A {a.name}", source_a), mark_simulated(f"B {b.name}", source_b)
     shown = tuple(with_source_marks(_table(breakdowns[name]), source_a, source_b) for name in table_names)
     return Sheet(("compare", *titles, compared.basis), shown, remarks if compared.work else ())
 

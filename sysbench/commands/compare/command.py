@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sysbench.commands.compare.sides import compare_sides, exit_code, load_side, show
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.errors import LogError, UsageError
 from sysbench.spec.command_options import Given, command_options, validated
@@ -25,24 +24,12 @@ def compare(given: Given) -> None:
     options = validated(CompareOptions, given)
     artefacts = _read_artefacts(options)
     if artefacts is not None:
-        from sysbench.commands.compare.artefacts import sheet, summary_line
-        from sysbench.commands.showing import show_sheet
-
-        for name in ("gate", "across", "export", "summary"):
-            if getattr(options, name):
-                raise UsageError(
-                    f"--{name} applies to runs; a {artefacts[0].kind} is a single sample and has no verdict"
-                )
-        one_line = options.quiet and not options.tables and options.format == "terminal"
-        show_sheet(sheet(*artefacts, options.tables), options, line=summary_line(*artefacts) if one_line else "")
+        _compare_artefacts(*artefacts, options)
         return
-    from sysbench.commands.compare.cells import refuse_unknown_axes
+    from sysbench.commands.compare import cells, comparison, output, tables
 
-    refuse_unknown_axes(options.across)
-    if options.tables:
-        from sysbench.commands.compare import tables as compare_tables
-
-        compare_tables.refuse_unknown_tables(options.tables)
+    cells.refuse_unknown_axes(options.across)
+    tables.refuse_unknown_tables(options.tables)
     if options.ab is not None:
         from sysbench.commands.compare import ab as compare_ab
 
@@ -50,9 +37,9 @@ def compare(given: Given) -> None:
     # Everything that is read stays alive until the end; collecting garbage would take a sixth of the time.
     gc.disable()
     a, b, paired = _load_sides(options)
-    comparison = compare_sides(a, b, options, paired=paired)
-    show(comparison, options)
-    raise typer.Exit(exit_code(comparison))
+    found = comparison.compare_sides(a, b, options, paired=paired)
+    output.show(found, options)
+    raise typer.Exit(output.exit_code(found))
 
 
 def _read_artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None:
@@ -70,8 +57,20 @@ def _read_artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None
     return None
 
 
+def _compare_artefacts(a: Artefact, b: Artefact, options: CompareOptions) -> None:
+    from sysbench.commands.compare.artefacts import sheet, summary_line
+    from sysbench.commands.showing import show_sheet
+
+    for name in ("gate", "across", "export"):
+        if getattr(options, name):
+            raise UsageError(f"--{name} applies to runs; a {a.kind} is a single sample and has no verdict")
+    one_line = options.quiet and not options.tables and options.format == "terminal"
+    show_sheet(sheet(a, b, options.tables), options, line=summary_line(a, b) if one_line else "")
+
+
 def _load_sides(options: CompareOptions) -> tuple[Side, Side, bool]:
     """Load both sides, and return whether they are the two arms of one `--ab` comparison."""
+    from sysbench.commands.compare.cells import load_side
     from sysbench.log import runs
 
     assert options.a is not None
@@ -80,13 +79,11 @@ def _load_sides(options: CompareOptions) -> tuple[Side, Side, bool]:
         arms = runs.find_arms(first)
         if len(arms) != 2:
             raise LogError(f"compare needs two runs, but only {options.a} is given: sysbench compare A B")
-        (name_a, name_b) = (f"{options.a} {arm}" for arm in arms)
-        return load_side(name_a, arms["A"].files), load_side(name_b, arms["B"].files), True
+        return load_side(f"{options.a} A", arms["A"].files), load_side(f"{options.a} B", arms["B"].files), True
     second = runs.find(options.b, options.runs)
     a_arm, b_arm = runs.find_arm(first), runs.find_arm(second)
     if a_arm and b_arm and a_arm.directory == b_arm.directory and a_arm.arm != b_arm.arm:
         return load_side(options.a, a_arm.files), load_side(options.b, b_arm.files), True
     if first == second:
         print_line(f"A and B are the same: {options.a} and {options.b} both stand for {first[0]}")
-    a, b = (dict(enumerate(files)) for files in (first, second))
-    return load_side(options.a, a), load_side(options.b, b), False
+    return load_side(options.a, dict(enumerate(first))), load_side(options.b, dict(enumerate(second))), False

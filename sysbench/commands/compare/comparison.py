@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from sysbench import units
 from sysbench.command import Kind, command_of
 from sysbench.commands.compare import cells
-from sysbench.commands.compare.cells import (
-    Axes,
-    Matching,
-    NoMatchingCellsError,
-    Side,
-    SideCell,
-    labels,
-)
+from sysbench.commands.compare.cells import Axes, Matching, NoMatchingCellsError, Side, SideCell
 from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, same_code, warnings
+from sysbench.commands.compare.spec import CompareOptions
 from sysbench.errors import LogError, UsageError
 from sysbench.log.measures import Better, Measures
 from sysbench.log.outcomes import CautionCode, Outcome
@@ -181,8 +175,21 @@ class Comparison(Frozen):
 
     @property
     def named_cells(self) -> list[tuple[str, CellComparison]]:
-        """The compared cells, each with a label that distinguishes it from the others."""
-        return list(zip(labels([(cell.kind, cell.axes) for cell in self.cells]), self.cells, strict=True))
+        """The compared cells, each with a name that distinguishes it from the others."""
+        return list(zip(names(self.cells), self.cells, strict=True))
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The commands of the compared cells."""
+        return list(dict.fromkeys(cell.kind for cell in self.cells))
+
+
+def names(found: Sequence[CellComparison | LeftOver]) -> list[str]:
+    """Name cells by the axes in which they differ: `ctx 512 bf16`; the command comes first if there are several."""
+    kinds = dict.fromkeys(cell.kind for cell in found)
+    axes = {kind: cells.varying_axes([cell for cell in found if cell.kind == kind]) for kind in kinds}
+    labels = [cells.label(cell, axes[cell.kind]) or cell.kind for cell in found]
+    return labels if len(kinds) == 1 else [f"{cell.kind} {label}" for cell, label in zip(found, labels, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -276,14 +283,15 @@ def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
     b_amounts = b.amounts()
     times = list(_compare_times(a, b, rules))
     by_steps = any(time.repeated == "steps" for time in times)
-    codes = {code for side in (a, b) if by_steps for code in side.latest_record.excluding_cautions()}
+    a_record, b_record = a.latest.record, b.latest.record
+    codes = {code for record in (a_record, b_record) if by_steps for code in record.excluding_cautions()}
     return CellComparison(
         kind=a.kind,
         axes={name: value for name, value in a.axes.items() if b.axes.get(name) == value},
-        a_outcome=a.latest_record.outcome,
-        b_outcome=b.latest_record.outcome,
-        a_detail=a.latest_record.detail,
-        b_detail=b.latest_record.detail,
+        a_outcome=a_record.outcome,
+        b_outcome=b_record.outcome,
+        a_detail=a_record.detail,
+        b_detail=b_record.detail,
         a_simulated=bool(a.axes.get("simulate")),
         b_simulated=bool(b.axes.get("simulate")),
         times=times,
@@ -324,24 +332,12 @@ def _compare_times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeCompa
         if not a_samples or not b_samples:
             continue
         try:
-            judgement = _judge(a_samples, b_samples, rules)
+            judged = _judge(a_samples, b_samples, rules)
         except ValueError as error:
-            raise LogError(f"{quantity} of {a.latest_record.key} cannot be compared: {error}") from None
-        if judgement is None:
-            continue
-        compared, a_s, b_s = judgement
-        yield TimeComparison(
-            quantity=quantity,
-            headline=quantity in headlines,
-            a_s=a_s,
-            b_s=b_s,
-            ratio=compared.ratio,
-            low=compared.low,
-            high=compared.high,
-            verdict=compared.verdict,
-            repeated=compared.repeated,
-            count=compared.count,
-        )
+            raise LogError(f"{quantity} of {a.latest.record.key} cannot be compared: {error}") from None
+        if judged is not None:
+            ratio, a_s, b_s = judged
+            yield TimeComparison(quantity=quantity, headline=quantity in headlines, a_s=a_s, b_s=b_s, **asdict(ratio))
 
 
 def _judge(
@@ -351,36 +347,29 @@ def _judge(
 
     The verdict compares rounds if runs are paired, runs if there are enough, otherwise the steps of the last runs.
     """
+    judge: Callable[[Sequence[float], Sequence[float], float], ComparedRatio]
     if rules.paired:
-        shared_runs = [run for run in a if run in b]
-        if not shared_runs:
+        rounds = [number for number in a if number in b]
+        if not rounds:
             return None
-        a_medians, b_medians = ([statistics.median(runs[run]) for run in shared_runs] for runs in (a, b))
-        return (
-            compare_rounds(a_medians, b_medians, rules.margin),
-            statistics.median(a_medians),
-            statistics.median(b_medians),
-        )
-    if min(len(a), len(b)) >= MIN_RUNS:
-        a_medians, b_medians = ([statistics.median(samples) for samples in runs.values()] for runs in (a, b))
-        return (
-            compare_runs(a_medians, b_medians, rules.margin),
-            statistics.median(a_medians),
-            statistics.median(b_medians),
-        )
-    a_samples, b_samples = list(a.values())[-1], list(b.values())[-1]
-    compared = compare_processes(a_samples, b_samples, rules.margin)
-    return compared, statistics.median(a_samples), statistics.median(b_samples)
+        judge = compare_rounds
+        a_samples, b_samples = ([statistics.median(side[number]) for number in rounds] for side in (a, b))
+    elif min(len(a), len(b)) >= MIN_RUNS:
+        judge = compare_runs
+        a_samples, b_samples = (list(map(statistics.median, side.values())) for side in (a, b))
+    else:
+        judge = compare_processes
+        a_samples, b_samples = (list(side.values())[-1] for side in (a, b))
+    return judge(a_samples, b_samples, rules.margin), statistics.median(a_samples), statistics.median(b_samples)
 
 
 def _left_over_cells(arm: Arm, side: Side, other: Side, matchings: dict[Kind, Matching]) -> Iterator[LeftOver]:
     for kind in side.kinds:
-        cells = side.of_kind(kind)
-        indices: Sequence[int] = range(len(cells))
+        left = side.of_kind(kind)
         if kind in other.kinds:
-            indices = matchings[kind].only_a if arm == "A" else matchings[kind].only_b
-        for index in indices:
-            yield LeftOver(arm=arm, kind=kind, axes=dict(cells[index].axes), outcome=cells[index].latest_record.outcome)
+            left = [left[index] for index in (matchings[kind].only_a if arm == "A" else matchings[kind].only_b)]
+        for cell in left:
+            yield LeftOver(arm=arm, kind=kind, axes=dict(cell.axes), outcome=cell.latest.record.outcome)
 
 
 def _geometric_means(cells: Sequence[CellComparison]) -> Iterator[GeometricMean]:
@@ -418,6 +407,21 @@ def _method_cautions(cells: Sequence[CellComparison]) -> Iterator[str]:
     verdicts = sum(time.low is not None for time in times)
     if verdicts >= MIN_VERDICTS_FOR_CHANCE_CAUTION:
         yield f"of {verdicts} verdicts at 99%, about {round(verdicts / 100)} may be FASTER or SLOWER by chance"
+
+
+MAX_CELLS_WITH_PHASES = 4
+"""Largest number of cells whose phases get verdicts unless a program reads them: judging them takes long."""
+
+
+def compare_sides(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Comparison:
+    """Compare two sides, and apply the gate if there is one."""
+    few = len(a.cells) <= MAX_CELLS_WITH_PHASES
+    include_phases = bool(few or options.tables or options.json_path or options.format == "csv")
+    result = compare(a, b, Rules(options.margin, options.across, paired, include_phases))
+    if options.gate is None:
+        return result
+    refuse_unmeasured(result)
+    return result.model_copy(update={"gate": apply_gate(result, options.gate, strict=options.strict)})
 
 
 def refuse_unmeasured(comparison: Comparison) -> None:

@@ -1,8 +1,8 @@
-"""Differences between the specs and between the environments of two sides."""
+"""Differences between the specs and between the environments of two sides, and reasons to doubt the comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 from sysbench import units
@@ -12,13 +12,18 @@ from sysbench.log.records import CellRecord, RunRecord
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.options import flag_of
 
-Record = RunRecord
+Part = Literal["spec", "code", "environment"]
+
+Values = dict[str, dict[str, None]]
+"""The distinct values of each setting or property, in order of appearance."""
+
+_FILE_OF = "file of "
 
 
 class Difference(Frozen):
     """A setting or property that differs between the sides; a side with several runs may have several values."""
 
-    part: Literal["spec", "code", "environment"]
+    part: Part
     name: str
     a: str
     b: str
@@ -26,112 +31,89 @@ class Difference(Frozen):
 
 def differences(a: Side, b: Side) -> list[Difference]:
     """Return all differences: first in the specs, then in the user's code, then in the environments."""
-    return [*_spec_differences(a, b), *_code_differences(a, b), *_environment_differences(a, b)]
-
-
-def _spec_differences(a: Side, b: Side) -> Iterator[Difference]:
-    kinds = [kind for kind in a.kinds if kind in b.kinds]
-    for kind in kinds:
-        a_records, b_records = ([record for record in side.records if record.kind == kind] for side in (a, b))
-        for name in dict.fromkeys(field for record in (*a_records, *b_records) for field in record.spec):
-            if name == "kind":
-                continue
-            a_values = _distinct(a_records, lambda record, name=name: value_text(record.spec.get(name)))  # type: ignore[misc]
-            b_values = _distinct(b_records, lambda record, name=name: value_text(record.spec.get(name)))  # type: ignore[misc]
-            if set(a_values) != set(b_values):
-                label = f"{kind} {flag_of(name)}" if len(kinds) > 1 else flag_of(name)
-                yield Difference(part="spec", name=label, a=_join(a_values), b=_join(b_values))
-
-
-def _code_differences(a: Side, b: Side) -> Iterator[Difference]:
-    a_digests, b_digests = _digests_by_target(a), _digests_by_target(b)
-    for target in _common_targets(a_digests, b_digests):
-        if set(a_digests[target]) != set(b_digests[target]):
-            a_short, b_short = (_join([digest[:8] for digest in side[target]]) for side in (a_digests, b_digests))
-            yield Difference(part="code", name=f"file of {target}", a=a_short, b=b_short)
+    found = []
+    for part, read in _PARTS.items():
+        a_values, b_values = read(a, b), read(b, a)
+        for name in a_values:
+            # What is unknown on one side, because its run was killed early, does not count as a difference.
+            if name in b_values and a_values[name].keys() != b_values[name].keys():
+                texts = (" | ".join(values[name]) for values in (a_values, b_values))
+                found.append(Difference(part=part, name=name, a=next(texts), b=next(texts)))
+    return found
 
 
 def same_code(a: Side, b: Side) -> list[str]:
     """Return the references to the user's code whose files are equal on both sides."""
-    a_digests, b_digests = _digests_by_target(a), _digests_by_target(b)
+    a_digests, b_digests = _code(a, b), _code(b, a)
     return [
-        target for target in _common_targets(a_digests, b_digests) if set(a_digests[target]) == set(b_digests[target])
+        name.removeprefix(_FILE_OF)
+        for name in a_digests
+        if name in b_digests and a_digests[name].keys() == b_digests[name].keys()
     ]
 
 
-def _common_targets(a: Iterable[str], b: Iterable[str]) -> list[str]:
-    known = set(b)
-    return [target for target in a if target in known]
+def _spec(side: Side, other: Side) -> Values:
+    """Return the values of every option of the commands that both sides have; an option that is not stored is none."""
+    kinds = [kind for kind in side.kinds if kind in other.kinds]
+    options = dict.fromkeys(
+        (record.kind, field) for each in (side, other) for record in each.records for field in record.spec
+    )
+    values: Values = {}
+    for kind, field in options:
+        name = f"{kind} {flag_of(field)}" if len(kinds) > 1 else flag_of(field)
+        for record in side.records:
+            if record.kind == kind in kinds and field != "kind":
+                values.setdefault(name, {})[value_text(record.spec.get(field))] = None
+    return values
 
 
-def _digests_by_target(side: Side) -> dict[str, list[str]]:
-    digests: dict[str, dict[str, None]] = {}
+def _code(side: Side, other: Side) -> Values:
+    values: Values = {}
     for file in (file for record in side.records for cell in record.cells for file in cell.code_files):
         if file.sha256 is not None:
-            digests.setdefault(file.target, {})[file.sha256] = None
-    return {target: list(found) for target, found in digests.items()}
+            values.setdefault(f"{_FILE_OF}{file.target}", {})[file.sha256[:8]] = None
+    return values
 
 
-def _environment_differences(a: Side, b: Side) -> Iterator[Difference]:
-    for name, read in _ENVIRONMENT_PROPERTIES.items():
-        a_values, b_values = _distinct(a.records, read), _distinct(b.records, read)
-        # A value that is missing on one side, because its run was killed early, does not count as a difference.
-        if a_values and b_values and set(a_values) != set(b_values):
-            yield Difference(part="environment", name=name, a=_join(a_values), b=_join(b_values))
+def _environment(side: Side, other: Side) -> Values:
+    values: Values = {}
+    for record in side.records:
+        for name, value in _properties(record):
+            if value is not None:
+                values.setdefault(name, {})[value_text(value)] = None
+    return values
 
 
-def _distinct(records: Sequence[Record], read: Callable[[Record], str | None]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(value for record in records if (value := read(record)) is not None))
+_PARTS: Mapping[Part, Callable[[Side, Side], Values]] = {"spec": _spec, "code": _code, "environment": _environment}
 
 
-def _join(values: Sequence[str]) -> str:
-    return " | ".join(values) if len(values) > 1 else values[0] if values else units.UNKNOWN
+def _properties(record: RunRecord) -> Iterator[tuple[str, object]]:
+    environment, host, torch = record.environment, record.environment.host, record.environment.torch
+    devices = (cell.device for cell in record.cells if cell.device is not None and _is_measured(cell))
+    names = dict.fromkeys(f"{device.name} {device.uuid}" if device.uuid else device.name for device in devices)
+    commit, separator, dirty = (host.commit or "").partition("-")
+    yield "sysbench", f"{record.sysbench_version} ({record.source_digest[:8]})"
+    yield "commit", f"{commit[:12]}{separator}{dirty}" or None
+    yield "device", ", ".join(names) or None
+    yield "driver", environment.driver
+    if torch is not None:
+        yield "torch", torch.torch
+        yield "CUDA", value_text(torch.cuda)
+        yield "cuDNN", value_text(torch.cudnn)
+        yield "Triton", value_text(torch.triton)
+        yield "threads", torch.threads
+        yield "allocator settings", value_text(torch.allocator)
+    yield "Python", host.python
+    yield "platform", host.platform
+    yield "host", host.hostname
+    yield "CPU", host.cpu
+    yield "cores", host.logical_cores
+    yield "container", host.container
+    yield "host memory", units.size(host.memory_bytes)
 
 
-def _torch_field(name: str) -> Callable[[Record], str | None]:
-    def read(record: Record) -> str | None:
-        torch = record.environment.torch
-        return None if torch is None else value_text(getattr(torch, name))
-
-    return read
-
-
-def _host_field(name: str) -> Callable[[Record], str | None]:
-    return lambda record: value_text(getattr(record.environment.host, name))
-
-
-def _device_names(record: Record) -> str | None:
-    used = (cell.device for cell in record.cells if cell.device is not None and _is_measured(cell))
-    names = dict.fromkeys(f"{device.name} {device.uuid}" if device.uuid else device.name for device in used)
-    return ", ".join(names) or None
-
-
-def _short_commit(commit: str | None) -> str | None:
-    if commit is None:
-        return None
-    digits, separator, suffix = commit.partition("-")
-    return f"{digits[:12]}{separator}{suffix}"
-
-
-_ENVIRONMENT_PROPERTIES: Mapping[str, Callable[[Record], str | None]] = {
-    "sysbench": lambda record: f"{record.sysbench_version} ({record.source_digest[:8]})",
-    "commit": lambda record: _short_commit(record.environment.host.commit),
-    "device": _device_names,
-    "driver": lambda record: record.environment.driver,
-    "torch": _torch_field("torch"),
-    "CUDA": _torch_field("cuda"),
-    "cuDNN": _torch_field("cudnn"),
-    "Triton": _torch_field("triton"),
-    "threads": _torch_field("threads"),
-    "allocator settings": _torch_field("allocator"),
-    "Python": _host_field("python"),
-    "platform": _host_field("platform"),
-    "host": _host_field("hostname"),
-    "CPU": _host_field("cpu"),
-    "cores": _host_field("logical_cores"),
-    "container": _host_field("container"),
-    "host memory": lambda record: units.size(record.environment.host.memory_bytes),
-}
+def _is_measured(cell: CellRecord) -> bool:
+    return cell.device is not None and not cell.axes.get("simulate")
 
 
 def machine_obstacles(a: Side, b: Side, across: Sequence[str]) -> list[Obstacle]:
@@ -146,68 +128,38 @@ def machine_obstacles(a: Side, b: Side, across: Sequence[str]) -> list[Obstacle]
     return [Obstacle(MACHINE, f"machine is {a_machine} in A and {b_machine} in B")]
 
 
-def _machines_by_identity(side: Side) -> dict[tuple[str, ...], str]:
+def _machines_by_identity(side: Side) -> dict[tuple[str, str, int], str]:
     hosts = [record.environment.host for record in side.records if any(map(_is_measured, record.cells))]
     return {
         (
             "" if host.container else host.hostname,
             host.cpu,
-            str(host.logical_cores),
+            host.logical_cores,
         ): f"{host.hostname} ({host.cpu}, {host.logical_cores} cores)"
         for host in reversed(hosts)
     }
 
 
-def _is_measured(cell: CellRecord) -> bool:
-    return cell.device is not None and not cell.axes.get("simulate")
-
-
-GPU_VARIATION = "GPUs of the same model differ by a few per cent"
-
-_TIMING_CAUTIONS: tuple[CautionCode, ...] = (
-    "throttled",
-    "gpu-shared",
-    "host-busy",
-    "threads-wait",
-    "warmup-unfinished",
-    "drift",
-    "two-modes",
-    "autocorrelated",
-    "parameters-unchanged",
-    "gradients-missing",
-    "below-lower-bound",
-    "compile-fell-back",
-)
-"""Cautions that affect a comparison of times most."""
-
-CAUTIONS = tuple(dict.fromkeys((*_TIMING_CAUTIONS, *get_args(CautionCode))))
-"""All cautions in the order in which they are listed."""
-
-
 def warnings(a: Side, b: Side) -> Iterator[str]:
     """Yield reasons to doubt the comparison: unfinished runs, different GPUs, and cautions."""
+    sides_by_cautions: dict[str, list[str]] = {}
     for name, side in (("A", a), ("B", b)):
-        unfinished = sum(record.status != "complete" for record in side.records)
-        if unfinished:
-            runs = "the run of" if len(side.records) == 1 else f"{unfinished} of the {len(side.records)} runs of"
-            yield f"{runs} {name} did not finish; the comparison uses the data that it measured"
+        if unfinished := sum(record.status != "complete" for record in side.records):
+            yield f"{unfinished} of the runs of {name} did not finish; the comparison uses what was measured"
+        sides_by_cautions.setdefault(_count_cautions(side), []).append(name)
     uuids = [
         {cell.device.uuid for record in side.records for cell in record.cells if cell.device and cell.device.uuid}
         for side in (a, b)
     ]
     if all(uuids) and not uuids[0] & uuids[1]:
-        yield f"A and B were measured on different GPUs: {GPU_VARIATION}"
-    a_cautions, b_cautions = _count_cautions(a), _count_cautions(b)
-    if a_cautions and a_cautions == b_cautions:
-        yield f"A and B have the same warnings: {a_cautions}; the output of those runs explains them"
-        return
-    for name, caution_counts in (("A", a_cautions), ("B", b_cautions)):
-        if caution_counts:
-            yield f"{name} has warnings: {caution_counts}; the output of that run explains them"
+        yield "A and B were measured on different GPUs: GPUs of the same model differ by a few per cent"
+    for cautions, names in sides_by_cautions.items():
+        if cautions:
+            yield f"cautions in {' and '.join(names)}: {cautions}; the output of the runs explains them"
 
 
 def _count_cautions(side: Side) -> str:
     """Count the cells with each caution: `host-busy (3 of 4 cells), drift (1 of 4 cells)`."""
     codes_by_cell = [{caution.code for caution in cell.cautions} for record in side.records for cell in record.cells]
-    counts = {code: sum(code in codes for codes in codes_by_cell) for code in CAUTIONS}
+    counts = {code: sum(code in codes for codes in codes_by_cell) for code in get_args(CautionCode)}
     return ", ".join(f"{code} ({count} of {len(codes_by_cell)} cells)" for code, count in counts.items() if count)

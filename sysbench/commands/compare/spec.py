@@ -15,7 +15,7 @@ INPUTS = "Inputs"
 JUDGEMENT = "Judgement"
 MEASUREMENT = "Measuring with --ab"
 
-Export = Literal["bmf", "gha", "pytorch", "junit"]
+Export = Literal["bmf", "gha", "junit"]
 """Formats that CI services read."""
 
 
@@ -90,11 +90,7 @@ class CompareOptions(BaseModel):
     export: Annotated[Export | None, Option(metavar="NAME", panel=OUTPUT)] = Field(
         default=None,
         description="Write B's numbers to stdout for CI, instead of tables: bmf (Bencher), gha "
-        "(github-action-benchmark, customSmallerIsBetter), pytorch (benchmark database v3), or junit (a test per cell; "
-        "needs --gate).",
-    )
-    summary: Annotated[Literal["github"] | None, Option(metavar="github", panel=OUTPUT)] = Field(
-        default=None, description="Also append the result as Markdown to the file named by GITHUB_STEP_SUMMARY."
+        "(github-action-benchmark, customSmallerIsBetter), or junit (a test per cell; needs --gate).",
     )
     quiet: Annotated[bool, Option(flags=("--quiet", "-q"), panel=OUTPUT)] = Field(
         default=False, description="Show no progress, and print the result in one line."

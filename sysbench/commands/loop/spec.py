@@ -60,14 +60,14 @@ class LoopCell(RunCell):
     """One loop, measured by the process that runs it."""
 
     kind: Literal["loop"] = "loop"
-    name: Annotated[str, Axis("work", title="loop", order=88, label="{}")]
+    name: Annotated[str, Axis("work", title="loop", order=88)]
     by: Annotated[Literal["measure", "record"], Axis("setting", comparison="controlled", compared_as="measured by")]
     """measure  sysbench called the step, whose time is the sum of its phases if each phase is a separate function
     record   the program ran its own loop; a step lasts from its first phase to the first phase of the next step
     """
     tokens: Annotated[
         Size | None,
-        Axis("setting", comparison="controlled", compared_as="tokens per step", label="{} tokens"),
+        Axis("setting", comparison="controlled", compared_as="tokens per step", phrase="{} tokens"),
     ] = stored_unless(None)
     """Tokens per step; None if unknown."""
     warmup: Steps

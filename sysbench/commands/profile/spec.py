@@ -103,7 +103,7 @@ class ProfileSpec(ModelSpec):
         tuple[Profiler, ...],
         BeforeValidator(choices("a profiler", get_args(Profiler))),
         Option(flags=("--with",), metavar="NAME,…", panel=PROFILE),
-        Axis("effort", "with {}", order=86, name_order=68, comparison="treatment", label="{}"),
+        Axis("effort", "with {}", order=86, name_order=68, comparison="treatment"),
     ] = Field(
         default=("torch",),
         description="torch uses torch.profiler, nsys uses Nsight Systems. One profiler per run.",

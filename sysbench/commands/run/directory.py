@@ -7,14 +7,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 
 from sysbench.errors import OutputError, UsageError
-from sysbench.log import manifest
+from sysbench.log import manifest, storage
 from sysbench.log.manifest import Manifest, RunEntry
-from sysbench.log.storage import cannot_write, make_directory, reason, write_atomically
+from sysbench.log.storage import reason, write_atomically
 
 
 @dataclass
@@ -52,11 +50,7 @@ class ExperimentDirectory:
 @contextmanager
 def create_directory(out: Path, name: str, content: Manifest) -> Iterator[ExperimentDirectory]:
     """Create and lock a new directory in `out`, named after the time and `name`; raises OutputError on failure."""
-    make_directory(out)
-    stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{name}"
-    path = next(
-        path for number in count(1) if (path := _create_if_new(out / (stem if number == 1 else f"{stem}-{number}")))
-    )
+    path = storage.create_directory(out, name)
     with _lock(path):
         directory = ExperimentDirectory(path, content)
         directory.save()
@@ -72,16 +66,6 @@ def open_directory(path: Path) -> Iterator[ExperimentDirectory]:
     content = manifest.read(path)
     with _lock(path):
         yield ExperimentDirectory(path, content)
-
-
-def _create_if_new(path: Path) -> Path | None:
-    try:
-        path.mkdir()
-    except FileExistsError:
-        return None
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    return path
 
 
 @contextmanager

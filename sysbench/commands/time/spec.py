@@ -32,7 +32,7 @@ from sysbench.spec.quantities import Count, PerSecond, Share, Size, Steps, store
 from sysbench.spec.ranks import NODE_RANKS, Interconnect
 from sysbench.spec.run import SavedOptions
 
-SYNC = Axis("setting", comparison="controlled", compared_as="synchronization", label="synchronized by {}")
+SYNC = Axis("setting", comparison="controlled", compared_as="synchronization", phrase="synchronized by {}")
 
 MEASUREMENT = "Measurement"
 
@@ -120,7 +120,7 @@ class TimeSpec(ModelSpec):
     interconnect: Annotated[
         Interconnect | None,
         Option(metavar="NAME", panel=PREDICTION),
-        Axis("setting", name_order=43, applies_to=(("ranks", ()),), label="{}"),
+        Axis("setting", name_order=43, applies_to=(("ranks", ()),)),
     ] = stored_unless(
         None,
         description="With --simulate and more than 8 ranks: the network between nodes of 8 GPUs, with one adapter of "

@@ -9,24 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.compare.ab import (
     RoundProgress,
     Turn,
     arm_order,
-    create_directory,
     parse_arms,
     parse_spec,
     run_rounds,
+    say,
 )
 from sysbench.commands.compare.cells import build_side
 from sysbench.commands.compare.comparison import Rules, compare
+from sysbench.commands.compare.spec import CompareOptions
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import Event, StepMeasured, WorkerReady
 from sysbench.log.runs import Arm, find, find_arm, find_arms, load
+from sysbench.log.storage import create_directory
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import RunOptions
 from tests.engine.fakes import ScriptedLauncher, spec_of
@@ -47,7 +48,7 @@ class Watcher:
 
 
 def measure(tmp_path: Path, rounds: int, watcher: Watcher | None = None, **script: Any) -> tuple[Path, list[Turn]]:
-    directory = create_directory(tmp_path / "runs")
+    directory = create_directory(tmp_path / "runs", "compare")
     specs: dict[Arm, RunSpec] = {"A": spec_of([16]), "B": spec_of([16], execution="compiled")}
     launcher = ScriptedLauncher(**script)
     turns = run_rounds(specs, rounds, directory, RunOptions(), watcher or Watcher(), launcher)
@@ -75,7 +76,7 @@ def test_every_turn_has_a_process_and_a_log_of_its_own(tmp_path: Path) -> None:
 def test_all_turns_compute_on_the_threads_that_the_first_has_chosen(tmp_path: Path) -> None:
     launcher = ScriptedLauncher(threads=[4, 2])
     specs: dict[Arm, RunSpec] = {"A": spec_of([16]), "B": spec_of([16], execution="compiled")}
-    directory = create_directory(tmp_path / "runs")
+    directory = create_directory(tmp_path / "runs", "compare")
     turns = [next(rounds := run_rounds(specs, 2, directory, RunOptions(), Watcher(), launcher))]
     launcher.script["threads"] = [4, 4]
     turns += rounds
@@ -128,7 +129,7 @@ def test_a_round_that_one_arm_lacks_is_left_out_wherever_it_was(tmp_path: Path) 
 
 
 def test_two_comparisons_of_one_second_have_a_directory_each(tmp_path: Path) -> None:
-    assert create_directory(tmp_path) != create_directory(tmp_path)
+    assert create_directory(tmp_path, "compare") != create_directory(tmp_path, "compare")
 
 
 # The words of a spec
@@ -172,23 +173,23 @@ def test_a_mistake_in_a_spec_is_answered_as_the_command_answers_it(text: str, co
 
 def test_every_round_has_a_line_with_what_is_known_so_far(tmp_path: Path) -> None:
     directory, turns = measure(tmp_path, 3)
-    file = io.StringIO()
-    progress = RoundProgress(Console(file=file, width=100), 3, {}, live=False)
+    lines: list[str] = []
+    progress = RoundProgress(3, "time", lines.append)
     for number in (1, 2, 3):
         a, b = (build_side(arm, {1: load(directory / arm / f"round-0{number}.jsonl")}) for arm in ("A", "B"))
         progress.show_round(number, compare(a, b, Rules(paired=True)), 10.0 * number)
-    first, second, third = file.getvalue().splitlines()
-    assert first == "round 1 of 3  step A 1.00 ms, B 1.00 ms  B / A 1.000×  20 s left"
-    assert second == "round 2 of 3  step A 1.00 ms, B 1.00 ms  B / A 1.000×  so far 1.000  10 s left"
-    assert third == "round 3 of 3  step A 1.00 ms, B 1.00 ms  B / A 1.000×  so far 1.000 (1.000–1.000)"
+    assert lines == [
+        "round 1 of 3  step A 1.00 ms, B 1.00 ms  B / A 1.000×  20 s left",
+        "round 2 of 3  step A 1.00 ms, B 1.00 ms  B / A 1.000×  so far 1.000  10 s left",
+        "round 3 of 3  step A 1.00 ms, B 1.00 ms  B / A 1.000×  so far 1.000 (1.000–1.000)",
+    ]
     assert len(turns) == 6
 
 
-def test_a_stream_that_is_gone_ends_the_progress_and_not_the_measurement() -> None:
+def test_a_stream_that_is_gone_ends_the_progress_and_not_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    progress = RoundProgress(Console(file=Gone()), 3, {}, live=False)
-    progress.print_line("x")
-    progress.print_line("y")
+    monkeypatch.setattr("sys.stderr", Gone())
+    say("x", CompareOptions(ab=("time", "time")))

@@ -1,27 +1,55 @@
-"""Export of a comparison for CI services. Values are those of B, the newer side; times are medians.
+"""What a comparison writes: tables, JSON, and formats that CI services read.
 
 bmf      Bencher Metric Format (bencher.dev/docs/reference/bencher-metric-format): latency in nanoseconds
 gha      github-action-benchmark, `customSmallerIsBetter` (github.com/benchmark-action/github-action-benchmark)
-pytorch  PyTorch's benchmark database, version 3 (github.com/pytorch/pytorch/wiki/PyTorch-OSS-benchmark-infra)
 junit    JUnit XML: one test for each cell, which fails if the cell fails the gate
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, get_args
+from pathlib import Path
+from typing import Final
 from xml.etree import ElementTree
 
-from sysbench.commands.compare.comparison import CellComparison, Comparison
-from sysbench.commands.compare.spec import Export
-from sysbench.render import theme
+from rich.text import Text
 
-MODES: Final = {"inference": "inference", "forward": "inference"}
-"""Modes in PyTorch's database; all other modes are `training`."""
+from sysbench.commands.compare import tables
+from sysbench.commands.compare.comparison import CellComparison, Comparison
+from sysbench.commands.compare.spec import CompareOptions, Export
+from sysbench.log.storage import write_atomically
+from sysbench.render import theme
+from sysbench.render.output import results, show_sheet
+
+REGRESSION_EXIT_CODE = 3
+
+
+def exit_code(comparison: Comparison) -> int:
+    """Return 3 if B is significantly worse than the gate allows, or with --strict possibly worse; otherwise 0."""
+    return 0 if comparison.gate is None or comparison.gate.holds else REGRESSION_EXIT_CODE
+
+
+def show(comparison: Comparison, options: CompareOptions) -> None:
+    """Show a comparison as the options ask for it; raises OutputError if it cannot be written."""
+    content = comparison.model_dump_json(indent=1) + "\n" if options.json_path is not None else ""
+    if options.json_path not in (None, "-"):
+        write_atomically(Path(options.json_path), content.encode())
+    with results() as console:
+        if options.json_path == "-":
+            sys.stdout.write(content)
+        elif options.export is not None:
+            sys.stdout.write(export_text(comparison, options.export))
+        elif options.quiet and not options.tables and options.format == "terminal":
+            console.print(Text(tables.summary_line(comparison)), soft_wrap=True)
+        else:
+            sheet = tables.sheet(comparison, options.tables, complete=options.format == "csv")
+            show_sheet(sheet, console, options.format)
 
 
 def export_text(comparison: Comparison, export_format: Export) -> str:
+    """Return the comparison in the format of a CI service. Values are those of B; times are medians."""
     return theme.encodable(theme.without_control_characters(_FORMATS[export_format](comparison)), "utf-8") + "\n"
 
 
@@ -53,47 +81,22 @@ def _gha(comparison: Comparison) -> str:
     return json.dumps(content, indent=1)
 
 
-def _pytorch(comparison: Comparison) -> str:
-    content = []
-    for name, cell in _named_cells(comparison):
-        model = str(cell.axes.get("size") or cell.axes.get("implementation") or name)
-        benchmark = {
-            "name": f"sysbench {cell.kind}",
-            "mode": MODES.get(str(cell.axes.get("mode")), "training"),
-            "dtype": str(cell.axes.get("precision", "")),
-            "extra_info": {axis: str(value) for axis, value in cell.axes.items()}
-            | ({"source": "simulated"} if cell.b_simulated else {}),
-        }
-        measured: list[tuple[str, str, float]] = [(time.quantity, "ms", time.b_s * 1e3) for time in cell.times]
-        measured += [(number.quantity, number.unit, number.b) for number in cell.amounts]
-        content += [
-            {
-                "benchmark": benchmark,
-                "model": {"name": model},
-                "metric": {"name": quantity, "unit": unit, "benchmark_values": [value]},
-            }
-            for quantity, unit, value in measured
-        ]
-    return json.dumps(content, indent=1)
-
-
 def _junit(comparison: Comparison) -> str:
     """Format cells as JUnit tests. Undecided cells are failures if the gate is strict, otherwise skipped."""
     gate = comparison.gate
-    failed, undecided = (gate.failed, gate.undecided) if gate else ([], [])
+    assert gate is not None, "--export junit needs --gate"
     suite = ElementTree.Element("testsuite", name=f"sysbench compare {comparison.a.name} {comparison.b.name}")
     counts = {"failure": 0, "skipped": 0}
     for name, cell in comparison.named_cells:
         step_s = next((time.b_s for time in cell.times if time.headline), 0.0)
         class_name = cell.kind + ", simulated" * cell.b_simulated
-        case = ElementTree.SubElement(suite, "testcase", classname=class_name, name=name or "all", time=f"{step_s:.9f}")
-        failures = [text for text in failed if text.startswith(f"{name}: ")]
-        unresolved = [text for text in undecided if text.startswith(f"{name}: ")]
-        kind = "failure" if failures or (unresolved and gate and gate.strict) else "skipped" if unresolved else ""
-        if kind:
-            ElementTree.SubElement(
-                case, kind, message=theme.without_control_characters("; ".join([*failures, *unresolved]))
-            )
+        case = ElementTree.SubElement(suite, "testcase", classname=class_name, name=name, time=f"{step_s:.9f}")
+        failures = [text for text in gate.failed if text.startswith(f"{name}: ")]
+        unresolved = [text for text in gate.undecided if text.startswith(f"{name}: ")]
+        if failures or unresolved:
+            kind = "failure" if failures or gate.strict else "skipped"
+            message = theme.without_control_characters("; ".join([*failures, *unresolved]))
+            ElementTree.SubElement(case, kind, message=message)
             counts[kind] += 1
     suite.set("tests", str(len(comparison.cells)))
     suite.set("failures", str(counts["failure"]))
@@ -101,6 +104,4 @@ def _junit(comparison: Comparison) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode")
 
 
-_FORMATS: Final[Mapping[str, Callable[[Comparison], str]]] = dict(
-    zip(get_args(Export), (_bmf, _gha, _pytorch, _junit), strict=True)
-)
+_FORMATS: Final[Mapping[Export, Callable[[Comparison], str]]] = {"bmf": _bmf, "gha": _gha, "junit": _junit}
