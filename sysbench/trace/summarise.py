@@ -13,7 +13,7 @@ from sysbench.trace.attribution import attribute, slice_recording
 from sysbench.trace.columns import Intervals, union
 from sysbench.trace.kernels.names import kernel_name
 from sysbench.trace.kernels.statistics import LaunchSums, OperatorSums, busy_timelines, device_use, kernel_statistics
-from sysbench.trace.kernels.time import WORK_PHASES, Calls, KernelTime, KernelTimeSums, StepWork
+from sysbench.trace.kernels.time import WORK_PHASES, Calls, KernelTimeSums, StepTime, StepWork
 from sysbench.trace.kernels.work import ProductCounts, rates
 from sysbench.trace.range_tree import RangeTree
 from sysbench.trace.readers.reading import Progress, no_progress
@@ -67,12 +67,12 @@ def summarise(
         phases=list(WORK_PHASES),
         modules=list(time.modules),
         names=names,
-        spent=time.columns,
+        spent=time.spent,
         kernels=kernel_statistics(sums.calls, time, recording.launch_shapes, len(recording.names)),
         operators=sums.operators.statistics(),
         device=device_use(devices, sums.launches, windows) if source == "device" else None,
         precisions=_precisions(time, names),
-        rates=list(rates(time, names, cell, device)),
+        rates=list(rates(time, cell, device)),
         checks=list(sums.products.checks(cell, sums.steps, source)) if cell is not None else [],
         remarks=list(recording.remarks),
     )
@@ -122,9 +122,9 @@ class _Sums:
         return Intervals(extent[:, 0], extent[:, 1])
 
 
-def _precisions(time: KernelTime, names: Sequence[KernelName]) -> dict[str, int]:
+def _precisions(time: StepTime, names: Sequence[KernelName]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for name, total_ns in zip(names, time.by_kernel(time.total_ns).tolist(), strict=True):
+    for name, total_ns in zip(names, time.kernel_ns.tolist(), strict=True):
         if name.kernel_class in ("matmul", "attention"):
             known = name.precision or "unknown"
             found[known] = found.get(known, 0) + total_ns

@@ -204,11 +204,11 @@ class DeviceUse(Stored):
 
 
 class Rate(Stored):
-    """Minimum FLOPs and bytes of one part of a step, and the time that the part takes."""
+    """Minimum FLOPs and bytes of one part of attention, and the time that the part takes."""
 
     part: str
-    """A part of attention (`scores`, `softmax`, …) or a class of kernels."""
-    kind: Literal["attention", "class"]
+    """One of PARTS; in older logs also a class of kernels."""
+    kind: Literal["attention", "class"] = "attention"
     phase: str
     total_ns: Nanoseconds
     flops: Flops | None

@@ -456,7 +456,7 @@ def test_a_backend_names_a_device_that_has_recorded_nothing(tmp_path: Path) -> N
     path.write_bytes(one(path, cat="cpu_op").replace(b'{"traceEvents"', header))
     summary = summarise(kineto.read(path))
     assert (summary.source, summary.devices) == ("cpu", ["MTIA"])
-    remarks = [remark.text for remark in traces_sheet([("host.json", summary)]).remarks]
+    remarks = [remark.text for remark in traces_sheet([summary]).remarks]
     assert any(text.endswith("the file has no kernels of MTIA") for text in remarks)
 
 

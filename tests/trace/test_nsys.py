@@ -87,7 +87,7 @@ def test_what_is_no_number_is_an_error_that_says_so(export: Path, value: str) ->
     with closing(sqlite3.connect(export)) as database:
         database.execute(f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET correlationId = {value} WHERE rowid = 7")
         database.commit()
-    with pytest.raises(LogError, match="non-numeric value in a numeric column of CUPTI_ACTIVITY_KIND_KERNEL"):
+    with pytest.raises(LogError, match="non-numeric value in a numeric column of Nsight Systems"):
         nsys.read(export)
 
 

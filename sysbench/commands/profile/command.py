@@ -111,14 +111,13 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
             storage.refuse_unwritable(target)
     with show_status("reading", silent=options.quiet) as progress:
         loaded = [_load_trace(path, options, progress, several=len(paths) > 1) for path in paths]
-    trace_slice = loaded[0].trace_slice
     same_run_reason = (
         f"--from {directory}" if directory else f"--rank-regex {regex}" if (regex := options.rank_regex) else None
     )
     ranks = compare_ranks([each.rank for each in loaded if each.rank], same_run_reason)
-    if ranks is not None:
-        loaded.sort(key=lambda each: each.summary.rank or 0)
     summaries = [each.summary for each in loaded]
+    if ranks is not None:
+        summaries.sort(key=lambda each: each.rank or 0)
     record_json = TraceRecord(summaries=summaries, ranks=ranks).model_dump_json(indent=1) + "\n"
     if options.json_path not in (None, "-"):
         storage.write_atomically(Path(options.json_path), record_json.encode())
@@ -128,9 +127,10 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
         else:
             # CSV holds a single table, as for a record.
             tables = options.tables or ((command_of("profile").long_table,) if options.format == "csv" else ())
-            sheet = traces_sheet([(each.title, each) for each in summaries], tables, options.selection, ranks)
-            output.show_sheet(sheet, console, options.format, options.columns)
-    showing.report_saved(_write_outputs(loaded, trace_slice, options), options)
+            output.show_sheet(
+                traces_sheet(summaries, tables, options.selection, ranks), console, options.format, options.columns
+            )
+    showing.report_saved(_write_outputs(loaded[0], options), options)
 
 
 class _LoadedTrace(NamedTuple):
@@ -153,8 +153,7 @@ def _load_trace(path: Path, options: ProfileOptions, progress: Progress, *, seve
     if several or len(recording.collectives):
         rank = with_rank(reading.read(recording), options.rank_regex)
         recording = replace(recording, rank=rank.rank)
-    summary = traces.summary_of(recording, progress=progress)
-    return _LoadedTrace(summary, trace_slice, rank)
+    return _LoadedTrace(traces.summary_of(recording, progress=progress), trace_slice, rank)
 
 
 def _with_steps(recording: Recording, step_pattern: str, path: Path) -> Recording:
@@ -170,14 +169,11 @@ def _with_steps(recording: Recording, step_pattern: str, path: Path) -> Recordin
     return replace(recording, step_pattern=step_pattern)
 
 
-def _write_outputs(
-    loaded: Sequence[_LoadedTrace], trace_slice: TraceSlice | None, options: ProfileOptions
-) -> Iterator[Saved]:
-    summary = loaded[0].summary
-    if options.window is not None and trace_slice is not None:
+def _write_outputs(trace: _LoadedTrace, options: ProfileOptions) -> Iterator[Saved]:
+    if options.window is not None and trace.trace_slice is not None:
         with show_status(f"writing {options.window.name}", silent=options.quiet):
-            file = profile_files.write_window(options.window, trace_slice)
+            file = profile_files.write_window(options.window, trace.trace_slice)
         yield file
     if options.flame is not None:
-        flame.write(options.flame, summary, summary.title)
+        flame.write(options.flame, trace.summary, trace.summary.title)
         yield Saved(options.flame)

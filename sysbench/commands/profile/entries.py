@@ -1,4 +1,4 @@
-"""Tables whose rows are entries of a summary: operators, device use, and achieved rates."""
+"""Tables whose rows are entries of a summary: operators, device use, and the parts of attention."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ DEVICE = DeclaredTable(
 """Utilisation of the device, time waiting for the host, and cost of launches."""
 
 
-# --- time and work
+# --- attention
 
 
 class _RateRow(Row):
@@ -137,13 +137,8 @@ class _RateRow(Row):
     def seconds_per_step(self) -> float:
         return float(self.entry.total_ns * NS / self.profile.summary.steps)
 
-    @property
-    def flops_per_s(self) -> float | None:
-        return _ratio(self.entry.flops, self.seconds_per_step)
-
-    @property
-    def bytes_per_s(self) -> float | None:
-        return _ratio(self.entry.bytes, self.seconds_per_step)
+    def per_second(self, name: str) -> float | None:
+        return _ratio(getattr(self.entry, name), self.seconds_per_step)
 
 
 def bound(rate: Rate) -> Literal["compute", "memory"] | None:
@@ -154,70 +149,53 @@ def bound(rate: Rate) -> Literal["compute", "memory"] | None:
     return "compute" if arithmetic > traffic else "memory"
 
 
-def _rate_table(name: str, title: str, part: str, kind: str, needs: str) -> DeclaredTable:
-    def rows(profiles: Profiles) -> list[_RateRow]:
-        return [
-            _RateRow(profile, rate)
-            for profile in profiles.all
-            for rate in profile.summary.rates
-            if rate.kind == kind and (kind == "attention" or rate.flops is not None)
-        ]
-
-    def has_work(profiles: Profiles) -> bool:
-        return any(row.entry.flops is not None for row in rows(profiles))
-
-    def has_peak(profiles: Profiles) -> bool:
-        return any(bound(row.entry) is not None for row in rows(profiles))
-
-    return DeclaredTable(
-        name,
-        lambda profiles: f"{title}, {profiles.per}",
-        (
-            Field("time", unit="s", get=lambda row: row.seconds_per_step),
-            Field("work", unit="flops", get=lambda row: row.entry.flops, when=has_work),
-            Field(
-                "bytes",
-                unit="bytes",
-                importance=1,
-                get=lambda row: row.entry.bytes,
-                optional=True,
-                note="bytes: a lower bound; every operand and result is moved once",
-            ),
-            Field("rate", unit="flops_per_s", importance=1, get=lambda row: row.flops_per_s, when=has_work),
-            Field(
-                "peak",
-                "of peak",
-                "share",
-                importance=2,
-                get=lambda row: _ratio(row.flops_per_s, row.entry.peak_flops_per_s),
-                when=has_peak,
-            ),
-            Field(
-                "bandwidth",
-                "of bandwidth",
-                "share",
-                importance=2,
-                get=lambda row: _ratio(row.bytes_per_s, row.entry.peak_bytes_per_s),
-                when=has_peak,
-            ),
-            Field("bound", "bound by", get=lambda row: bound(row.entry), when=has_peak),
+ATTENTION = DeclaredTable(
+    "attention",
+    lambda profiles: f"parts of attention, {profiles.per}",
+    (
+        Field("time", unit="s", get=lambda row: row.seconds_per_step),
+        Field("work", unit="flops", get=lambda row: row.entry.flops, optional=True),
+        Field(
+            "bytes",
+            unit="bytes",
+            importance=1,
+            get=lambda row: row.entry.bytes,
+            optional=True,
+            note="bytes: a lower bound; every operand and result is moved once",
         ),
-        words=WORK,
-        rows=rows,
-        leading=(
-            PROFILE,
-            leading_fields(
-                Field("part", part, get=lambda row: row.entry.part),
-                Field("phase", get=lambda row: row.entry.phase or "unknown"),
-            ),
+        Field("rate", unit="flops_per_s", importance=1, get=lambda row: row.per_second("flops"), optional=True),
+        Field(
+            "peak",
+            "of peak",
+            "share",
+            importance=2,
+            get=lambda row: _ratio(row.per_second("flops"), row.entry.peak_flops_per_s),
+            optional=True,
         ),
-        needs=needs,
-    )
-
-
-ATTENTION = _rate_table(
-    "attention", "parts of attention", "part", "attention", "ranges around the parts of attention: --attention naive"
+        Field(
+            "bandwidth",
+            "of bandwidth",
+            "share",
+            importance=2,
+            get=lambda row: _ratio(row.per_second("bytes"), row.entry.peak_bytes_per_s),
+            optional=True,
+        ),
+        Field("bound", "bound by", get=lambda row: bound(row.entry), optional=True),
+    ),
+    words=WORK,
+    rows=lambda profiles: [
+        _RateRow(profile, rate)
+        for profile in profiles.all
+        for rate in profile.summary.rates
+        if rate.kind == "attention"
+    ],
+    leading=(
+        PROFILE,
+        leading_fields(
+            Field("part", get=lambda row: row.entry.part),
+            Field("phase", get=lambda row: row.entry.phase or "unknown"),
+        ),
+    ),
+    needs="ranges around the parts of attention: --attention naive",
 )
 """Time, FLOPs, bytes and rates of scores, mask, softmax and output."""
-RATES = _rate_table("rates", "time and work by class", "class", "class", "a model of known size")
-"""Time, FLOPs, bytes and rates of kernel classes with known FLOPs."""

@@ -124,7 +124,6 @@ TABLES: Final[dict[str, DeclaredTable]] = {
         breakdowns.TREE,
         breakdowns.CLASSES,
         entries.ATTENTION,
-        entries.RATES,
         entries.OPERATORS,
         entries.OPERATOR_SHAPES,
         entries.DEVICE,
@@ -173,30 +172,31 @@ def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection
 
 
 def traces_sheet(
-    summaries: Sequence[tuple[str, ProfileSummary]],
+    summaries: Sequence[ProfileSummary],
     names: Iterable[str] = (),
     selection: Selection | None = None,
     ranks: RanksSummary | None = None,
 ) -> Sheet:
-    """Return the complete output for traces, given as titles and summaries."""
+    """Return the complete output for traces."""
     several = len(summaries) > 1
     each = []
-    for title, summary in summaries:
-        named = title if summary.rank is None else f"rank {summary.rank}"
-        mark = ", predicted" if summary.predicted else ""
-        each.append(Profile((f"{named}{mark}",) if several else (), summary))
+    for summary in summaries:
+        named = summary.title if summary.rank is None else f"rank {summary.rank}"
+        predicted = ", predicted" if summary.predicted else ""
+        each.append(Profile((f"{named}{predicted}",) if several else (), summary))
     profiles = Profiles(
         (Column("file", "file"),) if several else (),
         tuple(each),
         selection or Selection(),
         ranks=(RankComparison((), "", ranks),) if ranks else (),
     )
-    devices = dict.fromkeys(device for _, summary in summaries for device in summary.devices)
-    damage = (Remark("caution", f"{summary.title}: {remark}") for _, summary in summaries for remark in summary.remarks)
-    prediction_mark = (MARK,) if any(summary.predicted for _, summary in summaries) else ()
-    softmax = _softmax_remarks(summaries[0][1]) if not several and not profiles.selection.range else ()
+    titles = [summary.title for summary in summaries[:4]]
+    devices = dict.fromkeys(device for summary in summaries for device in summary.devices)
+    damage = (Remark("caution", f"{summary.title}: {remark}") for summary in summaries for remark in summary.remarks)
+    mark = (MARK,) if any(summary.predicted for summary in summaries) else ()
+    softmax = _softmax_remarks(summaries[0]) if not several and not profiles.selection.range else ()
     return Sheet(
-        subject=(*(title for title, _ in summaries[:4]), *prediction_mark, *devices, *_step_counts(profiles)),
+        subject=(*titles, *mark, *devices, *_step_counts(profiles)),
         tables=tuple(_requested_tables(profiles, tuple(names))),
         remarks=(*damage, *softmax, *_remarks(profiles)),
     )

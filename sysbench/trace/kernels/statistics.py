@@ -19,7 +19,7 @@ from sysbench.trace.columns import (
     union,
     unique_with_inverse,
 )
-from sysbench.trace.kernels.time import WORK_PHASES, Calls, KernelTime, StepWork
+from sysbench.trace.kernels.time import WORK_PHASES, Calls, StepTime, StepWork
 from sysbench.trace.recording import NONE, Integers
 from sysbench.trace.summary import STEP, DeviceUse, KernelStatistics, OperatorStatistics
 
@@ -27,17 +27,17 @@ _BATCH_CALLS: Final = 400_000
 """Number of calls that are sorted at a time; more if a single kernel has more."""
 
 
-def kernel_statistics(calls: Calls, time: KernelTime, shapes: Integers, names: int) -> list[KernelStatistics]:
+def kernel_statistics(calls: Calls, time: StepTime, shapes: Integers, names: int) -> list[KernelStatistics]:
     """Return the statistics of every kernel in the step and in each phase; per range, longest total first.
 
     `shapes` are the recording's launch shapes, and `names` is the number of names in the recording.
     """
-    phases = [phase for phase in distinct(time.phase).tolist() if WORK_PHASES[phase]]
+    phases = [phase for phase in sorted(set(time.spent.phase)) if WORK_PHASES[phase]]
     found: dict[int | None, list[KernelStatistics]] = {phase: [] for phase in (None, *phases)}
     position = np.full(names, NONE, np.int32)
     position[time.kernels] = np.arange(len(time.kernels))
     # Kernels are processed in groups, which bounds the number of calls in memory.
-    batch = np.cumsum(time.by_kernel(time.calls)) // _BATCH_CALLS
+    batch = np.cumsum(time.kernel_calls) // _BATCH_CALLS
     for part in distinct(batch).tolist():
         named = np.zeros(names, bool)
         named[time.kernels[batch == part]] = True

@@ -85,35 +85,18 @@ MAX_MODULES: Final = 4000
 
 
 @dataclass(frozen=True)
-class KernelTime:
-    """Time and number of calls; one row per phase, module and kernel."""
+class StepTime:
+    """Time and number of calls over all steps."""
 
     modules: tuple[str, ...]
     """Modules that launch work, in order of first launch; the first is the whole model."""
     kernels: Integers
     """Name indices of the kernels, in ascending order."""
-    phase: Integers
-    module: Integers
-    """Position in `modules`."""
-    kernel: Integers
-    """Position in `kernels`."""
-    total_ns: Integers
-    calls: Integers
-
-    @cached_property
-    def columns(self) -> KernelTimeColumns:
-        """Return the rows in the format of the summary."""
-        return KernelTimeColumns(
-            phase=self.phase.tolist(),
-            module=self.module.tolist(),
-            kernel=self.kernel.tolist(),
-            total_ns=self.total_ns.tolist(),
-            calls=self.calls.tolist(),
-        )
-
-    def by_kernel(self, column: Integers) -> Integers:
-        """Return the sum of a column (`total_ns` or `calls`) for each kernel in `kernels`."""
-        return sum_by_group(column, self.kernel, len(self.kernels))
+    spent: KernelTimeColumns
+    """Time by phase, module and kernel; positions are in WORK_PHASES, `modules` and `kernels`."""
+    kernel_ns: Integers
+    """Time of each of `kernels`."""
+    kernel_calls: Integers
 
 
 class KernelTimeSums:
@@ -133,7 +116,7 @@ class KernelTimeSums:
         total = sum_by_group(part.work.duration_ns, which, len(different))
         self._groups.append((different, total, np.bincount(which, minlength=len(different))))
 
-    def total(self) -> KernelTime:
+    def total(self) -> StepTime:
         """Return the sums over all slices."""
         keys, total_ns, calls = sum_by_key(*(np.concatenate(parts) for parts in zip(*self._groups, strict=True)))
         outer, name = np.divmod(keys, self._names)
@@ -144,7 +127,10 @@ class KernelTimeSums:
         keys, total_ns, calls = sum_by_key(rows, total_ns, calls)
         outer, kernel = np.divmod(keys, max(len(kernels), 1))
         phase, module = np.divmod(outer, len(modules))
-        return KernelTime(modules, kernels, phase, module, kernel, total_ns, calls)
+        columns = {"phase": phase, "module": module, "kernel": kernel, "total_ns": total_ns, "calls": calls}
+        spent = KernelTimeColumns(**{name: column.tolist() for name, column in columns.items()})
+        kernel_ns, kernel_calls = (sum_by_group(each, kernel, len(kernels)) for each in (total_ns, calls))
+        return StepTime(modules, kernels, spent, kernel_ns, kernel_calls)
 
     def _limit_modules(self, module: Integers, total_ns: Integers) -> tuple[tuple[str, ...], Integers]:
         """Return the modules that launch work, by first launch, and for each module its position among them."""

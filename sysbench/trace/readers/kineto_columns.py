@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.trace.attribution import resolve_forward_threads
+from sysbench.trace.columns import map_distinct
 from sysbench.trace.kernels.names import classify
 from sysbench.trace.readers.kineto_events import Event, ExactEvent
 from sysbench.trace.recording import (
@@ -79,12 +80,18 @@ _KINDS: Final[dict[str, tuple[int, Callable[[str], bool]]]] = {
     "operators": (CALLED, lambda name: _CALL.fullmatch(name) is not None),
     "ranges": (HOST_RAN, lambda name: _ON_HOST.fullmatch(name) is not None),
 }
-_UNSEEN: Final = -1
 
 
 class _Numbers(dict[Any, int]):
+    """Numbers texts in order of appearance; `texts` has the texts by number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[Any] = []
+
     def __missing__(self, key: Any) -> int:
         number = self[key] = len(self)
+        self.texts.append(key)
         return number
 
 
@@ -146,7 +153,6 @@ class Columns:
         self._launch_shapes = _LaunchShapes()
         self._tables = {which: Table(len(fields(part))) for which, part in _PARTS.items()}
         self._tables["collectives"] = Table(len(fields(Collectives)))
-        self._collectives = CollectiveRows(self._names)
         self._table_by_category: dict[str, str | None] = {}
         self._without_duration = 0
         self._device_types: dict[str, None] = {}
@@ -163,7 +169,7 @@ class Columns:
             if found:
                 columns = self._columns_of(which, found)
                 self._tables[which].add((start_ns, duration_ns, *columns))
-                rows, arguments = self._collectives.find(which, found, columns[0])
+                rows, arguments = self._collectives(which, found, columns[0])
                 if rows:
                     self._tables["collectives"].add((start_ns[rows], duration_ns[rows], columns[0][rows], *arguments))
 
@@ -236,11 +242,44 @@ class Columns:
             np.array([shapes[bytes(each.shapes)] for each in arguments], np.int32),
         )
 
+    def _collectives(self, which: str, events: list[Any], name: NDArray[Any]) -> tuple[list[int], list[Integers]]:
+        """Return the positions of the collectives, and the values of the `Collectives` columns from `source` onwards.
+
+        `name` is the name index of each event.
+        """
+        if which not in _KINDS:
+            return [], []
+        source, holds = _KINDS[which]
+        rows = np.flatnonzero(map_distinct(lambda number: holds(self._names.texts[number]), name, bool)).tolist()
+        columns = np.array([self._collective_arguments(source, events[at].args) for at in rows], np.int64)
+        return rows, [*columns.reshape(-1, 10).T]
+
+    def _collective_arguments(self, source: int, given: Any) -> tuple[int, ...]:
+        elements = _number(given.in_elements)
+        dtype = _text(given.dtype)
+        if source == HOST_RAN and elements == NONE:
+            elements, dtype = _inputs(_decoded(given.shapes), _decoded(given.types))
+        return (
+            source,
+            NONE if given.correlation is None or abs(given.correlation) >= 2**63 else given.correlation,
+            self._text_number(_text(given.collective)),
+            elements,
+            _number(given.out_elements),
+            self._text_number(str(dtype)),
+            _number(given.group_size),
+            self._text_number(_text(given.group)),
+            self._text_number(_text(given.ranks)),
+            _number(given.collective_sequence),
+        )
+
+    def _text_number(self, text: str) -> int:
+        return self._names[text] if text else NONE
+
     def part(self, ends_at_event: bool, remarks: list[str]) -> Part:
         """Return everything except the rows, for transfer to another process."""
         return Part(
-            names=[*self._names],
-            threads=[*self._threads],
+            names=self._names.texts,
+            threads=self._threads.texts,
             launch_shapes=self._launch_shapes.rows,
             without_duration=self._without_duration,
             device_types=[*self._device_types],
@@ -295,7 +334,7 @@ class Columns:
         return Recording(
             title=title,
             format="kineto",
-            names=tuple(self._names),
+            names=tuple(self._names.texts),
             **self._tables,
             step_pattern=None,
             launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
@@ -358,55 +397,6 @@ def _numbers(values: list[int | None]) -> Integers:
         return np.array(values, np.int64)
     except (OverflowError, TypeError):
         return np.array([NONE if value is None or abs(value) >= 2**63 else value for value in values], np.int64)
-
-
-class CollectiveRows:
-    """Finds collectives among events and reads their arguments; `names` assigns an index to each text."""
-
-    def __init__(self, names: dict[Any, int]) -> None:
-        self._names = names
-        self._known = {which: np.zeros(0, np.int8) for which in _KINDS}
-        """Whether each name denotes a collective, or _UNSEEN; cached because names repeat millions of times."""
-
-    def find(self, which: str, events: Sequence[Any], name: NDArray[Any]) -> tuple[list[int], Sequence[Integers]]:
-        """Return the positions of the collectives, and the values of the `Collectives` columns from `source` onwards.
-
-        `name` is the name index of each event.
-        """
-        if which not in _KINDS:
-            return [], ()
-        source, holds = _KINDS[which]
-        known = self._known[which]
-        if len(known) < len(self._names):
-            known = np.concatenate([known, np.full(2 * len(self._names) - len(known), _UNSEEN, np.int8)])
-            self._known[which] = known
-        unseen = np.flatnonzero(known[name] == _UNSEEN)
-        for at in unseen[np.unique(name[unseen], return_index=True)[1]].tolist():
-            known[name[at]] = holds(events[at].name)
-        rows = np.flatnonzero(known[name]).tolist()
-        columns = np.array([self._arguments(source, events[at].args) for at in rows], np.int64)
-        return rows, [*columns.reshape(-1, 10).T]
-
-    def _arguments(self, source: int, given: Any) -> tuple[int, ...]:
-        elements = _number(given.in_elements)
-        dtype = _text(given.dtype)
-        if source == HOST_RAN and elements == NONE:
-            elements, dtype = _inputs(_decoded(given.shapes), _decoded(given.types))
-        return (
-            source,
-            NONE if given.correlation is None or abs(given.correlation) >= 2**63 else given.correlation,
-            self._number_of(_text(given.collective)),
-            elements,
-            _number(given.out_elements),
-            self._number_of(str(dtype)),
-            _number(given.group_size),
-            self._number_of(_text(given.group)),
-            self._number_of(_text(given.ranks)),
-            _number(given.collective_sequence),
-        )
-
-    def _number_of(self, text: str) -> int:
-        return self._names[text] if text else NONE
 
 
 def _decoded(raw: msgspec.Raw) -> object:

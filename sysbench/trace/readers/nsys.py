@@ -17,12 +17,11 @@ import subprocess
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -92,12 +91,16 @@ def read(path: Path, progress: Progress = no_progress) -> Recording:
 def _read_export(export: Path, path: Path, progress: Progress) -> Recording:
     """Read an SQLite export. `path` is the original file, whose name becomes the title of the recording."""
     try:
-        with closing(open_database(export)) as database, QueryRunner.of(export) as queries, gc_paused():
-            return _Reader(path, database, queries, progress).recording()
+        with (
+            closing(open_database(export)) as database,
+            ThreadPoolExecutor(min(processors(), _MAX_THREADS)) as threads,
+            gc_paused(),
+        ):
+            return _Reader(path, database, Queries(export, threads), progress).recording()
     except sqlite3.Error as error:
         raise LogError(f"{path} is not a readable export of Nsight Systems: {error}") from error
     except NonNumericError as error:
-        raise LogError(f"{path} has a non-numeric value in a numeric column of {error}") from error
+        raise LogError(f"{path} has a non-numeric value in a numeric column of Nsight Systems") from error
 
 
 def _read_report(path: Path, progress: Progress) -> Recording:
@@ -119,7 +122,7 @@ def _read_report(path: Path, progress: Progress) -> Recording:
 
 
 class _Reader:
-    def __init__(self, path: Path, database: sqlite3.Connection, queries: QueryRunner, progress: Progress) -> None:
+    def __init__(self, path: Path, database: sqlite3.Connection, queries: Queries, progress: Progress) -> None:
         self._path = path
         self._database = database
         self._queries = queries
@@ -183,8 +186,8 @@ class _Reader:
             return
         present = self._columns[table]
         alternatives = [(name, *_REPLACEMENTS.get(name, ())) for name in wanted]
-        columns = tuple(tuple(name for name in names if name in present) for names in alternatives)
-        for found in self._queries.columns(Query(table, columns, condition)):
+        columns = [_joined([name for name in names if name in present]) for names in alternatives]
+        for found in self._queries.results(table, f"count(*), {', '.join(columns)}", condition, _numeric_columns):
             yield dict(zip(wanted, found, strict=True))
 
     def _work(self) -> Table:
@@ -214,7 +217,7 @@ class _Reader:
         # Names of NVTX events that are not registered names, in batches that match the batches of rows.
         name_texts: Iterator[list[str | None]] = repeat([])
         if "text" in self._columns.get(_NVTX, ()):
-            name_texts = self._queries.texts(Query(_NVTX, (("text",),), _ENDED))
+            name_texts = self._queries.results(_NVTX, '"text"', _ENDED, lambda rows: [text for (text,) in rows])
         for rows, texts in zip(self._rows(_NVTX, (*_TIMES, "textId", "globalTid"), _ENDED), name_texts, strict=False):
             start, end, text, thread = rows.values()
             name, sequence, shapes = self._parse_range_names(text, texts)
@@ -282,94 +285,47 @@ class NonNumericError(Exception):
     """Raised if a value in a numeric column is not a number."""
 
 
-@dataclass(frozen=True)
-class Query:
-    """A query for columns of a table. Missing columns and values are replaced by NONE."""
-
-    table: str
-    columns: tuple[tuple[str, ...], ...]
-    """For each column, its name, then columns that replace its null values; no names if the table lacks the column."""
-    condition: str = ""
-    """SQL condition that selects the rows."""
-
-    def as_texts(self, part: str) -> str:
-        """Return SQL that selects the number of rows, and each column concatenated into one text."""
-        chosen = ", ".join(f"group_concat({_coalesce((*each, str(NONE)))})" for each in self.columns)
-        return f"SELECT count(*), {chosen} FROM {self._source(part)}"
-
-    def as_values(self, part: str) -> str:
-        """Return SQL that selects the values in the single column."""
-        return f"SELECT {_coalesce(*self.columns)} FROM {self._source(part)}"
-
-    def _source(self, part: str) -> str:
-        conditions = " AND ".join(filter(None, (part, self.condition)))
-        # Without indices, SQLite returns rows in table order for any condition.
-        return f'"{self.table}" NOT INDEXED' + (f" WHERE {conditions}" if conditions else "")
-
-
-def _coalesce(terms: Sequence[str]) -> str:
-    quoted = [term if term == str(NONE) else f'"{term}"' for term in terms]
-    return quoted[0] if len(quoted) == 1 else f"COALESCE({', '.join(quoted)})"
-
-
 def open_database(path: Path) -> sqlite3.Connection:
     """Open the database read-only."""
     uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
-    database = sqlite3.connect(uri, uri=True, check_same_thread=False)
+    database = sqlite3.connect(uri, uri=True)
     database.text_factory = lambda text: text.decode("utf-8", "replace")
     return database
 
 
-class QueryRunner:
-    """Runs queries on a database over several connections."""
+@dataclass(frozen=True)
+class Queries:
+    """Runs queries part by part, in several threads. Each part has a connection of its own."""
 
-    def __init__(self, connections: Sequence[sqlite3.Connection], threads: ThreadPoolExecutor) -> None:
-        self._count = len(connections)
-        self._threads = threads
-        self._connections: SimpleQueue[sqlite3.Connection] = SimpleQueue()
-        for each in connections:
-            self._connections.put(each)
+    path: Path
+    threads: ThreadPoolExecutor
 
-    @classmethod
-    @contextmanager
-    def of(cls, path: Path) -> Iterator[QueryRunner]:
-        """Open several connections to a database; close them when the `with` block ends."""
-        with ExitStack() as stack:
-            count = min(processors(), _MAX_THREADS)
-            connections = [stack.enter_context(closing(open_database(path))) for _ in range(count)]
-            threads = stack.enter_context(ThreadPoolExecutor(count))
-            stack.callback(threads.shutdown, wait=True, cancel_futures=True)
-            yield cls(connections, threads)
+    def results(
+        self, table: str, select: str, condition: str, convert: Callable[[list[tuple[Any, ...]]], Result]
+    ) -> Iterator[Result]:
+        """Yield the converted rows of all parts of a table in order; threads read a few parts ahead.
 
-    def columns(self, query: Query) -> Iterator[list[Integers]]:
-        """Yield all columns in batches, in the order of the table's rows.
-
-        Raises NonNumericError if a value is not a number, and sqlite3.Error if the query fails.
+        Raises sqlite3.Error if the query fails.
         """
-        return self._results(query, _columns)
-
-    def texts(self, query: Query) -> Iterator[list[str | None]]:
-        """Yield the strings in the single column, in the same batches as `columns`."""
-        return self._results(query, _texts)
-
-    def _results(self, query: Query, run_query: Callable[[sqlite3.Connection, Query, str], Result]) -> Iterator[Result]:
-        """Yield the results for all parts of the table in order; threads read a few parts ahead."""
 
         def answered(part: str) -> Result:
-            with self._connection() as database:
-                return run_query(database, query, part)
+            conditions = " AND ".join(filter(None, (part, condition)))
+            # Without indices, SQLite returns rows in table order for any condition.
+            source = f'"{table}" NOT INDEXED{f" WHERE {conditions}" if conditions else ""}'
+            with closing(open_database(self.path)) as database:
+                return convert(database.execute(f"SELECT {select} FROM {source}").fetchall())
 
         waiting: deque[Future[Result]] = deque()
-        for part in self._parts(query.table):
-            waiting.append(self._threads.submit(answered, part))
-            if len(waiting) > 2 * self._count:
+        for part in self._parts(table):
+            waiting.append(self.threads.submit(answered, part))
+            if len(waiting) > 2 * _MAX_THREADS:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
     def _parts(self, table: str) -> Iterator[str]:
         first = last = None
-        with self._connection() as database, suppress(sqlite3.Error):  # rows need not have ids
+        with closing(open_database(self.path)) as database, suppress(sqlite3.Error):  # rows need not have ids
             first, last = database.execute(f'SELECT min(rowid), max(rowid) FROM "{table}"').fetchone()
         if not (isinstance(first, int) and isinstance(last, int)):
             yield ""
@@ -378,20 +334,18 @@ class QueryRunner:
         for number in range(first, last + 1, step):
             yield f"rowid BETWEEN {number} AND {min(number + step - 1, last)}"
 
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        database = self._connections.get()
-        try:
-            yield database
-        finally:
-            self._connections.put(database)
+
+def _joined(names: Sequence[str]) -> str:
+    """Return SQL that concatenates the values of a column into one text; later names replace missing values."""
+    terms = ", ".join([*(f'"{name}"' for name in names), str(NONE)])
+    return f"group_concat(COALESCE({terms}))" if names else f"group_concat({NONE})"
 
 
-def _columns(database: sqlite3.Connection, query: Query, part: str) -> list[Integers]:
-    count, *texts = database.execute(query.as_texts(part)).fetchone()
+def _numeric_columns(rows: list[tuple[Any, ...]]) -> list[Integers]:
+    ((count, *texts),) = rows
     columns = [_numbers(text) for text in texts]
     if not all(len(column) == count for column in columns):
-        raise NonNumericError(query.table)
+        raise NonNumericError
     return columns
 
 
@@ -403,7 +357,3 @@ def _numbers(text: str | None) -> Integers:
     with suppress(ValueError, DeprecationWarning):
         return np.fromstring(text, np.int64, sep=",")
     return np.zeros(0, np.int64)
-
-
-def _texts(database: sqlite3.Connection, query: Query, part: str) -> list[str | None]:
-    return [None if text is None else str(text) for (text,) in database.execute(query.as_values(part))]

@@ -47,7 +47,7 @@ def profile(trace: Trace) -> ProfileSummary:
 
 
 def table(profile: ProfileSummary, name: str, selection: Selection | None = None) -> Table:
-    (found,) = profile_tables.traces_sheet([("trace", profile)], [name], selection).tables
+    (found,) = profile_tables.traces_sheet([profile], [name], selection).tables
     return found
 
 
@@ -138,11 +138,11 @@ def test_a_pattern_that_no_name_has_is_an_error_and_not_a_table_of_zeros(
         (Selection("optimizer", re.compile("softmax_warp")), "no kernel in optimizer"),
     ):
         with pytest.raises(UsageError, match=f"^--kernel .* matches {where}$"):
-            profile_tables.traces_sheet([("trace", profile)], [name] if name else [], selection)
+            profile_tables.traces_sheet([profile], [name] if name else [], selection)
 
 
 def test_a_range_of_several_profiles_is_shown_of_each(profile: ProfileSummary) -> None:
-    sheet = profile_tables.traces_sheet([("a", profile), ("b", profile)], (), Selection("forward"))
+    sheet = profile_tables.traces_sheet([profile, profile], (), Selection("forward"))
     kernels, _ = sheet.tables
     assert kernels.title == "kernels launched in forward"
     assert [row["calls"] for row in rows(kernels) if row["kernel"] == GEMM] == [9 * LAYERS + 1] * 2
@@ -212,7 +212,7 @@ def test_a_table_that_this_profile_cannot_fill_says_what_it_needs(profile: Profi
 
 
 def test_softmax_against_the_matmuls_is_said_in_words(profile: ProfileSummary) -> None:
-    sheet = profile_tables.traces_sheet([("trace", profile)])
+    sheet = profile_tables.traces_sheet([profile])
     (remark,) = (remark.text for remark in sheet.remarks if "forward" in remark.text)
     assert remark == "In attention's forward, softmax takes 33% of the time, and the two matrix products 67%."
 
@@ -234,7 +234,7 @@ def hostile() -> ProfileSummary:
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex"])
 def test_names_are_text_in_every_format_and_no_markup(hostile: ProfileSummary, form: Format) -> None:
-    sheet = profile_tables.traces_sheet([("trace [bold]", hostile)], ["kernels", "tree", "operators"])
+    sheet = profile_tables.traces_sheet([hostile], ["kernels", "tree", "operators"])
     text = printed(sheet, form)
     assert text
     assert "\x1b[2J" not in text
