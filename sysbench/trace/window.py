@@ -262,7 +262,6 @@ def _place(trace: Trace, part: _Part, row: int) -> dict[str, Any]:
 
 
 def _arguments(trace: Trace, part: _Part, row: int) -> dict[str, Any]:
-    """Return the arguments of an event, by Kineto's names."""
     if isinstance(part, Launches):
         return _without_missing(correlation=part.correlation[row])
     if isinstance(part, Operators):

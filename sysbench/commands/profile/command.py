@@ -46,7 +46,6 @@ def profile(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: ProfileSpec, options: ProfileOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run the cells and write the requested files."""
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
         for gpu in map(hardware.by_name, spec.simulate):

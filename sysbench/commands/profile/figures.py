@@ -94,7 +94,6 @@ def _class_bars(cells: Sequence[ProfileCellRecord], name: Namer) -> dict[str, di
 
 
 def draw_bars(bars: Mapping[str, Mapping[KernelClass, float]], heading: Heading) -> Figure:
-    """Draw one stacked horizontal bar per label; all are 100% long."""
     from matplotlib.patches import Patch
 
     present = [kind for kind in CLASS_COLOURS if any(kind in shares for shares in bars.values())]

@@ -61,7 +61,6 @@ def of_run(record: ProfileRecord) -> Iterator[Statement]:
 
 
 def complete_profiles(cells: Iterable[ProfileCellRecord]) -> list[ProfileCellRecord]:
-    """Return the cells with a profile that can be relied on."""
     return [cell for cell in reliable(cells) if cell.summary is not None and cell.summary.spent.total_ns]
 
 
@@ -92,7 +91,6 @@ def leading_kernel(summary: ProfileSummary, phases: Phases) -> tuple[KernelName,
 
 
 def _leading_kernels(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
-    """Yield the kernel that takes the most time in a range, if it is the same in all cells."""
     for what, (phases, _) in RANGES.items():
         found = [(cell, leading_kernel(cell.summary, phases)) for cell in group if covers(cell, what) and cell.summary]
         if len({kernel.short for _, (kernel, *_) in found}) == 1:

@@ -41,7 +41,6 @@ ProfileState = RunState[CellState]
 
 
 def _cell_started(state: ProfileState, event: CellStarted) -> ProfileState:
-    """Record the start of a cell or of a timing run."""
     for key, cell in state.cells:
         fresh, now = CellState(cell.cell, event.device, stage_since_s=event.at_s), replace(state, current_key=key)
         if key == event.cell:
@@ -103,7 +102,7 @@ advance = partial(run_state.advance, _HANDLERS)
 
 
 class ProfileScreen(CellScreen[ProfileState]):
-    """The display of a run: the tasks of the current cell with their results."""
+    """The display of a run: the current task, and results of earlier ones."""
 
     initial = ProfileState()
     advance = staticmethod(advance)

@@ -42,11 +42,9 @@ class Profile:
         return sum(self.summary.spent.total_ns)
 
     def per_step(self, total_ns: float) -> Measure:
-        """Convert nanoseconds over all steps to seconds per step."""
         return Measure(total_ns * NS / self.summary.steps)
 
     def calls_per_step(self, calls: int) -> Measure:
-        """Convert a count over all steps to a count per step."""
         return Measure(calls / self.summary.steps)
 
 
@@ -121,7 +119,6 @@ class Profiles:
 
     @property
     def work_noun(self) -> str:
-        """Return the noun for rows of a kernel table: `operator` or `kernel`."""
         return "operator" if {profile.summary.source for profile in self.all} == {"cpu"} else "kernel"
 
     @property
@@ -130,11 +127,9 @@ class Profiles:
         return "per step" if all(profile.summary.steps_marked for profile in self.all) else "in the trace"
 
     def matches(self, name: str) -> bool:
-        """Return whether a recorded name matches the selected pattern; always True if no pattern was given."""
         return name in self._matching_names
 
     def selected_times(self, profile: Profile) -> list[KernelTime]:
-        """Return the times of kernels with matching names in the selected range."""
         selected_range = find_range(profile, self.selection.range)
         return [each for each in profile.times if selected_range.contains(each) and self.matches(each.name.name)]
 

@@ -177,7 +177,6 @@ def traces_sheet(
     selection: Selection | None = None,
     ranks: RanksSummary | None = None,
 ) -> Sheet:
-    """Return the complete output for traces."""
     several = len(summaries) > 1
     each = []
     for summary in summaries:
@@ -203,7 +202,6 @@ def traces_sheet(
 
 
 def non_empty_tables(record: ProfileRecord, names: Iterable[str], selection: Selection) -> list[Table]:
-    """Return the requested tables for which the record has data."""
     profiles = _profiles_of_run(record, selection)
     if not profiles.all:
         return []
@@ -276,8 +274,8 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
             unlinked = units.seconds(profile.per_step(summary.unlinked_ns).value)
             text = f"{unlinked} {profiles.per} are spent in kernels without a recorded launch, which belong to no range"
             yield Remark("note", text)
-    if host_summaries := [profile.summary for profile in profiles.all if profile.summary.source == "cpu"]:
-        named = dict.fromkeys(name for summary in host_summaries for name in summary.devices if name)
+    if on_host := [profile.summary for profile in profiles.all if profile.summary.source == "cpu"]:
+        named = dict.fromkeys(name for summary in on_host for name in summary.devices if name)
         missing = f"; the file has no kernels of {', '.join(named)}" if named and profiles.record is None else ""
         yield Remark("note", f"CPU: operators by self time (callees excluded){missing}")
 
@@ -291,5 +289,4 @@ def _softmax_remarks(summary: ProfileSummary) -> Iterator[Remark]:
 
 
 def default_tables(spec: ProfileSpec) -> tuple[str, ...]:
-    """Return the tables that the profile of one cell shows."""
     return tuple(name for name in OF_ONE if spec.is_distributed or name not in ("communication", "collectives"))

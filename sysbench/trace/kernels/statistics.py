@@ -58,7 +58,6 @@ def _statistics(
     launch_shape: NDArray[np.int32],
     shapes: Integers,
 ) -> Iterator[KernelStatistics]:
-    """Yield the statistics of calls that are sorted by kernel and duration."""
     if not len(kernels):
         return
     first = np.flatnonzero(np.diff(kernels, prepend=NONE))

@@ -92,7 +92,6 @@ Shape = tuple[Kind, int | None, int | None]
 def _statistics(
     readings: Mapping[int, RankReading], steps: Sequence[str], waiting: Sequence[WaitTimes]
 ) -> list[CollectiveStatistics]:
-    """Return one row per kind, message size and group size; longest total time first."""
     known = {id(event): each for each in waiting for event in each.matched.events}
     events: dict[Shape, list[Collective]] = defaultdict(list)
     for reading in readings.values():
@@ -328,7 +327,6 @@ def align(readings: Mapping[int, RankReading], matched: Sequence[MatchedCollecti
 
 
 def _aligned(times_ns: Integers, ranks: Sequence[int], offset_ns: Mapping[int, int]) -> Integers:
-    """Convert times on these ranks' own clocks to the clock of the first rank."""
     return times_ns - np.array([offset_ns[rank] for rank in ranks], np.int64)
 
 

@@ -261,7 +261,6 @@ class Pieces:
         )
 
     def _process_blocks(self) -> bool:
-        """Process all blocks; return False if the list of events has ended or damage was found."""
         # If an event does not end within a piece, the next piece is as long as the buffer, so that the total search
         # time remains linear.
         while block := self._blocks.next(len(self._buffer)):
@@ -272,7 +271,6 @@ class Pieces:
         return True
 
     def _process_buffer(self, decode: Callable[[bytes, bool], DecodedEvents]) -> bool:
-        """Process the complete events in the buffer; return whether more events may follow."""
         decoded = decode(self._buffer, self._exact)
         try:
             self._columns.add(decoded.events)

@@ -59,10 +59,6 @@ ActivityType.cpp), and from vendors that prefix the device name (`mlu_memcpy`)."
 _OPERATORS: Final = frozenset({"cpu_op", "operator"})
 _RANGES: Final = frozenset({"user_annotation"})
 _LAUNCHES: Final = re.compile(r"(\w+_)?(runtime|driver)")
-_DEVICE_TYPE: Final = re.compile(
-    r"(?!cuda|hip|rocm|gpu|cpu|glow|user)([a-z0-9]+)(_(runtime|driver|op|ccp_events|memcpy|memset)|:[a-z0-9]+)"
-)
-"""Finds a device type other than CUDA and ROCm, in a category (`mtia_runtime`) or in a backend (`mtia:hccl`)."""
 _PARTS: Final = {"work": DeviceWork, "launches": Launches, "operators": Operators, "ranges": Ranges}
 """The tables that together hold every event, with their columns."""
 
@@ -133,7 +129,6 @@ class Part(msgspec.Struct):
     threads: list[tuple[int | str, int | str]]
     launch_shapes: list[tuple[int, ...]]
     without_duration: int
-    device_types: list[str]
     ends_at_event: bool
     """Whether the part ends at the end of an event; False for the last part, which is not checked."""
     remarks: list[str]
@@ -155,7 +150,6 @@ class Columns:
         self._tables["collectives"] = Table(len(fields(Collectives)))
         self._table_by_category: dict[str, str | None] = {}
         self._without_duration = 0
-        self._device_types: dict[str, None] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -183,7 +177,6 @@ class Columns:
                 chosen = lists[event.cat]
             except KeyError:
                 table = self._table_by_category[event.cat] = _table_for(event.cat)
-                self._device_types |= dict.fromkeys(_device_types(event.cat))
                 chosen = lists[event.cat] = by_table[table] if table else None
             if chosen is not None:
                 chosen.append(event)
@@ -282,7 +275,6 @@ class Columns:
             threads=self._threads.texts,
             launch_shapes=self._launch_shapes.rows,
             without_duration=self._without_duration,
-            device_types=[*self._device_types],
             ends_at_event=ends_at_event,
             remarks=remarks,
         )
@@ -308,20 +300,10 @@ class Columns:
             ],
         }
         self._without_duration += part.without_duration
-        self._device_types |= dict.fromkeys(part.device_types)
         for which, chunk in rows:
             for column, lookup in ((NAME, names), *renumbered[which]):
                 chunk[column] = Packed.of(lookup[chunk[column].numbers()])
             self._tables[which].extend([chunk])
-
-    def _devices(self, header: dict[str, object]) -> tuple[str, ...]:
-        """Return the names of the devices. Kineto names only GPUs; other devices are named by type: `MTIA`."""
-        properties = header.get("deviceProperties")
-        if isinstance(properties, list) and properties:
-            return tuple(str(each.get("name", "")) if isinstance(each, dict) else "" for each in properties)
-        distributed = header.get("distributedInfo")
-        backend = distributed.get("backend") if isinstance(distributed, dict) else None
-        return tuple(dict.fromkeys([*self._device_types, *_device_types(str(backend or ""))]))
 
     def recording(self, title: str, header: dict[str, Any], remarks: Iterable[str]) -> Recording:
         """Return the complete recording, with times relative to the first event. No events may be added afterwards."""
@@ -329,8 +311,9 @@ class Columns:
         if self._without_duration:
             all_remarks.append(f"{self._without_duration:,} events without a duration were omitted")
         resolve_forward_threads(self._tables["operators"])
-        given = header.get("distributedInfo")
+        given, listed = header.get("distributedInfo"), header.get("deviceProperties")
         distributed = given if isinstance(given, dict) else {}
+        devices = listed if isinstance(listed, list) else []
         return Recording(
             title=title,
             format="kineto",
@@ -339,7 +322,7 @@ class Columns:
             step_pattern=None,
             launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
             origin_ns=shift_to_zero(self._tables.values()),
-            devices=self._devices(header),
+            devices=tuple(str(each.get("name", "")) if isinstance(each, dict) else "" for each in devices),
             rank=_whole(distributed.get("rank")),
             world_size=_whole(distributed.get("world_size")),
             groups=tuple(_process_groups(distributed.get("pg_config"))),
@@ -348,12 +331,6 @@ class Columns:
             predicted=header.get("source") == "predicted",
             remarks=tuple(all_remarks),
         )
-
-
-def _device_types(text: str) -> list[str]:
-    """Return `MTIA` for the category `mtia_runtime` or the backend `mtia:hccl`; an empty list for CUDA and ROCm."""
-    found = (_DEVICE_TYPE.fullmatch(part.strip()) for part in text.lower().split(","))
-    return [each[1].upper().replace("PRIVATEUSE", "PrivateUse") for each in found if each]
 
 
 @cache
@@ -406,7 +383,6 @@ def _decoded(raw: msgspec.Raw) -> object:
 
 
 def _number(raw: msgspec.Raw) -> int:
-    """Decode a number of elements or ranks; return NONE if it is not a plausible integer."""
     value = _decoded(raw)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**50 else NONE
 

@@ -256,7 +256,6 @@ class _Reader:
         )
 
     def _name_indices(self, numbers: Integers) -> Integers:
-        """Convert indices into the file's table of names to indices into the recording's table."""
         return map_distinct(lambda number: self._name_index(self._strings.get(number, _UNNAMED)), numbers)
 
     def _thread_indices(self, numbers: Integers) -> Integers:
