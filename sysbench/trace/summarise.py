@@ -12,8 +12,18 @@ from sysbench.spec import hardware as known_hardware
 from sysbench.trace.attribution import attribute, slice_recording
 from sysbench.trace.columns import Intervals, union
 from sysbench.trace.kernels.names import kernel_name
-from sysbench.trace.kernels.statistics import LaunchSums, OperatorSums, busy_timelines, device_use, kernel_statistics
-from sysbench.trace.kernels.time import WORK_PHASES, Calls, KernelTimeSums, StepTime, StepWork
+from sysbench.trace.kernels.statistics import (
+    WORK_PHASES,
+    Calls,
+    KernelTimeSums,
+    LaunchSums,
+    OperatorSums,
+    StepTime,
+    StepWork,
+    busy_timelines,
+    device_use,
+    kernel_statistics,
+)
 from sysbench.trace.kernels.work import ProductCounts, rates
 from sysbench.trace.range_tree import RangeTree
 from sysbench.trace.readers.reading import Progress, no_progress

@@ -55,8 +55,6 @@ def perform(spec: ProfileSpec, options: ProfileOptions, surroundings: RunSurroun
                     "step"
                 )
         options = options.model_copy(update={"no_live": True})
-    if options.rank_regex is not None:
-        raise UsageError("--rank-regex finds ranks in the file names of traces: it needs --from")
     with profile_files.Files.prepared(spec, options) as files:
         record = typed(running.run_cells(spec, options, surroundings, files.provisions), ProfileRecord)
         return running.RunResult(record, showing.report_saved(files.write(record), options))
@@ -80,10 +78,9 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
         return
     if len(paths) > 1:
         raise UsageError(f"--from takes one log or record, or several traces; {log_or_record} is a log or record")
-    for name in ("window", "flame", "rank_regex"):
-        if getattr(options, name) is not None:
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option} needs a trace, and {log_or_record} is not one: give the trace to --from")
+    for option, path in (("--window", options.window), ("--flame", options.flame)):
+        if path is not None:
+            raise UsageError(f"{option} needs a trace, and {log_or_record} is not one: give the trace to --from")
     from sysbench.commands import saved
 
     showing.show_saved(saved.record(log_or_record, "profile"), options)
@@ -110,10 +107,7 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
             storage.refuse_unwritable(target)
     with show_status("reading", silent=options.quiet) as progress:
         loaded = [_load_trace(path, options, progress, several=len(paths) > 1) for path in paths]
-    same_run_reason = (
-        f"--from {directory}" if directory else f"--rank-regex {regex}" if (regex := options.rank_regex) else None
-    )
-    ranks = compare_ranks([each.rank for each in loaded if each.rank], same_run_reason)
+    ranks = compare_ranks([each.rank for each in loaded if each.rank], directory)
     summaries = [each.summary for each in loaded]
     if ranks is not None:
         summaries.sort(key=lambda each: each.rank or 0)
@@ -150,7 +144,7 @@ def _load_trace(path: Path, options: ProfileOptions, progress: Progress, *, seve
     trace_slice = profile_files.extract_range(recording, options.range) if options.window is not None else None
     rank = None
     if several or len(recording.collectives):
-        rank = with_rank(reading.read(recording), options.rank_regex)
+        rank = with_rank(reading.read(recording))
         recording = replace(recording, rank=rank.rank)
     return _LoadedTrace(traces.summary_of(recording, progress=progress), trace_slice, rank)
 

@@ -72,7 +72,7 @@ def read_traces(kept: bool, placed: PlacedCell, trace: Path) -> Iterator[Event]:
             device = hardware.by_name(cell.simulate) if cell.simulate else None
             summary = traces.summary_of(recording, cell, device=device)
             yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary)
-    if (ranks := compare_ranks(readings, None)) is not None:
+    if (ranks := compare_ranks(readings)) is not None:
         yield RanksRead(at_s=time.time(), cell=cell.key, summary=ranks)
 
 
@@ -175,34 +175,27 @@ _RANK_IN_FILE_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 """Matches a rank in a file name, for traces that do not contain it."""
 
 
-def with_rank(reading: RankReading, pattern: str | None) -> RankReading:
-    """Return the reading with its rank: from `--rank-regex`, from the recording or from the file name."""
-    if pattern is None:
-        match = _RANK_IN_FILE_NAME.search(reading.title) if reading.rank is None else None
-        return replace(reading, rank=int(match[1])) if match else reading
-    match = re.search(pattern, reading.title)
-    if match is None:
-        raise UsageError(f"--rank-regex {pattern} does not match {reading.title}: it must match the name of every file")
-    if not (match[1] or "").isdecimal():
-        raise UsageError(f"--rank-regex {pattern} finds {match[1]!r} in {reading.title}, which is not a number")
-    return replace(reading, rank=int(match[1]))
+def with_rank(reading: RankReading) -> RankReading:
+    """Return the reading with the rank in its file name, if the recording does not contain it."""
+    match = _RANK_IN_FILE_NAME.search(reading.title) if reading.rank is None else None
+    return replace(reading, rank=int(match[1])) if match else reading
 
 
-def compare_ranks(readings: Sequence[RankReading], same_run_reason: str | None) -> RanksSummary | None:
+def compare_ranks(readings: Sequence[RankReading], directory: Path | None = None) -> RanksSummary | None:
     """Compare the ranks of a run; None if a rank is unknown, or if the ranks do not communicate.
 
-    `same_run_reason` says why the traces belong to one run, such as their directory; two traces of a rank are then an
-    error. Raises UsageError if the traces are from runs of different sizes, and LogError if the data are inconsistent.
+    Two traces of a rank in one directory are an error. Raises UsageError if the traces are from runs of different
+    sizes, and LogError if the data are inconsistent.
     """
     from sysbench.trace.ranks.summarise import summarise
 
     ranks: dict[int, RankReading] = {}
     for each in readings:
-        if each.rank is None or (each.rank in ranks and same_run_reason is None):
+        if each.rank is None or (each.rank in ranks and directory is None):
             return None
         if each.rank in ranks:
             raise UsageError(
-                f"{same_run_reason} has two traces of rank {each.rank}, {ranks[each.rank].title} and {each.title}: "
+                f"--from {directory} has two traces of rank {each.rank}, {ranks[each.rank].title} and {each.title}: "
                 "keep one per rank, or list the files to compare them side by side"
             )
         ranks[each.rank] = each

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-
-from rich.text import Text
 
 from sysbench import units
 from sysbench.commands.profile.record import ProfileRead
@@ -16,9 +14,8 @@ from sysbench.commands.profile.spec import ProfileCell
 from sysbench.log.events import CellFinished, CellStarted, StageEntered, StepMeasured
 from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render.dashboard import run_state
-from sysbench.render.dashboard.canvas import Canvas
-from sysbench.render.dashboard.run_state import Handler, RunState, cell_handler, mean_and_deviation, with_cell
-from sysbench.render.dashboard.screen import DETAILS, CellScreen, Progress, Slot, fixed
+from sysbench.render.dashboard.run_state import Handler, RunState, cell_handler, with_cell
+from sysbench.render.dashboard.screen import CellScreen, Progress
 from sysbench.trace.summary import ProfileSummary
 
 
@@ -115,21 +112,6 @@ class ProfileScreen(CellScreen[ProfileState]):
         if not cell.timing or cell.stage != "measuring":
             return Progress()
         return Progress(len(cell.timed_s), cell.cell.steps, ((f"{len(cell.timed_s)}/{cell.cell.steps}", ""),))
-
-    def details(self, canvas: Canvas) -> Iterator[Slot]:
-        now = self.state.current_cell
-        if now is None:
-            return
-        task = "timing without a profiler" if now.timing else now.stage or ""
-        lines = [Text(task, "bold")] if now.outcome is None else []
-        if now.timed_s:
-            mean_s, deviation_s = mean_and_deviation(now.timed_s)
-            several = len(now.timed_s) > 1
-            text = units.seconds_with_deviation(mean_s, deviation_s) if several else units.seconds(mean_s)
-            lines.append(Text(f"without a profiler: {len(now.timed_s)}/{now.cell.steps} steps, {text}"))
-        if now.profiled_s:
-            lines.append(Text(f"under the profiler: {units.seconds(statistics.mean(now.profiled_s))} a step"))
-        yield fixed(DETAILS, lines)
 
 
 def _calls_per_step(summary: ProfileSummary) -> str:

@@ -18,7 +18,7 @@ _RUN_COLUMNS: Final = Leading(
 )
 """Columns that identify the cell of a run. Traces from files have no such columns, because they form a single run."""
 
-_NEEDS: Final = "--ranks 2, or traces of a distributed run that contain their ranks, or --rank-regex"
+_NEEDS: Final = "--ranks 2, or traces of a distributed run with ranks in them or in their names: rank3.json"
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,6 @@ COLLECTIVES = DeclaredTable(
             group="per step",
             importance=1,
             get=lambda row: Measure(row.entry.calls / max(len(row.comparison.summary.steps), 1)),
-        ),
-        Field(
-            "duration",
-            unit="s",
-            group="of one call",
-            importance=3,
-            get=lambda row: row.entry.duration_ns * NS / row.entry.events,
         ),
         Field(
             "transfer",

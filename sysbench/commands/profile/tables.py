@@ -82,14 +82,6 @@ SUMMARY: Final = DeclaredTable(
         ),
         Field("matmul", unit="share", get=_matmul_share),
         Field(
-            "calls",
-            "{work}s",
-            "count",
-            "{per}",
-            importance=2,
-            get=lambda cell: sum(cell.summary.spent.calls) / cell.summary.steps if cell.summary else None,
-        ),
-        Field(
             "waiting",
             "waiting for the host",
             "share",

@@ -20,7 +20,7 @@ from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import ModelCell, Precision
 from sysbench.trace.columns import distinct, map_distinct
 from sysbench.trace.kernels.names import classify
-from sysbench.trace.kernels.time import WORK_PHASES, StepTime, StepWork
+from sysbench.trace.kernels.statistics import WORK_PHASES, StepTime, StepWork
 from sysbench.trace.recording import NONE
 from sysbench.trace.summary import PARTS, Check, ProfileSource, Rate, part_of
 

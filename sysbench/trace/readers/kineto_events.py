@@ -65,17 +65,11 @@ class Event(msgspec.Struct, gc=False):
     args: Arguments = _NO_ARGUMENTS
 
 
-class ExactEvent(msgspec.Struct, gc=False):
+class ExactEvent(Event, gc=False):
     """One event with times as decimals, for times that floats cannot represent to the nanosecond."""
 
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str = 0
-    tid: int | str = 0
-    ts: Decimal = Decimal(0)
-    dur: Decimal | None = None
-    args: Arguments = _NO_ARGUMENTS
+    ts: Decimal = Decimal(0)  # type: ignore[assignment]
+    dur: Decimal | None = None  # type: ignore[assignment]
 
 
 class DecodedEvents(NamedTuple):
