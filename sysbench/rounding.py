@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from itertools import pairwise
 from typing import Literal
 
 FormatName = Literal["fp32", "tf32", "bf16", "fp16", "fp8-e4m3", "fp8-e5m2"]
@@ -156,11 +155,3 @@ def stall(addend: Fraction, accumulator: Format) -> Stall | None:
     """Return the point from which adding `addend` no longer changes the sum; None if the sum overflows first."""
     ends = (each for each in equal_steps(addend, accumulator) if each.steps == 0)
     return next((Stall(each.first_step, each.start_total) for each in ends), None)
-
-
-def checkpoints(count: int, max_count: int) -> tuple[int, ...]:
-    """Return the steps at which to inspect a running sum: up to `max_count` steps, evenly spaced, with the last one."""
-    if count <= max_count:
-        return tuple(range(1, count + 1))
-    steps = [round(count * each / max_count) for each in range(max_count + 1)]
-    return tuple(after for before, after in pairwise(steps) if after > before)

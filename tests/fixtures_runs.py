@@ -209,7 +209,6 @@ def _accum(name: str, machine: Machine) -> Iterator[Event]:
             source="device",
             rounded_addend=rounded,
             result=result,
-            drift=[(100, result / 10), (500, result / 2), (1000, result)],
         )
     yield CellFinished(at_s=STARTED_AT_S + 6, cell=cell.key, outcome="ok")
     yield RunFinished(at_s=STARTED_AT_S + 7, status="complete")

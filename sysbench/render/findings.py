@@ -37,8 +37,6 @@ class Statement:
     """Whether the sentence explains why these cells have no findings."""
     about: Subject = "times"
     """What the cells must be reliable for."""
-    hint: str = ""
-    """How to see more on a screen: names an option."""
 
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)

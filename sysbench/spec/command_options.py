@@ -3,7 +3,7 @@
 The default, help text and validation of a field are defined in the spec; this module adds only the spelling on the
 command line. A command is a function of the given options: `@command_options(TimeSpec, TimeOptions)` on
 `def time(spec_given, options_given)`. Experiment files use the same long names of options: `d-model`, `bf16`,
-`heat-map`. In the other direction, `command_line` returns the command line that reproduces a spec.
+`grad-accum`. In the other direction, `command_line` returns the command line that reproduces a spec.
 """
 
 from __future__ import annotations

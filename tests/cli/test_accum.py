@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sysbench.commands.accum.spec import AccumOptions, AccumSpec
+from sysbench.commands.accum.spec import AccumSpec
+from sysbench.spec.run import SavedOptions
 from tests.cli.running import Ran, answered, only, ran_once, record_in, sysbench
 from tests.cli.test_options import OPTIONS, flags
 
@@ -42,7 +43,7 @@ def test_the_sums_fit_a_screen_of_80_by_24(plain: tuple[Ran, Path]) -> None:
 def test_the_record_has_what_was_shown_and_reads_back_alike(plain: tuple[Ran, Path]) -> None:
     ran, out = plain
     (cell,) = record_in(out)["cells"]
-    assert {"sums", "drift", "dtypes"} <= cell.keys()
+    assert {"sums", "dtypes"} <= cell.keys()
     for pattern in ("*.json", "*.jsonl"):
         assert answered("accum", f"--from={only(out, pattern)}", COLUMNS="80").out == ran.out
 
@@ -61,15 +62,6 @@ def test_csv_has_the_digits_that_identify_an_fp32_number(plain: tuple[Ran, Path]
     assert np.float32(results["fp32 += fp32, sequential"]) == np.float32(10.000133514404297)
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_a_picture_is_drawn_of_a_run_and_of_its_record(plain: tuple[Ran, Path], tmp_path: Path, suffix: str) -> None:
-    figure = tmp_path / f"drift.{suffix}"
-    ran = answered("accum", f"--from={only(plain[1], '*.json')}", f"--figure={figure}")
-    assert ran.code == 0, ran.err
-    assert str(figure) in ran.err
-    assert figure.stat().st_size > 1000
-
-
 def test_json_on_stdout_is_the_record_alone(tmp_path: Path) -> None:
     ran = sysbench("accum", "--value=100000", "--dtype=fp16", "--order=sequential", "--json=-", f"--out={tmp_path}")
     content = json.loads(ran.out, parse_constant=pytest.fail)
@@ -80,16 +72,14 @@ def test_json_on_stdout_is_the_record_alone(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     """Every experiment, as small as it goes."""
-    words = ("all", "--k=16,64", "--width=64", "--size=toy", "--figure=f.svg", "--out=.")
+    words = ("all", "--k=16,64", "--width=64", "--size=toy", "--out=.")
     ran, out = ran_once(tmp_path_factory, "accum-of-all", "accum", *words, COLUMNS="80")
     assert ran.code == 0, ran.err
     return ran, out
 
 
-def test_every_experiment_has_its_table_its_sentence_and_its_picture_unless_it_is_of_types(
-    several: tuple[Ran, Path],
-) -> None:
-    ran, out = several
+def test_every_experiment_has_its_table_and_its_sentence(several: tuple[Ran, Path]) -> None:
+    ran, _ = several
     for said in (
         "dtypes in toy under autocast",
         "layer norm: input scale",
@@ -102,8 +92,6 @@ def test_every_experiment_has_its_table_its_sentence_and_its_picture_unless_it_i
     ):
         assert said in " ".join(ran.out.split()), said
     assert max(map(len, ran.out.splitlines())) <= 80
-    names = sorted(path.name for path in out.glob("*.svg"))
-    assert names == ["f-matmul.svg", "f-norm.svg", "f-scaling-toy.svg", "f-sums.svg"]
 
 
 def test_what_is_simulated_of_cuda_says_so_and_differences_are_marked(several: tuple[Ran, Path]) -> None:
@@ -158,7 +146,7 @@ def test_a_model_that_does_not_fit_is_not_started(transformers: Ran) -> None:
 
 
 def test_the_options_of_accum_are_those_that_were_reviewed() -> None:
-    assert [*flags(AccumSpec), *flags(AccumOptions)] == OPTIONS.with_name("accum-options.txt").read_text().split()
+    assert [*flags(AccumSpec), *flags(SavedOptions)] == OPTIONS.with_name("accum-options.txt").read_text().split()
 
 
 def test_every_field_that_is_an_option_says_what_it_does() -> None:
@@ -173,8 +161,6 @@ def test_every_field_that_is_an_option_says_what_it_does() -> None:
     [
         (("--value=nan",), "--value nan cannot be summed: any finite number other than 0 is allowed"),
         (("nrom",), "EXPERIMENT nrom is not an experiment. Did you mean norm?"),
-        (("--figure=x.gif",), "--figure x.gif must end in .png, .svg, .pdf"),
-        (("--figure=/nowhere/x.png",), "cannot write /nowhere/x.png: there is no directory /nowhere"),
         (("--tables=sum",), "--tables sum is not a table. Did you mean sums?"),
         (("--from=nowhere.json",), "cannot read nowhere.json"),
         (("--from=nowhere.json", "--count=3"), "--from shows a finished run; --count would have no effect"),

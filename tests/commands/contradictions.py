@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from sysbench import cells as axes
 from sysbench import statistics
-from sysbench.commands.attention.findings import findings as attention_findings
+from sysbench.commands.attention.findings import of_run as attention_findings
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.time.findings import all_findings
 from sysbench.commands.time.record import TimeCellRecord
@@ -225,12 +225,11 @@ def of_attention(seed: int, noise_share: float) -> Iterator[str]:
     sentences = list(attention_findings(record))
     for each in sentences:
         yield from (f"{what}: {each.text}" for what in _within(each))
-        for tied, name in re.findall(r": ([\w, -]+) are fastest .*?as fast as ([\w-]+) at", each.text):
+        for tied, name in re.findall(
+            r": ([\w, -]+) share the lead [^;]*; [\w-]+ is .*?as fast as ([\w-]+) at", each.text
+        ):
             if name in re.split(r", | and ", tied):
                 yield f"tied, and faster: {each.text}"
-        for low, high in re.findall(r"do not differ measurably.*?ratio(?: is)? ([\d.]+)–([\d.]+)", each.text):
-            if not float(low) <= 1 <= float(high):
-                yield f"an interval without 1 is said to be of equals: {each.text}"
         yield from _doubtful(each)
 
 

@@ -49,14 +49,15 @@ def test_doctor_names_every_gpu_and_its_memory(fake_gpu: FakeGpu, tmp_path: Path
 
 def test_copies_between_gpu_and_host_are_calibrated_each_way(fake_gpu: FakeGpu, tmp_path: Path) -> None:
     own = {"XDG_CONFIG_HOME": str(tmp_path)}  # another test may have calibrated other rates
-    words = ("calibrate", "link", "--budget=1", "--out=found.toml", "--tables=cases")
+    words = ("calibrate", "link", "--budget=1", "--out=found.toml")
     ran = fake_gpu.answered(*words, cwd=tmp_path, **own)
     assert ran.code == 0, ran.err
     rates = tomllib.loads((tmp_path / "found.toml").read_text())["rates"]
     assert {name for name, rate in rates.items() if rate["basis"] == "calibrated"} == {
         "device_to_host", "host_to_device", "update"
     }  # fmt: skip
-    assert "256 MiB host to device" in " ".join(ran.out.split())
+    (cell,) = record_in(tmp_path / "runs")["cells"]
+    assert "256 MiB host to device" in {case["case"] for case in cell["cases"]}
 
 
 def test_products_in_fp8_are_calibrated_where_a_gpu_has_them(fake_gpu: FakeGpu, tmp_path: Path) -> None:

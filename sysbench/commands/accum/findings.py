@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from sysbench.commands.accum.fold import WRONG
 from sysbench.commands.accum.record import (
     AccumCellRecord,
     AccumRecord,
@@ -15,7 +14,7 @@ from sysbench.commands.accum.record import (
     SumRecord,
 )
 from sysbench.commands.accum.spec import Experiment
-from sysbench.render.findings import Statement, join_words, reliable
+from sysbench.render.findings import Statement, join_words
 from sysbench.rounding import FORMATS
 
 SHORT_TYPES: Mapping[str, str] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
@@ -25,27 +24,23 @@ _COURSE_ORDER = ("parameter", "output", "logits", "loss", "gradient")
 
 
 def of_run(record: AccumRecord) -> Iterator[Statement]:
-    for cell in reliable(record.cells):
-        text = finding(cell) if cell.outcome == "ok" else None
-        if text:
+    for cell in record.cells:
+        if cell.outcome == "ok" and (text := finding(cell)):
             yield Statement(text, (cell,))
 
 
 def finding(cell: AccumCellRecord) -> str | None:
     finders: dict[Experiment, Callable[[AccumCellRecord], str | None]] = {
-        "sums": of_sums,
-        "autocast": of_autocast,
-        "norm": of_norm,
-        "scaling": of_scaling,
-        "matmul": of_products,
+        "sums": _of_sums,
+        "autocast": _of_autocast,
+        "norm": _of_norm,
+        "scaling": _of_scaling,
+        "matmul": _of_products,
     }
     return finders[cell.experiment](cell)
 
 
-# --- sums
-
-
-def of_sums(cell: AccumCellRecord) -> str | None:
+def _of_sums(cell: AccumCellRecord) -> str | None:
     alone = [each for each in cell.sums if each.order == "sequential" and each.accumulator == each.addend]
     narrow = next((each for each in alone if each.addend == mixed_format(cell)), None)
     if narrow is None or narrow.addend == "fp32":
@@ -64,13 +59,11 @@ def of_sums(cell: AccumCellRecord) -> str | None:
 
 
 def _of_one(measured: SumRecord) -> str:
+    name = measured.accumulator
     if math.isfinite(measured.result):
-        sum_ = f"the sum is {decimal(measured.result)}, with an error of {signed(measured.error)}"
-        return f"In {measured.accumulator}, {sum_}."
-    return (
-        f"Adding {measured.addend} numbers in {measured.accumulator} overflows: the largest {measured.accumulator} "
-        f"number is {float(FORMATS[measured.accumulator].largest):.5g}."
-    )
+        return f"In {name}, the sum is {decimal(measured.result)}, with an error of {signed(measured.error)}."
+    largest = float(FORMATS[name].largest)
+    return f"Adding {measured.addend} numbers in {name} overflows: the largest {name} number is {largest:.5g}."
 
 
 def mixed_format(cell: AccumCellRecord) -> str:
@@ -79,10 +72,7 @@ def mixed_format(cell: AccumCellRecord) -> str:
     return "fp16" if "fp16" in found else next((name for name in found if name != "fp32"), "fp32")
 
 
-# --- dtypes
-
-
-def of_autocast(cell: AccumCellRecord) -> str | None:
+def _of_autocast(cell: AccumCellRecord) -> str | None:
     precision = next((each.precision for each in cell.dtypes), None)
     if precision is None:
         return None
@@ -90,17 +80,11 @@ def of_autocast(cell: AccumCellRecord) -> str | None:
     modules = ("fc1", "ln") if cell.cell.size == "toy" else ("layers.*.attention_norm", "layers.*.attention.q")
     main = [each for each in chosen if each.part not in ("input", "output") or each.name in modules]
     main.sort(key=lambda each: _COURSE_ORDER.index(each.part))
-    said = [f"{place(each)} {short(each.on_cuda)}" for each in main]
+    said = ", ".join(f"{place(each)} {short(each.on_cuda)}" for each in main)
     differing = [place(each) for each in chosen if each.here and each.on_cuda and each.here != each.on_cuda]
     here = "CPU" if cell.device and cell.device.type == "cpu" else "device"
-    if not differing:
-        rest = f"On this {here}, all {len(chosen)} dtypes are the same."
-    else:
-        more = [f"{len(differing) - 4} more"] if len(differing) > 4 else []
-        which = join_words([*differing[:4], *more])
-        alone = len(differing) == 1
-        rest = f"On this {here}, the dtype{'' if alone else 's'} of {which} differ{'s' * alone}."
-    return f"Under {precision} autocast on CUDA, the dtypes are: {', '.join(said)}. {rest}"
+    rest = f"these dtypes differ: {join_words(differing)}" if differing else "all dtypes are the same"
+    return f"Under {precision} autocast on CUDA, the dtypes are: {said}. On this {here}, {rest}."
 
 
 def place(each: DtypeRecord) -> str:
@@ -112,14 +96,10 @@ def place(each: DtypeRecord) -> str:
 
 
 def short(dtype: str | None) -> str:
-    """Return the short name of a dtype: `fp16` for torch's `float16`; torch's name if there is no short one."""
     return "unknown" if dtype is None else SHORT_TYPES.get(dtype, dtype)
 
 
-# --- layer norm
-
-
-def of_norm(cell: AccumCellRecord) -> str | None:
+def _of_norm(cell: AccumCellRecord) -> str | None:
     alone = {each.dtype: each for each in cell.norms if each.statistics == each.dtype}
     said = [_breaks(each) for each in alone.values()]
     narrow, brain = alone.get("fp16"), alone.get("bf16")
@@ -132,17 +112,69 @@ def of_norm(cell: AccumCellRecord) -> str | None:
 
 
 def _breaks(each: NormRecord) -> str:
-    above = each.wrong_from
-    squares = above is not None and each.variance_overflows_from is not None and above >= each.variance_overflows_from
-    if above is None:
+    if each.wrong_from is None:
         said = f"Layer norm in {each.dtype} works up to the largest tested scale"
     else:
-        said = f"Layer norm in {each.dtype} fails from scale {power(above)} on" + (
-            ", where the squares overflow" if squares else ""
-        )
+        said = f"Layer norm in {each.dtype} fails from scale {power(each.wrong_from)} on"
+        if each.variance_overflows_from is not None and each.wrong_from >= each.variance_overflows_from:
+            said += ", where the squares overflow"
     if each.variance_vanishes_to is not None:
         said += f"; at scales up to {power(each.variance_vanishes_to)}, the variance underflows to 0"
     return said + "."
+
+
+def _of_scaling(cell: AccumCellRecord) -> str | None:
+    rows = [each for each in cell.scaled if each.precision == "fp16"] or cell.scaled
+    bare = next((each for each in rows if each.scale == 1), None)
+    if bare is None:
+        return None
+    said = f"Without a scaler, {percent(bare.lost_share)} of the gradients become zero in {bare.precision}"
+    kept = [each for each in rows if each.step_kept and each.scale > 1]
+    best = min(kept, key=lambda each: (each.lost, each.scale), default=None)
+    if best is not None and best.lost < bare.lost:
+        said += f", and {percent(best.lost_share)} with a loss scale of {power(best.scale)}"
+    too_much = min((each.scale for each in rows if not each.step_kept), default=None)
+    if too_much is not None:
+        said += f". From {power(too_much)} on, gradients overflow and the scaler skips the step"
+    return said + "."
+
+
+def _of_products(cell: AccumCellRecord) -> str | None:
+    said = []
+    for name in ("fp16", "bf16"):
+        longest = max((each.k for each in cell.products if each.dtype == name), default=0)
+        at_longest = {each.accumulation: each for each in cell.products if (each.dtype, each.k) == (name, longest)}
+        device = at_longest.get("as it is") or at_longest.get("not reduced")
+        narrow = at_longest.get("narrow")
+        if device and narrow and device.total_error < narrow.total_error:
+            said.append(
+                f"At K {longest}, {name} matrix products have an error of {percent(device.total_error)}; "
+                f"if sums are in {name} too, it is {percent(narrow.total_error)}."
+            )
+    return " ".join([*said, *_effect_of_reduction(cell.products)]) or None
+
+
+def _effect_of_reduction(products: list[ProductRecord]) -> Iterator[str]:
+    errors = {(each.dtype, each.k, each.accumulation): each.relative_error for each in products}
+    ratios = {
+        (name, k): errors[name, k, "reduced"] / error
+        for (name, k, accumulation), error in errors.items()
+        if accumulation == "not reduced" and error and (name, k, "reduced") in errors
+    }
+    if ratios:
+        (name, k), most = max(ratios.items(), key=lambda item: item[1])
+        if most < 1.05:
+            yield "Allowing reduced-precision reduction changes no error by more than 5%."
+        else:
+            yield f"Allowing reduced-precision reduction makes the error of {name} at K {k} {most:.3g} times as large."
+
+
+# --- formatting of numbers
+
+
+def percent(share: float) -> str:
+    """Format a share with two significant digits: `0.0012%`."""
+    return "none" if share == 0 else f"{share * 100:.2g}%"
 
 
 def power(scale: float) -> str:
@@ -153,84 +185,11 @@ def power(scale: float) -> str:
     return f"2^{exponent:g}"
 
 
-# --- gradients
-
-
-def of_scaling(cell: AccumCellRecord) -> str | None:
-    rows = [each for each in cell.scaled if each.precision == "fp16"] or cell.scaled
-    bare = next((each for each in rows if each.scale == 1), None)
-    if bare is None:
-        return None
-    said = f"Without a scaler, {percent(bare.lost_share)} of the gradients become zero in {bare.precision}"
-    kept = [each for each in rows if each.step_kept and each.scale > 1]
-    best = min(kept, key=lambda each: (each.lost, each.scale), default=None)
-    if best is not None and best.lost < bare.lost:
-        said += f"; with a loss scale of {power(best.scale)}, {percent(best.lost_share)}"
-        said += " do" if best.lost else " does"
-    too_much = min((each.scale for each in rows if not each.step_kept), default=None)
-    if too_much is not None:
-        said += f". From {power(too_much)} on, gradients overflow and the scaler skips the step"
-    return said + "."
-
-
-def percent(share: float) -> str:
-    """Format a share with two significant digits: `0.0012%`."""
-    return "none" if share == 0 else f"{share * 100:.2g}%"
-
-
-# --- products
-
-
-def of_products(cell: AccumCellRecord) -> str | None:
-    said = []
-    for name in ("fp16", "bf16"):
-        longest = max((each.k for each in cell.products if each.dtype == name), default=0)
-        at_longest = {each.accumulation: each for each in cell.products if (each.dtype, each.k) == (name, longest)}
-        device = at_longest.get("as it is") or at_longest.get("not reduced")
-        narrow = at_longest.get("narrow")
-        if device and narrow and device.total_error < narrow.total_error:
-            said.append(
-                f"At K {longest}, {name} matrix products have an error of {relative(device)}; "
-                f"if sums are in {name} too, it is {relative(narrow)}"
-            )
-    reduced = _effect_of_reduction(cell.products)
-    return ". ".join([*said, *reduced]) + "." if said or reduced else None
-
-
-def _effect_of_reduction(products: list[ProductRecord]) -> list[str]:
-    pairs: dict[tuple[str, int], dict[str, ProductRecord]] = {}
-    for each in products:
-        pairs.setdefault((each.dtype, each.k), {})[each.accumulation] = each
-    ratios = {
-        key: pair["reduced"].relative_error / pair["not reduced"].relative_error
-        for key, pair in pairs.items()
-        if {"reduced", "not reduced"} <= pair.keys() and pair["not reduced"].relative_error
-    }
-    if not ratios:
-        return []
-    (name, k), most = max(ratios.items(), key=lambda item: item[1])
-    if most < 1.05:
-        return ["Allowing reduced-precision reduction changes no error by more than 5%"]
-    return [f"Allowing reduced-precision reduction makes the error of {name} at K {k} {most:.3g} times as large"]
-
-
-def relative(each: ProductRecord) -> str:
-    return percent(each.total_error) if math.isfinite(each.total_error) else "infinite"
-
-
-# --- formatting of numbers
-
-
 def decimal(value: float) -> str:
     """Format a number with eight decimals, or with eight significant digits if it is very large or small."""
-    if not math.isfinite(value):
-        return f"{value}"
     return f"{value:.8f}" if 1e-2 <= abs(value) < 1e5 or value == 0 else f"{value:.8g}"
 
 
 def signed(value: float) -> str:
     """Format an error with its sign: `+1.3e-04`."""
     return "0" if value == 0 else f"{value:+.1e}"
-
-
-WRONG_SHARE = f"{WRONG:.0%}"

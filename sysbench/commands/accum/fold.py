@@ -11,7 +11,6 @@ from operator import itemgetter
 from sysbench.commands.accum.record import (
     AccumCellRecord,
     AccumRecord,
-    DriftRecord,
     DtypePart,
     DtypeRecord,
     DtypesMeasured,
@@ -45,21 +44,11 @@ def fold(events: Iterable[Event]) -> AccumRecord:
 
 
 def _cell(cell: AccumCell, seen: CellEvents, _: Run) -> AccumCellRecord:
-    sums = seen.all(SumMeasured)
     return AccumCellRecord(
         **run_record.cell_fields(cell, seen),
         cautions=[],
         experiment=cell.experiment,
-        sums=[_sum(cell, measured) for measured in sums],
-        drift=[
-            measured.as_record(
-                DriftRecord,
-                steps=[step for step, _ in measured.drift],
-                sums=[total for _, total in measured.drift],
-            )
-            for measured in sums
-            if measured.drift
-        ],
+        sums=[_sum(cell, measured) for measured in seen.all(SumMeasured)],
         dtypes=list(_dtypes(seen.all(DtypesMeasured))),
         norms=[_norm(measured) for measured in seen.all(NormMeasured)],
         gradients=seen.record_of(GradientsMeasured, GradientsRecord),
@@ -103,15 +92,16 @@ def _difference(found: float, expected: Fraction) -> float:
 Place = tuple[DtypePart, str]
 
 
+def _by_part(place: Place) -> str:
+    return "" if place[0] in ("parameter", "gradient") else _by_layer(place)
+
+
+def _by_layer(place: Place) -> str:
+    return _NUMBERED.sub("*", place[1])
+
+
 def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
-    """Yield the measured and the simulated dtypes for each precision."""
-
-    def by_part(place: Place) -> str:
-        return "" if place[0] in ("parameter", "gradient") else by_layer(place)
-
-    def by_layer(place: Place) -> str:
-        return _NUMBERED.sub("*", place[1])
-
+    """Yield the measured and the simulated dtypes for each precision; parts with the same dtypes are merged."""
     for precision in dict.fromkeys(each.precision for each in measured):
         here, cuda = (
             {
@@ -122,7 +112,7 @@ def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
             }
             for source in ("measured", "simulated")
         )
-        for name_of in (by_part, by_layer, itemgetter(1)):
+        for name_of in (_by_part, _by_layer, itemgetter(1)):
             groups: dict[Place, list[Place]] = {}
             for place in dict.fromkeys([*here, *cuda]):
                 groups.setdefault((place[0], name_of(place)), []).append(place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +20,7 @@ EXPONENTS = range(-80, 66)
 """Exponents of the input scales: the squares of 2**-80 and 2**65 are beyond the range of fp32."""
 
 
-@dataclass(frozen=True)
-class Statistics:
+class Statistics(NamedTuple):
     """Intermediate results of layer norm, one value per row."""
 
     mean: Tensor
@@ -44,8 +43,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
         outputs, found = normalised(rounded, TORCH_DTYPES[statistics_format], cell.eps)
         difference = torch.linalg.vector_norm(outputs.cpu().double() - expected, dim=-1)
         errors = (difference / torch.linalg.vector_norm(expected, dim=-1)).tolist()
-        columns = (found.mean, found.variance, found.reciprocal_deviation, found.bare_reciprocal_deviation)
-        rows = zip(EXPONENTS, *(column.cpu().double().tolist() for column in columns), errors, strict=True)
+        columns = zip(*(column.cpu().double().tolist() for column in found), strict=True)
         yield NormMeasured(
             at_s=time.time(),
             cell=cell.key,
@@ -53,15 +51,8 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
             statistics=statistics_format,
             source="device",
             points=[
-                NormPoint(
-                    scale=2.0**exponent,
-                    mean=mean,
-                    variance=variance,
-                    reciprocal_deviation=reciprocal,
-                    bare_reciprocal_deviation=without_eps,
-                    relative_error=error,
-                )
-                for exponent, mean, variance, reciprocal, without_eps, error in rows
+                NormPoint(scale=2.0**exponent, relative_error=error, **Statistics(*values)._asdict())
+                for exponent, values, error in zip(EXPONENTS, columns, errors, strict=True)
             ],
         )
 

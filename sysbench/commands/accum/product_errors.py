@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,8 +30,7 @@ _TF32_CAPABILITY = 8
 """Compute capability of the first GPUs with TF32."""
 
 
-@dataclass(frozen=True)
-class MatmulMethod:
+class MatmulMethod(NamedTuple):
     """A method of computing a product in one format."""
 
     dtype: FormatName

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -25,8 +25,8 @@ Rounded = Annotated[Number, AfterValidator(_within_fp32)]
 """A value in one of the formats."""
 
 
-class SumWay(Frozen):
-    """A way to sum many copies of one number, computed as `accumulator += addend`."""
+class SumResult(Frozen):
+    """The sum of many copies of one number, computed as `accumulator += addend`."""
 
     accumulator: FormatName
     addend: FormatName
@@ -34,11 +34,6 @@ class SumWay(Frozen):
     upcast: bool
     """Whether the rounded number is explicitly converted to the accumulator's format before the addition."""
     order: Order
-
-
-class SumResult(SumWay):
-    """The sum of many copies of one number."""
-
     source: ArithmeticSource
     rounded_addend: Rounded
     result: Rounded
@@ -49,8 +44,8 @@ class SumMeasured(SumResult, Event):
 
     event: Literal["sum_measured"] = "sum_measured"
     cell: str
-    drift: list[tuple[Count, Rounded]]
-    """Pairs of step and running sum; empty for orders without a running sum."""
+    drift: list[Any] = Field(default=[], exclude=True)
+    """Steps of the running sum, in logs of earlier versions."""
 
 
 DtypePart = Literal["parameter", "input", "output", "logits", "loss", "gradient"]
@@ -92,19 +87,13 @@ class NormPoint(Frozen):
     """Error of the outputs relative to fp64: ‖y − y64‖ / ‖y64‖."""
 
 
-class NormFormats(Frozen):
-    """Formats of a layer norm."""
-
-    dtype: FormatName
-    """Format of inputs and outputs."""
-    statistics: FormatName
-
-
-class NormMeasured(NormFormats, Event):
+class NormMeasured(Event):
     """Layer norm at all input scales."""
 
     event: Literal["norm_measured"] = "norm_measured"
     cell: str
+    dtype: FormatName
+    statistics: FormatName
     source: ArithmeticSource
     points: list[NormPoint]
 
@@ -197,17 +186,6 @@ class SumRecord(SumResult):
     """The sum at step `stall_step`."""
 
 
-class DriftRecord(SumWay):
-    """A running sum, sampled at some of its steps."""
-
-    steps: list[Count]
-    sums: list[Rounded]
-
-    @model_validator(mode="after")
-    def _points(self) -> Self:
-        return check_equal_lengths(self, "steps", "sums")
-
-
 class DtypeRecord(Frozen):
     """The dtype of one or more parts of a model under autocast, on this device and on CUDA."""
 
@@ -223,13 +201,17 @@ class DtypeRecord(Frozen):
     """Simulated dtype by CUDA's rules."""
 
 
-class NormRecord(NormFormats):
+class NormRecord(Frozen):
     """Input scales (powers of two) at which layer norm leaves the range of a format.
 
     A scale is None if layer norm stays within the range at all tested scales. The mean and the standard deviation of
     the inputs equal the scale.
     """
 
+    dtype: FormatName
+    """Format of inputs and outputs."""
+    statistics: FormatName
+    """Format of mean, variance and rsqrt."""
     mean_overflows_from: Amount | None
     variance_overflows_from: Amount | None
     variance_vanishes_to: Amount | None
@@ -263,7 +245,8 @@ class AccumCellRecord(CellRecord):
 
     experiment: Experiment
     sums: list[SumRecord]
-    drift: list[DriftRecord]
+    drift: list[Any] = Field(default=[], exclude=True)
+    """Steps of the running sums, in records of earlier versions."""
     dtypes: list[DtypeRecord]
     norms: list[NormRecord]
     gradients: GradientsRecord | None

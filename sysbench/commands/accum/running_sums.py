@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -16,10 +16,7 @@ from sysbench.errors import UnavailableError
 from sysbench.lab.devices import torch_device
 from sysbench.lab.precision import Arithmetic
 from sysbench.log.events import DeviceInfo, Event
-from sysbench.rounding import FormatName, checkpoints
-
-DRIFT_POINTS = 100
-"""Number of samples of a running sum; there are few, because reading from a device takes longer than adding."""
+from sysbench.rounding import FormatName
 
 _TRIAL_STEPS = 200
 _UNCHECKED_STEPS = 10_000
@@ -29,8 +26,7 @@ _OPERATIONS: dict[Order, float] = {"sequential": 1, "kahan": 4, "blocked": 0, "p
 """Dependent operations per number; blocked summation has only one dependent operation per block."""
 
 
-@dataclass(frozen=True)
-class Summation:
+class Summation(NamedTuple):
     """One way to compute `accumulator += addend`."""
 
     accumulator: FormatName
@@ -52,14 +48,11 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
         rounded_addend = narrow.value(addend)
         if summation.upcast or narrow.source != wide.source:
             addend = wide.number(rounded_addend)
-        drift: list[tuple[int, float]] = []
         match summation.order:
             case "sequential":
-                drift = sequential(wide, addend, count)
-                result = drift[-1][1]
+                result = sequential(wide, addend, count)
             case "kahan":
-                drift = compensated(wide, addend, count)
-                result = drift[-1][1]
+                result = compensated(wide, addend, count)
             case "pairwise":
                 result = pairwise(wide, addend, count)
             case "blocked":
@@ -74,7 +67,6 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
             source="rounded" if "rounded" in (narrow.source, wide.source) else "device",
             rounded_addend=rounded_addend,
             result=result,
-            drift=drift,
         )
 
 
@@ -88,32 +80,24 @@ def summations(cell: AccumCell) -> Iterator[Summation]:
             yield Summation("fp32", name, upcast=True)
 
 
-def sequential(arithmetic: Arithmetic, addend: object, count: int) -> list[tuple[int, float]]:
-    """Add `addend` to 0 `count` times; return pairs of step and running sum at some steps, including the last."""
-    add, total, done = arithmetic.add, arithmetic.number(0.0), 0
-    seen = []
-    for step in checkpoints(count, DRIFT_POINTS):
-        for _ in range(step - done):
-            total = add(total, addend)
-        done = step
-        seen.append((step, arithmetic.value(total)))
-    return seen
+def sequential(arithmetic: Arithmetic, addend: object, count: int) -> float:
+    """Add `addend` to 0 `count` times."""
+    add, total = arithmetic.add, arithmetic.number(0.0)
+    for _ in range(count):
+        total = add(total, addend)
+    return arithmetic.value(total)
 
 
-def compensated(arithmetic: Arithmetic, addend: object, count: int) -> list[tuple[int, float]]:
+def compensated(arithmetic: Arithmetic, addend: object, count: int) -> float:
     """Sum with Kahan summation, which carries the rounding error of each step to the next (Kahan, CACM 8(1), 1965)."""
     add, subtract = arithmetic.add, arithmetic.subtract
-    total, correction, done = arithmetic.number(0.0), arithmetic.number(0.0), 0
-    seen = []
-    for step in checkpoints(count, DRIFT_POINTS):
-        for _ in range(step - done):
-            corrected = subtract(addend, correction)
-            reached = add(total, corrected)
-            correction = subtract(subtract(reached, total), corrected)
-            total = reached
-        done = step
-        seen.append((step, arithmetic.value(total)))
-    return seen
+    total, correction = arithmetic.number(0.0), arithmetic.number(0.0)
+    for _ in range(count):
+        corrected = subtract(addend, correction)
+        reached = add(total, corrected)
+        correction = subtract(subtract(reached, total), corrected)
+        total = reached
+    return arithmetic.value(total)
 
 
 def pairwise(arithmetic: Arithmetic, addend: object, count: int) -> float:
@@ -133,11 +117,11 @@ def pairwise(arithmetic: Arithmetic, addend: object, count: int) -> float:
 
 def blocked(arithmetic: Arithmetic, addend: object, count: int, block: int) -> float:
     blocks, rest = divmod(count, block)
-    block_sum = sequential(arithmetic, addend, block)[-1][1] if blocks else 0.0
-    total = sequential(arithmetic, arithmetic.number(block_sum), blocks)[-1][1] if blocks else 0.0
+    block_sum = sequential(arithmetic, addend, block) if blocks else 0.0
+    total = sequential(arithmetic, arithmetic.number(block_sum), blocks)
     if not rest:
         return total
-    rest_sum = sequential(arithmetic, addend, rest)[-1][1]
+    rest_sum = sequential(arithmetic, addend, rest)
     return arithmetic.value(arithmetic.add(arithmetic.number(total), arithmetic.number(rest_sum)))
 
 

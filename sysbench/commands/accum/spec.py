@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
@@ -17,7 +16,6 @@ from sysbench.spec.cell import RunCell, RunSpec, parse_devices
 from sysbench.spec.model import DEFAULT_VOCAB, EFFORT, SIZES, ModelCell
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Amount, Count, Finite, Seconds, Seed, Size
-from sysbench.spec.run import OUTPUT, SavedOptions
 
 Experiment = Literal["sums", "autocast", "norm", "scaling", "matmul"]
 """sums      sums of one repeated number
@@ -259,26 +257,13 @@ class AccumSpec(RunSpec):
     def _particulars(self, experiment: Experiment) -> dict[str, object]:
         match experiment:
             case "sums":
-                return {
-                    "value": self.value,
-                    "count": self.count,
-                    "orders": self.order,
-                    "block": self.block,
-                    "budget_s": self.budget_s,
-                }
+                fields = ("value", "count", "block", "budget_s")
+                return {"orders": self.order, **{name: getattr(self, name) for name in fields}}
             case "norm":
                 return {"width": self.width, "eps": self.eps}
             case "matmul":
                 return {"lengths": self.length}
             case "scaling":
                 return {"batch": self.batch, "ctx": self.ctx, "scales": self.scale}
-            case _:
+            case "autocast":
                 return {"batch": self.batch, "ctx": self.ctx}
-
-
-class AccumOptions(SavedOptions):
-    """Run options of `sysbench accum`."""
-
-    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT, common=True)] = Field(
-        default=None, description="Draw the experiments, one file per experiment: .png, .svg or .pdf."
-    )

@@ -5,7 +5,7 @@ from sysbench.command import Command, ReportLayout
 COMMAND = Command(
     package=__name__,
     help=__doc__,
-    report=ReportLayout(3, "Attention", ("sweep", "comparison", "exponents", "crossovers", "frontier", "accounting")),
+    report=ReportLayout(3, "Attention", ("sweep", "comparison", "crossovers", "frontier", "accounting")),
     perform="command:perform",
     files="command:draw",
     refuse_files="command:refuse_unwritable",
@@ -16,6 +16,5 @@ COMMAND = Command(
     expected_duration="fold:taken_s",
     verdicts=("forward", "backward"),
     can_alternate=True,
-    findings="findings:findings",
     default_tables="tables:usual",
 )

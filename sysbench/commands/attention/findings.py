@@ -1,40 +1,34 @@
-"""Findings of an attention sweep: growth, the fastest implementations, memory saved for backward, and memory limits.
+"""Findings of an attention sweep: the fastest implementations, growth with the sequence length, and memory limits.
 
-`findings` yields sentences, each with the cells that support it. `growth`, `frontier`, `passages` and `leads` compute
-the numbers, which tables and figures also show.
+`of_run` yields sentences; `growth`, `frontier`, `passages` and `leads` compute the numbers, which tables show too.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, groupby, pairwise
-from operator import methodcaller
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from sysbench import units
-from sysbench.cells import AXES, group_ignoring, named_groups, pairs
+from sysbench.cells import group_ignoring, named_groups, pairs
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.log.outcomes import Subject
 from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import Samples
-from sysbench.render.finding_kinds import Compared, Growth, Limit, fit_growth, growth_text, limit_findings, limits
+from sysbench.render.finding_kinds import Growth, Limit, fit_growth, growth_text, limit_findings, limits
 from sysbench.render.findings import (
     Statement,
-    contains_one,
     exclusions,
-    interval,
     join_words,
     name_cells_along,
-    no_difference_clause,
     range_text,
     reliable,
     undecided,
     with_interval,
 )
-from sysbench.statistics import Crossover, PowerLaw, Ratio, crossovers, direction, effect, ratio
+from sysbench.statistics import Crossover, Ratio, crossovers, direction, effect
 
 Quantity = Literal["forward", "backward", "saved"]
 """`forward` and `backward` are times; `saved` is the memory that forward keeps for backward."""
@@ -53,10 +47,6 @@ NAMES: Final[dict[Quantity, str]] = {
 
 USUAL_DIM: Final = 64
 """Head dimension of most models; findings refer to it if the sweep includes it."""
-
-LARGEST: Final = 2
-"""Largest number of kinds of tensors that a sentence names."""
-
 
 # --- cells
 
@@ -108,19 +98,19 @@ SWEPT: Final = ("implementation", "dim", "seq")
 # --- numbers
 
 
-def growth(
-    cells: Iterable[AttentionCellRecord], axis: str, quantities: Sequence[Quantity] = QUANTITIES
-) -> list[Growth[AttentionCellRecord]]:
-    """Return the growth of each quantity along `axis`, for each row with two or more reliable values."""
-    symbol, found = AXES[axis].short_title, []
-    for row in group_ignoring(cells, axis):
-        for quantity in quantities:
-            known = reliable(row, subject_of(quantity))
-            found.append(
-                fit_growth(
-                    NAMES[quantity], symbol, known, methodcaller("axis_value", axis), partial(value, quantity=quantity)
-                )
-            )
+def growth(cells: Iterable[AttentionCellRecord]) -> list[Growth[AttentionCellRecord]]:
+    """Return the growth of each quantity with N, for each row with two or more reliable values."""
+    found = [
+        fit_growth(
+            NAMES[quantity],
+            "N",
+            reliable(row, subject_of(quantity)),
+            lambda cell: cell.cell.seq,
+            partial(value, quantity=quantity),
+        )
+        for row in group_ignoring(cells, "seq")
+        for quantity in QUANTITIES
+    ]
     return [each for each in found if each is not None]
 
 
@@ -136,46 +126,36 @@ def smallest_beyond(cells: Cells) -> AttentionCellRecord | None:
 
 def compared(
     cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity
-) -> list[Compared[AttentionCellRecord]]:
-    """Return by how much `second` is faster on each input on which both have a reliable value, by ascending length."""
+) -> list[tuple[AttentionCellRecord, Ratio]]:
+    """Return by how much `second` is faster on each input on which both have a reliable value, by ascending length.
+
+    Each ratio comes with the cell of `first`.
+    """
     timed = [cell for cell in reliable(cells) if value(cell, quantity)]
-    found = []
-    for pair in pairs(timed, "implementation", first, second):
-        ratio = _ratio(pair[0], quantity, pair[1], quantity)
-        counts = [len(times.samples_s) for cell in pair if (times := samples(cell, quantity))]
-        found.append(Compared(ratio, pair, direction(ratio), min(counts, default=0)))
-    return sorted(found, key=lambda each: each.cells[0].cell.seq)
+    found = [(pair[0], _ratio(*pair, quantity)) for pair in pairs(timed, "implementation", first, second)]
+    return sorted(found, key=lambda each: each[0].cell.seq)
 
 
-def _ratio(
-    first: AttentionCellRecord, quantity: Quantity, second: AttentionCellRecord, other_quantity: Quantity
-) -> Ratio:
+def _ratio(first: AttentionCellRecord, second: AttentionCellRecord, quantity: Quantity) -> Ratio:
     """Return the ratio of the first time to the second.
 
-    For predictions, the interval of the ratio contains 1 if the intervals of the two times overlap. For measurements of
-    the same phase, the interval is omitted if it suggests an effect that is not significant.
+    For predictions, the interval of the ratio contains 1 if the intervals of the two times overlap. For measurements,
+    the interval is omitted if it suggests an effect that is insignificant, negligible, or not confirmed by the means.
     """
-    above, below = predicted(first, quantity), predicted(second, other_quantity)
+    above, below = predicted(first, quantity), predicted(second, quantity)
     if above is not None and below is not None:
         return Ratio(above.point_s / below.point_s, above.low_s / below.high_s, above.high_s / below.low_s)
-    one, other = samples(first, quantity), samples(second, other_quantity)
+    one, other = samples(first, quantity), samples(second, quantity)
     assert one is not None
     assert other is not None
-    if quantity != other_quantity:
-        return ratio(one.samples_s, other.samples_s)
     found = effect(one.samples_s, other.samples_s)
-    if direction(found.ratio) != found.direction:
-        # The interval must not suggest an effect that is insignificant, negligible, or not confirmed by the means.
-        return Ratio(found.ratio.value, None, None)
-    return found.ratio
+    return found.ratio if direction(found.ratio) == found.direction else Ratio(found.ratio.value, None, None)
 
 
-@dataclass(frozen=True)
-class Passage:
+class Passage(NamedTuple):
     """A sequence length at which one implementation overtakes another, at one head dimension."""
 
     slower_first: str
-    """The implementation that is slower on shorter sequences and faster on longer ones."""
     other: str
     dim: int
     quantity: Quantity
@@ -192,16 +172,15 @@ def passages(cells: Cells) -> list[Passage]:
         for first, second in combinations(implementations(here), 2):
             for quantity in TIMES:
                 both_timed = compared(here, first, second, quantity)
-                lengths = [float(pair.cells[0].cell.seq) for pair in both_timed]
-                for each in crossovers(lengths, [pair.ratio for pair in both_timed]):
+                lengths = [float(cell.cell.seq) for cell, _ in both_timed]
+                for each in crossovers(lengths, [ratio for _, ratio in both_timed]):
                     late, early = (first, second) if each.falls else (second, first)
                     both = [cell for cell in here if cell.cell.implementation in (first, second)]
                     found.append(Passage(late, early, dim, quantity, each, both))
     return found
 
 
-@dataclass(frozen=True)
-class Lead:
+class Lead(NamedTuple):
     """A range of sequence lengths over which one implementation is the fastest."""
 
     implementation: str
@@ -228,7 +207,7 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
         timed = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
         if len(timed) > 1:
             name = min(timed, key=lambda each: value(timed[each], quantity) or 0.0)
-            ratios = {other: _ratio(timed[other], quantity, timed[name], quantity) for other in timed if other != name}
+            ratios = {other: _ratio(timed[other], timed[name], quantity) for other in timed if other != name}
             tied = frozenset(other for other, found in ratios.items() if direction(found) == 0)
             best.append((row[0].cell.seq, name, tied))
     # Noise decides which tied implementation has the smallest median: merge consecutive lengths with the same tied set.
@@ -239,47 +218,37 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
 # --- sentences
 
 
-def findings(record: AttentionRecord) -> Iterator[Statement]:
+def of_run(record: AttentionRecord) -> Iterator[Statement]:
     for setting, cells in named_groups(record.cells, *SWEPT):
         dim = usual_dim(cells)
-        believed, known = reliable(cells), reliable(cells, "memory")
-        timed = [cell for cell in believed if cell.cell.dim == dim]
+        here = [cell for cell in cells if cell.cell.dim == dim]
         marks: dict[Subject, str] = {
             "times": "predicted" if any(cell.source == "predicted" for cell in cells) else "",
             "memory": "simulated" if any(cell.cell.simulated for cell in cells) else "",
         }
         for each in (
-            *_unanswered(cells, believed),
-            *_fastest(timed, dim),
-            *_compiled(timed, dim),
-            *_grows(known, believed, dim),
-            *_phases(timed, dim),
-            *_kept([cell for cell in known if cell.cell.dim == dim], dim),
-            *_ends(known),
-            *_accounted(known),
+            *_unanswered(cells),
+            *_fastest(reliable(here), dim),
+            *_grows(here, dim),
+            *_ends(reliable(cells, "memory")),
         ):
             prefix = ", ".join(filter(None, [setting, marks[each.about]]))
             yield replace(each, text=f"{prefix}: {each.text}" if prefix else each.text)
         prefix = f"{setting}: " if setting else ""
         for excluded in exclusions(cells):
-            yield Statement(f"{prefix}{excluded.text}", excluded.cells, excluded.is_exclusion)
+            yield replace(excluded, text=f"{prefix}{excluded.text}")
 
 
-def _unanswered(cells: Cells, believed: Cells) -> Iterator[Statement]:
+def _unanswered(cells: Cells) -> Iterator[Statement]:
     timed = [cell for cell in cells if value(cell, "forward") is not None]
-    if len(implementations(timed)) > 1 and len(implementations(believed)) < 2:
-        yield Statement(undecided("which implementation is fastest", timed).text, ())
+    if len(implementations(timed)) > 1 and len(implementations(reliable(cells))) < 2:
+        yield undecided("which implementation is fastest", timed)
 
 
 def _fastest(cells: Cells, dim: int | None) -> Iterator[Statement]:
     """Yield the fastest implementation for each range of lengths, and the crossovers between the fastest ones."""
     for quantity in TIMES:
-        found = leads(cells, quantity)
-        timed = [cell for cell in cells if value(cell, quantity) is not None]
-        if len(found) == 1:
-            text = f"{quantity} at d {dim}: {_only_lead(found[0], cells, quantity)}."
-            yield Statement(text, timed)
-        elif found:
+        if found := leads(cells, quantity):
             takes = {(late.implementation, early.implementation) for early, late in pairwise(found)}
             crossings = [
                 f" From about N {each.crossover.at:.0f} on, {each.slower_first} is faster than {each.other} "
@@ -287,148 +256,46 @@ def _fastest(cells: Cells, dim: int | None) -> Iterator[Statement]:
                 for each in passages(cells)
                 if each.quantity == quantity and (each.slower_first, each.other) in takes
             ]
-            text = f"{quantity} at d {dim}: {_several_leads(found, cells)}.{''.join(crossings)}"
-            yield Statement(text, timed)
+            said = "; ".join([*map(_lead, found), *_margin(found[-1], cells, quantity)])
+            timed = [cell for cell in cells if value(cell, quantity) is not None]
+            yield Statement(f"{quantity} at d {dim}: {said}.{''.join(crossings)}", timed)
 
 
-def _several_leads(found: Sequence[Lead], cells: Cells) -> str:
-    """`naive is fastest at N 256 and flex from N 1024 to 4096; flex and naive do not differ measurably at N 512`."""
-    alone: dict[str, list[str]] = {}
-    tied: dict[tuple[str, ...], list[str]] = {}
-    for lead in found:
-        if lead.alike:
-            tied.setdefault(tuple(sorted(lead.leaders)), []).append(lead.span)
-        else:
-            alone.setdefault(lead.implementation, []).append(lead.span)
-    fastest = [
-        f"{name} {join_words(spans)}" if number else f"{name} is fastest {join_words(spans)}"
-        for number, (name, spans) in enumerate(alone.items())
-    ]
-    parts = [join_words(fastest)] if fastest else []
-    for names, spans in tied.items():
-        first = "are fastest and " if set(implementations(cells)) - set(names) else ""
-        parts.append(f"{join_words(names)} {first}{_do_not_differ(cells)} {join_words(spans)}")
-    return "; ".join(parts)
+def _lead(lead: Lead) -> str:
+    if lead.alike:
+        return f"{join_words(lead.leaders)} share the lead {lead.span}, without a significant difference"
+    return f"{lead.implementation} is fastest {lead.span}"
 
 
-def _only_lead(lead: Lead, cells: Cells, quantity: Quantity) -> str:
+def _margin(lead: Lead, cells: Cells, quantity: Quantity) -> Iterator[str]:
+    """Yield how much faster the leader is than the slowest implementation, at the longest length that both have."""
     others = [name for name in implementations(cells) if name not in lead.leaders]
-    against = [pairs for name in others if (pairs := compared(cells, name, lead.implementation, quantity))]
-    equal = _do_not_differ(cells)
-    if not against:
-        tied = compared(cells, lead.alike[0], lead.implementation, quantity) if len(lead.alike) == 1 else []
-        if tied and tied[0].cells[0].prediction is None:
-            return no_difference_clause(
-                lead.alike[0], lead.implementation, [(pair.ratio, pair.sample_count) for pair in tied], "call"
-            )
-        return f"{join_words(lead.leaders)} {equal} {lead.span}"
-    slowest = max(against, key=lambda pairs: pairs[-1].ratio.value)
-    pair = next((pair for pair in reversed(slowest) if pair.direction != 0), slowest[-1])
-    much = f"{_with_interval(pair)} as fast as {pair.cells[0].cell.implementation} at N {pair.cells[0].cell.seq}"
-    if not lead.alike:
-        return f"{lead.implementation} is fastest {lead.span}, {much}"
-    return f"{join_words(lead.leaders)} are fastest {lead.span} and {equal}; {lead.implementation} is {much}"
+    longest = [pairs[-1] for name in others if (pairs := compared(cells, name, lead.implementation, quantity))]
+    slow, ratio = max(longest, key=lambda pair: pair[1].value, default=(None, None))
+    if slow is not None and ratio is not None and direction(ratio) > 0:
+        factor = with_interval(ratio, "90% interval " if slow.prediction is not None else "95% CI ")
+        yield f"{lead.implementation} is {factor} as fast as {slow.cell.implementation} at N {slow.cell.seq}"
 
 
-def _do_not_differ(cells: Cells) -> str:
-    return "do not differ significantly" if any(cell.prediction for cell in cells) else "do not differ measurably"
-
-
-def _with_interval(pair: Compared[AttentionCellRecord]) -> str:
-    return with_interval(pair.ratio, "90% interval " if pair.cells[0].prediction is not None else "95% CI ")
-
-
-def _compiled(cells: Cells, dim: int | None) -> Iterator[Statement]:
-    for quantity in TIMES:
-        pairs = compared(cells, "naive", "compiled", quantity)
-        ends = pairs[:1] + pairs[1:][-1:]
-        differ = [pair for pair in ends if pair.direction != 0]
-        faster = [
-            f"{_with_interval(pair)} as fast{' as naive' * (pair is differ[0])} at N {pair.cells[0].cell.seq}"
-            for pair in differ
-        ]
-        same = [str(pair.cells[0].cell.seq) for pair in ends if pair.direction == 0]
-        parts = [f"compiled is {' and '.join(faster)}"] if faster else []
-        parts += [f"compiled and naive {_do_not_differ(cells)} at N {join_words(same)}"] if same else []
-        if parts:
-            text = f"{quantity} at d {dim}: {'; '.join(parts)}."
-            yield Statement(text, [cell for pair in ends for cell in pair.cells])
-
-
-def _grows(cells: Cells, reliable: Cells, dim: int | None) -> Iterator[Statement]:
-    """Yield how times and memory at `dim` grow with N, and how times grow with d at the longest sequence."""
-    every_dim = dims(reliable)
-    timed = [cell for cell in reliable if value(cell, "forward") is not None]
-    complete = [row for row in group_ignoring(timed, "implementation", "dim") if dims(row) == every_dim]
-    longest = max((row[0].cell.seq for row in complete), default=None)
-    in_n = growth([cell for cell in reliable if cell.cell.dim == dim], "seq", TIMES)
-    in_d = growth([cell for cell in reliable if cell.cell.seq == longest], "dim", TIMES)
-    saved = growth([cell for cell in cells if cell.cell.dim == dim], "seq", ("saved",))
-    told: tuple[tuple[list[Growth[AttentionCellRecord]], str, Subject], ...] = (
-        ([each for each in in_n if each.has_law and _is_significant(each)], f"d {dim}", "times"),
-        ([each for each in in_d if isinstance(each.law, PowerLaw) and _is_significant(each)], f"N {longest}", "times"),
-        ([each for each in saved if each.has_law], f"d {dim}", "memory"),
-    )
-    grouped: dict[tuple[str, str, Subject], list[Growth[AttentionCellRecord]]] = {}
+def _grows(cells: Cells, dim: int | None) -> Iterator[Statement]:
+    """Yield how times and memory grow with N; implementations that grow alike share a sentence."""
+    told = [each for each in growth(cells) if each.has_law]
+    grouped: dict[tuple[str, Subject], list[Growth[AttentionCellRecord]]] = {}
     for name in implementations(cells):
-        for growths, where, about in told:
-            if own := [each for each in growths if each.cells[0].cell.implementation == name]:
-                grouped.setdefault((where, growth_text(own), about), []).extend(own)
-    for (where, text, about), growths in grouped.items():
+        own = [each for each in told if each.cells[0].cell.implementation == name]
+        times = [each for each in own if each.quantity in TIMES and each.is_significant(_mean_of(each.quantity))]
+        memory = [each for each in own if each.quantity not in TIMES]
+        by_subject: dict[Subject, list[Growth[AttentionCellRecord]]] = {"times": times, "memory": memory}
+        for about, growths in by_subject.items():
+            if growths:
+                grouped.setdefault((growth_text(growths), about), []).extend(growths)
+    for (text, about), growths in grouped.items():
         basis = [cell for each in growths for cell in each.cells]
-        yield Statement(f"for {join_words(implementations(basis))} at {where}, {text}.", basis, about=about)
+        yield Statement(f"for {join_words(implementations(basis))} at d {dim}, {text}.", basis, about=about)
 
 
-def _is_significant(growth: Growth[AttentionCellRecord]) -> bool:
-    quantity: Quantity = "forward" if growth.quantity == "forward" else "backward"
-    return growth.is_significant(lambda cell: times.mean_s if (times := samples(cell, quantity)) else None)
-
-
-def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRecord | None:
-    own = (cell for cell in cells if cell.cell.implementation == name)
-    return max(own, key=lambda cell: cell.cell.seq, default=None)
-
-
-def _phases(cells: Cells, dim: int | None) -> Iterator[Statement]:
-    both = [cell for cell in cells if value(cell, "forward") and value(cell, "backward")]
-    by_length: dict[int, list[tuple[str, AttentionCellRecord]]] = {}
-    for name in implementations(cells):
-        if cell := _longest(both, name):
-            by_length.setdefault(cell.cell.seq, []).append((name, cell))
-    for n, found in by_length.items():
-        ratios = {name: _ratio(cell, "backward", cell, "forward") for name, cell in found}
-        called = "90% interval " if found[0][1].prediction is not None else "95% CI "
-        differing = [name for name, ratio in ratios.items() if not contains_one(ratio)]
-        longer = [
-            f"{with_interval(ratios[name], called)} as long{' as forward' * (name == differing[0])} in {name}"
-            for name in differing
-        ]
-        equal = [f"{name} ({called}of the ratio {interval(ratio)})"
-                 for name, ratio in ratios.items() if contains_one(ratio)]  # fmt: skip
-        parts = [f"backward takes {join_words(longer)}"] if longer else []
-        parts += [f"backward and forward {_do_not_differ(cells)} in {join_words(equal)}"] if equal else []
-        yield Statement(f"at d {dim} and N {n}, {'; '.join(parts)}.", [cell for _, cell in found])
-
-
-def _kept(cells: Cells, dim: int | None) -> Iterator[Statement]:
-    known = [cell for cell in cells if cell.saved_bytes is not None]
-    grouped: dict[tuple[int, str], list[AttentionCellRecord]] = {}
-    for name in implementations(cells):
-        if cell := _longest(known, name):
-            saved, squares = cell.saved_bytes or 0, cell.naive_saved_bytes
-            two = f"two N × N tensors ({units.size(squares)})"
-            if saved >= squares / 4:
-                against = f"That is {saved / squares:.2f}× the size of {two}."
-            else:
-                per_query = f"{saved / cell.fused_saved_bytes:.2f}× the size of one fp32 number per query"
-                against = f"That is {per_query} and {saved / squares * 100:.2g}% of the size of {two}."
-            kept = f"{units.size(saved)} for backward besides inputs and output. {against}"
-            grouped.setdefault((cell.cell.seq, kept), []).append(cell)
-    for (n, kept), found in grouped.items():
-        keep = "keep" if len(found) > 1 else "keeps"
-        yield Statement(
-            f"at d {dim} and N {n}, {join_words(implementations(found))} {keep} {kept}", found, about="memory"
-        )
+def _mean_of(quantity: str) -> Callable[[AttentionCellRecord], float | None]:
+    return lambda cell: times.mean_s if (times := getattr(cell, quantity)) else None
 
 
 def _ends(cells: Cells) -> Iterator[Statement]:
@@ -440,40 +307,11 @@ def _ends(cells: Cells) -> Iterator[Statement]:
         if not known:
             return ""
         where = f" at d {join_words(list(map(str, dims(known))))}" if len(known) < len(beyond) else ""
+        needed = range_text([(cell.needed_bytes or 0, cell) for cell in known], show=units.size)
         available = [(cell.available_bytes, cell) for cell in known if cell.available_bytes is not None]
         rest = f", {range_text(available, show=units.size)} available" if available else ""
-        return (
-            f" (needs {range_text([(cell.needed_bytes or 0, cell) for cell in known], show=units.size)}{where}{rest})"
-        )
+        return f" (needs {needed}{where}{rest})"
 
-    for name_of_run in implementations(cells):
-        own = [cell for cell in cells if cell.cell.implementation == name_of_run]
+    for implementation in implementations(cells):
+        own = [cell for cell in cells if cell.cell.implementation == implementation]
         yield from limit_findings(frontier(own), name, shortage)
-
-
-def _accounted(cells: Cells) -> Iterator[Statement]:
-    cell = smallest_beyond(cells)
-    if cell is None or not cell.tensors:
-        return
-    grouped: dict[tuple[str, int], int] = {}
-    for each in sorted(cell.tensors, key=lambda each: -each.size_bytes):
-        shape = " × ".join(str(length) for length in each.shape if length != 1)
-        kind = (f"tensor of {shape} {each.dtype}" if shape else each.name), each.size_bytes
-        grouped[kind] = grouped.get(kind, 0) + 1
-    parts = []
-    for (name, size_bytes), count in list(grouped.items())[:LARGEST]:
-        if count == 1:
-            parts.append(f"{units.size(size_bytes)} for {'a ' if name.startswith('tensor') else ''}{name}")
-        else:
-            many = re.sub(r"^(tensor|workspace) of", r"\1s of", name)
-            parts.append(f"{units.size(size_bytes)} for each of {count} {many}")
-    smaller = sum(list(grouped.values())[LARGEST:])
-    parts += [f"{smaller} smaller tensor{'s' if smaller > 1 else ''}"] if smaller else []
-    total_bytes = sum(each.size_bytes for each in cell.tensors)
-    total = f"in total {units.size(total_bytes)}"
-    if cell.needed_bytes is not None and cell.needed_bytes > total_bytes:
-        total += f", for which the allocator would reserve {units.size(cell.needed_bytes)}"
-    have = f"; {units.size(cell.available_bytes)} are available" if cell.available_bytes is not None else ""
-    which = f"{cell.cell.implementation} at d {cell.cell.dim} and N {cell.cell.seq}"
-    text = f"the smallest cell that does not fit is {which}. It needs {join_words(parts)}, {total}{have}."
-    yield Statement(text, [cell], about="memory", hint="--tables accounting lists all tensors by name")

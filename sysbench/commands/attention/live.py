@@ -1,7 +1,4 @@
-"""Live state of a run of `sysbench attention`, and the slots of its dashboard.
-
-The boards compare the implementations on each input.
-"""
+"""Live state of a run of `sysbench attention`, and the boards that compare the implementations on each input."""
 
 from __future__ import annotations
 
@@ -30,7 +27,6 @@ class CellState(run_state.CellState):
 
     cell: AttentionCell
     forward_s: tuple[float, ...] = ()
-    """Times of the measured calls, in order."""
     backward_s: tuple[float, ...] = ()
     calls: int = 0
     """Number of calls so far, including warm-up calls."""
@@ -51,34 +47,25 @@ class CellState(run_state.CellState):
 
 
 AttentionState = RunState[CellState]
-"""State of a run."""
 
 
 def left_s(state: AttentionState, now_s: float) -> float | None:
-    """Return the remaining seconds of the run, estimated from finished cells; None if there are none yet.
+    """Return the remaining seconds of the run, estimated from finished cells.
 
-    It is also None while a cell takes longer than expected, or compiles as no cell before it.
-
-    The time of a cell is modelled as a constant part plus a part that grows with the FLOPs of its calls.
+    None if there are no finished cells yet, and while a cell takes longer than expected.
     """
     over = [cell for _, cell in state.cells if cell.outcome == "ok" and cell.took_s]
     waiting = [cell for _, cell in state.cells if cell.outcome is None]
     if not over or not waiting:
         return None if waiting else 0.0
-    total = 0.0
-    for cell in waiting:
-        expected_s = _expected_s(cell, over)
-        if cell.started_s is not None:
-            is_new = all(each.cell.implementation != cell.cell.implementation for each in over)
-            expected_s -= now_s - cell.started_s
-            if expected_s < 0 or (cell.stage == "compiling" and is_new):
-                return None
-        total += expected_s
-    return total
+    left = [
+        _expected_s(cell, over) - (now_s - cell.started_s if cell.started_s is not None else 0.0) for cell in waiting
+    ]
+    return sum(left) if min(left) >= 0 else None
 
 
 def _expected_s(cell: CellState, finished: list[CellState]) -> float:
-    """Return the expected duration of a cell in seconds: the time of its calls, plus a constant part."""
+    """Return the expected duration of a cell: a constant part, and one that grows with the FLOPs of its calls."""
     similar = [each for each in finished if each.cell.implementation == cell.cell.implementation] or finished
     work = _work(cell)
     nearest = min(similar, key=lambda each: (abs(_work(each).bit_length() - work.bit_length()), -_work(each)))
@@ -118,10 +105,6 @@ _HANDLERS = run_state.handlers(
 )
 
 advance = partial(run_state.advance, _HANDLERS)
-"""Return the state after another event; the state is unchanged if the event affects nothing on screen."""
-
-
-_NAMED = ("implementation", "dim", "seq")
 
 
 def _quantity(title: str, unit: Unit, value: Callable[[CellState], float | None]) -> Quantity:
@@ -140,11 +123,24 @@ class AttentionScreen(CellScreen[AttentionState]):
 
     @staticmethod
     def result(cell: CellState) -> str:
-        return result(cell)
+        """Return the result of a cell: `forward 12.3 ms, backward 24.1 ms, keeps 64.0 MiB for backward`."""
+        if cell.outcome != "ok":
+            return CellScreen.result(cell)
+        times = (("forward", cell.forward), ("backward", cell.backward))
+        words = [f"{name} {units.seconds(median_s)}" for name, median_s in times if median_s is not None]
+        words += [
+            f"PREDICTED {each.name} {units.seconds(each.point_s)} "
+            f"({units.seconds(each.low_s)} to {units.seconds(each.high_s)})"
+            for each in cell.predicted
+        ]
+        if cell.saved_bytes is not None:
+            mark = "simulated: " if cell.cell.simulated else ""
+            words.append(f"{mark}keeps {units.size(cell.saved_bytes)} for backward")
+        return ", ".join(words) or "ok"
 
     @classmethod
     def labelled(cls, cell: CellState) -> tuple[str, ...]:
-        return _NAMED
+        return ("implementation", "dim", "seq")
 
     def quantities(self) -> Sequence[Quantity]:
         now = self.state.current_cell
@@ -168,23 +164,3 @@ class AttentionScreen(CellScreen[AttentionState]):
         medians = (("forward", cell.forward), ("backward", cell.backward))
         times = [(f"{name} {units.seconds(value)}", "bold") for name, value in medians if value]
         return Progress(calls, cell.expected_calls, ((f"{calls}/{cell.expected_calls}", ""), *times))
-
-
-def result(cell: CellState) -> str:
-    """Return the result of a cell: `forward 12.3 ms, backward 24.1 ms, keeps 64.0 MiB`."""
-    if cell.outcome != "ok":
-        return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
-    words = [
-        f"{name} {units.seconds(value)}"
-        for name, value in (("forward", cell.forward), ("backward", cell.backward))
-        if value is not None
-    ]
-    words += [
-        f"PREDICTED {each.name} {units.seconds(each.point_s)} "
-        f"({units.seconds(each.low_s)} to {units.seconds(each.high_s)})"
-        for each in cell.predicted
-    ]
-    mark = "simulated: " if cell.cell.simulated else ""
-    if cell.saved_bytes is not None:
-        words.append(f"{mark}keeps {units.size(cell.saved_bytes)} for backward")
-    return ", ".join(words) or "ok"

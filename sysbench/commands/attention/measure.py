@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from sysbench.commands.attention.record import (
     AttentionImported,
     AttentionKernels,
     AttentionMemory,
+    AttentionPeaks,
     AttentionTimed,
     over_budget_text,
 )
@@ -48,7 +49,7 @@ from sysbench.lab.compilation import compiled_event, fresh_compiler, reset_count
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.memory import allocator
 from sysbench.lab.precision import matmul_precision
-from sysbench.log.events import DeviceInfo, Event, PhaseSample
+from sysbench.log.events import DeviceInfo, Event, PhaseSample, Source
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
@@ -85,7 +86,7 @@ def run(
     target = torch_device(device)
     if target.type == "cpu":
         yield from _refuse_thrashing(cell)
-    _SPEED.refuse_over_budget(cell, target)
+    _refuse_over_budget(cell, _SECONDS_PER_FLOP.get(_kind(cell, target), 0.0) * _flops(cell))
     try:
         with ExitStack() as settings:
             settings.enter_context(matmul_precision(cell.precision))
@@ -96,29 +97,12 @@ def run(
         allocator.release(target)
 
 
-class _Speed:
-    """Speed of each implementation on earlier inputs, in seconds per FLOP of forward and backward together."""
-
-    def __init__(self) -> None:
-        self._seconds_per_flop: dict[tuple[str, ...], float] = {}
-
-    def refuse_over_budget(self, cell: AttentionCell, device: torch.device) -> None:
-        pace = self._seconds_per_flop.get(self._kind(cell, device))
-        if pace is not None:
-            _refuse_over_budget(cell, pace * _flops(cell))
-
-    def learn(self, cell: AttentionCell, device: torch.device, pair_s: float) -> None:
-        """Record the time of one forward plus one backward call."""
-        self._seconds_per_flop[self._kind(cell, device)] = pair_s / _flops(cell)
-        _refuse_over_budget(cell, pair_s)
-
-    @staticmethod
-    def _kind(cell: AttentionCell, device: torch.device) -> tuple[str, ...]:
-        return (cell.implementation, cell.precision, str(cell.causal), str(cell.dim), str(device), str(cell.threads))
+_SECONDS_PER_FLOP: dict[tuple[str, ...], float] = {}
+"""Speed of each implementation on earlier inputs of this process, of forward and backward together."""
 
 
-_SPEED = _Speed()
-"""Speeds seen in this worker process."""
+def _kind(cell: AttentionCell, device: torch.device) -> tuple[str, ...]:
+    return (cell.implementation, cell.precision, str(cell.causal), str(cell.dim), str(device), str(cell.threads))
 
 
 def _flops(cell: AttentionCell) -> int:
@@ -126,6 +110,7 @@ def _flops(cell: AttentionCell) -> int:
 
 
 def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
+    """Raise OverBudgetError if a cell whose forward and backward take this long would exceed its budget."""
     # Each timed backward needs an untimed forward.
     predicted_s = pair_s * (cell.warmup + cell.repeats) * 4 / 3
     if cell.budget and predicted_s > cell.budget:
@@ -144,7 +129,7 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
         # The memory of compiled code is known only after it has run, so only times are predicted.
         if not result.verdict.fits:
             raise UnavailableError(
-                f"eager execution needs {units.size(result.reserved_peak_bytes)}, and "
+                f"eager execution needs {units.size(result.peak_reserved_bytes)}, and "
                 f"{units.size(result.available_bytes)} are available; "
                 "the memory that compiling saves is only known after a run"
             )
@@ -153,28 +138,25 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
     if not result.verdict.fits:
         yield _memory_account(result, cell)
         raise DoesNotFitError(
-            f"needs {units.size(result.reserved_peak_bytes)}, and {units.size(result.available_bytes)} are available"
+            f"needs {units.size(result.peak_reserved_bytes)}, and {units.size(result.available_bytes)} are available"
         )
-    yield AttentionMemory(
-        at_s=time.time(),
-        cell=cell.key,
-        source="simulated",
-        before_backward_bytes=result.before_backward_bytes,
-        saved_bytes=result.saved_bytes,
-        peak_allocated_bytes=result.allocated_peak_bytes,
-        peak_reserved_bytes=result.reserved_peak_bytes,
-    )
+    yield _memory(cell, "simulated", result._asdict())
     with suppress(UnavailableError):  # times are unknown for GPUs without rates
         yield predicted(cell, known, result.trace)
+
+
+def _memory(cell: AttentionCell, source: Source, found: Mapping[str, Any]) -> AttentionMemory:
+    peaks = {name: value for name, value in found.items() if name in AttentionPeaks.model_fields}
+    return AttentionMemory(at_s=time.time(), cell=cell.key, source=source, **peaks)
 
 
 def _memory_account(result: SimulatedAttention, cell: AttentionCell) -> AttentionAccounted:
     return AttentionAccounted(
         at_s=time.time(),
         cell=cell.key,
-        tensors=list(result.at_peak),
+        tensors=result.at_peak,
         available_bytes=result.available_bytes,
-        reserved_bytes=result.reserved_peak_bytes,
+        reserved_bytes=result.peak_reserved_bytes,
     )
 
 
@@ -189,11 +171,10 @@ def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
     needs = count_memory(
         cell.model_copy(update={"implementation": "naive"}) if cell.implementation == "compiled" else cell
     )
-    if needs is not None and needs.peak_bytes > 0.9 * available:
+    if needs is not None and needs.peak_allocated_bytes > 0.9 * available:
         yield AttentionAccounted(at_s=time.time(), cell=cell.key, tensors=needs.at_peak, available_bytes=available)
-        raise BeyondMemoryError(
-            f"needs {units.size(needs.peak_bytes)}, but this process has only {units.size(available)} of memory"
-        )
+        needed = units.size(needs.peak_allocated_bytes)
+        raise BeyondMemoryError(f"needs {needed}, but this process has only {units.size(available)} of memory")
 
 
 # --- measured
@@ -216,7 +197,8 @@ def _measured(cell: AttentionCell, device_info: DeviceInfo, device: torch.device
         synchronize(calls.gradient.device)
         pair_s = time.perf_counter() - started_s
         calls.forget()
-        _SPEED.learn(cell, device, pair_s)
+        _SECONDS_PER_FLOP[_kind(cell, device)] = pair_s / _flops(cell)
+        _refuse_over_budget(cell, pair_s)
         yield from _memory_of(cell, calls, device, base, held_bytes)
         yield from _time_calls(cell, calls)
     except (RuntimeError, MemoryError) as error:
@@ -343,14 +325,7 @@ def _memory_of(
     if base.allocated_bytes is None:
         needs = count_memory(cell, real=calls.inputs)
         if needs is not None:
-            yield AttentionMemory(
-                at_s=time.time(),
-                cell=cell.key,
-                source="measured",
-                before_backward_bytes=needs.before_backward_bytes,
-                saved_bytes=needs.saved_bytes,
-                peak_allocated_bytes=needs.peak_bytes,
-            )
+            yield _memory(cell, "measured", needs._asdict())
         calls.forget()
         return
     calls.forget()

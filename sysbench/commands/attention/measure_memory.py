@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,27 +16,49 @@ from sysbench.lab.memory.accounting import StorageWatch, round_to_block
 from sysbench.lab.precision import compute_dtype
 from sysbench.spec.attention import AttentionCell
 
-PhaseName = Literal["inputs", "forward", "backward"]
+CreationPhase = Literal["inputs", "forward", "backward"]
 
 COUNTED = ("naive", "sdpa-math", "sdpa-flash")
 """Implementations whose tensors are all created by dispatched operators that the host supports."""
 
 
-@dataclass(frozen=True)
-class MemoryNeeds:
+_RESULT_NAMES = {
+    "bmm": "product",
+    "div": "scaled scores, weights",
+    "exp": "exponentials",
+    "mul": "elementwise product",
+    "masked_fill": "masked scores",
+    "amax": "largest scores",
+    "sum": "sums",
+    "neg": "negated product",
+    "to_copy": "converted copy",
+}
+"""Names of operator results that are clearer than the names of the operators."""
+
+
+def result_name(func: Operator) -> str:
+    name = str(func._schema.name).removeprefix("aten::").removeprefix("_")
+    return _RESULT_NAMES.get(name, name)
+
+
+def described(name: str, tensor: Tensor, size_bytes: int, phase: CreationPhase) -> AttentionTensor:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return AttentionTensor(name=name, shape=list(tensor.shape), dtype=dtype, size_bytes=size_bytes, phase=phase)
+
+
+class MemoryNeeds(NamedTuple):
     """Memory that attention needs, including inputs; each tensor is rounded up to whole blocks of the allocator."""
 
     before_backward_bytes: int
     saved_bytes: int
-    """Bytes kept for backward besides q, k, v and the output."""
-    peak_bytes: int
+    peak_allocated_bytes: int
     at_peak: list[AttentionTensor]
 
 
 class _Ledger(DispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.phase: PhaseName = "inputs"
+        self.phase: CreationPhase = "inputs"
         self.live_bytes = 0
         self.peak_bytes = 0
         self.at_peak: dict[int, AttentionTensor] = {}
@@ -50,7 +71,7 @@ class _Ledger(DispatchMode):
         result = func(*args, **kwargs)
         for each in result if isinstance(result, list | tuple) else (result,):
             if isinstance(each, Tensor):
-                self.see(each, str(func._schema.name).removeprefix("aten::"))
+                self.see(each, result_name(func))
         return result
 
     def see(self, tensor: Tensor, name: str) -> None:
@@ -61,13 +82,7 @@ class _Ledger(DispatchMode):
         assert self._made is not None
         name, tensor = self._made
         self._count += 1
-        self._live[self._count] = AttentionTensor(
-            name=name,
-            shape=list(tensor.shape),
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            size_bytes=round_to_block(size_bytes),
-            phase=self.phase,
-        )
+        self._live[self._count] = described(name, tensor, round_to_block(size_bytes), self.phase)
         self.live_bytes += round_to_block(size_bytes)
         if self.live_bytes > self.peak_bytes:
             self.peak_bytes, self.at_peak = self.live_bytes, dict(self._live)
@@ -114,19 +129,7 @@ def _count_memory(cell: AttentionCell, q: Tensor, k: Tensor, v: Tensor) -> Memor
         before_backward,
         before_backward - inputs_bytes - kept,
         ledger.peak_bytes,
-        [
-            each.model_copy(update={"name": _NAMES.get(each.name.split(".")[0], each.name)})
-            for each in ledger.at_peak.values()
-        ],
+        list(ledger.at_peak.values()),
     )
     ledger.watch.forget_all()
     return needs
-
-
-_NAMES = {
-    "bmm": "product",
-    "div": "scaled scores, weights",
-    "exp": "exponentials",
-    "mul": "elementwise product",
-    "masked_fill": "masked scores",
-}

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from sysbench.commands.attention.measure_memory import CreationPhase, described, result_name
 from sysbench.commands.attention.record import AttentionPredicted, AttentionTensor
 from sysbench.errors import UnavailableError
 from sysbench.garbage import gc_paused
@@ -47,48 +47,26 @@ from sysbench.simulate.without_compiler import without_compiler
 from sysbench.spec.attention import IMPLEMENTATIONS, AttentionCell
 from sysbench.spec.hardware import Hardware
 
-CreationPhase = Literal["inputs", "forward", "backward"]
-
 _AMPERE = (8, 0)
 
-_RESULT_NAMES = {
-    "bmm": "product",
-    "div": "scaled scores, weights",
-    "exp": "exponentials",
-    "mul": "elementwise product",
-    "masked_fill": "masked scores",
-    "amax": "largest scores",
-    "sum": "sums",
-    "neg": "negated product",
-    "to_copy": "converted copy",
-}
-"""Names of operator results that are clearer than the names of the operators."""
 
-
-@dataclass(frozen=True)
-class SimulatedAttention:
+class SimulatedAttention(NamedTuple):
     """Memory of one forward and one backward call on a GPU, in blocks as CUDA's allocator counts them.
 
     For compiled attention, this is the memory of the eager code, because the savings of the compiler are unknown.
-
-    before_backward_bytes  inputs, tensors that the implementation holds, output, and saved tensors
-    saved_bytes            tensors that forward saves, except its inputs and its output
-    allocated_peak_bytes   all tensors, including the output's gradient, and cuBLAS's workspaces
-    reserved_peak_bytes    memory that the allocator reserves for them
-    available_bytes        memory that the allocator could reserve
-    at_peak                tensors that are alive at the peak
-    verdict                whether the cell fits; if not, the other numbers are for a GPU with enough memory
-    trace                  kernels of these two calls
     """
 
     before_backward_bytes: int
     saved_bytes: int
-    allocated_peak_bytes: int
-    reserved_peak_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
     available_bytes: int
-    at_peak: tuple[AttentionTensor, ...]
+    """Memory that the allocator could reserve."""
+    at_peak: list[AttentionTensor]
     verdict: Verdict
+    """Whether the cell fits; if not, the other numbers are for a GPU with enough memory."""
     trace: Trace
+    """Kernels of these two calls."""
 
 
 def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedAttention:
@@ -112,12 +90,10 @@ def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None =
     return SimulatedAttention(
         before_backward_bytes=run.held_bytes(replay, recording) + after_bytes - before_bytes,
         saved_bytes=max(0, after_bytes - before_bytes - run.output_bytes),
-        allocated_peak_bytes=largest.allocated_bytes,
-        reserved_peak_bytes=max(peak.reserved_bytes for peak in replay.peaks),
+        peak_allocated_bytes=largest.allocated_bytes,
+        peak_reserved_bytes=max(peak.reserved_bytes for peak in replay.peaks),
         available_bytes=available_bytes(gpu, settings),
-        at_peak=tuple(
-            run.labels.describe(number, replay.sizes[number]) for number in recording.live_at(largest.position)
-        ),
+        at_peak=[run.labels.describe(number, replay.sizes[number]) for number in recording.live_at(largest.position)],
         verdict=verdict,
         trace=run.trace,
     )
@@ -219,27 +195,26 @@ class _Labels(DispatchMode):
         super().__init__()
         self.phase: CreationPhase = "inputs"
         self._recorder = recorder
-        self._found: dict[int, tuple[str, list[int], str, CreationPhase]] = {}
+        self._found: dict[int, AttentionTensor] = {}
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         first = self._recorder.count
         result = func(*args, **kwargs)
-        name = str(func._schema.name).removeprefix("aten::").removeprefix("_")
         for each in result if isinstance(result, list | tuple) else (result,):
             if isinstance(each, Tensor):
-                self.note(each, _RESULT_NAMES.get(name, name), first)
+                self.note(each, result_name(func), first)
         for number in range(first, self._recorder.count):
-            self._found.setdefault(number, (f"scratch of {name}", [], "", self.phase))
+            if number not in self._found:
+                name = f"scratch of {result_name(func)}"
+                self._found[number] = AttentionTensor(name=name, shape=[], dtype="", size_bytes=0, phase=self.phase)
         return result
 
     def describe(self, number: int, size_bytes: int) -> AttentionTensor:
-        name, shape, dtype, phase = self._found[number]
-        if self._recorder.is_workspace(number):
-            name = "workspace of cuBLAS"
-        return AttentionTensor(name=name, shape=shape, dtype=dtype, size_bytes=size_bytes, phase=phase)
+        name = {"name": "workspace of cuBLAS"} if self._recorder.is_workspace(number) else {}
+        return self._found[number].model_copy(update={"size_bytes": size_bytes, **name})
 
     def note(self, tensor: Tensor, name: str, first: int = 0) -> None:
         """Name a tensor, unless its memory was allocated before allocation `first`."""
         number = self._recorder.device.number_of(tensor)
         if number is not None and number >= first:
-            self._found[number] = (name, list(tensor.shape), str(tensor.dtype).removeprefix("torch."), self.phase)
+            self._found[number] = described(name, tensor, 0, self.phase)

@@ -162,11 +162,8 @@ class AttentionSpec(RunSpec):
 
 
 class AttentionOptions(SavedOptions):
-    """Run options of `sysbench attention`, including the figures to draw."""
+    """Run options of `sysbench attention`."""
 
     figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT, common=True)] = Field(
         default=None, description="Draw times and memory over the sequence length: .png, .svg or .pdf."
-    )
-    heat_map: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
-        default=None, description="Draw heat maps over head dimension and sequence length: .png, .svg or .pdf."
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter, itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sysbench import cells as axes
 from sysbench import formulas, units
@@ -15,15 +15,12 @@ from sysbench.commands.attention.findings import (
     TIMES,
     Cells,
     Quantity,
-    dims,
-    findings,
     frontier,
-    growth,
     implementations,
+    of_run,
     passages,
     predicted,
     smallest_beyond,
-    usual_dim,
     value,
 )
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord, over_budget_text
@@ -32,24 +29,13 @@ from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.log.records import Samples
 from sysbench.render import remarks
 from sysbench.render.axis_columns import axis_columns, axis_values
-from sysbench.render.declared import (
-    DeclaredTable,
-    Each,
-    Field,
-    Fill,
-    build_tables,
-    leading_axes,
-    leading_fields,
-)
-from sysbench.render.finding_kinds import Growth, Limit
+from sysbench.render.declared import DeclaredTable, Each, Field, build_tables, leading_axes, leading_fields
+from sysbench.render.finding_kinds import Limit
 from sysbench.render.phase_rows import flattened
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.attention import AttentionCell
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
-from sysbench.statistics import NoPowerLaw
-
-Tables = list[Table]
 
 CLOSE = 1.05
 """Times up to this multiple of the best time are coloured like the best."""
@@ -57,58 +43,47 @@ CLOSE = 1.05
 FAR = 2.0
 """Times of at least this multiple of the best time are coloured as bad."""
 
-MOST_ROWS = 32
-"""Largest number of rows in the default comparison; if there are more, it shows a single head dimension."""
-
 
 def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    said = [
-        Remark("finding", f"{found.text} {found.hint}." if found.hint else found.text) for found in findings(record)
-    ]
     return Sheet(
         subject=subject(record),
         tables=tuple(tables_for(record, names)),
-        remarks=(*_outcomes(record), *remarks.cautions(record), *said, *_notes(record)),
+        remarks=(
+            *_outcomes(record),
+            *remarks.cautions(record),
+            *(Remark("finding", found.text) for found in of_run(record)),
+            *_notes(record),
+        ),
     )
 
 
-def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
-    chosen = tuple(names)
-    if not chosen:
-        if len(implementations(record.cells)) < 2:
-            return SWEEP(record)
-        if len(record.cells) <= MOST_ROWS or len(dims(record.cells)) < 2:
-            return COMPARISON(record)
-        dim = usual_dim(record.cells)
-        here = [cell for cell in record.cells if cell.cell.dim == dim]
-        part = _Comparison(here, f" at d {dim}", " (--tables comparison shows every d)")
-        return replace(COMPARISON, parts=lambda record: (part,))(record)
-    return build_tables(TABLES, record, chosen)
+def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> list[Table]:
+    if chosen := tuple(names):
+        return build_tables(TABLES, record, chosen)
+    return (SWEEP if len(implementations(record.cells)) < 2 else COMPARISON)(record)
+
+
+def usual(spec: AttentionSpec) -> tuple[str, ...]:
+    return ("comparison",) if len(set(spec.impl)) > 1 else ("sweep",)
 
 
 def subject(record: AttentionRecord) -> tuple[str, ...]:
     if not record.cells:
         return ("attention",)
-    cell = record.cells[0].axes
-    words = ["attention", *axes.subject(record.cells), "causal" if cell["causal"] else "not causal"]
-    words += [MARK] if _is_predicted(record.cells) else []
-    simulated = [each.gpu for each in record.cells if each.gpu]
-    machines = [f"simulated for {gpu.title}{f' ({gpu.settings})' if gpu.settings else ''}" for gpu in simulated]
-    measured = [each for each in record.cells if each.source == "measured"]
-    words += dict.fromkeys([*machines, *(each.device.name for each in measured if each.device)])
-    words += record.environment.software
-    words += [f"{axes.phrase('warmup', cell['warmup'])}, {cell['repeats']} repeats"] if measured else []
-    words += ["cold caches"] if cell["cold"] else []
-    return tuple(words)
-
-
-def status(cell: AttentionCellRecord) -> Word:
-    """Return the outcome to show for a cell; `simulated` or `predicted` for a finished cell that was not measured."""
-    if cell.outcome == "ok":
-        return Word("ok" if cell.source == "measured" else cell.source, "quiet")
-    if cell.lacks_memory:
-        return Word("does not fit" if cell.cell.simulated else cell.outcome, "bad")
-    return remarks.outcome_word(cell.outcome)
+    cell = record.cells[0].cell
+    measured = any(each.source == "measured" for each in record.cells)
+    machines = [f"simulated for {each.gpu.title}" for each in record.cells if each.gpu]
+    machines += [each.device.name for each in record.cells if each.source == "measured" and each.device]
+    return (
+        "attention",
+        *axes.subject(record.cells),
+        "causal" if cell.causal else "not causal",
+        *([MARK] if _is_predicted(record.cells) else ()),
+        *dict.fromkeys(machines),
+        *record.environment.software,
+        *((f"{axes.phrase('warmup', cell.warmup)}, {cell.repeats} repeats",) if measured else ()),
+        *(("cold caches",) if cell.cold else ()),
+    )
 
 
 # --- values of columns
@@ -118,12 +93,17 @@ _INPUT = ("dim", "seq", "batch")
 """Axes that the sweep shows in this order, as reports do."""
 
 
-def _varying(record: AttentionRecord) -> tuple[str, ...]:
-    return axes.varying(record.cells)
-
-
 def _varying_settings(record: AttentionRecord) -> tuple[str, ...]:
-    return tuple(axis for axis in _varying(record) if axis not in SWEPT)
+    return tuple(axis for axis in axes.varying(record.cells) if axis not in SWEPT)
+
+
+def _status(cell: AttentionCellRecord) -> Word:
+    """Return the outcome; `simulated` or `predicted` for a finished cell that was not measured."""
+    if cell.outcome == "ok":
+        return Word("ok" if cell.source == "measured" else cell.source, "quiet")
+    if cell.lacks_memory:
+        return Word("does not fit" if cell.cell.simulated else cell.outcome, "bad")
+    return remarks.outcome_word(cell.outcome)
 
 
 def _time(cell: AttentionCellRecord, phase: Quantity) -> Measure | None:
@@ -133,23 +113,6 @@ def _time(cell: AttentionCellRecord, phase: Quantity) -> Measure | None:
 def _predicted(cell: AttentionCellRecord, phase: Quantity) -> Measure | None:
     found = predicted(cell, phase)
     return Measure(found.point_s, low=found.low_s, high=found.high_s) if found else None
-
-
-def _median(cell: AttentionCellRecord, phase: str) -> float | None:
-    found: Samples | None = getattr(cell, phase)
-    return found.median_s if found else None
-
-
-def _per_second(
-    cell: AttentionCellRecord,
-    phase: Quantity,
-    of: Literal["flops", "bytes_moved", "limit_s"],
-    time: Literal["mean", "median"] = "mean",
-) -> float | None:
-    found, instead = getattr(cell, phase), predicted(cell, phase)
-    taken_s = getattr(found, f"{time}_s") if found else instead.point_s if instead else None
-    amount = getattr(cell.rates[phase], of) if phase in cell.rates else None
-    return amount / taken_s if taken_s and amount is not None else None
 
 
 def _error(cell: AttentionCellRecord, *names: str) -> Measure | None:
@@ -181,31 +144,24 @@ def _clock(cells: Cells) -> tuple[str, ...]:
     return ("measured with device events" if device else "measured with the host's clock between two synchronizations",)
 
 
-_MEDIAN = Field("{phase}_median", "median {phase}", "s", wide_range=True, on_request=True, get=_median)
 _bytes = partial(Field, unit="bytes", wide_range=True)
 
 _BEFORE_BACKWARD = _bytes("memory_before_backward", "before backward", get=lambda cell: cell.before_backward_bytes)
 _SAVED = _bytes("saved", "kept for backward", get=lambda cell: cell.saved_bytes)
-_PEAK = _bytes("peak", "allocated", group="peak", importance=4, get=lambda cell: cell.peak_allocated_bytes)
-_PEAK_RESERVED = _bytes(
-    "peak_reserved", "reserved", group="peak", importance=5, get=lambda cell: cell.peak_reserved_bytes
-)
+_PEAK = _bytes("peak", "peak", get=lambda cell: cell.peak_allocated_bytes)
 
 
 # --- the tables
 
 
+def _sweep_title(record: AttentionRecord) -> str:
+    basis = "one call" if _is_predicted(record.cells) else "mean ± standard deviation of one call"
+    return _marked(basis if _is_timed(record.cells) else "memory", record.cells, times=True)
+
+
 SWEEP = DeclaredTable(
     "sweep",
-    lambda record: _marked(
-        "one call"
-        if _is_predicted(record.cells)
-        else "mean ± standard deviation of one call"
-        if _is_timed(record.cells)
-        else "memory",
-        record.cells,
-        times=True,
-    ),
+    _sweep_title,
     (
         Each(
             "phase",
@@ -214,11 +170,10 @@ SWEEP = DeclaredTable(
             possible_values=TIMES,
         ),
         replace(_BEFORE_BACKWARD, group="memory"),
-        Field("status", get=status),
-        Each("phase", (_MEDIAN,), values=TIMES),
+        Field("status", get=_status),
     ),
     leading=leading_axes(
-        lambda record: (*(axis for axis in _varying(record) if axis not in _INPUT), *_INPUT),
+        lambda record: (*(axis for axis in axes.varying(record.cells) if axis not in _INPUT), *_INPUT),
     ),
     notes=lambda record: _clock(record.cells),
     keep_empty=True,
@@ -226,76 +181,57 @@ SWEEP = DeclaredTable(
 """One row per cell: dimensions, forward, backward, memory before backward, status."""
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    cells: Cells
-    where: str = ""
-    hint: str = ""
-
-    @property
-    def title(self) -> str:
-        medians = ", medians" if _is_timed(self.cells) and not _is_predicted(self.cells) else ""
-        return _marked(f"implementation comparison{self.where}{medians}{self.hint}", self.cells, times=True)
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        return (
-            *(axis for axis in axes.varying(self.cells) if axis != "implementation"),
-            "implementation",
-        )
-
-    def rows(self) -> list[_Row]:
-        order, named = implementations(self.cells), self.named[:-1]
-
-        def place(cell: AttentionCellRecord) -> tuple[object, ...]:
-            found = (cell.axes.get(axis) for axis in named)
-            keys = ((0, each) if isinstance(each, int) else (1, str(each)) for each in found)
-            return (*keys, order.index(cell.cell.implementation))
-
-        best = {
-            (cell.key, phase): min(times)
-            for row in axes.group_ignoring(self.cells, "implementation")
-            for phase in TIMES
-            if (times := [found for cell in row if (found := value(cell, phase)) is not None])
-            for cell in row
-        }
-        return [
-            _Row(cell, {phase: best.get((cell.key, phase)) for phase in TIMES})
-            for cell in sorted(self.cells, key=place)
-        ]
+def _named(record: AttentionRecord) -> tuple[str, ...]:
+    return (*(axis for axis in axes.varying(record.cells) if axis != "implementation"), "implementation")
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Compared(NamedTuple):
     """A cell, and the best time of each phase: the shortest of all implementations on the same input."""
 
     cell: AttentionCellRecord
-    best_s: Mapping[Quantity, float | None]
+    best_s: Mapping[Quantity, float]
 
-    def median(self, phase: Quantity) -> Cell:
+    @classmethod
+    def rows(cls, record: AttentionRecord) -> Iterator[_Compared]:
+        for cells in axes.group_ignoring(record.cells, "implementation"):
+            times = {phase: [found for cell in cells if (found := value(cell, phase)) is not None] for phase in TIMES}
+            best = {phase: min(found) for phase, found in times.items() if found}
+            yield from (cls(cell, best) for cell in cells)
+
+    def time(self, phase: Quantity) -> Cell:
         found = value(self.cell, phase)
         if found is None:
             return EMPTY_CELL if self.cell.cell.simulated else None
-        return replace(_predicted(self.cell, phase) or Measure(found), tone=self._tone(phase))
+        return replace(_predicted(self.cell, phase) or Measure(found), tone=self._tone(found / self.best_s[phase]))
 
     def over_best(self, phase: Quantity) -> Cell:
-        found, best_s = value(self.cell, phase), self.best_s[phase]
-        return Measure(found / best_s, tone=self._tone(phase)) if found is not None and best_s else EMPTY_CELL
+        found = value(self.cell, phase)
+        ratio = found / self.best_s[phase] if found is not None else None
+        return EMPTY_CELL if ratio is None else Measure(ratio, tone=self._tone(ratio))
 
-    def _tone(self, phase: Quantity) -> Tone:
-        times_best = (value(self.cell, phase) or 0.0) / (self.best_s[phase] or 1.0)
+    def per_second(self, phase: Quantity, of: Literal["flops", "limit_s"]) -> Measure | Word:
+        taken_s, amount = value(self.cell, phase), getattr(self.cell.rates.get(phase), of, None)
+        return Measure(amount / taken_s) if taken_s and amount is not None else EMPTY_CELL
+
+    @staticmethod
+    def _tone(times_best: float) -> Tone:
         return "good" if times_best <= CLOSE else "bad" if times_best >= FAR else "plain"
 
 
-def _flops_note(part: _Comparison, phase: str) -> str:
-    causal = any(cell.cell.causal for cell in part.cells)
+def _comparison_title(record: AttentionRecord) -> str:
+    medians = ", medians" if _is_timed(record.cells) and not _is_predicted(record.cells) else ""
+    return _marked(f"implementation comparison{medians}", record.cells, times=True)
+
+
+def _flops_note(record: AttentionRecord, phase: str) -> str:
+    causal = any(cell.cell.causal for cell in record.cells)
     counted = "2BN(N+1)d in forward (only the causal half)" if causal else "4BN²d in forward"
     return f"FLOPs counted: {counted}, twice that in backward"
 
 
 def _of_phase(importance: int, key: str, title: str, unit: units.Unit, **declared: Any) -> Field:
     return Field(
-        key, title, unit, "{phase}", lambda part, phase: importance + (phase == "backward"), optional=True, **declared
+        key, title, unit, "{phase}", lambda _, phase: importance + (phase == "backward"), optional=True, **declared
     )
 
 
@@ -305,28 +241,20 @@ def _of_cell(declared: Field, importance: int) -> Field:
 
 COMPARISON = DeclaredTable(
     "comparison",
-    lambda part: part.title,
+    _comparison_title,
     (
         Each(
             "phase",
             (
-                _of_phase(0, "{phase}", "{statistic}", "s", wide_range=True, get=lambda row, phase: row.median(phase)),
-                _of_phase(1, "{phase}_to_best", "time / best", "ratio", get=lambda row, phase: row.over_best(phase)),
+                _of_phase(0, "{phase}", "time", "s", wide_range=True, get=_Compared.time),
+                _of_phase(1, "{phase}_to_best", "time / best", "ratio", get=_Compared.over_best),
                 _of_phase(
                     3,
                     "{phase}_rate",
                     "rate",
                     "flops_per_s",
                     note=_flops_note,
-                    get=lambda row, phase: _per_second(row.cell, phase, "flops", "median") or EMPTY_CELL,
-                ),
-                _of_phase(
-                    6,
-                    "{phase}_moved",
-                    "moved",
-                    "bytes_per_s",
-                    note="moved: minimum traffic, counting q, k, v and the output once each; twice that in backward",
-                    get=lambda row, phase: _per_second(row.cell, phase, "bytes_moved", "median") or EMPTY_CELL,
+                    get=partial(_Compared.per_second, of="flops"),
                 ),
                 _of_phase(
                     4,
@@ -335,15 +263,14 @@ COMPARISON = DeclaredTable(
                     "share",
                     note="of limit: lower bound on the time, from FLOPs and bytes at data-sheet rates, divided by the "
                     "median",
-                    get=lambda row, phase: _per_second(row.cell, phase, "limit_s", "median") or EMPTY_CELL,
+                    get=partial(_Compared.per_second, of="limit_s"),
                 ),
             ),
             values=TIMES,
         ),
-        _of_cell(_SAVED, 3),
-        _of_cell(_BEFORE_BACKWARD, 10),
+        _of_cell(_SAVED, 2),
         _of_cell(_PEAK, 8),
-        _of_cell(_PEAK_RESERVED, 11),
+        _of_cell(_BEFORE_BACKWARD, 10),
         Field(
             "error",
             unit="number",
@@ -362,58 +289,12 @@ COMPARISON = DeclaredTable(
         ),
         Field("kernel", "kernel used", importance=9, optional=True, get=lambda row: row.cell.kernel or ""),
     ),
-    rows=lambda part: part.rows(),
-    leading=leading_axes(lambda part: part.named, lambda row: (row.cell,)),
-    parts=lambda record: (_Comparison(record.cells),),
-    outcome_of=lambda row: status(row.cell) if row.cell.outcome != "ok" else None,
-    notes=lambda part: _clock(part.cells),
-    words={
-        "statistic": Fill(("median", "predicted"), lambda part: "predicted" if _is_predicted(part.cells) else "median")
-    },
+    rows=_Compared.rows,
+    leading=leading_axes(_named, lambda row: (row.cell,)),
+    outcome_of=lambda row: _status(row.cell) if row.cell.outcome != "ok" else None,
+    notes=lambda record: _clock(record.cells),
 )
 """Implementations on the same input: times, rates, share of the limit, memory, error."""
-
-
-def _growth(each: Growth[AttentionCellRecord]) -> tuple[Cell, str]:
-    """Return the exponent and scatter of the fit; if no single power law fits, the exponent at the largest sizes."""
-    law = each.law
-    if isinstance(law, NoPowerLaw):
-        return Word("no single power law", "quiet"), f"{law.slopes[-1].exponent:.2f} at the end"
-    return Measure(law.exponent, low=law.low, high=law.high), f"{law.scatter:.1%}"
-
-
-EXPONENTS = DeclaredTable(
-    "exponents",
-    lambda record: _marked("growth", record.cells, times=True),
-    (
-        Field("exponent", unit="number", get=lambda each: _growth(each)[0]),
-        Field("scatter", importance=2, get=lambda each: _growth(each)[1]),
-        Field(
-            "sizes",
-            "over",
-            importance=1,
-            get=lambda each: (
-                f"{each.symbol} {each.law.sizes[0]:.0f}–{each.law.sizes[-1]:.0f}, {len(each.law.sizes)} sizes"
-            ),
-        ),
-    ),
-    rows=lambda record: [each for axis in ("seq", "dim") for each in growth(record.cells, axis) if each.has_law],
-    leading=(
-        leading_axes(_varying_settings, lambda each: each.cells),
-        leading_fields(
-            Field("implementation", get=lambda each: each.cells[0].cell.implementation),
-            Field("quantity", "what", get=lambda each: each.quantity),
-            Field("axis", "grows", get=lambda each: f"in {each.symbol}"),
-            Field(
-                "at",
-                get=lambda each: f"d {each.cells[0].cell.dim}" if each.symbol == "N" else f"N {each.cells[0].cell.seq}",
-            ),
-        ),
-    ),
-    notes=("fitted by least squares on logarithms to at least three sizes; 95% CI from the residuals",),
-    needs="values of a quantity for at least three values of --seq or --dim",
-)
-"""Growth of every implementation in N and in d: the exponent, its 95% interval, and the fitted sizes."""
 
 CROSSOVERS = DeclaredTable(
     "crossovers",
@@ -422,7 +303,7 @@ CROSSOVERS = DeclaredTable(
         Field("overtakes", "faster beyond", get=lambda each: each.slower_first),
         Field("overtaken", "than", get=lambda each: each.other),
         Field("at", "near N", get=lambda each: f"{each.crossover.at:.0f}"),
-        Field("bracket", "{source} between", get=lambda each: f"{each.crossover.below:.0f}–{each.crossover.above:.0f}"),
+        Field("bracket", "between", get=lambda each: f"{each.crossover.below:.0f}–{each.crossover.above:.0f}"),
     ),
     rows=lambda record: [each for cells in axes.group_ignoring(record.cells, *SWEPT) for each in passages(cells)],
     leading=(
@@ -437,22 +318,15 @@ CROSSOVERS = DeclaredTable(
         if _is_predicted(record.cells)
         else "interpolated on logarithmic scales; the 95% CI of the ratio excludes 1 on both sides",
     ),
-    words={
-        "source": Fill(
-            ("measured", "predicted"), lambda record: "predicted" if _is_predicted(record.cells) else "measured"
-        )
-    },
     needs="two implementations, one of which overtakes the other with growing --seq",
 )
-"""Sequence lengths at which one implementation overtakes another, with the nearest measured sizes."""
+"""Sequence lengths at which one implementation overtakes another, with the nearest lengths of the run."""
 
 
-def _beyond(row: Limit[AttentionCellRecord]) -> tuple[Cell, str]:
-    """Return the shortest sequence that does not fit, and how this is known."""
-    if row.beyond is None:
-        return Word("not tried", "quiet") if row.untried else Word("all fit", "good"), ""
-    ran = "ran out" if row.beyond.outcome == "oom" else "prediction"
-    return str(row.beyond.cell.seq), "simulation" if row.beyond.cell.simulated else ran
+def _beyond(row: Limit[AttentionCellRecord]) -> Cell:
+    if row.beyond is not None:
+        return str(row.beyond.cell.seq)
+    return Word("not tried", "quiet") if row.untried else Word("all fit", "good")
 
 
 FRONTIER = DeclaredTable(
@@ -466,16 +340,9 @@ FRONTIER = DeclaredTable(
                 f"{row.fits.cell.seq}{' or more' if row.untried else ''}" if row.fits else Word("none", "bad")
             ),
         ),
-        _bytes(
-            "before_backward",
-            "memory before backward",
-            importance=1,
-            get=lambda row: row.fits.before_backward_bytes if row.fits else None,
-        ),
-        Field("beyond", "does not fit", get=lambda row: _beyond(row)[0]),
+        Field("beyond", "does not fit", get=_beyond),
         _bytes("needs", get=lambda row: row.beyond.needed_bytes if row.beyond else None),
         _bytes("available", importance=2, get=lambda row: row.beyond.available_bytes if row.beyond else None),
-        Field("how", "known by", importance=3, get=lambda row: _beyond(row)[1]),
     ),
     rows=lambda record: frontier(record.cells),
     leading=leading_axes(lambda record: (*_varying_settings(record), "implementation", "dim"), lambda row: row.row),
@@ -483,12 +350,6 @@ FRONTIER = DeclaredTable(
     about="memory",
 )
 """The longest sequence that fits, and the memory that the next one would need."""
-
-
-def _accounting_title(cell: AttentionCellRecord) -> str:
-    named = f"{cell.cell.implementation}, d {cell.cell.dim}, N {cell.cell.seq}"
-    where = f", simulated for {cell.gpu.title}" if cell.gpu else ""
-    return f"the smallest cell that does not fit: {named}{where}"
 
 
 def _accounted(cell: AttentionCellRecord) -> Iterator[tuple[str, Cell, str, str, Measure]]:
@@ -506,7 +367,7 @@ def _accounted(cell: AttentionCellRecord) -> Iterator[tuple[str, Cell, str, str,
 
 ACCOUNTING = DeclaredTable(
     "accounting",
-    _accounting_title,
+    lambda cell: _marked(f"the smallest cell that does not fit: {axes.label(cell, SWEPT)}", [cell]),
     (
         Field("shape", get=itemgetter(1)),
         Field("dtype", "type", get=itemgetter(2)),
@@ -519,6 +380,11 @@ ACCOUNTING = DeclaredTable(
     needs="a cell that does not fit, and whose tensors are known",
 )
 """Tensors of the smallest cell that does not fit, for each setting."""
+
+
+def _rate(cell: AttentionCellRecord, phase: Quantity, of: str) -> float | None:
+    found: float | None = getattr(cell.rates.get(phase), of, None)
+    return found
 
 
 _OTHER_STATISTICS = [name for name in Samples.model_fields if name not in ("mean_s", "std_s")]
@@ -541,14 +407,14 @@ CELLS = DeclaredTable(
         *(
             Each("phase", (column,), values=TIMES)
             for column in (
-                Field("{phase}_rate", "{phase} rate", "flops_per_s", get=partial(_per_second, of="flops")),
-                Field("{phase}_limit", "{phase} of limit", "share", get=partial(_per_second, of="limit_s")),
+                Field("{phase}_rate", "{phase} rate", "flops_per_s", get=partial(_rate, of="flops_per_s")),
+                Field("{phase}_limit", "{phase} of limit", "share", get=partial(_rate, of="limit_share")),
             )
         ),
         replace(_BEFORE_BACKWARD, title="memory before backward"),
         _SAVED,
         *flattened(AttentionCellRecord, lambda cell: cell, "naive_saved_bytes", "fused_saved_bytes"),
-        replace(_PEAK, title="peak", group="", importance=0),
+        _PEAK,
         Field("error", unit="number", get=lambda cell: _error(cell, "output")),
         Field("status", get=lambda cell: cell.outcome),
     ),
@@ -565,9 +431,8 @@ CELLS = DeclaredTable(
 """All values in one long table with a row per cell, for data frames."""
 
 TABLES: dict[str, DeclaredTable] = {
-    table.name: table for table in (SWEEP, COMPARISON, EXPONENTS, CROSSOVERS, FRONTIER, ACCOUNTING, CELLS)
+    table.name: table for table in (SWEEP, COMPARISON, CROSSOVERS, FRONTIER, ACCOUNTING, CELLS)
 }
-"""All tables by name."""
 
 
 def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
@@ -605,19 +470,12 @@ def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
 
 
 def _notes(record: AttentionRecord) -> Iterator[Remark]:
-    untimed = [cell for cell in record.cells if cell.source == "simulated" and cell.outcome == "ok"]
-    if _is_predicted(record.cells):
-        yield Remark("note", f"{MARK}: memory and times were computed without a GPU, and nothing was timed")
-        if untimed:
-            names = ", ".join(dict.fromkeys(str(cell.cell.simulate) for cell in untimed))
-            yield Remark("note", f"no times for {names}: its rates are unknown, or its times are withheld")
-        if any(cell.cell.implementation == "compiled" and cell.source == "predicted" for cell in record.cells):
-            yield Remark(
-                "note", "compiled is less certain: fusion is a guess, and its memory is known only after it has run"
-            )
-    elif any(cell.source == "simulated" for cell in record.cells):
-        yield Remark("note", "all cells are simulated: their memory was computed without a GPU, and nothing was timed")
-
-
-def usual(spec: AttentionSpec) -> tuple[str, ...]:
-    return ("comparison",) if len({cell.implementation for cell in spec.cells()}) > 1 else ("sweep",)
+    if not _is_predicted(record.cells):
+        return
+    if untimed := [cell for cell in record.cells if cell.source == "simulated" and cell.outcome == "ok"]:
+        names = ", ".join(dict.fromkeys(str(cell.cell.simulate) for cell in untimed))
+        yield Remark("note", f"no times for {names}: its rates are unknown, or its times are withheld")
+    if any(cell.cell.implementation == "compiled" and cell.source == "predicted" for cell in record.cells):
+        yield Remark(
+            "note", "compiled is less certain: fusion is a guess, and its memory is known only after it has run"
+        )

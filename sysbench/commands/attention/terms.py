@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from sysbench.commands.attention.record import AttentionCellRecord
-from sysbench.render.terms import Term, used_terms
-
-_ATTENTION_PRECISION_MEANINGS: Mapping[str, str] = {
-    "fp32": "q, k and v in fp32; TF32 is off.",
-    "tf32": "q, k and v in fp32, with TF32 for matrix products.",
-    "bf16": "q, k and v in bfloat16.",
-    "fp16": "q, k and v in float16.",
-}
+from sysbench.render.terms import Term
 
 
 def terms(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
@@ -30,7 +23,7 @@ def terms(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
     if any(cell.forward for cell in cells):
         clock = "device events" if all(cell.device_events for cell in cells if cell.forward) else "the host's clock"
         yield Term(
-            "attention, forward and backward", (f"each call is timed separately, after warm-up calls, with {clock}.")
+            "attention, forward and backward", f"each call is timed separately, after warm-up calls, with {clock}."
         )
     if any(cell.saved_bytes is not None for cell in cells):
         yield Term("kept for backward", "memory that forward leaves allocated, excluding inputs and output.")
@@ -42,4 +35,3 @@ def terms(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
             "the minimum time according to the data sheet, limited by FLOPs or by bytes moved, whichever is longer, "
             "divided by the median.",
         )
-    yield from used_terms(_ATTENTION_PRECISION_MEANINGS, (cell.cell.precision for cell in cells), "{} attention")

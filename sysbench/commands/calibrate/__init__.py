@@ -6,11 +6,10 @@ COMMAND = Command(
     package=__name__,
     help=__doc__,
     figures=None,
-    report=ReportLayout(5, "Calibration", ("rates",)),
+    report=ReportLayout(5, "Calibration"),
     files="command:write",
     refuse_files="command:refuse_unwritable",
     show="command:show",
     plan="tables:plan",
-    long_table="cases",
-    default_tables="tables:usual",
+    long_table="rates",
 )

@@ -15,14 +15,15 @@ from sysbench.commands.calibrate.record import (
     RateRecord,
     RatesKnown,
     WorkTimed,
+    work_observed,
 )
-from sysbench.commands.calibrate.spec import PARTS, CalibrateCell, CalibrateSpec, Part
+from sysbench.commands.calibrate.spec import CalibrateCell, CalibrateSpec
 from sysbench.errors import LogError
 from sysbench.log.cautions import environment_cautions
 from sysbench.log.collect import CellEvents, Run, cell_fields, collect, run_fields
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunFinished, RunStarted
 from sysbench.package import VERSION
-from sysbench.predict.rates import GPU_RATES, HOST_RATES, LINK_RATES
+from sysbench.predict.rates import HOST_RATES
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware, Rate
 from sysbench.spec.model import Precision
@@ -73,37 +74,30 @@ def of_trace(path: Path) -> CalibrateRecord:
         what = f"of {named}, for which there is no data sheet" if named else "and does not name the GPU"
         raise LogError(f"{path} is a trace {what}: its kernels cannot be compared with any peak")
     derived = derive_rates(trace, GpuRates.of(known))
-    spec = CalibrateSpec(
-        part=tuple(part for part in PARTS if any(_PART[each.rate] == part for each in derived.observations))
-    )
     device = DeviceInfo(
         name=named or known.title, type="cuda", memory_bytes=known.memory_bytes, multiprocessors=known.sms
     )
-    at_s = path.stat().st_mtime
+    at_s, spec = path.stat().st_mtime, CalibrateSpec(timed=path.resolve())
+    (cell,) = spec.cells()
+    key, axes = cell.key, cell.model_dump(mode="json")
     started = RunStarted(
         at_s=at_s, kind="calibrate", sysbench_version=VERSION, source_digest="",
-        spec=spec.model_dump(mode="json"), host=host_info(), driver=None, cells=len(spec.part),
+        spec=spec.model_dump(mode="json"), host=host_info(), driver=None, cells=1,
     )  # fmt: skip
-    events: list[Event] = [started]
-    for number, cell in enumerate(spec.cells()):
-        key, axes = cell.key, cell.model_dump(mode="json")
-        events += [
-            CellStarted(at_s=at_s, cell=key, index=number, axes=axes, device=device),
-            RatesKnown(
-                at_s=at_s, cell=key, slug=known.slug, rates=dict(known.rates), device=device, torch="unknown",
-                read_from=path.name, unseen=dict(derived.unseen),
-            ),
-            *(
-                WorkTimed(
-                    at_s=at_s, cell=key, rate=each.rate, case=each.case, counts=True, work=each.work,
-                    samples_s=list(each.samples_s),
-                )
-                for each in derived.observations
-                if _PART[each.rate] == cell.part
-            ),
+    known_rates = RatesKnown(
+        at_s=at_s, cell=key, slug=known.slug, rates=dict(known.rates), device=device, torch="unknown",
+        read_from=path.name, unseen=dict(derived.unseen),
+    )  # fmt: skip
+    record = fold(
+        [
+            started,
+            CellStarted(at_s=at_s, cell=key, index=0, axes=axes, device=device),
+            known_rates,
+            *work_observed(key, at_s, derived.observations),
             CellFinished(at_s=at_s, cell=key, outcome="ok"),
-        ]  # fmt: skip
-    record = fold([*events, RunFinished(at_s=at_s, status="complete")])
+            RunFinished(at_s=at_s, status="complete"),
+        ]
+    )
     rates = [
         each.model_copy(update={"spread": math.hypot(each.spread, PROFILED_SPREAD)})
         if each.name in HOST_RATES
@@ -115,16 +109,6 @@ def of_trace(path: Path) -> CalibrateRecord:
 
 PROFILED_SPREAD = 0.25
 """Spread of host times in a trace: a profiler slows the host down by this much or more."""
-
-_PART: Mapping[str, Part] = {
-    **dict.fromkeys(GPU_RATES, "memory"),
-    **dict.fromkeys(("matmul_fp32", "matmul_tf32", "matmul_half", "matmul_fp8"), "matmul"),
-    **dict.fromkeys(("attention_forward", "attention_backward"), "attention"),
-    **dict.fromkeys(("kernel_s", "gap_s", "launch", "synchronize", "scalar"), "launch"),
-    **dict.fromkeys(("operator", "view", "operator_backward", "view_backward"), "host"),
-    **dict.fromkeys((*LINK_RATES, "update"), "link"),
-}
-"""The part of a calibration that each rate belongs to."""
 
 
 def _cell(cell: CalibrateCell, seen: CellEvents, run: Run) -> CalibrateCellRecord:

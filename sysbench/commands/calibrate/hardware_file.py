@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from sysbench import cells as axes
 from sysbench.commands.calibrate.record import CalibrateRecord
 from sysbench.errors import UsageError
 from sysbench.log import storage
@@ -32,11 +33,6 @@ def with_measured_rates(record: CalibrateRecord) -> Hardware:
         raise UsageError("nothing was measured: there are no rates to write")
     torch = record.environment.torch
     version = record.subject_torch or (torch.torch if torch is not None else "unknown")
-    threads = (
-        f", {torch.threads} thread{'' if torch.threads == 1 else 's'}"
-        if torch is not None and device.type == "cpu"
-        else ""
-    )
     try:
         base = hardware.by_name(record.slug)
     except UsageError:
@@ -50,9 +46,12 @@ def with_measured_rates(record: CalibrateRecord) -> Hardware:
             synchronous=device.type == "cpu",
             source=NO_SHEET,
         )
-    source = f"sysbench calibrate on {device.name}, {record.started_at[:10]}, torch {version}{threads}"
+    date = record.started_at[:10]
     if record.read_from is not None:
-        source = f"sysbench calibrate --from {record.read_from}, {device.name}, {record.started_at[:10]}"
+        source = f"sysbench calibrate --from {record.read_from}, {device.name}, {date}"
+    else:
+        threads = f", {axes.phrase('threads', torch.threads)}" if torch is not None and device.type == "cpu" else ""
+        source = f"sysbench calibrate on {device.name}, {date}, torch {version}{threads}"
     measured = {
         each.name: Rate(value=each.value, spread=each.spread, source=source, basis="calibrated")
         for each in record.rates
@@ -81,16 +80,12 @@ def host_toml(device: Hardware) -> str:
         else typical.rates[name].model_copy(update={"basis": "borrowed"})
         for name in (*HOST_RATES, "update")
     }
-    fields = {
-        "title": f"the host of {device.title}",
-        "spread": CALIBRATED_HOST_SPREAD,
-        "rates": {name: rate.model_dump(mode="json") for name, rate in rates.items()},
-    }
-    return "\n".join(_lines(fields, ())).strip()
+    written = {name: rate.model_dump(mode="json") for name, rate in rates.items()}
+    return _toml({"title": f"the host of {device.title}", "spread": CALIBRATED_HOST_SPREAD, "rates": written})
 
 
 def write(device: Hardware, path: Path | None) -> Path:
-    """Write the device to `path`, by default to a file in the user's directory; return the path."""
+    """Write the device to `path`, by default a file in the user's directory; return the path."""
     target = path or hardware.user_directory() / f"{device.slug}.toml"
     if path is None:
         storage.make_directory(target.parent)
@@ -99,7 +94,10 @@ def write(device: Hardware, path: Path | None) -> Path:
 
 
 def toml(device: Hardware) -> str:
-    fields = device.model_dump(mode="json", exclude={"slug"}, exclude_none=True)
+    return _toml(device.model_dump(mode="json", exclude={"slug"}, exclude_none=True))
+
+
+def _toml(fields: Mapping[str, object]) -> str:
     return "\n".join(_lines(fields, ())).strip()
 
 

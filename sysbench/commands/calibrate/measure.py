@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.profiler import ProfilerActivity, profile
 
-from sysbench.commands.calibrate.record import RateName, RatesKnown, WorkTimed
+from sysbench.commands.calibrate.record import RateName, RatesKnown, WorkTimed, work_observed
 from sysbench.commands.calibrate.spec import CalibrateCell, Part
 from sysbench.errors import UnavailableError, UsageError
 from sysbench.garbage import gc_paused
@@ -473,9 +473,4 @@ def _rates_of_timed_run(cell: CalibrateCell, path: Path) -> Iterator[Event]:
         at_s=time.time(), cell=cell.key, slug=slug, rates=dict(known.rates), device=device,
         torch=torch.torch if torch else None, read_from=path.name, unseen=dict(fitted.unseen),
     )  # fmt: skip
-    for observation in fitted.observations:
-        samples_s = list(observation.samples_s)
-        yield WorkTimed(
-            at_s=time.time(), cell=cell.key, rate=observation.rate, case=observation.case, counts=True,
-            work=observation.work, samples_s=samples_s,
-        )  # fmt: skip
+    yield from work_observed(cell.key, time.time(), fitted.observations)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -14,22 +15,16 @@ from sysbench.spec.frozen import Frozen
 from sysbench.spec.hardware import Rate
 from sysbench.spec.quantities import Amount, PerSecond, PositiveSeconds, stored_unless
 
+if TYPE_CHECKING:
+    from sysbench.predict.derived_rates import Observation
+
 RateName = GpuRate | HostRate
 
 PER_SECOND: dict[str, Literal["flops_per_s", "bytes_per_s", "elements_per_s"]] = {
-    "matmul_fp32": "flops_per_s",
-    "matmul_tf32": "flops_per_s",
-    "matmul_half": "flops_per_s",
-    "attention_forward": "flops_per_s",
-    "attention_backward": "flops_per_s",
-    "stream": "bytes_per_s",
-    "reduce": "bytes_per_s",
-    "indexed": "elements_per_s",
-    "transpose": "elements_per_s",
-    "matmul_fp8": "flops_per_s",
-    "device_to_host": "bytes_per_s",
-    "host_to_device": "bytes_per_s",
-    "update": "bytes_per_s",
+    **dict.fromkeys(("matmul_fp32", "matmul_tf32", "matmul_half", "matmul_fp8"), "flops_per_s"),
+    **dict.fromkeys(("attention_forward", "attention_backward"), "flops_per_s"),
+    **dict.fromkeys(("stream", "reduce", "device_to_host", "host_to_device", "update"), "bytes_per_s"),
+    **dict.fromkeys(("indexed", "transpose"), "elements_per_s"),
 }
 """Units of rates that are work over time; all other rates are in seconds per piece of work."""
 
@@ -72,6 +67,15 @@ class WorkTimed(TimedWork, Event):
 
     event: Literal["work_timed"] = "work_timed"
     cell: str
+
+
+def work_observed(cell: str, at_s: float, observations: Iterable[Observation]) -> Iterator[WorkTimed]:
+    """Yield the work that a file of another run shows, as if it had been timed."""
+    for each in observations:
+        yield WorkTimed(
+            at_s=at_s, cell=cell, rate=each.rate, case=each.case, counts=True, work=each.work,
+            samples_s=list(each.samples_s),
+        )  # fmt: skip
 
 
 class CaseRecord(TimedWork):

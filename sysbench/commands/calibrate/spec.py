@@ -23,7 +23,7 @@ memory     elementwise kernels, reductions, broadcasts, copies and transposes of
 launch     kernels that do almost nothing: duration, gap to the next kernel, host time of a launch
 host       host time per operator, from a narrow model with two depths
 link       copies between GPU and host, and AdamW on the host: what offloading needs
-steps      nothing new: rates are derived from the steps that another run has timed
+steps      nothing new: rates are derived from another run, or from a trace
 """
 
 PARTS: tuple[Part, ...] = get_args(Part)[:-1]
@@ -48,7 +48,7 @@ class CalibrateCell(RunCell):
     """Total seconds for the measurements of the part, without setup."""
     seed: Seed
     timed: Annotated[Path | None, Axis("setting", compared_as="timed run")] = stored_unless(None)
-    """The run from which rates are derived, instead of measuring."""
+    """The run or trace from which rates are derived, instead of measuring."""
 
     @property
     def title(self) -> str:
@@ -80,7 +80,7 @@ class CalibrateSpec(RunSpec):
         default=0, ge=0, description="Seed for matrices and parameters."
     )
     timed: Path | None = stored_unless(None)
-    """A run of `sysbench time` to derive rates from. Not on the command line: `--from`."""
+    """A run of `sysbench time`, or a trace, to derive rates from. Not on the command line: `--from`."""
 
     def cells(self) -> Iterator[CalibrateCell]:
         if self.timed is not None:

@@ -1,16 +1,15 @@
-"""Tables of `sysbench calibrate`: rates, and the measured work behind them."""
+"""The table of `sysbench calibrate`: one row per rate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from sysbench import units
 from sysbench.commands.calibrate.findings import of_run
-from sysbench.commands.calibrate.record import PER_SECOND, CalibrateRecord, CaseRecord, RateRecord
-from sysbench.commands.calibrate.spec import CalibrateCell, CalibrateSpec
-from sysbench.errors import UsageError, unknown
+from sysbench.commands.calibrate.record import PER_SECOND, CalibrateRecord, RateRecord
+from sysbench.commands.calibrate.spec import CalibrateCell
 from sysbench.render import remarks
-from sysbench.render.declared import DeclaredTable, Field, leading_fields
+from sysbench.render.declared import DeclaredTable, Field, build_tables, leading_fields
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
@@ -46,13 +45,9 @@ def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selecti
     devices = dict.fromkeys(each.name for cell in record.cells if (each := record.subject or cell.device))
     torch = record.environment.torch
     version = record.subject_torch or (torch.torch if torch else None)
-    chosen = tuple(names) or ("rates",)
-    for name in chosen:
-        if name not in TABLES:
-            raise UsageError(unknown(name, "a table", TABLES))
     return Sheet(
         subject=("calibration", *devices, *((f"torch {version}",) if version else ())),
-        tables=tuple(table for name in chosen for table in TABLES[name](record)),
+        tables=tuple(build_tables(TABLES, record, names) if names else RATES(record)),
         remarks=(
             *remarks.outcomes(record),
             *remarks.cautions(record),
@@ -67,10 +62,6 @@ def plan(cells: Sequence[CalibrateCell], _: Hardware | None = None) -> Sheet:
         (cell.part, ", ".join(cell.precisions) or "the whole device", Measure(cell.budget_s)) for cell in cells
     )
     return Sheet((), (Table("plan", f"{len(cells)} part{'' if len(cells) == 1 else 's'}", columns, rows, 1),))
-
-
-def usual(spec: CalibrateSpec) -> tuple[str, ...]:
-    return ("rates",)
 
 
 def rate_cell(name: str, value: float | None) -> Cell:
@@ -98,30 +89,5 @@ RATES = DeclaredTable(
               get=lambda rate: rate.value / rate.before if rate.before else None),
     ),
 )  # fmt: skip
-"""The table with one row per rate."""
 
-
-def _cases(record: CalibrateRecord) -> Iterator[CaseRecord]:
-    for cell in record.cells:
-        yield from cell.cases
-
-
-CASES = DeclaredTable(
-    "cases",
-    "measured work",
-    rows=_cases,
-    leading=leading_fields(
-        Field("rate", get=lambda case: case.rate), Field("case", get=lambda case: case.case, elastic=True)
-    ),
-    columns=(
-        Field("value", unit="number", get=lambda case: rate_cell(case.rate, case.value)),
-        Field("spread", "spread", "share", get=lambda case: case.spread),
-        Field("counts", "counts", get=lambda case: "yes" if case.counts else "no"),
-        Field("samples", "samples", "count", get=lambda case: len(case.samples_s), importance=1),
-    ),
-    needs="measured work",
-)
-"""The table with one row per piece of work."""
-
-TABLES = {"rates": RATES, "cases": CASES}
-"""Every table of a record."""
+TABLES: dict[str, DeclaredTable] = {"rates": RATES}

@@ -103,14 +103,6 @@ def test_a_sum_that_overflows_is_kept_as_what_it_is() -> None:
     assert math.isinf(read_back.cells[0].sums[0].result)
 
 
-def test_drift_follows_the_sum_to_its_end() -> None:
-    for drift in cell("sums").drift:
-        assert drift.steps[-1] == 1000
-    fp16 = next(each for each in cell("sums").drift if each.accumulator == each.addend == "fp16")
-    expected = np.add.accumulate(np.full(1000, np.float16(0.01)))
-    assert fp16.sums == [float(expected[step - 1]) for step in fp16.steps]
-
-
 def test_what_would_take_too_long_is_refused_before_it_does() -> None:
     (asked,) = AccumSpec(count=100_000_000, budget_s=1).cells()
     with pytest.raises(UnavailableError, match=r"would take about .* longer than --budget 1: use a smaller --count"):

@@ -190,12 +190,12 @@ def test_counting_without_data_gives_the_bytes_of_real_tensors(implementation: s
     imagined, real = count_memory(one), count_memory(one, real=inputs_for(one, torch.device("cpu")))
     assert imagined is not None
     assert real is not None
-    assert (imagined.before_backward_bytes, imagined.saved_bytes, imagined.peak_bytes) == (
+    assert (imagined.before_backward_bytes, imagined.saved_bytes, imagined.peak_allocated_bytes) == (
         real.before_backward_bytes,
         real.saved_bytes,
-        real.peak_bytes,
+        real.peak_allocated_bytes,
     )
-    assert sum(each.size_bytes for each in imagined.at_peak) == imagined.peak_bytes
+    assert sum(each.size_bytes for each in imagined.at_peak) == imagined.peak_allocated_bytes
 
 
 def test_a_simulation_says_what_fits_and_accounts_for_what_does_not() -> None:
@@ -303,7 +303,7 @@ def test_the_inputs_are_the_same_for_every_implementation() -> None:
 
 @pytest.fixture
 def nothing_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "_SPEED", experiment._Speed())
+    monkeypatch.setattr(experiment, "_SECONDS_PER_FLOP", {})
 
 
 @pytest.mark.usefixtures("nothing_learnt")

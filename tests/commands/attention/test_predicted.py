@@ -145,7 +145,7 @@ def test_a_crossover_is_asserted_where_intervals_do_not_overlap_and_nowhere_else
 
 
 def test_whatever_shows_a_predicted_time_says_so() -> None:
-    for name in ("sweep", "comparison", "crossovers", "exponents"):
+    for name in ("sweep", "comparison", "crossovers"):
         assert all(table.title.startswith(MARK) for table in tables_for(CROSSING, [name]))
     whole = sheet(CROSSING)
     assert MARK in whole.subject

@@ -103,8 +103,8 @@ def test_what_is_written_out_keeps_on_a_gpu_what_real_tensors_keep_here(
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_tensors_at_the_peak_add_up_to_it_and_fit_into_what_is_reserved(implementation: str, causal: bool) -> None:
     result = on(A100, implementation, seq=2048, causal=causal)
-    assert sum(each.size_bytes for each in result.at_peak) == result.allocated_peak_bytes
-    assert result.before_backward_bytes < result.allocated_peak_bytes <= result.reserved_peak_bytes
+    assert sum(each.size_bytes for each in result.at_peak) == result.peak_allocated_bytes
+    assert result.before_backward_bytes < result.peak_allocated_bytes <= result.peak_reserved_bytes
     assert result.verdict.fits
     assert {"q", "k", "v", "gradient of the output"} <= {each.name for each in result.at_peak}
 
@@ -114,7 +114,7 @@ def test_the_workspaces_of_cublas_count_for_the_peak_and_not_for_what_is_kept() 
     of_each = [[each.size_bytes for each in found.at_peak if "cuBLAS" in each.name] for found in (older, newer)]
     count = 2 if A100.workspaces.are_kept else 1  # one a thread, or that of the product at the peak
     assert of_each == [[8_519_680] * count, [32 * MIB] * count]
-    assert newer.allocated_peak_bytes - older.allocated_peak_bytes == count * (32 * MIB - 8_519_680)
+    assert newer.peak_allocated_bytes - older.peak_allocated_bytes == count * (32 * MIB - 8_519_680)
     assert newer.before_backward_bytes == older.before_backward_bytes
     assert not [each for each in on(H100, "sdpa-flash", seq=512).at_peak if "cuBLAS" in each.name]
 
@@ -125,8 +125,8 @@ def test_what_does_not_fit_says_by_how_much_and_what_for() -> None:
     assert fits.verdict.fits
     assert not beyond.verdict.fits
     assert beyond.available_bytes == 2 * GIB - GIB // 2
-    assert beyond.verdict.margin_bytes == beyond.available_bytes - beyond.reserved_peak_bytes < 0
-    assert sum(each.size_bytes for each in beyond.at_peak) == beyond.allocated_peak_bytes > beyond.available_bytes
+    assert beyond.verdict.margin_bytes == beyond.available_bytes - beyond.peak_reserved_bytes < 0
+    assert sum(each.size_bytes for each in beyond.at_peak) == beyond.peak_allocated_bytes > beyond.available_bytes
     assert [2, 16384, 16384] in [each.shape for each in beyond.at_peak]
 
 
@@ -135,7 +135,7 @@ def test_the_allocators_settings_decide_about_what_is_reserved() -> None:
     usual = simulate(one, A100)
     expandable = simulate(one, A100, AllocatorSettings(expandable_segments=True))
     assert expandable.saved_bytes == pytest.approx(usual.saved_bytes, abs=4 * MIB)
-    assert expandable.reserved_peak_bytes != usual.reserved_peak_bytes
+    assert expandable.peak_reserved_bytes != usual.peak_reserved_bytes
     limited = simulate(one, A100, AllocatorSettings(memory_fraction=0.001))
     assert not limited.verdict.fits
 

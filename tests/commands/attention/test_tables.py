@@ -1,4 +1,4 @@
-"""What is seen of an attention sweep: tables, pictures, and the grid that fills while it runs."""
+"""What is seen of an attention sweep: tables, a picture, and the grid that fills while it runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ from sysbench.render.output import sheet
 from sysbench.render.plots import DOTS_PER_INCH, WIDTH_IN
 from sysbench.render.table import Measure, Word
 from sysbench.spec.run import Format
-from sysbench.units import significant
 from tests import fixtures_attention as runs
 from tests.golden.compare import assert_golden, plain_environment
 
@@ -140,13 +139,6 @@ def test_times_and_rates_of_a_row_are_of_the_same_basis(record: AttentionRecord,
         assert getattr(found, "value", found) == pytest.approx(flops[mean.value] / mean.value)
 
 
-def test_medians_are_there_for_those_who_ask(record: AttentionRecord) -> None:
-    assert "median forward" not in printed(record, "markdown", "sweep")
-    (row, *_) = csv.DictReader(io.StringIO(printed(record, "csv", "sweep", columns=["+forward_median"])))
-    medians = {significant(cell.forward.median_s) for cell in record.cells if cell.forward}
-    assert float(row["forward_median_s"]) in medians
-
-
 def test_the_best_on_each_input_is_one_and_the_others_are_multiples_of_it(record: AttentionRecord) -> None:
     (table,) = tables_for(record, ["comparison"])
     keys = [column.key for column in table.columns]
@@ -180,7 +172,7 @@ def test_an_implementation_that_is_not_here_says_why_once(record: AttentionRecor
 
 def test_simulated_and_measured_are_never_shown_without_saying_so() -> None:
     simulated = runs.record(SIMULATED)
-    for name in ("sweep", "comparison", "frontier", "exponents", "cells", "accounting"):
+    for name in ("sweep", "comparison", "frontier", "cells", "accounting"):
         for table in tables_for(simulated, [name]):
             assert "simulated" in table.title
     assert "simulated for NVIDIA A100-SXM4-40GB" in sheet(simulated).subject
@@ -188,19 +180,17 @@ def test_simulated_and_measured_are_never_shown_without_saying_so() -> None:
 
 def test_rows_and_tables_of_several_gpus_name_the_gpu() -> None:
     record = runs.record(AttentionSpec(impl="naive", dim="64", seq="1024-8192*2", simulate="a100-40gb,h100"))
-    for name in ("exponents", "frontier"):
-        (table,) = tables_for(record, [name])
-        column = [each.key for each in table.columns].index("simulate")
-        assert {str(row[column]) for row in table.rows} == {"a100-40gb", "h100"}, name
+    (table,) = tables_for(record, ["frontier"])
+    column = [each.key for each in table.columns].index("simulate")
+    assert {str(row[column]) for row in table.rows} == {"a100-40gb", "h100"}
 
 
 def test_a_file_of_data_has_no_length_where_a_row_is_of_several() -> None:
     one = runs.record(AttentionSpec(impl="naive", dim="64", seq="1024-8192*2", repeats=20))
-    for name in ("exponents", "frontier"):
-        (table,) = tables_for(one, [name])
-        keys = [column.key for column, _ in table.constants]
-        assert "seq" not in keys
-        assert "batch" in keys
+    (table,) = tables_for(one, ["frontier"])
+    keys = [column.key for column, _ in table.constants]
+    assert "seq" not in keys
+    assert "batch" in keys
 
 
 def test_a_table_that_is_not_there_is_refused_with_the_nearest() -> None:
@@ -212,7 +202,7 @@ def test_a_table_that_is_not_there_is_refused_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_no_line_is_wider_than_the_terminal(record: AttentionRecord, width: int) -> None:
-    text = printed(record, "terminal", "comparison", "sweep", "frontier", "exponents", "accounting", width=width)
+    text = printed(record, "terminal", "comparison", "sweep", "frontier", "accounting", width=width)
     assert max(cell_len(line) for line in text.splitlines()) <= width
 
 
@@ -229,39 +219,25 @@ def texts_of(path: Path) -> str:
 
 
 def test_curves_say_what_they_show_and_where_memory_ends(record: AttentionRecord, tmp_path: Path) -> None:
-    (path,) = figures.write(record, curves=tmp_path / "curves.svg")
+    (path,) = figures.write(tmp_path / "curves.svg", record)
     said = texts_of(path)
-    for expected in ("d 64", "forward", "backward", "kept for backward", "naive", "does not fit", "16384", "N^2.00"):
+    for expected in ("d 64", "forward", "backward", "kept for backward", "naive", "does not fit", "16384"):
         assert expected in said
     assert "SIMULATED" not in said
 
 
-def test_heat_maps_have_every_cell_of_the_sweep(record: AttentionRecord, tmp_path: Path) -> None:
-    (path,) = figures.write(record, heat_map=tmp_path / "heat.svg")
-    said = texts_of(path)
-    assert "naive, forward" in said
-    assert said.count("oom") >= 1
-    assert said.count("skipped") >= 3
-    maps = figures.heat_map(record.cells, "naive", "forward")
-    assert maps is not None
-    assert len(maps.values) + len(maps.words) == len(SPEC.dim) * len(SPEC.seq)
-    assert {n for _, n in maps.beyond} == {16384}
-
-
 def test_a_simulated_picture_says_so(tmp_path: Path) -> None:
-    paths = list(figures.write(runs.record(SIMULATED), tmp_path / "c.svg", tmp_path / "h.svg"))
-    assert len(paths) == 2
-    for path in paths:
-        assert "SIMULATED for NVIDIA A100-SXM4-40GB" in texts_of(path)
+    (path,) = figures.write(tmp_path / "c.svg", runs.record(SIMULATED))
+    assert "SIMULATED for NVIDIA A100-SXM4-40GB" in texts_of(path)
 
 
 def test_the_same_record_gives_the_same_bytes(record: AttentionRecord, tmp_path: Path) -> None:
-    one, two = (next(iter(figures.write(record, tmp_path / name))) for name in ("a.svg", "b.svg"))
+    one, two = (next(iter(figures.write(tmp_path / name, record))) for name in ("a.svg", "b.svg"))
     assert one.read_bytes() == two.read_bytes()
 
 
 def test_a_png_is_a_png_as_wide_as_a_page(record: AttentionRecord, tmp_path: Path) -> None:
-    (path,) = figures.write(record, curves=tmp_path / "curves.png")
+    (path,) = figures.write(tmp_path / "curves.png", record)
     width, height = struct.unpack(">II", path.read_bytes()[16:24])
     assert width == round(WIDTH_IN * DOTS_PER_INCH)
     assert height >= 600
@@ -269,7 +245,7 @@ def test_a_png_is_a_png_as_wide_as_a_page(record: AttentionRecord, tmp_path: Pat
 
 def test_each_setting_has_a_picture_of_its_own(tmp_path: Path) -> None:
     record = runs.record(SINGLE.model_copy(update={"batch": (2, 8)}))
-    paths = list(figures.write(record, curves=tmp_path / "c.svg"))
+    paths = list(figures.write(tmp_path / "c.svg", record))
     assert [path.name for path in paths] == ["c-1.svg", "c-2.svg"]
     assert "batch 2" in texts_of(paths[0])
     assert "batch 8" in texts_of(paths[1])
@@ -277,17 +253,17 @@ def test_each_setting_has_a_picture_of_its_own(tmp_path: Path) -> None:
 
 def test_nothing_measured_leaves_no_picture(tmp_path: Path) -> None:
     record = command_of("attention").fold_function(runs.events(SPEC)[:2])
-    assert list(figures.write(record, tmp_path / "c.png", tmp_path / "h.png")) == []  # type: ignore[arg-type]
+    assert list(figures.write(tmp_path / "c.png", record)) == []  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_name_that_is_none_of_a_picture_is_refused(record: AttentionRecord, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="png, svg, pdf"):
-        list(figures.write(record, tmp_path / "c.gif"))
-    with pytest.raises(UsageError, match=r"\.png, \.svg or \.pdf"):
-        refuse_unwritable(AttentionOptions(heat_map=Path("x.jpeg")))
+        list(figures.write(tmp_path / "c.gif", record))
+    with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf"):
+        refuse_unwritable(AttentionOptions(figure=Path("x.jpeg")))
     with pytest.raises(OutputError, match="cannot write"):
-        list(figures.write(record, tmp_path / "missing" / "c.png"))
+        list(figures.write(tmp_path / "missing" / "c.png", record))
 
 
 # While it runs
