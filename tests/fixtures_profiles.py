@@ -90,7 +90,6 @@ def _summary(
     ]
     return ProfileSummary(
         title="",
-        format="kineto",
         source=source,
         devices=[A100.device.name],
         rank=None,

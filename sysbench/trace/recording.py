@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -133,7 +133,6 @@ class RecordingMetadata:
 
     title: str
     """Name of the file, without its directory."""
-    format: Literal["kineto", "nsys"]
     names: tuple[str, ...]
     """Names as recorded, demangled if the profiler demangles them; untrusted: escape them before display."""
     launch_shapes: Integers

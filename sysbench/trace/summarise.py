@@ -62,7 +62,6 @@ def summarise(
         device = known_hardware.find(recording.devices[0])
     return ProfileSummary(
         title=recording.title,
-        format=recording.format,
         source=source,
         predicted=recording.predicted,
         devices=list(recording.devices),

@@ -145,14 +145,11 @@ class KernelTimeColumns(Stored):
 
 
 class KernelStatistics(Stored):
-    """Statistics of one kernel within one range, over all steps."""
+    """Statistics of the calls of one kernel within one range, over all steps."""
 
     range: str
     """`step` for the whole step, or a phase."""
     kernel: Count
-    total_ns: Nanoseconds
-    calls: Count
-    mean_ns: Amount
     median_ns: Amount
     min_ns: Nanoseconds
     max_ns: Nanoseconds
@@ -232,7 +229,6 @@ class ProfileSummary(Stored):
     """Profile of one process."""
 
     title: str
-    format: Literal["kineto", "nsys"]
     source: ProfileSource
     predicted: bool = stored_unless(False)
     """Whether the times were predicted for a device that was not present, instead of recorded."""

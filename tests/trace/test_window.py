@@ -315,7 +315,6 @@ def long_recording(rows: int) -> Recording:
     zero = 0 * one
     return Recording(
         title="long.json",
-        format="kineto",
         names=("aten::mm", "short", "long"),
         launch_shapes=np.zeros((0, 6), np.int64),
         origin_ns=0,

@@ -210,7 +210,7 @@ _BATCH_CALLS: Final = 400_000
 
 
 def kernel_statistics(calls: Calls, time: StepTime, shapes: Integers, names: int) -> list[KernelStatistics]:
-    """Return the statistics of every kernel in the step and in each phase; per range, longest total first.
+    """Return the statistics of every kernel in the step and in each phase.
 
     `shapes` are the recording's launch shapes, and `names` is the number of names in the recording.
     """
@@ -230,7 +230,7 @@ def kernel_statistics(calls: Calls, time: StepTime, shapes: Integers, names: int
             chosen = order if phase is None else order[phases_of_calls[order] == phase]
             range_name = STEP if phase is None else WORK_PHASES[phase]
             rows.extend(_statistics(range_name, kernel[chosen], durations[chosen], launch_shape[chosen], shapes))
-    return [row for rows in found.values() for row in sorted(rows, key=lambda row: -row.total_ns)]
+    return [row for rows in found.values() for row in rows]
 
 
 def _statistics(
@@ -244,8 +244,7 @@ def _statistics(
         return
     first = np.flatnonzero(np.diff(kernels, prepend=NONE))
     counts = np.diff(first, append=len(kernels))
-    totals = np.add.reduceat(durations, first)
-    means = totals / counts
+    means = np.add.reduceat(durations, first) / counts
     squares = np.add.reduceat((durations - np.repeat(means, counts)) ** 2, first)
     deviations = np.sqrt(squares / np.maximum(counts - 1, 1))
     medians = (durations[first + (counts - 1) // 2] + durations[first + counts // 2]) / 2
@@ -256,9 +255,6 @@ def _statistics(
         yield KernelStatistics(
             range=range_name,
             kernel=int(kernels[start]),
-            total_ns=int(totals[number]),
-            calls=count,
-            mean_ns=float(means[number]),
             median_ns=float(medians[number]),
             min_ns=int(durations[start]),
             max_ns=int(durations[start + count - 1]),

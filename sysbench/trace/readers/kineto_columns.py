@@ -316,7 +316,6 @@ class Columns:
         devices = listed if isinstance(listed, list) else []
         return Recording(
             title=title,
-            format="kineto",
             names=tuple(self._names.texts),
             **self._tables,
             step_pattern=None,

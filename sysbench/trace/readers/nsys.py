@@ -165,7 +165,6 @@ class _Reader:
                 devices = tuple(str(name) for (name,) in named)
         return Recording(
             title=self._path.name,
-            format="nsys",
             names=tuple(self._names),
             work=work,
             launches=launches,

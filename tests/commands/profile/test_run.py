@@ -50,7 +50,6 @@ def summary_of(**fields: Any) -> ProfileSummary:
     """One kernel in one step of a millisecond."""
     known: dict[str, Any] = {
         "title": "trace.json",
-        "format": "kineto",
         "source": "cpu",
         "devices": [],
         "rank": None,
