@@ -91,16 +91,20 @@ def leading_kernel(summary: ProfileSummary, phases: Phases) -> tuple[KernelName,
 
 
 def _leading_kernels(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
+    """Yield the kernel that takes the most time in a range, if all cells agree, and if it is not that of the last."""
+    last = ""
     for what, (phases, _) in RANGES.items():
         found = [(cell, leading_kernel(cell.summary, phases)) for cell in group if covers(cell, what) and cell.summary]
-        if len({kernel.short for _, (kernel, *_) in found}) == 1:
-            share = range_text([(share, cell) for cell, (_, share, _) in found], name)
-            calls = {f"{calls:g} call{'' if calls == 1 else 's'}" for _, (*_, calls) in found}
-            text = f"in {what}, {found[0][1][0].short} takes the most time: {share}"
-            yield Statement(
-                f"{where}{text}{f' in {calls.pop()} per step' if len(calls) == 1 else ''}.",
-                tuple(cell for cell, _ in found),
-            )
+        leaders = {kernel.short for _, (kernel, *_) in found}
+        if len(leaders) != 1 or leaders == {last}:
+            continue
+        (last,) = leaders
+        share = range_text([(share, cell) for cell, (_, share, _) in found], name)
+        calls = {f"{calls:g} call{'' if calls == 1 else 's'}" for _, (*_, calls) in found}
+        counted = f" in {calls.pop()} per step" if len(calls) == 1 else ""
+        yield Statement(
+            f"{where}in {what}, {last} takes the most time: {share}{counted}.", tuple(cell for cell, _ in found)
+        )
 
 
 def class_shares(cell: ProfileCellRecord, phases: Phases) -> dict[KernelClass, float]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from rich.text import Text
 
 from sysbench import units
 from sysbench.commands.profile.record import ProfileRead
@@ -14,8 +16,9 @@ from sysbench.commands.profile.spec import ProfileCell
 from sysbench.log.events import CellFinished, CellStarted, StageEntered, StepMeasured
 from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render.dashboard import run_state
-from sysbench.render.dashboard.run_state import Handler, RunState, cell_handler, with_cell
-from sysbench.render.dashboard.screen import CellScreen, Progress
+from sysbench.render.dashboard.canvas import Canvas
+from sysbench.render.dashboard.run_state import Handler, RunState, cell_handler, mean_and_deviation, with_cell
+from sysbench.render.dashboard.screen import DETAILS, CellScreen, Progress, Slot, fixed
 from sysbench.trace.summary import ProfileSummary
 
 
@@ -112,6 +115,17 @@ class ProfileScreen(CellScreen[ProfileState]):
         if not cell.timing or cell.stage != "measuring":
             return Progress()
         return Progress(len(cell.timed_s), cell.cell.steps, ((f"{len(cell.timed_s)}/{cell.cell.steps}", ""),))
+
+    def details(self, canvas: Canvas) -> Iterator[Slot]:
+        now = self.state.current_cell
+        if now is None or now.outcome is not None:
+            return
+        text: str = now.stage or ""
+        if now.timing:
+            text = f"timing without a profiler: {len(now.timed_s)}/{now.cell.steps} steps"
+            if len(now.timed_s) > 1:
+                text += f", {units.seconds_with_deviation(*mean_and_deviation(now.timed_s))}"
+        yield fixed(DETAILS, [Text(text, "bold")])
 
 
 def _calls_per_step(summary: ProfileSummary) -> str:

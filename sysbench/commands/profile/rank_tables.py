@@ -141,6 +141,13 @@ COLLECTIVES = DeclaredTable(
             get=lambda row: Measure(row.entry.calls / max(len(row.comparison.summary.steps), 1)),
         ),
         Field(
+            "duration",
+            unit="s",
+            group="of one call",
+            importance=3,
+            get=lambda row: row.entry.duration_ns * NS / row.entry.events,
+        ),
+        Field(
             "transfer",
             unit="s",
             group="of one call",
