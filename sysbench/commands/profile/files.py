@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
@@ -19,14 +20,12 @@ from sysbench.commands.profile.record import ProfileRead, ProfileRecord, RanksRe
 from sysbench.commands.profile.spec import ProfileCell, ProfileOptions, Profiler, ProfileSpec
 from sysbench.commands.showing import Saved
 from sysbench.engine import nsys
-from sysbench.engine.launchers import NsysLauncher
 from sysbench.engine.plan import PlacedCell, refuse_impossible
 from sysbench.engine.provisions import Provisions
 from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log import storage
 from sysbench.log.events import Event, OfRank, StageEntered
 from sysbench.log.file_names import labels_of, paths_of, paths_of_ranks
-from sysbench.log.storage import ScratchDirectory
 from sysbench.render import theme
 from sysbench.render.dashboard.progress import show_status
 from sysbench.spec import hardware
@@ -99,14 +98,14 @@ class Files:
         artifacts, windows, flames = (paths_of(path, labels) for path in (options.trace, options.window, options.flame))
         with ExitStack() as temporary:
             if options.trace is None:
-                directory = Path(temporary.enter_context(ScratchDirectory()))
+                directory = Path(temporary.enter_context(TemporaryDirectory(prefix="sysbench-")))
                 artifacts = {cell.key: directory / f"{cell.key}{TRACE_SUFFIXES[cell.profiler][0]}" for cell in cells}
             for cell in cells:
                 _validate_suffix("--trace", artifacts[cell.key], TRACE_SUFFIXES[cell.profiler], cell.profiler)
             all_traces = (path for cell in cells for path in paths_of_ranks(artifacts[cell.key], cell.workers))
             for path in (*all_traces, *windows.values(), *flames.values()):
                 storage.refuse_unwritable(path)
-            launchers = {cell.key: NsysLauncher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
+            launchers = {cell.key: nsys.launcher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
             provisions = Provisions(artifacts, launchers, partial(read_traces, options.trace is not None))
             yield cls(options, provisions, windows, flames)
 

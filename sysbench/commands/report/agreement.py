@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Final
 
 from sysbench import units
@@ -68,55 +67,37 @@ def _step_key(number: StepNumber) -> Hashable:
 def profile_agreement(runs: Runs) -> Iterator[Finding]:
     """Yield findings that compare timed forward and backward phases with their kernels in a profile."""
     for phase in ("forward", "backward"):
-        if pairs := sorted(match(runs, phase, "profiled"), key=attrgetter("ratio")):
-            yield Finding(f"{phase}: {_describe_kernel_shares(pairs)}.", _basis(runs, pairs))
-
-
-def _describe_kernel_shares(pairs: Sequence[Pair]) -> str:
-    name = namer([each.measured.cell for each in pairs])
-    shares = range_text([(each.ratio, each.measured.cell) for each in pairs], name)
-    text = f"profiled kernels account for {shares} of the time measured without a profiler"
-    if len(pairs) == 1:
-        (pair,) = pairs
-        measured_time = f"the {units.seconds(pair.measured.value)} measured without a profiler"
-        text = f"profiled kernels take {units.seconds(pair.other.value)}, {shares} of {measured_time}"
-    idle = [each.measured.cell for each in pairs if each.ratio < MIN_KERNEL_SHARE]
-    slower = [each.measured.cell for each in pairs if each.ratio > MAX_KERNEL_SHARE]
-    if not idle and not slower:
-        return f"{text}, so the two agree"
-    parts = [f"the device was idle for the rest at {name_cells(idle, name)}"] if idle else []
-    parts += [f"kernels ran slower in the profile at {name_cells(slower, name)}"] if slower else []
-    return f"{text}; {', and '.join(parts)}" if len(pairs) > 1 else f"{text}; {parts[0].partition(' at ')[0]}"
+        pairs = match(runs, phase, "profiled")
+        if not pairs:
+            continue
+        name = namer([each.measured.cell for each in pairs])
+        shares = range_text([(each.ratio, each.measured.cell) for each in pairs], name)
+        text = f"{phase}: profiled kernels account for {shares} of the time measured without a profiler"
+        if idle := [each.measured.cell for each in pairs if each.ratio < MIN_KERNEL_SHARE]:
+            text += f"; the device was idle for the rest at {name_cells(idle, name)}"
+        if slower := [each.measured.cell for each in pairs if each.ratio > MAX_KERNEL_SHARE]:
+            text += f"; kernels ran slower in the profile at {name_cells(slower, name)}"
+        yield Finding(text if idle or slower else f"{text}, so the two agree", _basis(runs, pairs))
 
 
 def simulation_agreement(runs: Runs) -> Iterator[Finding]:
     """Yield a finding that compares measured and simulated peaks for the same GPU."""
     if pairs := match(runs, "peak", "simulated"):
-        yield Finding(f"simulated vs. measured peaks: {_error_range(pairs)}.", _basis(runs, pairs), "mixed")
+        yield Finding(f"simulated vs. measured peaks: {_error_range(pairs)}", _basis(runs, pairs), "mixed")
 
 
 def prediction_agreement(runs: Runs) -> Iterator[Finding]:
     """Yield a finding that compares measured and predicted steps for the same device."""
     if pairs := match(runs, "step", "predicted"):
-        inside_count = sum(each.in_interval for each in pairs)
-        inside = f"{inside_count} of {len(pairs)} inside their 90% intervals"
-        if len(pairs) == 1:
-            inside = f"{('outside', 'inside')[inside_count]} the 90% interval"
+        inside = f"{sum(each.in_interval for each in pairs)} of {len(pairs)} inside their 90% intervals"
         text = f"predicted vs. measured steps: {_error_range(pairs)}, {inside}"
-        yield Finding(f"{text}.", _basis(runs, pairs), "predicted")
+        yield Finding(text, _basis(runs, pairs), "predicted")
 
 
 def _error_range(pairs: Sequence[Pair]) -> str:
     name = namer([each.measured.cell for each in pairs])
-    low, high = (
-        f"{_signed_share(each.ratio - 1)} ({name(each.measured.cell)})"
-        for each in (min(pairs, key=attrgetter("ratio")), max(pairs, key=attrgetter("ratio")))
-    )
-    return low if len(pairs) == 1 else f"{low} to {high} over {len(pairs)} steps"
-
-
-def _signed_share(share: float) -> str:
-    return f"{'+' if share >= 0 else '−'}{units.share(abs(share))}"
+    errors = [(each.ratio - 1, each.measured.cell) for each in pairs]
+    return range_text(errors, name, lambda share: f"{'+' if share >= 0 else '−'}{units.share(abs(share))}")
 
 
 def _basis(runs: Runs, pairs: Sequence[Pair]) -> tuple[Basis, ...]:

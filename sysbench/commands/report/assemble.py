@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,14 +31,14 @@ from sysbench.commands.report.document import (
     origin_of,
     report_layout,
 )
-from sysbench.commands.report.environment import Identity, Machine
-from sysbench.commands.report.wording import group_cautions, reservation_caution
+from sysbench.commands.report.wording import group_cautions
 from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import MARK
 from sysbench.log.records import RunRecord
 from sysbench.render import output as sheets
+from sysbench.render.findings import Statement
 from sysbench.render.plots import DOTS_PER_INCH
-from sysbench.render.table import Remark, Sheet, Table
+from sysbench.render.table import Remark, Sheet, Table, sentence
 from sysbench.spec.command_options import command_line
 from sysbench.spec.run import Selection
 
@@ -127,26 +128,26 @@ def assemble_document(
 
     `missing_runs` contains a line for each missing run, with the reason.
     """
-    machines = environment.machines(runs)
+    machines = environment.machine_names(runs)
     names = _UniqueNames()
     sheets_by_run = [sheets.without_headlines(run.record) for run in runs]
     titles = _run_titles(runs, [sheet.subject for sheet in sheets_by_run])
-    findings_by_run = [_findings(run) for run in runs]
-    complete_sections = (
-        *(
-            _section(run, title, sheet, [each for each in findings if not each.reservation], machines, names)
-            for run, title, sheet, findings in zip(runs, titles, sheets_by_run, findings_by_run, strict=True)
+    statements = [list(command_of(run.record.kind).part("findings")(run.record)) for run in runs]
+    several = len(set(machines.values())) > 1
+    pictures, sections = first_page.move_pictures(
+        (
+            *(
+                _section(run, title, sheet, found, machines[run.name] if several else "", names)
+                for run, title, sheet, found in zip(runs, titles, sheets_by_run, statements, strict=True)
+            ),
+            *(_artefact_section(each, names) for each in artefacts),
         ),
-        *(_artefact_section(each, names) for each in artefacts),
+        runs,
     )
-    pictures, sections = first_page.move_pictures(complete_sections, runs)
     return Document(
         title=title or TITLE,
         question=question,
-        run_lines=(
-            *(_describe_run(run) for run in runs),
-            *(f"{each.kind}: {each.name}" for each in artefacts),
-        ),
+        run_lines=(*map(_describe_run, runs), *(f"{each.kind}: {each.name}" for each in artefacts)),
         missing_runs=tuple(missing_runs),
         environment=environment.tables(runs),
         findings=tuple(finding for across in agreement.CROSS_RUN_FINDINGS for finding in across(runs)),
@@ -156,7 +157,12 @@ def assemble_document(
         sections=sections,
         cautions=(
             *group_cautions(runs),
-            *(reservation_caution(each) for findings in findings_by_run for each in findings if each.reservation),
+            *(
+                GroupedCaution(sentence(each.text), "", (Basis(run.name, ()),))
+                for run, found in zip(runs, statements, strict=True)
+                for each in found
+                if each.is_exclusion
+            ),
             *(
                 GroupedCaution(each.text, each.remedy or "", (Basis(artefact.name, ()),))
                 for artefact in artefacts
@@ -195,10 +201,10 @@ def _unnumbered_name(table: Table) -> str:
 
 def number_duplicates(titles: Sequence[str]) -> list[str]:
     """Return the titles, with a number after each title that occurs several times: `time 1`, `memory`, `time 2`."""
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     result = []
     for title in titles:
-        seen[title] = seen.get(title, 0) + 1
+        seen[title] += 1
         result.append(f"{title} {seen[title]}" if titles.count(title) > 1 else title)
     return result
 
@@ -218,22 +224,17 @@ class _UniqueNames:
 
 
 def _section(
-    run: ReportedRun,
-    title: str,
-    sheet: Sheet,
-    findings: Sequence[Finding],
-    machines: Mapping[Identity, Machine],
-    names: _UniqueNames,
+    run: ReportedRun, title: str, sheet: Sheet, statements: Sequence[Statement], machine: str, names: _UniqueNames
 ) -> Section:
-    unfinished = [Remark("outcome", f"this run is not complete: {_describe_status(run)}")] * (
-        run.record.status != "complete"
-    )
+    remarks = [each for each in sheet.remarks if each.kind in ("outcome", "note")]
+    if run.record.status != "complete":
+        remarks.insert(0, Remark("outcome", f"this run is not complete: {_describe_status(run)}"))
     return Section(
         anchor=names.reserve(run.name),
         title=title,
         question=run.question,
         run=run.name,
-        machine=machines[environment.identity(run)].name if len(machines) > 1 else "",
+        machine=machine,
         subject=(
             # The origin is marked in every section that was not measured.
             *(phrase for phrase in sheet.subject if phrase.casefold() != title.casefold() and phrase != MARK),
@@ -241,12 +242,16 @@ def _section(
             *([f"cited as {run.name}"] if run.name != run.record.kind else []),
         ),
         origin=run.origin,
-        findings=tuple(findings),
+        findings=tuple(
+            Finding(each.text, (run.basis(each.cells),), origin_of(each.cells, each.about))
+            for each in statements
+            if not each.is_exclusion
+        ),
         tables=tuple(_rename_duplicates(tuple(tables_of(run.record)))),
         pictures=tuple(
             replace(each, name=names.reserve(run.name, each.name)) for each in (*_pictures(run), *saved_pictures(run))
         ),
-        remarks=(*unfinished, *(each for each in sheet.remarks if each.kind in ("outcome", "note"))),
+        remarks=tuple(remarks),
     )
 
 
@@ -280,29 +285,9 @@ def _run_titles(runs: Sequence[ReportedRun], subjects: Sequence[tuple[str, ...]]
         distinguishing = [phrase for phrase in subject if any(phrase not in other for other in others)]
         suffix = f": {', '.join(distinguishing[:MAX_TITLE_PHRASES])}" if distinguishing else ""
         titles.append(run.title or f"{report_layout(run.record.kind).title}{suffix}")
-    return _tell_apart(titles, runs, subjects)
-
-
-def _tell_apart(titles: Sequence[str], runs: Sequence[ReportedRun], subjects: Sequence[tuple[str, ...]]) -> list[str]:
-    members_by_title: dict[str, list[int]] = {}
-    for number, title in enumerate(titles):
-        members_by_title.setdefault(title, []).append(number)
-    result = list(titles)
-    for title, members in members_by_title.items():
-        if len(members) == 1:
-            continue
-        common = set.intersection(*(set(subjects[each]) for each in members))
-        properties = [", ".join(phrase for phrase in subjects[each] if phrase not in common) for each in members]
-        minutes, seconds = (
-            [f"{runs[each].record.started_at[:length].replace('T', ' ')} UTC" for each in members]
-            for length in (16, 19)
-        )
-        names = [runs[each].name for each in members]
-        candidates = (properties, minutes, seconds, names)
-        distinct = next(details for details in candidates if len(set(details)) == len(members))
-        for each, detail in zip(members, distinct, strict=True):
-            result[each] = f"{title} ({detail})" if detail else title
-    return result
+    return [
+        title if titles.count(title) == 1 else f"{title} ({run.name})" for title, run in zip(titles, runs, strict=True)
+    ]
 
 
 def _rename_duplicates(tables: Sequence[Table]) -> Iterator[Table]:
@@ -318,20 +303,9 @@ def _describe_run(run: ReportedRun) -> str:
 
 def _describe_status(run: ReportedRun) -> str:
     cells = run.record.cells
-    others: dict[str, int] = {}
-    for cell in cells:
-        if cell.outcome != "ok":
-            others[cell.outcome] = others.get(cell.outcome, 0) + 1
+    others = Counter(cell.outcome for cell in cells if cell.outcome != "ok")
     counts = f" ({', '.join(f'{count} {outcome}' for outcome, count in others.items())})" if others else ""
     return f"{run.record.status}, {len(cells)} cell{'' if len(cells) == 1 else 's'}{counts}"
-
-
-def _findings(run: ReportedRun) -> tuple[Finding, ...]:
-    findings = command_of(run.record.kind).part("findings")(run.record)
-    return tuple(
-        Finding(each.text, (run.basis(each.cells),), origin_of(each.cells, each.about), reservation=each.is_exclusion)
-        for each in findings
-    )
 
 
 def _pictures(run: ReportedRun) -> Iterator[Picture]:

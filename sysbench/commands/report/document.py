@@ -44,8 +44,6 @@ class Finding:
     text: str
     bases: tuple[Basis, ...]
     origin: Origin = "measured"
-    reservation: bool = False
-    """Whether the finding explains why cells are excluded; it is then shown among the cautions."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", sentence(self.text))
@@ -106,11 +104,6 @@ class GroupedCaution:
     bases: tuple[Basis, ...]
     message_by_run: Mapping[str, str] = field(default_factory=dict)
     """For each run, the message with that run's numbers."""
-    names_cells: bool = False
-    """Whether `message` names all cells in `bases`."""
-
-    def applies_to(self, run: str) -> bool:
-        return any(basis.run == run for basis in self.bases)
 
 
 @dataclass(frozen=True)
@@ -144,7 +137,7 @@ class Document:
         return [
             (number, caution.message_by_run.get(run, caution.message), caution.remedy)
             for number, caution in enumerate(self.cautions, 1)
-            if caution.applies_to(run)
+            if any(basis.run == run for basis in caution.bases)
         ]
 
 

@@ -2,158 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
+from sysbench import units
 from sysbench.commands.report.document import ReportedRun
-from sysbench.log.events import DeviceInfo, HostInfo, SimulatedGpuRecord
-from sysbench.render.declared import DeclaredTable, Field, leading_fields
-from sysbench.render.table import EMPTY_CELL, Cell, Column, Table
-
-Identity = tuple[str, str, int, int]
-"""Properties that identify a machine; its name alone does not, because containers and replaced machines share it."""
+from sysbench.log.events import DeviceInfo, SimulatedGpuRecord
+from sysbench.render.table import Cell, Column, Measure, Table
 
 
-@dataclass(frozen=True)
-class Machine:
-    """A machine on which runs took place."""
+def machine_names(runs: Sequence[ReportedRun]) -> dict[str, str]:
+    """Return the name of each run's machine, by run.
 
-    name: str
-    """Name, unique in the report."""
-    host: HostInfo
-    devices: tuple[DeviceInfo, ...]
-    """Every device listed by a run on this machine."""
-
-
-def machines(runs: Iterable[ReportedRun]) -> Mapping[Identity, Machine]:
-    """Return the machines of these runs by identity, in the order of the runs."""
-    runs_by_identity: dict[Identity, list[ReportedRun]] = {}
+    Machines with equal host names are numbered: containers and replaced machines share them.
+    """
+    names: dict[tuple[object, ...], str] = {}
+    counts: Counter[str] = Counter()
     for run in runs:
-        runs_by_identity.setdefault(identity(run), []).append(run)
-    name_counts: dict[str, int] = {}
-    machines_by_identity = {}
-    for key, machine_runs in runs_by_identity.items():
-        host = machine_runs[0].record.environment.host
-        name_counts[host.hostname] = name_counts.get(host.hostname, 0) + 1
-        name = host.hostname if name_counts[host.hostname] == 1 else f"{host.hostname} ({name_counts[host.hostname]})"
-        devices = {
-            each.uuid or f"{each.torch_name} {each.name}": each
-            for run in machine_runs
-            for each in run.record.environment.devices
-        }
-        machines_by_identity[key] = Machine(name, host, tuple(devices.values()))
-    return machines_by_identity
+        hostname, *_ = key = _identity(run)
+        if key not in names:
+            counts[hostname] += 1
+            names[key] = hostname if counts[hostname] == 1 else f"{hostname} ({counts[hostname]})"
+    return {run.name: names[_identity(run)] for run in runs}
 
 
-def identity(run: ReportedRun) -> Identity:
+def _identity(run: ReportedRun) -> tuple[str, str, int, int]:
     host = run.record.environment.host
     return host.hostname, host.cpu, host.logical_cores, host.memory_bytes
 
 
 def tables(runs: Sequence[ReportedRun]) -> tuple[Table, ...]:
-    machines_by_identity = machines(runs)
-    candidates = (
-        *_MACHINES(machines_by_identity.values()),
-        *_DEVICES(machines_by_identity.values()),
-        _software(runs, machines_by_identity),
-        *_SIMULATED(runs),
-    )
+    """Return the tables of machines, software and simulated GPUs that have rows."""
+    names = machine_names(runs)
+    candidates = (_machines(runs, names), _software(runs, names), _simulated(runs))
     return tuple(table for table in candidates if table.rows)
 
 
-def _cores(machine: Machine) -> str:
-    host = machine.host
-    if host.physical_cores is None or host.physical_cores == host.logical_cores:
-        return str(host.logical_cores)
-    return f"{host.physical_cores}, with {host.logical_cores} threads"
-
-
-_MACHINES = DeclaredTable(
-    "machines",
-    "machines",
-    (
-        Field("cpu", "CPU", get=attrgetter("host.cpu")),
-        Field("cores", get=_cores),
-        Field("memory", unit="bytes", get=attrgetter("host.memory_bytes")),
-        Field("platform", get=attrgetter("host.platform")),
-        Field("container", get=lambda machine: "yes" if machine.host.container else "no"),
-    ),
-    rows=lambda known: known,
-    leading=leading_fields(Field("machine", get=attrgetter("name"))),
-)
-
-_DEVICES = DeclaredTable(
-    "devices",
-    "devices",
-    (
-        Field("name", get=lambda row: row[1].name),
-        Field("memory", unit="bytes", get=lambda row: row[1].memory_bytes),
-        Field("multiprocessors", get=lambda row: EMPTY_CELL if (found := row[1].multiprocessors) is None else found),
-        Field("capability", "compute capability", get=lambda row: row[1].compute_capability or ""),
-        Field("uuid", "UUID", get=lambda row: row[1].uuid or ""),
-    ),
-    rows=lambda known: [(machine.name, each) for machine in known for each in machine.devices if each.type != "cpu"],
-    leading=leading_fields(Field("machine", get=itemgetter(0)), Field("device", get=lambda row: row[1].torch_name)),
-)
-"""Table of accelerators; CPUs are in the table of machines."""
-
-
-def _software(runs: Sequence[ReportedRun], machines_by_identity: Mapping[Identity, Machine]) -> Table:
-    by_software: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
-    for run in runs:
-        by_software.setdefault(tuple(_versions(run, machines_by_identity[identity(run)].name)), []).append(run.name)
-    titles = {key: title for programs in by_software for key, title, _ in programs}
+def _machines(runs: Sequence[ReportedRun], names: dict[str, str]) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    for programs, names in by_software.items():
-        versions = {key: version for key, _, version in programs}
-        all_alike = len(by_software) == 1 and len(runs) > 1
-        rows.append((*(versions.get(key, "") for key in titles), "all" if all_alike else ", ".join(names)))
-    columns = (*(Column(key, title) for key, title in titles.items()), Column("runs", "runs"))
-    return Table("software", "software", columns, tuple(rows), 1)
+    for name in dict.fromkeys(names.values()):
+        environments = [run.record.environment for run in runs if names[run.name] == name]
+        host = environments[0].host
+        accelerators = dict.fromkeys(
+            _describe_accelerator(device) for each in environments for device in each.devices if device.type != "cpu"
+        )
+        has_threads = host.physical_cores not in (None, host.logical_cores)
+        cores = f"{host.physical_cores}, with {host.logical_cores} threads" if has_threads else str(host.logical_cores)
+        container = "yes" if host.container else "no"
+        rows.append(
+            (name, host.cpu, cores, Measure(host.memory_bytes), host.platform, container, "; ".join(accelerators))
+        )
+    columns = (
+        Column("machine", "machine"),
+        Column("cpu", "CPU"),
+        Column("cores", "cores"),
+        Column("memory", "memory", "bytes"),
+        Column("platform", "platform"),
+        Column("container", "container"),
+        Column("accelerators", "accelerators", wraps=True),
+    )
+    return Table("machines", "machines", columns, tuple(rows), 1)
 
 
-def _versions(run: ReportedRun, machine: str) -> Iterator[tuple[str, str, str]]:
-    record = run.record
-    environment, torch = record.environment, record.environment.torch
+def _describe_accelerator(device: DeviceInfo) -> str:
+    memory = units.size(device.memory_bytes) if device.memory_bytes is not None else None
+    capability = f"compute capability {device.compute_capability}" if device.compute_capability else None
+    properties = ", ".join(filter(None, (memory, capability, device.uuid)))
+    return f"{device.torch_name} {device.name}" + (f" ({properties})" if properties else "")
+
+
+def _software(runs: Sequence[ReportedRun], names: dict[str, str]) -> Table:
+    runs_by_software: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for run in runs:
+        runs_by_software.setdefault(tuple(_versions(run, names[run.name])), []).append(run.name)
+    titles = dict.fromkeys(title for versions in runs_by_software for title, _ in versions)
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (*(dict(versions).get(title, "") for title in titles), ", ".join(run_names))
+        for versions, run_names in runs_by_software.items()
+    )
+    columns = (
+        *(Column(title.lower().replace(" ", "_"), title) for title in titles),
+        Column("runs", "runs", wraps=True),
+    )
+    return Table("software", "software", columns, rows, 1)
+
+
+def _versions(run: ReportedRun, machine: str) -> Iterator[tuple[str, str]]:
+    environment, torch = run.record.environment, run.record.environment.torch
     commit = environment.host.commit or ""
     dirty = "-dirty" if commit.endswith("-dirty") and not commit[:12].endswith("-dirty") else ""
-    values = {
-        ("machine", "machine"): machine,
-        ("sysbench", "sysbench"): record.sysbench_version,
-        ("commit", "commit"): commit[:12] + dirty,
-        ("python", "Python"): environment.host.python,
-        ("torch", "torch"): torch.torch if torch else None,
-        ("cuda", "CUDA"): torch.cuda if torch else None,
-        ("cudnn", "cuDNN"): torch.cudnn if torch else None,
-        ("triton", "Triton"): torch.triton if torch else None,
-        ("driver", "driver"): environment.driver,
-        ("threads", "threads"): str(torch.threads) if torch else None,
-        ("allocator", "allocator settings"): torch.allocator if torch else None,
+    versions = {
+        "machine": machine,
+        "sysbench": run.record.sysbench_version,
+        "commit": commit[:12] + dirty,
+        "Python": environment.host.python,
+        "torch": torch.torch if torch else None,
+        "CUDA": torch.cuda if torch else None,
+        "cuDNN": torch.cudnn if torch else None,
+        "Triton": torch.triton if torch else None,
+        "driver": environment.driver,
+        "threads": str(torch.threads) if torch else None,
+        "allocator settings": torch.allocator if torch else None,
     }
-    return ((key, title, version) for (key, title), version in values.items() if version)
+    return ((title, version) for title, version in versions.items() if version)
 
 
-def _simulated_gpus(runs: Iterable[ReportedRun]) -> Iterable[tuple[SimulatedGpuRecord, list[str]]]:
+def _simulated(runs: Sequence[ReportedRun]) -> Table:
     run_names: dict[SimulatedGpuRecord, list[str]] = {}
     for run in runs:
         for gpu in dict.fromkeys(gpu for cell in run.record.cells if (gpu := getattr(cell, "gpu", None)) is not None):
             run_names.setdefault(gpu, []).append(run.name)
-    return run_names.items()
-
-
-_SIMULATED = DeclaredTable(
-    "simulated",
-    "simulated GPUs",
-    (
-        Field("memory", unit="bytes", get=lambda row: row[0].memory_bytes),
-        Field("context", "CUDA context", "bytes", get=lambda row: row[0].context_bytes),
-        Field("other", "used by others", "bytes", get=lambda row: row[0].other_bytes),
-        Field("nccl", "NCCL's buffers", "bytes", get=lambda row: row[0].nccl_bytes or None, optional=True),
-        Field("settings", "allocator settings", get=lambda row: row[0].settings),
-        Field("runs", get=lambda row: ", ".join(row[1])),
-    ),
-    rows=_simulated_gpus,
-    leading=leading_fields(Field("gpu", "simulated GPU", get=lambda row: row[0].title)),
-    notes=("assumed, not measured: these GPUs were not present",),
-)
+    has_nccl, rows = any(gpu.nccl_bytes for gpu in run_names), list[tuple[Cell, ...]]()
+    columns = (
+        Column("gpu", "simulated GPU"),
+        Column("memory", "memory", "bytes"),
+        Column("context", "CUDA context", "bytes"),
+        Column("other", "used by others", "bytes"),
+        *([Column("nccl", "NCCL's buffers", "bytes")] if has_nccl else []),
+        Column("settings", "allocator settings"),
+        Column("runs", "runs"),
+    )
+    for gpu, names in run_names.items():
+        nccl = [Measure(gpu.nccl_bytes)] if has_nccl else []
+        sizes = map(Measure, (gpu.memory_bytes, gpu.context_bytes, gpu.other_bytes))
+        rows.append((gpu.title, *sizes, *nccl, gpu.settings, ", ".join(names)))
+    note = "assumed, not measured: these GPUs were not present"
+    return Table("simulated", "simulated GPUs", columns, tuple(rows), 1, (note,))

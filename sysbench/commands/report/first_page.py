@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from sysbench.command import command_of
 from sysbench.commands.report.document import Headline, Picture, ReportedRun, Section
-from sysbench.log.measures import Amount, measures_of
+from sysbench.log.measures import measures_of
 from sysbench.log.outcomes import Subject
 from sysbench.log.records import CellRecord
 from sysbench.render.findings import reliable
@@ -42,62 +41,37 @@ def overview(runs: Sequence[ReportedRun], titles: Sequence[str]) -> tuple[Table,
     rows: list[tuple[Cell, ...]] = []
     excluded: set[int] = set()
     for run, title in zip(runs, titles, strict=True):
-        for row, is_excluded in _rows(run, title):
-            excluded |= {len(rows)} if is_excluded else set()
-            rows.append(row)
+        numbers: dict[tuple[str, Subject], list[tuple[CellRecord, float]]] = {}
+        for cell in run.record.cells:
+            for what, subject, value in _headline_numbers(cell) if cell.outcome == "ok" else ():
+                numbers.setdefault((what, subject), []).append((cell, value))
+        for (what, subject), found in numbers.items():
+            values = [value for cell, value in found if not cell.excluding_cautions(subject)]
+            if len(values) < len(found):
+                excluded.add(len(rows))
+            low: Cell = Measure(min(values)) if values else Word("excluded", "quiet")
+            high: Cell = Measure(max(values)) if len(values) > 1 else EMPTY_CELL
+            source = "simulated" if run.origin == "predicted" and subject == "memory" else run.origin
+            count = str(len(found)) if len(values) == len(found) else f"{len(values)} of {len(found)}"
+            empty = (EMPTY_CELL, EMPTY_CELL)
+            ranges = (low, high, *empty) if subject == "times" else (*empty, low, high)
+            rows.append((title, what, source, count, *ranges))
     if len(runs) < 2 or not rows:
         return ()
     notes = ("cells: those that the numbers are from, of all with a number",)
     return (Table("headlines", "headline numbers", _COLUMNS, tuple(rows), 2, notes, excluded=frozenset(excluded)),)
 
 
-def _rows(run: ReportedRun, title: str) -> Iterator[tuple[tuple[Cell, ...], bool]]:
-    """Yield the row of each quantity of a run, and whether cautions exclude a cell from it."""
-    finished = [cell for cell in run.record.cells if cell.outcome == "ok"]
-    for name in command_of(run.record.kind).verdicts:
-        yield from _row(run, title, name, _ends(finished, partial(_seconds, name=name), "times"), False)
-    for headline in dict.fromkeys(amount.headline for cell in finished for amount in _amounts(cell)):
-        ends = _ends(finished, partial(_bytes, headline=headline), "memory")
-        yield from _row(run, title, headline, ends, True)
-
-
-def _seconds(cell: CellRecord, name: str) -> float | None:
+def _headline_numbers(cell: CellRecord) -> Iterator[tuple[str, Subject, float]]:
     measures = measures_of(cell)
-    samples, predicted = measures.times.get(name), measures.predicted_times.get(name)
-    return samples.median_s if samples else predicted.point_s if predicted else None
-
-
-def _amounts(cell: CellRecord) -> list[Amount]:
-    amounts = measures_of(cell).amounts.values()
-    return [amount for amount in amounts if amount.headline and amount.unit == "bytes"]
-
-
-def _bytes(cell: CellRecord, headline: str) -> float | None:
-    return next((amount.value for amount in _amounts(cell) if amount.headline == headline), None)
-
-
-_Ends = tuple[list[float], int]
-"""The values of the cells that can be relied on, and the number of all cells with a value."""
-
-
-def _ends(cells: Sequence[CellRecord], value: Callable[[CellRecord], float | None], subject: Subject) -> _Ends:
-    known = [cell for cell in cells if value(cell)]
-    return [found for cell in reliable(known, subject) if (found := value(cell))], len(known)
-
-
-def _row(
-    run: ReportedRun, title: str, what: str, ends: _Ends, is_memory: bool
-) -> Iterator[tuple[tuple[Cell, ...], bool]]:
-    values, count = ends
-    if not count:
-        return
-    low: Cell = Measure(min(values)) if values else Word("excluded", "quiet")
-    high: Cell = Measure(max(values)) if len(values) > 1 else EMPTY_CELL
-    source = run.origin if run.origin != "predicted" or not is_memory else "simulated"
-    cells = str(count) if len(values) == count else f"{len(values)} of {count}"
-    empty = (EMPTY_CELL, EMPTY_CELL)
-    numbers = (*empty, low, high) if is_memory else (low, high, *empty)
-    yield (title, what, source, cells, *numbers), len(values) < count
+    for name in command_of(cell.cell.kind).verdicts:
+        if samples := measures.times.get(name):
+            yield name, "times", samples.median_s
+        elif predicted := measures.predicted_times.get(name):
+            yield name, "times", predicted.point_s
+    for amount in measures.amounts.values():
+        if amount.headline and amount.unit == "bytes" and amount.value:
+            yield amount.headline, "memory", amount.value
 
 
 def headlines(sections: Sequence[Section]) -> tuple[Headline, ...]:

@@ -1,8 +1,7 @@
 """Reports as a self-contained HTML page, which can be sent, printed, and read on a phone.
 
 The page is readable without JavaScript, which only adds sorting, copying and enlarging. Names, messages and paths from
-records are escaped. Figures are SVG drawn by matplotlib, with text kept as text. Because several figures share the
-page, the ids in them (clips, markers) are made unique.
+records are escaped. Figures are SVG drawn by matplotlib, with text kept as text.
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
-from xml.etree import ElementTree
 
 from sysbench.commands.report.document import Document, Picture
 from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of, simulated_notice
@@ -30,16 +27,15 @@ from sysbench.render.theme import elided
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-MAX_SVG_BYTES: Final = 400_000
+MAX_SVG_BYTES: Final = 600_000
 """Size above which a figure is inserted as pixels: tens of thousands of points make any browser slow."""
 
-_REFERENCE: Final = re.compile(r"url\(#([^)]+)\)")
-_LONG_NUMBER: Final = re.compile(r"-?\d+\.\d{3,}")
-_FONT: Final = re.compile(r"font: ([^;]*?[\d.]+px) [^;]+")
-_DROPPED_TAGS: Final = frozenset({"metadata", "style"})
-"""`style` would apply to the whole page; pictures.css contains the same rules for figures only."""
-
-
+_NOT_FOR_PAGES: Final = re.compile(
+    r'<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>| xmlns[:\w]*="[^"]*"', re.DOTALL
+)
+"""Parts of an SVG file that a page does not need; `style` would apply to the whole page."""
+_IDENTIFIER: Final = re.compile(r'(\bid="|url\(#|href="#)')
+_STYLE: Final = re.compile(r'style="([^"]*)"')
 _PAINT: Final = re.compile(r"\b(fill|stroke): (#[0-9a-f]{6})")
 _THEME_COLOURS: Final = {
     "#ffffff": "page",
@@ -54,7 +50,22 @@ _THEME_COLOURS: Final = {
 """Colours of figures that follow the theme of the page, as names of variables in light.css and dark.css."""
 
 
-def themed(style: str) -> str:
+def picture_html(content: Picture, number: int) -> Markup:
+    """Return a figure as an HTML element, labelled with its caption; `number` must be unique on the page."""
+    from markupsafe import Markup, escape
+
+    svg = picture_file.content(content.draw, "svg")
+    if len(svg) > MAX_SVG_BYTES:
+        encoded = base64.b64encode(picture_file.content(content.draw, "png")).decode("ascii")
+        return Markup('<img src="data:image/png;base64,{}" alt="{}">').format(encoded, line(content.caption))
+    text = _NOT_FOR_PAGES.sub("", svg.decode("utf-8"))
+    text = _IDENTIFIER.sub(rf"\g<1>p{number}-", text[text.index("<svg") :])
+    text = _STYLE.sub(lambda style: f'style="{_themed(style[1])}"', text)
+    label = escape(line(content.caption))
+    return Markup(printable(text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)))
+
+
+def _themed(style: str) -> str:
     """Return a style whose neutral colours follow the theme of the page.
 
     White text stays white: it stands on a coloured surface, which does not change.
@@ -66,104 +77,6 @@ def themed(style: str) -> str:
         return f"{found[1]}: var(--picture-{name})" if name and not is_white_text else found[0]
 
     return _PAINT.sub(paint, style)
-
-
-@dataclass
-class StyleClasses:
-    """CSS classes for the styles of the figures on a page."""
-
-    classes: dict[str, str] = field(default_factory=dict)
-
-    def class_of(self, style: str) -> str:
-        return self.classes.setdefault(style, f"v{len(self.classes):x}")
-
-    def css_rules(self) -> Markup:
-        from markupsafe import Markup
-
-        return Markup("\n".join(f".{name}{{{printable(themed(style))}}}" for style, name in self.classes.items()))
-
-
-def picture_html(content: Picture, number: int, style_classes: StyleClasses) -> Markup:
-    """Return a figure as an HTML element, labelled with its caption; `number` must be unique on the page."""
-    from markupsafe import Markup
-
-    markup = picture_file.content(content.draw, "svg")
-    if len(markup) <= 2 * MAX_SVG_BYTES:
-        inlined = inline_svg(markup.decode("utf-8"), f"p{number}-", content.caption, style_classes)
-        if len(inlined) <= MAX_SVG_BYTES:
-            return Markup(inlined)
-    encoded = base64.b64encode(picture_file.content(content.draw, "png")).decode("ascii")
-    return Markup('<img src="data:image/png;base64,{}" alt="{}">').format(encoded, line(content.caption))
-
-
-def inline_svg(svg: str, prefix: str, label: str, style_classes: StyleClasses) -> str:
-    """Convert an SVG file to an element of an HTML page; `prefix` makes its ids unique."""
-    root = ElementTree.fromstring(svg)
-    new_ids = {name: f"{prefix}{number}" for number, name in enumerate(sorted(_referenced_ids(root)))}
-    size = root.get("viewBox", "0 0 100 100")
-    width = f"--width:{float(size.split()[2]):g}px"
-    svg_element = ElementTree.Element(
-        "svg", {"viewBox": size, "style": width, "role": "img", "aria-label": line(label)}
-    )
-    svg_element.extend(part for each in root for part in _simplified(each, new_ids, style_classes))
-    return printable(ElementTree.tostring(svg_element, encoding="unicode"))
-
-
-def _referenced_ids(root: ElementTree.Element) -> set[str]:
-    ids: set[str] = set()
-    for element in root.iter():
-        for key, value in element.items():
-            ids.update(_REFERENCE.findall(value))
-            if _local_name(key) == "href":
-                ids.add(value.removeprefix("#"))
-    return ids
-
-
-def _simplified(
-    element: ElementTree.Element, new_ids: dict[str, str], style_classes: StyleClasses
-) -> list[ElementTree.Element]:
-    tag, text = _local_name(element.tag), (element.text or "").strip()
-    if tag in _DROPPED_TAGS:
-        return []
-    attributes = dict(_attributes(element, new_ids, style_classes))
-    children = [part for each in element for part in _simplified(each, new_ids, style_classes)]
-    if tag == "g" and not attributes:
-        return children
-    if tag in ("g", "defs") and not children and not text:
-        return []
-    simplified = ElementTree.Element(tag, attributes)
-    simplified.text = text
-    simplified.extend(children)
-    return [simplified]
-
-
-def _attributes(
-    element: ElementTree.Element, new_ids: dict[str, str], style_classes: StyleClasses
-) -> Iterator[tuple[str, str]]:
-    for key, value in element.items():
-        name = _local_name(key)
-        if name == "id":
-            if value in new_ids:
-                yield "id", new_ids[value]
-        elif name == "href":
-            yield "href", value if value.startswith("data:") else f"#{new_ids[value.removeprefix('#')]}"
-        elif name == "style":
-            yield (
-                "class",
-                style_classes.class_of(_with_new_ids(_FONT.sub(r"font: \1 var(--picture-font)", value), new_ids)),
-            )
-        elif name != "space":
-            # A hundredth of a point is invisible at any zoom.
-            shortened = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), value)
-            yield name, _with_new_ids(shortened, new_ids)
-
-
-def _with_new_ids(value: str, new_ids: dict[str, str]) -> str:
-    return _REFERENCE.sub(lambda found: f"url(#{new_ids[found[1]]})", value)
-
-
-def _local_name(name: str) -> str:
-    return name.rpartition("}")[2]
 
 
 MAX_CELL_LENGTH: Final = 240
@@ -257,7 +170,6 @@ def render(document: Document) -> str:
         anchors={section.run: section.anchor for section in reversed(document.sections)},
         cautions_by_run={section.run: document.cautions_of(section.run) for section in document.sections},
         numbers={picture.name: number for number, picture in enumerate(pictures_of(document), 1)},
-        style_classes=StyleClasses(),
         picture_html=picture_html,
         table_content=table_content,
         max_line_length=MAX_LINE_LENGTH,

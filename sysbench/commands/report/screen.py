@@ -32,7 +32,7 @@ def sheets(document: Document) -> Iterator[Sheet]:
         cautions = (
             Remark(
                 "caution",
-                caution.message if caution.names_cells else f"{describe_bases(caution.bases)}: {caution.message}",
+                f"{describe_bases(caution.bases)}: {caution.message}",
                 caution.remedy or None,
             )
             for caution in document.cautions

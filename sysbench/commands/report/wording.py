@@ -11,14 +11,12 @@ from typing import Final
 from sysbench.commands.report.document import (
     Basis,
     Document,
-    Finding,
     GroupedCaution,
     Origin,
     Picture,
     ReportedRun,
     Section,
 )
-from sysbench.log.outcomes import Caution
 from sysbench.log.records import CellRecord
 from sysbench.render import pages, theme
 from sysbench.render import plots as picture_file
@@ -144,56 +142,20 @@ def render_template(
     return _CONSECUTIVE_EMPTY_LINES.sub("\n\n", text).strip("\n") + "\n"
 
 
-CautionedCell = tuple[ReportedRun, CellRecord, Caution]
-
-
 def group_cautions(runs: Sequence[ReportedRun]) -> tuple[GroupedCaution, ...]:
-    """Group cautions by code and remedy, starting with those that apply to the most cells."""
-    grouped: dict[tuple[str, str], list[CautionedCell]] = {}
-    for run in runs:
-        for cell in run.record.cells:
-            for caution in cell.cautions:
-                grouped.setdefault((caution.code, caution.remedy), []).append((run, cell, caution))
-    return tuple(
-        _group_caution(cautioned_cells)
-        for cautioned_cells in sorted(grouped.values(), key=lambda cautioned_cells: -len(cautioned_cells))
+    """Group cautions that differ only in numbers, starting with those that apply to the most cells."""
+    found = [(run, cell, caution) for run in runs for cell in run.record.cells for caution in cell.cautions]
+    grouped: dict[tuple[str, str], dict[str, list[tuple[ReportedRun, CellRecord, str]]]] = {}
+    for message, (run, cell, caution) in zip(with_ranges([each[2].message for each in found]), found, strict=True):
+        by_run = grouped.setdefault((message, caution.remedy), {})
+        by_run.setdefault(run.name, []).append((run, cell, caution.message))
+    cautions = (
+        GroupedCaution(
+            message,
+            remedy,
+            tuple(cells[0][0].basis(cell for _, cell, _ in cells) for cells in by_run.values()),
+            {name: with_ranges([text for _, _, text in cells])[0] for name, cells in by_run.items()},
+        )
+        for (message, remedy), by_run in grouped.items()
     )
-
-
-def reservation_caution(finding: Finding) -> GroupedCaution:
-    """Return a caution with the text of a finding that explains why cells are excluded."""
-    return GroupedCaution(finding.text, "", tuple(Basis(basis.run, ()) for basis in finding.bases))
-
-
-def _group_caution(cautioned_cells: Sequence[CautionedCell]) -> GroupedCaution:
-    by_run: dict[str, list[CautionedCell]] = {}
-    for each in cautioned_cells:
-        by_run.setdefault(each[0].name, []).append(each)
-    message, names_cells = _combined_message(cautioned_cells)
-    return GroupedCaution(
-        message,
-        cautioned_cells[0][2].remedy,
-        _bases(cautioned_cells),
-        {name: _combined_message(cells, omitted_run=name)[0] for name, cells in by_run.items()},
-        names_cells,
-    )
-
-
-def _combined_message(cautioned_cells: Sequence[CautionedCell], omitted_run: str = "") -> tuple[str, bool]:
-    """Return one message for a caution about several cells, and whether it names all of them."""
-    cells_by_text: dict[str, list[CautionedCell]] = {}
-    for text, each in zip(with_ranges([each[2].message for each in cautioned_cells]), cautioned_cells, strict=True):
-        cells_by_text.setdefault(text, []).append(each)
-    if len(cells_by_text) == 1:
-        return next(iter(cells_by_text)), False
-    texts = [f"{text} ({describe_bases(_bases(cells), omitted_run)})" for text, cells in cells_by_text.items()]
-    if len(texts) > MAX_NAMED_CELLS + 1:
-        return "; ".join([*texts[:MAX_NAMED_CELLS], f"and {len(texts) - MAX_NAMED_CELLS} more"]), False
-    return "; ".join(texts), True
-
-
-def _bases(cautioned_cells: Sequence[CautionedCell]) -> tuple[Basis, ...]:
-    by_run: dict[str, tuple[ReportedRun, list[CellRecord]]] = {}
-    for run, cell, _ in cautioned_cells:
-        by_run.setdefault(run.name, (run, []))[1].append(cell)
-    return tuple(run.basis(cells) for run, cells in by_run.values())
+    return tuple(sorted(cautions, key=lambda each: -sum(len(basis.cells) for basis in each.bases)))

@@ -76,13 +76,13 @@ def _plan_runs(
     gpu_name: str | None,
 ) -> tuple[Sequence[PlannedRun], Durations]:
     """Plan the runs, and return them with the earlier durations of their cells."""
-    from sysbench.commands.run.experiment import plan, refuse_code, refuse_invalid
+    from sysbench.commands.run.experiment import plan, refuse_code
     from sysbench.log.durations import Durations, earlier_durations
 
-    refuse_invalid(experiment, overrides)
-    refuse_code(experiment, overrides, allowed=options.allow_code)
-    from sysbench.engine.launchers import PlainLauncher
-    from sysbench.engine.process import prelaunched
+    plan(experiment, overrides, ("cuda",))  # refuses what is invalid on any device, before a worker starts
+    if not options.allow_code:
+        refuse_code(experiment)
+    from sysbench.engine.process import Launcher, prelaunched
 
     if gpu_name is not None:
         from sysbench.commands.run import prediction
@@ -91,17 +91,17 @@ def _plan_runs(
         if not options.plan or options.resume is not None:
             refuse_unpredictable((gpu.slug,), force=options.force, option="--for")
             if not options.plan:
-                resources.enter_context(prelaunched(PlainLauncher()))
+                resources.enter_context(prelaunched(Launcher()))
             return prediction.to_predictions(planned, gpu), Durations()
         earlier = earlier_durations(options.out, gpu.names)
         new = [each for each in planned if any(cell.key not in earlier.cells_s for cell in each.spec.cells())]
         if gpu.rates:
             earlier.predicted_s, earlier.not_predicted = prediction.predict_durations_s(new, gpu, silent=options.quiet)
         return planned, earlier
-    resources.enter_context(prelaunched(PlainLauncher()))
+    resources.enter_context(prelaunched(Launcher()))
     # While the worker imports torch, import the modules that query the worker and carry out the runs.
     from sysbench.commands.run import runs  # noqa: F401
-    from sysbench.engine.devices import list_devices
+    from sysbench.engine.supervisor import list_devices
 
     devices = list_devices()
     planned = plan(experiment, overrides, tuple(dict.fromkeys(device.type for device in devices)))

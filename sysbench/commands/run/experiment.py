@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from sysbench.commands.run.experiment_file import (
     OptionValues,
     WrittenExperiment,
     WrittenRun,
-    by_field,
+    override,
 )
 from sysbench.errors import OptionError, UsageError
 from sysbench.log.manifest import Here, RunEntry
@@ -25,9 +24,6 @@ from sysbench.spec import hardware
 from sysbench.spec.cell import DeviceType, RunSpec
 from sysbench.spec.command_options import keys_of, long_name
 from sysbench.spec.validation import Given, validated
-
-MAX_RUNS = 500
-"""Maximum number of runs; only nested inclusions could exceed it."""
 
 
 @dataclass(frozen=True)
@@ -41,36 +37,6 @@ class PlannedRun:
     """Run options given by the experiment, by field; file names are relative to the experiment's directory."""
 
 
-@dataclass
-class _Overrides:
-    words: Mapping[str, OptionValue]
-    """Options by long name."""
-    experiment: str
-    """Name of the experiment."""
-    used: set[str] = field(default_factory=set)
-    fixed: dict[str, str] = field(default_factory=dict)
-    """Maps the long name of an option to a run that keeps its own value of the option."""
-
-    def apply(self, run: WrittenRun, words: OptionValues) -> OptionValues:
-        """Return `words` with these overrides applied, except to fields that the run keeps."""
-        keys = keys_of(run.command)
-        applicable = {name: value for name, value in self.words.items() if name in keys}
-        self.fixed |= {name: run.name for name in applicable if keys[name].field in run.keep}
-        effective = {name: value for name, value in applicable.items() if keys[name].field not in run.keep}
-        self.used |= effective.keys()
-        return {**words, **by_field(run.command, effective)}
-
-    def refuse_unused(self) -> None:
-        for name, value in self.words.items():
-            if name in self.used:
-                continue
-            if name in self.fixed:
-                problem = f"is fixed by {self.fixed[name]}, and no other run of {self.experiment} has it"
-            else:
-                problem = f"is not an option of any run of {self.experiment}"
-            raise value.place.error(f"{name} {problem}") if value.place else UsageError(f"--{name} {problem}")
-
-
 def plan(
     experiment: WrittenExperiment, overrides: Mapping[str, str], devices: Sequence[DeviceType]
 ) -> tuple[PlannedRun, ...]:
@@ -80,29 +46,21 @@ def plan(
     and does not keep its own value. Raises UsageError for an override that no run uses, and for options that are
     invalid on any type of device.
     """
-    outermost = _Overrides({name: OptionValue(text) for name, text in overrides.items()}, experiment.name)
+    words = {name: OptionValue(text) for name, text in overrides.items()}
     planned: list[PlannedRun] = []
-    for written, part, layers in _all_runs(experiment, (outermost,)):
-        if len(planned) == MAX_RUNS:
-            raise UsageError(f"{experiment.path} includes more than {MAX_RUNS} runs")
-        name = written.name if part is experiment else f"{part.name}-{written.name}"
+    for run in override(experiment.runs, words, experiment.name):
+        name = run.name if run.place.file == experiment.path else f"{run.place.file.stem}-{run.name}"
         used_names = {each.entry.name.lower() for each in planned}
         # Runs of an experiment that is included twice are numbered.
         names = (name if number == 1 else f"{name}-{number}" for number in count(1))
         name = next(candidate for candidate in names if candidate.lower() not in used_names)
-        planned.append(_plan_run(written, name, part.title, layers, devices))
-    outermost.refuse_unused()
+        planned.append(_plan_run(run, name, devices))
     return tuple(planned)
 
 
-def refuse_invalid(experiment: WrittenExperiment, overrides: Mapping[str, str]) -> None:
-    """Raise UsageError for errors that `plan` would report on any device."""
-    plan(experiment, overrides, ("cuda",))
-
-
-def refuse_code(experiment: WrittenExperiment, overrides: Mapping[str, str], *, allowed: bool) -> None:
-    """Raise UsageError if the file is not in the current directory and imports code, unless this is `allowed`."""
-    if allowed or experiment.path.resolve().parent == Path.cwd():
+def refuse_code(experiment: WrittenExperiment) -> None:
+    """Raise UsageError if the file is not in the current directory and imports code."""
+    if experiment.path.resolve().parent == Path.cwd():
         return
     for each in plan(experiment, {}, ("cuda",)):
         named = (*getattr(each.spec, "model", ()), *getattr(each.spec, "optimizer", ()))
@@ -114,36 +72,19 @@ def refuse_code(experiment: WrittenExperiment, overrides: Mapping[str, str], *, 
             )
 
 
-def _all_runs(
-    experiment: WrittenExperiment, layers: tuple[_Overrides, ...]
-) -> Iterator[tuple[WrittenRun, WrittenExperiment, tuple[_Overrides, ...]]]:
-    """Yield every run with its experiment and the overrides that apply to the run, the innermost first."""
-    for inclusion in experiment.inclusions:
-        own = _Overrides(inclusion.overrides, inclusion.experiment.name)
-        yield from _all_runs(inclusion.experiment, (own, *layers))
-        own.refuse_unused()
-    for run in experiment.runs:
-        yield run, experiment, layers
-
-
-def _plan_run(
-    run: WrittenRun, name: str, part: str, layers: Sequence[_Overrides], devices: Sequence[DeviceType]
-) -> PlannedRun:
+def _plan_run(run: WrittenRun, name: str, devices: Sequence[DeviceType]) -> PlannedRun:
     for each in (DeviceOverrides(), *run.instead.values()):
         # Options that are invalid on one type of device are refused on all.
         _spec_and_options(run, {**run.words, **each.words})
 
-    def with_overrides(words: OptionValues) -> OptionValues:
-        return reduce(lambda so_far, layer: layer.apply(run, so_far), layers, words)
-
     # The type of device that the run uses: the first one that it names, or the default if the machine lacks that one.
-    initial_words = with_overrides(run.words)
+    initial_words = {**run.words, **run.overrides}
     device_name = (initial_words["device"].text or "") if "device" in initial_words else "auto"
     device_type = next(
         (each for each in devices if each == device_name.partition(",")[0].partition(":")[0].strip()), devices[0]
     )
     instead = run.instead.get(device_type, DeviceOverrides())
-    words = with_overrides({**run.words, **instead.words})
+    words = {**run.words, **instead.words, **run.overrides}
     not_simulated = ""
     if "simulate" in words:
         as_written = {name: word for name, word in words.items() if name != "simulate"}
@@ -167,7 +108,7 @@ def _plan_run(
         here, why = "left out", f"it cannot be simulated: {not_simulated}"
     entry = RunEntry(
         name=name,
-        part=part,
+        part=run.part,
         title=run.title,
         question=run.question,
         command=run.command,

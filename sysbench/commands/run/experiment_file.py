@@ -44,6 +44,9 @@ _EXPERIMENT_KEYS = ("title", "question", "include", "run")
 _RUN_KEYS = ("name", "title", "question", "command", "keep", *_DEVICE_KEYS)
 _SKIP = "skip"
 
+MAX_RUNS = 500
+"""Maximum number of runs; only nested inclusions could exceed it."""
+
 _MAX_INTEGER_BITS = 1024
 """Python refuses to print much wider integers."""
 
@@ -101,14 +104,10 @@ class WrittenRun(Frozen):
     keep: frozenset[str]
     """Fields that cannot be overridden."""
     place: Place
-
-
-class Inclusion(Frozen):
-    """An experiment that another one includes, with overrides for its runs."""
-
-    experiment: WrittenExperiment
-    overrides: OptionValues
-    """Options by long name, for every run that has them."""
+    part: Text
+    """Title of the file that defines the run."""
+    overrides: OptionValues = Field(default_factory=dict)
+    """Options that experiments which include this run give it instead of `words` and of those for a device."""
 
 
 class WrittenExperiment(Frozen):
@@ -117,8 +116,8 @@ class WrittenExperiment(Frozen):
     path: Path
     title: Text
     question: Text
-    inclusions: tuple[Inclusion, ...]
     runs: tuple[WrittenRun, ...]
+    """All runs in order, those of included experiments first."""
 
     @property
     def name(self) -> str:
@@ -154,24 +153,22 @@ def _read_file(path: Path, including_files: tuple[Path, ...]) -> WrittenExperime
     entries = document.get("run", [])
     if not isinstance(entries, list):
         raise root.at("run").error("run must be a list of tables: begin each with [[run]]")
-    runs = [_parse_run(entry, root.at("run", number)) for number, entry in enumerate(entries)]
+    title = _value_or_default(document, "title", path.stem)
+    runs = [_parse_run(entry, root.at("run", number), title) for number, entry in enumerate(entries)]
     for number, run in enumerate(runs):
         if any(run.name.lower() == other.name.lower() for other in runs[:number]):
             raise run.place.error(f"there are two runs called {run.name}: give each run its own name")
     # Unlike `Path.resolve`, `realpath` also works for links in a cycle.
-    inclusions = tuple(_inclusions(document.get("include", []), root, (*including_files, Path(os.path.realpath(path)))))
-    if not runs and not inclusions:
+    included = _included_runs(document.get("include", []), root, (*including_files, Path(os.path.realpath(path))))
+    runs = [*included, *runs]
+    if not runs:
         raise UsageError(
             f'{path} has no runs: each run is a table [[run]]; include = ["sizes"] takes those of another experiment'
         )
+    if len(runs) > MAX_RUNS:
+        raise UsageError(f"{path} includes more than {MAX_RUNS} runs")
     return _build(
-        WrittenExperiment,
-        root,
-        path=path,
-        title=_value_or_default(document, "title", path.stem),
-        question=document.get("question", ""),
-        inclusions=inclusions,
-        runs=runs,
+        WrittenExperiment, root, path=path, title=title, question=document.get("question", ""), runs=tuple(runs)
     )
 
 
@@ -211,9 +208,10 @@ def _value_or_default(entry: Mapping[str, object], key: str, default: str) -> An
 # --- other experiments
 
 
-def _inclusions(entries: object, root: Place, chain: tuple[Path, ...]) -> Iterator[Inclusion]:
+def _included_runs(entries: object, root: Place, chain: tuple[Path, ...]) -> list[WrittenRun]:
     if not isinstance(entries, list):
         raise root.at("include").error(f"include takes a list of experiments, not {entries!r}")
+    runs: list[WrittenRun] = []
     for number, entry in enumerate(entries):
         place = root.at("include", number)
         table = {"run": entry} if isinstance(entry, str) else entry
@@ -231,15 +229,40 @@ def _inclusions(entries: object, root: Place, chain: tuple[Path, ...]) -> Iterat
         # An option of several commands is a switch in all of them or in none.
         known = {name: key for kind in reversed(runnable()) for name, key in keys_of(kind).items()}
         options = {name: value for name, value in table.items() if name != "run"}
-        yield Inclusion(
-            experiment=experiment, overrides=_options_by_name(options, place, known, "an option of any command")
-        )
+        overrides = _options_by_name(options, place, known, "an option of any command")
+        runs += override(experiment.runs, overrides, experiment.name)
+        if len(runs) > MAX_RUNS:
+            break
+    return runs
+
+
+def override(runs: Sequence[WrittenRun], options: OptionValues, experiment: str) -> list[WrittenRun]:
+    """Return the runs with `options`, by long name, except those that a run keeps or does not have.
+
+    Raises UsageError for an option that no run of the experiment takes.
+    """
+    used: set[str] = set()
+    fixed: dict[str, str] = {}
+    changed = []
+    for run in runs:
+        keys = keys_of(run.command)
+        fixed |= {name: run.name for name in options if name in keys and keys[name].field in run.keep}
+        applied = {name: word for name, word in options.items() if name in keys and keys[name].field not in run.keep}
+        used |= applied.keys()
+        changed.append(run.model_copy(update={"overrides": {**run.overrides, **by_field(run.command, applied)}}))
+    for name, value in options.items():
+        if name not in used:
+            problem = f"is not an option of any run of {experiment}"
+            if name in fixed:
+                problem = f"is fixed by {fixed[name]}, and no other run of {experiment} has it"
+            raise value.place.error(f"{name} {problem}") if value.place else UsageError(f"--{name} {problem}")
+    return changed
 
 
 # --- runs
 
 
-def _parse_run(entry: object, place: Place) -> WrittenRun:
+def _parse_run(entry: object, place: Place, part: str) -> WrittenRun:
     entry = _require_table(entry, place)
     if "command" not in entry:
         raise place.error(f"a run needs a command: {', '.join(runnable())}")
@@ -263,6 +286,7 @@ def _parse_run(entry: object, place: Place) -> WrittenRun:
         },
         keep=frozenset(_fixed_fields(kind, entry.get("keep", []), place.at("keep"))),
         place=place,
+        part=part,
     )
 
 

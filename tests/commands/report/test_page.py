@@ -320,8 +320,7 @@ def test_everything_written_can_be_read_on_what_it_stands_on(name: str) -> None:
 
 
 def test_pictures_have_their_text_as_text_and_names_of_their_own() -> None:
-    looks = page_pictures.StyleClasses()
-    twice = [page_pictures.picture_html(Picture(f"a{number}", "A curve", curve), number, looks) for number in (1, 2)]
+    twice = [page_pictures.picture_html(Picture(f"a{number}", "A curve", curve), number) for number in (1, 2)]
     anchors = [re.findall(r'\bid="([^"]+)"', each) for each in twice]
     assert anchors[0]
     assert not set(anchors[0]) & set(anchors[1])
@@ -337,9 +336,7 @@ def test_pictures_have_their_text_as_text_and_names_of_their_own() -> None:
 
 def test_a_picture_that_would_slow_the_page_down_is_put_there_as_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_pictures, "MAX_SVG_BYTES", 30_000)
-    figure = page_pictures.picture_html(
-        Picture("a", "Many points", lambda: curve(500)), 1, page_pictures.StyleClasses()
-    )
+    figure = page_pictures.picture_html(Picture("a", "Many points", lambda: curve(500)), 1)
     assert "<svg" not in figure
     assert 'alt="Many points"' in figure
 

@@ -36,7 +36,7 @@ from sysbench.units import significant
 from tests import fixtures_timing
 from tests.commands.time import test_predicted
 from tests.fixtures_runs import KINDS, record, stream
-from tests.fixtures_timing import A100, TWO_CORES
+from tests.fixtures_timing import TWO_CORES
 
 HOSTILE = [
     "[bold red]evil[/] [link=file:///etc]x[/link]",
@@ -82,7 +82,7 @@ def test_every_command_has_findings_tables_and_pictures(whole: Document) -> None
         assert section.tables, section.run
         if section.run != "calibrate":  # rates, which are a table and no answer
             assert section.findings, section.run
-        if section.run not in ("calibrate", "loop", "fit"):  # whose phases or suggestions are one short table
+        if section.run not in ("calibrate", "loop", "fit", "accum"):  # whose tables say all of it
             on_first_page = [each for each in whole.pictures if each.name.startswith(f"{section.anchor}-")]
             assert section.pictures or on_first_page, section.run
 
@@ -170,21 +170,13 @@ def test_messages_with_other_numbers_in_them_are_one_caution_with_their_range() 
     assert [len(basis.cells) for basis in caution.bases] == [8, 2]
 
 
-def test_cells_of_messages_in_other_words_are_named_once() -> None:
+def test_messages_in_other_words_are_cautions_of_their_own() -> None:
     one, two = drifting("one", ["by 2 ms", "by 3 ms", "by 1 s"]), drifting("two", ["by 4 s"])
-    document = assemble_document([one, two])
-    caution = document.cautions[0]
+    by_ms, by_s, *_ = assemble_document([one, two]).cautions
     labels = [one.label(cell) for cell in one.record.cells]
-    other = two.label(two.record.cells[0])
-    assert caution.message == (
-        f"by 2 to 3 ms (one: {labels[0]}, {labels[1]}); by 1 to 4 s (one: {labels[2]}; two: {other})"
-    )
-    assert caution.message_by_run["one"] == f"by 2 to 3 ms ({labels[0]}, {labels[1]}); by 1 s ({labels[2]})"
-    (shown,) = (
-        remark.text for sheet in screen.sheets(document) for remark in sheet.remarks if "by 2 to 3" in remark.text
-    )
-    assert shown == caution.message
-    assert markdown_text(document, "files").count(f"one: {labels[0]}") == 1
+    assert (by_ms.message, by_ms.bases) == ("by 2 to 3 ms", (Basis("one", tuple(labels[:2])),))
+    assert by_s.message == "by 1 to 4 s"
+    assert by_s.message_by_run == {"one": "by 1 s", "two": "by 4 s"}
 
 
 def test_a_summary_has_findings_and_cautions_and_no_tables_of_runs(whole: Document) -> None:
@@ -260,7 +252,7 @@ def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> Non
         (page.render(found), '<section id="two"', '<section id="_cautions"'),
     ):
         second = text[: text.index(end)].rpartition(begin)[2]
-        assert "109" not in second
+        assert "109%" not in second
         assert "others used 17 to 29" in second
         assert "close" in second
 
@@ -280,10 +272,9 @@ def test_two_machines_are_both_listed_and_every_section_says_its_own() -> None:
 
 
 def test_accelerators_are_listed_with_their_memory(whole: Document) -> None:
-    devices = next(table for table in whole.environment if table.name == "devices")
-    ((machine, device, name, memory, *_),) = devices.rows
-    assert (machine, device, name) == ("bench", "cuda:0", "NVIDIA A100-SXM4-80GB")
-    assert memory == Measure(A100.devices[0].memory_bytes or 0)
+    (row,) = whole.environment[0].rows
+    assert row[0] == "bench"
+    assert str(row[-1]).startswith("cuda:0 NVIDIA A100-SXM4-80GB (80.0 GiB, compute capability 8.0")
 
 
 def test_a_gpu_that_was_simulated_is_in_the_environment_as_what_was_assumed(whole: Document) -> None:
@@ -310,25 +301,13 @@ def test_runs_of_one_command_are_told_apart_in_their_titles() -> None:
     assert titles == ["Time of a training step: small", "Time of a training step: large"]
 
 
-def test_runs_that_are_alike_are_told_apart_by_their_start() -> None:
+def test_runs_that_are_alike_are_told_apart_by_their_names() -> None:
     small = fixtures_timing.record(TimeSpec(size=("small",), ctx=(128,)))
-
-    def titles(*starts: str) -> list[str]:
-        runs = [
-            ReportedRun(f"time {number}", small.model_copy(update={"started_at": start}))
-            for number, start in enumerate(starts, 1)
-        ]
-        sections = assemble_document(runs).sections
-        assert [section.subject[-1] for section in sections] == ["cited as time 1", "cited as time 2"]
-        return [section.title for section in sections]
-
-    title, day = "Time of a training step", "2026-11-20T13:50"
-    assert titles(f"{day}:00Z", "2026-11-21T09:00:00Z") == [
-        f"{title} (2026-11-20 13:50 UTC)",
-        f"{title} (2026-11-21 09:00 UTC)",
+    sections = assemble_document([ReportedRun("time 1", small), ReportedRun("time 2", small)]).sections
+    assert [section.title for section in sections] == [
+        "Time of a training step (time 1)",
+        "Time of a training step (time 2)",
     ]
-    assert titles(f"{day}:00Z", f"{day}:07Z")[1] == f"{title} (2026-11-20 13:50:07 UTC)"
-    assert titles(f"{day}:00Z", f"{day}:00Z")[1] == f"{title} (time 2)"
 
 
 def test_a_prediction_is_marked_once_in_each_heading() -> None:
