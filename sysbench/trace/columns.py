@@ -36,7 +36,15 @@ def unique_with_inverse(numbers: Integers) -> tuple[Integers, Integers]:
 
 def distinct(numbers: Integers) -> Integers:
     """Return the distinct numbers in ascending order."""
-    return unique_with_inverse(numbers)[0]
+    if not len(numbers):
+        return numbers
+    least, largest = int(numbers.min()), int(numbers.max())
+    if largest - least > max(4 * len(numbers), 1 << 16):
+        ordered = np.sort(numbers)
+        return np.asarray(ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])])
+    present = np.zeros(largest - least + 1, bool)
+    present[numbers - least] = True
+    return np.flatnonzero(present) + least
 
 
 def first_positions(which: Integers, groups: int) -> Integers:

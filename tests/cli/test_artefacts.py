@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import sysbench
+from sysbench.commands.profile import profiles
 from tests.cli.running import answered as command_line
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "runs"
@@ -243,7 +244,13 @@ def test_without_steps_nothing_is_per_step_and_a_pattern_names_them(tmp_path: Pa
     assert (wrong.code, "--step-pattern round-[ is not a regular expression" in wrong.err) == (2, True)
 
 
-def test_a_pattern_of_steps_that_matches_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_pattern_of_steps_that_matches_nothing_or_never_ends_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiles, "TIME_LIMIT_S", 0.5)
     path = trace(tmp_path / "a.json", {"sm80_xmma_gemm_f32f32": [100, 100], "reduce_kernel<512>": [30]})
+    path.write_text(path.read_text().replace("ProfilerStep#", f"{'a' * 40}-"))
     none = command_line("profile", "--from", str(path), "--step-pattern", r"round-\d+")
     assert (none.code, r"--step-pattern round-\d+ matches no range of a.json" in none.err) == (2, True)
+    endless = command_line("profile", "--from", str(path), "--step-pattern", "(a+)+$")
+    assert (endless.code, "--step-pattern (a+)+$ takes longer than" in endless.err) == (2, True)

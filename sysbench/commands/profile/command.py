@@ -150,10 +150,11 @@ def _load_trace(path: Path, options: ProfileOptions, progress: Progress, *, seve
 
 
 def _with_steps(recording: Recording, step_pattern: str, path: Path) -> Recording:
+    from sysbench.commands.profile.profiles import matching_names
     from sysbench.trace.range_tree import range_names
 
     names = range_names(recording)
-    if not any(map(re.compile(step_pattern).fullmatch, names)):
+    if not matching_names(re.compile(step_pattern).fullmatch, names, f"--step-pattern {step_pattern}"):
         suggestion = nearest(step_pattern, names)
         raise UsageError(
             f"--step-pattern {step_pattern} matches no range of {path.name}"

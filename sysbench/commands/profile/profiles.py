@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from types import FrameType
 from typing import Final
 
 from sysbench.commands.profile.record import Link, ProfileRecord
@@ -139,8 +143,34 @@ class Profiles:
 
     @cached_property
     def _matching_names(self) -> frozenset[str]:
-        pattern = self.selection.kernel
         summaries = [profile.summary for profile in self.all]
         names = {each.name for summary in summaries for each in summary.names}
         names |= {each.name for summary in summaries for each in summary.operators}
-        return frozenset(name for name in names if pattern is None or pattern.search(name))
+        pattern = self.selection.kernel
+        return matching_names(pattern.search, names, f"--kernel {pattern.pattern}") if pattern else frozenset(names)
+
+
+TIME_LIMIT_S: Final = 2.0
+"""Time limit, longer than a reasonable pattern needs for all names of a profile."""
+
+
+def matching_names(matches: Callable[[str], object], names: Iterable[str], option: str) -> frozenset[str]:
+    """Return the names that match; raises UsageError if that takes too long, as with repetitions in repetitions.
+
+    The limit is a timer signal, for which `re` checks while it matches; there is none outside the main thread, or on
+    systems without timer signals.
+    """
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        return frozenset(filter(matches, names))
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise UsageError(f"{option} takes longer than {TIME_LIMIT_S:g} s on the names of this profile")
+
+    previous_handler = signal.signal(signal.SIGALRM, stop)
+    previous_timer = signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT_S)
+    try:
+        return frozenset(filter(matches, names))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous_handler)
+        signal.setitimer(signal.ITIMER_REAL, *previous_timer)  # a timer that was set before fires, if slightly late

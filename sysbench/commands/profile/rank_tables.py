@@ -77,6 +77,18 @@ COMMUNICATION = DeclaredTable(
             optional=True,
         ),
         _time_field("idle"),
+        Field(
+            "caused",
+            "others wait",
+            "s",
+            "per step",
+            1,
+            get=lambda row: (
+                row.mean_s("caused") if any(step.caused_ns for step in row.comparison.summary.breakdown) else None
+            ),
+            note="others wait: time that other ranks wait for this rank at collectives, summed over them",
+            optional=True,
+        ),
     ),
     rows=_rank_rows,
     leading=(_RUN_COLUMNS, leading_fields(Field("rank", get=lambda row: str(row.rank)))),

@@ -61,7 +61,7 @@ def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
     clock = align(readings, matched)
     waiting = wait_times(matched, clock)
     waited = _waiting_intervals(waiting)
-    breakdown = [row for rank in ranks for row in _breakdown(rank, readings[rank], steps)]
+    breakdown = [row for rank in ranks for row in _breakdown(rank, readings[rank], steps, waited)]
     world_size = next((reading.world_size for reading in readings.values() if reading.world_size is not None), None)
     return RanksSummary(
         source="device" if any(reading.source == "device" for reading in readings.values()) else "cpu",
@@ -78,11 +78,14 @@ def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
     )
 
 
-def _breakdown(rank: int, reading: RankReading, steps: Sequence[str]) -> Iterator[RankStep]:
+def _breakdown(
+    rank: int, reading: RankReading, steps: Sequence[str], waited: Mapping[WaitKey, Intervals]
+) -> Iterator[RankStep]:
     for number, step in enumerate(reading.steps):
         if step in steps:
             durations = {name: int(column[number]) for name, column in vars(reading.breakdown).items()}
-            yield RankStep(rank=rank, step=step, **durations)
+            causes = (found for (late, _, where), found in waited.items() if (late, where) == (rank, step))
+            yield RankStep(rank=rank, step=step, caused_ns=sum(found.total_ns for found in causes), **durations)
 
 
 Shape = tuple[Kind, int | None, int | None]

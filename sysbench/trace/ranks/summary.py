@@ -62,6 +62,8 @@ class RankStep(Stored):
     other_ns: Nanoseconds
     """Time in which copies and memory sets run, but nothing computes or communicates."""
     idle_ns: Nanoseconds
+    caused_ns: Nanoseconds = 0
+    """Time that other ranks wait for this rank at collectives, summed over them."""
 
 
 class CollectiveStatistics(Stored):
