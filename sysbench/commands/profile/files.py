@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
@@ -26,6 +25,7 @@ from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log import storage
 from sysbench.log.events import Event, OfRank, StageEntered
 from sysbench.log.file_names import labels_of, paths_of, paths_of_ranks
+from sysbench.log.storage import ScratchDirectory
 from sysbench.render import theme
 from sysbench.render.dashboard.progress import show_status
 from sysbench.spec import hardware
@@ -98,7 +98,7 @@ class Files:
         artifacts, windows, flames = (paths_of(path, labels) for path in (options.trace, options.window, options.flame))
         with ExitStack() as temporary:
             if options.trace is None:
-                directory = Path(temporary.enter_context(TemporaryDirectory(prefix="sysbench-")))
+                directory = Path(temporary.enter_context(ScratchDirectory()))
                 artifacts = {cell.key: directory / f"{cell.key}{TRACE_SUFFIXES[cell.profiler][0]}" for cell in cells}
             for cell in cells:
                 _validate_suffix("--trace", artifacts[cell.key], TRACE_SUFFIXES[cell.profiler], cell.profiler)
