@@ -319,8 +319,7 @@ def record_real(
 ) -> Iterator[StepRecording]:
     """Run the cell under the protocol on a real device, and record its storages; with `mesh`, as one of several ranks.
 
-    After the last occurrence of each phase in the measured step, yields the recording so far; the last recording is
-    complete. Memory that operators allocate and free before they return is not observed.
+    Yields the recording so far after the last occurrence of each phase in the measured step.
     """
     _refuse_hidden_memory(cell)
     recorder = _StepRecorder(
@@ -385,7 +384,7 @@ def phases_of(step: TrainingStep, protocol: Protocol) -> Iterator[tuple[int, Pha
                 yield number, phase, run
 
 
-class Recorder:
+class Recorder(DeviceObserver):
     """An observer that builds a recording while operators run on a device.
 
     step        number of the current step; -1 before the first
