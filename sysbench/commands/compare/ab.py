@@ -63,10 +63,7 @@ def parse_arms(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
 
 
 def parse_spec(text: str) -> RunSpec:
-    """Parse a command line such as `time --size small --compile`; `time` and a leading `sysbench` are optional.
-
-    Raises UsageError with the same message as the command itself.
-    """
+    """Parse a command line; `time` and a leading `sysbench` are optional. Raises UsageError as the command does."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -81,7 +78,6 @@ def parse_spec(text: str) -> RunSpec:
 
 
 def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
-    """Measure both arms in alternating rounds, show the comparison, and return the exit code."""
     specs = parse_arms(texts)
     a, b = ([cells.flatten_axes(cell.model_dump(mode="json")) for cell in spec.cells()] for spec in specs.values())
     cells.match(a, b)
@@ -110,7 +106,6 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
 
 
 def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: Path, logs: Logs) -> bool:
-    """Run all rounds and collect their logs; return whether the user interrupted them."""
     progress = RoundProgress(options.rounds, specs["A"].kind, lambda text: say(text, options))
     began_s = time.monotonic()
     finished_turns = 0
@@ -159,7 +154,6 @@ def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs
 
 
 def say(text: str, options: CompareOptions) -> None:
-    """Print a line to stderr, unless --quiet is given."""
     if not options.quiet:
         with suppress(OSError):  # a closed pipe ends the progress, not the measurement
             print_line(text)
@@ -217,12 +211,7 @@ def run_rounds(
     on_event: Callable[[int, Arm, Event], None],
     launcher: Launcher | None = None,
 ) -> Iterator[Turn]:
-    """Run all rounds, and yield each turn once its log is complete. The last turn may be interrupted.
-
-    `on_event` receives every event. An interrupt signal ends the current turn cleanly, and no further turn starts.
-    Raises UsageError if this machine lacks what the spec requires, SysbenchError if no worker starts, and OutputError
-    if a file is not writable.
-    """
+    """Run all rounds, and yield each turn once its log is complete; an interrupt ends the current turn cleanly."""
     surroundings = Surroundings(ceilings=False)  # A and B are compared with each other, not with ceilings
     with catch_interrupts() as interrupts:
         for number in range(1, rounds + 1):
@@ -268,7 +257,6 @@ class RoundProgress:
         self._ratios: list[float] = []
 
     def show(self, event: Event) -> None:
-        """Say on which device, and on how many threads, everything is measured."""
         text = ""
         if isinstance(event, WorkerReady) and event.devices:
             text = f"{event.devices[0].name} · torch {event.torch.torch}"
@@ -279,7 +267,6 @@ class RoundProgress:
             self._say(text)
 
     def show_round(self, number: int, comparison: Comparison, elapsed_s: float) -> None:
-        """Say how long both arms took in a round, what is known so far, and how long the rest will take."""
         times = [time for cell in comparison.cells for time in cell.times if time.headline]
         words = [f"round {number:>{len(str(self._rounds))}} of {self._rounds}"]
         if times:

@@ -175,12 +175,10 @@ class Comparison(Frozen):
 
     @property
     def named_cells(self) -> list[tuple[str, CellComparison]]:
-        """The compared cells, each with a name that distinguishes it from the others."""
         return list(zip(names(self.cells), self.cells, strict=True))
 
     @property
     def kinds(self) -> list[Kind]:
-        """The commands of the compared cells."""
         return list(dict.fromkeys(cell.kind for cell in self.cells))
 
 
@@ -205,11 +203,7 @@ class Rules:
 
 
 def compare(a: Side, b: Side, rules: Rules) -> Comparison:
-    """Compare two sides cell by cell.
-
-    Raises UsageError if the sides are not comparable, and LogError if a side is empty, if the sides have no command in
-    common, or if times are invalid.
-    """
+    """Compare two sides; raises UsageError or LogError if they are not comparable, or if a side is empty."""
     kinds = [kind for kind in a.kinds if kind in b.kinds]
     if not kinds:
         problem = f"nothing to compare: A has {_list_commands(a)}, and B has {_list_commands(b)}"
@@ -414,7 +408,6 @@ MAX_CELLS_WITH_PHASES = 4
 
 
 def compare_sides(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Comparison:
-    """Compare two sides, and apply the gate if there is one."""
     few = len(a.cells) <= MAX_CELLS_WITH_PHASES
     include_phases = bool(few or options.tables or options.json_path or options.format == "csv")
     result = compare(a, b, Rules(options.margin, options.across, paired, include_phases))

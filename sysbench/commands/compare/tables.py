@@ -59,7 +59,6 @@ def sheet(comparison: Comparison, chosen: Iterable[str] = (), *, complete: bool 
 
 
 def subject(comparison: Comparison) -> tuple[str, ...]:
-    """Return the names of both sides, with the number of runs and a mark for simulated memory."""
     titles = (
         mark_simulated(side.name if side.runs == 1 else f"{side.name} ({side.runs} runs)", source)
         for side, source in zip((comparison.a, comparison.b), _sources(comparison.cells), strict=True)
@@ -68,14 +67,12 @@ def subject(comparison: Comparison) -> tuple[str, ...]:
 
 
 def refuse_unknown_tables(chosen: Iterable[str]) -> None:
-    """Raise UsageError for the name of a table that comparisons of runs do not have."""
     for name in chosen:
         if name not in TABLES:
             raise UsageError(f"--tables {unknown(name, 'a table', TABLES)}")
 
 
 def differences_table(comparison: Comparison) -> list[Table]:
-    """Return what differs between the specs, the code and the environments."""
     columns = (Column("what", ""), Column("a", "A", elastic=True), Column("b", "B", elastic=True))
     rows = tuple((each.name, each.a, each.b) for each in comparison.differences)
     return [Table("differences", "differences", columns, rows, 1)] if rows else []
@@ -110,7 +107,6 @@ def _time_row(time: TimeComparison) -> tuple[Cell, ...]:
 
 
 def predictions_table(comparison: Comparison) -> list[Table]:
-    """Return the predicted times of both sides; without verdicts, as nothing was measured."""
     columns = (
         Column("quantity", "time"),
         Column("a_predicted", "A", "s"),
@@ -323,7 +319,6 @@ def _amount_findings(comparison: Comparison) -> Iterator[str]:
 
 
 def memory_label(a: str, b: str) -> str:
-    """Return `memory`, with the sources unless both sides were measured: `memory (measured in A, simulated in B)`."""
     return mark_simulated("memory", a if a == b else f"{a} in A, {b} in B")
 
 

@@ -44,12 +44,10 @@ class EarlierRun:
 
     @property
     def complete(self) -> bool:
-        """Whether every cell has an outcome."""
         return self.outcome.startswith("complete")
 
     @property
     def in_progress(self) -> bool:
-        """Whether another process is writing to the run."""
         log = self.path if self.path.is_dir() else self.path.with_suffix(".jsonl")
         return log.exists() and _locked(log)
 
@@ -84,7 +82,6 @@ def find_run(name: str, directory: Path) -> EarlierRun:
 
 
 def cells_by_outcome(run: EarlierRun) -> dict[str, str]:
-    """Return the names of the cells with each outcome; empty if the run is unreadable."""
     try:
         cells = runs.load(run.path).cells
     except LogError:

@@ -76,7 +76,6 @@ IMAGE_SUFFIX = ".png"
 
 
 def saved_pictures(run: ReportedRun) -> Iterator[Picture]:
-    """Yield the figures that the run has saved as PNG files, unchanged; incomplete files are skipped."""
     for path in run.pictures:
         if path.suffix == IMAGE_SUFFIX and _is_complete_image(path):
             caption_name = path.stem.removeprefix(f"{run.name}-").replace("-", " ")
@@ -124,10 +123,7 @@ def assemble_document(
     question: str = "",
     missing_runs: Sequence[str] = (),
 ) -> Document:
-    """Assemble a report with a section for each run, then one for each trace and memory snapshot.
-
-    `missing_runs` contains a line for each missing run, with the reason.
-    """
+    """Assemble a report with a section for each run, trace and snapshot, and a line for each missing run."""
     machines = environment.machine_names(runs)
     names = _UniqueNames()
     sheets_by_run = [sheets.without_headlines(run.record) for run in runs]
@@ -175,10 +171,7 @@ def assemble_document(
 
 
 def filter_document(full: Document, tables: Sequence[str] = (), *, summary: bool = False) -> Document:
-    """Return the document with only these tables; with `summary`, only its first page, cautions and environment.
-
-    Raises UsageError for an unknown table.
-    """
+    """Return the document with only these tables; with `summary`, only its first page, cautions and environment."""
     known_tables = dict.fromkeys(_unnumbered_name(table) for section in full.sections for table in section.tables)
     for name in tables:
         if name not in known_tables:

@@ -52,7 +52,6 @@ def report(given: Given) -> None:
 
 
 def _refuse_unwritable(paths: Iterable[Path]) -> None:
-    """Raise OutputError if a report cannot be written; called before anything is read or drawn."""
     from sysbench.log import storage
 
     for path in paths:

@@ -185,10 +185,7 @@ def label(cell: CellRecord, differing: Sequence[str]) -> str:
 
 
 def origin_of(cells: Iterable[CellRecord], about: Subject = "times") -> Origin:
-    """Return the origin of these cells' numbers; cells without a `source` are measured.
-
-    Cells with predicted times have simulated memory.
-    """
+    """Return the origin of these cells' numbers; the memory of cells with predicted times is simulated."""
     sources: set[Origin] = {getattr(cell, "source", "measured") for cell in cells}
     if modelled := sources & _MODELLED:
         predicted = "predicted" in modelled and about != "memory"
@@ -201,5 +198,4 @@ def report_layout(kind: Kind) -> ReportLayout:
 
 
 def reported_commands() -> list[Command]:
-    """Return all commands that run cells, in the order in which a report presents their runs."""
     return sorted(map(command_of, kinds()), key=lambda command: report_layout(command.name).position)

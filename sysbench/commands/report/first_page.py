@@ -75,10 +75,7 @@ def _headline_numbers(cell: CellRecord) -> Iterator[tuple[str, Subject, float]]:
 
 
 def headlines(sections: Sequence[Section]) -> tuple[Headline, ...]:
-    """Return the findings of the first page: the first two of every section, or the first if there are many sections.
-
-    A report of a single section has none: the section itself begins with its findings.
-    """
+    """Return the first two findings of every section, or the first if there are many; none for a single section."""
     if len(sections) < 2:
         return ()
     count = 2 if 2 * len(sections) <= MAX_HEADLINES else 1
@@ -90,10 +87,7 @@ def headlines(sections: Sequence[Section]) -> tuple[Headline, ...]:
 def move_pictures(
     sections: Sequence[Section], runs: Sequence[ReportedRun]
 ) -> tuple[tuple[Picture, ...], tuple[Section, ...]]:
-    """Return the figures for the first page, and the sections without them.
-
-    These are the first figures of up to four sections, each of another command, with a cell that can be relied on.
-    """
+    """Return the first figures of up to four commands with reliable cells, and the sections without these."""
     if len(sections) < 2:
         return (), tuple(sections)
     kinds = {run.name: run.record.kind for run in runs if reliable(run.record.cells)}

@@ -17,16 +17,11 @@ _COLUMNS_AFTER_AXES: Final = ("column", "value", "unit", "std", "low", "high", "
 
 
 def files(document: Document, name: str) -> Iterator[WrittenFile]:
-    """Yield the report as one file called `name`."""
     yield text_file(name, text(document))
 
 
 def text(document: Document) -> str:
-    """Return the report as CSV in base units and nine digits, with a column for each axis (size, ctx, phase, …).
-
-    Texts, including words in place of numbers (`oom`), are in the column `text`. The column `origin` says whether a row
-    was measured, simulated or predicted.
-    """
+    """Return the report as CSV in base units and nine digits; words in place of numbers are in the column `text`."""
     tables = [(section, table) for section in document.sections for table in section.tables]
     axes = list(dict.fromkeys(_axis_key(column) for _, table in tables for column in table.columns[: table.axes]))
     buffer = io.StringIO()

@@ -17,7 +17,6 @@ from sysbench.render.table import Remark, Sheet
 
 
 def sheets(document: Document) -> Iterator[Sheet]:
-    """Yield the parts of a report in order: main findings, a section for each run, cautions, environment."""
     title_lines = tuple(text for text in (document.title, document.question, simulated_notice(document)) if text)
     main_findings = [_finding(each) for each in document.findings]
     main_findings += [_finding(each.finding, each.section) for each in document.headlines]

@@ -40,12 +40,7 @@ class _LoadedRun:
 
 
 def read_sources(names: Sequence[str]) -> Sources:
-    """Read every named source once.
-
-    Runs of an experiment keep the experiment's order; other runs follow, sorted by command and time. Traces, memory
-    snapshots and files written by `--from FILE --json` keep their order. Raises LogError if a name matches no run, or
-    if a file cannot be read.
-    """
+    """Read every named source once: runs in an experiment's order, then others by command and time, then artefacts."""
     artefact_by_name = {name: artefacts.read(Path(name)) for name in names}
     named_paths = (path.resolve() for name in names if artefact_by_name[name] is None for path in runs.find(name))
     paths = list(dict.fromkeys(named_paths))
@@ -132,7 +127,6 @@ def _reported_run(loaded: _LoadedRun, name: str) -> ReportedRun:
 
 
 def _missing_runs(experiments: dict[Path, Manifest], loaded_runs: Sequence[_LoadedRun]) -> Iterator[str]:
-    """Yield a line for each run that an experiment in the report lacks, with the reason."""
     for directory, experiment in experiments.items():
         reported = [each.entry for each in loaded_runs if each.entry and each.experiment is experiment]
         file_names = (name for entry in experiment.runs for name in (entry.log, entry.record))

@@ -24,12 +24,10 @@ PAGE_WIDTH_CHARACTERS: Final = 124
 
 
 def latex_files(document: Document, name: str) -> Iterator[WrittenFile]:
-    """Yield the figures as PDF files, then the report as a file called `name`."""
     return files_with_pictures(document, name, "pdf", latex_text)
 
 
 def latex_text(document: Document, folder: str) -> str:
-    """Return the report as LaTeX; its figures are files in `folder`."""
     return render_template(
         "report.tex",
         document,
@@ -63,12 +61,10 @@ def _latex_table(table: Table, mark: str) -> Iterator[str]:
 
 
 def markdown_files(document: Document, name: str) -> Iterator[WrittenFile]:
-    """Yield the figures as PNG files, then the report as a file called `name`."""
     return files_with_pictures(document, name, "png", markdown_text)
 
 
 def markdown_text(document: Document, folder: str) -> str:
-    """Return the report as Markdown; its figures are files in `folder`."""
     return render_template(
         "report.md",
         document,

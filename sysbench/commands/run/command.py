@@ -75,7 +75,6 @@ def _plan_runs(
     overrides: dict[str, str],
     gpu_name: str | None,
 ) -> tuple[Sequence[PlannedRun], Durations]:
-    """Plan the runs, and return them with the earlier durations of their cells."""
     from sysbench.commands.run.experiment import plan, refuse_code
     from sysbench.log.durations import Durations, earlier_durations
 
@@ -110,7 +109,6 @@ def _plan_runs(
 
 
 def named_gpu(gpu_name: str) -> Hardware:
-    """Return the GPU named by `--for`; raises UsageError for an unknown name."""
     from sysbench.spec import hardware
 
     try:

@@ -28,10 +28,7 @@ from sysbench.spec.validation import validated
 
 
 def to_predictions(planned: Sequence[PlannedRun], gpu: Hardware) -> tuple[PlannedRun, ...]:
-    """Convert every run to a prediction for `gpu`.
-
-    A run that cannot be predicted is marked as skipped, with the reason.
-    """
+    """Convert every run to a prediction for `gpu`; one that cannot be predicted is left out, with the reason."""
     return tuple(_to_prediction(each, gpu) for each in planned)
 
 
@@ -84,12 +81,7 @@ class _OutOfTimeError(Exception):
 def predict_durations_s(
     planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool, budget_s: float = PLAN_BUDGET_S
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Predict how long each cell would take to measure on `gpu`; return seconds by cell key.
-
-    Cells that cannot be predicted are left out. The quickest predictions come first; also returns the names of the runs
-    that could not be predicted within `budget_s` seconds after the first cell. Exceptions raised while predicting
-    propagate.
-    """
+    """Return predicted seconds by cell key, and the names of the runs for which `budget_s` was too short."""
     first_finished_s: list[float] = []
 
     def watch(event: object) -> None:
@@ -215,7 +207,6 @@ def _describe_source(earlier: Durations) -> str:
 
 
 def initial_progress(planned: Sequence[PlannedRun], earlier: Durations) -> ExperimentProgress:
-    """Return the initial progress of an experiment."""
     runs: dict[str, Mapping[str, PendingCell]] = {}
     for each in planned:
         cells = {} if each.entry.here == "left out" else {cell.key: cell for cell in each.spec.cells()}

@@ -54,7 +54,6 @@ def run_experiment(
     overrides: Mapping[str, str],
     earlier: Durations,
 ) -> int:
-    """Run an experiment in a new directory, and return the exit code."""
     make_directory(options.out)
     for each in planned:
         _refuse_wrong_results(each, options)
@@ -74,11 +73,7 @@ def run_experiment(
 
 
 def resume_experiment(path: Path, options: ExperimentOptions, overrides: Mapping[str, str], planner: Planner) -> int:
-    """Continue the experiment in a directory, given by path or by name in `--out`; return the exit code.
-
-    Only missing and failed cells run. Raises LogError if the directory does not contain an experiment, and UsageError
-    if its runs, their options or their devices differ from the plan.
-    """
+    """Run the missing and failed cells of an experiment; raises UsageError if its runs have changed."""
     path = find_experiment(str(path), options.out)
     with experiment_directory.open_directory(path) as directory:
         saved_manifest = directory.manifest
@@ -101,7 +96,6 @@ def resume_experiment(path: Path, options: ExperimentOptions, overrides: Mapping
 def show_plan(
     experiment: WrittenExperiment, planned: Sequence[PlannedRun], earlier: Durations, options: ExperimentOptions
 ) -> None:
-    """Show the runs planned for this machine, or for the GPU of `--for`, with their expected durations."""
     gpu = hardware.by_name(options.plan_for) if options.plan_for is not None else None
     showing.show_sheet(experiment_tables.plan(experiment.title, planned, earlier, gpu), options)
 
@@ -192,7 +186,6 @@ def _say(text: str, options: ExperimentOptions) -> None:
 
 
 def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None:
-    """Print a sheet to stdout, after an empty line unless it is the `first` one."""
     if options.json_path == "-":
         return
     with results() as console:

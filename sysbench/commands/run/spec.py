@@ -64,7 +64,6 @@ class ExperimentOptions(RunOptions):
 
 
 def _create_overrides_model() -> type[BaseModel]:
-    """Create a pydantic model with a field for every non-positional option of any command's spec."""
     kinds_by_option: dict[str, list[Kind]] = {}
     for kind in runnable():
         for name, key in keys_of(kind).items():

@@ -44,11 +44,7 @@ def heading(entry: RunEntry, number: int, count: int) -> Sheet:
 
 
 def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Hardware | None = None) -> Sheet:
-    """Return the table of an experiment's runs with expected durations, and the tables of each run's cells.
-
-    The cells' memory is compared with that of `gpu`, if given. `earlier` contains durations of cells on the same
-    device.
-    """
+    """Return the table of an experiment's runs with expected durations, and the tables of each run's cells."""
 
     def duration_cell(each: PlannedRun) -> Measure | None:
         run_s = prediction.run_s(each, earlier)
