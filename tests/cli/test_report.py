@@ -116,9 +116,3 @@ def test_only_some_runs_are_written_up_and_a_wrong_name_lists_those_there_are(tm
     wrong = answered("report", *names, "--only", "memry")
     assert wrong.code == 2
     assert "Did you mean memory" in wrong.complaint
-
-
-def test_opening_needs_a_page(tmp_path: Path) -> None:
-    wrong = answered("report", str(tmp_path), "--open", "-o", str(tmp_path / "report.md"))
-    assert wrong.code == 2
-    assert "--open opens a page in the browser: it needs -o report.html" in wrong.complaint

@@ -297,7 +297,6 @@ def test_without_a_name_what_ships_is_listed() -> None:
             ["--size", "small", "--plan"],
             "sysbench run: --size, --plan also needs the name of an experiment (accumulation, ",
         ),
-        (["quick", "--list"], "sysbench run: --list lists the built-in experiments; --plan shows what quick would run"),
         (["--resume", "nowhere"], "sysbench run: nowhere is not an experiment directory"),
     ],
 )

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from sysbench import units
 from sysbench.command import Kind, command_of, kinds
-from sysbench.commands import showing
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import load_side
 from sysbench.commands.compare.comparison import Comparison, compare_sides
@@ -36,7 +35,6 @@ from sysbench.log.events import Event, RunFinished, ThreadsProbe, ThreadsProbed,
 from sysbench.log.outcomes import FAILURES
 from sysbench.log.runs import ARMS, Arm, log_name
 from sysbench.log.storage import create_directory, refuse_unwritable, write_atomically
-from sysbench.render.table import Sheet, Table
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.command_options import parse_options, validated
 from sysbench.spec.run import RunOptions
@@ -84,9 +82,6 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
     cells.refuse_obstacles(cells.find_obstacles(a, b, options.across), options.across)
     for spec in specs.values():
         refuse_impossible(list(spec.cells()))
-    if options.plan:
-        _show_plan(specs, options)
-        return 0
     if options.json_path not in (None, "-"):
         refuse_unwritable(Path(str(options.json_path)))
     directory = create_directory(options.out, "compare")
@@ -164,21 +159,6 @@ def _exit_code(comparison: Comparison | None) -> int:
         return 1
     outcomes = {outcome for cell in comparison.cells for outcome in (cell.a_outcome, cell.b_outcome)}
     return exit_code(comparison) or int(bool(outcomes & FAILURES))
-
-
-def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
-    count_of_cells = len({cell.key for spec in specs.values() for cell in spec.cells()})
-    subject = (
-        "compare --ab",
-        f"{options.rounds} rounds of A and B: {2 * options.rounds} runs, each in a fresh process",
-        f"{count_of_cells} different cell{'' if count_of_cells == 1 else 's'}",
-    )
-    showing.show_sheet(Sheet(subject, tuple(_plan_table(arm, spec) for arm, spec in specs.items())), options)
-
-
-def _plan_table(arm: Arm, spec: RunSpec) -> Table:
-    table: Table = command_of(spec.kind).part("plan")(list(spec.cells())).tables[0]
-    return replace(table, title=f"{arm}: {table.title}" if table.title else arm)
 
 
 @dataclass(frozen=True)

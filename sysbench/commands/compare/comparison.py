@@ -12,7 +12,7 @@ from sysbench import units
 from sysbench.command import Kind, command_of
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import Axes, Matching, NoMatchingCellsError, Side, SideCell
-from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, same_code, warnings
+from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, warnings
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.errors import LogError, UsageError
 from sysbench.log.measures import Better, Measures
@@ -164,8 +164,6 @@ class Comparison(Frozen):
     across: list[str]
     """Axes in which the two cells of every pair differ."""
     differences: list[Difference]
-    same_code: list[str] = stored_unless([])
-    """References to the user's code whose files are equal on both sides."""
     cells: list[CellComparison]
     left_over: list[LeftOver]
     geometric_means: list[GeometricMean]
@@ -238,7 +236,6 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         margin=rules.margin,
         across=across,
         differences=differences(a, b),
-        same_code=same_code(a, b),
         cells=compared,
         left_over=[*_left_over_cells("A", a, b, matchings), *_left_over_cells("B", b, a, matchings)],
         geometric_means=list(_geometric_means(compared)),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sysbench import units
-from sysbench.command import Kind, runnable
+from sysbench.command import Kind
 from sysbench.commands.compare.cells import value_text, varying_axes
 from sysbench.commands.compare.comparison import (
     MAX_CELLS_WITH_PHASES,
@@ -253,7 +253,7 @@ def _remarks(comparison: Comparison) -> Iterator[Remark]:
             yield Remark("note", f"only in {arm}, and not compared: {', '.join(_abbreviated(only))}")
     yield from (Remark("caution", caution) for caution in comparison.cautions)
     if not comparison.differences:
-        yield Remark("note", _describe_sameness(comparison))
+        yield Remark("note", "A and B have no known differences in options, software and files of your own code")
     if comparison.gate is not None:
         yield from _gate_remarks(comparison.gate)
 
@@ -327,14 +327,6 @@ def _describe_changes(numbers: Sequence[AmountComparison], noun: str) -> str:
     changes = [(each.b - each.a) / abs(each.a) for each in changed if each.a]
     ends = dict.fromkeys(f"{change * 100:+,.1f}%" for change in (min(changes), max(changes))) if changes else ()
     return f"{len(changed) or 'none'} of {len(numbers)} {noun} changed{', by ' * bool(ends)}{' to '.join(ends)}"
-
-
-def _describe_sameness(comparison: Comparison) -> str:
-    code = f", same file of {', '.join(comparison.same_code)}" if comparison.same_code else ""
-    caveat = "; modules that it imports could differ" if code else ""
-    if set(comparison.kinds) - set(runnable()):
-        caveat += "; the code of the program could differ"
-    return f"A and B have no known differences: same spec, same software{code}{caveat}"
 
 
 def _outcome_changes(comparison: Comparison) -> Iterator[Remark]:

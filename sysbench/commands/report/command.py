@@ -43,12 +43,6 @@ def report(given: Given) -> None:
         for written in _write(path, _files(document, path.name)):
             if not spec.quiet:
                 print_line(f"saved  {written}")
-    if spec.open_page:
-        import webbrowser
-
-        page = next(path for path in spec.output if path.suffix.lower() == ".html")
-        if not webbrowser.open(page.resolve().as_uri()):
-            print_line(f"no browser found to open {page}")
 
 
 def _refuse_unwritable(paths: Iterable[Path]) -> None:
@@ -62,7 +56,7 @@ def _refuse_unwritable(paths: Iterable[Path]) -> None:
 
 
 def _build_document(spec: ReportSpec) -> Document:
-    from sysbench.commands.report.assemble import assemble_document, filter_document
+    from sysbench.commands.report.assemble import assemble_document, first_page_of
     from sysbench.commands.report.sources import read_sources
     from sysbench.log.runs import RUNS
     from sysbench.render.dashboard.progress import show_status
@@ -78,14 +72,14 @@ def _build_document(spec: ReportSpec) -> Document:
         if name not in (*names, *kinds):
             raise UsageError(f"--only {unknown(name, 'a run of this report', dict.fromkeys((*kinds, *names)))}")
     with gc_paused():
-        full_document = assemble_document(
+        document = assemble_document(
             [run for run in sources.runs if not spec.only or {run.name, run.record.kind} & set(spec.only)],
             [each for each in sources.artefacts if not spec.only or {each.name, each.kind} & set(spec.only)],
             title=spec.title or sources.title,
             question=sources.question,
             missing_runs=() if spec.only else sources.missing_runs,
         )
-    return filter_document(full_document, spec.tables, summary=spec.summary)
+    return first_page_of(document) if spec.summary else document
 
 
 def _show(document: Document) -> None:
@@ -114,7 +108,7 @@ def _write(path: Path, files: Iterable[WrittenFile]) -> Iterable[Path]:
 
 
 def _files(document: Document, name: str) -> Iterable[WrittenFile]:
-    from sysbench.commands.report import long_table, page, text_formats
+    from sysbench.commands.report import page, text_formats
     from sysbench.commands.report.wording import WrittenFile
 
     match Path(name).suffix.lower():
@@ -123,7 +117,7 @@ def _files(document: Document, name: str) -> Iterable[WrittenFile]:
         case ".tex":
             return text_formats.latex_files(document, name)
         case ".csv":
-            return long_table.files(document, name)
+            return [text_formats.csv_file(document, name)]
         case _:
             return [WrittenFile(name, page.render(document).encode())]
 

@@ -86,16 +86,6 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Headline:
-    """A finding of a section on the first page."""
-
-    section: str
-    """The section's title."""
-    anchor: str
-    finding: Finding
-
-
-@dataclass(frozen=True)
 class GroupedCaution:
     """A caution, and all cells that it applies to."""
 
@@ -129,7 +119,7 @@ class Document:
     """A line for each run that an experiment in the report lacks, with the reason and the command."""
     overview: tuple[Table, ...] = ()
     """The table of headline numbers; none for a single run."""
-    headlines: tuple[Headline, ...] = ()
+    headlines: tuple[tuple[Section, Finding], ...] = ()
     """The most important findings of the sections; none for a single section."""
 
     def cautions_of(self, run: str) -> list[tuple[int, str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from sysbench.command import command_of
-from sysbench.commands.report.document import Headline, Picture, ReportedRun, Section
+from sysbench.commands.report.document import Finding, Picture, ReportedRun, Section
 from sysbench.log.measures import measures_of
 from sysbench.log.outcomes import Subject
 from sysbench.log.records import CellRecord
@@ -74,14 +74,12 @@ def _headline_numbers(cell: CellRecord) -> Iterator[tuple[str, Subject, float]]:
             yield amount.headline, "memory", amount.value
 
 
-def headlines(sections: Sequence[Section]) -> tuple[Headline, ...]:
+def headlines(sections: Sequence[Section]) -> tuple[tuple[Section, Finding], ...]:
     """Return the first two findings of every section, or the first if there are many; none for a single section."""
     if len(sections) < 2:
         return ()
     count = 2 if 2 * len(sections) <= MAX_HEADLINES else 1
-    return tuple(
-        Headline(section.title, section.anchor, finding) for section in sections for finding in section.findings[:count]
-    )
+    return tuple((section, finding) for section in sections for finding in section.findings[:count])
 
 
 def move_pictures(

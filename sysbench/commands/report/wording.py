@@ -35,7 +35,7 @@ ORIGIN_MARKS: Final[Mapping[Origin, str]] = {
 
 def simulated_notice(document: Document) -> str:
     """Return a notice that some results were not measured; empty if all were."""
-    origins = {section.origin for section in document.sections} or {each.finding.origin for each in document.headlines}
+    origins = {section.origin for section in document.sections} or {finding.origin for _, finding in document.headlines}
     if origins == {"simulated"}:
         return "Nothing in this report was measured: everything is simulated."
     if origins <= {"simulated", "predicted"} and origins:
