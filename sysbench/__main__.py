@@ -64,10 +64,9 @@ def _prelaunched_worker(words: Sequence[str]) -> AbstractContextManager[None]:
 
     if not needs_worker(words) or rank_from_environment(os.environ):
         return nullcontext()
-    from sysbench.engine.launchers import PlainLauncher
-    from sysbench.engine.process import prelaunched
+    from sysbench.engine.process import Launcher, prelaunched
 
-    return prelaunched(PlainLauncher())
+    return prelaunched(Launcher())
 
 
 def needs_worker(words: Sequence[str]) -> bool:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sysbench import api, units
@@ -98,7 +99,7 @@ def _simulated(model: Model, on: str, step: dict[str, object]) -> api.Run:
         spec = MemorySpec(**fields)
     except SpecError as error:
         raise SpecError(str(error).replace("simulate= ", "on= ", 1), error.field) from None
-    with storage.ScratchDirectory() as directory:
+    with TemporaryDirectory(prefix="sysbench-") as directory:
         run = api.run(spec, out=Path(directory))
     for cell in run.cells:
         if cell.outcome not in ("ok", "oom"):

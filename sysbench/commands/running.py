@@ -27,7 +27,7 @@ from sysbench.commands.refusals import (
 )
 from sysbench.commands.showing import printed_by_models, say, show, show_saved, show_sheet, tracebacks
 from sysbench.commands.surroundings import ALONE, RunSurroundings
-from sysbench.errors import LogError, OutputError, SysbenchError, UsageError
+from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.garbage import gc_paused
 from sysbench.log import storage
 from sysbench.log.outcomes import FAILURES
@@ -144,23 +144,22 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
 @contextmanager
 def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunSurroundings]:
     """Yield the run's surroundings if this process is rank 0 of a torchrun or srun launch, or the only process."""
-    from sysbench.engine.rendezvous.launched_rank import has_launcher_variables, launched_rank
+    is_launched = "WORLD_SIZE" in os.environ or "SLURM_STEP_NUM_TASKS" in os.environ
+    multi_rank_cells = {cell.key: cell for cell in spec.cells() if cell.workers > 1} if is_launched else {}
+    this_rank = None
+    if multi_rank_cells:
+        from sysbench.engine.rendezvous import other_rank, rank_zero
 
-    multi_rank_cells = (
-        {cell.key: cell for cell in spec.cells() if cell.workers > 1} if has_launcher_variables(os.environ) else {}
-    )
-    this_rank = launched_rank(os.environ) if multi_rank_cells else None
+        this_rank = rank_zero.launched_rank(os.environ)
     if this_rank is None:
         if rank_from_environment(os.environ):
             raise typer.Exit
         yield ALONE
         return
-    from sysbench.engine.identity import source_digest
-    from sysbench.engine.rendezvous import other_rank, rank_zero
-    from sysbench.engine.rendezvous.messages import Hello
+    from sysbench.package import source_digest
 
     command_of(spec.kind).part("record")  # importing the record registers the events that ranks send
-    hello = Hello(
+    hello = rank_zero.Hello(
         rank=max(this_rank.rank, 1),
         ranks=this_rank.ranks,
         host=platform.node(),
@@ -197,7 +196,7 @@ def _advise_on_shared_memory(spec: RunSpec, options: RunOptions) -> None:
 
     total_bytes = disk_usage("/dev/shm").total
     if total_bytes < SMALL_SHM_BYTES:
-        from sysbench.engine.devices import list_devices
+        from sysbench.engine.supervisor import list_devices
 
         if list_devices()[0].type == "cuda":
             remedy = "docker run --shm-size 8g, or --ipc host"
@@ -293,18 +292,15 @@ def _run_with_progress(
             from concurrent.futures import ThreadPoolExecutor  # noqa: F401
 
             from sysbench import cells as axes
-            from sysbench.log import events, records
             from sysbench.render import output as summary  # noqa: F401
 
             command_of(spec.kind).part("record")
-            events.build()
-            records.build()
         # An experiment chooses its own values, and shows its own line above the dashboard.
         defaults_line = "" if surroundings.overall else axes.describe_default_axes(spec)
         if defaults_line:
             say(defaults_line, options)
         with _progress_display(spec.kind, options, surroundings, defaults_line) as progress:
-            failure, path = None, running.log_path
+            failure = None
             try:
                 for event in chain(first_events, running):
                     progress.show(event)
@@ -312,8 +308,6 @@ def _run_with_progress(
                 raise
             except SysbenchError as error:
                 failure = error
-    if running.log_path != path:
-        failure = failure or OutputError(f"{path} was moved or deleted during the run; its copy is {running.log_path}")
     return running.log_path, failure
 
 

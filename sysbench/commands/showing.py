@@ -75,7 +75,7 @@ def tracebacks(path: Path) -> Iterator[str]:
     from sysbench.log import journal
     from sysbench.log.events import CellFinished
 
-    for event in journal.read(path, only=(CellFinished,)):
+    for event in journal.read(path):
         if isinstance(event, CellFinished) and event.traceback:
             yield from event.traceback.splitlines()
 

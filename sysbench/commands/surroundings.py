@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sysbench.engine.surroundings import Surroundings
+from sysbench.engine.provisions import Surroundings
 from sysbench.log.events import Event
 
 if TYPE_CHECKING:

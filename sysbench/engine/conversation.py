@@ -70,16 +70,12 @@ class Conversation:
             raise _lost_worker() from error
 
     def wait_for(self, worker: Worker, *kinds: type[Answer], at_least_s: float = 0.0) -> Generator[Event, None, Answer]:
-        """Yield all events up to and including the first event of these kinds, and return that event.
-
-        Raises StoppedByUserError if the user stops the run, and LostWorkerError if the worker ends, sends something
-        that is not an event, or is silent for longer than both --timeout and `at_least_s`.
-        """
+        """Yield all events before the first event of these kinds, and return that event."""
         while True:
             event = yield from self._next_event(worker, max(self._timeout_s, at_least_s))
-            yield event
             if isinstance(event, kinds):
                 return event
+            yield event
 
     def remaining_events(self, worker: Worker) -> Iterator[Event]:
         """Yield the worker's remaining events, until it disconnects or sends nothing for `EXIT_TIMEOUT_S`."""
@@ -91,11 +87,7 @@ class Conversation:
             yield event
 
     def wait_for_exit(self, worker: Worker) -> None:
-        """After a worker's last event, wait up to --timeout for its process to end.
-
-        A profiler that wraps the worker may need this time to write its report. Raises StoppedByUserError if the user
-        stops the run.
-        """
+        """After a worker's last event, wait up to --timeout for its process to end; raises StoppedByUserError."""
         deadline_s = time.monotonic() + self._timeout_s
         while worker.alive and time.monotonic() < deadline_s:
             self.check_interrupts()

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that stop a run cleanly."""
 
 FORCED_STOP_COUNT = 3
 """Number of the first signal that always raises KeyboardInterrupt, counted from 1."""
@@ -40,7 +39,6 @@ class Interrupts:
         self.deferrals = 0
         """Number of nested `catch_interrupts` contexts, in which the first signal raises nothing."""
         self.interrupting_signal: str | None = None
-        """Name of the signal that raised KeyboardInterrupt."""
 
     @property
     def requested(self) -> bool:
@@ -85,11 +83,7 @@ _active: list[Interrupts] = []
 
 @contextmanager
 def handle_stop_signals() -> Iterator[Interrupts]:
-    """Handle the stopping signals in this context, and restore the previous handlers afterwards.
-
-    An ignored signal (nohup, a background job) stays ignored. Outside the main thread, where Python cannot handle
-    signals, this context does nothing.
-    """
+    """Handle the stopping signals in this context, and restore the previous handlers afterwards."""
     if _active and threading.current_thread() is threading.main_thread():
         yield _active[0]
         return

@@ -1,4 +1,4 @@
-"""Nsight Systems on this machine: the path of nsys, and the conversion of unfinished reports."""
+"""Nsight Systems on this machine: workers that it profiles, and the conversion of unfinished reports."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from sysbench.bootstrap import CAPTURE_RANGE
+from sysbench.engine.process import Launcher
 from sysbench.errors import SysbenchError, UsageError
 
 INSTALL_HINT = (
@@ -16,6 +18,24 @@ INSTALL_HINT = (
 )
 
 _IMPORTER = Path("host-linux-x64") / "QdstrmImporter"
+
+
+def launcher(report: Path) -> Launcher:
+    """Return the launcher of a worker under `nsys profile`, which records one NVTX range to `report` (.nsys-rep)."""
+    prefix = (
+        nsys_path(),
+        "profile",
+        "--trace=cuda,nvtx",
+        "--sample=none",
+        "--cpuctxsw=none",
+        "--capture-range=nvtx",
+        f"--nvtx-capture={CAPTURE_RANGE}",
+        "--capture-range-end=stop",
+        "--force-overwrite=true",
+        f"--output={report.with_suffix('')}",
+    )
+    # The name of the capture range is not registered.
+    return Launcher(prefix, {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"})
 
 
 def nsys_path() -> str:
@@ -27,11 +47,7 @@ def nsys_path() -> str:
 
 
 def convert_raw_stream(report: Path) -> None:
-    """Convert the raw stream to `report` (.nsys-rep) if `nsys profile` left only the stream.
-
-    This happens with Debian's package, whose nsys does not find its importer. Raises SysbenchError if the conversion
-    fails.
-    """
+    """Convert the raw stream to `report` (.nsys-rep) if `nsys profile` left only the stream; raises SysbenchError."""
     stream = report.with_suffix(".qdstrm")
     if report.is_file() or not stream.is_file():
         return

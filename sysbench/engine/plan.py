@@ -36,12 +36,7 @@ def refuse_impossible(cells: Sequence[RunCell]) -> None:
 def place(
     cells: Sequence[RunCell], devices: Sequence[DeviceInfo], started_ranks: int | None = None
 ) -> list[PlacedCell]:
-    """Assign a device to every cell.
-
-    `started_ranks` is the number of ranks that torchrun or srun has started, each with its own device; None if neither
-    has started any. Raises UsageError if a device does not exist or cannot run its cell, or if a cell has too many
-    ranks.
-    """
+    """Assign a device to every cell; raises UsageError."""
     placed = [PlacedCell(index, cell, resolve_device(cell.device, devices)) for index, cell in enumerate(cells)]
     for each in placed:
         _refuse(each.cell, each.device.type)
@@ -53,10 +48,7 @@ def place(
 
 
 def resolve_device(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
-    """Return the device named `auto`, `cuda`, `cuda:1`, `mps` or `cpu`.
-
-    Raises UsageError, listing the devices, if there is no such device.
-    """
+    """Return the device named `auto`, `cuda`, `cuda:1`, `mps` or `cpu`; raises UsageError."""
     if name == "auto" and devices:
         return devices[0]
     for device in devices:

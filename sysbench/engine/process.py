@@ -11,16 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysbench import bootstrap
 from sysbench.engine.interrupts import catch_interrupts, signal_name
-from sysbench.engine.launchers import Launcher
 from sysbench.errors import SysbenchError
-from sysbench.log.storage import ScratchDirectory, reason
+from sysbench.log.storage import reason
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 # Launching must be fast, because the first worker starts before anything else: other imports are local.
 
 POLL_S = 0.2
-"""Polling interval for the end of a process, on systems that cannot report it."""
 
 TERMINATION_TIMEOUT_S = 2.0
 """Time that a process has to react to SIGTERM before SIGKILL."""
@@ -40,7 +39,6 @@ KILL_TIMEOUT_S = 10.0
 """Longest wait for a killed process to end: a process that hangs in a driver may never end, but the run must."""
 
 TAIL_BYTES = 16_384
-"""Number of bytes that are kept from the end of a worker's output."""
 
 _MAX_DIRECTORY_BYTES = 80
 """Longest temporary directory for a socket, whose path is limited to 104 characters on macOS and 108 on Linux."""
@@ -54,6 +52,32 @@ class InvalidMessageError(Exception):
     """The worker sent something that is not an event."""
 
 
+@dataclass
+class Launcher:
+    """Command line and environment of a worker, which runs with the Python and the sysbench of this process.
+
+    The launched process must be the worker, or start one worker that inherits its environment, and must end when the
+    worker ends.
+    """
+
+    prefix: tuple[str, ...] = ()
+    """Words before the worker's command: `("nsys", "profile", "-t", "cuda,nvtx")`."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def wraps(self) -> bool:
+        """Whether another program, such as a profiler, wraps the worker; the worker is then asked to exit cleanly."""
+        return bool(self.prefix)
+
+    def command(self) -> list[str]:
+        """Return the program and its arguments."""
+        return [*self.prefix, *bootstrap.command("sysbench.worker")]
+
+    def environment(self) -> dict[str, str]:
+        """Return the complete environment; the engine adds the address at which it listens."""
+        return {**bootstrap.environment(), **self.variables}
+
+
 _idle_workers: list[WorkerProcess] = []
 """Workers that were launched ahead or set aside, and are not in use yet."""
 
@@ -65,7 +89,7 @@ def unused_workers_ended() -> Iterator[None]:
         yield
     finally:
         while _idle_workers:
-            _idle_workers.pop().close(patience_s=0)
+            _idle_workers.pop().end(0)
 
 
 @contextmanager
@@ -85,16 +109,12 @@ def prelaunched(launcher: Launcher) -> Iterator[None]:
 
 
 def get_worker(launcher: Launcher, *, simulates: bool = False) -> WorkerProcess:
-    """Return the worker that was launched ahead with the same command line, or a new one.
-
-    A worker that has run a simulation is returned only if `simulates` is set; otherwise, it is ended. Raises
-    SysbenchError if a new worker cannot be launched.
-    """
+    """Return the worker that was launched ahead with the same command line, or a new one; raises SysbenchError."""
     if _idle_workers and _idle_workers[0].command == launcher.command():
         worker = _idle_workers.pop()
         if simulates or not worker.has_simulated:
             return worker
-        worker.close(patience_s=0)
+        worker.end(0)
     return WorkerProcess(launcher)
 
 
@@ -109,11 +129,8 @@ class WorkerProcess:
     def __init__(self, launcher: Launcher) -> None:
         """Launch the worker, which connects later; raises SysbenchError if the launch fails."""
         self.command = launcher.command()
-        """Command line of the launched process."""
         self.ready: WorkerReady | None = None
-        """The worker's report of its devices and of torch, once it is ready."""
         self.has_simulated = False
-        """Whether the worker has run a simulation, and should measure nothing afterwards."""
         self._key = os.urandom(32)
         self._connection: Connection | None = None
         with ExitStack() as resources:
@@ -151,10 +168,8 @@ class WorkerProcess:
             raise SysbenchError(f"cannot start {self.command[0]}: {cause}") from error
 
     ranks = 1
-    """Number of workers that this object represents."""
 
     name = "the worker"
-    """The worker's name in messages."""
 
     @property
     def pid(self) -> int:
@@ -182,20 +197,13 @@ class WorkerProcess:
         return not self._ended(0)
 
     def wait(self, also: int, timeout_s: float) -> bool:
-        """Wait until there is something to receive, and return whether there is.
-
-        Returns False if the process has ended, the descriptor `also` is readable, or the time is up. If `sentinel` is
-        None, the wait is limited to `POLL_S`.
-        """
+        """Wait until there is something to receive, and return whether there is."""
         self._poll.register(also, select.POLLIN)
         patience_s = timeout_s if self.sentinel is not None else min(timeout_s, POLL_S)
         return self.source in (ready for ready, _ in self._poll.poll(math.ceil(patience_s * 1000)))
 
     def receive(self) -> Event | None:
-        """Return the received event; None if the worker has just connected.
-
-        Raises WorkerGoneError if the connection has ended, and InvalidMessageError if the message is not an event.
-        """
+        """Return the received event; None if the worker has just connected."""
 
         from sysbench.engine.protocol import MESSAGE_LIMIT_BYTES
         from sysbench.log.events import WorkerReady, decode
@@ -232,17 +240,6 @@ class WorkerProcess:
         """Wait up to `patience_s` for the process to end, kill it if necessary, and return its WorkerExited event."""
         from sysbench.log.events import WorkerExited
 
-        code, tail = self.close(patience_s)
-        return WorkerExited(
-            at_s=time.time(),
-            pid=self.pid,
-            exit_code=code if code is not None and code >= 0 else None,
-            signal=signal_name(-code) if code is not None and code < 0 else None,
-            stderr_tail=tail,
-        )
-
-    def close(self, patience_s: float) -> tuple[int | None, str | None]:
-        """End the process like `end`, but return the exit code (negative for a signal) and the tail of the output."""
         if not self._ended(patience_s):
             self._signal(signal.SIGTERM)
             self._ended(TERMINATION_TIMEOUT_S)
@@ -256,7 +253,13 @@ class WorkerProcess:
         if self._connection is not None:
             self._connection.close()
         self._resources.close()
-        return code, tail.decode(errors="replace").strip() or None
+        return WorkerExited(
+            at_s=time.time(),
+            pid=self.pid,
+            exit_code=code if code is not None and code >= 0 else None,
+            signal=signal_name(-code) if code is not None and code < 0 else None,
+            stderr_tail=tail.decode(errors="replace").strip() or None,
+        )
 
     def _accept(self) -> None:
         from multiprocessing import AuthenticationError
@@ -291,7 +294,7 @@ class WorkerProcess:
 
 def _listen(resources: ExitStack) -> tuple[Path, socket.socket]:
     short = len(os.fsencode(tempfile.gettempdir())) <= _MAX_DIRECTORY_BYTES
-    directory = ScratchDirectory(dir=None if short else "/tmp")
+    directory = tempfile.TemporaryDirectory(prefix="sysbench-", dir=None if short else "/tmp")
     address = Path(resources.enter_context(directory)) / "engine"
     listener = resources.enter_context(socket.socket(socket.AF_UNIX))
     listener.bind(str(address))

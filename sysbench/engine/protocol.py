@@ -1,8 +1,4 @@
-"""Commands from the engine to a worker.
-
-Commands are sent in one direction and events (`sysbench.log.events`) in the other, each as a JSON message over a local
-socket.
-"""
+"""Commands from the engine to a worker."""
 
 from __future__ import annotations
 
@@ -23,10 +19,7 @@ MESSAGE_LIMIT_BYTES = 16 * 1024**2
 
 
 class AboutCell(Frozen):
-    """A request about one cell.
-
-    `package` is the package of the cell's command, where the worker finds the cell's class.
-    """
+    """A request about one cell."""
 
     package: str = ""
     cell: SerializeAsAny[RunCell]
@@ -59,14 +52,6 @@ class Measure(AboutCell):
     """Path for results that are too large for events (a memory snapshot); None if not needed."""
     rank: Rank | None = None
     """None for a worker that runs the cell alone."""
-    threads: Size | None = None
-    """Number of CPU threads that the run has chosen, for a cell that sets none; None leaves it to torch."""
-
-
-class ProbeThreads(Frozen):
-    """A request to find out how many CPU threads are worth using now; answered by ThreadsProbed."""
-
-    command: Literal["probe_threads"] = "probe_threads"
 
 
 class MeasureCeiling(Frozen):
@@ -76,18 +61,6 @@ class MeasureCeiling(Frozen):
     device: DeviceInfo
     precision: Precision
     threads: Size | None = None
-
-
-class Foresee(AboutCell):
-    """A request to simulate whether a cell will fit in the free memory of its device; answered by MemoryForeseen.
-
-    The simulation allocates nothing on the device. A worker that has run a simulation should measure nothing
-    afterwards.
-    """
-
-    command: Literal["foresee"] = "foresee"
-    device: DeviceInfo
-    free_bytes: int
 
 
 class Exit(Frozen):
@@ -100,7 +73,7 @@ class Exit(Frozen):
     """
 
 
-Command = Annotated[Measure | ProbeThreads | MeasureCeiling | Foresee | Exit, Field(discriminator="command")]
+Command = Annotated[Measure | MeasureCeiling | Exit, Field(discriminator="command")]
 
 _COMMAND: TypeAdapter[Command] = TypeAdapter(Command, config=ConfigDict(defer_build=True))
 

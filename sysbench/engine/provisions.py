@@ -1,14 +1,18 @@
-"""Special handling of individual cells of a run: paths for large results, and launchers."""
+"""What the program that starts a run gives it, besides the options of its user."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
+from sysbench.engine.process import Launcher
 from sysbench.log.events import Event
+
+if TYPE_CHECKING:
+    from sysbench.engine.rendezvous.rank_zero import RankConnections
 
 Reader = Callable[[PlacedCell, Path], Iterator[Event]]
 """Yields events with the content of an artifact; raises SysbenchError if the artifact is unusable: the cell then fails.
@@ -27,3 +31,19 @@ class Provisions:
     """Launcher of the cell's worker, if not the default launcher."""
     read: Reader = lambda placed, artifact: iter(())
     """Reads each artifact as soon as it is complete; with a wrapping launcher, that is after the worker has ended."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the engine is given for a run."""
+
+    log_name: str | None = None
+    """Name of the log without its suffix; None for a name from the time and the command."""
+    ceilings: bool = True
+    links: RankConnections | None = None
+    """Other ranks started by torchrun or srun, if any."""
+    in_experiment: bool = False
+    """Whether the run belongs to an experiment, whose simulated runs share one worker."""
+
+
+ALONE: Final = Surroundings()

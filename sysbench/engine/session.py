@@ -5,29 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from sysbench.engine.admission import Admission
 from sysbench.engine.conversation import StoppedByUserError
-from sysbench.engine.identity import source_digest
 from sysbench.engine.interrupts import Interrupts, catch_interrupts
-from sysbench.engine.launchers import Launcher, PlainLauncher
 from sysbench.engine.plan import PlacedCell, place, refuse_impossible
-from sysbench.engine.provisions import Provisions
+from sysbench.engine.process import Launcher
+from sysbench.engine.provisions import ALONE, Provisions, Surroundings
 from sysbench.engine.sensors.host import host_info
-from sysbench.engine.sensors.sampler import Sampler, system_sampler
+from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.supervisor import Supervisor
-from sysbench.engine.surroundings import ALONE, Surroundings
 from sysbench.errors import OutputError, SysbenchError, UsageError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunResumed, RunStarted, WorkerReady
 from sysbench.log.journal import Log
 from sysbench.log.outcomes import RunStatus
 from sysbench.log.resume import EarlierRun, read_earlier_run
 from sysbench.log.storage import refuse_unwritable
-from sysbench.package import VERSION
+from sysbench.package import VERSION, source_digest
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import RunOptions
 
@@ -59,7 +57,7 @@ def run(
         surroundings = replace(surroundings, links=None)  # this process starts the workers, which write files here
     if options.json_path not in (None, "-"):
         refuse_unwritable(Path(options.json_path))
-    sampler = sampler or system_sampler()
+    sampler = sampler or Sampler()
     if options.resume is not None:
         log, earlier = _reopen_log(options.resume, spec)
         kept = sum(earlier.keeps(cell) for cell in cells)
@@ -74,13 +72,14 @@ def run(
         cells,
         earlier,
         options,
-        launcher or PlainLauncher(),
+        launcher or Launcher(),
         sampler,
         provisions or Provisions(),
         surroundings,
     )
 
 
+@dataclass
 class Session:
     """A run, as an iterator of events; each event is written to the log before it is yielded.
 
@@ -94,38 +93,27 @@ class Session:
     the log can no longer be written.
     """
 
-    def __init__(
-        self,
-        log: Log,
-        opening: RunStarted | RunResumed,
-        spec: RunSpec,
-        cells: Sequence[RunCell],
-        earlier: EarlierRun | None,
-        options: RunOptions,
-        launcher: Launcher,
-        sampler: Sampler,
-        provisions: Provisions,
-        surroundings: Surroundings,
-    ) -> None:
-        self._surroundings = surroundings
-        self._provisions = provisions
-        self._log = log
-        self._opening = opening
-        self._spec = spec
-        self._cells = cells
-        self._earlier = earlier
-        self._options = options
-        self._launcher = launcher
-        self._sampler = sampler
-        self._admission = Admission(options, sampler.free_bytes)
+    log: Log
+    opening: RunStarted | RunResumed
+    spec: RunSpec
+    cells: Sequence[RunCell]
+    earlier: EarlierRun | None
+    options: RunOptions
+    launcher: Launcher
+    sampler: Sampler
+    provisions: Provisions
+    surroundings: Surroundings
+
+    def __post_init__(self) -> None:
+        self._admission = Admission(self.options, self.sampler.free_bytes)
         self._open_cell: str | None = None
         """The cell being measured, according to the log."""
         self._events = self._run()
 
     @property
     def log_path(self) -> Path:
-        """Path of the log; after the run, that of a copy if the log or its directory was moved or deleted."""
-        return self._log.path
+        """Path of the log."""
+        return self.log.path
 
     def __iter__(self) -> Session:
         return self
@@ -144,23 +132,23 @@ class Session:
     def close(self) -> None:
         """End the run if it is still active; all measurements are kept."""
         self._events.close()
-        self._sampler.close()
-        self._log.close()
+        self.sampler.close()
+        self.log.close()
 
     def _run(self) -> Generator[Event, None, None]:
         status: RunStatus = "complete"
         failure: SysbenchError | None = None
-        with self._log, closing(self._sampler), catch_interrupts() as interrupts:
-            opening = self._write(self._opening)
+        with self.log, closing(self.sampler), catch_interrupts() as interrupts:
+            opening = self._write(self.opening)
             executor: Supervisor | ParallelExecutor | None = None
             try:
                 yield opening
-                pending = [(index, cell) for index, cell in enumerate(self._cells) if self._is_pending(cell)]
-                if pending and (self._options.on or self._options.parallel):
+                pending = [(index, cell) for index, cell in enumerate(self.cells) if self._is_pending(cell)]
+                if pending and (self.options.on or self.options.parallel):
                     from sysbench.engine.parallel.pools import pool_of
                     from sysbench.engine.parallel.submission import ParallelExecutor  # few runs need it
 
-                    executor = ParallelExecutor(pool_of(self._options, run), interrupts, self._spec, self._options)
+                    executor = ParallelExecutor(pool_of(self.options, run), interrupts, self.spec, self.options)
                     events = executor.run(pending)
                 elif pending:
                     executor = self._supervisor(interrupts, all(cell.simulated for _, cell in pending))
@@ -173,7 +161,7 @@ class Session:
                 status = "interrupted"
             except UsageError:
                 _stop(executor)
-                self._log.roll_back()
+                self.log.roll_back()
                 raise
             except OutputError as error:
                 _stop(executor)
@@ -191,7 +179,7 @@ class Session:
             raise failure
 
     def _write(self, event: Event) -> Event:
-        self._log.append(event)
+        self.log.append(event)
         if isinstance(event, CellStarted):
             self._open_cell = event.cell
         elif isinstance(event, CellFinished):
@@ -200,16 +188,15 @@ class Session:
 
     def _supervisor(self, interrupts: Interrupts, simulates: bool) -> Supervisor:
         return Supervisor(
-            self._launcher,
-            self._sampler,
+            self.launcher,
+            self.sampler,
             self._admission,
             interrupts,
-            self._options.timeout_s,
-            self._provisions,
-            ceilings=self._surroundings.ceilings,
-            threads_probe=(self._earlier.threads_probe if self._earlier else None) or self._surroundings.threads_probe,
-            links=self._surroundings.links,
-            simulates_in_sequence=simulates and self._surroundings.in_experiment,
+            self.options.timeout_s,
+            self.provisions,
+            ceilings=self.surroundings.ceilings,
+            links=self.surroundings.links,
+            shares_worker=simulates and self.surroundings.in_experiment,
         )
 
     def _finish(self, executor: Supervisor | ParallelExecutor | None, status: RunStatus) -> list[Event]:
@@ -221,15 +208,15 @@ class Session:
         return [self._write(event) for event in final_events]
 
     def _is_pending(self, cell: RunCell) -> bool:
-        return self._earlier is None or not self._earlier.keeps(cell)
+        return self.earlier is None or not self.earlier.keeps(cell)
 
     def _place(self, ready: WorkerReady) -> list[PlacedCell]:
-        links = self._surroundings.links
-        placed = place(self._cells, ready.devices, links.ranks if links is not None else None)
-        if self._earlier is not None:
-            self._earlier.refuse_other_machine(ready, ((each.cell, each.device) for each in placed))
+        links = self.surroundings.links
+        placed = place(self.cells, ready.devices, links.ranks if links is not None else None)
+        if self.earlier is not None:
+            self.earlier.refuse_other_machine(ready, ((each.cell, each.device) for each in placed))
             for each in placed:
-                if self._earlier.outcome(each.cell) == "oom":
+                if self.earlier.outcome(each.cell) == "oom":
                     self._admission.remember_too_large(each)
         return [each for each in placed if self._is_pending(each.cell)]
 

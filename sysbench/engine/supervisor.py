@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +19,10 @@ from sysbench.engine.conversation import (
     LostWorkerError,
     StoppedByUserError,
 )
-from sysbench.engine.interrupts import Interrupts
-from sysbench.engine.launchers import Launcher
+from sysbench.engine.interrupts import Interrupts, catch_interrupts
 from sysbench.engine.plan import PlacedCell, devices_of_other_ranks
-from sysbench.engine.process import WorkerProcess, get_worker, keep_for_reuse
+from sysbench.engine.process import Launcher, WorkerProcess, get_worker, keep_for_reuse
 from sysbench.engine.provisions import Provisions
-from sysbench.engine.sensors import ceilings
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.team import Team, Worker
 from sysbench.errors import SysbenchError
@@ -35,85 +33,57 @@ from sysbench.log.events import (
     CellStarted,
     DeviceInfo,
     Event,
-    MemoryForeseen,
     Reading,
-    ThreadsProbe,
-    ThreadsProbed,
     WorkerExited,
     WorkerReady,
 )
 from sysbench.log.outcomes import REASONS, Outcome, Reason
 from sysbench.spec.cell import RunCell
 from sysbench.spec.model import Precision
+from sysbench.spec.run import RunOptions
 
 if TYPE_CHECKING:
     from sysbench.engine.rendezvous.rank_zero import RankConnections
 
 REUSABLE_OUTCOMES: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
-"""Outcomes after which a worker can be reused."""
 
 Placement = Callable[[WorkerReady], Sequence[PlacedCell]]
 """Returns the cells to measure, given the first worker's report; raises UsageError."""
 
 
+@dataclass
 class Supervisor:
-    """Provides a worker for every cell, sends the worker one request at a time, and acts on the outcome."""
+    """Provides a worker for every cell, sends the worker one request at a time, and acts on the outcome.
 
-    def __init__(
-        self,
-        launcher: Launcher,
-        sampler: Sampler,
-        admission: Admission,
-        interrupts: Interrupts,
-        timeout_s: float,
-        provisions: Provisions | None = None,
-        *,
-        ceilings: bool = True,
-        threads_probe: ThreadsProbe | None = None,
-        links: RankConnections | None = None,
-        simulates_in_sequence: bool = False,
-    ) -> None:
-        """With `threads_probe`, use the threads that an earlier part of the same measurement has chosen.
+    A measured run always starts with a new worker: in a worker reused from a run with a larger context, the first step
+    took 40% less time, and the peak of host memory was 1.9 times as high.
+    """
 
-        With `simulates_in_sequence`, share one worker with the runs before and after, all of which only simulate.
+    launcher: Launcher
+    sampler: Sampler
+    admission: Admission
+    interrupts: Interrupts
+    timeout_s: float
+    provisions: Provisions = field(default_factory=Provisions)
+    ceilings: bool = True
+    links: RankConnections | None = None
+    shares_worker: bool = False
+    """Whether to share one worker with the runs before and after, all of which only simulate."""
 
-        A measured run always starts with a new worker: in a worker reused from a run with a larger context, the first
-        step took 40% less time, and the peak of host memory was 1.9 times as high.
-        """
-        self._links = links
-        self._shares_worker = simulates_in_sequence
-        self._provisions = provisions or Provisions()
-        self._launcher = launcher
-        self._launched_by = launcher
-        """Launcher of the current worker."""
+    def __post_init__(self) -> None:
+        self._launched_by = self.launcher
         self._devices: Sequence[DeviceInfo] = ()
-        self._sampler = sampler
-        self._admission = admission
-        self._interrupts = interrupts
-        self._timeout_s = timeout_s
-        self._conversation = Conversation(sampler, interrupts, timeout_s)
+        self._conversation = Conversation(self.sampler, self.interrupts, self.timeout_s)
         self._worker: Worker | None = None
-        self._measures_ceilings = ceilings
         self._ceilings: set[tuple[str, str, int | None]] = set()
-        self._threads_probe = threads_probe
-        self._threads: int | None = None
-        """Number of threads for cells on the CPU that set none; None before the first of them."""
-        self._default_threads, self._torch = 1, ""
 
     def run(self, placement: Placement) -> Iterator[Event]:
-        """Measure every cell that `placement` returns.
-
-        Raises UsageError if the cells cannot be placed, SysbenchError if no worker can be started, and
-        StoppedByUserError if the user stops the run. Call `stop` after an error, and whenever the iteration is
-        abandoned.
-        """
-        _, ready = yield from self._start_worker(self._launcher)
-        self._default_threads, self._torch = ready.torch.threads, ready.torch.torch
+        """Measure every cell that `placement` returns; raises UsageError, SysbenchError or StoppedByUserError."""
+        _, ready = yield from self._start_worker(self.launcher)
         cells = placement(ready)
-        yield from self._simulate_uncertain_cells(cells)
         for placed in cells:
             self._conversation.check_interrupts()
-            refusal = self._admission.refusal(placed)
+            refusal = self.admission.refusal(placed)
             if refusal is not None:
                 yield _finished(placed.cell, refusal.outcome, refusal.detail, refusal.reason)
             else:
@@ -121,11 +91,8 @@ class Supervisor:
         yield from self._shut_down_worker()
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """Return the devices that a worker reports, and set the worker aside for the first run.
-
-        Raises SysbenchError if no worker can be started, and StoppedByUserError if the user stops the program.
-        """
-        for event in self._start_worker(self._launcher):
+        """Return the devices that a worker reports, and set the worker aside for the first run."""
+        for event in self._start_worker(self.launcher):
             worker = self._worker
             if isinstance(event, WorkerReady) and isinstance(worker, WorkerProcess):
                 self._worker = None
@@ -138,9 +105,7 @@ class Supervisor:
         return [self._end_worker(self._worker)] if self._worker is not None else []
 
     def _run_cell(self, placed: PlacedCell) -> Iterator[Event]:
-        if self._threads is None and _leaves_threads_open(placed):
-            yield from self._choose_threads()
-        if self._measures_ceilings and placed.cell.ceiling_precision is not None:
+        if self.ceilings and placed.cell.ceiling_precision is not None:
             yield from self._measure_ceiling(placed, placed.cell.ceiling_precision)
         timed_cell = placed.cell.reference_time_cell
         if timed_cell is not None:
@@ -148,7 +113,7 @@ class Supervisor:
             yield from self._replace_worker()
             if timed.outcome != "ok":
                 if timed.outcome == "oom":
-                    self._admission.remember_too_large(placed)
+                    self.admission.remember_too_large(placed)
                 detail = f"without a profiler: {timed.detail or timed.outcome}"
                 yield _finished(placed.cell, timed.outcome, detail, timed.reason)
                 return
@@ -156,34 +121,17 @@ class Supervisor:
         if placed.cell.simulated and finished.outcome == "oom":
             return  # no real memory ran out
         if finished.outcome == "oom":
-            self._admission.remember_too_large(placed)
+            self.admission.remember_too_large(placed)
         # After a failure, other ranks may still be waiting for the failed one, even if its process is unharmed.
         unusable = finished.outcome != "ok" if placed.cell.workers > 1 else finished.outcome not in REUSABLE_OUTCOMES
         if unusable or placed.cell.needs_fresh_worker:
             yield from self._replace_worker()
 
-    def _simulate_uncertain_cells(self, cells: Sequence[PlacedCell]) -> Iterator[Event]:
-        """Simulate the cells that may not fit, in a worker that measures nothing."""
-        simulated = False
-        for placed, free_bytes in self._admission.uncertain_cells(cells):
-            self._conversation.check_interrupts()
-            worker = yield from self._ensure_worker(self._launcher)
-            try:
-                request = protocol.Foresee(cell=placed.cell, device=placed.device, free_bytes=free_bytes)
-                self._conversation.ask(worker, request)
-                result = yield from self._conversation.wait_for(worker, MemoryForeseen)
-                self._admission.remember_simulation(placed, result)
-            except LostWorkerError as lost:
-                yield self._end_worker(worker, lost.patience_s)
-            simulated = True
-        if simulated:
-            yield from self._replace_worker()
-
     def _measure(self, placed: PlacedCell) -> Generator[Event, None, CellFinished]:
         """Measure a cell and yield its events; CellFinished comes last, after the cell's artifact has been read."""
-        launcher = self._provisions.launchers.get(placed.cell.key, self._launcher)
+        launcher = self.provisions.launchers.get(placed.cell.key, self.launcher)
         worker = yield from self._ensure_worker(launcher, placed.cell.workers)
-        self._sampler.use(placed.device, devices_of_other_ranks(placed, self._devices))
+        self.sampler.use(placed.device, devices_of_other_ranks(placed, self._devices))
         yield CellStarted(
             at_s=time.time(),
             cell=placed.cell.key,
@@ -192,19 +140,14 @@ class Supervisor:
             device=placed.device,
         )
         # Counting processes is too slow during a measurement.
-        other_processes = self._sampler.count_other_processes()
+        other_processes = self.sampler.count_other_processes()
         if other_processes is not None:
             yield Reading(at_s=time.time(), other_processes=other_processes)
-        artifact = self._provisions.artifacts.get(placed.cell.key)
+        artifact = self.provisions.artifacts.get(placed.cell.key)
         try:
-            request = protocol.Measure(
-                cell=placed.cell,
-                device=placed.device,
-                artifact=artifact,
-                threads=self._threads if _leaves_threads_open(placed) else None,
-            )
+            request = protocol.Measure(cell=placed.cell, device=placed.device, artifact=artifact)
             self._conversation.ask(worker, request)
-            finished = yield from _events_before_finish(self._conversation.wait_for(worker, CellFinished))
+            finished = yield from self._conversation.wait_for(worker, CellFinished)
             if artifact is not None and finished.outcome == "ok":
                 finished = yield from self._read(placed, artifact, finished)
         except LostWorkerError as lost:
@@ -225,29 +168,11 @@ class Supervisor:
                 yield event
             self._conversation.check_interrupts()
         try:
-            yield from self._provisions.read(placed, artifact)
+            yield from self.provisions.read(placed, artifact)
         except SysbenchError as error:
             said = last_words(stderr_tail or "")
             return _finished(placed.cell, "crashed", f"{error}; {said}" if said else str(error))
         return finished
-
-    def _choose_threads(self) -> Iterator[Event]:
-        """Let the worker find out how many threads the cells on the CPU should use; they run even if it fails."""
-        worker = yield from self._ensure_worker(self._launcher)
-        self._threads = self._default_threads
-        if self._threads_probe is not None:
-            probed = ThreadsProbed(at_s=time.time(), **self._threads_probe.model_dump(exclude={"event", "at_s"}))
-            yield probed
-        elif self._default_threads == 1:
-            return
-        else:
-            try:
-                self._conversation.ask(worker, protocol.ProbeThreads())
-                probed = yield from self._conversation.wait_for(worker, ThreadsProbed)
-            except LostWorkerError as lost:
-                yield self._end_worker(worker, lost.patience_s)
-                return
-        self._threads = probed.threads
 
     def _measure_ceiling(self, placed: PlacedCell, precision: Precision) -> Iterator[Event]:
         """Measure the matmul ceiling once for the cell's device, precision and threads; cells run even if it fails."""
@@ -255,18 +180,17 @@ class Supervisor:
         if (device.torch_name, precision, threads) in self._ceilings:
             return
         self._ceilings.add((device.torch_name, precision, threads))
-        worker = yield from self._ensure_worker(self._launcher)
+        worker = yield from self._ensure_worker(self.launcher)
         if device.type == "cuda":
-            self._sampler.use(device)
+            self.sampler.use(device)
         try:
             self._conversation.ask(worker, protocol.MeasureCeiling(device=device, precision=precision, threads=threads))
-            for event in self._conversation.wait_for(worker, CeilingMeasured, CeilingFailed):
-                if isinstance(event, CeilingMeasured):
-                    is_shared = device.type == "cuda" and bool(self._sampler.count_other_processes())
-                    measured = event.model_copy(update={"disturbed": event.disturbed or is_shared})
-                    event = ceilings.best(measured, device, self._torch, self._default_threads)
+            event = yield from self._conversation.wait_for(worker, CeilingMeasured, CeilingFailed)
+            if isinstance(event, CeilingMeasured):
+                is_shared = device.type == "cuda" and bool(self.sampler.count_other_processes())
+                yield event.model_copy(update={"disturbed": event.disturbed or is_shared})
+            else:
                 yield event
-            if isinstance(event, CeilingFailed):
                 yield from self._replace_worker()
         except LostWorkerError as lost:
             exited = self._end_worker(worker, lost.patience_s)
@@ -291,10 +215,10 @@ class Supervisor:
     ) -> Generator[Event, None, tuple[Worker, WorkerReady]]:
         self._conversation.check_interrupts()
         self._launched_by = launcher
-        self._worker = worker = self._worker or get_worker(launcher, simulates=self._shares_worker)
+        self._worker = worker = self._worker or get_worker(launcher, simulates=self.shares_worker)
         if ranks > 1 and isinstance(worker, WorkerProcess):
-            self._worker = worker = Team(worker, launcher, ranks, self._timeout_s, self._links)
-        self._sampler.watch(*worker.pids)
+            self._worker = worker = Team(worker, launcher, ranks, self.timeout_s, self.links)
+        self.sampler.watch(*worker.pids)
         if isinstance(worker, WorkerProcess) and worker.ready is not None:
             ready = worker.ready.model_copy(update={"at_s": time.time()})
             self._devices = ready.devices
@@ -303,6 +227,7 @@ class Supervisor:
         try:
             ready = yield from self._conversation.wait_for(worker, WorkerReady, at_least_s=START_TIMEOUT_S)
             self._devices = ready.devices
+            yield ready
             return worker, ready
         except LostWorkerError as lost:
             exited = self._end_worker(worker, lost.patience_s)
@@ -319,9 +244,9 @@ class Supervisor:
         worker = self._worker
         if worker is None:
             return
-        if self._shares_worker and isinstance(worker, WorkerProcess):
+        if self.shares_worker and isinstance(worker, WorkerProcess):
             worker.has_simulated, self._worker = True, None
-            self._sampler.watch()
+            self.sampler.watch()
             keep_for_reuse(worker)
             return
         # Everything is measured: neither a worker that takes too long nor a Ctrl-C now makes the run incomplete.
@@ -330,30 +255,13 @@ class Supervisor:
             yield from self._conversation.remaining_events(worker)
             if self._launched_by.wraps:
                 self._conversation.wait_for_exit(worker)
-        yield self._end_worker(worker, 0 if self._interrupts.requested else EXIT_TIMEOUT_S)
+        yield self._end_worker(worker, 0 if self.interrupts.requested else EXIT_TIMEOUT_S)
 
     def _end_worker(self, worker: Worker, patience_s: float = 0.0) -> WorkerExited:
         exited = worker.end(patience_s)
         self._worker = None
-        self._sampler.watch()
+        self.sampler.watch()
         return exited
-
-
-def _events_before_finish(events: Generator[Event, None, CellFinished]) -> Generator[Event, None, CellFinished]:
-    try:
-        while True:
-            event = next(events)
-            if not isinstance(event, CellFinished):
-                yield event
-    except StopIteration as end:
-        finished: CellFinished = end.value
-        return finished
-    finally:
-        events.close()
-
-
-def _leaves_threads_open(placed: PlacedCell) -> bool:
-    return placed.device.type == "cpu" and placed.cell.threads is None and placed.cell.simulated is None
 
 
 def _finished(cell: RunCell, outcome: Outcome, detail: str, reason: Reason | None = None) -> CellFinished:
@@ -400,3 +308,22 @@ def _hanging_collective(exited: WorkerExited) -> str | None:
     """Return what PyTorch's watchdog said of a collective that did not end, if that is why the worker was aborted."""
     found = _WATCHDOG.search(exited.stderr_tail or "") if exited.signal == "SIGABRT" else None
     return f"rank {found[1]}: a collective did not end: {found[2]}" if found else None
+
+
+def list_devices(launcher: Launcher | None = None) -> Sequence[DeviceInfo]:
+    """List the devices of this machine, beginning with the one that `auto` selects; takes as long as importing torch.
+
+    A worker is asked because only its answer is reliable: a GPU may be present without a driver, or with a torch that
+    was built for another device. The worker is set aside for the next run; call this within `unused_workers_ended`.
+    Raises SysbenchError if no worker can be started, and KeyboardInterrupt on Ctrl-C.
+    """
+    options = RunOptions()
+    with closing(Sampler()) as sampler, catch_interrupts() as interrupts:
+        admission = Admission(options, sampler.free_bytes)
+        supervisor = Supervisor(launcher or Launcher(), sampler, admission, interrupts, options.timeout_s)
+        try:
+            return supervisor.devices()
+        except StoppedByUserError:
+            raise KeyboardInterrupt from None
+        finally:
+            supervisor.stop()

@@ -6,17 +6,16 @@ import select
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeAlias
 
 from sysbench.engine import protocol
-from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import device_of_rank
-from sysbench.engine.process import POLL_S, WorkerGoneError, WorkerProcess
+from sysbench.engine.process import POLL_S, Launcher, WorkerGoneError, WorkerProcess
 from sysbench.errors import SysbenchError
 from sysbench.log.events import CellFinished, DeviceInfo, Event, OfRank, WorkerExited, WorkerReady
 from sysbench.log.file_names import path_of_rank
 from sysbench.log.outcomes import Outcome
-from sysbench.log.storage import ScratchDirectory
 
 if TYPE_CHECKING:
     from sysbench.engine.rendezvous.rank_zero import RankConnections, RemoteWorker
@@ -51,23 +50,17 @@ class Team:
         timeout_s: float,
         links: RankConnections | None = None,
     ) -> None:
-        """Launch workers for all ranks except rank 0, which is `first`; raises SysbenchError if a launch fails.
-
-        With `links`, the other ranks were started by torchrun or srun, and run their workers themselves.
-        """
+        """Launch workers for all ranks except rank 0, which is `first`; raises SysbenchError if a launch fails."""
         self._workers: list[WorkerProcess | RemoteWorker] = [first]
         self._links = links
         self._timeout_s = timeout_s
-        self._folder = ScratchDirectory(ignore_cleanup_errors=True)
+        self._folder = TemporaryDirectory(prefix="sysbench-", ignore_cleanup_errors=True)
         self._cells = 0
         self._devices: Sequence[DeviceInfo] = ()
         self._finished: dict[int, CellFinished] = {}
         self._event_counts = [0] * ranks
-        """Number of events of each rank."""
         self._ready_rank = 0
-        """The rank from which an event can be received."""
         self._disconnected: int | None = None
-        """The rank that has closed its connection."""
         try:
             while len(self._workers) < ranks:
                 self._workers.append(links.worker(len(self._workers)) if links else WorkerProcess(launcher))
@@ -117,12 +110,7 @@ class Team:
         return bool(ready_ranks)
 
     def receive(self) -> Event | None:
-        """Receive one event; return the team's event that results from it, or None.
-
-        WorkerReady is returned once all ranks are ready, and CellFinished once all have finished or one has failed.
-        Raises WorkerGoneError and InvalidMessageError in the same cases as `WorkerProcess.receive`, and SysbenchError
-        if the versions of torch differ.
-        """
+        """Receive one event; return the team's event that results from it, or None."""
         rank = self._ready_rank
         match event := self._receive_event():
             case WorkerReady():
@@ -143,11 +131,7 @@ class Team:
         return OfRank(at_s=event.at_s, cell=cell, rank=rank, said=event)
 
     def send(self, command: protocol.Command) -> None:
-        """Send a command to every rank; raises WorkerGoneError if a rank is gone.
-
-        Each rank gets its own GPU (the CPU is shared), and writes its artifact beside that of rank 0. The ranks of one
-        machine rendezvous through a file, which, unlike a port, no other process can take.
-        """
+        """Send a command to every rank; raises WorkerGoneError if a rank is gone."""
         self._finished = {}
         self._event_counts = [0] * self.ranks
         self._cells += 1
@@ -167,10 +151,7 @@ class Team:
                 worker.send(command)
 
     def end(self, patience_s: float) -> WorkerExited:
-        """End all processes; return the WorkerExited event of the rank that disconnected or died, or else of rank 0.
-
-        Only this rank is waited for, because the others may in turn be waiting for it.
-        """
+        """End all processes; return the WorkerExited event of the rank that disconnected or died, or else of rank 0."""
         ended = self._disconnected
         if ended is None:
             ended = next((rank for rank, worker in enumerate(self._workers) if not worker.alive), 0)
@@ -188,7 +169,7 @@ class Team:
     def _end_all_but(self, excepted: WorkerProcess | RemoteWorker) -> None:
         for worker in self._workers:
             if worker is not excepted:
-                worker.close(0)
+                worker.end(0)
         self._folder.cleanup()
 
     def _receive_event(self) -> Event | None:

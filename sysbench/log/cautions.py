@@ -1,7 +1,4 @@
-"""Cautions about a cell's numbers, each with a remedy.
-
-`sysbench.statistics` detects an effect; a caution says what the effect means for the reliability of the result.
-"""
+"""Cautions about a cell's numbers, each with a remedy."""
 
 from __future__ import annotations
 
@@ -9,9 +6,8 @@ import statistics as standard
 from collections.abc import Iterator, Sequence
 
 from sysbench import statistics, units
-from sysbench.command import Kind, command_of
 from sysbench.log.collect import CellEvents, Run
-from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsProbe, ThreadsTried
+from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsTried
 from sysbench.log.outcomes import Caution
 from sysbench.spec.cell import RunCell
 from sysbench.spec.knobs import FP8, modelled_parts
@@ -63,10 +59,7 @@ def assumptions(cell: RunCell, seen: CellEvents) -> Iterator[Caution]:
 
 
 def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Caution]:
-    """Yield reasons to doubt the mean of these step times, which are in seconds.
-
-    Detects an unfinished warm-up, two levels, drift, outliers and autocorrelation.
-    """
+    """Yield reasons to doubt the mean of these step times, which are in seconds."""
     wall = statistics.series(steps)
     if unfinished := statistics.warmup_unfinished(warmup, wall):
         yield Caution(
@@ -113,10 +106,7 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
 
 
 def precision_of_the_median(wall: statistics.Stream, until: float | None, max_steps: int) -> Iterator[Caution]:
-    """Warn if the interval of the median is too wide, or if there are too few steps for an interval.
-
-    The largest accepted width, as a share of the median, is `until`, or 5% if `until` is not given.
-    """
+    """Warn if the interval of the median is too wide, or if there are too few steps for an interval."""
     if statistics.too_few(wall):
         yield Caution(
             code="too-few-steps",
@@ -314,20 +304,6 @@ def thread_contention(seen: CellEvents) -> Iterator[Caution]:
         f"threads and {units.seconds(standard.median(tried.wall_s))} on {tried.threads}, because other processes use "
         "some of the cores",
         remedy=f"use --threads {tried.threads}, or close the other processes",
-    )
-
-
-def fewer_threads(probe: ThreadsProbe | None, kind: Kind) -> tuple[str, str] | None:
-    """Say that a run of the command `kind` uses fewer threads than torch would, and why; None if it uses all."""
-    if probe is None or not probe.is_reduced:
-        return None
-    times = " and ".join(f"{units.seconds(mean_s)} on {threads}" for threads, mean_s in probe.mean_s)
-    return (
-        f"using {probe.threads} of {probe.default} threads, because other processes use some of the cores: "
-        f"before the first cell, the same work took {times}",
-        f"--threads {probe.default} uses all"
-        if "threads" in command_of(kind).spec_class.model_fields
-        else "close the other processes to use all",
     )
 
 

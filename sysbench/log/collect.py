@@ -65,7 +65,6 @@ class CellEvents:
     ranks: dict[int, CellEvents] = field(default_factory=dict)
     """Events of the ranks other than 0 that ran the cell together with rank 0."""
     said: dict[type, list[Any]] = field(default_factory=dict)
-    """All other events, by kind."""
 
     def all(self, kind: type[AnyEvent]) -> list[AnyEvent]:
         """Return, in order, all events of a class that has no dedicated field in this object."""
@@ -273,31 +272,18 @@ def peak_record(seen: CellEvents, **computed: object) -> PeakRecord:
 
 
 def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:
-    """Return a record for each of these phases, over the steps that contain the phase, and one for the whole `step`.
-
-    The result is empty if no step was measured.
-    """
+    """Return a record for each of these phases, over the steps that contain the phase, and one for the whole `step`."""
     if not steps:
         return {}
     samples = {name: [step.phases[name] for step in steps if name in step.phases] for name in names}
     samples["step"] = [step.step for step in steps]
     records = {}
-    # A step of one phase takes as long as that phase; such samples are summarised and stored once.
-    summarised: dict[tuple[float, ...], Samples | None] = {}
-
-    def summarise_once(samples_s: tuple[float, ...]) -> Samples | None:
-        if samples_s not in summarised:
-            summarised[samples_s] = samples_of(samples_s)
-        return summarised[samples_s]
-
     for name, phase_samples in samples.items():
         if phase_samples:
             enqueue = [sample.enqueue_s for sample in phase_samples if sample.enqueue_s is not None]
             records[name] = PhaseRecord(
-                wall=summarise_once(tuple(sample.wall_s for sample in phase_samples if sample.wall_s is not None)),
-                device=summarise_once(
-                    tuple(sample.device_s for sample in phase_samples if sample.device_s is not None)
-                ),
+                wall=samples_of([sample.wall_s for sample in phase_samples if sample.wall_s is not None]),
+                device=samples_of([sample.device_s for sample in phase_samples if sample.device_s is not None]),
                 enqueue_median_s=standard.median(enqueue) if enqueue else None,
             )
     return records
@@ -379,10 +365,7 @@ def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:
 
 
 def merge_ranks(seen: CellEvents) -> CellEvents:
-    """Merge the events of a cell's ranks: each step's sample from the slowest rank, and the highest memory peak.
-
-    Only steps that all ranks completed are included.
-    """
+    """Merge the events of a cell's ranks: each step's sample from the slowest rank, and the highest memory peak."""
     ranks = [seen, *seen.ranks.values()]
     if len(ranks) == 1:
         return seen

@@ -14,7 +14,6 @@ from sysbench.command import Kind
 from sysbench.log.outcomes import LASTING
 
 MAX_LOGS = 200
-"""Number of newest logs to read; older durations are irrelevant."""
 
 MAX_LOG_BYTES = 32 * 1024 * 1024
 """Size limit; larger logs have thousands of cells and would take too long to read for a plan."""
@@ -36,10 +35,7 @@ class Durations:
     """Seconds from the start of a run to its first cell, by command."""
 
     def startup_s(self, kind: Kind) -> float:
-        """Return the median time in seconds from the start of a run of this command to its first cell.
-
-        If no run of this command is known, return the median over all commands, or 0.
-        """
+        """Return the median time in seconds from the start of a run of this command to its first cell."""
         every = self.startups_s.get(kind) or [one for each in self.startups_s.values() for one in each]
         return statistics.median(every) if every else 0.0
 

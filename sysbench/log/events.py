@@ -8,19 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
-from functools import lru_cache
-from typing import Annotated, Any, Literal, Self, TypeVar, Union
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    SerializeAsAny,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 from pydantic_core import PydanticSerializationError, from_json
 
 from sysbench.command import Kind, spec_of
@@ -83,7 +73,6 @@ class Event(Frozen):
 
 
 EVENTS: dict[str, type[Event]] = {}
-"""All imported event classes, by event name."""
 
 
 class HostInfo(Frozen):
@@ -105,7 +94,6 @@ class DeviceInfo(Frozen):
     """A device that can run cells."""
 
     name: str
-    """Product name of the hardware: `NVIDIA H200`."""
     type: DeviceType
     index: Count = 0
     uuid: str | None = None
@@ -158,7 +146,6 @@ class RunStarted(RunIdentity, Event):
     event: Literal["run_started"] = "run_started"
     host: HostInfo
     driver: str | None
-    """Version of the NVIDIA driver, from NVML."""
     cells: Count
 
 
@@ -167,7 +154,6 @@ class RunResumed(Event):
 
     event: Literal["run_resumed"] = "run_resumed"
     keep: Count
-    """Number of finished cells that are kept."""
 
 
 class WorkerReady(Event):
@@ -180,41 +166,33 @@ class WorkerReady(Event):
 
 
 class ThreadsProbe(Frozen):
-    """The number of CPU threads for the cells of a run that set none, and the times that it is based on."""
+    """A choice of CPU threads before the first cell, in logs of versions that made one."""
 
     default: Size
-    """Number of threads that torch uses by default."""
     threads: Size
-    """Chosen number; below the default only if other processes make the threads wait for each other."""
     mean_s: Annotated[list[tuple[Size, Seconds]], Field(min_length=1)]
     """Mean time of the same work by number of threads, in the order of trial."""
 
-    @property
-    def is_reduced(self) -> bool:
-        """Whether fewer threads were chosen than torch uses by default."""
-        return self.threads < self.default
-
 
 class ThreadsProbed(ThreadsProbe, Event):
-    """The threads of the run have been chosen, before its first cell on the CPU."""
+    """The threads of the run have been chosen."""
 
     event: Literal["threads_probed"] = "threads_probed"
 
 
 class Ceiling(Frozen):
-    """Highest rate among matrix products of several sizes on a device, in FLOP/s, in this run or in an earlier one."""
+    """Highest rate among matrix products of several sizes on a device, in FLOP/s."""
 
     device: str
     precision: Precision
     threads: Size | None = stored_unless(None)
-    """Number of CPU threads, if it was chosen."""
     matmul_flops_per_s: PerSecond
     matmul_size: Count
     """The product is (n, n) × (n, n)."""
     disturbed: bool = stored_unless(False)
     """Whether other processes slowed the products down: the rate is then no ceiling."""
     flops_per_s_now: PerSecond | None = stored_unless(None)
-    """Rate in this run, if an earlier run saw a higher one."""
+    """Rate in this run, in a log of a version that took a higher one from an earlier run."""
 
 
 class CeilingMeasured(Ceiling, Event):
@@ -222,7 +200,7 @@ class CeilingMeasured(Ceiling, Event):
 
     event: Literal["ceiling_measured"] = "ceiling_measured"
     seen_at_s: Instant | None = stored_unless(None)
-    """When an earlier run saw this rate; None if this run saw it."""
+    """When an earlier run saw this rate, in a log of a version that kept rates; None if this run saw it."""
 
 
 class CeilingFailed(Event):
@@ -256,10 +234,8 @@ class CellStarted(Event):
     cell: str
     index: Count
     axes: dict[str, Any]
-    """The complete spec of the cell, as returned by its `model_dump()`."""
     device: DeviceInfo
     host: str | None = stored_unless(None)
-    """The machine, if the cell ran elsewhere."""
 
 
 Stage = Literal[
@@ -316,7 +292,6 @@ class OwnModelFacts(Frozen):
     parameters: Count
     """Shared parameters count once."""
     trainable_parameters: Count
-    """Parameters that are not frozen."""
     parameter_dtypes: dict[str, Count] = stored_unless({})
     """Parameters by dtype (`bfloat16`), most first; empty in logs of earlier versions."""
     ignored_dtype: str | None = stored_unless(None)
@@ -330,12 +305,10 @@ class OwnModelFacts(Frozen):
     flops: dict[str, Flops] | None
     """FLOPs of one micro-batch by phase, counted by operator in a simulated step; None if that was not possible."""
     uncounted: str | None
-    """Reason why the FLOPs were not counted."""
     assumed: list[str] = stored_unless([])
     """What a simulation assumed about values that it does not have: how many elements masks select."""
     files: list[CodeFile]
     import_s: Seconds = 0.0
-    """Duration of the first import of the model's code in this process."""
     printed: str
     """Beginning of the output that the code has printed so far."""
 
@@ -357,11 +330,8 @@ class AdaptedModelFacts(Frozen):
     """Facts about the built-in model with adapters (LoRA), for whose costs there are no formulas."""
 
     parameters: Count
-    """Those of the model and its adapters."""
     trainable_parameters: Count
-    """Those of the adapters."""
     flops: dict[str, Flops] | None
-    """FLOPs of one micro-batch by phase, counted by operator in a simulated step; None if that was not possible."""
 
 
 class AdaptedModelBuilt(AdaptedModelFacts, Event):
@@ -388,7 +358,6 @@ class Compiled(Event):
     graphs: Count
     graph_breaks: Count
     fell_back: bool
-    """Dynamo could not compile some frame and runs it eagerly."""
     graphs_skipped: Count = stored_unless(0)
     """Number of compiled parts without a CUDA graph, although the cell asks for graphs."""
     detail: str | None = None
@@ -457,9 +426,7 @@ class ThreadsTried(Event):
     event: Literal["threads_tried"] = "threads_tried"
     cell: str
     before: Size
-    """Number of threads in the measured steps."""
     threads: Size
-    """Number of threads in the repeated steps."""
     wall_s: Annotated[list[Seconds], Field(min_length=1)]
 
 
@@ -468,7 +435,6 @@ class Reading(Event):
 
     event: Literal["reading"] = "reading"
     host_rss_bytes: Bytes | None = None
-    """Resident set size of the worker and its children."""
     host_available_bytes: Bytes | None = None
     host_cpu_share: Amount | None = None
     """Share of all cores used by processes outside the worker's process tree: 0 to 1."""
@@ -495,11 +461,9 @@ class SimulatedGpuRecord(Frozen):
     context_bytes: Bytes
     """Memory of the CUDA context, outside the allocator: assumed."""
     other_bytes: Bytes
-    """Memory of other processes: assumed."""
     nccl_bytes: Bytes = stored_unless(0)
     """Buffers of NCCL, outside the allocator: assumed. 0 for one rank."""
     settings: str
-    """PYTORCH_CUDA_ALLOC_CONF in the simulation."""
     torch: str | None = stored_unless(None)
     """Version of PyTorch whose allocations the simulation follows; None in older records."""
 
@@ -560,7 +524,6 @@ class WorkerExited(Event):
     event: Literal["worker_exited"] = "worker_exited"
     pid: Count
     rank: Count | None = stored_unless(None)
-    """None for a single worker."""
     exit_code: Signed | None
     signal: str | None
     stderr_tail: str | None = None
@@ -591,55 +554,21 @@ class RunFinished(Event):
     status: RunStatus
 
 
-def build() -> None:
-    """Build the pydantic models of all imported events now instead of at their first use."""
-    for model in EVENTS.values():
-        model.model_rebuild()
-
-
 _NAME = re.compile(rb'\s*{\s*"event":\s*"(\w+)"')
-
-
-def name_of(line: bytes) -> str | None:
-    """Return the event name at the start of a line, where sysbench always writes it; None for other lines."""
-    beginning = _NAME.match(line)
-    return beginning[1].decode() if beginning else None
-
-
-def other_events_pattern(names: Collection[str]) -> re.Pattern[bytes]:
-    """Return a pattern for lines that begin with the name of an event not in `names`."""
-    return re.compile(rb'\s*{\s*"event":\s*"(?!(?:%s)")\w+"' % "|".join(names).encode())
+"""The name at the start of a line, where sysbench always writes it."""
 
 
 def decode(line: bytes) -> Event:
-    """Decode one line of JSON; raises ValueError if the line is not an event.
-
-    The events of a command can be decoded only after its `record` module has been imported.
-    """
-    name = name_of(line)
-    if name is None:
+    """Decode one line of JSON; raises ValueError if the line is not an event."""
+    beginning = _NAME.match(line)
+    if beginning is not None:
+        name = beginning[1].decode()
+    else:
         fields = from_json(line)
-        name = fields.get("event") if isinstance(fields, dict) else None
-    kind = EVENTS.get(str(name))
-    if kind is None:
+        name = str(fields.get("event")) if isinstance(fields, dict) else ""
+    if name not in EVENTS:
         raise ValueError(f"{name} is not an event")
-    return kind.model_validate_json(line)
-
-
-def decode_all(lines: Sequence[bytes]) -> list[Event]:
-    """Decode several lines, in a third less time than one by one; raises ValueError if a line is not an event."""
-    # Nulls between the lines reveal a line that is only a part of an event, or several events.
-    found = _list_decoder(len(EVENTS)).validate_json(b"[" + b",null,".join(lines) + b"]")
-    events: list[Event] = found[::2]
-    if len(events) != len(lines) or not all(events) or any(found[1::2]):
-        raise ValueError("a line is not a single event")
-    return events
-
-
-@lru_cache(maxsize=1)
-def _list_decoder(known: int) -> TypeAdapter[list[Any]]:
-    """Return a decoder for lists of events and nulls."""
-    return TypeAdapter(list[Annotated[Union[*EVENTS.values(), None], Field(discriminator="event")]])  # type: ignore[arg-type, misc]
+    return EVENTS[name].model_validate_json(line)
 
 
 def encode(event: Event) -> bytes:

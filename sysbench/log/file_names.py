@@ -10,10 +10,7 @@ from sysbench.spec.cell import RunCell
 
 
 def labels_of(cells: Sequence[RunCell]) -> dict[str, str]:
-    """Map each cell's key to a label that is valid in file names: `ctx128-train`.
-
-    A label lists the cell's values on the axes in which the cells differ. The label of a single cell is empty.
-    """
+    """Map each cell's key to a label that is valid in file names: `ctx128-train`."""
     axes = [name for name, axis in declared_fields().items() if axis.role != "setting"]
     differing = [axis for axis in axes if len({str(cell.axis_value(axis)) for cell in cells}) > 1]
     return {

@@ -10,24 +10,20 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain, count, islice
+from itertools import chain, count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
 
-import msgspec
 from pydantic import ValidationError
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from sysbench.command import command_of
-from sysbench.errors import LogError, SysbenchError, UsageError
-from sysbench.log import upgrades
+from sysbench.errors import LogError, UsageError
 from sysbench.log.events import (
     CellFinished,
     CellStarted,
@@ -38,13 +34,10 @@ from sysbench.log.events import (
     RunResumed,
     RunStarted,
     decode,
-    decode_all,
     encode,
-    name_of,
-    other_events_pattern,
 )
 from sysbench.log.storage import cannot_read, cannot_write, make_directory, sync_directory, write_all
-from sysbench.log.upgrades import SCHEMA_VERSION
+from sysbench.log.upgrades import refuse_other_schema
 from sysbench.spec.validation import first_error
 
 LINE_LIMIT_BYTES = 16 * 1024**2
@@ -65,10 +58,7 @@ class Log:
 
     @classmethod
     def create(cls, directory: Path, kind: str, name: str | None = None) -> Log:
-        """Create a new, empty log in `directory`, which is created if necessary; raises OutputError if that fails.
-
-        The file name is `name`, or the current time and `kind`. If the file exists, a number is added to the name.
-        """
+        """Create a new, empty log in `directory`, which is created if necessary; raises OutputError if that fails."""
         make_directory(directory)
         stem = name or f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{kind}"
         names = (f"{stem}.jsonl" if number == 1 else f"{stem}-{number}.jsonl" for number in count(1))
@@ -136,30 +126,8 @@ class Log:
             return
         if self._created and self._size_bytes == 0:
             self.path.unlink(missing_ok=True)
-        elif not self._is_in_place(self._descriptor):
-            self._copy_elsewhere(self._descriptor)
         os.close(self._descriptor)
         self._descriptor = None
-
-    def _is_in_place(self, descriptor: int) -> bool:
-        """Whether the file is still at its path: somebody may have moved or deleted it or its directory."""
-        try:
-            return os.path.samestat(os.fstat(descriptor), os.stat(self.path))  # noqa: PTH116
-        except OSError:
-            return False
-
-    def _copy_elsewhere(self, descriptor: int) -> None:
-        """Copy the log to the working directory or, if that fails, to the directory of temporary files."""
-        for directory in (Path(), Path(tempfile.gettempdir())):
-            with suppress(OSError, SysbenchError):
-                copied = Log.create(directory, "", self.path.stem)
-                with copied, open(descriptor, "rb", closefd=False) as source:
-                    source.seek(0)
-                    while block := source.read(1 << 20):
-                        write_all(copied._descriptor or -1, block)
-                        copied._size_bytes += len(block)
-                self.path = copied.path.resolve()
-                return
 
     def __enter__(self) -> Log:
         return self
@@ -176,71 +144,34 @@ class Log:
                 os.ftruncate(self._descriptor, size_bytes)
 
 
-def read(path: Path, only: Collection[type[Event]] = ()) -> Iterator[Event]:
-    """Yield the events of a log, ignoring a partial last line; `only` limits the result to events of these classes.
+def read(path: Path) -> Iterator[Event]:
+    """Yield the events of a log, ignoring a partial last line.
 
-    Lines with other events are only checked to be JSON objects. A damaged line is replaced by LineDamaged and, if it
-    belongs to a cell, by the end of that cell as `unfinished`; the cell's later events are left out. Raises LogError if
-    the file cannot be read, is not a log, or has a newer schema.
+    A damaged line is replaced by LineDamaged and, if it belongs to a cell, by the end of that cell as `unfinished`; the
+    cell's later events are left out. Raises LogError if the file cannot be read, is not a log, or has a newer schema.
     """
     try:
         with path.open("rb") as file:
-            yield from _events(path, file, {kind.model_fields["event"].default for kind in only})
+            lines = iter(partial(file.readline, LINE_LIMIT_BYTES), b"")
+            # The first event names the command, whose own events must be registered for the rest.
+            yield _decode_first(path, next(lines, b""))
+            yield from chain.from_iterable(map(_Reader().events, lines, count(2)))
     except OSError as error:
         raise cannot_read(path, error) from error
 
 
-_BATCH_LINES = 256
-"""Number of lines decoded together."""
-
-
-def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event]:
-    lines = iter(partial(file.readline, LINE_LIMIT_BYTES), b"")
-    first = next(lines, b"")
-    schema = _schema(path, first)
-    skipped = other_events_pattern(only) if only and schema == SCHEMA_VERSION else None
-    # The first event is decoded alone, because it names the command, whose own events must be registered for the rest.
-    beginning = _decode_first(path, first, schema)
-    if not only or beginning.event in only:
-        yield beginning
-    number = 2
-    while batch := list(islice(lines, _BATCH_LINES)):
-        whole = batch[:-1] if _is_partial(batch[-1]) else batch
-        wanted = [line for line in whole if not skipped.match(line)] if skipped else whole
-        try:
-            if skipped:
-                _check_objects(whole)
-            events: Iterable[Event] = decode_all([_upgrade(line, schema) for line in wanted])
-        except (ValueError, RecursionError):
-            repair = _Repair(schema, _cell_in_progress(path, number))
-            events = chain.from_iterable(map(repair.events, chain(batch, lines), count(number)))
-        yield from (event for event in events if event.event in only) if only else events
-        number += len(batch)
-
-
-def _is_partial(line: bytes) -> bool:
-    """Whether a line has no end, because the process that wrote it was killed."""
-    return not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES
-
-
-class _Object(msgspec.Struct):
-    """Any JSON object; its content is discarded."""
-
-
-_OBJECTS = msgspec.json.Decoder(list[_Object | None])
-
-
-def _check_objects(lines: Sequence[bytes]) -> None:
-    """Raise ValueError unless every line is one JSON object."""
-    found = _OBJECTS.decode(b"[" + b",null,".join(lines) + b"]")  # nulls as in decode_all
-    if len(found) != 2 * len(lines) - 1 or not all(found[::2]) or any(found[1::2]):
-        raise ValueError("a line is not a single JSON object")
-
-
-def _decode_first(path: Path, line: bytes, schema: int) -> RunStarted:
+def _decode_first(path: Path, line: bytes) -> RunStarted:
+    if not line:
+        raise LogError(f"{path} is empty")
     try:
-        event = decode(_upgrade(line, schema))
-        assert isinstance(event, RunStarted)  # `_schema` has read its name
+        first = from_json(line)
+    except ValueError:
+        first = None
+    if not isinstance(first, dict) or first.get("event") != "run_started":
+        raise LogError(f"{path} is not a sysbench log")
+    refuse_other_schema(path, first.get("schema_version"), first.get("sysbench_version"))
+    try:
+        event = RunStarted.model_validate_json(line)
         command_of(event.kind).part("record")
     except ValidationError as error:
         raise LogError(f"{path} is damaged: line 1 is not an event: {first_error(error)}") from None
@@ -253,11 +184,10 @@ _CELL_KEY = re.compile(rb'"cell":\s*"(\w+)"')
 
 
 @dataclass
-class _Repair:
-    """Decodes lines from a damaged one on, one by one: cells with a damaged line are unfinished, others are whole."""
+class _Reader:
+    """Decodes the lines of a log after the first: cells with a damaged line are unfinished, others are whole."""
 
-    schema: int
-    cell: str | None
+    cell: str | None = None
     """Key of the cell in progress."""
     start_lost: bool = False
     """Whether the start of a cell may have been on a damaged line whose cell is not known."""
@@ -267,10 +197,10 @@ class _Repair:
     """Time of the last event."""
 
     def events(self, line: bytes, number: int) -> Iterator[Event]:
-        if _is_partial(line):
-            return
+        if not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES:
+            return  # the process that wrote it was killed
         try:
-            event = decode(_upgrade(line, self.schema))
+            event = decode(line)
         except (ValueError, RecursionError) as error:
             detail = f"line {number} of the log is damaged"
             if isinstance(error, ValidationError):
@@ -281,12 +211,12 @@ class _Repair:
             self.start_lost = self.cell is None
             return
         self.at_s, key = event.at_s, getattr(event, "cell", None)
-        if isinstance(event, CellStarted):
+        if type(event) is CellStarted:
             self.left_out.discard(event.cell)
             self.cell, self.start_lost = event.cell, False
         elif self.start_lost and key is not None and not isinstance(event, CellFinished | MemoryForeseen):
             yield from self._leave_out(key, "the line of the log on which this cell began is damaged")
-        if isinstance(event, CellFinished):
+        if type(event) is CellFinished:
             self.cell = None
         if key not in self.left_out:
             yield event
@@ -297,42 +227,9 @@ class _Repair:
             yield CellFinished(at_s=self.at_s, cell=cell, outcome="unfinished", detail=detail)
 
 
-def _cell_in_progress(path: Path, number: int) -> str | None:
-    cell: str | None = None
-    with path.open("rb") as file:
-        for line in islice(file, number - 1):
-            if (name := name_of(line)) in ("cell_started", "cell_finished"):
-                found = _CELL_KEY.search(line)
-                cell = found[1].decode() if found and name == "cell_started" else None
-    return cell
-
-
 def damaged_lines(path: Path) -> list[int]:
     """Return the numbers of the damaged lines of a log; raises LogError as `read` does."""
     return [event.line for event in read(path) if isinstance(event, LineDamaged)]
-
-
-def _upgrade(line: bytes, schema: int) -> bytes:
-    if schema == SCHEMA_VERSION:
-        return line
-    fields = from_json(line)
-    if not isinstance(fields, dict):
-        raise ValueError("an event must be an object")
-    return to_json(upgrades.upgrade(fields, schema, upgrades.EVENT))
-
-
-def _schema(path: Path, line: bytes) -> int:
-    if not line:
-        raise LogError(f"{path} is empty")
-    try:
-        first = from_json(line)
-    except ValueError:
-        first = None
-    if not isinstance(first, dict) or first.get("event") != "run_started":
-        raise LogError(f"{path} is not a sysbench log")
-    schema: Any = first.get("schema_version")
-    upgrades.refuse_unsupported(path, schema, first.get("sysbench_version"), upgrades.EVENT)
-    return int(schema)
 
 
 def _lock(descriptor: int, path: Path) -> None:

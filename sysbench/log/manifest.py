@@ -39,7 +39,6 @@ class RunEntry(Frozen):
     """Title of the experiment file that defines the run."""
     title: str
     question: str = ""
-    """The question that the run answers; empty if not stated."""
     command: Kind
     options: dict[str, str] = Field(default_factory=dict)
     """Options of the command by long name: {"size": "tiny", "ctx": "64"}; a switch has the value ""."""
@@ -89,11 +88,9 @@ class Manifest(Frozen):
     title: str
     question: str = ""
     overrides: dict[str, str] = Field(default_factory=dict)
-    """Options given on the command line for all runs, by long name."""
     plan_for: str | None = stored_unless(None)
     """The GPU that the experiment was predicted for, as on the command line; None if it was measured."""
     started_at: float
-    """Seconds since 1970."""
     runs: tuple[RunEntry, ...]
     """Runs in the order of execution, which is also the order in a report."""
 

@@ -12,7 +12,6 @@ from sysbench.log.records import CellRecord, PeakRecord, PhaseRecord, Samples
 from sysbench.units import Unit
 
 Better = Literal["lower", "higher"] | None
-"""The direction of an improvement; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,6 @@ class Amount:
     exact: bool = True
     """Whether the number was counted; the gate of `compare` ignores numbers that were sampled."""
     headline: str = ""
-    """Name among the headline numbers of a report; empty if it is not one of them."""
 
 
 @dataclass(frozen=True)
@@ -83,5 +81,4 @@ class StepNumber:
     hardware: str
     """The hardware as all sources of the quantity name it: numbers of different hardware are not compared."""
     mode: str = ""
-    """The mode of the step; empty if the quantity is the same in all of them."""
     interval: PredictedTime | None = None

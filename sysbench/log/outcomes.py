@@ -23,7 +23,6 @@ MEASURED: frozenset[Outcome] = frozenset({"ok", "interrupted", "unfinished"})
 """Outcomes whose samples are valid; samples of a failed cell are not used."""
 
 EXPECTED: frozenset[Outcome] = frozenset({"ok", "skipped", "interrupted", "unfinished", "not run"})
-"""Outcomes that indicate no problem of the cell itself."""
 
 FAILURES: frozenset[Outcome] = frozenset({"crashed", "invalid", "timeout"})
 """Outcomes that make a run exit with 1, whatever its other results."""
@@ -63,10 +62,8 @@ REASONS: Final[Mapping[Outcome, Reason]] = {
     "interrupted": "stopped",
     "unfinished": "log-ended",
 }
-"""Reasons of the outcomes that have only one; a skipped cell may have several."""
 
 LACK_OF_MEMORY: Final[frozenset[Reason]] = frozenset({"out-of-memory", "larger-than-failed", "exceeds-memory"})
-"""Reasons for which a cell does not fit, or would not."""
 
 BUILD: Final = "build"
 """The stage before the first step: creation of model and batch."""

@@ -38,7 +38,6 @@ class PredictedPhase(PredictedTime):
     host_s: Seconds
     """Time the host needs to issue all work of the phase."""
     device_s: Seconds
-    """Total time of the kernels."""
     limited_by: str
     """`host`, or what takes the largest share of the device's time: matmul, bandwidth, indexing, latency,
     communication, or host link."""
@@ -48,7 +47,6 @@ class PredictedPhase(PredictedTime):
     """Time at data-sheet rates, assuming zero host time."""
     launches: Count
     communication_s: Seconds = stored_unless(0.0)
-    """Total time of collectives; only with several ranks."""
     exposed_s: Seconds = stored_unless(0.0)
     """Time by which collectives lengthen the device's time."""
 
@@ -69,7 +67,6 @@ class GpuPrediction(Frozen):
 
     source: Literal["predicted"] = "predicted"
     gpu: str
-    """Title of the GPU."""
     withheld: str | None
     """Reason why no times are given; None if times are given."""
     phases: list[PredictedPhase]
@@ -79,7 +76,6 @@ class GpuPrediction(Frozen):
     """Share of unknown operators in the device's time, FLOPs or bytes, whichever is largest, from 0 to 1."""
     constants: list[PredictedConstant]
     doubts: list[str]
-    """Reasons to doubt the constants, such as a calibration with a different version of torch."""
 
     def phase(self, name: str) -> PredictedPhase | None:
         """Return the phase with this name; None if there is none, or if times are withheld."""
@@ -115,7 +111,6 @@ class PredictedStep(GpuPrediction):
 
     host: str
     step: PredictedTime | None
-    """None if times are withheld."""
     step_draws_s: list[Seconds] = stored_unless([])
     """Step times at randomly drawn rates, the first at nominal ones; empty in logs of versions without them.
     Predictions with the same host share the draws of its rates, so the i-th draws of two GPUs belong together."""
@@ -213,7 +208,6 @@ class PredictionRecord(PredictedStep):
     hardware_share: Amount | None = stored_unless(None)
     """`peak_share` with the recomputed FLOPs: the share of the rate at which the GPU works."""
     price_per_hour: PerSecond | None
-    """Price of the GPU, as given by the user."""
     price_per_million_tokens: PerSecond | None
 
 
@@ -247,3 +241,47 @@ def prediction_of(cell: ModelCell, seen: CellEvents, price_per_hour: float | Non
         if price_per_hour and tokens_per_s
         else None,
     )
+
+
+class Expected(Frozen):
+    """An expected amount, with the ends of its interval; they are None if it is unknown how far it may be off."""
+
+    point: Amount
+    low: Amount | None
+    high: Amount | None
+
+    def times(self, factor: float) -> Expected:
+        """Return the amount, multiplied."""
+        low, high = (end if end is None else factor * end for end in (self.low, self.high))
+        return Expected(point=factor * self.point, low=low, high=high)
+
+
+class Training(Frozen):
+    """A training on a number of tokens: as many steps as that takes, each as long as the known one."""
+
+    tokens: Count
+    steps: Amount
+    duration_s: Expected
+    cost: Expected | None = stored_unless(None)
+    """Price of all GPUs for this long, in the user's currency; None without a price."""
+
+
+def training(
+    step_s: Expected, tokens: int, tokens_of_step: int, gpus: int = 1, price_per_hour: float | None = None
+) -> Training:
+    """Return the training on `tokens`, if a step takes `step_s` on `gpus` and trains on `tokens_of_step`."""
+    steps = tokens / tokens_of_step
+    duration_s = step_s.times(steps)
+    cost = duration_s.times(gpus * price_per_hour / 3600) if price_per_hour else None
+    return Training(tokens=tokens, steps=steps, duration_s=duration_s, cost=cost)
+
+
+def of_prediction(step: PredictedTime) -> Expected:
+    """Return the expected seconds of a predicted step."""
+    return Expected(point=step.point_s, low=step.low_s, high=step.high_s)
+
+
+def of_samples(median_s: Seconds, ci95_s: tuple[Seconds, Seconds] | None) -> Expected:
+    """Return the expected seconds of a measured step: its median, with the 95% interval of the median."""
+    low, high = ci95_s or (None, None)
+    return Expected(point=median_s, low=low, high=high)

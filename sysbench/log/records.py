@@ -107,7 +107,6 @@ class CellIdentity(Frozen):
     """The cell's spec; each command has its own class."""
     device: DeviceInfo | None
     host: str | None = stored_unless(None)
-    """The machine, if the cell ran elsewhere."""
 
 
 class CellRecord(CellOutcome, CellIdentity):
@@ -133,10 +132,7 @@ class CellRecord(CellOutcome, CellIdentity):
         return self.own_model.files if self.own_model else ()
 
     def excluding_cautions(self, subject: Subject = "times") -> list[CautionCode]:
-        """Return the cautions that exclude this cell from findings about `subject`; empty if it can be relied on.
-
-        This is the only rule: findings, agreements, comparisons and the marks in tables and figures all follow it.
-        """
+        """Return the cautions that exclude this cell from findings about `subject`; empty if it can be relied on."""
         return sorted({caution.code for caution in self.cautions} & EXCLUDING[subject])
 
     @cached_property
@@ -176,7 +172,7 @@ class EnvironmentRecord(Frozen):
     torch: TorchInfo | None
     """The number of threads is that chosen for the run, if it was chosen."""
     threads_probe: ThreadsProbe | None = stored_unless(None)
-    """How the number of threads was chosen; None if torch's own was not questioned."""
+    """How the number of threads was chosen, in logs of versions that chose it."""
     devices: list[DeviceInfo]
     driver: str | None
 
@@ -210,10 +206,3 @@ def typed(record: RunRecord, kind: type[AnyRecord]) -> AnyRecord:
     if not isinstance(record, kind):
         raise TypeError(f"{type(record).__name__} is no {kind.__name__}")
     return record
-
-
-def build() -> None:
-    """Build the pydantic models of all records now instead of at their first use."""
-    for model in globals().copy().values():
-        if isinstance(model, type) and issubclass(model, Frozen):
-            model.model_rebuild()

@@ -1,7 +1,4 @@
-"""Earlier runs: lookup by path or by name, and loading from a record or a log.
-
-A comparison with `--ab` has one log for each arm and round: `A/round-01.jsonl`, `B/round-01.jsonl`.
-"""
+"""Earlier runs: lookup by path or by name, and loading from a record or a log."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import ValidationError
 
@@ -19,11 +16,11 @@ from sysbench.command import Kind, command_of, kinds
 from sysbench.errors import LogError, nearest
 from sysbench.garbage import gc_paused
 from sysbench.log import journal as log
-from sysbench.log import manifest, upgrades
+from sysbench.log import manifest
 from sysbench.log.events import RunStarted
 from sysbench.log.records import RunRecord
 from sysbench.log.storage import cannot_read, exists
-from sysbench.log.upgrades import SCHEMA_VERSION
+from sysbench.log.upgrades import SCHEMA_VERSION, refuse_other_schema
 from sysbench.spec.validation import first_error
 
 RUNS = Path("runs")
@@ -32,12 +29,10 @@ RUNS = Path("runs")
 _LATEST = re.compile(r"latest(?:~(\d+))?")
 _DATED = re.compile(r"(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)-(?P<what>.+?)(?:-(?P<number>\d+))?")
 _MAX_LISTED = 8
-"""Largest number of names in one line."""
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A run in the default directory of runs, or a subdirectory that contains runs."""
+class Entry(NamedTuple):
+    """A run in the default directory of runs, or a subdirectory that contains runs; a run has one path."""
 
     name: str
     paths: tuple[Path, ...]
@@ -50,21 +45,17 @@ class _Entry:
 
     @property
     def dated(self) -> bool:
+        """Whether the name begins with a date."""
         return _DATED.fullmatch(self.name) is not None
 
 
 _RECORD = re.compile(rb'\s*\{\s*"schema_version"')
-"""First characters of a record; no trace starts with them."""
 
 _LOG = re.compile(rb'\s*\{\s*"event"')
-"""First characters of a log."""
 
 
 def is_log_or_record(path: Path) -> bool:
-    """Whether a file is a sysbench log or record; traces, which also end in .json, are neither.
-
-    Logs and records may have any name: `--json FILE` and copies need not end in .json or .jsonl.
-    """
+    """Whether a file is a sysbench log or record; traces, which also end in .json, are neither."""
     if path.suffix == ".jsonl":
         return True
     return begins_as_record(path) or (path.suffix != ".json" and _LOG.match(_beginning(path)) is not None)
@@ -109,11 +100,7 @@ def find(name: str, directory: Path = RUNS, command: Kind | None = None) -> list
 
 
 def find_experiment(name: str, directory: Path = RUNS) -> Path:
-    """Return the directory of the experiment that matches `name`: a path, or a name in `directory`; see `find`.
-
-    The name of an experiment, such as `quick`, selects its latest run. Raises LogError if no directory matches, or if a
-    name is ambiguous.
-    """
+    """Return the directory of the experiment that matches `name`: a path, or a name in `directory`; see `find`."""
     if exists(Path(name)) or Path(name).name != name:
         return Path(name)
     entries = _experiments(directory)
@@ -125,15 +112,7 @@ def find_experiment(name: str, directory: Path = RUNS) -> Path:
 
 def names(directory: Path = RUNS, kind: Kind | None = None) -> list[str]:
     """Return the names of earlier runs in a directory, newest first; with `kind`, only those of this command."""
-    return [entry.name for entry in _entries(directory)[::-1] if _of_kind(entry.paths, kind)]
-
-
-def entries(directory: Path = RUNS) -> list[tuple[str, tuple[Path, ...]]]:
-    """Return the name and the files of each run, or subdirectory of runs, in a directory; oldest first.
-
-    Each run has one file: its log or its record.
-    """
-    return [(entry.name, entry.paths) for entry in _entries(directory)]
+    return [entry.name for entry in entries(directory)[::-1] if _of_kind(entry.paths, kind)]
 
 
 def experiments(directory: Path = RUNS) -> list[str]:
@@ -141,17 +120,13 @@ def experiments(directory: Path = RUNS) -> list[str]:
     return [entry.name for entry in _experiments(directory)[::-1]]
 
 
-def _experiments(directory: Path) -> list[_Entry]:
+def _experiments(directory: Path) -> list[Entry]:
     paths = [path for path in _children(directory) if path.is_dir() and manifest.is_manifest(path)]
-    return sorted((_Entry(path.name, (path,)) for path in paths), key=lambda entry: entry.order)
+    return sorted((Entry(path.name, (path,)) for path in paths), key=lambda entry: entry.order)
 
 
 def load(path: Path) -> RunRecord:
-    """Read the record of a run of any command, or compute it from the log.
-
-    A log of a run that was killed is read up to its last complete line. Raises LogError if the file cannot be read, has
-    a newer schema (naming the version that wrote it), or is not in sysbench's format.
-    """
+    """Read the record of a run of any command, or compute it from the log; raises LogError."""
     if not is_record(path):
         return _fold_log(path)
     beginning = _beginning(path).lstrip()
@@ -161,7 +136,7 @@ def load(path: Path) -> RunRecord:
         content = path.read_bytes()
     except OSError as error:
         raise cannot_read(path, error) from error
-    return _parse_record(path, _upgrade(path, content))
+    return _parse_record(path, content)
 
 
 def _runs_at(path: Path, kind: str | None) -> list[Path]:
@@ -176,16 +151,14 @@ def _runs_at(path: Path, kind: str | None) -> list[Path]:
 
 
 def _find_named(name: str, rest: str, kind: str | None, directory: Path) -> list[Path]:
-    entries = [
-        _Entry(entry.name, paths) for entry in _entries(directory) if (paths := tuple(_of_kind(entry.paths, kind)))
-    ]
-    if not entries:
+    found = [Entry(each, paths) for each, files in entries(directory) if (paths := tuple(_of_kind(files, kind)))]
+    if not found:
         runs = f"runs of `sysbench {kind}`" if kind else "runs"
         raise LogError(f"{rest or name} is neither a file nor a directory, and there are no {runs} in {directory}")
-    return list(_match_entry(name, rest, entries, directory, kind).paths)
+    return list(_match_entry(name, rest, found, directory, kind).paths)
 
 
-def _match_entry(name: str, rest: str, entries: Sequence[_Entry], directory: Path, command: str | None) -> _Entry:
+def _match_entry(name: str, rest: str, entries: Sequence[Entry], directory: Path, command: str | None) -> Entry:
     """Return the entry for a full name, a unique beginning of a name, or `latest~N`."""
     run = f"run of `sysbench {command}`" if command else "run"
     latest = _LATEST.fullmatch(rest)
@@ -205,7 +178,7 @@ def _match_entry(name: str, rest: str, entries: Sequence[_Entry], directory: Pat
     raise LogError(f"{problem}.{question} ({', '.join([_list_names(entries), *relative_names])})")
 
 
-def _nth_latest(name: str, entries: Sequence[_Entry], back: int, run: str, directory: Path) -> _Entry:
+def _nth_latest(name: str, entries: Sequence[Entry], back: int, run: str, directory: Path) -> Entry:
     dated = [entry for entry in entries if entry.dated]
     if back < len(dated):
         return dated[-1 - back]
@@ -215,17 +188,18 @@ def _nth_latest(name: str, entries: Sequence[_Entry], back: int, run: str, direc
     raise LogError(f"there is no {name}: the oldest matching run in {directory} is {oldest}")
 
 
-def _list_names(entries: Sequence[_Entry]) -> str:
+def _list_names(entries: Sequence[Entry]) -> str:
     names = [entry.name for entry in entries[::-1][:_MAX_LISTED]]
     more = len(entries) - len(names)
     return ", ".join(names) + (f", and {more} more" if more else "")
 
 
-def _entries(directory: Path) -> list[_Entry]:
+def entries(directory: Path = RUNS) -> list[Entry]:
+    """Return the runs, and subdirectories of runs, in a directory, oldest first; a run is its log or its record."""
     children = _children(directory)
     # A file that cannot be read does not prevent the user from naming another run.
-    single = [_Entry(path.stem, (path,)) for path in _preferred(children, _ignore_unreadable)]
-    nested = [_Entry(path.name, tuple(_runs_below(path, _ignore_unreadable))) for path in children if path.is_dir()]
+    single = [Entry(path.stem, (path,)) for path in _preferred(children, _ignore_unreadable)]
+    nested = [Entry(path.name, tuple(_runs_below(path, _ignore_unreadable))) for path in children if path.is_dir()]
     return sorted((entry for entry in [*single, *nested] if entry.paths), key=lambda entry: entry.order)
 
 
@@ -236,10 +210,6 @@ def _children(directory: Path) -> list[Path]:
         return []
     except OSError as error:
         raise cannot_read(directory, error) from error
-
-
-MAX_SEARCHED = 100_000
-"""Maximum number of files and directories searched under one directory; searching them takes about a second."""
 
 
 def _refuse_unreadable(error: OSError) -> None:
@@ -254,16 +224,9 @@ def _ignore_unreadable(error: OSError) -> None:
 def _runs_below(directory: Path, on_unreadable: Callable[[OSError], None]) -> list[Path]:
     """Return the runs in a directory and its subdirectories, ignoring other files."""
     files: list[Path] = []
-    seen = 0
-    for folder, folders, names in os.walk(directory, onerror=on_unreadable):
-        seen += len(folders) + len(names)
-        if seen > MAX_SEARCHED:
-            raise LogError(
-                f"{directory} contains more than {MAX_SEARCHED:,} files and directories: name the directory that "
-                "holds the runs"
-            )
+    for folder, _, names in os.walk(directory, onerror=on_unreadable):
         files += (Path(folder, name) for name in names if ".json" in name)
-    return sorted(_preferred(sorted(files), on_unreadable), key=lambda path: (path.parent, _Entry(path.stem, ()).order))
+    return sorted(_preferred(sorted(files), on_unreadable), key=lambda path: (path.parent, Entry(path.stem, ()).order))
 
 
 def _preferred(files: Iterable[Path], on_unreadable: Callable[[OSError], None]) -> list[Path]:
@@ -285,8 +248,7 @@ def _preferred(files: Iterable[Path], on_unreadable: Callable[[OSError], None]) 
 
 _BEGINNING_BYTES = 4096
 _KIND = re.compile(rb'"kind":\s*"(\w+)"')
-_TOP_KIND = re.compile(rb'\A\s*{\s*"schema_version":\s*\d+,\s*"kind":\s*"(\w+)"')
-_TOP_SCHEMA = re.compile(rb'\A\s*{\s*"schema_version":\s*(-?\d+)\b')
+_TOP = re.compile(rb'\A\s*{\s*"schema_version":\s*(-?\d+),\s*"kind":\s*"(\w+)"')
 
 
 def kind_at(path: Path) -> Kind | None:
@@ -320,33 +282,21 @@ def _fold_log(path: Path) -> RunRecord:
         raise LogError(f"{path} is not a log in sysbench's format: {first_error(error)}") from None
 
 
-def _upgrade(path: Path, content: bytes) -> bytes:
-    found = _TOP_SCHEMA.search(content, 0, _BEGINNING_BYTES)
-    if found and int(found[1]) >= SCHEMA_VERSION:
-        return content
-    top = _top_level(content) or {}
-    schema = top.get("schema_version")
-    if not isinstance(schema, int) or schema >= SCHEMA_VERSION:
-        return content
-    upgrades.refuse_unsupported(path, schema, top.get("sysbench_version"), upgrades.RECORD)
-    return json.dumps(upgrades.upgrade(top, schema, upgrades.RECORD)).encode()
-
-
 def _parse_record(path: Path, content: bytes) -> RunRecord:
-    found = _TOP_KIND.search(content, 0, _BEGINNING_BYTES)
-    # In a file that was edited, `kind` may not be one of the first fields.
-    kind = found[1].decode() if found else str((_top_level(content) or {}).get("kind"))
+    schema: object
+    if found := _TOP.search(content, 0, _BEGINNING_BYTES):
+        schema, kind = int(found[1]), found[2].decode()
+    else:  # in a file that was edited, they may not be the first fields
+        top = _top_level(content) or {}
+        schema, kind = top.get("schema_version"), str(top.get("kind"))
     model = command_of(kind).record_class if kind in kinds() else None
-    if model is None:
+    if schema != SCHEMA_VERSION or model is None:
         raise _not_a_record(path, content, "it has no kind")
     try:
         with gc_paused():
-            record = model.model_validate_json(content)
+            return model.model_validate_json(content)
     except ValidationError as error:
         raise _not_a_record(path, content, first_error(error)) from None
-    if record.schema_version > SCHEMA_VERSION:
-        raise _not_a_record(path, content, "")
-    return record
 
 
 def _top_level(content: bytes) -> dict[str, Any] | None:
@@ -364,8 +314,7 @@ def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
         return LogError(f"{path} is not JSON, or is truncated")
     if not isinstance(schema := top.get("schema_version"), int):
         return LogError(f"{path} is not a sysbench record: it has no schema_version")
-    if schema > SCHEMA_VERSION:
-        return upgrades.newer_schema_error(path, schema, top.get("sysbench_version"))
+    refuse_other_schema(path, schema, top.get("sysbench_version"))
     if top.get("kind") not in kinds():
         return LogError(
             f"{path} has kind {str(top.get('kind'))[:40]}, which is not the kind of a run: {', '.join(kinds())}"
@@ -400,10 +349,7 @@ def find_arm(files: Iterable[Path]) -> ArmRuns | None:
 
 
 def find_arms(files: Iterable[Path]) -> dict[Arm, ArmRuns]:
-    """Return the arms of the single comparison to which all these files belong.
-
-    The result is empty if there is no such comparison.
-    """
+    """Return the arms of the single comparison to which all these files belong."""
     files_of: dict[Arm, dict[int, Path]] = {}
     directories = set()
     for path in files:

@@ -1,14 +1,9 @@
-"""Atomic file writing, temporary directories that do not outlast a killed process for long, and messages for errors."""
+"""Atomic file writing, and messages for errors of files."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import shutil
 import stat
-import tempfile
-import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
@@ -16,25 +11,10 @@ from pathlib import Path
 
 from sysbench.errors import LogError, OutputError
 
-_REASONS = {
-    errno.ENOSPC: "no space left on the device",
-    errno.EDQUOT: "the disk quota is exceeded",
-    errno.EFBIG: "the file would exceed the allowed size",
-    errno.EACCES: "no permission",
-    errno.EPERM: "no permission",
-    errno.EROFS: "the file system is read-only",
-    errno.ENOENT: "no such directory",
-    errno.ENOTDIR: "a part of the path is a file, not a directory",
-    errno.EISDIR: "it is a directory",
-    errno.EPIPE: "the reading end of the pipe is closed",
-    errno.ENAMETOOLONG: "the name is too long",
-    errno.ELOOP: "the symbolic link leads back to itself",
-}
-
 
 def reason(error: OSError) -> str:
     """Describe a file error in a few words."""
-    return _REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower()
+    return (error.strerror or str(error)).lower()
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
@@ -44,15 +24,11 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
 
 def cannot_read(path: Path, error: OSError) -> LogError:
     """Return a one-line error for a failed read of a file or a directory."""
-    # `reason` describes a failed write, where a directory is what is missing.
     return LogError(f"cannot read {path}: {'no such file' if isinstance(error, FileNotFoundError) else reason(error)}")
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file or a directory at `path`; raises LogError if that cannot be told.
-
-    Unlike with `Path.exists`, a symbolic link that leads back to itself is an error.
-    """
+    """Whether there is a file or a directory at `path`; raises LogError if that cannot be told."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: no path contains a null character
@@ -65,7 +41,6 @@ def exists(path: Path) -> bool:
 def make_directory(path: Path) -> None:
     """Create a directory and its missing parents; raises OutputError if that fails."""
     try:
-        _refuse_link_to_itself(path)
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise OutputError(f"cannot write to {path}: it is a file, not a directory") from None
@@ -96,7 +71,6 @@ def refuse_unwritable(path: Path) -> None:
             raise OutputError(f"cannot write {path}: it is a directory")
         if not path.parent.is_dir():
             raise OutputError(f"cannot write {path}: there is no directory {path.parent}")
-        _refuse_link_to_itself(path)
         writable = os.access(path, os.W_OK) if path.exists() else os.access(path.parent, os.W_OK | os.X_OK)
     except OSError as error:
         raise cannot_write(path, error) from error
@@ -111,15 +85,11 @@ def write_atomically(path: Path, content: bytes) -> None:
     writing fails.
     """
     try:
-        _refuse_link_to_itself(path)
-        if _is_stream(path):
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
-            try:
-                write_all(descriptor, content)
-            finally:
-                os.close(descriptor)
+        if str(path.absolute()).startswith(("/dev/", "/proc/")) or (path.exists() and not path.is_file()):
+            with path.open("ab") as stream:
+                stream.write(content)
         else:
-            _replace(path.resolve(), content)
+            _replace(Path(os.path.realpath(path)), content)  # unlike Path.resolve, it accepts a link to itself
     except OSError as error:
         raise cannot_write(path, error) from error
 
@@ -142,21 +112,6 @@ def sync_directory(path: Path) -> None:
             os.close(descriptor)
 
 
-def _refuse_link_to_itself(path: Path) -> None:
-    """Raise OSError for a symbolic link that leads back to itself: `Path.resolve` raises RuntimeError or returns it."""
-    if path.is_symlink():
-        with suppress(FileNotFoundError):
-            path.stat()
-
-
-def _is_stream(path: Path) -> bool:
-    """Whether the path is a device, a pipe or an open file descriptor, which cannot be replaced by a new file."""
-    absolute = path.absolute()
-    if absolute.parent in (Path("/dev"), Path("/dev/fd")) or absolute.parts[:2] == ("/", "proc"):
-        return True
-    return path.exists() and not stat.S_ISREG(path.stat().st_mode)
-
-
 def _replace(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -173,54 +128,3 @@ def _replace(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
-
-
-SCRATCH_PREFIX = "sysbench-tmp-"
-_YOUNG_S = 60.0
-"""A directory that was changed so recently may not be locked yet."""
-
-
-class ScratchDirectory(tempfile.TemporaryDirectory[str]):
-    """A temporary directory that is locked as long as its process, or one that it has forked, lives.
-
-    Making one removes those of killed processes from the same place.
-    """
-
-    def __init__(self, *, dir: str | None = None, ignore_cleanup_errors: bool = False) -> None:
-        """Make the directory in `dir`; default: where `tempfile` puts temporary files."""
-        _remove_abandoned(Path(dir or tempfile.gettempdir()))
-        super().__init__(prefix=SCRATCH_PREFIX, dir=dir, ignore_cleanup_errors=ignore_cleanup_errors)
-        self._lock = _locked(self.name)
-
-    def cleanup(self) -> None:
-        """Remove the directory and its content."""
-        super().cleanup()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-
-def _remove_abandoned(place: Path) -> None:
-    """Remove the user's own directories that no living process has locked. What cannot be removed stays."""
-    with suppress(OSError):
-        for path in place.glob(f"{SCRATCH_PREFIX}*"):
-            found = path.lstat()
-            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < _YOUNG_S or path.is_symlink():
-                continue
-            lock = _locked(path)
-            if lock is not None:
-                shutil.rmtree(path, ignore_errors=True)
-                os.close(lock)
-
-
-def _locked(path: str | Path) -> int | None:
-    """Lock a directory, and return what must stay open; None if another process has locked it, or if that cannot be."""
-    lock = None
-    try:
-        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        if lock is not None:
-            os.close(lock)
-        return None
-    return lock

@@ -1,13 +1,9 @@
-"""Upgrades of files from earlier schemas, one schema at a time.
-
-Whenever `SCHEMA_VERSION` is increased, add functions here that convert a record and each event from the previous
-schema. Schema 1 is the first one, so there are no upgrades yet.
-"""
+"""The schema of logs and records, and the values of fields that earlier versions did not store."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +13,6 @@ from sysbench.log.outcomes import REASONS, Outcome, Reason
 SCHEMA_VERSION = 1
 
 Fields = dict[str, Any]
-
-RECORD: Mapping[int, Callable[[Fields], Fields]] = {}
-"""Functions that convert a record from a schema to the next one, by schema."""
-
-EVENT: Mapping[int, Callable[[Fields], Fields]] = {}
-"""Functions that convert an event, by schema; called in log order, since a conversion may depend on earlier events."""
 
 _SKIPPED: Mapping[Reason, re.Pattern[str]] = {
     "larger-than-failed": re.compile(r", which (ran out of memory|does not fit)\b"),
@@ -55,26 +45,13 @@ def expected_s_if_not_stored(fields: Fields) -> float | None:
     )
 
 
-def refuse_unsupported(path: Path, schema: object, writer: object, steps: Mapping[int, object]) -> None:
-    """Raise LogError if a schema is newer than this version supports, or if no version has ever used it."""
-    if isinstance(schema, int) and not isinstance(schema, bool):
-        if schema > SCHEMA_VERSION:
-            raise newer_schema_error(path, schema, writer)
-        if all(step in steps for step in range(schema, SCHEMA_VERSION)):
-            return
+def refuse_other_schema(path: Path, schema: object, writer: object) -> None:
+    """Raise LogError unless a file has the schema of this version, which is the first."""
+    if schema == SCHEMA_VERSION:
+        return
+    if isinstance(schema, int) and schema > SCHEMA_VERSION:
+        raise LogError(
+            f"{path} was written by sysbench {writer or 'unknown'} with schema {schema}; this version reads up to "
+            f"{SCHEMA_VERSION}"
+        )
     raise LogError(f"{path} has schema {str(schema)[:40]}, which no version of sysbench has written")
-
-
-def newer_schema_error(path: Path, schema: int, writer: object) -> LogError:
-    """Return the error for a file with a newer schema."""
-    return LogError(
-        f"{path} was written by sysbench {writer or 'unknown'} with schema {schema}; this version reads up to "
-        f"{SCHEMA_VERSION}"
-    )
-
-
-def upgrade(fields: Fields, schema: int, steps: Mapping[int, Callable[[Fields], Fields]]) -> Fields:
-    """Return the fields of a record or an event, converted to the current schema."""
-    for step in range(schema, SCHEMA_VERSION):
-        fields = steps[step](fields)
-    return {**fields, "schema_version": SCHEMA_VERSION} if "schema_version" in fields else fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from sysbench import units
-from sysbench.log.training import Expected, Training
+from sysbench.log.predictions import Expected, Training
 from sysbench.render.declared import Field, Reader
 from sysbench.render.table import Measure
 

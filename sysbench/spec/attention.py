@@ -24,10 +24,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
 
 def not_simulated(implementation: str, gpu: str) -> str | None:
-    """Return the reason why an implementation cannot be simulated on this GPU, or None if it can.
-
-    For `compiled`, only times are predicted, because it is unknown before a run what Inductor saves or recomputes.
-    """
+    """Return the reason why an implementation cannot be simulated on this GPU, or None if it can."""
     if implementation != "compiled" or hardware.by_name(gpu).rates:
         return None
     return (
@@ -37,10 +34,7 @@ def not_simulated(implementation: str, gpu: str) -> str | None:
 
 
 class AttentionCell(RunCell):
-    """One implementation on one input.
-
-    The shape of q, k and v is (batch, heads, seq, dim), or (batch, seq, dim) if `heads` is None.
-    """
+    """One implementation on one input."""
 
     kind: Literal["attention"] = "attention"
     implementation: Annotated[str, Axis("choice", order=82, name_order=21)]
@@ -51,7 +45,6 @@ class AttentionCell(RunCell):
     causal: bool
     precision: Precision
     simulate: str | None
-    """The GPU to simulate; None to measure the cell."""
     warmup: Steps
     repeats: Size
     budget: Seconds

@@ -29,14 +29,10 @@ _RANGE = re.compile(r"(?P<first>\d+)-(?P<last>\d+)(?:(?P<operator>[*+])(?P<step>
 
 
 def integers(minimum: int, maximum: int = MAX_SIZE) -> Callable[[object], tuple[int, ...]]:
-    """Return a parser of integer axes whose values must lie in `minimum`..`maximum`, inclusive.
-
-    The parser takes text in the axis grammar, one integer, or a list or tuple of integers. It raises ValueError with a
-    one-line message that states the allowed range.
-    """
+    """Return a parser of integer axes whose values must lie in `minimum`..`maximum`, inclusive; raises ValueError."""
 
     def parse(value: object) -> tuple[int, ...]:
-        numbers = _parse_integers(value)
+        numbers = parse_integers(value)
         for number in numbers:
             if not minimum <= number <= maximum:
                 bounds = f"{minimum} or more" if number < minimum and maximum == MAX_SIZE else f"{minimum} to {maximum}"
@@ -47,11 +43,6 @@ def integers(minimum: int, maximum: int = MAX_SIZE) -> Callable[[object], tuple[
     return parse
 
 
-def parse_integers(text: str) -> tuple[int, ...]:
-    """Parse an axis of whole numbers; raises ValueError for any other text."""
-    return _parse_integers(text)
-
-
 def is_range(word: str) -> bool:
     """Return whether a word is written as a range of whole numbers, with or without a stride: `0-9`, `1-8*2`."""
     return _RANGE.fullmatch(word.strip()) is not None
@@ -60,11 +51,7 @@ def is_range(word: str) -> bool:
 def choices(
     noun: str, allowed: Iterable[str], accepts: Callable[[str], object] = lambda word: False, also: str = ""
 ) -> Callable[[object], tuple[str, ...]]:
-    """Return a parser of axes over the names in `allowed`, and any other words that it `accepts`.
-
-    The parser raises ValueError for any other word; the message suggests the nearest name. `also` describes the
-    accepted words there: `or a pattern of names`.
-    """
+    """Return a parser of axes over the names in `allowed`, and any other words that it `accepts`; raises ValueError."""
     names = tuple(allowed)
 
     def parse(value: object) -> tuple[str, ...]:
@@ -84,20 +71,14 @@ def split_words(value: object) -> tuple[str, ...]:
 
 
 Sizes = Annotated[tuple[int, ...], BeforeValidator(integers(1))]
-"""An axis of positive integers."""
 
 Counts = Annotated[tuple[int, ...], BeforeValidator(integers(0))]
-"""An axis of non-negative integers."""
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(split_words)]
-"""Words separated by commas."""
 
 
 def parse_share(value: object) -> object:
-    """Convert text such as `1%` or `0.01` to a share; return other types unchanged.
-
-    Raises ValueError for other text, and for a number such as 5, which may mean 5%.
-    """
+    """Convert text such as `1%` or `0.01` to a share; return other types unchanged; raises ValueError."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -110,7 +91,8 @@ def parse_share(value: object) -> object:
     return found
 
 
-def _parse_integers(value: object) -> tuple[int, ...]:
+def parse_integers(value: object) -> tuple[int, ...]:
+    """Parse an axis of whole numbers; raises ValueError for anything else."""
     if isinstance(value, str):
         return _distinct(number for item in value.split(",") for number in _parse_item(item.strip(), value))
     numbers = _as_tuple(value)

@@ -58,7 +58,6 @@ class Axis:
     plural         noun for the values of an axis that has several values by default
     applies_to     other axes on which it depends, with the values for which it has a meaning; none: all but the default
     comparison     what comparing two values means; default: `effort` for that role, otherwise `treatment`
-    compared_as    name in messages of comparisons; default: the field's name with spaces
     phrases        phrases of single values to which `phrase` does not apply
     stored_default the value of cells that are stored without the field; follows from the field
     remedy         how another value can make a step fit or faster; None if the axis is no such knob
@@ -74,7 +73,6 @@ class Axis:
     plural: str = ""
     applies_to: tuple[tuple[str, tuple[object, ...]], ...] = ()
     comparison: Comparison | None = None
-    compared_as: str = ""
     stored_default: object = None
     phrases: tuple[tuple[object, str], ...] = ()
     remedy: Remedy | None = None
@@ -181,7 +179,6 @@ def _complete(name: str, axis: Axis, default: object) -> Axis:
     return replace(
         axis,
         title=axis.title or words,
-        compared_as=axis.compared_as or words,
         phrase=f"{words} {{}}" if axis.role == "setting" and axis.phrase == "{}" else axis.phrase,
         stored_default=None if default is PydanticUndefined else default,
     )

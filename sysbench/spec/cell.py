@@ -39,7 +39,6 @@ Devices = Annotated[
     BeforeValidator(parse_devices),
     Axis("device", unset="none", order=10, name_order=10, comparison="controlled"),
 ]
-"""An axis of devices."""
 
 Threads = Annotated[
     tuple[int, ...],
@@ -145,18 +144,11 @@ class RunCell(BaseModel):
         return self.key
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Return a one-line reason why this cell cannot run, or None if it can.
-
-        `device` is the type of the device. If it is unknown (None), only problems that exist on every device are
-        reported.
-        """
+        """Return a one-line reason why this cell cannot run, or None if it can."""
         return None
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Return why this type of device does not support the cell's combination of options; None if it does.
-
-        Unlike a `problem`, this only makes the cell `invalid`; the other cells of a sweep still run.
-        """
+        """Return why this type of device does not support the cell's combination of options; None if it does."""
         return None
 
 

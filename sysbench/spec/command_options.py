@@ -25,17 +25,14 @@ from pydantic.fields import FieldInfo
 from sysbench.command import Kind, command_of, kinds
 from sysbench.errors import UsageError, nearest
 from sysbench.spec.cell import RunSpec
-from sysbench.spec.options import OPTION_SYNONYMS, Option, flag_of
+from sysbench.spec.options import Option, flag_of
 from sysbench.spec.validation import Given, find_option, literals, option_name, option_of, validated
 
 __all__ = ["Given", "command_options", "option_name", "parse_options", "validated"]
 
 
 def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options defined by the fields of `specs`.
-
-    The decorated function receives one `Given` for each spec, in order.
-    """
+    """Return a decorator that gives a command the options defined by the fields of `specs`."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -56,10 +53,7 @@ MAX_SHOWN = 20
 
 
 def parse_options(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[Given]:
-    """Parse the words after `command`; return the given options of each spec, in order.
-
-    Raises UsageError for the same errors as the command itself.
-    """
+    """Parse the words after `command`; return the given options of each spec, in order; raises UsageError."""
     found: list[Given] = []
 
     @command_options(*specs)
@@ -77,6 +71,22 @@ def parse_options(command: str, words: Sequence[str], *specs: type[BaseModel]) -
     return found
 
 
+_SYNONYMS = {
+    "ctx": "seq",
+    "d-head": "dim",
+    "seq-len": "ctx",
+    "bs": "batch",
+    "gradient-accumulation-steps": "grad-accum",
+    "amp": "precision",
+    "n-embd": "d-model",
+    "n-layer": "layers",
+    "n-head": "heads",
+    "gpu": "simulate",
+    "iters": "steps",
+}
+"""Names that other commands and tools use, which are too different from ours to be recognized as such."""
+
+
 def usage_error_message(error: Exception) -> str | None:
     """Return a one-line message for a Typer usage error, suggesting the nearest option; None for any other error."""
     # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
@@ -92,7 +102,7 @@ def usage_error_message(error: Exception) -> str | None:
     flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("--")]
     name = typed.lstrip("-").replace("_", "-")
     names = [flag.removeprefix("--") for flag in flags]
-    own_name = OPTION_SYNONYMS.get(name, "")
+    own_name = _SYNONYMS.get(name, "")
     suggestion = own_name if own_name in names else nearest(name, names)
     all_options = "--help all" if any(getattr(each, "hidden", False) for each in context.command.params) else "--help"
     question = f". Did you mean --{suggestion}?" if suggestion else f". {context.command_path} {all_options} lists all"
@@ -221,7 +231,6 @@ class OptionKey:
     """One long option name, with the field that the option sets."""
 
     field: str
-    """Name of the field that the option sets."""
     model: type[BaseModel]
     """The spec or options class that has the field."""
     info: FieldInfo
@@ -269,10 +278,7 @@ def long_name(model: type[BaseModel], field: str) -> str:
 
 
 def command_line(spec: RunSpec) -> str:
-    """Return the command line that reproduces a spec, omitting options at their defaults.
-
-    For a run from a user's program, return the sysbench call instead.
-    """
+    """Return the command line that reproduces a spec, omitting options at their defaults."""
     return spec.python_call or shlex.join(["sysbench", spec.kind, *_option_words(spec)])
 
 

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PositiveFloat,
     PositiveInt,
@@ -29,19 +27,16 @@ from sysbench.command import STORED
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.spec.axes import split_words
 from sysbench.spec.axis import Axis
+from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
 from sysbench.spec.quantities import PerSecond
 
 PACKAGE = Path(__file__).parent.parent
 
 
-def directory(kind: Literal["hardware", "hosts", "runs"]) -> Path:
-    """Return the directory of built-in profiles, in an installed package or at the top of a checkout."""
-    return _directory(PACKAGE, kind)
-
-
 @cache  # called for every cell of a log
-def _directory(package: Path, kind: str) -> Path:
+def directory(kind: Literal["hardware", "hosts", "runs"], package: Path = PACKAGE) -> Path:
+    """Return the directory of built-in profiles, in an installed package or at the top of a checkout."""
     installed = package / "profiles" / kind
     return installed if installed.is_dir() else package.parent / "profiles" / kind
 
@@ -58,7 +53,6 @@ _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B)", re.IGNORE
 _MARKETED_SIZE = re.compile(r"(?P<number>\d+)\s?gi?b?\b")
 _VARIANT = re.compile(r"(sxm|pcie|nvl|rtx|(?<=\d)ti\b)(?:(?<=sxm)\d)?")
 _GENERIC_TERMS = frozenset({"nvidia", "tesla", "geforce", "rtx", "gpu", "generation"})
-"""Terms that do not distinguish GPU models."""
 
 _UNITS = {
     f"{prefix}{infix}b": base**power
@@ -67,11 +61,7 @@ _UNITS = {
 }
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class Ceiling(_Frozen):
+class Ceiling(Frozen):
     """The highest measured rate of a large matrix product on a device."""
 
     matmul_flops_per_s: PositiveFloat
@@ -83,7 +73,7 @@ Basis = Literal["calibrated", "measured elsewhere", "borrowed", "data sheet", "g
 option of the user, or no source at all."""
 
 
-class Rate(_Frozen):
+class Rate(Frozen):
     """A constant of the time model, with its uncertainty and origin."""
 
     value: PositiveFloat
@@ -93,17 +83,16 @@ class Rate(_Frozen):
     basis: Basis
 
 
-class Calibration(_Frozen):
+class Calibration(Frozen):
     """The device and software with which `sysbench calibrate` measured the rates stored in a file."""
 
     device: str = Field(min_length=1)
-    """Name that the device reports."""
     torch: str
     at: str
     """ISO 8601, UTC."""
 
 
-class Hardware(_Frozen):
+class Hardware(Frozen):
     """All known properties of a device."""
 
     slug: str
@@ -118,19 +107,16 @@ class Hardware(_Frozen):
     memory_bandwidth_bytes_per_s: PositiveFloat | None = None
     l2_bytes: PositiveInt | None = None
     source: str = ""
-    """Source of the data-sheet values."""
     peak_flops_per_s: dict[Precision, PositiveFloat] = Field(default_factory=dict)
     """Peak rates by precision: dense, with products accumulated in fp32. `fp32` is the rate of the ordinary cores.
 
     Precisions without hardware units are left out."""
     measured: dict[Precision, Ceiling] = Field(default_factory=dict)
-    """Measured matmul ceilings by precision."""
     sms: PositiveInt | None = None
     """Streaming multiprocessors."""
     synchronous: bool = False
     """Whether host and device are the same, as for a CPU: an operator returns when its work is done."""
     power_limit_w: PositiveInt | None = None
-    """Default power limit."""
     rates: dict[str, Rate] = Field(default_factory=dict)
     """Constants for predicted times; `sysbench.predict.rates` describes each."""
     calibration: Calibration | None = None
@@ -143,10 +129,7 @@ def known() -> tuple[Hardware, ...]:
 
 
 def available() -> tuple[Hardware, ...]:
-    """Return all GPUs that can be simulated, sorted by slug; a user's file takes precedence over the built-in one.
-
-    Raises LogError if a user's file is not a valid device description.
-    """
+    """Return all GPUs that can be simulated, sorted by slug; a user's file takes precedence over the built-in one."""
     found = {gpu.slug: gpu for gpu in known()} | {slug: read(file) for slug, file in _user_files().items()}
     return tuple(found[slug] for slug in sorted(found))
 
@@ -164,11 +147,7 @@ def read(file: Path) -> Hardware:
 
 
 def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
-    """Return the hardware whose driver reports `device_name`, or None.
-
-    Cards that share a name are distinguished by `memory_bytes`. The result is None if `memory_bytes` is given and
-    matches no card of this name, or if it is missing and several cards have this name.
-    """
+    """Return the hardware whose driver reports `device_name`, or None."""
     return _find_in(directory("hardware"), device_name, memory_bytes)
 
 
@@ -185,11 +164,7 @@ def _user_files() -> dict[str, Path]:
 
 
 def by_slug(slug: str) -> Hardware | None:
-    """Return the hardware with exactly this slug; None if there is none.
-
-    The user's file takes precedence over the built-in one. Raises LogError if the user's file is not a valid device
-    description.
-    """
+    """Return the hardware with exactly this slug; None if there is none; raises LogError."""
     file = _user_files().get(slug)
     return read(file) if file else next((hardware for hardware in known() if hardware.slug == slug), None)
 
@@ -238,10 +213,7 @@ def rate_word(bytes_per_s: float) -> str:
 
 
 def parse_rate(value: object) -> object:
-    """Convert text such as `25GB/s` to bytes per second; return other types unchanged.
-
-    Raises ValueError for other text.
-    """
+    """Convert text such as `25GB/s` to bytes per second; return other types unchanged; raises ValueError."""
     if not isinstance(value, str):
         return value
     size, slash, _ = value.strip().removesuffix("s").rpartition("/")
@@ -255,10 +227,7 @@ LinkSpeed = Annotated[PerSecond | None, BeforeValidator(parse_rate)]
 
 
 def parse_gpus(value: object) -> tuple[str, ...]:
-    """Parse names of GPUs and memory sizes, such as `h100,24GiB`, into slugs; raises ValueError for unknown ones.
-
-    Slugs make cells independent of the user's spelling of a name.
-    """
+    """Parse names of GPUs and memory sizes, such as `h100,24GiB`, into slugs; raises ValueError for unknown ones."""
     try:
         return split_words([by_name(name).slug for name in split_words(value)])
     except UsageError as error:
@@ -285,10 +254,7 @@ Prices = Annotated[dict[str, PerSecond], BeforeValidator(parse_prices)]
 
 
 def parse_gpus_or_stored(value: object, info: ValidationInfo) -> tuple[str, ...]:
-    """Parse names of GPUs as `parse_gpus` does, but accept any slug in a stored spec.
-
-    The GPU may have been calibrated on another machine, so its file may be missing here.
-    """
+    """Parse names of GPUs as `parse_gpus` does, but accept any slug in a stored spec."""
     return split_words(value) if info.context == STORED else parse_gpus(value)
 
 
@@ -302,7 +268,6 @@ Gpus = Annotated[
         order=80,
         name_order=11,
         comparison="controlled",
-        compared_as="simulated GPU",
     ),
 ]
 """GPUs by name, or by memory size."""

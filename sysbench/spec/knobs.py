@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -132,7 +133,6 @@ AdapterRanks = Annotated[
         unset="no LoRA",
         order=57,
         name_order=38,
-        compared_as="LoRA rank",
         remedy=Remedy(relearns=(16,), frees_state=True),
     ),
 ]
@@ -152,15 +152,7 @@ AdapterTargets = Annotated[
             "or names of linear layers joined by +, such as q_proj+v_proj",
         )
     ),
-    Axis(
-        "choice",
-        "adapters at {}",
-        "LoRA targets",
-        58,
-        39,
-        applies_to=(("lora", ()),),
-        compared_as="layers with adapters",
-    ),
+    Axis("choice", "adapters at {}", "LoRA targets", 58, 39, applies_to=(("lora", ()),)),
 ]
 
 
@@ -220,7 +212,6 @@ Quantizations = Annotated[
         39,
         unset="unquantized weights",
         applies_to=(("lora", ()),),
-        compared_as="format of frozen weights",
         phrases=((NONE, "unquantized weights"),),
         remedy=Remedy(relearns=("nf4",), frees_state=True),
     ),
@@ -258,99 +249,113 @@ def knobs_device_problem(cell: GridCell, device: str) -> str | None:
 
 def knobs_problem_of(cell: GridCell) -> str | None:
     """Return why a knob has no meaning in the mode of this cell, or None if all have."""
-    if cell.grad_accum > 1 and (reason := _micro_batches_problem(cell)) is not None:
-        return f"--grad-accum {cell.grad_accum} adds up {reason}"
-    step = cell.step
-    if cell.checkpoint != NONE and step is not None and "backward" not in step.phases:
-        return (
+    checks = (_micro_batches, _adapters, _fp8, _sharding, _in_backward, _offload, _recomputation)
+    return next((problem for check in checks for problem in check(cell)), None)
+
+
+def _micro_batches(cell: GridCell) -> Iterator[str]:
+    given = f"--grad-accum {cell.grad_accum} adds up"
+    if cell.grad_accum > 1 and "backward" not in cell.phases:
+        yield (
+            f"{given} the gradients of several backward passes, but this mode has no backward pass. Nearest: --mode "
+            "forward-backward"
+        )
+    if cell.grad_accum > 1 and cell.uses_cuda_graphs:
+        yield (
+            f"{given} gradients, but with {flag_of('execution')} {cell.execution} they are in the memory of a CUDA "
+            "graph, which the next micro-batch overwrites. Nearest: --execution compiled"
+        )
+
+
+def _recomputation(cell: GridCell) -> Iterator[str]:
+    if cell.checkpoint != NONE and cell.step is not None and "backward" not in cell.step.phases:
+        yield (
             f"{flag_of('checkpoint')} {cell.checkpoint} computes activations again in the backward pass, but this mode "
             "has no backward pass. Nearest: --mode forward-backward"
         )
-    if cell.lora and step is not None and step.mode == "inference":
-        return (
-            f"{flag_of('lora')} {cell.lora} adds parameters to train, but this mode trains none. Nearest: --mode "
-            "forward-backward"
-        )
-    if cell.lora and cell.strategy == "tp":
-        return f"{flag_of('lora')} {cell.lora} does not support --strategy tp. Nearest: --strategy ddp"
-    if cell.precision in FP8 and (reason := _fp8_problem(cell)) is not None:
-        return f"--precision {cell.precision} {reason}"
-    if cell.strategy in ("fsdp2", "hsdp", "tp") and (reason := _sharding_problem(cell)) is not None:
-        return reason
-    if cell.optimizer_in_backward == "on" and (reason := _in_backward_problem(cell)) is not None:
-        return f"{flag_of('optimizer_in_backward')} on {reason}"
-    if cell.offload != NONE and (reason := _offload_problem(cell)) is not None:
-        return f"{flag_of('offload')} {cell.offload} {reason}"
     if cell.cross_entropy != "full" and "loss" not in cell.phases:
-        return (
+        yield (
             f"{flag_of('cross_entropy')} {cell.cross_entropy} computes the loss in another way, but this mode has no "
             "loss. Nearest: --mode forward-backward"
         )
-    return None
 
 
-def _micro_batches_problem(cell: GridCell) -> str | None:
-    if "backward" not in cell.phases:
-        return (
-            "the gradients of several backward passes, but this mode has no backward pass. Nearest: --mode "
-            "forward-backward"
-        )
-    if cell.uses_cuda_graphs:
-        return (
-            f"gradients, but with {flag_of('execution')} {cell.execution} they are in the memory of a CUDA graph, "
-            "which the next micro-batch overwrites. Nearest: --execution compiled"
-        )
-    return None
+def _adapters(cell: GridCell) -> Iterator[str]:
+    given = f"{flag_of('lora')} {cell.lora}"
+    if cell.lora and cell.step is not None and cell.step.mode == "inference":
+        yield f"{given} adds parameters to train, but this mode trains none. Nearest: --mode forward-backward"
+    if cell.lora and cell.strategy == "tp":
+        yield f"{given} does not support --strategy tp. Nearest: --strategy ddp"
 
 
-def _offload_problem(cell: GridCell) -> str | None:
-    if "optimizer" not in cell.phases:
-        return "moves optimizer state to the host, but this mode has no optimizer. Nearest: --mode train"
-    if cell.offload == "parameters" and cell.strategy not in ("fsdp2", "hsdp"):
-        return "moves shards to the host: add --ranks 2 --strategy fsdp2. Nearest without shards: --offload optimizer"
-    if cell.optimizer_in_backward == "on":
-        return "and --optimizer-in-backward on update parameters in different places: drop one of them"
-    if cell.precision == "fp16":
-        return "copies gradients before they are unscaled, as fp16 needs. Nearest: --precision bf16"
-    if cell.offload == "optimizer" and cell.ranks > 1:
-        return (
-            f"runs one process, but the step has {cell.ranks} ranks: use --ranks 1, or --strategy fsdp2 --offload "
-            "parameters"
-        )
-    if cell.optimizer not in ("for-loop", "foreach", "fused"):
-        return f"runs AdamW on the host, not {cell.optimizer}. Nearest: --optimizer fused"
-    return None
-
-
-def _sharding_problem(cell: GridCell) -> str | None:
-    unsupported = f"does not support the sharded parameters of {cell.strategy}. Nearest:"
-    if cell.precision in FP8:
-        return f"--precision {cell.precision} {unsupported} --strategy ddp"
-    if cell.quantize == "nf4":
-        return f"{flag_of('quantize')} nf4 {unsupported} ddp"
-    return f"--optimizer {PAGED} {unsupported} adamw-8bit" if cell.optimizer == PAGED else None
-
-
-def _fp8_problem(cell: GridCell) -> str | None:
+def _fp8(cell: GridCell) -> Iterator[str]:
+    if cell.precision not in FP8:
+        return
+    given, shape = f"--precision {cell.precision}", cell.shape
     if cell.lora:
-        return f"trains whole weights, but {flag_of('lora')} {cell.lora} freezes them. Nearest: --precision bf16"
-    shape = cell.shape
+        yield f"{given} trains whole weights, but {flag_of('lora')} {cell.lora} freezes them. Nearest: --precision bf16"
     sides = {"d_model": shape.d_model, "d_ff": shape.d_ff} if shape is not None else {}
     sides["tokens (batch × ctx)"] = cell.tokens
     if odd := [f"{name} {size}" for name, size in sides.items() if size % FP8_MULTIPLE]:
-        return f"needs sides divisible by {FP8_MULTIPLE}, but has {' and '.join(odd)}. Nearest: --precision bf16"
-    return None
+        yield (
+            f"{given} needs sides divisible by {FP8_MULTIPLE}, but has {' and '.join(odd)}. Nearest: --precision bf16"
+        )
 
 
-def _in_backward_problem(cell: GridCell) -> str | None:
+def _sharding(cell: GridCell) -> Iterator[str]:
+    if cell.strategy not in ("fsdp2", "hsdp", "tp"):
+        return
+    unsupported = f"does not support the sharded parameters of {cell.strategy}. Nearest:"
+    if cell.precision in FP8:
+        yield f"--precision {cell.precision} {unsupported} --strategy ddp"
+    if cell.quantize == "nf4":
+        yield f"{flag_of('quantize')} nf4 {unsupported} ddp"
+    if cell.optimizer == PAGED:
+        yield f"--optimizer {PAGED} {unsupported} adamw-8bit"
+
+
+def _in_backward(cell: GridCell) -> Iterator[str]:
+    if cell.optimizer_in_backward != "on":
+        return
+    given = f"{flag_of('optimizer_in_backward')} on"
     if "optimizer" not in cell.phases:
-        return "updates parameters, but this mode has no optimizer. Nearest: --mode train"
+        yield f"{given} updates parameters, but this mode has no optimizer. Nearest: --mode train"
     if cell.grad_accum > 1:
-        return f"frees each gradient at once, but --grad-accum {cell.grad_accum} adds up several: drop one of them"
+        yield (
+            f"{given} frees each gradient at once, but --grad-accum {cell.grad_accum} adds up several: drop one of them"
+        )
     if cell.precision == "fp16":
-        return "updates before all gradients could be checked for infinities, as fp16 needs. Nearest: --precision bf16"
+        yield (
+            f"{given} updates before all gradients could be checked for infinities, as fp16 needs. Nearest: "
+            "--precision bf16"
+        )
     if cell.ranks > 1:
-        return f"updates before the {cell.ranks} ranks have exchanged gradients: use --ranks 1"
+        yield f"{given} updates before the {cell.ranks} ranks have exchanged gradients: use --ranks 1"
     if ":" in cell.optimizer:
-        return f"takes one parameter at a time, but {cell.optimizer} takes them all. Nearest: --optimizer foreach"
-    return None
+        yield (
+            f"{given} takes one parameter at a time, but {cell.optimizer} takes them all. Nearest: --optimizer foreach"
+        )
+
+
+def _offload(cell: GridCell) -> Iterator[str]:
+    if cell.offload == NONE:
+        return
+    given = f"{flag_of('offload')} {cell.offload}"
+    if "optimizer" not in cell.phases:
+        yield f"{given} moves optimizer state to the host, but this mode has no optimizer. Nearest: --mode train"
+    if cell.offload == "parameters" and cell.strategy not in ("fsdp2", "hsdp"):
+        yield (
+            f"{given} moves shards to the host: add --ranks 2 --strategy fsdp2. Nearest without shards: --offload "
+            "optimizer"
+        )
+    if cell.optimizer_in_backward == "on":
+        yield f"{given} and --optimizer-in-backward on update parameters in different places: drop one of them"
+    if cell.precision == "fp16":
+        yield f"{given} copies gradients before they are unscaled, as fp16 needs. Nearest: --precision bf16"
+    if cell.offload == "optimizer" and cell.ranks > 1:
+        yield (
+            f"{given} runs one process, but the step has {cell.ranks} ranks: use --ranks 1, or --strategy fsdp2 "
+            "--offload parameters"
+        )
+    if cell.optimizer not in ("for-loop", "foreach", "fused"):
+        yield f"{given} runs AdamW on the host, not {cell.optimizer}. Nearest: --optimizer fused"

@@ -148,8 +148,8 @@ STEPS = Axis("effort", "{} step", is_count=True, order=71, name_order=71)
 
 EFFORT = Axis("setting", name_order=72, comparison="effort")
 
-HOST = Axis("setting", compared_as="predicted host", phrase="host {}")
-HOST_LINK = Axis("setting", applies_to=(("offload", ()),), compared_as="rate of the host link", phrase="host link {}")
+HOST = Axis("setting", phrase="host {}")
+HOST_LINK = Axis("setting", applies_to=(("offload", ()),), phrase="host link {}")
 
 PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
     "inference": ("forward",),
@@ -182,10 +182,7 @@ def _none_if_unturned(value: object) -> object:
 
 
 class GridCell(RunCell):
-    """One point of a grid: a model, an input, and the way in which the step is computed.
-
-    Each command has its own subclass, identified by `kind`, which adds the command's own axes.
-    """
+    """One point of a grid: a model, an input, and the way in which the step is computed."""
 
     size: str
     model: ModelShape | OwnModel
@@ -201,43 +198,22 @@ class GridCell(RunCell):
     `strategy`, so that keys of older runs stay valid.
     """
     strategy: Strategy | None = stored_unless(None)
-    """How the model is distributed over the ranks; None for one rank."""
     bucket_mb: Size | None = stored_unless(None)
-    """Capacity of DDP's buckets in MiB; None leaves torch's default, where the first bucket is smaller. Like the
-    following fields, it is not stored if it has its default value.
-    """
     gradient_as_bucket_view: Switch | None = stored_unless(None)
-    """Whether DDP's gradients are views of the buckets instead of separate tensors; None is off."""
     reshard: Reshard | None = stored_unless(None)
-    """FSDP2's `reshard_after_forward` for all modules; None leaves torch's default: on for blocks, off for the rest of
-    the model.
-    """
     param_dtype: ShardDtype | None = stored_unless(None)
-    """Dtype in which FSDP2 gathers parameters and computes; None leaves the parameters' dtype."""
     reduce_dtype: ShardDtype | None = stored_unless(None)
-    """Dtype in which FSDP2 reduces gradients; None leaves the dtype in which it computes."""
     prefetch: Count | None = stored_unless(None)
-    """Number of blocks that FSDP2 prefetches explicitly, in forward and backward; None and 0 leave it to torch."""
     no_sync: Switch | None = stored_unless(None)
-    """Whether ranks exchange gradients only in the last micro-batch of a step; None is off."""
     grad_accum: Size = stored_unless(1)
-    """Micro-batches of a step, each of `batch` sequences, whose gradients are accumulated before the optimizer runs."""
     checkpoint: str = stored_unless(NONE)
-    """Which blocks compute their activations again in backward: full, every-N, selective, or a pattern of modules."""
     cross_entropy: str = stored_unless("full")
-    """How logits and loss are computed: full, chunked, chunked-N (tokens), or linear."""
     optimizer_in_backward: Switch = stored_unless("off")
-    """Whether each parameter is updated in backward, as soon as its gradient is complete, which is then freed."""
     allocator: str = stored_unless("default")
-    """Options of CUDA's caching allocator: default (those of the environment), expandable, or options of its own."""
     offload: str = stored_unless(NONE)
-    """What is kept and computed on the host instead of the device: none, or the optimizer."""
     lora: Count = stored_unless(0)
-    """Rank of the low-rank adapters (LoRA) that are trained in place of the model's parameters; 0 for none."""
     lora_targets: str | None = stored_unless(None)
-    """Linear layers that get adapters: all-linear, or patterns joined by +; None leaves the model's default."""
     quantize: Annotated[str | None, BeforeValidator(_none_if_unturned)] = stored_unless(None)
-    """Format in which frozen weights are stored, with adapters: nf4; None for that of the precision."""
 
     @property
     def is_compiled(self) -> bool:
@@ -263,10 +239,7 @@ class GridCell(RunCell):
 
     @property
     def batches(self) -> int:
-        """Number of different micro-batches in one step of all ranks.
-
-        With tensor parallelism, all ranks work on the same micro-batch.
-        """
+        """Number of different micro-batches in one step of all ranks."""
         return self.grad_accum * (1 if self.strategy == "tp" else self.ranks)
 
     def occurrences(self, phase: str) -> int:
@@ -319,11 +292,7 @@ class GridCell(RunCell):
         return f"{self.size}, ctx {self.ctx}, batch {self.batch}{accumulated}"
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Return a one-line reason why this cell cannot run, or None if it can.
-
-        `device` is the type of the device. If it is unknown (None), only problems that exist on every device are
-        reported. A simulated cell is checked for CUDA, whatever the device.
-        """
+        """Return a one-line reason why this cell cannot run, or None if it can."""
         device = "cuda" if self.simulated else device
         precision_reason = precision_problem(self.precision, device) if device else None
         return (
@@ -336,10 +305,7 @@ class GridCell(RunCell):
         )
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Return why the device does not support this combination of attention and precision; None if it does.
-
-        Unlike a `problem`, this only makes the cell `invalid`; the other cells of a sweep still run.
-        """
+        """Return why the device does not support this combination of attention and precision; None if it does."""
         device = "cuda" if self.simulated else device
         if self.attention in ("efficient", "cudnn") and device != "cuda":
             return f"--attention {self.attention} is a CUDA kernel; available on {device}: naive, sdpa, math"
@@ -438,15 +404,7 @@ class ModelSpec(RunSpec):
     grad_accum: Annotated[
         Sizes,
         Option(metavar="AXIS", panel=STEP),
-        Axis(
-            "extent",
-            "grad accum {}",
-            unset="grad accum 1",
-            order=32,
-            name_order=26,
-            comparison="controlled",
-            compared_as="micro-batches per step",
-        ),
+        Axis("extent", "grad accum {}", unset="grad accum 1", order=32, name_order=26, comparison="controlled"),
     ] = stored_unless(
         (1,),
         description="Micro-batches per step: run forward and backward this many times, each on --batch sequences, "
@@ -601,7 +559,7 @@ class ModelSpec(RunSpec):
     bucket_mb: Annotated[
         BucketSizes,
         Option(metavar="AXIS", panel=RANKS),
-        Axis("choice", "buckets of {} MiB", "bucket MiB", 22, 42, applies_to=(DDP,), compared_as="bucket size in MiB"),
+        Axis("choice", "buckets of {} MiB", "bucket MiB", 22, 42, applies_to=(DDP,)),
     ] = stored_unless(
         (),
         description="ddp: capacity of each gradient bucket in MiB (bucket_cap_mb). Default: 25, and 1 for "
@@ -610,15 +568,7 @@ class ModelSpec(RunSpec):
     gradient_as_bucket_view: Annotated[
         Switches,
         Option(metavar="on,off", panel=RANKS),
-        Axis(
-            "choice",
-            "gradient as bucket view {}",
-            "bucket view",
-            order=22,
-            name_order=42,
-            applies_to=(DDP,),
-            compared_as="gradients as bucket views",
-        ),
+        Axis("choice", "gradient as bucket view {}", "bucket view", order=22, name_order=42, applies_to=(DDP,)),
     ] = stored_unless(
         (),
         description="ddp: 'on' makes gradients views of the buckets, which saves one copy of all gradients. "
@@ -627,7 +577,7 @@ class ModelSpec(RunSpec):
     reshard: Annotated[
         Reshards,
         Option(metavar="on,off,N", panel=RANKS),
-        Axis("choice", "reshard {}", "reshard", 22, 42, applies_to=(SHARDED,), compared_as="resharding"),
+        Axis("choice", "reshard {}", "reshard", 22, 42, applies_to=(SHARDED,)),
     ] = stored_unless(
         (),
         description="fsdp2, hsdp: 'on' frees gathered parameters after forward and gathers them again in backward; "
@@ -637,7 +587,7 @@ class ModelSpec(RunSpec):
     param_dtype: Annotated[
         ShardDtypes,
         Option(metavar="NAME,…", panel=RANKS),
-        Axis("choice", "{} parameters", "param dtype", 22, 42, applies_to=(SHARDED,), compared_as="parameter dtype"),
+        Axis("choice", "{} parameters", "param dtype", 22, 42, applies_to=(SHARDED,)),
     ] = stored_unless(
         (),
         description="fsdp2, hsdp: dtype in which parameters are gathered and the model computes: fp32 or bf16. The "
@@ -646,7 +596,7 @@ class ModelSpec(RunSpec):
     reduce_dtype: Annotated[
         ShardDtypes,
         Option(metavar="NAME,…", panel=RANKS),
-        Axis("choice", "{} reduction", "reduce dtype", 22, 42, applies_to=(SHARDED,), compared_as="reduction dtype"),
+        Axis("choice", "{} reduction", "reduce dtype", 22, 42, applies_to=(SHARDED,)),
     ] = stored_unless(
         (),
         description="fsdp2, hsdp: dtype in which gradients are reduced: fp32 or bf16. Default: same as --param-dtype.",
@@ -654,7 +604,7 @@ class ModelSpec(RunSpec):
     prefetch: Annotated[
         Prefetches,
         Option(metavar="AXIS", panel=RANKS),
-        Axis("choice", "prefetch {}", "prefetch", 22, 42, applies_to=(SHARDED,), compared_as="prefetching"),
+        Axis("choice", "prefetch {}", "prefetch", 22, 42, applies_to=(SHARDED,)),
     ] = stored_unless(
         (),
         description="fsdp2, hsdp: number of blocks to prefetch explicitly, in forward and backward; 0, the default, "
@@ -663,15 +613,7 @@ class ModelSpec(RunSpec):
     no_sync: Annotated[
         Switches,
         Option(metavar="on,off", panel=RANKS),
-        Axis(
-            "choice",
-            "no_sync {}",
-            "no_sync",
-            order=22,
-            name_order=42,
-            applies_to=(DISTRIBUTED, ("grad_accum", ())),
-            compared_as="no_sync",
-        ),
+        Axis("choice", "no_sync {}", "no_sync", order=22, name_order=42, applies_to=(DISTRIBUTED, ("grad_accum", ()))),
     ] = stored_unless(
         (),
         description="ddp, fsdp2, hsdp, with --grad-accum: 'on' exchanges gradients only in the last micro-batch of "
@@ -705,54 +647,48 @@ class ModelSpec(RunSpec):
         return self.strategy or ("ddp",)
 
     @model_validator(mode="after")
-    def _check_ranks(self) -> Self:
+    def _refuse_problems(self) -> Self:
+        if (problem := self._ranks_problem() or self._adapters_problem() or self._own_model_problem()) is not None:
+            raise ValueError(problem)
+        return self
+
+    def _ranks_problem(self) -> str | None:
         knobs = {name: getattr(self, name) for name in KNOBS}
         for name, values in {"strategy": self.strategy, **knobs}.items():
             if values and not self.is_distributed:
                 given = f"{flag_of(name)} {','.join(map(str, values))}"
-                raise ValueError(f"{given} distributes a model over ranks: add --ranks 2")
-        if (problem := knobs_problem(self.strategies, knobs, KNOBS)) is not None:
-            raise ValueError(problem)
+                return f"{given} distributes a model over ranks: add --ranks 2"
         if self.no_sync and max(self.grad_accum) == 1:
-            raise ValueError(
+            return knobs_problem(self.strategies, knobs, KNOBS) or (
                 f"--no-sync {','.join(self.no_sync)} controls the exchange of gradients between micro-batches, but "
                 "each step has only one: add --grad-accum 2"
             )
-        return self
+        return knobs_problem(self.strategies, knobs, KNOBS)
 
-    @model_validator(mode="after")
-    def _check_adapters(self) -> Self:
+    def _adapters_problem(self) -> str | None:
         if self.lora_targets and not any(self.lora):
-            raise ValueError(f"--lora-targets {','.join(self.lora_targets)} chooses layers for adapters: add --lora 8")
+            return f"--lora-targets {','.join(self.lora_targets)} chooses layers for adapters: add --lora 8"
         if set(self.quantize) - {NONE} and not any(self.lora):
-            raise ValueError(
-                f"--quantize {','.join(self.quantize)} freezes weights, which leaves nothing to train: add --lora 8"
-            )
-        return self
+            return f"--quantize {','.join(self.quantize)} freezes weights, which leaves nothing to train: add --lora 8"
+        return None
 
-    @model_validator(mode="after")
-    def _check_own_model(self) -> Self:
+    def _own_model_problem(self) -> str | None:
         if self.model:
-            if self.inputs and self.input:
-                raise ValueError("--inputs and --input both describe the model's inputs: give only one of them")
-            return self
-        for given, option in (
-            (self.model_arg, "--model-arg"),
-            (self.inputs, "--inputs"),
-            (self.input, "--input"),
-            (self.loss, "--loss"),
-            ("own" in self.attention, "--attention own"),
-            (next((each for each in self.optimizer if ":" in each), None), "--optimizer module:factory"),
-        ):
-            if given:
-                raise ValueError(f"{option} applies to a model of your own: add --model package.module:Class")
-        return self
+            both = self.inputs and self.input
+            return "--inputs and --input both describe the model's inputs: give only one of them" if both else None
+        given = {
+            "--model-arg": self.model_arg,
+            "--inputs": self.inputs,
+            "--input": self.input,
+            "--loss": self.loss,
+            "--attention own": "own" in self.attention,
+            "--optimizer module:factory": any(":" in each for each in self.optimizer),
+        }
+        option = next((option for option, value in given.items() if value), None)
+        return f"{option} applies to a model of your own: add --model package.module:Class" if option else None
 
     def grid(self) -> Iterator[dict[str, Any]]:
-        """Yield the fields of every grid point: a value for each axis that applies to the point, and the settings.
-
-        For a given device and number of ranks, all points of one model are adjacent. Axes of a subclass are innermost.
-        """
+        """Yield the fields of every grid point: a value for each axis that applies to the point, and the settings."""
         declared = axes_of_model(type(self))
         fixed = {name: getattr(self, name) for name, axis in declared.items() if axis.role == "setting"}
         axes = {name: axis for name, axis in declared.items() if name not in fixed}

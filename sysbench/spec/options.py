@@ -1,11 +1,8 @@
-"""The marker that turns a spec's field into a command-line option.
-
-The field itself defines the default and the help text.
-"""
+"""The marker that turns a spec's field into a command-line option."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,46 +33,6 @@ class Option:
     values: tuple[str, ...] = ()
     common: bool = False
     word: Callable[[Any], str] | None = None
-
-
-OPTION_SYNONYMS: Mapping[str, str] = {
-    "ctx": "seq",
-    "d-head": "dim",
-    "seq-len": "ctx",
-    "sequence-length": "ctx",
-    "max-length": "ctx",
-    "max-seq-len": "ctx",
-    "context": "ctx",
-    "block-size": "ctx",
-    "bs": "batch",
-    "micro-batch-size": "batch",
-    "per-device-train-batch-size": "batch",
-    "gradient-accumulation-steps": "grad-accum",
-    "accumulate-grad-batches": "grad-accum",
-    "gradient-accumulation": "grad-accum",
-    "accumulation-steps": "grad-accum",
-    "amp": "precision",
-    "mixed-precision": "precision",
-    "n-embd": "d-model",
-    "embed-dim": "d-model",
-    "intermediate-size": "d-ff",
-    "n-layer": "layers",
-    "num-hidden-layers": "layers",
-    "n-head": "heads",
-    "num-attention-heads": "heads",
-    "vocab-size": "vocab",
-    "attn-implementation": "attention",
-    "torch-compile": "compile",
-    "bucket-cap-mb": "bucket-mb",
-    "reshard-after-forward": "reshard",
-    "gpu": "simulate",
-    "iters": "steps",
-    "iterations": "steps",
-    "warmup-steps": "warmup",
-    "output-dir": "out",
-    "output": "out",
-}
-"""Names that other tools use for options; messages suggest our name instead."""
 
 
 def flag_of(field: str) -> str:

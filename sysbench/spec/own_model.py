@@ -5,17 +5,13 @@ This module imports no user code: a spec only names code, and `sysbench.lab.work
 
 from __future__ import annotations
 
-import ast
 import re
-import warnings
-from collections.abc import Collection
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from sysbench.errors import nearest, unknown
+from sysbench.errors import nearest
 from sysbench.spec.axes import Scalar, is_range, parse_integers, parse_scalar, split_words
 from sysbench.spec.quantities import Size, stored_unless
 
@@ -32,10 +28,7 @@ DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
 
 
 def code_reference(value: object) -> str:
-    """Return `value` if it is a reference to code: `package.module:attribute` or `path/to/file.py:attribute`.
-
-    Raises ValueError for any other form.
-    """
+    """Return `value` if it is a reference to code: `package.module:attribute` or `path/to/file.py:attribute`."""
     if not isinstance(value, str):  # of an edited record
         raise ValueError(f"{value!r} is not a reference to code")
     if _MODULE.fullmatch(value) or _FILE.fullmatch(value):
@@ -142,7 +135,6 @@ class OwnModel(BaseModel):
     target: str
     """`package.module:Class`, `path/to/file.py:factory`, or `hf:DIRECTORY` of a Hugging Face config."""
     arguments: dict[str, Scalar]
-    """Arguments of `--model-arg` for the constructor, or for the config."""
     dimensions: dict[str, Size]
     """Dimensions passed to a constructor that has arguments of these names."""
     sized: bool
@@ -155,7 +147,6 @@ class OwnModel(BaseModel):
     loss: str | None
     """A function `(output)` or `(output, inputs)` that computes the loss."""
     directory: str
-    """Directory from which the model's code is imported."""
 
     def __hash__(self) -> int:
         """Return the hash of the model's JSON form, because its dictionaries cannot be hashed."""
@@ -181,78 +172,12 @@ class OwnModel(BaseModel):
         return path / "config.json" if path.is_dir() else path
 
     def problem(self) -> str | None:
-        """Return a one-line message if a user's file is missing or invalid, or lacks the given name; otherwise None.
-
-        Files are parsed, not run. Names that only an import can find are not checked.
-        """
-        for option, target, arguments in (
-            ("--model", self.target, frozenset(self.arguments)),
-            ("--inputs", self.inputs, frozenset()),
-            ("--loss", self.loss, frozenset()),
-        ):
-            where, _, attribute = (target or "").rpartition(":")
-            path = Path(self.directory) / (where if where.endswith(".py") else f"{where.replace('.', '/')}.py")
-            if target is not None and target.startswith(HUGGING_FACE):
-                if not self.config.is_file():
-                    return f"{option} {target}: there is no file {self.config}"
-            elif where and path.is_file():
-                problem = _file_problem(attribute, where, path, path.stat().st_mtime_ns, arguments)
-                if problem is not None:
-                    return f"{option} {target}: {problem}"
-            elif where.endswith(".py"):
-                return f"{option} {target}: there is no file {path}"
+        """Return a one-line message if a file that the user named is missing; otherwise None."""
+        for option, target in (("--model", self.target), ("--inputs", self.inputs), ("--loss", self.loss)):
+            where = (target or "").rpartition(":")[0]
+            file = Path(self.directory) / where if where.endswith(".py") else None
+            if option == "--model" and self.is_hugging_face:
+                file = self.config
+            if file is not None and not file.is_file():
+                return f"{option} {target}: there is no file {file}"
         return None
-
-
-@lru_cache(maxsize=16)  # all cells of a run name the same few files
-def _file_problem(attribute: str, where: str, path: Path, _modified_ns: int, arguments: Collection[str]) -> str | None:
-    """Return a one-line message if the file is not valid Python or does not bind the name of `attribute`, or if what it
-    binds takes none of these arguments; otherwise None.
-
-    The file is parsed, not run. Also returns None where only an import can tell.
-    """
-    try:
-        with warnings.catch_warnings(action="ignore"):  # such as invalid escapes, which the import reports
-            tree = ast.parse(path.read_bytes(), where)
-    except (SyntaxError, ValueError) as error:
-        return (
-            f"{error.msg} in line {error.lineno} of {where}" if isinstance(error, SyntaxError) else f"{error}: {where}"
-        )
-    return _binding_problem(attribute.partition(".")[0], where, tree) or _argument_problem(attribute, tree, arguments)
-
-
-def _argument_problem(name: str, tree: ast.Module, given: Collection[str]) -> str | None:
-    """Return a one-line message if a class or function in the file certainly does not take one of these arguments."""
-    found = [each for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name == name]
-    if len(found) != 1 or found[0].decorator_list:
-        return None
-    function: ast.stmt | None = found[0]
-    if isinstance(function, ast.ClassDef):
-        if function.keywords:  # a metaclass
-            return None
-        methods = (each for each in function.body if isinstance(each, ast.FunctionDef))
-        function = next((each for each in methods if each.name == "__init__" and not each.decorator_list), None)
-    if not isinstance(function, ast.FunctionDef) or function.args.kwarg is not None:
-        return None
-    positional = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-    positional = positional[1:] if isinstance(found[0], ast.ClassDef) else positional
-    required = len(positional) - len(function.args.defaults) + function.args.kw_defaults.count(None)
-    taken = [*positional, *(each.arg for each in function.args.kwonlyargs)]
-    wrong = next((each for each in given if each not in taken), None)
-    # The only required argument may be a config, whose fields are what --model-arg names.
-    if wrong is None or required == 1:
-        return None
-    return f"--model-arg {wrong}: {unknown(wrong, f'an argument of {name}', taken)}"
-
-
-def _binding_problem(name: str, where: str, tree: ast.Module) -> str | None:
-    """Return a one-line message if the file does not bind `name` anywhere, not even dynamically; otherwise None."""
-    nodes, definition = list(ast.walk(tree)), ast.ClassDef | ast.FunctionDef
-    names = [each for each in nodes if isinstance(each, ast.Name)]
-    bound = {each.id for each in names if isinstance(each.ctx, ast.Store)}
-    bound |= {each.name for each in nodes if isinstance(each, definition)}
-    bound |= {each.asname or each.name.partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
-    dynamic = {"*", "__getattr__"} & bound or {"exec", "globals", "setattr", "vars"} & {each.id for each in names}
-    if name in bound or dynamic:
-        return None
-    return unknown(name, f"in {where}", [each.name for each in tree.body if isinstance(each, definition)])

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 Strategy = Literal["ddp", "fsdp2", "tp", "hsdp"]
 
 Ranks = Annotated[tuple[int, ...], BeforeValidator(integers(1, 65_536))]
-"""An axis of rank counts."""
 
 Strategies = Annotated[tuple[Strategy, ...], BeforeValidator(choices("a strategy", get_args(Strategy)))]
 
@@ -61,10 +60,7 @@ def knobs_problem(
     knobs: Mapping[str, Sequence[object]],
     applicable: Mapping[str, Sequence[object]],
 ) -> str | None:
-    """Return an error message if one of the given knobs applies to none of the strategies, otherwise None.
-
-    `applicable` has the strategies of each knob.
-    """
+    """Return an error message if one of the given knobs applies to none of the strategies, otherwise None."""
     for name, values in knobs.items():
         if values and not set(applicable[name]) & set(strategies):
             return (
@@ -75,10 +71,7 @@ def knobs_problem(
 
 
 def layout(strategy: Strategy | None, ranks: int) -> tuple[int, int]:
-    """Return (replicas, shards): the number of copies of the model, and the number of ranks that share each copy.
-
-    HSDP shards over the 8 ranks of a node or, if there is only one node, over each half of the node's ranks.
-    """
+    """Return (replicas, shards): the number of copies of the model, and the number of ranks that share each copy."""
     match strategy:
         case "fsdp2" | "tp":
             return 1, ranks

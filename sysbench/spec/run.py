@@ -1,7 +1,4 @@
-"""Options common to all commands: how cells are run, and how results are shown.
-
-These options do not change what is measured, and may differ when a log is resumed.
-"""
+"""Options common to all commands: how cells are run, and how results are shown."""
 
 from __future__ import annotations
 
@@ -40,7 +37,6 @@ Debug = Annotated[bool, Option(panel=OUTPUT), Field(description="Show tracebacks
 
 
 _FILE_METAVARS = frozenset({"PATH", "PATH|-", "FILE", "FILE,…", "LOG"})
-"""Placeholders of the options that name a file."""
 
 
 def _check_place(value: object) -> object:
@@ -80,7 +76,6 @@ class Selection:
     kernel: re.Pattern[str] | None = None
     """Only kernels, or operators on a CPU, whose full name matches this pattern."""
     top: int = 20
-    """Number of rows of a long table; 0 for all."""
     sort: Sort = "total"
 
 

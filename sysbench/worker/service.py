@@ -25,20 +25,13 @@ from sysbench.log.events import (
     EVENTS,
     CeilingFailed,
     CellFinished,
-    DeviceInfo,
     Event,
-    MemoryForeseen,
     WorkerReady,
     encode,
 )
-from sysbench.log.outcomes import REASONS, Outcome, Reason, stage_phrase
-from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.memory import simulate
-from sysbench.spec.cell import RunCell
+from sysbench.log.outcomes import REASONS, Outcome, Reason
 from sysbench.spec.knobs import allocator_options
 from sysbench.spec.validation import first_error
-from sysbench.worker import threads
 
 DETAIL_CHARACTERS = 300
 TRACEBACK_CHARACTERS = 20_000
@@ -68,12 +61,8 @@ def serve(channel: Channel, import_s: float) -> bool:
                 case protocol.Measure():
                     channel.send(_measure(channel, command))
                     _freeze_modules()
-                case protocol.ProbeThreads():
-                    channel.send(threads.probe())
                 case protocol.MeasureCeiling():
                     channel.send(_measure_ceiling(command))
-                case protocol.Foresee():
-                    channel.send(_foresee(command))
                 case protocol.Exit():
                     return command.orderly
     except EngineGoneError:
@@ -112,10 +101,10 @@ def _allocator_settings(request: protocol.Measure) -> AbstractContextManager[Non
 
 
 def _threads(request: protocol.Measure) -> int | None:
-    """Return the number of CPU threads for the cell: its own, or the run's, which its ranks divide evenly."""
+    """Return the number of CPU threads for the cell: its own, or torch's, which its ranks divide evenly."""
     if request.rank is None or request.cell.threads is not None:
-        return request.cell.threads or request.threads
-    return max(1, (request.threads or torch.get_num_threads()) // request.cell.workers)
+        return request.cell.threads
+    return max(1, torch.get_num_threads() // request.cell.workers)
 
 
 def _process_group(request: protocol.Measure) -> AbstractContextManager[None]:
@@ -139,15 +128,6 @@ def _measure_ceiling(request: protocol.MeasureCeiling) -> Event:
     except Exception as error:  # noqa: BLE001  Cells run without a ceiling too.
         return CeilingFailed(
             at_s=now(), device=request.device.torch_name, precision=request.precision, detail=_one_line(error)
-        )
-
-
-def _foresee(request: protocol.Foresee) -> MemoryForeseen:
-    try:
-        return foresee(request.cell, request.device, request.free_bytes)
-    except Exception as error:  # noqa: BLE001  A cell that cannot be simulated is still measured.
-        return MemoryForeseen(
-            at_s=now(), cell=request.cell.key, free_bytes=request.free_bytes, fits=None, detail=_one_line(error)
         )
 
 
@@ -191,29 +171,6 @@ def _encodable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def foresee(cell: RunCell, device: DeviceInfo, free_bytes: int) -> MemoryForeseen:
-    """Simulate the cell's steps on a GPU like `device` with `free_bytes` free before the CUDA context is created.
-
-    Each mode of `sysbench time` is simulated as the `sysbench memory` protocol with the same name. The protocol
-    `forward` also computes a loss, and therefore needs slightly more memory than the mode. Raises UnavailableError if
-    the cell cannot be simulated.
-    """
-    step = cell.step
-    if step is None:
-        raise UnavailableError("only training steps are simulated in advance")
-    settings = AllocatorSettings.of(step.allocator)
-    result = simulate(step, step.mode, Gpu.like(device, free_bytes), settings, origins=False)
-    verdict = result.verdict
-    return MemoryForeseen(
-        at_s=now(),
-        cell=cell.key,
-        free_bytes=free_bytes,
-        fits=verdict.fits,
-        lacking_bytes=None if verdict.fits else -verdict.margin_bytes,
-        detail=None if verdict.fits else f"memory would run out {stage_phrase(verdict.failed_phase)}",
-    )
-
-
 class EngineGoneError(Exception):
     """The engine has disconnected, so further results have no recipient."""
 
@@ -226,20 +183,13 @@ class Channel:
 
     @classmethod
     def connect(cls, environment: MutableMapping[str, str] = os.environ) -> Channel:
-        """Connect to the engine at the address in `environment`.
-
-        The address is removed from `environment`, so that no child process inherits it. Raises KeyError if there is no
-        address, and OSError or multiprocessing.AuthenticationError if the engine cannot be reached.
-        """
+        """Connect to the engine at the address in `environment`; raises KeyError, OSError or AuthenticationError."""
         address = environment.pop(bootstrap.ADDRESS_VARIABLE)
         key = bytes.fromhex(environment.pop(bootstrap.KEY_VARIABLE))
         return cls(Client(address, authkey=key))
 
     def send(self, event: Event) -> None:
-        """Send one event; raises EngineGoneError if the engine has disconnected.
-
-        Call this between timed phases, never inside one.
-        """
+        """Send one event; raises EngineGoneError if the engine has disconnected."""
         try:
             self._connection.send_bytes(encode(event))
         except OSError as error:

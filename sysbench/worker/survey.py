@@ -1,8 +1,4 @@
-"""Survey of torch and its devices: `python -m sysbench.worker.survey` prints one line of JSON on stdout.
-
-`sysbench doctor` starts this module in a separate process, because a broken torch can crash the process. The line
-contains the fields of `sysbench.commands.doctor.record.TorchSection`, as far as they could be determined.
-"""
+"""Survey of torch and its devices: `python -m sysbench.worker.survey` prints one line of JSON on stdout."""
 
 from __future__ import annotations
 
@@ -39,41 +35,32 @@ def main() -> None:
 
 def _query_torch(facts: Facts, torch: Any) -> None:
     """Collect each fact separately, so that a failure does not affect the others."""
-    queries: dict[str, Callable[[Any], object]] = {
-        "version": lambda torch: str(torch.__version__),
-        "bytecode_kept": lambda torch: Path(torch.__cached__).is_file(),
-        "cuda": lambda torch: torch.version.cuda,
-        "hip": lambda torch: torch.version.hip,
-        "archs": lambda torch: list(torch.cuda.get_arch_list()),
-        "triton": lambda torch: _installed_version("triton"),
-        "flash_attn": lambda torch: _installed_version("flash-attn"),
-        "threads": lambda torch: torch.get_num_threads(),
-        "cpu_capability": lambda torch: torch.backends.cpu.get_cpu_capability(),
-        "cpu_bf16": lambda torch: _cpu_bf16(),
-        "cuda_problem": _cuda_problem,
-        "devices": _devices,
-        "cudnn": _cudnn,
-        "attention_kernels": _attention_kernels,
-        "backends": _backends,
-        "profiler_activities": lambda torch: sorted(each.name for each in torch.profiler.supported_activities()),
+    from sysbench.lab import devices
+    from sysbench.spec.extras import installed_version
+
+    queries: dict[str, Callable[[], object]] = {
+        "version": lambda: str(torch.__version__),
+        "bytecode_kept": lambda: Path(torch.__cached__).is_file(),
+        "cuda": lambda: torch.version.cuda,
+        "hip": lambda: torch.version.hip,
+        "archs": lambda: list(torch.cuda.get_arch_list()),
+        "triton": lambda: installed_version("triton"),
+        "flash_attn": lambda: installed_version("flash-attn"),
+        "threads": torch.get_num_threads,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability,
+        "cpu_bf16": devices.cpu_bf16,
+        "cuda_problem": lambda: _cuda_problem(torch),
+        "devices": devices.available_device_fields,
+        "cudnn": lambda: _cudnn(torch),
+        "attention_kernels": lambda: _attention_kernels(torch),
+        "backends": lambda: _backends(torch),
+        "profiler_activities": lambda: sorted(each.name for each in torch.profiler.supported_activities()),
     }
     for field, query in queries.items():
         try:
-            facts[field] = query(torch)
+            facts[field] = query()
         except Exception as error:  # noqa: BLE001  As above: drivers and devices fail in ways of their own.
             facts["unknown"][field] = _one_line(error)
-
-
-def _installed_version(package: str) -> str | None:
-    from sysbench.spec.extras import installed_version
-
-    return installed_version(package)
-
-
-def _cpu_bf16() -> bool:
-    from sysbench.lab import devices as device_facts
-
-    return device_facts.cpu_bf16()
 
 
 def _cuda_problem(torch: Any) -> str | None:
@@ -84,12 +71,6 @@ def _cuda_problem(torch: Any) -> str | None:
     except (RuntimeError, AssertionError) as error:
         return _one_line(error)
     return "torch finds no CUDA device and gives no reason"
-
-
-def _devices(torch: object) -> list[dict[str, object]]:
-    from sysbench.lab import devices as device_facts
-
-    return device_facts.available_device_fields()
 
 
 def _cudnn(torch: Any) -> str | None:

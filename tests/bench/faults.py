@@ -117,7 +117,7 @@ def kill(directory: Path, chance: random.Random) -> str | None:
 def run_in_this_process(words: list[str], said: Path) -> None:
     """Be the program, in a forked process that has imported everything, with a worker without torch."""
     from sysbench import __main__
-    from sysbench.engine import launchers, session
+    from sysbench.engine import process, session
     from tests.engine.fakes import ScriptedLauncher
 
     code = 1
@@ -125,8 +125,8 @@ def run_in_this_process(words: list[str], said: Path) -> None:
         faulthandler.disable()  # pytest's would print what a SEGV looks like
         os.setpgid(0, 0)
         launcher = ScriptedLauncher()
-        for module in (launchers, session):
-            setattr(module, "PlainLauncher", lambda: launcher)  # noqa: B010
+        for module in (process, session):
+            setattr(module, "Launcher", lambda: launcher)  # noqa: B010
         sys.argv = ["sysbench", *words]
         for number in SIGNALS[2:]:
             signal.signal(number, signal.default_int_handler)

@@ -18,22 +18,22 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from rich.console import Console
 
+from sysbench import bootstrap
 from sysbench.commands.doctor.children import ChildProcess, NoAnswerError
 from sysbench.commands.doctor.examination import Examination
 from sysbench.commands.time.live import TimeScreen
 from sysbench.commands.time.spec import TimeCell, TimeSpec
-from sysbench.engine import launchers as own_python
 from sysbench.engine import session
-from sysbench.engine.launchers import Launcher
-from sysbench.engine.sensors.sampler import Sampler, system_sampler
-from sysbench.engine.surroundings import Surroundings
+from sysbench.engine.process import Launcher
+from sysbench.engine.provisions import Surroundings
+from sysbench.engine.sensors.sampler import Sampler
 from sysbench.errors import SysbenchError
 from sysbench.log.events import CellFinished, DeviceInfo, Event, Reading, ReadingsLost, RunFinished, StepMeasured
-from sysbench.log.storage import ScratchDirectory
 from sysbench.render.dashboard.live import Dashboard
 from sysbench.spec.run import RunOptions
 from sysbench.statistics import ratio
@@ -117,7 +117,7 @@ Arm = Callable[[], float]
 """Function that measures an arm once in a fresh process, and returns the median step time in seconds."""
 
 
-class NoSampler:
+class NoSampler(Sampler):
     """A sampler that reads nothing."""
 
     interval_s = float("inf")
@@ -168,7 +168,7 @@ def measure(
     (cell,) = (device_spec := spec.model_copy(update=choices)).cells()
     arms: dict[str, Arm] = {
         "bare": lambda: _median_step_s(device_spec, NoSampler(), _no_dashboard, launcher),
-        "sampler": lambda: _median_step_s(device_spec, system_sampler(), _no_dashboard, launcher),
+        "sampler": lambda: _median_step_s(device_spec, Sampler(), _no_dashboard, launcher),
         "dashboard": lambda: _median_step_s(device_spec, NoSampler(), dashboard, launcher),
     }
     baselines = {"dashboard": "bare", "sampler": "bare"}
@@ -234,7 +234,7 @@ def _no_dashboard() -> AbstractContextManager[EventListener]:
 
 
 def _median_step_s(spec: TimeSpec, sampler: Sampler, dashboard: DashboardFactory, launcher: Launcher | None) -> float:
-    with ScratchDirectory() as directory:
+    with TemporaryDirectory(prefix="sysbench-") as directory:
         options, surroundings = RunOptions(out=Path(directory), quiet=True), Surroundings(ceilings=False)
         run = session.run(spec, options, launcher=launcher, sampler=sampler, surroundings=surroundings)
         with run as running, dashboard() as listener:
@@ -253,8 +253,8 @@ def _median_step_s(spec: TimeSpec, sampler: Sampler, dashboard: DashboardFactory
 
 
 def _recorded_step_s(cell: TimeCell, history: str) -> float:
-    command = [*own_python.command("tests.bench.recorded_steps"), cell.model_dump_json(), history]
-    child = ChildProcess(command, RECORDED_STEPS_TIMEOUT_S, own_python.environment())
+    command = [*bootstrap.command("tests.bench.recorded_steps"), cell.model_dump_json(), history]
+    child = ChildProcess(command, RECORDED_STEPS_TIMEOUT_S, bootstrap.environment())
     try:
         samples_s: list[float] = json.loads(child.answer())
     except NoAnswerError as error:

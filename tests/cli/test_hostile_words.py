@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.log import runs
-from tests.cli.running import QUICK, answered, command, environment, started, wait_until
+from tests.cli.running import answered, command, environment
 from tests.unprivileged import permissions_obeyed
 
 RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
@@ -46,15 +45,15 @@ def test_bytes_that_are_no_text_are_refused_and_shown_as_escapes(words: tuple[st
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("time", "--from", TOO_LONG), "the name is too long"),
-        (("time", "--resume", TOO_LONG), "the name is too long"),
-        (("memory", "--from", TOO_LONG), "the name is too long"),
-        (("profile", "--from", f"{TOO_LONG}.json"), "the name is too long"),
-        (("report", TOO_LONG), "the name is too long"),
-        (("compare", TOO_LONG, "latest"), "the name is too long"),
+        (("time", "--from", TOO_LONG), "file name too long"),
+        (("time", "--resume", TOO_LONG), "file name too long"),
+        (("memory", "--from", TOO_LONG), "file name too long"),
+        (("profile", "--from", f"{TOO_LONG}.json"), "file name too long"),
+        (("report", TOO_LONG), "file name too long"),
+        (("compare", TOO_LONG, "latest"), "file name too long"),
         (("run", TOO_LONG), ""),
-        (("time", "--resume", "."), "it is a directory"),
-        (("time", "--resume", "/"), "it is a directory"),
+        (("time", "--resume", "."), "is a directory"),
+        (("time", "--resume", "/"), "is a directory"),
         (("memory", "--from", "."), "is a directory, not a memory snapshot"),
         (("time", "--from", "/dev/null"), "/dev/null is empty"),
         (("memory", "--from", "/dev/null"), "/dev/null"),
@@ -66,47 +65,6 @@ def test_a_path_that_is_no_file_is_answered_in_one_line(words: tuple[str, ...], 
     assert ran.code in (1, 2)
     assert why in ran.complaint
     assert "defect" not in ran.complaint
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("time", "--from", "link"),
-        ("time", "--from", "link.json"),
-        ("time", "--resume", "link"),
-        ("memory", "--from", "link.pickle"),
-        ("profile", "--from", "link.json"),
-        ("report", "link"),
-        ("compare", "link", "link"),
-        ("history", "link"),
-        ("history", "--runs", "link"),
-        ("history", "latest", "--runs", "link"),
-        ("run", "link.toml"),
-        ("run", "--resume", "link"),
-    ],
-)
-def test_a_link_to_itself_cannot_be_read(words: tuple[str, ...], tmp_path: Path) -> None:
-    for name in {word for word in words if word.startswith("link")}:
-        (tmp_path / name).symlink_to(name)
-    ran = answered(*words, cwd=tmp_path)
-    assert (ran.code, ran.out) == (2, "")
-    assert re.search(r"cannot read link\S*: the symbolic link leads back to itself$", ran.complaint)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("report", str(LOG), "-o", "link.html"),
-        ("time", "--from", str(LOG), "--json", "link.json"),
-        ("doctor", "--json", "link.json"),
-        ("time", "--simulate", "h100", "--out", "link"),
-    ],
-)
-def test_a_link_to_itself_cannot_be_written(words: tuple[str, ...], tmp_path: Path) -> None:
-    (tmp_path / words[-1]).symlink_to(words[-1])
-    ran = answered(*words, cwd=tmp_path)
-    assert ran.code == 1
-    assert re.search(r"cannot (write|create) link\S*: the symbolic link leads back to itself$", ran.complaint)
 
 
 @pytest.fixture
@@ -146,7 +104,7 @@ def locked(tmp_path: Path) -> Iterator[Path]:
 def test_what_may_not_be_read_is_not_said_to_be_empty(words: tuple[str, ...], unreadable: str, locked: Path) -> None:
     ran = answered(*words, cwd=locked)
     assert (ran.code, ran.out) == (2, "")
-    assert ran.complaint.endswith(f"cannot read {unreadable}: no permission")
+    assert ran.complaint.endswith(f"cannot read {unreadable}: permission denied")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +118,7 @@ def test_what_may_not_be_read_is_not_said_to_be_empty(words: tuple[str, ...], un
 def test_what_may_not_be_written_is_not_said_to_be_unreadable(words: tuple[str, ...], locked: Path) -> None:
     ran = answered(*words, cwd=locked)
     assert ran.code == 1
-    assert ran.complaint.endswith(f"cannot write {words[-1]}: no permission")
+    assert ran.complaint.endswith(f"cannot write {words[-1]}: permission denied")
 
 
 def test_other_runs_are_listed_beside_a_directory_that_may_not_be_read(locked: Path) -> None:
@@ -172,7 +130,7 @@ def test_other_runs_are_listed_beside_a_directory_that_may_not_be_read(locked: P
 def test_a_long_word_is_repeated_without_its_middle() -> None:
     ran = answered("time", "--from", "x" * 5000 + ".json")
     assert ran.code == 2
-    assert re.search(r" x{60}…x+\.json: the name is too long$", ran.complaint)
+    assert re.search(r" x{60}…x+\.json: file name too long$", ran.complaint)
     assert len(ran.complaint) < 255
 
 
@@ -199,15 +157,6 @@ def test_the_name_of_a_file_is_escaped_where_it_is_said_to_be_saved(tmp_path: Pa
     ran = answered("report", str(LOG), "-o", "red\x1b[31m.md", cwd=tmp_path)
     assert (ran.code, ran.complaint) == (0, r"saved  red\x1b[31m.md")
     assert (tmp_path / "red\x1b[31m.md").is_file()
-
-
-def test_a_search_for_runs_ends_at_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(30):
-        (tmp_path / f"{number}.txt").touch()
-    monkeypatch.setattr(runs, "MAX_SEARCHED", 20)
-    ran = answered("report", str(tmp_path))
-    assert ran.code == 2
-    assert f"{tmp_path} contains more than 20 files and directories: name the directory" in ran.complaint
 
 
 def test_a_rank_in_other_digits_is_no_rank() -> None:
@@ -285,25 +234,6 @@ def test_building_a_model_is_timed_by_a_clock_that_the_model_cannot_replace(tmp_
     ran = answered("time", "--model=faulty.py:Counter", *words, cwd=tmp_path)
     (cell,) = json.loads(ran.out)["cells"]
     assert (cell["outcome"], cell["detail"]) == ("ok", None)
-
-
-@pytest.mark.parametrize("is_deleted", [False, True], ids=["moved", "deleted"])
-def test_a_log_that_is_moved_or_deleted_during_its_run_is_copied(is_deleted: bool, tmp_path: Path) -> None:
-    out, cells = tmp_path / "out", "--ctx=16,18,20,22,24,26,28,30"
-    words = ("time", *QUICK, cells, "--steps=40", "--quiet", f"--out={out}")
-    with started(*words, cwd=tmp_path) as process:
-        wait_until(lambda: any('"cell_finished"' in log.read_text() for log in out.glob("*.jsonl")), process)
-        if is_deleted:
-            shutil.rmtree(out)
-        else:
-            out.rename(tmp_path / "elsewhere")
-        _, said = process.communicate(timeout=120)
-    assert process.returncode == 1
-    (log,) = tmp_path.glob("*.jsonl")
-    assert f"was moved or deleted during the run; its copy is {log}" in said
-    record = runs.load(log)
-    assert [cell.outcome for cell in record.cells] == ["ok"] * 8
-    assert log.with_suffix(".json").is_file()
 
 
 def test_a_plan_of_what_is_continued_names_the_damaged_line_of_its_log(tmp_path: Path) -> None:

@@ -256,7 +256,6 @@ def test_a_configs_dtype_is_followed_or_its_neglect_is_said(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("argument", "complaint"),
     [
-        ("dtpye=bfloat16", "--model-arg dtpye: dtpye is not an argument of Half. Did you mean dtype? (dtype)"),
         ("dtype=0-9", "--model-arg 0-9 has no stride: write 0-9+9 (adding)"),
         ("dtype=8-64", "--model-arg 8-64 has no stride: write 8-64*2 (doubling) or 8-64+56 (adding)"),
     ],
@@ -269,24 +268,6 @@ def test_a_wrong_argument_is_refused_before_a_worker_starts(argument: str, compl
     assert ran.code == 2
     assert ran.complaint.endswith(complaint)
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    "signature",
-    [
-        "(self, config)",
-        "(self, **options)",
-        "(self, *, dtpye=1)",
-        "(self, a, b=1, *, dtpye)",
-        "(self, dtpye=1, c=2)",
-    ],
-)
-def test_what_a_constructor_may_take_is_left_to_it(signature: str, tmp_path: Path) -> None:
-    path = tmp_path / "m.py"
-    path.write_text(f"class M:\n    def __init__{signature}: ...\nclass Heir(M): ...\n")
-    for name in ("M", "Heir"):
-        (cell,) = MemorySpec(model=f"{path}:{name}", model_arg=["dtpye=2"], ctx=16, mode="forward").cells()
-        assert cell.problem(None) is None
 
 
 def test_a_model_on_two_ranks_has_twice_the_flops_of_one(tmp_path: Path) -> None:

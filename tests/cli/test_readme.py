@@ -10,7 +10,7 @@ import pytest
 
 from sysbench.commands.run import prediction
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.engine import devices
+from sysbench.engine import supervisor
 from sysbench.log.outcomes import CautionCode
 from tests import fixtures_timing
 from tests.cli.option_reference import reference
@@ -26,7 +26,7 @@ SHOWN = {quoted or typed for text in PAGES.values() for quoted, typed in QUOTED.
 COMMANDS = sorted(words for words in SHOWN if not re.search(r"…|--from|--model |\b(DIR|NAME|FILE)\b", words))
 READING = ("report", "compare latest", "compare before", "gpus")
 QUICK = ("doctor", "time --size tiny --ctx 64")
-what_is_here = cache(devices.list_devices)
+what_is_here = cache(supervisor.list_devices)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_every_command_that_takes_seconds_runs_to_its_end(words: str, tmp_path: 
 def test_every_command_that_measures_is_one_that_can_be_given(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = words if "--plan" in words or "--help" in words else f"{words} --plan"
     # `run` asks a worker what there is to measure on, and one answer is good for all.
-    monkeypatch.setattr(devices, "list_devices", what_is_here)
+    monkeypatch.setattr(supervisor, "list_devices", what_is_here)
     monkeypatch.setattr(
         prediction, "predict_durations_s", lambda *_, **__: ({}, ())
     )  # of a whole experiment takes minutes

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sysbench.commands.time.spec import TimeSpec
+from sysbench.engine.process import Launcher
+from sysbench.engine.provisions import Surroundings
+from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.session import Session, run
-from sysbench.engine.surroundings import Surroundings
 from sysbench.log.events import CellFinished, DeviceInfo, Event, Reading, ReadingsLost
 from sysbench.log.journal import read
 from sysbench.spec.run import RunOptions
@@ -24,15 +26,12 @@ GPU = {"name": "Made-up GPU", "type": "cuda", "uuid": "GPU-1", "memory_bytes": 2
 AnyEvent = TypeVar("AnyEvent")
 
 
-class ScriptedLauncher:
+class ScriptedLauncher(Launcher):
     """Starts `scripted_worker.py`; by context length, `cells` says what becomes of a cell, on each rank."""
 
     def __init__(self, cells: Mapping[int, str | list[str]] | None = None, **script: Any) -> None:
+        super().__init__()
         self.script = {"devices": [CPU], "cells": {str(ctx): act for ctx, act in (cells or {}).items()}, **script}
-
-    @property
-    def wraps(self) -> bool:
-        return False
 
     def command(self) -> list[str]:
         return [sys.executable, scripted_worker.__file__]
@@ -41,12 +40,13 @@ class ScriptedLauncher:
         return {**os.environ, scripted_worker.SCRIPT_VARIABLE: json.dumps(self.script)}
 
 
-class FakeSampler:
+class FakeSampler(Sampler):
     """A machine with as much memory as the test wants, looked at 20 times a second."""
+
+    driver: str | None = None
 
     def __init__(self, free_bytes: int | None = None) -> None:
         self.interval_s = 0.05
-        self.driver: str | None = None
         self.watched: list[tuple[int, ...]] = []
         self.used: list[DeviceInfo | None] = []
         self.used_by_other_ranks: list[DeviceInfo] = []

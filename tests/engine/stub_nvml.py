@@ -25,7 +25,7 @@ INSTANCE = "MIG-33333333-aaaa-bbbb-cccc-000000000003"
 PRELUDE = f"""
 import json, os, subprocess, sys
 from pathlib import Path
-from sysbench.engine.sensors.sampler import SystemSampler
+from sysbench.engine.sensors.sampler import Sampler
 from sysbench.log.events import DeviceInfo
 
 FIRST, SECOND, INSTANCE = {FIRST!r}, {SECOND!r}, {INSTANCE!r}
@@ -33,8 +33,8 @@ FIRST, SECOND, INSTANCE = {FIRST!r}, {SECOND!r}, {INSTANCE!r}
 def control(*lines):
     Path(os.environ["STUB_NVML_CONTROL"]).write_text("".join(line + "\\n" for line in lines))
 
-def gpu(uuid, index=0, memory_bytes=None):
-    return DeviceInfo(name="a GPU", type="cuda", index=index, uuid=uuid, memory_bytes=memory_bytes)
+def gpu(uuid, index=0):
+    return DeviceInfo(name="a GPU", type="cuda", index=index, uuid=uuid)
 
 def lost(sampler):
     return [(failure.source, failure.detail) for failure in sampler.failures()]
@@ -42,7 +42,7 @@ def lost(sampler):
 def show(**results):
     print(json.dumps(results))
 
-sampler = SystemSampler()
+sampler = Sampler()
 """
 
 

@@ -9,15 +9,9 @@ from sysbench.engine.sensors.memory_limits import host_available_bytes, memory_l
 GIB = 2**30
 PHYSICAL = 64 * GIB
 
-UNIFIED = "35 24 0:30 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
-MEMORY_OF_DOCKER = (
-    "33 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
-    "35 31 0:31 /docker/abc /sys/fs/cgroup/memory ro,nosuid - cgroup cgroup rw,memory\n"
-)
 
-
-def machine(root: Path, mounts: str, memberships: str, files: dict[str, str]) -> Path:
-    contents = {"proc/self/mountinfo": mounts, "proc/self/cgroup": memberships, **files}
+def machine(root: Path, memberships: str, files: dict[str, str]) -> Path:
+    contents = {"proc/self/cgroup": memberships, **files}
     for name, content in contents.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(content)
@@ -28,7 +22,6 @@ def test_a_container_may_have_what_its_own_group_allows(tmp_path: Path) -> None:
     """Version 2 with a namespace of its own: the container sees its group as the root."""
     root = machine(
         tmp_path,
-        UNIFIED,
         "0::/\n",
         {
             "sys/fs/cgroup/memory.max": f"{8 * GIB}\n",
@@ -46,7 +39,6 @@ def test_the_limits_of_the_groups_above_hold_too(tmp_path: Path) -> None:
     slice_, job = "sys/fs/cgroup/part.slice", "sys/fs/cgroup/part.slice/job"
     root = machine(
         tmp_path,
-        UNIFIED,
         "0::/part.slice/job/step\n",
         {
             f"{job}/step/memory.max": "max\n",
@@ -62,7 +54,6 @@ def test_version_1_is_read_where_the_group_is_named_from_outside(tmp_path: Path)
     memory = "sys/fs/cgroup/memory"
     root = machine(
         tmp_path,
-        MEMORY_OF_DOCKER,
         "5:cpu:/docker/abc\n4:memory:/docker/abc\n0::/\n",
         {
             f"{memory}/memory.limit_in_bytes": f"{4 * GIB}\n",
@@ -74,29 +65,14 @@ def test_version_1_is_read_where_the_group_is_named_from_outside(tmp_path: Path)
     assert (limit.limit_bytes, limit.available_bytes()) == (4 * GIB, 2 * GIB)
 
 
-def test_a_group_within_the_containers_is_found_below_what_is_mounted(tmp_path: Path) -> None:
-    memory = "sys/fs/cgroup/memory"
-    root = machine(
-        tmp_path,
-        MEMORY_OF_DOCKER,
-        "4:memory:/docker/abc/job\n",
-        {
-            f"{memory}/memory.limit_in_bytes": f"{4 * GIB}\n",
-            f"{memory}/job/memory.limit_in_bytes": f"{GIB}\n",
-        },
-    )
-    assert [limit.limit_bytes for limit in memory_limits(PHYSICAL, root)] == [GIB, 4 * GIB]
-
-
 def test_an_unlimited_group_is_no_limit(tmp_path: Path) -> None:
     memory = "sys/fs/cgroup/memory"
     version_1 = machine(
         tmp_path / "1",
-        MEMORY_OF_DOCKER,
         "4:memory:/docker/abc\n",
         {f"{memory}/memory.limit_in_bytes": "9223372036854771712\n"},
     )
-    version_2 = machine(tmp_path / "2", UNIFIED, "0::/\n", {"sys/fs/cgroup/memory.max": "max\n"})
+    version_2 = machine(tmp_path / "2", "0::/\n", {"sys/fs/cgroup/memory.max": "max\n"})
     assert memory_limits(PHYSICAL, version_1) == memory_limits(PHYSICAL, version_2) == ()
 
 
@@ -110,12 +86,12 @@ def test_a_limit_that_is_used_up_leaves_nothing_rather_than_less(tmp_path: Path)
         "sys/fs/cgroup/memory.current": f"{2 * GIB}\n",
         "sys/fs/cgroup/memory.stat": "inactive_file 0\n",
     }
-    (limit,) = memory_limits(PHYSICAL, machine(tmp_path, UNIFIED, "0::/\n", files))
+    (limit,) = memory_limits(PHYSICAL, machine(tmp_path, "0::/\n", files))
     assert limit.available_bytes() == 0
 
 
 def test_a_group_that_disappears_leaves_its_availability_unknown(tmp_path: Path) -> None:
-    root = machine(tmp_path, UNIFIED, "0::/\n", {"sys/fs/cgroup/memory.max": f"{GIB}\n"})
+    root = machine(tmp_path, "0::/\n", {"sys/fs/cgroup/memory.max": f"{GIB}\n"})
     (limit,) = memory_limits(PHYSICAL, root)
     assert limit.available_bytes() is None
 
@@ -133,7 +109,7 @@ def test_what_the_host_has_left_is_what_the_tightest_limit_leaves(tmp_path: Path
         "sys/fs/cgroup/memory.current": "4096\n",
         "sys/fs/cgroup/memory.stat": "inactive_file 1024\nactive_file 0\n",
     }
-    limits = memory_limits(PHYSICAL, machine(tmp_path, UNIFIED, "0::/\n", files))
+    limits = memory_limits(PHYSICAL, machine(tmp_path, "0::/\n", files))
     assert host_available_bytes(limits) == 65536 - 4096 + 1024
     assert host_available_bytes(()) > 65536
     assert 0 < host_available_bytes() <= psutil.virtual_memory().total

@@ -20,13 +20,10 @@ import psutil
 import pytest
 
 from sysbench.commands.time.fold import fold
-from sysbench.engine.provisions import Provisions
+from sysbench.engine.provisions import Provisions, Surroundings
 from sysbench.engine.rendezvous import other_rank
-from sysbench.engine.rendezvous.launched_rank import LaunchedRank, launched_rank
-from sysbench.engine.rendezvous.messages import Hello
-from sysbench.engine.rendezvous.rank_zero import RankConnections, connect_ranks
+from sysbench.engine.rendezvous.rank_zero import Hello, LaunchedRank, RankConnections, connect_ranks, launched_rank
 from sysbench.engine.session import run
-from sysbench.engine.surroundings import Surroundings
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import CellFinished, OfRank, RunFinished, StepMeasured, WorkerExited
 from sysbench.log.journal import read

@@ -4,16 +4,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from sysbench.engine.sensors import sampler as sampler_room
 from sysbench.engine.sensors.memory_limits import memory_limits
-from sysbench.engine.sensors.sampler import Sampler, SystemSampler, system_sampler
+from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.sensors.worker_tree import WorkerTree
-from sysbench.log.events import DeviceInfo, Reading
+from sysbench.log.events import DeviceInfo
 
 CPU = DeviceInfo(name="a CPU", type="cpu")
 MPS = DeviceInfo(name="Apple M2", type="mps")
@@ -21,11 +20,11 @@ GIB = 2**30
 
 
 @pytest.fixture
-def sampler() -> SystemSampler:
-    return SystemSampler(clock=lambda: 42.0)
+def sampler() -> Sampler:
+    return Sampler(clock=lambda: 42.0)
 
 
-def test_a_reading_says_what_the_host_does_and_nothing_of_a_gpu_it_does_not_use(sampler: SystemSampler) -> None:
+def test_a_reading_says_what_the_host_does_and_nothing_of_a_gpu_it_does_not_use(sampler: Sampler) -> None:
     sampler.use(CPU)
     reading = sampler.read(17.0)
     assert reading.at_s == 17.0
@@ -36,12 +35,12 @@ def test_a_reading_says_what_the_host_does_and_nothing_of_a_gpu_it_does_not_use(
     assert sampler.failures() == []
 
 
-def test_without_a_worker_its_memory_is_unknown_and_not_zero(sampler: SystemSampler) -> None:
+def test_without_a_worker_its_memory_is_unknown_and_not_zero(sampler: Sampler) -> None:
     sampler.watch()
     assert sampler.read(1.0).host_rss_bytes is None
 
 
-def test_a_worker_is_followed_until_it_is_gone(sampler: SystemSampler) -> None:
+def test_a_worker_is_followed_until_it_is_gone(sampler: Sampler) -> None:
     program = [sys.executable, "-c", "print('ready', flush=True); input()"]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdout is not None
@@ -57,7 +56,7 @@ def test_a_worker_is_followed_until_it_is_gone(sampler: SystemSampler) -> None:
 
 
 def test_the_load_of_others_is_known_after_a_first_look_and_unknown_again_with_a_new_worker(
-    sampler: SystemSampler, monkeypatch: pytest.MonkeyPatch
+    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler_room, "LISTING_S", 0.0)
     monkeypatch.setattr(sampler_room, "LISTING_SHARE", 1e9)
@@ -73,7 +72,7 @@ def test_the_load_of_others_is_known_after_a_first_look_and_unknown_again_with_a
     assert sampler.read(4.0).host_cpu_share is not None
 
 
-def test_who_belongs_to_the_worker_is_looked_up_rarely(sampler: SystemSampler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_belongs_to_the_worker_is_looked_up_rarely(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = 0
     list_members = WorkerTree.list_members
 
@@ -89,9 +88,7 @@ def test_who_belongs_to_the_worker_is_looked_up_rarely(sampler: SystemSampler, m
     assert 1 <= listed <= 1 + (time.monotonic() - began_s) / sampler_room.LISTING_S
 
 
-def test_an_expensive_listing_is_done_more_rarely_still(
-    sampler: SystemSampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_expensive_listing_is_done_more_rarely_still(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[float] = []
     monkeypatch.setattr(WorkerTree, "list_members", lambda tree: (listed.append(time.monotonic()), time.sleep(0.02)))
     monkeypatch.setattr(sampler_room, "LISTING_S", 0.0)
@@ -103,27 +100,7 @@ def test_an_expensive_listing_is_done_more_rarely_still(
     assert listed[2] - listed[1] >= 0.2
 
 
-def test_a_source_that_fails_is_reported_once_and_left_alone(
-    sampler: SystemSampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = 0
-
-    def unreadable() -> Any:
-        nonlocal asked
-        asked += 1
-        raise PermissionError(13, "Permission denied", "/proc/meminfo")
-
-    assert sampler.read(0.0).host_available_bytes is not None
-    monkeypatch.setattr(psutil, "virtual_memory", unreadable)
-    assert [sampler.read(float(turn)).host_available_bytes for turn in range(3)] == [None] * 3
-    (failure,) = sampler.failures()
-    assert (failure.source, failure.at_s, asked) == ("available memory", 42.0, 1)
-    assert "Permission denied" in failure.detail
-    assert sampler.free_bytes(CPU) is None
-    assert sampler.failures() == []
-
-
-def test_free_memory_of_a_cpu_is_what_the_host_has_available(sampler: SystemSampler) -> None:
+def test_free_memory_of_a_cpu_is_what_the_host_has_available(sampler: Sampler) -> None:
     available = psutil.virtual_memory().available
     for device in (CPU, MPS):
         free = sampler.free_bytes(device)
@@ -132,7 +109,7 @@ def test_free_memory_of_a_cpu_is_what_the_host_has_available(sampler: SystemSamp
 
 
 def test_a_containers_limit_bounds_what_is_available(
-    sampler: SystemSampler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    sampler: Sampler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
@@ -149,15 +126,8 @@ def test_a_containers_limit_bounds_what_is_available(
     assert sampler.free_bytes(CPU) == GIB // 8 - GIB // 32
 
 
-def test_a_closed_sampler_stays_closed(sampler: SystemSampler) -> None:
+def test_a_closed_sampler_stays_closed(sampler: Sampler) -> None:
     sampler.close()
     sampler.close()
     assert sampler.driver is None
     assert sampler.failures() == []
-
-
-def test_the_system_sampler_keeps_the_contract() -> None:
-    sampler: Sampler = system_sampler()
-    assert sampler.interval_s > 0
-    assert isinstance(sampler.read(1.0), Reading)
-    sampler.close()

@@ -8,14 +8,11 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sysbench import formulas
-from sysbench.commands.time.fold import fold
-from sysbench.commands.time.spec import TimeSpec
-from sysbench.engine.launchers import PlainLauncher
+from sysbench.engine.process import Launcher
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import (
     CeilingFailed,
@@ -23,13 +20,11 @@ from sysbench.log.events import (
     CellFinished,
     CellStarted,
     Event,
-    MemoryForeseen,
     Reading,
     ReadingsLost,
     RunFinished,
     RunStarted,
     StepMeasured,
-    ThreadsProbed,
     WorkerExited,
     WorkerReady,
 )
@@ -283,7 +278,7 @@ def test_a_long_temporary_directory_does_not_matter(tmp_path: Path, monkeypatch:
 
 def test_without_a_temporary_directory_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    with pytest.raises(SysbenchError, match=r"^cannot make temporary files for a worker: no such directory$"):
+    with pytest.raises(SysbenchError, match=r"^cannot make temporary files for a worker: no such file or directory$"):
         carry_out(spec_of([16]), tmp_path / "runs")
 
 
@@ -298,7 +293,7 @@ def test_nothing_is_left_in_the_temporary_directory(tmp_path: Path, monkeypatch:
 
 
 def test_the_worker_is_this_python_with_this_sysbench() -> None:
-    launcher = PlainLauncher(prefix=("nsys", "profile"))
+    launcher = Launcher(prefix=("nsys", "profile"))
     assert launcher.command()[:2] == ["nsys", "profile"]
     assert launcher.command()[-2:] == ["-m", "sysbench.worker"]
     assert str(Path(__file__).parents[2]) in launcher.environment()["PYTHONPATH"].split(os.pathsep)
@@ -371,48 +366,12 @@ def test_force_starts_what_cannot_fit(tmp_path: Path) -> None:
     assert outcomes(spec, carry_out(spec, tmp_path, sampler=FakeSampler(free_bytes=1024), force=True)) == {16: "ok"}
 
 
-# What only a simulation can tell
-
-
-def on_a_tight_gpu(tmp_path: Path, spec: TimeSpec, foreseen: dict[int, str], **options: Any) -> list[Event]:
-    """A run on a GPU of which just as much is free as the tensors of the first cell need."""
+def test_a_gpu_tries_what_may_fit_and_skips_what_is_hopeless(tmp_path: Path) -> None:
+    spec = spec_of([32, 256], device=("cuda",))
     needed_bytes = formulas.predicted_memory(next(spec.cells())).total_bytes
-    launcher = ScriptedLauncher(devices=[GPU], foreseen=foreseen)
-    return carry_out(spec, tmp_path, launcher, sampler=FakeSampler(free_bytes=needed_bytes), **options)
-
-
-def test_what_is_simulated_not_to_fit_is_skipped_and_so_is_what_is_larger(tmp_path: Path) -> None:
-    spec = spec_of([32, 33, 16], device=("cuda",))
-    events = on_a_tight_gpu(tmp_path, spec, {32: "lacks", 33: "lacks"})
-    assert outcomes(spec, events) == {32: "skipped", 33: "skipped", 16: "ok"}
-    told = verdicts(spec, events)
-    assert [told[ctx].reason for ctx in (32, 33, 16)] == ["exceeds-memory", "larger-than-failed", None]
-    assert str(told[32].detail).startswith("simulated: memory would run out in backward (1.00 MiB short)")
-    assert "which does not fit according to a simulation (--no-skip runs it anyway)" in str(told[33].detail)
-    asked = [event.cell for event in of_kind(events, MemoryForeseen)]
-    assert len(asked) == len(set(asked)) == 2  # the largest one is not asked about
-
-
-def test_a_worker_that_has_simulated_measures_nothing(tmp_path: Path) -> None:
-    spec = spec_of([32], device=("cuda",))
-    events = on_a_tight_gpu(tmp_path, spec, {})
-    assert outcomes(spec, events) == {32: "ok"}
-    kinds = [type(event) for event in events]
-    assert kinds.index(MemoryForeseen) < kinds.index(WorkerExited) < kinds.index(CellStarted)
-    assert kinds.count(WorkerReady) == 2
-
-
-@pytest.mark.parametrize("how", ["cannot tell", "dies"])
-def test_a_simulation_that_fails_keeps_no_cell_from_being_measured(tmp_path: Path, how: str) -> None:
-    spec = spec_of([32], device=("cuda",))
-    assert outcomes(spec, on_a_tight_gpu(tmp_path, spec, {32: how})) == {32: "ok"}
-
-
-def test_force_and_compiled_cells_are_not_simulated(tmp_path: Path) -> None:
-    forced = on_a_tight_gpu(tmp_path, spec_of([32], device=("cuda",)), {32: "lacks"}, force=True)
-    compiled = on_a_tight_gpu(tmp_path, spec_of([32], device=("cuda",), execution=("compiled",)), {32: "lacks"})
-    for events in (forced, compiled):
-        assert of_kind(events, MemoryForeseen) == []
+    sampler = FakeSampler(free_bytes=round(needed_bytes / 1.4))
+    events = carry_out(spec, tmp_path, ScriptedLauncher({32: "oom"}, devices=[GPU]), sampler=sampler)
+    assert outcomes(spec, events) == {32: "oom", 256: "skipped"}
 
 
 def test_a_kernel_that_does_not_exist_here_is_invalid_without_a_start(tmp_path: Path) -> None:
@@ -686,47 +645,3 @@ def test_a_run_can_be_carried_out_in_a_thread(tmp_path: Path) -> None:
 
 
 # Threads
-
-
-def test_threads_are_chosen_once_before_the_first_cell_on_the_cpu(tmp_path: Path) -> None:
-    cells = dict.fromkeys((16, 32), "tells its threads")
-    spec = spec_of([16, 32])
-    events = carry_out(spec, tmp_path, ScriptedLauncher(cells, threads=[4, 2]))
-    (probed,) = of_kind(events, ThreadsProbed)
-    assert (probed.default, probed.threads) == (4, 2)
-    assert events.index(probed) < events.index(of_kind(events, CeilingMeasured)[0])
-    assert [each.detail for each in of_kind(events, CellFinished)] == ["2 threads", "2 threads"]
-    environment = fold(events).environment
-    assert environment.torch is not None
-    assert environment.threads_probe is not None
-    assert (environment.torch.threads, environment.threads_probe.mean_s) == (2, [(4, 0.08), (2, 0.002)])
-
-
-@pytest.mark.parametrize(
-    ("fields", "device", "threads"),
-    [({"threads": 4}, CPU, [4, 2]), ({"device": "cuda"}, GPU, [4, 2]), ({}, CPU, [1, 1])],
-    ids=["--threads", "on a GPU", "one thread"],
-)
-def test_nothing_is_probed_where_nothing_is_to_be_chosen(
-    tmp_path: Path, fields: dict[str, Any], device: dict[str, Any], threads: list[int]
-) -> None:
-    spec = spec_of([16], **fields)
-    events = carry_out(spec, tmp_path, ScriptedLauncher(devices=[device], threads=threads))
-    assert of_kind(events, ThreadsProbed) == []
-    assert outcomes(spec, events) == {16: "ok"}
-
-
-def test_a_probe_that_fails_costs_no_cell(tmp_path: Path) -> None:
-    spec = spec_of([16])
-    events = carry_out(spec, tmp_path, ScriptedLauncher({16: "tells its threads"}, threads=[4, 0]))
-    assert [each.detail for each in of_kind(events, CellFinished)] == ["4 threads"]
-
-
-def test_a_resumed_run_keeps_the_threads_that_it_began_with(tmp_path: Path) -> None:
-    spec = spec_of([16, 32])
-    carry_out(spec, tmp_path, ScriptedLauncher({16: "tells its threads", 32: "crashed"}, threads=[4, 2]))
-    (log,) = tmp_path.glob("*.jsonl")
-    again = ScriptedLauncher({32: "tells its threads"}, threads=[4, 4])
-    resumed = carry_out(spec, tmp_path, again, resume=log)
-    assert [each.detail for each in of_kind(resumed, CellFinished)] == ["2 threads"]
-    assert [each.threads for each in of_kind(only_log(tmp_path), ThreadsProbed)] == [2, 2]

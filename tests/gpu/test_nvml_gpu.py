@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sysbench.engine.sensors.sampler import SystemSampler
+from sysbench.engine.sensors.sampler import Sampler
 from sysbench.log.events import DeviceInfo
 from sysbench.spec import hardware
 
@@ -76,8 +76,8 @@ def devices() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def sampler() -> Iterator[SystemSampler]:
-    sampler = SystemSampler()
+def sampler() -> Iterator[Sampler]:
+    sampler = Sampler()
     yield sampler
     sampler.close()
 
@@ -113,7 +113,7 @@ def info(device: dict[str, Any], index: int) -> DeviceInfo:
     return DeviceInfo(type="cuda", index=index, **device)
 
 
-def used_bytes(sampler: SystemSampler, device: DeviceInfo) -> int:
+def used_bytes(sampler: Sampler, device: DeviceInfo) -> int:
     sampler.use(device)
     used = sampler.read(time.time()).device_used_bytes
     assert used is not None, sampler.failures()
@@ -129,7 +129,7 @@ def arrangements(count: int) -> dict[str, str | None]:
 
 @pytest.mark.parametrize("arrangement", ["as they are", "reversed", "the last alone"])
 def test_memory_grows_on_the_device_that_allocates_however_cuda_numbers_it(
-    devices: list[dict[str, Any]], sampler: SystemSampler, arrangement: str
+    devices: list[dict[str, Any]], sampler: Sampler, arrangement: str
 ) -> None:
     visible = arrangements(len(devices))[arrangement]
     seen = cuda_devices(visible)
@@ -146,7 +146,7 @@ def test_memory_grows_on_the_device_that_allocates_however_cuda_numbers_it(
 
 
 def test_the_whole_of_the_memory_is_what_torch_sees_and_what_the_driver_keeps(
-    devices: list[dict[str, Any]], sampler: SystemSampler
+    devices: list[dict[str, Any]], sampler: Sampler
 ) -> None:
     for index, device in enumerate(devices):
         free, used = sampler.free_bytes(info(device, index)), used_bytes(sampler, info(device, index))
@@ -155,7 +155,7 @@ def test_the_whole_of_the_memory_is_what_torch_sees_and_what_the_driver_keeps(
         assert free + used == pytest.approx(device["memory_bytes"], rel=0.03)
 
 
-def test_a_gpu_at_work_is_seen_at_work(devices: list[dict[str, Any]], sampler: SystemSampler) -> None:
+def test_a_gpu_at_work_is_seen_at_work(devices: list[dict[str, Any]], sampler: Sampler) -> None:
     sampler.use(info(devices[0], 0))
     idle = sampler.read(time.time())
     with child(WORK, 0) as worker:
@@ -187,7 +187,7 @@ def test_a_gpu_at_work_is_seen_at_work(devices: list[dict[str, Any]], sampler: S
     assert sampler.driver
 
 
-def test_our_own_worker_is_not_another_process(devices: list[dict[str, Any]], sampler: SystemSampler) -> None:
+def test_our_own_worker_is_not_another_process(devices: list[dict[str, Any]], sampler: Sampler) -> None:
     """In a container the driver's process ids may mean nothing: then the count stays unknown."""
     sampler.use(info(devices[0], 0))
     before = sampler.count_other_processes()
@@ -204,7 +204,7 @@ def test_the_profile_of_this_gpu_fits_what_cuda_reports(devices: list[dict[str, 
     assert card.memory_bytes == pytest.approx(devices[0]["memory_bytes"], rel=0.02)
 
 
-def test_a_reading_is_cheap_beside_its_interval(devices: list[dict[str, Any]], sampler: SystemSampler) -> None:
+def test_a_reading_is_cheap_beside_its_interval(devices: list[dict[str, Any]], sampler: Sampler) -> None:
     """Shown with -s rather than asserted: how long is a matter of the machine."""
     sampler.use(info(devices[0], 0))
     sampler.read(time.time())

@@ -21,8 +21,8 @@ from sysbench.commands.time import command as time
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeOptions, TimeSpec
 from sysbench.engine import session
-from sysbench.engine.devices import list_devices
 from sysbench.engine.process import get_worker, prelaunched
+from sysbench.engine.supervisor import list_devices
 from sysbench.errors import OutputError
 from sysbench.log import storage
 from sysbench.log.events import RunStarted, WorkerExited, WorkerReady
@@ -119,8 +119,8 @@ def test_a_worker_launched_ahead_is_for_the_first_that_wants_one_like_it() -> No
             assert first.pid < second.pid
             assert first.alive
         finally:
-            first.close(0)
-            second.close(0)
+            first.end(0)
+            second.end(0)
 
 
 def test_one_that_is_started_otherwise_is_not_it(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_one_that_is_started_otherwise_is_not_it(tmp_path: Path) -> None:
     with prelaunched(ScriptedLauncher()):
         ahead = forked.children()
         other = get_worker(Other())
-        other.close(0)
+        other.end(0)
         assert other.pid not in [process.pid for process in ahead]
         assert all(process.is_running() for process in ahead)
     assert not any(process.is_running() for process in ahead)
@@ -143,7 +143,7 @@ def test_nobody_hears_of_one_that_cannot_be_launched() -> None:
             return ["/nowhere/at/all"]
 
     with prelaunched(Missing()):
-        get_worker(ScriptedLauncher()).close(0)
+        get_worker(ScriptedLauncher()).end(0)
 
 
 def test_a_run_measures_in_the_worker_that_was_launched_ahead(tmp_path: Path) -> None:

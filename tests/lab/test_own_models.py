@@ -211,27 +211,6 @@ def test_which_of_two_dataclasses_is_the_config_is_not_guessed(write: Write) -> 
     assert facts(here, "theirs:Annotated").config_class == "Config"
 
 
-@pytest.mark.parametrize(
-    ("target", "written", "said"),
-    [
-        ("theirs:Ln", "", "--model theirs:Ln: Ln is not in theirs. Did you mean Lm? (Lm)"),
-        ("theirs.py:Ln", "", "--model theirs.py:Ln: Ln is not in theirs.py. Did you mean Lm? (Lm)"),
-        ("theirs.py:Lm", "x = (", "--model theirs.py:Lm: '(' was never closed in line 20 of theirs.py"),
-        ("theirs.py:Lm", "print('imported')", None),
-        ("theirs.py:Made", "Made, number = type('Made', (Lm,), {}), 3", None),
-        ("theirs.py:Any", "from typing import *", None),
-        ("theirs.py:Late", "globals()['Late'] = Lm", None),
-    ],
-)
-def test_a_wrong_name_is_found_before_anything_is_imported(
-    target: str, written: str, said: str | None, write: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (cell,) = cells(write(written), target)
-    assert cell.problem(None) == said
-    assert "theirs" not in sys.modules
-    assert capsys.readouterr().out == ""
-
-
 FAULTS = {
     "asserts": (
         "assert tokens.sum() < 0",

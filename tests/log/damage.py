@@ -28,8 +28,8 @@ from unittest import mock
 
 from sysbench.cli import main as sysbench
 from sysbench.command import kinds
-from sysbench.engine.identity import source_digest
 from sysbench.log.runs import kind_at
+from sysbench.package import source_digest
 
 RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
 

@@ -67,8 +67,7 @@ def test_damage_far_into_a_log_is_named_by_its_line_after_all_events_before_it(t
     assert damaged.detail.startswith("line 701 of the log is damaged: at_s")
 
 
-@pytest.mark.parametrize("only", [(), (CellFinished,)])
-def test_lines_that_are_events_only_together_are_damaged(tmp_path: Path, only: tuple[type[Event], ...]) -> None:
+def test_lines_that_are_events_only_together_are_damaged(tmp_path: Path) -> None:
     path = written(tmp_path, beginning())
     whole = [encode(reading(at_s)) for at_s in (2.0, 3.0, 4.0)]
     head, tail = whole[2].split(b",", 1)
@@ -80,7 +79,7 @@ def test_lines_that_are_events_only_together_are_damaged(tmp_path: Path, only: t
     ):
         damaged = path.with_name("damaged.jsonl")
         damaged.write_bytes(path.read_bytes() + b"\n".join(lines) + b"\n")
-        told = next(event for event in read(damaged, only and (*only, LineDamaged)) if isinstance(event, LineDamaged))
+        told = next(event for event in read(damaged) if isinstance(event, LineDamaged))
         assert told.line == number
 
 
@@ -123,12 +122,6 @@ def test_a_log_without_events_leaves_no_file(tmp_path: Path) -> None:
 
 
 # Torn, foreign and damaged files
-
-
-def test_of_a_log_only_the_wanted_events_are_read(tmp_path: Path) -> None:
-    path = written(tmp_path, beginning(), reading(), finished(), reading(), RunFinished(at_s=4.0, status="complete"))
-    assert list(read(path, only=[CellFinished])) == [finished()]
-    assert list(read(path, only=[Reading, CellFinished])) == [reading(), finished(), reading()]
 
 
 @given(cut=st.integers(min_value=1))
@@ -224,7 +217,7 @@ def test_one_damaged_line_costs_one_cell_at_the_most(tmp_path: Path, damage: byt
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("missing.jsonl", "cannot read {path}: no such file"), (".", "cannot read {path}: it is a directory")],
+    [("missing.jsonl", "cannot read {path}: no such file"), (".", "cannot read {path}: is a directory")],
 )
 def test_a_log_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path, name: str, message: str) -> None:
     path = tmp_path / name
@@ -270,7 +263,7 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     with pytest.raises(OutputError, match=r"runs: it is a file, not a directory$"):
         Log.create(tmp_path / "runs", "time")
-    with pytest.raises(OutputError, match=r"^cannot create .*a part of the path is a file, not a directory$"):
+    with pytest.raises(OutputError, match=r"^cannot create .*not a directory$"):
         Log.create(tmp_path / "runs" / "deeper", "time")
 
 
@@ -302,8 +295,8 @@ def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
         check=True,
     )
     existing, new = shown.stdout.splitlines()
-    assert re.fullmatch(rf"cannot write {re.escape(str(tmp_path))}/.*\.jsonl: no permission", existing)
-    assert new == f"cannot create {tmp_path}/new: no permission"
+    assert re.fullmatch(rf"cannot write {re.escape(str(tmp_path))}/.*\.jsonl: permission denied", existing)
+    assert new == f"cannot create {tmp_path}/new: permission denied"
 
 
 FILLING = """
@@ -338,7 +331,7 @@ def test_a_disk_that_fills_up_leaves_a_whole_log(tmp_path: Path, room_bytes: int
         cwd=Path(__file__).parents[2],
     )
     (path,) = tmp_path.iterdir()
-    assert shown.stdout.strip() == f"cannot write {path}: the file would exceed the allowed size"
+    assert shown.stdout.strip() == f"cannot write {path}: file too large"
     line_bytes = len(encode(reading())) + 1
     assert list(read(path)) == [beginning()] + [reading()] * (room_bytes // line_bytes)
     assert path.read_bytes().endswith(b"\n")

@@ -14,7 +14,6 @@ from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError
-from sysbench.log import runs as saved_runs
 from sysbench.log.events import encode
 from sysbench.log.runs import experiments, find, find_experiment, is_log_or_record, kind_at, load
 from sysbench.log.upgrades import SCHEMA_VERSION
@@ -166,15 +165,6 @@ def test_a_whole_name_that_another_begins_with_means_itself(runs: Path) -> None:
     write_log(runs / "base.jsonl")
     write_log(runs / "base-2.jsonl")
     assert names("base", runs) == ["base.jsonl"]
-
-
-def test_a_directory_with_too_many_files_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_log(tmp_path / "below" / "a.jsonl")
-    (tmp_path / "notes.txt").touch()
-    monkeypatch.setattr(saved_runs, "MAX_SEARCHED", 3)
-    assert names(str(tmp_path), tmp_path) == ["a.jsonl"]
-    monkeypatch.setattr(saved_runs, "MAX_SEARCHED", 2)
-    assert "more than 2 files and directories" in complaint(str(tmp_path), tmp_path)
 
 
 def test_experiments_are_listed_newest_first(tmp_path: Path) -> None:

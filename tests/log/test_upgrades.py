@@ -1,18 +1,16 @@
-"""Files of other schemas: earlier ones are upgraded, later ones and those that never were are refused."""
+"""Files of other schemas are refused, and what earlier versions did not store follows from what they did."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError
-from sysbench.log import journal as log
-from sysbench.log import runs, upgrades
-from sysbench.log.events import CellFinished, RunStarted, decode, encode
+from sysbench.log import runs
+from sysbench.log.events import CellFinished, decode, encode
 from tests import fixtures_timing
 
 
@@ -71,47 +69,6 @@ def log_path(tmp_path: Path) -> Path:
     events = fixtures_timing.events(TimeSpec(ctx=(128,)))
     path.write_bytes(b"".join(encode(event) + b"\n" for event in events))
     return path
-
-
-@pytest.fixture
-def in_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if hosts had been called `machine` in schema 1, and this version were of schema 3."""
-
-    def renamed(fields: dict[str, Any]) -> dict[str, Any]:
-        if "environment" in fields:
-            host = fields["environment"]["host"]
-            return {**fields, "environment": {**fields["environment"], "host": {**host, "hostname": "upgraded"}}}
-        return {**fields, "host": {**fields["host"], "hostname": "upgraded"}} if "host" in fields else fields
-
-    steps = {1: renamed, 2: lambda fields: fields}
-    for module in (upgrades, log, runs):
-        monkeypatch.setattr(module, "SCHEMA_VERSION", 3)
-    monkeypatch.setattr(upgrades, "RECORD", steps)
-    monkeypatch.setattr(upgrades, "EVENT", steps)
-
-
-@pytest.mark.usefixtures("in_the_future")
-def test_a_record_of_an_earlier_schema_is_upgraded_step_by_step(record_path: Path) -> None:
-    record = runs.load(record_path)
-    assert record.environment.host.hostname == "upgraded"
-    assert record.schema_version == 3
-    assert record.cells[0].phases["step"].wall is not None
-
-
-@pytest.mark.usefixtures("in_the_future")
-def test_a_log_of_an_earlier_schema_is_upgraded_event_by_event(log_path: Path) -> None:
-    first, *rest = log.read(log_path)
-    assert isinstance(first, RunStarted)
-    assert (first.schema_version, first.host.hostname) == (3, "upgraded")
-    assert len(rest) + 1 == len(fixtures_timing.events(TimeSpec(ctx=(128,))))
-    assert runs.load(log_path).environment.host.hostname == "upgraded"
-
-
-@pytest.mark.usefixtures("in_the_future")
-def test_a_damaged_line_of_an_earlier_log_is_named(log_path: Path) -> None:
-    lines = log_path.read_bytes().splitlines(keepends=True)
-    log_path.write_bytes(b"".join([*lines[:3], b"[]\n", *lines[3:]]))
-    assert log.damaged_lines(log_path) == [4]
 
 
 @pytest.mark.parametrize("schema", [0, -1])

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from sysbench.engine import nsys
-from sysbench.engine.launchers import NsysLauncher
 from sysbench.trace import range_tree, traces
 from sysbench.trace.summary import PHASES
 
@@ -52,7 +51,7 @@ def program() -> str:
 @pytest.mark.usefixtures("program")
 def test_a_run_under_nsys_has_the_ranges_of_the_program(tmp_path: Path) -> None:
     report = tmp_path / "report.nsys-rep"
-    launcher = NsysLauncher(report)
+    launcher = nsys.launcher(report)
     command = launcher.command()
     around = command[: command.index(sys.executable)]
     subprocess.run(

@@ -24,13 +24,12 @@ from pathlib import Path
 import psutil
 
 from sysbench import bootstrap
-from sysbench.engine.launchers import PlainLauncher
-from sysbench.engine.process import WorkerProcess
+from sysbench.engine.process import Launcher, WorkerProcess
 
 _REQUEST_BYTES = 2**18
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
-_OURS = PlainLauncher().environment()
+_OURS = Launcher().environment()
 _PRELOADS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 """With each other value of these, another process forks: workers see a GPU that is not there (tests/fake_gpu)."""
 _READ_WHEN_USED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_CUBLAS_WORKSPACE_CACHE")
@@ -56,7 +55,7 @@ class Forked:
 
 def launch(worker: WorkerProcess, environment: dict[str, str], address: Path) -> Forked | subprocess.Popen[bytes]:
     """In place of `WorkerProcess._launch`: fork what would be `python -m sysbench.worker` in this environment."""
-    plain = worker.command == PlainLauncher().command()
+    plain = worker.command == Launcher().command()
     read = _read_by_imports(environment)
     as_here = read == {**_read_by_imports(_OURS), **{name: read[name] for name in _PRELOADS if name in read}}
     replaced = subprocess.Popen.__init__ is not _START  # by a test that lets nobody start a process

@@ -17,7 +17,7 @@ import torch
 
 from sysbench.commands.time.spec import TimeCell
 from sysbench.engine import protocol
-from sysbench.engine.launchers import PlainLauncher
+from sysbench.engine.process import Launcher
 from sysbench.engine.session import run
 from sysbench.errors import SysbenchError, UnavailableError
 from sysbench.log.events import (
@@ -142,7 +142,7 @@ def test_without_torch_one_line_says_so(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_lies_in_the_current_directory_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sysbench").mkdir()
     (tmp_path / "sysbench" / "__init__.py").write_text("raise SystemExit('the wrong sysbench')")
-    launcher = PlainLauncher()
+    launcher = Launcher()
     shown = subprocess.run(
         launcher.command(), env=launcher.environment(), cwd=tmp_path, capture_output=True, text=True, check=False
     )

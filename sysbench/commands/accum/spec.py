@@ -113,7 +113,7 @@ class AccumCell(RunCell):
     batch: Size | None = None
     value: Finite | None = None
     count: Size | None = None
-    orders: Annotated[tuple[Order, ...] | None, Axis("setting", compared_as="orders of summation")] = None
+    orders: Annotated[tuple[Order, ...] | None, Axis("setting")] = None
     block: Size | None = None
     budget_s: Seconds | None = None
     width: Size | None = None

@@ -60,12 +60,12 @@ class AttentionSpec(RunSpec):
     dim: Annotated[
         Sizes,
         Option(metavar="AXIS", panel=SWEEP, common=True),
-        Axis("extent", "d {}", "d_model", 83, 22, compared_as="head dimension"),
+        Axis("extent", "d {}", "d_model", 83, 22),
     ] = Field(default=(64,), description="Head dimension d.")
     seq: Annotated[
         Sizes,
         Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP, common=True),
-        Axis("extent", "N {}", "seq_len", 84, 23, plural="sequence lengths", compared_as="sequence length"),
+        Axis("extent", "N {}", "seq_len", 84, 23, plural="sequence lengths"),
     ] = Field(default=(256, 1024), description="Sequence length N.")
     batch: Annotated[
         Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=SWEEP, common=True), BATCH
@@ -75,7 +75,7 @@ class AttentionSpec(RunSpec):
         Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=SWEEP),
         Axis("extent", "{} heads", unset="no heads", order=81, name_order=46),
     ] = Field(default=(), description="Attention heads; by default the inputs have no head dimension.")
-    causal: Annotated[bool, Option(panel=SWEEP, common=True), Axis("setting", compared_as="causal mask")] = Field(
+    causal: Annotated[bool, Option(panel=SWEEP, common=True), Axis("setting")] = Field(
         default=False, description="Apply a causal mask: no position attends to later positions."
     )
     precision: Annotated[
@@ -113,9 +113,9 @@ class AttentionSpec(RunSpec):
         description="Skip cells that would take longer than S seconds, as estimated from smaller cells or from the "
         "first call; 0 sets no limit.",
     )
-    cold: Annotated[
-        bool, Option(panel=MEASUREMENT), Axis("setting", comparison="controlled", compared_as="cold caches")
-    ] = Field(default=False, description="Flush the device's caches before every call.")
+    cold: Annotated[bool, Option(panel=MEASUREMENT), Axis("setting", comparison="controlled")] = Field(
+        default=False, description="Flush the device's caches before every call."
+    )
     seed: Annotated[Seed, Option(metavar="N", panel=MEASUREMENT), EFFORT] = Field(
         default=0, description="Seed of q, k and v."
     )

@@ -47,7 +47,7 @@ class CalibrateCell(RunCell):
     budget_s: Seconds
     """Total seconds for the measurements of the part, without setup."""
     seed: Seed
-    timed: Annotated[Path | None, Axis("setting", compared_as="timed run")] = stored_unless(None)
+    timed: Annotated[Path | None, Axis("setting")] = stored_unless(None)
     """The run or trace from which rates are derived, instead of measuring."""
 
     @property

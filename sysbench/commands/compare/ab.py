@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sysbench import units
-from sysbench.command import Kind, command_of, kinds
+from sysbench.command import command_of, kinds
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import load_side
 from sysbench.commands.compare.comparison import Comparison, compare_sides
@@ -25,13 +25,12 @@ from sysbench.commands.compare.output import exit_code, show
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.engine import session
 from sysbench.engine.interrupts import catch_interrupts
-from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import refuse_impossible
-from sysbench.engine.surroundings import Surroundings
+from sysbench.engine.process import Launcher
+from sysbench.engine.provisions import Surroundings
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log import runs
-from sysbench.log.cautions import fewer_threads
-from sysbench.log.events import Event, RunFinished, ThreadsProbe, ThreadsProbed, WorkerReady
+from sysbench.log.events import Event, RunFinished, WorkerReady
 from sysbench.log.outcomes import FAILURES
 from sysbench.log.runs import ARMS, Arm, log_name
 from sysbench.log.storage import create_directory, refuse_unwritable, write_atomically
@@ -101,7 +100,7 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
 
 
 def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: Path, logs: Logs) -> bool:
-    progress = RoundProgress(options.rounds, specs["A"].kind, lambda text: say(text, options))
+    progress = RoundProgress(options.rounds, lambda text: say(text, options))
     began_s = time.monotonic()
     finished_turns = 0
     run_options = RunOptions(timeout_s=options.timeout_s)
@@ -171,8 +170,6 @@ class Turn:
     log: Path
     interrupted: bool = False
     """Whether the user interrupted the turn, and with it the whole comparison."""
-    threads_probe: ThreadsProbe | None = None
-    """Choice of CPU threads, which all later turns keep."""
 
     @property
     def closes_round(self) -> bool:
@@ -202,7 +199,6 @@ def run_rounds(
                 yield turn
                 if turn.interrupted:
                     return
-                surroundings = replace(surroundings, threads_probe=turn.threads_probe)
 
 
 def _run_arm(
@@ -221,8 +217,6 @@ def _run_arm(
         turn = Turn(number, arm, running.log_path)
         for event in running:
             on_event(number, arm, event)
-            if isinstance(event, ThreadsProbed):
-                turn = replace(turn, threads_probe=event)
             if isinstance(event, RunFinished) and event.status == "interrupted":
                 turn = replace(turn, interrupted=True)
     return turn
@@ -231,20 +225,15 @@ def _run_arm(
 class RoundProgress:
     """Progress output: the device once, then a line for each round."""
 
-    def __init__(self, rounds: int, kind: Kind, say: Callable[[str], None]) -> None:
-        self._rounds, self._kind, self._say = rounds, kind, say
-        self._said: set[str] = set()
+    def __init__(self, rounds: int, say: Callable[[str], None]) -> None:
+        self._rounds, self._say = rounds, say
+        self._device = ""
         self._ratios: list[float] = []
 
     def show(self, event: Event) -> None:
-        text = ""
-        if isinstance(event, WorkerReady) and event.devices:
-            text = f"{event.devices[0].name} · torch {event.torch.torch}"
-        elif isinstance(event, ThreadsProbed):
-            text = " → ".join(fewer_threads(event, self._kind) or ())
-        if text and text not in self._said:
-            self._said.add(text)
-            self._say(text)
+        if isinstance(event, WorkerReady) and event.devices and not self._device:
+            self._device = f"{event.devices[0].name} · torch {event.torch.torch}"
+            self._say(self._device)
 
     def show_round(self, number: int, comparison: Comparison, elapsed_s: float) -> None:
         times = [time for cell in comparison.cells for time in cell.times if time.headline]

@@ -295,7 +295,7 @@ def value_text(value: object) -> str:
 
 def _describe_difference(axis: str, a: Sequence[Axes], b: Sequence[Axes]) -> str:
     a_values, b_values = (_abbreviated_list(_distinct_values(side, axis)) for side in (a, b))
-    return f"{_axis(axis).compared_as or axis.replace('_', ' ')} is {a_values} in A and {b_values} in B"
+    return f"{axis.replace('_', ' ')} is {a_values} in A and {b_values} in B"
 
 
 def _abbreviated_list(words: Sequence[str]) -> str:
@@ -316,4 +316,4 @@ def label(cell: HasAxes, axes: Iterable[str]) -> str:
 
 
 def _phrase(axis: str, value: object) -> str:
-    return _axis(axis).compared_as if value is True else _axis(axis).format_value(value)
+    return axis.replace("_", " ") if value is True else _axis(axis).format_value(value)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sysbench.engine.sensors.nvml import Nvml, NvmlUnusableError, open_nvml
+from sysbench.engine.sensors.nvml import READING_FIELDS, Nvml, NvmlUnusableError, open_nvml
 
 Facts = dict[str, Any]
 
@@ -27,15 +27,6 @@ _QUERIES: Final[Mapping[str, Callable[[Any, Any], object]]] = {
     "mig": lambda nvml, gpu: bool(nvml.nvmlDeviceGetMigMode(gpu)[0]),
     "compute_mode": lambda nvml, gpu: _COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(gpu), "unknown"),
 }
-_READING_FIELDS: Final = {
-    "utilisation": "utilisation",
-    "sm_clock_hz": "SM clock",
-    "power_w": "power",
-    "temperature_c": "temperature",
-    "energy_j": "energy",
-    "throttle_reasons": "throttle reasons",
-}
-"""Fields of a GpuReading, with their names among the lost values."""
 
 
 def main() -> None:
@@ -44,8 +35,9 @@ def main() -> None:
 
 def survey() -> Facts:
     """Return the fields of an NvmlSection; empty if there is no driver."""
+    lost: dict[str, str] = {}
     try:
-        nvml = open_nvml()
+        nvml = open_nvml(lost.__setitem__)
     except NvmlUnusableError as error:
         return {"unknown": {"everything": f"NVML cannot be used: {error}"}}
     if nvml is None:
@@ -57,12 +49,12 @@ def survey() -> Facts:
     if version is not None:
         facts["cuda"] = f"{version // 1000}.{version % 1000 // 10}"  # 13000 is CUDA 13.0 (cudaDriverGetVersion)
     count = _store_answer(facts, "gpus", pynvml.nvmlDeviceGetCount)
-    facts["gpus"] = [_gpu(nvml, pynvml, index) for index in range(count or 0)]
+    facts["gpus"] = [_gpu(nvml, pynvml, lost, index) for index in range(count or 0)]
     nvml.close()
     return facts
 
 
-def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
+def _gpu(nvml: Nvml, binding: Any, lost: dict[str, str], index: int) -> Facts:
     facts: Facts = {"index": index, "unknown": {}}
     handle = _store_answer(facts, "everything", lambda: binding.nvmlDeviceGetHandleByIndex(index))
     if handle is None:
@@ -75,16 +67,16 @@ def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
     facts.pop("everything", None)
     if gpu is None:
         return facts
+    lost.clear()
     # Read exactly as during a run, so that the same fields are missing here and there.
     reading, memory = gpu.read(), gpu.memory()
-    facts |= {field: getattr(reading, field) for field in _READING_FIELDS}
+    facts |= {field.removeprefix("device_"): reading[field] for field in READING_FIELDS}
     if memory is not None:
-        facts |= {"total_bytes": memory.total_bytes, "free_bytes": memory.free_bytes}
+        facts |= {"total_bytes": memory.total, "free_bytes": memory.free}
     if (processes := gpu.compute_processes()) is not None:
         facts["processes"] = [_process(process) for process in processes if not _is_sibling(process.pid)]
-    losses = {loss.field: loss.detail for loss in gpu.losses()}
-    fields = {**_READING_FIELDS, "processes": "processes"}
-    facts["unknown"] |= {field: losses[name] for field, name in fields.items() if name in losses}
+    fields = {**READING_FIELDS, "processes": "processes"}
+    facts["unknown"] |= {field.removeprefix("device_"): lost[name] for field, name in fields.items() if name in lost}
     return facts
 
 

@@ -57,7 +57,7 @@ def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
 
 def _verifiable(spec: FitSpec) -> FitSpec:
     """Return the spec, with the GPUs that are here if none is named; raises UsageError if no named one is here."""
-    from sysbench.engine.devices import list_devices
+    from sysbench.engine.supervisor import list_devices
 
     cuda = [each for each in list_devices() if each.type == "cuda"]
     here = [known.slug for each in cuda if (known := hardware.find(each.name, each.memory_bytes))]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sysbench import units
 from sysbench.commands.fit.record import FitCellRecord, FitRecord, Trial
 from sysbench.commands.fit.suggestions import Suggestions, nearest_miss, suggestions, words
-from sysbench.log.training import Training
+from sysbench.log.predictions import Training
 from sysbench.render.findings import Statement, join_words
 from sysbench.render.training_columns import in_digits
 from sysbench.spec import hardware

@@ -8,9 +8,8 @@ from pydantic import Field
 
 from sysbench.commands.fit.spec import FitCell
 from sysbench.log.events import Event
-from sysbench.log.predictions import PredictedTime
+from sysbench.log.predictions import PredictedTime, Training, of_prediction, training
 from sysbench.log.records import ModelCellRecord, RunRecord
-from sysbench.log.training import Training, of_prediction, training
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.protocols import SearchAxis
 from sysbench.spec.quantities import (

@@ -15,8 +15,7 @@ from sysbench.commands.fit.record import Cause, Extent, FitCellRecord, FitRecord
 from sysbench.commands.fit.spec import CTX_UNIT, FitSpec
 from sysbench.commands.fit.suggestions import Suggestions, command, suggestions, words
 from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
-from sysbench.log.predictions import INTERVAL
-from sysbench.log.training import Training
+from sysbench.log.predictions import INTERVAL, Training
 from sysbench.render import remarks, training_columns
 from sysbench.render.declared import DeclaredTable, Field, build_tables, leading_fields
 from sysbench.render.table import Cell, Measure, Remark, Sheet, Table, Word

@@ -19,10 +19,9 @@ from sysbench.commands.loop.fold import fold
 from sysbench.commands.loop.record import LoopRecord
 from sysbench.commands.loop.spec import LoopSpec, validated_phase_name
 from sysbench.commands.loop.stopwatch import Stopwatch
-from sysbench.engine.identity import source_digest
 from sysbench.engine.plan import resolve_device
 from sysbench.engine.sensors.host import host_info
-from sysbench.engine.sensors.sampler import system_sampler
+from sysbench.engine.sensors.sampler import Sampler
 from sysbench.errors import OutputError, UsageError
 from sysbench.garbage import gc_paused
 from sysbench.lab.clocks import StepTimes, clock_for
@@ -43,7 +42,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.outcomes import Outcome, RunStatus
-from sysbench.package import VERSION
+from sysbench.package import VERSION, source_digest
 from sysbench.statistics import has_enough_samples
 
 READING_INTERVAL_S = 1.0
@@ -70,7 +69,7 @@ class EventCollector:
         self.remark: str | None = None
         """Remark on a loop that ended without an error, saved as its detail."""
         self._events: list[Event] = []
-        self._sampler = system_sampler()
+        self._sampler = Sampler()
         self._last_reading_s = 0.0
 
     def __enter__(self) -> EventCollector:

@@ -61,13 +61,13 @@ class LoopCell(RunCell):
 
     kind: Literal["loop"] = "loop"
     name: Annotated[str, Axis("work", title="loop", order=88)]
-    by: Annotated[Literal["measure", "record"], Axis("setting", comparison="controlled", compared_as="measured by")]
+    by: Annotated[Literal["measure", "record"], Axis("setting", comparison="controlled")]
     """measure  sysbench called the step, whose time is the sum of its phases if each phase is a separate function
     record   the program ran its own loop; a step lasts from its first phase to the first phase of the next step
     """
     tokens: Annotated[
         Size | None,
-        Axis("setting", comparison="controlled", compared_as="tokens per step", phrase="{} tokens"),
+        Axis("setting", comparison="controlled", phrase="{} tokens"),
     ] = stored_unless(None)
     """Tokens per step; None if unknown."""
     warmup: Steps

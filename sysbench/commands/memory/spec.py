@@ -121,7 +121,7 @@ class MemorySpec(ModelSpec):
     find: Annotated[
         SearchAxis | None,
         Option(metavar="AXIS", panel=SIMULATION, common=True),
-        Axis("setting", compared_as="search"),
+        Axis("setting"),
     ] = Field(
         default=None,
         description="With --simulate: find the largest batch or ctx that fits, starting from the given value, or the "

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
@@ -20,14 +21,12 @@ from sysbench.commands.profile.record import ProfileRead, ProfileRecord, RanksRe
 from sysbench.commands.profile.spec import ProfileCell, ProfileOptions, Profiler, ProfileSpec
 from sysbench.commands.showing import Saved
 from sysbench.engine import nsys
-from sysbench.engine.launchers import NsysLauncher
 from sysbench.engine.plan import PlacedCell, refuse_impossible
 from sysbench.engine.provisions import Provisions
 from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log import storage
 from sysbench.log.events import Event, OfRank, StageEntered
 from sysbench.log.file_names import labels_of, paths_of, paths_of_ranks
-from sysbench.log.storage import ScratchDirectory
 from sysbench.render import theme
 from sysbench.render.dashboard.progress import show_status
 from sysbench.spec import hardware
@@ -119,7 +118,7 @@ class Files:
         with ExitStack() as temporary:
             artifacts = kept_paths
             if not kept_paths:
-                directory = Path(temporary.enter_context(ScratchDirectory()))
+                directory = Path(temporary.enter_context(TemporaryDirectory(prefix="sysbench-")))
                 artifacts = {cell.key: directory / f"{cell.key}{TRACE_SUFFIXES[cell.profiler][0]}" for cell in cells}
             for cell in cells:
                 _validate_suffix("--trace", artifacts[cell.key], TRACE_SUFFIXES[cell.profiler], cell.profiler)
@@ -128,7 +127,7 @@ class Files:
             ]
             for path in (*traces_kept, *windows.values(), *flames.values()):
                 storage.refuse_unwritable(path)
-            launchers = {cell.key: NsysLauncher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
+            launchers = {cell.key: nsys.launcher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
             titles = {cell.key: _drawing_title(cell) for cell in cells}
             provisions = Provisions(artifacts, launchers, TraceReader(bool(kept_paths), additional_ranges(options)))
             yield cls(provisions, bool(kept_paths), windows, flames, titles, options.range, options.quiet)

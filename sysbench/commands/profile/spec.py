@@ -121,7 +121,7 @@ class ProfileSpec(ModelSpec):
         default=(5,),
         description="Number of unprofiled steps, timed first in a separate process; 0 skips them.",
     )
-    shapes: Annotated[bool, Option(panel=PROFILE), Axis("setting", compared_as="recorded shapes")] = Field(
+    shapes: Annotated[bool, Option(panel=PROFILE), Axis("setting")] = Field(
         default=False, description="Record the input shapes of operators."
     )
 

@@ -79,8 +79,7 @@ def _plan_runs(
     plan(experiment, overrides, ("cuda",))  # refuses what is invalid on any device, before a worker starts
     if not options.allow_code:
         refuse_code(experiment)
-    from sysbench.engine.launchers import PlainLauncher
-    from sysbench.engine.process import prelaunched
+    from sysbench.engine.process import Launcher, prelaunched
 
     if gpu_name is not None:
         from sysbench.commands.run import prediction
@@ -89,17 +88,17 @@ def _plan_runs(
         if not options.plan or options.resume is not None:
             refuse_unpredictable((gpu.slug,), force=options.force, option="--for")
             if not options.plan:
-                resources.enter_context(prelaunched(PlainLauncher()))
+                resources.enter_context(prelaunched(Launcher()))
             return [prediction.to_prediction(each, gpu) for each in planned], Durations()
         earlier = earlier_durations(options.out, gpu.names)
         new = [each for each in planned if any(cell.key not in earlier.cells_s for cell in each.spec.cells())]
         if gpu.rates:
             earlier.predicted_s, earlier.not_predicted = prediction.predict_durations_s(new, gpu, silent=options.quiet)
         return planned, earlier
-    resources.enter_context(prelaunched(PlainLauncher()))
+    resources.enter_context(prelaunched(Launcher()))
     # While the worker imports torch, import the modules that query the worker and carry out the runs.
     from sysbench.commands.run import runs  # noqa: F401
-    from sysbench.engine.devices import list_devices
+    from sysbench.engine.supervisor import list_devices
 
     devices = list_devices()
     planned = plan(experiment, overrides, tuple(dict.fromkeys(device.type for device in devices)))

@@ -6,19 +6,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sysbench import units
 from sysbench.command import command_of
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.running import RunResult
 from sysbench.commands.surroundings import RunSurroundings
-from sysbench.engine.launchers import PlainLauncher
-from sysbench.engine.process import prelaunched
+from sysbench.engine.process import Launcher, prelaunched
 from sysbench.errors import UsageError
 from sysbench.log.durations import Durations
 from sysbench.log.events import CellFinished
 from sysbench.log.records import CellRecord, RunRecord
-from sysbench.log.storage import ScratchDirectory
 from sysbench.render.dashboard import experiment_progress
 from sysbench.render.dashboard.experiment_progress import ExperimentProgress, PendingCell
 from sysbench.render.dashboard.progress import show_status
@@ -89,8 +88,8 @@ def predict_durations_s(
     waiting = sorted(_predictable(planned, gpu), key=lambda each: _work(each[1]))
     with (
         show_status(f"predicting for {gpu.slug}", silent=silent) as progress,
-        ScratchDirectory() as directory,
-        prelaunched(PlainLauncher()),
+        TemporaryDirectory(prefix="sysbench-") as directory,
+        prelaunched(Launcher()),
     ):
         while waiting:
             run, spec = waiting[0]

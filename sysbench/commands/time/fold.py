@@ -30,9 +30,8 @@ from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
 from sysbench.log.events import Event, ProcessPeaks, Reading
 from sysbench.log.outcomes import MEASURED
-from sysbench.log.predictions import prediction_of
+from sysbench.log.predictions import Training, of_prediction, of_samples, prediction_of, training
 from sysbench.log.records import PhaseRecord
-from sysbench.log.training import Training, of_prediction, of_samples, training
 from sysbench.spec import hardware
 from sysbench.spec.model import ModelCell
 

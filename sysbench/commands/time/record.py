@@ -9,9 +9,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from sysbench.commands.time.spec import TimeCell
 from sysbench.log.events import Ceiling, ProcessPeaks
-from sysbench.log.predictions import PredictionRecord, hardware_share
+from sysbench.log.predictions import PredictionRecord, Training, hardware_share
 from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRecord, Samples
-from sysbench.log.training import Training
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Phase
 from sysbench.spec.quantities import Amount, Count, Finite, Flops, Moment, PerSecond, Seconds, Unbounded, stored_unless

@@ -32,7 +32,7 @@ from sysbench.spec.quantities import Count, PerSecond, Share, Size, Steps, store
 from sysbench.spec.ranks import NODE_RANKS, Interconnect
 from sysbench.spec.run import SavedOptions
 
-SYNC = Axis("setting", comparison="controlled", compared_as="synchronization", phrase="synchronized by {}")
+SYNC = Axis("setting", comparison="controlled", phrase="synchronized by {}")
 
 MEASUREMENT = "Measurement"
 

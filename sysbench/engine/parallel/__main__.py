@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sysbench import bootstrap
 from sysbench.engine import session
-from sysbench.engine.parallel.shard import Shard, run_shard
+from sysbench.engine.parallel.pools import Shard, run_shard
 from sysbench.errors import SysbenchError
 
 

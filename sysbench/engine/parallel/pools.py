@@ -1,4 +1,7 @@
-"""Pools that run shards: processes on this machine, Ray, or SLURM."""
+"""Pools that run shards of a run's cells: processes on this machine, Ray, or SLURM.
+
+A shard is a complete run with its own worker, sensors and timeouts; the original run reads its log.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,24 @@ import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel, ConfigDict
+
 from sysbench.bootstrap import command, environment
+from sysbench.command import cell_of, command_of, spec_of
 from sysbench.engine.interrupts import signal_name
-from sysbench.engine.parallel.shard import RunCells, Shard, run_shard, run_shard_remotely
+from sysbench.engine.provisions import Surroundings
 from sysbench.errors import LogError, UsageError
 from sysbench.log import journal
 from sysbench.log.events import Event
 from sysbench.log.outcomes import Outcome
-from sysbench.log.storage import ScratchDirectory
+from sysbench.package import source_digest
 from sysbench.spec import extras
 from sysbench.spec.run import RunOptions
 
@@ -29,44 +35,55 @@ PATIENCE_S = 20.0
 """Time that a process is given to complete its log after being asked to stop."""
 
 RAY_PORT = 10001
-"""Default port of Ray's client server."""
 
 ANSWER_S = 10.0
-"""Time limit for the response of a Ray cluster."""
 
 LONGEST_CHARACTERS = 300
-"""Maximum length of the error messages of Ray and submitit that are shown."""
+
+RunCells = Callable[..., Any]
+"""`sysbench.engine.session.run`, handed over because a session in turn hands its cells to shards."""
+
+
+class Shard(BaseModel):
+    """Cells that one process runs one after another."""
+
+    model_config = ConfigDict(frozen=True)
+
+    spec: dict[str, Any]
+    cells: tuple[dict[str, Any], ...]
+    options: dict[str, Any]
+    digest: str
+    """Hash of the source code that must run the shard."""
+    device: str
+    gpus: int
+    """Number of GPUs that a cell needs; with `auto`, Ray assigns none if no machine has enough."""
+    simulated: bool
+
+
+def run_shard(shard: Shard, directory: Path, run: RunCells) -> Path:
+    """Run a shard with `run`, and return the path of its log in `directory`."""
+    if source_digest() != shard.digest:
+        raise UsageError(
+            f"{socket.gethostname()} has a different sysbench from this machine: install the same one there"
+        )
+    command_of(shard.spec["kind"]).part("record")  # registers the command's own events
+    options = RunOptions(**shard.options, out=directory)
+    cells = [cell_of(axes) for axes in shard.cells]
+    with run(spec_of(shard.spec), options, cells=cells, surroundings=Surroundings(log_name="shard")) as running:
+        for _ in running:
+            pass
+    log_path: Path = running.log_path
+    return log_path
+
+
+def run_shard_remotely(shard: Shard, run: RunCells) -> bytes:
+    """Run a shard with `run` in a temporary directory, and return the content of its log."""
+
+    with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
+        return run_shard(shard, Path(directory), run).read_bytes()
+
 
 Failure = tuple[Outcome, str]
-
-
-class Job(Protocol):
-    """A submitted part of a run: a Ray task or a SLURM job."""
-
-    def done(self) -> bool:
-        """Whether the shard has ended, successfully or not."""
-
-    def events(self) -> list[Event]:
-        """Return the events that the shard has logged so far; after `stop`, wait for the shard to end."""
-
-    def failure(self) -> Failure:
-        """Return the outcome for the unfinished cells of the shard, and the reason."""
-
-    def stop(self) -> None:
-        """Ask the shard to stop."""
-
-
-class Pool(Protocol):
-    """Interface of a pool that runs shards."""
-
-    slots: int
-    """Approximate number of shards that run at the same time."""
-
-    def start(self, shards: Sequence[Shard]) -> Sequence[Job]:
-        """Submit shards; each starts as soon as a slot is free."""
-
-    def close(self) -> None:
-        """Release all resources."""
 
 
 class Processes:
@@ -74,7 +91,7 @@ class Processes:
 
     def __init__(self, count: int) -> None:
         self.slots = count
-        self._directory = ScratchDirectory()
+        self._directory = tempfile.TemporaryDirectory(prefix="sysbench-")
         self._jobs: list[_Process] = []
 
     def start(self, shards: Sequence[Shard]) -> Sequence[Job]:
@@ -161,11 +178,7 @@ class OnRay:
         self._most_gpus = max(each.get("GPU", 0) for each in resources)
 
     def start(self, shards: Sequence[Shard]) -> Sequence[Job]:
-        """Submit shards; a shard that is measured on a CPU requests all CPUs of the largest machine.
-
-        Raises UsageError if Ray rejects an option, or would wait forever because no machine has enough GPUs for a
-        shard.
-        """
+        """Submit shards; a shard that is measured on a CPU requests all CPUs of the largest machine."""
         started = []
         for shard in shards:
             gpus = shard.gpus if shard.gpus <= self._most_gpus or shard.device != "auto" else 0
@@ -203,7 +216,7 @@ class _RayTask:
         except Exception as error:  # noqa: BLE001  Whatever the task raised, or what happened to it.
             self.error = error
             return []
-        with ScratchDirectory() as directory:
+        with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
             (Path(directory) / "shard.jsonl").write_bytes(content)
             return _left_in(Path(directory))
 
@@ -220,10 +233,7 @@ class OnSlurm:
     slots = 32
 
     def __init__(self, asked: str, folder: Path, arguments: Mapping[str, Any], run: RunCells) -> None:
-        """Prepare submission to SLURM, or to local processes for `slurm:local`.
-
-        Raises UsageError if SLURM is missing.
-        """
+        """Prepare submission to SLURM, or to local processes for `slurm:local`; raises UsageError."""
         submitit = _optional("submitit")
         self._asked = asked
         self._folder = folder.absolute()
@@ -294,6 +304,14 @@ def _left_in(place: Path) -> list[Event]:
         return list(journal.read(place / "shard.jsonl"))
     except LogError:
         return []
+
+
+Job: TypeAlias = _Process | _RayTask | _SlurmJob
+"""A submitted shard: `done` says whether it has ended, `events` returns what it has logged (after `stop`, once it has
+ended), and `failure` the outcome of its unfinished cells, and the reason."""
+
+Pool: TypeAlias = Processes | OnRay | OnSlurm
+"""Runs shards: `start` submits them, and each starts as soon as one of about `slots` slots is free."""
 
 
 def pool_of(options: RunOptions, run: RunCells) -> Pool:

@@ -1,7 +1,4 @@
-"""Submission of cells to a pool, in groups called shards, and collection of their events.
-
-When a shard has ended, successfully or not, its events are appended to the log of the run.
-"""
+"""Submission of cells to a pool, in groups called shards, and collection of their events."""
 
 from __future__ import annotations
 
@@ -12,16 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sysbench.engine.conversation import StoppedByUserError
-from sysbench.engine.identity import source_digest
 from sysbench.engine.interrupts import Interrupts
-from sysbench.engine.parallel.pools import Job, Pool
-from sysbench.engine.parallel.shard import Shard
+from sysbench.engine.parallel.pools import Job, Pool, Shard
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted
+from sysbench.package import source_digest
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import RunOptions
 
 POLL_S = 0.2
-"""Polling interval for the end of shards."""
 
 SHARDS_PER_SLOT = 4
 """Number of shards of simulated cells per parallel slot: with more, more workers start; with fewer, slots end at
@@ -85,7 +80,7 @@ class ParallelExecutor:
 
     def _shards(self, groups: Sequence[Sequence[RunCell]]) -> list[Shard]:
         spec = self.spec.model_dump(mode="json")
-        options = self.options.model_dump(include={"timeout_s", "no_skip", "force", "ceilings"})
+        options = self.options.model_dump(include={"timeout_s", "no_skip", "force"})
         return [
             Shard(
                 spec=spec,

@@ -12,22 +12,18 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 
 from sysbench.engine import protocol
 from sysbench.engine.interrupts import catch_interrupts
-from sysbench.engine.launchers import Launcher, PlainLauncher
-from sysbench.engine.process import InvalidMessageError, WorkerGoneError, WorkerProcess
-from sysbench.engine.rendezvous.launched_rank import LaunchedRank
-from sysbench.engine.rendezvous.messages import (
-    FOR_THE_RANK,
+from sysbench.engine.process import InvalidMessageError, Launcher, WorkerGoneError, WorkerProcess
+from sysbench.engine.rendezvous.rank_zero import (
+    CLOSE,
+    DISMISS,
     FOR_THE_WORKER,
-    ORDER,
+    GATHERING_S,
+    LAUNCH,
     STOPPED,
-    Close,
-    Dismiss,
     Hello,
-    Launch,
-    Welcome,
+    LaunchedRank,
     connected,
 )
-from sysbench.engine.rendezvous.rank_zero import GATHERING_S
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import DeviceInfo, WorkerReady, encode
 from sysbench.spec.cell import RunCell
@@ -41,22 +37,21 @@ _RETRY_S = 0.2
 def serve(
     own: LaunchedRank, hello: Hello, cells: Mapping[str, RunCell], timeout_s: float, launcher: Launcher | None = None
 ) -> None:
-    """Serve as one rank of a run until rank 0 dismisses this process.
-
-    Measures only `cells`, which are given by key. Raises UsageError if rank 0 cannot be reached or rejects this rank,
-    and SysbenchError if rank 0 disconnects. Raises KeyboardInterrupt after a signal, which is also reported to rank 0.
-    """
+    """Serve as one rank of a run until rank 0 dismisses this process."""
     connection = _connection(own, min(GATHERING_S, timeout_s))
     try:
-        welcome = _introduced(connection, own, hello)
+        answer_challenge(connection, own.key)
+        deliver_challenge(connection, own.key)
+        connection.send_bytes(hello.model_dump_json().encode())
+        refused = connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES).decode()
     except (AuthenticationError, EOFError, OSError, ValueError) as error:
         raise UsageError(
             f"the process that listens at {own.address} port {own.port} is not rank 0 of this run, or has another "
             "SYSBENCH_KEY"
         ) from error
-    if welcome.refused is not None:
-        raise UsageError(welcome.refused)
-    relay = _WorkerRelay(connection, own, cells, launcher or PlainLauncher())
+    if refused:
+        raise UsageError(refused)
+    relay = _WorkerRelay(connection, own, cells, launcher or Launcher())
     with catch_interrupts() as interrupts:
         try:
             while not interrupts.requested and relay.relay_next():
@@ -83,13 +78,6 @@ def _connection(own: LaunchedRank, patience_s: float) -> Connection:
                     f"{(error.strerror or str(error)).lower()}"
                 ) from None
             time.sleep(_RETRY_S)
-
-
-def _introduced(connection: Connection, own: LaunchedRank, hello: Hello) -> Welcome:
-    answer_challenge(connection, own.key)
-    deliver_challenge(connection, own.key)
-    connection.send_bytes(hello.model_dump_json().encode())
-    return Welcome.model_validate_json(connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES))
 
 
 class _WorkerRelay:
@@ -122,7 +110,7 @@ class _WorkerRelay:
 
     def close(self) -> None:
         if self._worker is not None:
-            self._worker.close(0)
+            self._worker.end(0)
         self._connection.close()
 
     def _forward_event(self, worker: WorkerProcess) -> None:
@@ -152,21 +140,17 @@ class _WorkerRelay:
             message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)
         except (EOFError, OSError) as error:
             raise self._lost_rank_zero() from error
-        if message[:1] == FOR_THE_WORKER:
-            if self._worker is not None:
-                self._command(self._worker, protocol.decode(message[1:]))
-            return True
-        if message[:1] != FOR_THE_RANK:
+        order, content = message[:1], message[1:]
+        if order == FOR_THE_WORKER and self._worker is not None:
+            self._command(self._worker, protocol.decode(content))
+        elif order == LAUNCH:
+            self._report_end(0)
+            self._worker = WorkerProcess(self._launcher)
+        elif order == CLOSE:
+            self._report_end(float(content))
+        elif order not in (FOR_THE_WORKER, DISMISS):
             raise SysbenchError("rank 0 sent a message that is not a command")
-        match ORDER.validate_json(message[1:]):
-            case Launch():
-                self._report_end(0)
-                self._worker = WorkerProcess(self._launcher)
-            case Close(patience_s=patience_s):
-                self._report_end(patience_s)
-            case Dismiss():
-                return False
-        return True
+        return order != DISMISS
 
     def _command(self, worker: WorkerProcess, command: protocol.Command) -> None:
         """Forward a command from rank 0 to the worker."""

@@ -1,13 +1,22 @@
-"""Rank 0's side: connections to all other ranks, and to the workers that they run."""
+"""Rank 0's side: connections to all other ranks, and to the workers that they run.
+
+Commands and events are JSON, validated against a class, never pickled. The two ends authenticate each other with
+SYSBENCH_KEY. Without a key, anyone who can reach the port can connect, as with torch's own rendezvous; but a rank runs
+only cells of its own command line.
+"""
 
 from __future__ import annotations
 
 import errno
+import os
 import select
 import socket
+import struct
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
@@ -16,23 +25,120 @@ from pydantic import ValidationError
 from sysbench.engine import protocol
 from sysbench.engine.interrupts import catch_interrupts, request_stop
 from sysbench.engine.process import KILL_TIMEOUT_S, TERMINATION_TIMEOUT_S, InvalidMessageError, WorkerGoneError
-from sysbench.engine.rendezvous.launched_rank import LaunchedRank
-from sysbench.engine.rendezvous.messages import (
-    FOR_THE_RANK,
-    FOR_THE_WORKER,
-    ORDER,
-    STOPPED,
-    Close,
-    Dismiss,
-    Hello,
-    Launch,
-    Order,
-    Welcome,
-    connected,
-    limited,
-)
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import Event, WorkerExited, WorkerReady, decode
+from sysbench.spec.frozen import Frozen
+from sysbench.spec.quantities import Size
+
+FIRST_PORT = 29_500
+
+HIGHEST_PORT = 65_535
+
+
+@dataclass(frozen=True)
+class LaunchedRank:
+    """One of several processes that a launcher has started together."""
+
+    rank: int
+    ranks: int
+    local_rank: int
+    """Number of the rank on its node, which is the index of its GPU."""
+    address: str
+    port: int
+    key: bytes
+    on_one_node: bool = False
+
+
+def launched_rank(environment: Mapping[str, str]) -> LaunchedRank | None:
+    """Return the rank of this process and the address of rank 0; None if the process was started alone.
+
+    torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; an srun step sets SLURM_ variables. The
+    engine listens on SYSBENCH_PORT, by default MASTER_PORT + 1, because torchrun's own rendezvous uses MASTER_PORT.
+    Raises UsageError if a variable is invalid.
+    """
+    if "RANK" in environment:
+        rank, ranks, local_rank = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+    else:
+        rank, ranks, local_rank = "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"
+    if rank not in environment or ranks not in environment:
+        return None
+    count = _number(environment, ranks, 1, 1)
+    if count == 1:
+        return None
+    address = environment.get("MASTER_ADDR") or _first_host(environment)
+    if not address:
+        raise UsageError(f"{rank} and {ranks} indicate several ranks; set MASTER_ADDR to the address of rank 0")
+    port = _number(environment, "MASTER_PORT", FIRST_PORT, 1, HIGHEST_PORT) + 1
+    return LaunchedRank(
+        rank=_number(environment, rank, 0, 0, count - 1),
+        ranks=count,
+        local_rank=_number(environment, local_rank, 0, 0),
+        address=address,
+        port=_number(environment, "SYSBENCH_PORT", min(port, HIGHEST_PORT), 1, HIGHEST_PORT),
+        key=environment.get("SYSBENCH_KEY", "").encode(),
+        on_one_node=environment.get("LOCAL_WORLD_SIZE") == str(count) or environment.get("SLURM_STEP_NUM_NODES") == "1",
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, default: int, least: int, most: int | None = None) -> int:
+    text = environment.get(name) or str(default)
+    if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+        allowed = f"{least} to {most}" if most is not None else f"{least} or more"
+        raise UsageError(f"{name}={text} is not a number that a launcher sets: it must be {allowed}")
+    return int(text)
+
+
+def _first_host(environment: Mapping[str, str]) -> str:
+    nodes = environment.get("SLURM_STEP_NODELIST")
+    if not nodes:
+        return ""
+    try:
+        told = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return next(iter(told.stdout.split()), "")
+
+
+HANDSHAKE_S = 5.0
+"""Maximum time for a client to introduce itself, because other clients have to wait."""
+
+
+class Hello(Frozen):
+    """Message with which a rank introduces itself to rank 0."""
+
+    rank: Size
+    ranks: Size
+    host: str
+    version: str
+    digest: str
+    spec: str
+
+
+LAUNCH, CLOSE, DISMISS, FOR_THE_WORKER = b"l", b"c", b"d", b"w"
+"""First byte of a message from the engine. A rank is to start a worker; to end it, by force after the seconds that
+follow, and to answer with a WorkerExited; to exit, because the run is over; or to forward a command to its worker."""
+
+STOPPED = b"s"
+"""The last message of a rank that its user has stopped; all its other messages are events."""
+
+
+@contextmanager
+def limited(connection: Connection, duration_s: float = HANDSHAKE_S) -> Iterator[None]:
+    """Set a timeout for every read from a connection in this context; a read that takes longer raises OSError."""
+    # A Connection has no timeout of its own; its duplicated descriptor refers to the same socket.
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(duration_s), 0))
+        yield
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
+
+
+def connected(taken: socket.socket) -> Connection:
+    """Convert a connected socket to a message connection."""
+    taken.setblocking(True)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Connection(taken.detach())
+
 
 GATHERING_S = 60.0
 """Longest wait for the other ranks: they import what rank 0 imports, on machines that may be slower."""
@@ -71,11 +177,7 @@ class RankConnections:
 
 @contextmanager
 def connect_ranks(own: LaunchedRank, hello: Hello, timeout_s: float) -> Iterator[RankConnections]:
-    """Wait until all other ranks have connected; dismiss them at the end of the context.
-
-    `hello` describes rank 0. Raises UsageError if the port is in use, or if a rank has different code or a different
-    command line. Raises SysbenchError if a rank does not connect in time.
-    """
+    """Wait until all other ranks have connected; dismiss them at the end of the context."""
     with ExitStack() as closing:
         listener = closing.enter_context(_listening(own))
         connections: dict[int, Connection] = {}
@@ -132,7 +234,7 @@ def _admit(
     refused = _objection(hello, theirs)
     if refused is None and theirs.rank in connections:
         refused = f"rank {theirs.rank} was started twice, on {hosts[theirs.rank]} and on {theirs.host}"
-    connection.send_bytes(Welcome(refused=refused).model_dump_json().encode())
+    connection.send_bytes((refused or "").encode())
     if refused is not None:
         connection.close()
         raise UsageError(refused)
@@ -155,12 +257,8 @@ def _objection(ours: Hello, theirs: Hello) -> str | None:
 def _dismissed(connections: dict[int, Connection]) -> None:
     for connection in connections.values():
         with suppress(OSError):
-            _order(connection, Dismiss())
+            connection.send_bytes(DISMISS)
             connection.close()
-
-
-def _order(connection: Connection, order: Order) -> None:
-    connection.send_bytes(FOR_THE_RANK + ORDER.dump_json(order))
 
 
 class RemoteWorker:
@@ -178,12 +276,10 @@ class RemoteWorker:
         self._exited: WorkerExited | None = None
         self._lost = False
         self.connected = False
-        """Whether the worker has reported that it is ready."""
         self.pid = 0
         self.torch: str | None = None
-        """The worker's version of torch, once it is ready."""
         try:
-            _order(connection, Launch())
+            connection.send_bytes(LAUNCH)
         except OSError as error:
             raise SysbenchError(f"{who} disconnected: {(error.strerror or str(error)).lower()}") from error
 
@@ -228,17 +324,12 @@ class RemoteWorker:
 
     def end(self, patience_s: float) -> WorkerExited:
         """Stop the worker, and return its exit status; `lost` is set if the rank does not respond in time."""
-        self.close(patience_s)
-        return self._exited or WorkerExited(at_s=time.time(), pid=self.pid, exit_code=None, signal=None, lost=True)
-
-    def close(self, patience_s: float) -> None:
-        """Stop the worker, and discard its remaining messages."""
-        if not self.alive:
-            return
-        with suppress(OSError):
-            _order(self._connection, Close(patience_s=patience_s))
+        if self.alive:
+            with suppress(OSError):
+                self._connection.send_bytes(CLOSE + str(patience_s).encode())
         deadline_s = time.monotonic() + patience_s + TERMINATION_TIMEOUT_S + KILL_TIMEOUT_S
         while self.alive and time.monotonic() < deadline_s:
             if select.select([self.source], [], [], _POLL_S)[0]:
                 with suppress(WorkerGoneError, InvalidMessageError):
                     self.receive()
+        return self._exited or WorkerExited(at_s=time.time(), pid=self.pid, exit_code=None, signal=None, lost=True)

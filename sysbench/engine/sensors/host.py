@@ -19,10 +19,8 @@ COMMAND_TIMEOUT_S = 0.5
 """Time limit for git and sysctl, which answer within 5 ms unless a file system hangs."""
 
 _CONTAINER_VARIABLES = ("KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "container")
-"""Variables set in containers; `container` is systemd's convention."""
 
 _CONTAINER_FILES = (".dockerenv", "run/.containerenv", "run/systemd/container")
-_CONTAINER_GROUPS = ("kubepods", "docker", "containerd", "libpod", "lxc")
 
 
 def host_info() -> HostInfo:
@@ -51,31 +49,17 @@ def cpu_name(root: Path) -> str:
 
 
 def in_container(root: Path, environment: Mapping[str, str]) -> bool:
-    """Whether this process runs in a container, judged by variables, marker files, cgroups, and an overlay as root."""
-    groups = _read(root / "proc/1/cgroup")
-    mounts = (line.split() for line in _read(root / "proc/self/mounts").splitlines())
-    return (
-        any(environment.get(variable) for variable in _CONTAINER_VARIABLES)
-        or any(_exists(root / file) for file in _CONTAINER_FILES)
-        or any(group in groups for group in _CONTAINER_GROUPS)
-        or any(mount[1:3] == ["/", "overlay"] for mount in mounts)
-    )
+    """Whether this process runs in a container, judged by the variables and files that container runtimes leave."""
+    return any(map(environment.get, _CONTAINER_VARIABLES)) or any(_exists(root / file) for file in _CONTAINER_FILES)
 
 
 def commit_of(package: Path) -> str | None:
-    """Return the commit of the git checkout that contains `package`, with `-dirty` if tracked files have changed.
-
-    Returns None if there is no checkout or no commit, or if git does not answer. Also returns None if the checkout
-    belongs to another project, for example if `package` is installed in a virtual environment there.
-    """
+    """Return the commit of the git checkout that contains `package`, with `-dirty` if tracked files have changed."""
     if not any(_exists(parent / ".git") for parent in package.resolve().parents):
         return None
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
-    status = _git(package, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    if status is None:
-        return None
-    lines = status.splitlines()
+    lines = (_git(package, "status", "--porcelain=v2", "--branch", "--untracked-files=no") or "").splitlines()
     head = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
     if head == "(initial)":
         return None
@@ -138,13 +122,6 @@ def _memory_bytes(root: Path) -> int:
     except (psutil.Error, OSError):
         return 0
     return min([physical_bytes, *(limit.limit_bytes for limit in memory_limits(physical_bytes, root))])
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def _exists(path: Path) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from itertools import takewhile
+from pathlib import Path
 from typing import Literal
 
 import psutil
@@ -21,44 +22,19 @@ FileSystem = Literal["cgroup2", "cgroup"]
 def directories(filesystem: FileSystem, controller: str, root: Path = Path("/")) -> Iterator[Path]:
     """Yield the directory of this process's cgroup for a controller, then the directories of all groups above it.
 
-    /proc and the cgroup file systems are read under `root`. Yields nothing if the controller has no hierarchy.
+    /proc and /sys are read under `root`. In a container without a cgroup namespace, whose paths are the host's, only
+    the last one exists: the group of the container.
     """
+    top = root / "sys/fs/cgroup" / ("" if filesystem == "cgroup2" else controller)
     try:
-        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
-        memberships = (root / "proc/self/cgroup").read_text().splitlines()
+        memberships = (root / "proc/self/cgroup").read_text(errors="replace").splitlines()
     except OSError:
         return
-    group = _own_group(filesystem, controller, memberships)
-    mount = _mount(filesystem, controller, mounts)
-    if group is None or mount is None:
-        return
-    mounted, mount_point = mount
-    top = root / mount_point.relative_to("/")
-    # In a cgroup namespace, the root of the mount is the container's own group, and paths start there.
-    below = group.relative_to(mounted) if group.is_relative_to(mounted) else PurePosixPath()
-    yield from (top / below, *(top / parent for parent in below.parents))
-
-
-def _own_group(filesystem: FileSystem, controller: str, memberships: list[str]) -> PurePosixPath | None:
-    """Return this process's cgroup, from lines such as `4:memory:/user.slice` (version 1) or `0::/user.slice`."""
-    for line in memberships:
-        hierarchy, controllers, path = (line.split(":", 2) + [""] * 3)[:3]
+    # Lines are such as `4:memory:/user.slice` in version 1, and `0::/user.slice` in version 2.
+    for hierarchy, controllers, path in (line.split(":", 2) for line in memberships if line.count(":") >= 2):
         if (controller in controllers.split(",")) if filesystem == "cgroup" else hierarchy == "0":
-            return PurePosixPath(path)
-    return None
-
-
-def _mount(filesystem: FileSystem, controller: str, mounts: list[str]) -> tuple[PurePosixPath, PurePosixPath] | None:
-    """Return the mounted part of the cgroup hierarchy and its mount point, from lines of mountinfo; see proc(5)."""
-    for line in mounts:
-        where, _, what = line.partition(" - ")
-        if not what.startswith(filesystem + " "):
-            continue
-        if filesystem == "cgroup" and controller not in what.split()[-1].split(","):
-            continue
-        mounted, mount_point = (PurePosixPath(path) for path in where.split()[3:5])
-        return mounted, mount_point
-    return None
+            group = top / path.strip("/")
+            yield from takewhile(lambda each: each.is_relative_to(top), (group, *group.parents))
 
 
 @dataclass(frozen=True)
@@ -85,10 +61,7 @@ class MemoryLimit:
     version: _Version
 
     def available_bytes(self) -> int | None:
-        """Return how much of the limit is still available; None if it cannot be read.
-
-        File pages count as available, as they do in MemAvailable, with which the result is compared.
-        """
+        """Return how much of the limit is still available; None if it cannot be read."""
         try:
             used = int((self.directory / self.version.usage).read_text())
             statistics = (self.directory / "memory.stat").read_text()
@@ -100,10 +73,7 @@ class MemoryLimit:
 
 
 def memory_limits(physical_bytes: int, root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
-    """Return the memory limits that cgroups impose on this process, except limits of `physical_bytes` or more.
-
-    /proc and the cgroup file systems are read under `root`. Returns an empty tuple if there are no limits.
-    """
+    """Return the memory limits that cgroups impose on this process, except limits of `physical_bytes` or more."""
     found = (limit for version in _VERSIONS for limit in _limits_of(version, root))
     # Version 1 expresses "unlimited" as a number near 2^63, version 2 as the word max.
     return tuple(limit for limit in found if limit.limit_bytes < physical_bytes)

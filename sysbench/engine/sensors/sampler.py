@@ -1,9 +1,4 @@
-"""Readings of the machine during a run, taken by the parent process from outside the measured process.
-
-A reading contains memory, processor load and, if there is an NVIDIA GPU, values from its driver. It takes well under a
-millisecond, so ten readings per second disturb nothing; more expensive readings are taken rarely, or between cells
-only. Not thread-safe.
-"""
+"""Readings of the machine during a run, taken by the parent process from outside the measured process."""
 
 from __future__ import annotations
 
@@ -12,16 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Protocol, TypeVar
 
 import psutil
 
 from sysbench.engine.sensors.memory_limits import MemoryLimit, host_available_bytes, memory_limits
-from sysbench.engine.sensors.nvml import Gpu, GpuReading, Nvml, NvmlUnusableError, open_nvml
+from sysbench.engine.sensors.nvml import Gpu, Nvml, NvmlUnusableError, open_nvml
 from sysbench.engine.sensors.worker_tree import ForeignLoad, WorkerTree, descendants_of
 from sysbench.log.events import DeviceInfo, Reading, ReadingsLost
-
-Answer = TypeVar("Answer")
 
 INTERVAL_S = 0.1
 LISTING_S = 1.0
@@ -30,41 +22,8 @@ LISTING_SHARE = 0.005
 scan of all processes), less often."""
 
 
-class Sampler(Protocol):
-    """Takes readings of the machine, the worker and its device."""
-
-    @property
-    def interval_s(self) -> float:
-        """Seconds between two readings."""
-
-    @property
-    def driver(self) -> str | None:
-        """Version of the NVIDIA driver; None if there is none."""
-
-    def watch(self, *pids: int) -> None:
-        """Watch these processes and their descendants, instead of the earlier ones."""
-
-    def use(self, device: DeviceInfo | None, others: Sequence[DeviceInfo] = ()) -> None:
-        """Set the device of the next cell, None for a cell without one, and the devices of its other ranks here."""
-
-    def read(self, at_s: float) -> Reading:
-        """Take a reading of all values that are quick to read; `at_s` is its timestamp. Unknown values are None."""
-
-    def failures(self) -> list[ReadingsLost]:
-        """Return the sources that failed since the last call. A failed source is reported once and no longer read."""
-
-    def count_other_processes(self) -> int | None:
-        """Count the processes of other programs on the current device. Slow, so call this between cells only."""
-
-    def free_bytes(self, device: DeviceInfo) -> int | None:
-        """Return the memory that a new process can still allocate on this device."""
-
-    def close(self) -> None:
-        """Release all resources; no readings are possible afterwards."""
-
-
-class SystemSampler:
-    """The sampler of a real machine, using psutil, cgroup limits and, if available, NVML."""
+class Sampler:
+    """Takes readings of the machine, the worker and its device, using psutil, cgroup limits and, if available, NVML."""
 
     interval_s = INTERVAL_S
 
@@ -75,19 +34,15 @@ class SystemSampler:
         self._load_share: float | None = None
         self._next_listing_s = float("-inf")
         self._own_pids: set[int] = {os.getpid()}
-        self._nvml: Nvml | None = None
-        self._nvml_tried = False
         self._gpu: Gpu | None = None
         self._other_gpus: list[Gpu] = []
         self._gpus: dict[str, Gpu | None] = {}
-        self._failed_sources: set[str] = set()
         self._failures: list[ReadingsLost] = []
 
     @property
     def driver(self) -> str | None:
         """Version of the NVIDIA driver; None if there is none."""
-        nvml = self._open_nvml()
-        return nvml.driver if nvml else None
+        return self._nvml.driver if self._nvml else None
 
     def watch(self, *pids: int) -> None:
         """Watch these processes and their descendants, instead of the earlier ones."""
@@ -97,50 +52,35 @@ class SystemSampler:
         self._next_listing_s = float("-inf")
 
     def use(self, device: DeviceInfo | None, others: Sequence[DeviceInfo] = ()) -> None:
-        """Set the device of the next cell, None for a cell without one, and the devices of its other ranks here.
-
-        Memory, clocks and power are read of the first device. Throttling and processes of other programs on any of them
-        disturb all ranks, so both are read of all.
-        """
+        """Set the device of the next cell, None for a cell without one, and the devices of its other ranks here."""
         self._gpu = self._find(device) if device is not None else None
         self._other_gpus = [gpu for each in others if (gpu := self._find(each)) is not None]
 
     def read(self, at_s: float) -> Reading:
         """Take a reading of all values that are quick to read; `at_s` is its timestamp. Unknown values are None."""
         self._list_when_due()
-        gpu = self._gpu.read() if self._gpu else GpuReading()
-        throttling = [gpu.throttle_reasons, *(each.read().throttle_reasons for each in self._other_gpus)]
+        on_gpu = self._gpu.read() if self._gpu else {}
+        throttling = [on_gpu.get("throttle_reasons"), *(gpu.throttle_reasons() for gpu in self._other_gpus)]
         known = [reasons for reasons in throttling if reasons is not None]
-        self._collect_gpu_losses(at_s)
+        on_gpu["throttle_reasons"] = list(dict.fromkeys(chain.from_iterable(known))) if known else None
         return Reading(
             at_s=at_s,
-            host_rss_bytes=self._query_host("resident memory", self._tree.rss_bytes),
-            host_available_bytes=self._query_host("available memory", self._host_available_bytes),
+            host_rss_bytes=self._tree.rss_bytes(),
+            host_available_bytes=host_available_bytes(self._memory_limits),
             host_cpu_share=self._load_share,
-            device_used_bytes=gpu.used_bytes,
-            device_utilisation=gpu.utilisation,
-            sm_clock_hz=gpu.sm_clock_hz,
-            power_w=gpu.power_w,
-            temperature_c=gpu.temperature_c,
-            energy_j=gpu.energy_j,
-            throttle_reasons=list(dict.fromkeys(chain.from_iterable(known))) if known else None,
+            **on_gpu,
         )
 
     def failures(self) -> list[ReadingsLost]:
-        """Return the sources that failed since the last call. A failed source is reported once and no longer read."""
+        """Return what was lost since the last call. A lost value is reported once and no longer read."""
         failures, self._failures = self._failures, []
         return failures
 
     def count_other_processes(self) -> int | None:
-        """Count the processes of other programs on the GPUs of the cell; None without a GPU, or if it is unknown.
-
-        In a container, the driver may list host process ids, which are meaningless inside the container. If none of the
-        ids exists inside, return None rather than a guess.
-        """
+        """Count the processes of other programs on the GPUs of the cell; None without a GPU, or if it is unknown."""
         if self._gpu is None:
             return None
         listed = [gpu.compute_processes() for gpu in (self._gpu, *self._other_gpus)]
-        self._collect_gpu_losses(self._clock())
         if listed[0] is None:
             return None
         pids = {int(process.pid) for processes in listed for process in processes or ()}
@@ -153,40 +93,35 @@ class SystemSampler:
     def free_bytes(self, device: DeviceInfo) -> int | None:
         """Return the memory that a new process can allocate on a GPU or, within this process's limits, on the host."""
         if device.type != "cuda":
-            return self._query_host("available memory", self._host_available_bytes)
+            return host_available_bytes(self._memory_limits)
         gpu = self._find(device)
         memory = gpu.memory() if gpu else None
-        self._collect_gpu_losses(self._clock())
-        return memory.free_bytes if memory else None
+        return int(memory.free) if memory else None
 
     def close(self) -> None:
         """Release all resources; no readings are possible afterwards."""
-        if self._nvml:
+        if "_nvml" in vars(self) and self._nvml:
             self._nvml.close()
-        self._nvml, self._nvml_tried = None, True
+        self._nvml = None
         self._gpu = None
         self._other_gpus.clear()
         self._gpus.clear()
 
-    def _open_nvml(self) -> Nvml | None:
-        if not self._nvml_tried:
-            self._nvml_tried = True
-            try:
-                self._nvml = open_nvml()
-            except NvmlUnusableError as error:
-                self._report("NVML", str(error), self._clock())
-        return self._nvml
+    @cached_property
+    def _nvml(self) -> Nvml | None:
+        try:
+            return open_nvml(self._report)
+        except NvmlUnusableError as error:
+            self._report("", str(error))
+            return None
 
     @cached_property
     def _memory_limits(self) -> tuple[MemoryLimit, ...]:
         return memory_limits(int(psutil.virtual_memory().total))
 
-    def _host_available_bytes(self) -> int:
-        return host_available_bytes(self._memory_limits)
-
     def _find(self, device: DeviceInfo) -> Gpu | None:
         """Return the NVML handle of a device from a cache; None if there is none, which is reported once."""
-        nvml = self._open_nvml() if device.type == "cuda" else None
+        nvml = self._nvml if device.type == "cuda" else None
         if nvml is None:
             return None
         key = device.uuid or device.torch_name
@@ -198,9 +133,9 @@ class SystemSampler:
         try:
             if device.uuid is None:
                 raise NvmlUnusableError(f"{device.torch_name} has no UUID to find it by")
-            return nvml.gpu(device.uuid, device.memory_bytes)
+            return nvml.gpu(device.uuid, of_cuda=True)
         except NvmlUnusableError as error:
-            self._report("NVML", str(error), self._clock())
+            self._report("", str(error))
             return None
 
     def _list_when_due(self) -> None:
@@ -209,29 +144,9 @@ class SystemSampler:
             return
         self._tree.list_members()
         self._own_pids |= self._tree.pids
-        self._load_share = self._query_host("processor load", lambda: self._load.share(self._tree))
+        self._load_share = self._load.share(self._tree)
         cost_s = time.monotonic() - now_s
         self._next_listing_s = now_s + max(LISTING_S, cost_s / LISTING_SHARE)
 
-    def _query_host(self, source: str, query: Callable[[], Answer | None]) -> Answer | None:
-        if source in self._failed_sources:
-            return None
-        try:
-            return query()
-        except (psutil.Error, OSError) as error:
-            self._failed_sources.add(source)
-            self._report(source, str(error) or type(error).__name__, self._clock())
-            return None
-
-    def _collect_gpu_losses(self, at_s: float) -> None:
-        for gpu in self._gpus.values():
-            for loss in gpu.losses() if gpu else ():
-                self._report(f"NVML {loss.field}" if loss.field else "NVML", loss.detail, at_s)
-
-    def _report(self, source: str, detail: str, at_s: float) -> None:
-        self._failures.append(ReadingsLost(at_s=at_s, source=source, detail=detail))
-
-
-def system_sampler() -> Sampler:
-    """Return the sampler of this machine."""
-    return SystemSampler()
+    def _report(self, field: str, detail: str) -> None:
+        self._failures.append(ReadingsLost(at_s=self._clock(), source=f"NVML {field}".strip(), detail=detail))

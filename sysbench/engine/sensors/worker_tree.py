@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable
 from typing import TypeVar
 
 import psutil
@@ -14,10 +12,7 @@ Answer = TypeVar("Answer")
 
 
 class WorkerTree:
-    """Processes and their descendants, as of the last listing.
-
-    Values are sums over the processes that still exist; None if all have ended.
-    """
+    """Processes and their descendants, as of the last listing."""
 
     def __init__(self, *pids: int) -> None:
         self._members: list[psutil.Process] = []
@@ -32,7 +27,7 @@ class WorkerTree:
     def list_members(self) -> None:
         """Update the list of members, as processes may have started or exited."""
         alive = [root for root in self._roots if root.is_running()]
-        self._members = [member for root in alive for member in (root, *_descendants(root))]
+        self._members = [member for root in alive for member in _with_descendants(root)]
 
     def rss_bytes(self) -> int | None:
         """Return the resident set size of all members together; None if no member is left."""
@@ -100,30 +95,5 @@ def machine_s() -> tuple[float, float]:
     return total_s - times["idle"] - times.get("iowait", 0.0), total_s
 
 
-def _descendants(root: psutil.Process) -> Iterator[psutil.Process]:
-    """Yield all descendants of `root`.
-
-    Linux lists the children of each thread (CONFIG_PROC_CHILDREN), which takes 20 µs for a small process. Otherwise,
-    psutil must read the parent of every process, 30 µs each.
-    """
-    if not Path(f"/proc/{root.pid}/task/{root.pid}/children").exists():
-        yield from _query(lambda process: process.children(recursive=True), root) or ()
-        return
-    seen, waiting = {root.pid}, [root.pid]
-    while waiting:
-        for pid in _children(waiting.pop()) - seen:
-            seen.add(pid)
-            waiting.append(pid)
-            child = _query(psutil.Process, pid)
-            if child is not None:
-                yield child
-
-
-def _children(pid: int) -> set[int]:
-    children: set[int] = set()
-    # A process or a thread may end while it is being read; it then has no children.
-    with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):
-                children.update(map(int, (thread / "children").read_bytes().split()))
-    return children
+def _with_descendants(root: psutil.Process) -> list[psutil.Process]:
+    return [root, *(_query(lambda process: process.children(recursive=True), root) or ())]

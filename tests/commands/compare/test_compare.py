@@ -268,7 +268,7 @@ def test_a_kind_of_run_that_has_nothing_in_common_does_not_keep_the_others_from_
         ("B", 1024),
         ("B", 2048),
     ]
-    with pytest.raises(UsageError, match="no cell of A matches a cell of B: sequence length is 256, 512 in A and"):
+    with pytest.raises(UsageError, match="no cell of A matches a cell of B: seq is 256, 512 in A and"):
         compared(short, long)
 
 
@@ -287,7 +287,7 @@ def test_of_a_cell_that_was_run_twice_the_last_counts() -> None:
         ({"precision": "bf16"}, "precision is fp32 in A and bf16 in B", "precision"),
         ({"batch": "8"}, "batch is 4 in A and 8 in B", "batch"),
         ({"mode": "forward"}, "mode is train in A and forward in B", "mode"),
-        ({"sync": "step"}, "synchronization is phase in A and step in B", "sync"),
+        ({"sync": "step"}, "sync is phase in A and step in B", "sync"),
         ({"device": "cpu"}, "device is NVIDIA A100-SXM4-80GB in A and AMD EPYC 7763 64-Core Processor in B", "device"),
     ],
 )
@@ -349,7 +349,7 @@ def test_several_ranks_differ_from_one_in_one_thing_although_one_rank_has_no_str
     ]
     assert find_obstacles(ddp, four, ("ranks", "strategy")) == []
     (batch, *_) = find_obstacles(one, [{**ddp[0], "grad_accum": 4}])
-    assert batch.description == "micro-batches per step is 1 in A and 4 in B"
+    assert batch.description == "grad accum is 1 in A and 4 in B"
 
 
 def test_cells_that_differ_in_ranks_are_told_apart() -> None:
@@ -388,7 +388,7 @@ def test_the_made_up_name_of_a_container_is_no_other_machine() -> None:
 def test_measured_is_not_compared_with_simulated() -> None:
     measured_one = fixtures_attention.record(AttentionSpec(impl=("naive",), seq=(256,)))
     simulated = fixtures_attention.record(AttentionSpec(impl=("naive",), seq=(256,), simulate=("a100-80gb",)))
-    with pytest.raises(UsageError, match=r"simulated GPU is none in A and a100-80gb in B"):
+    with pytest.raises(UsageError, match=r"simulate is none in A and a100-80gb in B"):
         compared(measured_one, simulated)
 
 

@@ -73,17 +73,6 @@ def test_every_turn_has_a_process_and_a_log_of_its_own(tmp_path: Path) -> None:
     assert {load(turn.log).status for turn in turns} == {"complete"}
 
 
-def test_all_turns_compute_on_the_threads_that_the_first_has_chosen(tmp_path: Path) -> None:
-    launcher = ScriptedLauncher(threads=[4, 2])
-    specs: dict[Arm, RunSpec] = {"A": spec_of([16]), "B": spec_of([16], execution="compiled")}
-    directory = create_directory(tmp_path / "runs", "compare")
-    turns = [next(rounds := run_rounds(specs, 2, directory, RunOptions(), Watcher(), launcher))]
-    launcher.script["threads"] = [4, 4]
-    turns += rounds
-    chosen = [load(turn.log).environment.threads_probe for turn in turns]
-    assert [each.threads if each else None for each in chosen] == [2, 2, 2, 2]
-
-
 def test_ctrl_c_ends_the_comparison_in_order_and_keeps_what_was_finished(tmp_path: Path) -> None:
     directory, turns = measure(tmp_path, 5, Watcher(stop_at=(2, "B")))
     assert [(turn.round, turn.arm, turn.interrupted) for turn in turns][:2] == [(1, "A", False), (1, "B", False)]
@@ -174,7 +163,7 @@ def test_a_mistake_in_a_spec_is_answered_as_the_command_answers_it(text: str, co
 def test_every_round_has_a_line_with_what_is_known_so_far(tmp_path: Path) -> None:
     directory, turns = measure(tmp_path, 3)
     lines: list[str] = []
-    progress = RoundProgress(3, "time", lines.append)
+    progress = RoundProgress(3, lines.append)
     for number in (1, 2, 3):
         a, b = (build_side(arm, {1: load(directory / arm / f"round-0{number}.jsonl")}) for arm in ("A", "B"))
         progress.show_round(number, compare(a, b, Rules(paired=True)), 10.0 * number)

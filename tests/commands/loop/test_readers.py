@@ -69,7 +69,7 @@ def test_steps_of_other_work_are_not_compared(tmp_path: Path) -> None:
     b = write_record(tmp_path / "b.json", other.model_copy(update={"spec": spec, "cells": [changed]}))
     refused = answered("compare", str(a), str(b))
     assert refused.code == 2
-    assert "tokens per step is 4096 in A and 8192 in B" in refused.complaint
+    assert "tokens is 4096 in A and 8192 in B" in refused.complaint
     assert answered("compare", str(a), str(b), "--across", "tokens").code == 0
 
 

@@ -19,8 +19,8 @@ from sysbench.commands.profile.fold import fold
 from sysbench.commands.profile.live import ProfileScreen, ProfileState, advance
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
-from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
+from sysbench.engine.process import Launcher
 from sysbench.engine.provisions import Provisions
 from sysbench.engine.session import run
 from sysbench.errors import SysbenchError

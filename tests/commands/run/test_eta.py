@@ -13,7 +13,7 @@ from rich.console import Console
 from sysbench.commands.run import prediction
 from sysbench.commands.time.live import TimeScreen
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.engine import devices
+from sysbench.engine import supervisor
 from sysbench.engine.process import WorkerProcess
 from sysbench.log.durations import earlier_durations
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunStarted, StageEntered, encode
@@ -100,7 +100,7 @@ def test_what_cells_took_is_read_from_logs_of_such_a_device_alone(experiment: Pa
 def test_a_plan_for_a_gpu_that_is_not_here_is_the_one_of_cuda_with_its_time(
     experiment: Path, events: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "list_devices", lambda: pytest.fail("asked what is here"))
+    monkeypatch.setattr(supervisor, "list_devices", lambda: pytest.fail("asked what is here"))
     words = ("run", str(experiment), "--plan", f"--out={experiment.parent / 'runs'}")
     shown = answered(*words, "--for", "A100 80GB", COLUMNS="100")
     assert shown.code == 0, shown.err
@@ -120,7 +120,7 @@ def test_a_plan_for_a_gpu_that_is_not_here_is_the_one_of_cuda_with_its_time(
 def test_an_experiment_for_a_gpu_that_is_not_here_is_predicted_and_says_how_long_measuring_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "list_devices", lambda: pytest.fail("asked what is here"))
+    monkeypatch.setattr(supervisor, "list_devices", lambda: pytest.fail("asked what is here"))
     (tmp_path / "two.toml").write_text(PREDICTED)
     done = answered("run", "two.toml", "--for", "H100 SXM", "--quiet", cwd=tmp_path)
     assert done.code == 0, done.err

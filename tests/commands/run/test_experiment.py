@@ -363,6 +363,6 @@ def test_experiments_are_found_in_an_installed_package_too(tmp_path: Path, monke
     inside = tmp_path / "sysbench" / "profiles" / "runs"
     inside.mkdir(parents=True)
     (inside / "installed.toml").write_text(TIME)
-    monkeypatch.setattr(shipped, "PACKAGE", tmp_path / "sysbench")
+    monkeypatch.setattr(shipped, "directory", lambda kind: inside)
     assert names() == ["installed"]
     assert load("installed").path == inside / "installed.toml"
