@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     from sysbench.commands.report.document import Document
     from sysbench.commands.report.wording import WrittenFile
 
-MAX_SECTIONS_WITHOUT_HINT = 3
-"""If a terminal shows more sections than this, the command recommends `--summary`."""
-
 
 @command_options(ReportSpec)
 def report(given: Given) -> None:
@@ -33,12 +29,6 @@ def report(given: Given) -> None:
     document = _build_document(spec)
     if not spec.output:
         _show(document)
-        if (
-            len(document.sections) > MAX_SECTIONS_WITHOUT_HINT
-            and not (spec.summary or spec.quiet)
-            and sys.stdout.isatty()
-        ):
-            print_line("--summary shows the findings alone; -o report.html writes a page with figures")
     for path in spec.output:
         for written in _write(path, _files(document, path.name)):
             if not spec.quiet:

@@ -5,13 +5,11 @@ A document is computed from records alone, so equal records result in equal docu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, Literal
-
-from typing_extensions import TypeVar
+from typing import TYPE_CHECKING, Final, Literal
 
 from sysbench import cells as axes
 from sysbench.command import Command, Kind, ReportLayout, command_of, kinds
@@ -131,16 +129,13 @@ class Document:
         ]
 
 
-AnyRecord = TypeVar("AnyRecord", bound=RunRecord, covariant=True, default=RunRecord)
-
-
 @dataclass(frozen=True)
-class ReportedRun(Generic[AnyRecord]):
+class ReportedRun:
     """One run in a report."""
 
     name: str
     """Name given by `sysbench run`, or the command, numbered if there are several; unique in the report."""
-    record: AnyRecord
+    record: RunRecord
     title: str = ""
     """Title given by the run's experiment; empty if there is none."""
     question: str = ""
@@ -155,8 +150,8 @@ class ReportedRun(Generic[AnyRecord]):
         return axes.varying(self.record.cells)
 
     def label(self, cell: CellRecord) -> str:
-        """Label a cell by the axes in which the cells of the run differ: `medium ctx 512 bf16`."""
-        return label(cell, self._varying_axes)
+        """Name a cell by the axes in which the cells of the run differ, `medium ctx 512 bf16`, or by its title."""
+        return cell.cell.title if cell.cell.named_by_title else axes.label(cell, self._varying_axes)
 
     def basis(self, cells: Iterable[CellRecord]) -> Basis:
         return Basis(self.name, tuple(dict.fromkeys(self.label(cell) for cell in cells)))
@@ -167,11 +162,6 @@ class ReportedRun(Generic[AnyRecord]):
 
 
 _MODELLED: Final[frozenset[Origin]] = frozenset({"simulated", "predicted"})
-
-
-def label(cell: CellRecord, differing: Sequence[str]) -> str:
-    """Label a cell by the axes in `differing`, or by its title if cells of its command are named so."""
-    return cell.cell.title if cell.cell.named_by_title else axes.label(cell, differing)
 
 
 def origin_of(cells: Iterable[CellRecord], about: Subject = "times") -> Origin:

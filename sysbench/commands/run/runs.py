@@ -113,23 +113,20 @@ def _refuse_changed_runs(path: Path, saved_runs: Sequence[RunEntry], planned_run
     if [run.name for run in saved_runs] != [run.name for run in planned_runs]:
         missing = sorted({run.name for run in saved_runs} ^ {run.name for run in planned_runs}) or ["their order"]
         raise UsageError(f"--resume {path}: the runs of the experiment have changed ({', '.join(missing)})")
-    for saved_run, planned_run in zip(saved_runs, planned_runs, strict=True):
-        if (saved_run.command, saved_run.here) != (planned_run.command, planned_run.here):
-            raise UsageError(
-                f"--resume {path}: {planned_run.name} was {saved_run.here} there ({saved_run.command}), "
-                f"here it is {planned_run.here} ({planned_run.command})"
-            )
-        for name in {**saved_run.options, **planned_run.options}:
-            saved_value, planned_value = saved_run.options.get(name), planned_run.options.get(name)
-            if saved_value != planned_value:
+    for runs in zip(saved_runs, planned_runs, strict=True):
+        former, now = (
+            {
+                "run": f"{run.here} ({run.command})",
+                **{f"--{name}": word or "given" for name, word in run.options.items()},
+            }
+            for run in runs
+        )
+        for name in {**former, **now}:
+            there, here = former.get(name, "not given"), now.get(name, "not given")
+            if there != here:
                 raise UsageError(
-                    f"--resume {path}: {planned_run.name} was made with different options: "
-                    f"--{name} {_describe_value(saved_value)} there, {_describe_value(planned_value)} here"
+                    f"--resume {path}: {runs[0].name} was made differently: {name} {there} there, {here} here"
                 )
-
-
-def _describe_value(word: str | None) -> str:
-    return "not given" if word is None else word or "given"
 
 
 # --- in sequence

@@ -52,7 +52,7 @@ HOSTILE = [
 ORDER = [command.name for command in reported_commands()]
 
 
-def run(kind: Kind, name: str = "", **changes: Any) -> ReportedRun[Any]:
+def run(kind: Kind, name: str = "", **changes: Any) -> ReportedRun:
     return ReportedRun(kind, record(kind, name), **changes)
 
 
@@ -150,7 +150,7 @@ def test_a_caution_is_said_once_with_all_the_cells_it_is_about() -> None:
     assert caution.bases == (Basis("one", labels), Basis("two", labels))
 
 
-def drifting(name: str, messages: Iterable[str]) -> ReportedRun[Any]:
+def drifting(name: str, messages: Iterable[str]) -> ReportedRun:
     """A run with a caution of this code in its first cells."""
     clean = record("time")
     cells = [
@@ -204,7 +204,7 @@ def test_the_first_page_has_all_headline_numbers_and_at_most_four_figures(whole:
 
 
 def test_an_excluded_cell_is_in_no_range_of_the_first_page() -> None:
-    def slow(name: str, doubted: bool) -> ReportedRun[TimeRecord]:
+    def slow(name: str, doubted: bool) -> ReportedRun:
         found = record("time", machine=TWO_CORES)
         caution = Caution(code="threads-wait", message="", remedy="")
         slowest = max(found.cells, key=lambda cell: samples.median_s if (samples := cell.samples("step")) else 0.0)
@@ -232,7 +232,7 @@ def test_the_first_screen_has_a_finding_of_every_run(whole: Document) -> None:
 
 
 def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> None:
-    def busy(name: str, *shares: int) -> ReportedRun[TimeRecord]:
+    def busy(name: str, *shares: int) -> ReportedRun:
         doubts = [Caution(code="host-busy", message=f"others used {share}%", remedy="close") for share in shares]
         clean = fixtures_timing.record(TimeSpec(size="small", ctx="128,512"))
         cells = [cell.model_copy(update={"cautions": [doubt]}) for cell, doubt in zip(clean.cells, doubts, strict=True)]
