@@ -116,8 +116,6 @@ class Command:
     """
     completed_together: str | None = None
     """Function that completes the records of several runs with what the others know: `records -> records`."""
-    report_tables: str | None = None
-    """Function that omits tables from the layout's for a certain record: `(record, names) -> names`."""
     step_numbers: str | None = None
     """Numbers of training steps that other commands may know, too: `cell records -> Iterator[StepNumber]`."""
     runs_anywhere: bool = False

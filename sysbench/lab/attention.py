@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,13 +103,15 @@ BACKENDS: Mapping[Attention, SDPBackend] = {
 }
 """The backend of each implementation that is a kernel of `scaled_dot_product_attention`."""
 
+
+def _fused(backend: SDPBackend, ctx: int) -> nn.Module:
+    return FusedAttention(backend)
+
+
 KINDS: dict[Attention, Callable[[int], nn.Module]] = {
     "naive": NaiveAttention,
     "sdpa": lambda ctx: FusedAttention(),
-    "flash": lambda ctx: FusedAttention(BACKENDS["flash"]),
-    "efficient": lambda ctx: FusedAttention(BACKENDS["efficient"]),
-    "cudnn": lambda ctx: FusedAttention(BACKENDS["cudnn"]),
-    "math": lambda ctx: FusedAttention(BACKENDS["math"]),
+    **{name: partial(_fused, backend) for name, backend in BACKENDS.items()},
     "flex": FlexAttention,
 }
 """Constructor of each implementation, which takes the context length and uses the default device."""
@@ -144,10 +147,7 @@ def operator_of(call: Callable[[], object]) -> str:
 
 @contextmanager
 def unsupported_as_unavailable(prefix: str = "") -> Iterator[None]:
-    """In this context, raise UnavailableError instead of torch's error if no kernel supports the inputs.
-
-    The message is `prefix`, followed by torch's reasons, including reasons that torch gives as warnings.
-    """
+    """In this context, raise UnavailableError instead of torch's error if no kernel supports the inputs."""
     with warnings.catch_warnings(record=True) as reasons:
         warnings.simplefilter("always")
         try:
@@ -159,16 +159,11 @@ def unsupported_as_unavailable(prefix: str = "") -> Iterator[None]:
             messages = [error, *(reason.message for reason in reasons)]
             sentences = (re.split(r"\. | \(Triggered", str(message), maxsplit=1)[0].rstrip(".") for message in messages)
             why = "; ".join(dict.fromkeys(sentences))
-            raise UnavailableError(f"{prefix}{why}{_precision_advice(why)}") from error
-
-
-def _precision_advice(why: str) -> str:
-    """Return the option that helps if the type of the inputs is the reason, which then names the supported types."""
-    option = next((option for name, option in _OPTIONS_BY_TYPE.items() if name in why.lower()), None)
-    return f"; add {option}" if option is not None and option not in why else ""
-
-
-_OPTIONS_BY_TYPE: Mapping[str, str] = {"bfloat16": "--bf16", "float16": "--fp16", "half": "--fp16"}
+            # If the type of the inputs is the reason, it names the supported types.
+            options = {"bfloat16": "--bf16", "float16": "--fp16", "half": "--fp16"}
+            option = next((option for name, option in options.items() if name in why.lower()), "")
+            advice = f"; add {option}" if option and option not in why else ""
+            raise UnavailableError(f"{prefix}{why}{advice}") from error
 
 
 class OperatorLog(DispatchMode):

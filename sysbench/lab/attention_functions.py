@@ -1,9 +1,7 @@
 """Attention as a function of q, k and v, in the implementations that `sysbench attention` compares.
 
-All implementations map tensors of shape (batch, seq, dim) or (batch, heads, seq, dim) to an output of the same shape:
-softmax(q·kᵀ / √dim + mask)·v, where a causal mask hides every later position.
-
-`AttentionCall` runs forward and backward passes on fixed inputs, for measurement and for simulation.
+All map tensors of shape (batch, seq, dim) or (batch, heads, seq, dim) to an output of the same shape: softmax(q·kᵀ /
+√dim + mask)·v, where a causal mask hides every later position.
 """
 
 from __future__ import annotations
@@ -127,10 +125,7 @@ Inputs = tuple[Tensor, Tensor, Tensor]
 
 
 def inputs_for(cell: AttentionCell, device: torch.device) -> Inputs:
-    """Create q, k and v: standard normal leaf tensors that require gradients.
-
-    The shape is (batch, seq, dim), or (batch, heads, seq, dim) if the cell has heads.
-    """
+    """Create q, k and v: standard normal leaf tensors that require gradients."""
     shape = (cell.batch, *([cell.heads] if cell.heads else []), cell.seq, cell.dim)
     generator = torch.Generator(device=device).manual_seed(cell.seed)
     dtype = compute_dtype(cell.precision)

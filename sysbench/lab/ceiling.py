@@ -37,10 +37,8 @@ def measure(
     """Measure the best rate of (n, n) × (n, n) products, doubling n while the next size fits within `budget_s` seconds.
 
     A ceiling is the attainable rate, not the typical one: the fastest product counts, after one warm-up for each size.
-    The budget counts a warm-up as if it took as long as the fastest product of its size, because the very first product
-    also loads the library. The precision of fp32 products is set explicitly, as for cells. `threads` is the number of
-    CPU threads; None leaves the number to torch. The ceiling is disturbed if the fastest product lost its cores to
-    other processes.
+    The warm-up counts as if it took as long, because the very first product also loads the library. The ceiling is
+    disturbed if the fastest product lost its cores to other processes.
     """
     target = torch_device(device)
     stopwatch = clock or clock_for(target)
@@ -90,10 +88,8 @@ def _products(
 def fastest_all_reduce(device: torch.device, clock: Clock | None = None) -> tuple[int, float]:
     """Return the message size (bytes) and the bandwidth (bytes/s) of the fastest all-reduce over all ranks.
 
-    The message size doubles while the next size fits within ALL_REDUCE_BUDGET_S seconds; each size is timed three
-    times after a warm-up. The bandwidth is busBW as nccl-tests defines it: message size / time × 2(n − 1)/n for n
-    ranks. Every rank of the group must call this function. The slowest rank determines each time, so that all ranks
-    choose the same next size.
+    The bandwidth is busBW as nccl-tests defines it: message size / time × 2(n − 1)/n for n ranks. Every rank of the
+    group must call this function. The slowest rank determines each time, so that all ranks choose the same next size.
     """
     clock, ranks = clock or clock_for(device), dist.get_world_size()
     dist.all_reduce(torch.zeros(1, device=device))  # the first call connects the ranks, which can take a second

@@ -51,46 +51,23 @@ class Clock(Protocol):
         ...
 
 
-class Marks(Protocol):
-    """Numbered marks on a device's own timeline."""
-
-    def place(self, number: int) -> None:
-        """Place mark `number` after all work launched so far."""
-        ...
-
-    def between_s(self, first: int, last: int) -> float | None:
-        """Return the seconds between two marks that the device has already reached; None if the device has no clock."""
-        ...
-
-
-class NoMarks:
-    """Marks for devices without events, or with unreliable events."""
-
-    def place(self, number: int) -> None:
-        """Do nothing."""
-
-    def between_s(self, first: int, last: int) -> float | None:
-        """Return None: the time is unknown."""
-        return None
-
-
-class CudaMarks:
-    """CUDA events as marks, created once and reused for every step."""
+class Marks:
+    """Numbered marks on a device's own timeline: CUDA events, reused for every step; other devices have none."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.current_stream(device)
+        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         self._events: list[torch.cuda.Event] = []
 
     def place(self, number: int) -> None:
-        """Record event `number` on the device's current stream."""
-        while len(self._events) <= number:
-            self._events.append(torch.cuda.Event(enable_timing=True))
-        self._events[number].record(self._stream)
+        """Place mark `number` after all work launched so far on the device's current stream."""
+        if self._stream is not None:
+            while len(self._events) <= number:
+                self._events.append(torch.cuda.Event(enable_timing=True))
+            self._events[number].record(self._stream)
 
     def between_s(self, first: int, last: int) -> float | None:
-        """Return the seconds measured by `cudaEventElapsedTime` (resolution 0.5 µs), including idle gaps in between."""
-        elapsed_ms: float = self._events[first].elapsed_time(self._events[last])
-        return elapsed_ms / 1e3
+        """Return the seconds between two marks, with gaps (resolution 0.5 µs); None for a device without marks."""
+        return self._events[first].elapsed_time(self._events[last]) / 1e3 if self._stream is not None else None
 
 
 class DeviceIdledError(Exception):
@@ -106,11 +83,7 @@ def until_hidden(measure: Callable[[], T]) -> T:
 
 @dataclass
 class SynchronizedClock:
-    """Measures with the host's clock between two synchronizations, and with the device's marks placed in between.
-
-    `launches_ahead` means that a call returns before the device has finished its work; the host's launch time is then
-    reported separately.
-    """
+    """Measures with the host's clock between two synchronizations, and with the device's marks placed in between."""
 
     synchronize: Callable[[], None]
     marks: Marks
@@ -141,10 +114,7 @@ class SynchronizedClock:
         return StepTimes({name: sum_of(each) for name, each in occurrences.items()}, step)
 
     def _time_window(self, calls: Sequence[Call]) -> tuple[PhaseSample, list[float | None]]:
-        """Run the calls in one timed window; return the times of the window, and the device time of each call.
-
-        The marks are placed between the two readings of the host's clock, so device time cannot exceed wall time.
-        """
+        """Run the calls in one timed window; return the times of the window, and the device time of each call."""
         self.synchronize()
         began_ns = self.now_ns()
         if self.keep_busy is not None:
@@ -181,16 +151,14 @@ SLEEP_HZ = 2e9
 def clock_for(device: torch.device, *, without_launches: bool = False) -> SynchronizedClock:
     """Return a clock that is reliable on `device`.
 
-    With `without_launches`, a CUDA device is kept busy until the host has launched the timed calls. The result is the
-    time of the kernels alone, as with `triton.testing.do_bench`. This matters if kernels take less time than their
-    launch.
-
-    MPS also has events, but they can hang or return negative times; host times between synchronizations are reliable.
+    With `without_launches`, a CUDA device is kept busy until the host has launched the timed calls, so that the result
+    is the time of the kernels alone, as with `triton.testing.do_bench`. MPS also has events, but they can hang or
+    return negative times.
     """
     return SynchronizedClock(
         keep_busy=_sleep if without_launches and device.type == "cuda" else None,
         synchronize=lambda: synchronize(device),
-        marks=CudaMarks(device) if device.type == "cuda" else NoMarks(),
+        marks=Marks(device),
         launches_ahead=device.type != "cpu",
     )
 

@@ -62,10 +62,7 @@ def model_built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
 
 
 def compile_step(cell: ModelCell, take_step: Callable[[], float]) -> Iterator[Event]:
-    """Take the first steps, which compile the model; nothing happens if the cell is not compiled.
-
-    `take_step` takes a step and returns its duration. CUDA graphs are recorded in the second step.
-    """
+    """Take the first steps, which compile the model; nothing happens if the cell is not compiled."""
     if cell.is_compiled:
         yield stage_entered(cell.key, "compiling")
         reset_counters()

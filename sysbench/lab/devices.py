@@ -30,17 +30,13 @@ none.
 
 def available_device_fields() -> list[dict[str, object]]:
     """List the usable devices as fields of `DeviceInfo`, in the order in which `auto` prefers them: cuda, mps, cpu."""
-    return [
-        *_cuda_devices(),
-        *_mps_devices(),
-        {"name": _cpu_name(), "type": "cpu", "memory_bytes": psutil.virtual_memory().total, "bf16": cpu_bf16()},
-    ]
-
-
-def _cuda_devices() -> list[dict[str, object]]:
-    if not torch.cuda.is_available():
-        return []
-    return [_cuda_device(index) for index in range(torch.cuda.device_count())]
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    devices = [_cuda_device(index) for index in gpus]
+    if torch.backends.mps.is_available():
+        # This GPU has no name of its own: it is part of the chip and shares its memory.
+        devices.append({"name": _cpu_name(), "type": "mps", "memory_bytes": torch.mps.recommended_max_memory()})
+    memory_bytes = psutil.virtual_memory().total
+    return [*devices, {"name": _cpu_name(), "type": "cpu", "memory_bytes": memory_bytes, "bf16": cpu_bf16()}]
 
 
 def _cuda_device(index: int) -> dict[str, object]:
@@ -54,13 +50,6 @@ def _cuda_device(index: int) -> dict[str, object]:
         "compute_capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
     }
-
-
-def _mps_devices() -> list[dict[str, object]]:
-    if not torch.backends.mps.is_available():
-        return []
-    # This GPU has no name of its own: it is part of the chip and shares its memory.
-    return [{"name": _cpu_name(), "type": "mps", "memory_bytes": torch.mps.recommended_max_memory()}]
 
 
 def cpu_bf16() -> bool:
@@ -91,10 +80,7 @@ def torch_device(device: DeviceInfo) -> torch.device:
 
 
 def make_current(device: DeviceInfo) -> None:
-    """Make a GPU the one that `.cuda()`, Triton kernels and `torch.cuda._sleep` run on; otherwise they use GPU 0.
-
-    Raises UnavailableError if PyTorch's allocator would end the process at its first allocation.
-    """
+    """Make a GPU the one that `.cuda()`, Triton kernels and `torch.cuda._sleep` run on; otherwise they use GPU 0."""
     if device.type == "cuda":
         names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
         refuse_expandable_segments_without_nvml(",".join(os.environ.get(name, "") for name in names))

@@ -99,11 +99,7 @@ def _older_setting(read: Callable[[], T]) -> T | None:
     return None
 
 
-TORCH_DTYPES: dict[FormatName, torch.dtype] = {
-    "fp32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-}
+TORCH_DTYPES: dict[FormatName, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 """Formats with arithmetic in torch: every operation returns the exact result, rounded once."""
 
 _TF32_DROPPED_BITS = 13
@@ -114,12 +110,9 @@ _TF32_DROPPED_BITS = 13
 class Arithmetic:
     """Addition and subtraction of single numbers in one format, with the format's own representation of a number.
 
-    source    "device" if the device computes in the format, "rounded" if every result is computed in fp64 and then
-              rounded. The results are the same: for formats with up to 11 bits, rounding to 53 bits and then to the
-              format equals rounding the exact result once (Figueroa, "When is double rounding innocuous?", 1995:
-              53 ≥ 2 · 11 + 2).
-    number    converts a float to the nearest number of the format
-    value     converts a number of the format to a float
+    `source` is "device" if the device computes in the format, "rounded" if every result is computed in fp64 and then
+    rounded. The results are the same: for formats with up to 11 bits, rounding to 53 bits and then to the format equals
+    rounding the exact result once (Figueroa, "When is double rounding innocuous?", 1995: 53 ≥ 2 · 11 + 2).
     """
 
     name: FormatName

@@ -1,35 +1,20 @@
 """Named ranges around the parts of a step, for profilers; without an active profiler, there are no ranges.
 
-A profile of sysbench's own workload has these ranges, and `sysbench.trace` identifies them by name:
-
-    step                            one profiled step; it ends when the device has finished it
-      zero_grad                     the phases of the step's mode, in this order
-      forward
-        embedding                   modules, by their path in the model; a module shared by several others has a
-        layers.3                    path in each of them
-          layers.3.attention_norm
-          layers.3.attention        … .q, .k, .v, .rotary (twice), .attend, .output
-            layers.3.attention.attend
-              layers.3.attention.attend.scores, ….mask, ….softmax, ….output
-                                    in naive attention only: parts of a module, named by their function
-          layers.3.feed_forward_norm
-          layers.3.feed_forward     … .w1, .w2, .w3
-        final_norm
-        lm_head
-      loss
-      backward                      without modules: autograd calls their backward operators from its own thread, and
-      optimizer                     only the sequence number of the forward operator links them to a module
+A profile of sysbench's own workload has these ranges, and `sysbench.trace` identifies them by name: `step`, which ends
+when the device has finished it; in it the phases of the step's mode; and in `forward` the modules, by their path in the
+model (`layers.3.attention.q`; a module shared by several others has a path in each of them). Naive attention also has
+ranges of its parts: `layers.3.attention.attend.scores`. `backward` has no modules: autograd calls their operators from
+its own thread, and only the sequence number of the forward operator links them to a module.
 
 A compiled model has only the ranges of the step and its phases. Ranges of modules would be compiled with the model, and
 the profiled step would differ from the timed one.
-
-`module_callbacks` reports the path of the `nn.Module` that is being called; a shared module has several paths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, partial
 from typing import Literal
 
 import torch
@@ -46,11 +31,11 @@ def module_callbacks(model: nn.Module, enter: Callable[[str], object], leave: Ca
     A module that is used by several modules has a path for each caller, such as `layers.3.attention.attend` in the
     fourth layer.
     """
-    relative = _RelativePaths(model)
     called: list[tuple[nn.Module, str]] = []
+    name_of = cache(partial(_name_within, model))
 
     def on_enter(module: nn.Module, arguments: object) -> None:
-        path = relative.path(*called[-1], module) if called else ROOT_PATH
+        path = ".".join(filter(None, (called[-1][1], name_of(called[-1][0], module)))) if called else ROOT_PATH
         called.append((module, path))
         enter(path)
 
@@ -68,26 +53,12 @@ def module_callbacks(model: nn.Module, enter: Callable[[str], object], leave: Ca
             hook.remove()
 
 
-class _RelativePaths:
-    """Determines the paths of called modules, and caches the name of each module relative to its caller."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._cached_names: dict[tuple[int, int], str] = {}
-
-    def path(self, caller: nn.Module, caller_path: str, module: nn.Module) -> str:
-        key = id(caller), id(module)
-        name = self._cached_names.get(key)
-        if name is None:
-            name = self._cached_names[key] = self._name(caller, module)
-        return f"{caller_path}.{name}" if caller_path and name else caller_path or name
-
-    def _name(self, caller: nn.Module, module: nn.Module) -> str:
-        for parent in (caller, self._model):
-            for name, each in parent.named_modules(remove_duplicate=False):
-                if each is module:
-                    return str(name)
-        return type(module).__name__
+def _name_within(model: nn.Module, caller: nn.Module, module: nn.Module) -> str:
+    for parent in (caller, model):
+        for name, each in parent.named_modules(remove_duplicate=False):
+            if each is module:
+                return str(name)
+    return type(module).__name__
 
 
 Profiler = Literal["none", "nvtx", "record_function"]

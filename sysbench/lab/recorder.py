@@ -1,4 +1,7 @@
-"""Profilers with a common interface: they record while steps run, and write the trace afterwards."""
+"""Profilers with a common interface: they record while steps run, and write the trace afterwards.
+
+What runs as `first` is not recorded: it pays for the start of the profiler, which makes a first step slow.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -20,24 +23,6 @@ from sysbench.log.storage import cannot_write
 
 _FULL_DISK_BYTES: Final = 1 << 20
 """If writing a trace fails and the disk has less free space than this, the disk is assumed to be full."""
-
-
-class Recorder(Protocol):
-    """A profiler."""
-
-    ranges: ranges.Profiler
-    """The kind of range that this profiler records."""
-
-    @contextmanager
-    def recording(self, first: Callable[[], object] = lambda: None) -> Iterator[None]:
-        """Record everything that runs inside this context.
-
-        `first` runs before, without ranges: it pays for the start of the profiler, which makes a first step slow.
-        """
-        yield
-
-    def write(self, path: Path) -> None:
-        """Write the trace to `path`, if this profiler writes it itself; raises OutputError if writing fails."""
 
 
 class TorchRecorder:
@@ -54,10 +39,7 @@ class TorchRecorder:
 
     @contextmanager
     def recording(self, first: Callable[[], object] = lambda: None) -> Iterator[None]:
-        """Record everything inside this context; CUPTI's buffers are read afterwards.
-
-        `first` runs when CUPTI is set up, but is not recorded.
-        """
+        """Record everything inside this context; CUPTI's buffers are read afterwards."""
         self._profile.prepare_trace()
         first()
         self._profile.start_trace()
@@ -67,10 +49,7 @@ class TorchRecorder:
             self._profile.stop_trace()
 
     def write(self, path: Path) -> None:
-        """Write the trace as Kineto's JSON, compressed if the name ends in .gz.
-
-        Removes a partial file and raises OutputError if writing fails.
-        """
+        """Write the trace as Kineto's JSON, compressed if the name ends in .gz."""
         try:
             self._write(path)
         except OSError as error:
@@ -127,7 +106,9 @@ class NsysRecorder:
         """Do nothing: Nsight Systems writes its trace when this process ends."""
 
 
+Recorder = TorchRecorder | NsysRecorder
+
+
 def recorder_for(profiler: str, device: torch.device, *, shapes: bool) -> Recorder:
     """Return the profiler with this name: `torch` or `nsys`."""
-    kinds: dict[str, type[TorchRecorder] | type[NsysRecorder]] = {"torch": TorchRecorder, "nsys": NsysRecorder}
-    return kinds[profiler](device, shapes=shapes)
+    return (NsysRecorder if profiler == "nsys" else TorchRecorder)(device, shapes=shapes)

@@ -34,18 +34,10 @@ if TYPE_CHECKING:
 class TrainingStep:
     """The training step of a cell, run repeatedly: a model, a batch, an optimizer, and the phases of the mode.
 
-    Autocast covers forward and loss; backward uses the dtypes chosen in forward, and the optimizer works on the fp32
-    parameters. Under fp16, the loss is scaled, as fp16 training requires. Scaling the loss is part of `backward`.
-    Unscaling the gradients, checking them for infinities (for which the for-loop and foreach optimizers wait for the
-    device) and updating the scale are part of `optimizer`. A step whose gradients overflow does not change the
-    parameters.
-
-    With `grad_accum`, forward, loss and backward run once for each micro-batch. Each loss is divided by the number of
-    micro-batches, so the accumulated gradients are those of the mean over all micro-batches.
-
-    The output of the last micro-batch stays alive until `forget`, which is called between steps, outside any timed
-    window. The outputs of earlier micro-batches are released after their backward pass, as in a training loop that
-    calls a function for each micro-batch.
+    Autocast covers forward and loss. Under fp16, scaling the loss is part of `backward`; unscaling and checking the
+    gradients, and updating the scale, are part of `optimizer`. With `grad_accum`, each loss is divided by the number of
+    micro-batches, so that gradients are those of the mean. The output of the last micro-batch stays alive until
+    `forget`, which is called between steps, outside any timed window; those of earlier ones until their backward.
     """
 
     def __init__(
@@ -55,15 +47,8 @@ class TrainingStep:
         mesh: DeviceMesh | None = None,
         trial: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Build everything on `device`; raises UnavailableError if a part is missing or incompatible.
-
-        With a `mesh` (`strategies.mesh_of`), the model is distributed over the ranks of the mesh by the cell's
-        strategy, and this object is this rank's part of the step. Every rank must build the step and run it.
-
-        `trial` creates the context of the trial run of the built-in model's attention, which is part of building.
-        """
         self.cell = cell
-        self.work = workload_of(cell, device, trial)
+        self.work = self._workload(trial, device)
         self.model = self.work.model
         self.precision_overridden = set_precision(cell.precision) if self.work.own else []
         """Kinds of fp32 kernels whose precision the user's code had changed; they have that of the cell again."""
@@ -72,7 +57,7 @@ class TrainingStep:
         if cell.precision in FP8:
             use_float8(self.model, cell.precision, device)
         self._until_loss: Callable[..., AbstractContextManager[None]] = (
-            _whole_logits
+            _nothing
             if cell.cross_entropy == "full"
             else DeferredLogits(self.model, vocabulary_size(self.model), cell.cross_entropy, cell.tokens).until_loss
         )
@@ -88,7 +73,7 @@ class TrainingStep:
         self._autocast = _autocast(cell, device)
         own = self.work.own
         self._user_code: Callable[[str], AbstractContextManager[None]] = (
-            _no_user_code if own is None else own.printed.running
+            _nothing if own is None else own.printed.running
         )
         self._scaler = _Scaler(device.type, enabled=cell.precision == "fp16" and "loss" in cell.phases)
         self._in_backward = cell.optimizer_in_backward == "on"
@@ -103,6 +88,12 @@ class TrainingStep:
         self.output: Any = None
         """Output of the last micro-batch, logits (batch, ctx, vocab) for the built-in model; None without a step."""
         self._losses: list[Tensor] = []
+
+    def _workload(self, trial: Callable[[], AbstractContextManager[None]], device: torch.device) -> Workload:
+        if self.cell.own is not None:
+            return own_workload(self.cell, self.cell.own, device)
+        assert self.cell.shape is not None
+        return built_in_workload(self.cell, self.cell.shape, device, trial)
 
     @property
     def phases(self) -> tuple[tuple[Phase, Callable[[], None]], ...]:
@@ -130,10 +121,7 @@ class TrainingStep:
 
     @property
     def loss(self) -> float | None:
-        """Loss of the last step, averaged over its micro-batches.
-
-        None in a mode without a loss, before a step, and after `forget`. Reading the loss waits for the device.
-        """
+        """Loss of the last step, averaged over its micro-batches."""
         return sum(each.item() for each in self._losses) if self._losses else None
 
     @property
@@ -144,7 +132,7 @@ class TrainingStep:
     def optimizer_state(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each tensor of the optimizer's state, after its parameter; of a state in blocks, each of its parts."""
         for parameter, states in self._optimizer.state.items() if self._optimizer is not None else ():
-            for state in filter(_is_tensor, states.values()):
+            for state in (each for each in states.values() if isinstance(each, Tensor)):
                 # The names of the parts, as torchao's subclasses of Tensor declare them.
                 parts = getattr(state, "tensor_attrs", None)
                 yield from [(parameter, getattr(state, name)) for name in parts] if parts else [(parameter, state)]
@@ -169,10 +157,7 @@ class TrainingStep:
 
     @torch.no_grad()
     def fingerprint(self) -> Tensor | None:
-        """Copy up to 64 values of each parameter to the host, to detect changes; None without an optimizer.
-
-        The values of a sharded parameter are from this rank's shard.
-        """
+        """Copy up to 64 values of each parameter to the host, to detect changes; None without an optimizer."""
         if self._optimizer is None:
             return None
         local = [getattr(each, "to_local", each.detach)() for each in self.model.parameters()]
@@ -245,25 +230,7 @@ class _Scaler(GradScaler):
         return found
 
 
-def workload_of(
-    cell: ModelCell, device: torch.device, trial: Callable[[], AbstractContextManager[None]] = nullcontext
-) -> Workload:
-    """Build the workload of the cell's step on `device`; `trial` creates the context of the trial run of attention."""
-    if cell.own is not None:
-        return own_workload(cell, cell.own, device)
-    assert cell.shape is not None
-    return built_in_workload(cell, cell.shape, device, trial)
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, Tensor)
-
-
-def _whole_logits(*, is_loss: bool) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-def _no_user_code(action: str) -> AbstractContextManager[None]:
+def _nothing(*_: object, **__: object) -> AbstractContextManager[None]:
     return nullcontext()
 
 

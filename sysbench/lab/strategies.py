@@ -64,10 +64,7 @@ def max_over_ranks(value: float = 0.0) -> float:
 
 
 def mesh_of(strategy: Strategy, ranks: int, device_type: str) -> DeviceMesh:
-    """Return the mesh of all ranks: two-dimensional (replicas, shards) for HSDP, otherwise one-dimensional.
-
-    Requires a process group of `ranks` ranks. Call this outside any fake tensor mode.
-    """
+    """Return the mesh of all ranks: two-dimensional (replicas, shards) for HSDP, otherwise one-dimensional."""
     from torch.distributed.device_mesh import init_device_mesh
 
     if strategy == "hsdp":

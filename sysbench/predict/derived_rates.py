@@ -71,8 +71,7 @@ class Observation(NamedTuple):
     samples_s: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class DerivedRates:
+class DerivedRates(NamedTuple):
     """Rates derived from measured times, and the reasons why all other rates could not be derived."""
 
     observations: tuple[Observation, ...]
@@ -96,23 +95,16 @@ def derive_rates(trace: Trace, gpu: GpuRates) -> DerivedRates:
         *_host_rates(trace, launched),
     ]
     seen = {each.rate for each in observations}
-    unseen = {name: _UNSEEN_REASONS.get(name, _NOTHING_LARGE) for name in (*GPU_RATES, *HOST_RATES) if name not in seen}
+    unseen = {name: _UNSEEN_REASONS.get(name, _TOO_LITTLE) for name in (*GPU_RATES, *HOST_RATES) if name not in seen}
     return DerivedRates(tuple(observations), unseen)
 
 
-_NOTHING_LARGE: Final = "the trace has no sufficiently large work of this kind"
+_TOO_LITTLE: Final = "the trace has no sufficiently large work of this kind, or too little"
 _UNSEEN_REASONS: Final[Mapping[str, str]] = {
-    "attention_forward": "a trace does not show whether attention is causal",
-    "attention_backward": "a trace does not show whether attention is causal",
-    "indexed": "a trace does not show the layout of tensors",
-    "transpose": "a trace does not show the layout of tensors",
-    "scalar": "it cannot be distinguished from other Python code",
-    "synchronize": "it cannot be distinguished from waiting",
-    "kernel_s": "the trace has no kernel small enough",
-    "gap_s": "no kernel in the trace waits for another one",
-    **dict.fromkeys(
-        ("operator", "view", "operator_backward", "view_backward", "launch"), "the trace has too few samples"
-    ),
+    **dict.fromkeys(("attention_forward", "attention_backward"), "a trace does not show whether attention is causal"),
+    **dict.fromkeys(("indexed", "transpose"), "a trace does not show the layout of tensors"),
+    **dict.fromkeys(("scalar", "synchronize"), "it cannot be distinguished from other Python code, or from waiting"),
+    **dict.fromkeys(("kernel_s", "gap_s"), "the trace has no kernel small enough, or none that waits for another"),
 }
 
 
@@ -240,7 +232,6 @@ def _kernel_title(kernel: Kernel) -> str:
 
 
 def _gaps(trace: Trace, launched: _KernelLaunches) -> Iterator[Observation]:
-    """Yield an observation of the gaps between consecutive kernels on a stream."""
     work, launches = trace.work, trace.launches
     order = np.lexsort((work.start_ns[launched.rows], work.stream[launched.rows], work.device[launched.rows]))
     rows, launch = launched.rows[order], launched.launch[order]
@@ -254,10 +245,6 @@ def _gaps(trace: Trace, launched: _KernelLaunches) -> Iterator[Observation]:
 
 
 def _launches(trace: Trace) -> Iterator[Observation]:
-    """Yield an observation of how long launch calls take.
-
-    Only the faster half of the calls counts; the slower ones may have waited for room in the queue.
-    """
     launching = np.array(["launchkernel" in name.lower() for name in trace.names], bool)
     rows = launching[trace.launches.name] & (trace.launches.duration_ns > 0)
     taken_s = np.sort(trace.launches.duration_ns[rows] / 1e9)
@@ -298,5 +285,4 @@ def _host_rates(trace: Trace, launched: _KernelLaunches) -> Iterator[Observation
 
 
 def _quantiles(values_s: np.ndarray) -> tuple[float, ...]:
-    """Return nine evenly spaced quantiles of the values, with the median in the middle."""
     return tuple(np.quantile(values_s, np.linspace(0.1, 0.9, _CHUNKS)).tolist())

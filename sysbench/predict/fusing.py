@@ -97,10 +97,7 @@ def _is_fused_backward(place: Place) -> bool:
 
 
 def _moved_bytes(flows: Sequence[Flow]) -> dict[tuple[int, bool], int]:
-    """Return the bytes that a group of operators reads and writes, by (storage, whether it is read).
-
-    Reads of storages that the group itself has written do not count.
-    """
+    """Return the bytes that a group of operators reads and writes, by (storage, whether it is read)."""
     moved: dict[tuple[int, bool], int] = {}
     written: set[int] = set()
     for flow in flows:
@@ -113,11 +110,7 @@ def _moved_bytes(flows: Sequence[Flow]) -> dict[tuple[int, bool], int]:
 
 
 def _kernel(flows: Sequence[Flow], moved_bytes: int) -> Kernel:
-    """Return the fused kernel of a group of operators.
-
-    The kernel is row-wise if the group has a row-wise kernel that moves at least a quarter as many bytes as the group's
-    largest kernel.
-    """
+    """Return the fused kernel of a group, row-wise if a row-wise one moves a quarter of its largest's bytes."""
     kernels = [kernel for flow in flows for kernel in flow.kernels]
     largest = max(kernels, key=lambda kernel: kernel.bytes)
     rows = next((each for each in kernels if each.kind in _ROW_WISE and 4 * each.bytes >= largest.bytes), None)

@@ -250,7 +250,6 @@ def tile_model(kernel: Kernel, hardware: Hardware) -> TileModel:
 
 
 def _copy_seconds(kernel: Kernel, drawn: RateDraws) -> Draws:
-    """Return the seconds of a copy between device and host; 0 if the rate of their link is unknown."""
     rate = drawn.get("device_to_host" if kernel.name == "device_to_host" else "host_to_device")
     return np.zeros_like(drawn["stream"]) if rate is None else kernel.bytes / rate + drawn["kernel_s"]
 

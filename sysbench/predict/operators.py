@@ -21,8 +21,8 @@ from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.workload.workload import flops
 from sysbench.predict.trace import Dtype, HostWork, Kernel, Kind
-from sysbench.simulate.followed import installed_torch
 from sysbench.simulate.tensors import HostTensor, SimulatedTensor
+from sysbench.spec.extras import installed_torch
 from sysbench.spec.ranks import NODE_RANKS
 
 Kernels = tuple[Kernel, ...]
@@ -140,10 +140,7 @@ class Call:
 
     @property
     def host(self) -> tuple[HostWork, ...]:
-        """Return the host work of issuing the operator.
-
-        An operator on a list of host tensors (an optimizer's step counters) counts as one `scalar` per tensor.
-        """
+        """Return the host work of issuing the operator."""
         if not self.is_on_device and self.name.startswith("_foreach_"):
             return tuple("scalar" for _ in self.lists[0])
         if self.name == "_local_scalar_dense":
@@ -169,7 +166,7 @@ class Call:
     def kernels(self) -> Kernels:
         """Return the kernels that the operator launches on the device, in order."""
         if self.name == "_to_copy" and (self._on_host or any(type(each) is HostTensor for each in self.results)):
-            return _copy_to_device(self) if self._on_host else _copy_to_host(self)
+            return _copy(self, "host_to_device" if self._on_host else "device_to_host")
         if self._is_free or self.name in ("_local_scalar_dense", "update_on_host"):
             return ()
         if self.name in _RULES:
@@ -177,7 +174,7 @@ class Call:
         if self.name.startswith("_foreach_"):
             return _foreach(self)
         if self.name.startswith("_fused_adam"):
-            return _fused_adam(self)
+            return _multi_tensor(self, "optimizer", passes=7, lists=4)  # parameters, gradients, and two moments
         kernels = _elementwise(self)
         if torch.Tag.pointwise in self.func.tags or self.name in _ELEMENTWISE:
             return kernels
@@ -186,7 +183,6 @@ class Call:
 
     @cached_property
     def _on_host(self) -> list[Tensor]:
-        """Return the arguments that are offloaded to the host."""
         return [each for each in self.tensors if type(each) is HostTensor]
 
     @property
@@ -208,10 +204,7 @@ class Call:
 
 
 def attention(name: str, layout: str, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> Kernel:
-    """Return a fused attention kernel for tensors of shape (batch, heads, seq, d_head).
-
-    Forward computes two matrix products, backward five.
-    """
+    """Return a fused attention kernel for tensors of shape (batch, heads, seq, d_head)."""
     batch, heads, queries, width = query.shape
     products, passes = (5, 4) if "backward" in layout else (2, 2)
     return Kernel(
@@ -237,12 +230,11 @@ def _product(call: Call) -> Kernels:
 
 
 def _scaled_product(call: Call) -> Kernels:
-    """Return the product of two matrices in fp8."""
     first, second = call.tensors[:2]
     (m, k), n = first.shape, second.shape[-1]
     moved_bytes = first.element_size() * (m * k + k * n) + _bytes(call.result)
-    kernel = call.kernel("gemm", call.result, moved_bytes, flops=2 * m * n * k, dims=(1, m, n, k))
-    return (kernel._replace(dtype=_dtype(first), layout="TN"),)
+    kernel = call.kernel("gemm", call.result, moved_bytes, flops=2 * m * n * k, dims=(1, m, n, k), layout="TN")
+    return (kernel._replace(dtype=_dtype(first)),)
 
 
 def _grouped_product(call: Call) -> Kernels:
@@ -261,7 +253,8 @@ def _grouped_product(call: Call) -> Kernels:
 
 
 def _fill(call: Call) -> Kernels:
-    return (call.kernel("map", call.results[0], _bytes(call.results[0])),)
+    out = call.results[0]
+    return (call.kernel("map", out, _bytes(out)),)
 
 
 def _reduction(call: Call) -> Kernels:
@@ -290,7 +283,7 @@ def _row_wise(call: Call) -> Kernels:
 
 
 def _layer_norm_backward(call: Call) -> Kernels:
-    """Return two kernels: the gradient of the input, and the gradients of gain and bias, which are sums over rows."""
+    """Return two kernels: the gradient of the input, and those of gain and bias, which are sums over rows."""
     gradient = call.tensors[0]
     rows, width = gradient.numel() // max(1, gradient.shape[-1]), gradient.shape[-1]
     return (
@@ -309,10 +302,7 @@ def _scatter(call: Call) -> Kernels:
     Source: cuda/Embedding.cu.
     """
     gradient = call.tensors[0]
-    return (
-        call.kernel("map", call.result, _bytes(call.result)),
-        call.kernel("embedding", gradient, 3 * bytes_touched(gradient)),
-    )
+    return *_fill(call), call.kernel("embedding", gradient, 3 * bytes_touched(gradient))
 
 
 _SECTOR_BYTES = 32
@@ -325,10 +315,7 @@ def _loss_forward(call: Call) -> Kernels:
 
 
 def _loss_backward(call: Call) -> Kernels:
-    return (
-        call.kernel("map", call.result, _bytes(call.result)),
-        call.kernel("loss", call.tensors[2], _SECTOR_BYTES * call.result.shape[0]),
-    )
+    return *_fill(call), call.kernel("loss", call.tensors[2], _SECTOR_BYTES * call.result.shape[0])
 
 
 MAX_BATCHED_DIMENSIONS = 4
@@ -421,10 +408,7 @@ def _convolution_backward(call: Call) -> Kernels:
 
 
 def _products_of_convolution(call: Call, source: Tensor, weight: Tensor, out: Tensor, layout: str) -> Kernels:
-    """Return the kernels of a convolution from `source` to `out`, or of a gradient, by the product's layout.
-
-    Layouts are not converted: cuDNN chooses kernels for the layout of its input.
-    """
+    """Return the kernels of a convolution from `source` to `out`, or of a gradient, by the product's layout."""
     groups = call.argument("groups")
     dense = source if call.flag("transposed") else out
     positions = dense.numel() // dense.shape[1]
@@ -446,11 +430,7 @@ of ConvNeXt-T, EfficientNet-B0 and MobileNetV2 on an RTX 3090 (results of pytorc
 
 
 def _recurrent(call: Call) -> Kernels:
-    """Return cuDNN's kernels for recurrent layers: a product with all inputs, then one step after the other in time.
-
-    Directions and layers count one after the other, although cuDNN may overlap them. The weights of the steps are read
-    once, because they stay in the L2.
-    """
+    """Return cuDNN's kernels for recurrent layers: a product with all inputs, then one step after the other in time."""
     backward = call.name.endswith("_backward")
     source, weights, stride = call.args[:3]
     steps = len(call.argument("batch_sizes")) or source.shape[1 if call.flag("batch_first") else 0]
@@ -471,10 +451,7 @@ def _recurrent(call: Call) -> Kernels:
 def _step_product(
     call: Call, weight: Tensor, rows: int, *, backward: bool = False, of_weight: bool = False, reads: float = 1
 ) -> Kernel:
-    """Return the product of `rows` inputs and a weight matrix, or of a gradient with the weights or with the inputs.
-
-    `reads` is how often the weights are read from memory.
-    """
+    """Return the product of `rows` inputs and a weight matrix, or of a gradient with the weights or with the inputs."""
     wide, narrow = weight.shape
     dims, layout = ((rows, narrow, wide), "NN") if backward else ((rows, wide, narrow), "TN")
     if of_weight:
@@ -491,10 +468,7 @@ def _in_tf32(product: Kernel) -> Kernel:
 
 
 def _normalization(call: Call, passes: int) -> Kernels:
-    """Return a normalization over channels, which reads and writes the whole tensor in several passes.
-
-    With the statistics of training, a batch norm needs no pass for its own.
-    """
+    """Return a normalization over channels, which reads and writes the whole tensor in several passes."""
     if call.name == "native_batch_norm" and not call.argument("training"):
         return _elementwise(call)
     source = call.tensors[0]
@@ -504,7 +478,6 @@ def _normalization(call: Call, passes: int) -> Kernels:
 
 
 def _found_positions(call: Call) -> Kernels:
-    """Return the two kernels of `nonzero`, which count and then collect the positions."""
     mask = call.tensors[0]
     counted = call.kernel("reduce", mask, _bytes(mask), dims=(1, mask.numel()), layout="rows")
     return counted, call.kernel("indexed", mask, _bytes(mask) + _bytes(call.result))
@@ -539,19 +512,7 @@ def _elementwise_kind(name: str, sources: list[Tensor], out: Tensor) -> Kind:
 def _foreach(call: Call) -> Kernels:
     """Return the kernels of an operator on lists of tensors, which reads every list and writes one list."""
     lists = call.lists
-    return _multi_tensor("foreach", call, passes=len(lists) + 1, lists=len(lists) + (not call.name.endswith("_")))
-
-
-def _unscale(call: Call) -> Kernels:
-    return _multi_tensor("foreach", call, passes=2, lists=1)
-
-
-def _fused_adam(call: Call) -> Kernels:
-    """Return the kernels of fused Adam, which moves 28 bytes per fp32 parameter.
-
-    The kernels read parameters, gradients and two moments, and write all but the gradients.
-    """
-    return _multi_tensor("optimizer", call, passes=7, lists=4)
+    return _multi_tensor(call, "foreach", passes=len(lists) + 1, lists=len(lists) + (not call.name.endswith("_")))
 
 
 def _update_in_blocks(call: Call) -> Kernels:
@@ -566,26 +527,16 @@ def _update_in_blocks(call: Call) -> Kernels:
     return call.kernel("optimizer", parameter, moved_bytes), *((packing, packing) if temporaries else ())
 
 
-def _copy_to_host(call: Call) -> Kernels:
-    (gradient,) = call.tensors
-    return (call.kernel("copy", gradient, _bytes(gradient))._replace(name="device_to_host"),)
-
-
-def _copy_to_device(call: Call) -> Kernels:
-    (parameter,) = call.tensors
-    return (call.kernel("copy", parameter, _bytes(parameter))._replace(name="host_to_device"),)
+def _copy(call: Call, link: str) -> Kernels:
+    (copied,) = call.tensors
+    return (call.kernel("copy", copied, _bytes(copied))._replace(name=link),)
 
 
 def _dequantize_blocks(call: Call) -> Kernels:
-    """Return the kernel that reads codes and writes values."""
     return (call.kernel("map", call.result, _bytes(call.args[0]) + _bytes(call.result)),)
 
 
-def _multi_tensor(kind: Kind, call: Call, *, passes: int, lists: int) -> Kernels:
-    """Return kernels of equal work for an operator on lists of tensors.
-
-    `passes` is how many lists are read or written, and `lists` how many lists a kernel receives.
-    """
+def _multi_tensor(call: Call, kind: Kind, *, passes: int, lists: int) -> Kernels:
     tensors = call.lists[0]
     count = sum(each.numel() for each in tensors)
     chunks = sum(math.ceil(each.numel() / _CHUNK) for each in tensors)
@@ -629,9 +580,8 @@ _REDUCTION_NAMES = _names("sum avg min max product")
 
 
 def _copy_between_shards(call: Call) -> Kernels:
-    moved_bytes = (
-        sum(map(_bytes, call.tensors)) if call.name != "all_gather_copy_in" else 2 * sum(map(_bytes, call.args[0]))
-    )
+    shards, passes = (call.args[0], 2) if call.name == "all_gather_copy_in" else (call.tensors, 1)
+    moved_bytes = passes * sum(map(_bytes, shards))
     return (call.kernel("map", call.tensors[0], moved_bytes),)
 
 
@@ -671,12 +621,12 @@ _RULES: Mapping[str, Callable[[Call], Kernels]] = {
     **dict.fromkeys(("cat", "stack"), _concatenation),
     "masked_fill": _filled_copy,
     "_safe_softmax": _safe_softmax,
-    "_amp_foreach_non_finite_check_and_unscale_": _unscale,
+    "_amp_foreach_non_finite_check_and_unscale_": partial(_multi_tensor, kind="foreach", passes=2, lists=1),
     "update_in_blocks_": _update_in_blocks,
     "dequantize_in_blocks": _dequantize_blocks,
     "_scaled_mm": _scaled_product,
-    "copy_to_host": _copy_to_host,
-    "copy_to_device_": _copy_to_device,
+    "copy_to_host": partial(_copy, link="device_to_host"),
+    "copy_to_device_": partial(_copy, link="host_to_device"),
     **{f"_scaled_dot_product_{kind}_attention": _attention_forward for kind in _FUSED_ATTENTION},
     **{f"_scaled_dot_product_{kind}_attention_backward": _attention_backward for kind in _FUSED_ATTENTION},
 }
@@ -692,10 +642,7 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def bytes_touched(tensor: Tensor) -> int:
-    """Return the number of bytes moved by reading a whole tensor.
-
-    Broadcast dimensions count once. If the tensor is strided, the unused bytes of each DRAM sector also count.
-    """
+    """Return the number of bytes moved by reading a whole tensor."""
     steps = _steps(tensor)
     spacing = min((step for step, _ in steps), default=1)
     size_bytes = math.prod(tensor.shape[d] for _, d in steps) * tensor.dtype.itemsize

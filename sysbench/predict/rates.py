@@ -131,20 +131,14 @@ class HostRates:
 
     @classmethod
     def read(cls, path: Path) -> HostRates:
-        """Read the rates of a host from a TOML file with `title`, `spread` and one `[rates.NAME]` per rate.
-
-        Raises UsageError if the file is missing or invalid.
-        """
+        """Read the rates of a host from a TOML file with `title`, `spread` and one `[rates.NAME]` per rate."""
         try:
             return _HostFile(**tomllib.loads(path.read_text(encoding="utf-8"))).host
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
             raise UsageError(f"{path} is not a valid host file: {error}") from error
 
     def drawn(self, count: int = 1, seed: int = 0) -> Mapping[HostRate, Draws]:
-        """Return random draws of every rate, each of shape (count,); the first draw is the nominal value.
-
-        Draws for the same host are equal, so predictions for several GPUs can be compared draw by draw.
-        """
+        """Return random draws of every rate, each of shape (count,); the first draw is the nominal value."""
         shared = self.spread * normal(count, seed, f"{self.title} host")
         return {
             name: rate.value
@@ -160,7 +154,6 @@ FP8_SPREAD = 0.15
 
 
 def _fp8_rate(hardware: Hardware) -> dict[GpuRate, Rate]:
-    """Return the rate of products in fp8; empty for a GPU without them."""
     major, _, minor = (hardware.compute_capability or "0.0").partition(".")
     if "matmul_fp8" in hardware.rates:
         return {"matmul_fp8": hardware.rates["matmul_fp8"]}

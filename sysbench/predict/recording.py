@@ -108,7 +108,6 @@ class _Writer:
 
     @property
     def _began_ns(self) -> Integers:
-        """Return when the host starts each operator: as soon as it has finished the previous one."""
         return np.concatenate([np.zeros(1, np.int64), self._issued_ns])[:-1]
 
     def _operators(self) -> Table:

@@ -20,7 +20,7 @@ from sysbench.log.events import Event, StageEntered
 from sysbench.log.outcomes import stage_phrase
 from sysbench.log.predictions import PredictedConstant, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.predict.rates import GpuRates, HostRates, host_of
-from sysbench.predict.step import Constant, PhasePrediction, StepPrediction, predict
+from sysbench.predict.step import PhasePrediction, StepPrediction, predict
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import refuse_unsupported, trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
@@ -28,18 +28,14 @@ from sysbench.simulate.gpu import Gpu, ScratchMemory, refuse_fp8
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.replay import Replay, ReplayCache, Verdict
 from sysbench.spec import hardware
-from sysbench.spec.hardware import Hardware
+from sysbench.spec.hardware import Hardware, Rate
 from sysbench.spec.model import ModelCell
 from sysbench.spec.ranks import Interconnect, Strategy
 
 UNLIMITED_BYTES = 1 << 50
 """Memory of the GPU on which a step is traced: allocations never fail, and no real memory is used."""
 
-HOST_TIME_WITHOUT: Mapping[Strategy, str] = {
-    "fsdp2": "FSDP2 and DTensor",
-    "hsdp": "FSDP2 and DTensor",
-    "tp": "DTensor",
-}
+HOST_TIME_WITHOUT: Mapping[Strategy, str] = {"fsdp2": "FSDP2 and DTensor", "hsdp": "FSDP2 and DTensor", "tp": "DTensor"}
 """By strategy: libraries whose own Python code the trace does not contain. It contains only the operators that they
 call on this rank's shards; DDP's reducer is written in C++."""
 
@@ -51,9 +47,7 @@ CACHED_TRACES = 4
 class SimulatedStep:
     """The predicted step of a cell on a GPU.
 
-    slug           name of the GPU
-    host           file with the rates of the host; None for the default of `host_for`
-    with_modules   whether the trace records the module of every operator, which takes longer
+    host           file with the rates of the host; None for the one calibrated with the GPU, else a typical one
     sync_per_step  whether the host waits for the device only at the end of the step; otherwise after each phase
     """
 
@@ -70,10 +64,7 @@ class SimulatedStep:
     """Memory that the step may use, in place of that of the GPU."""
 
     def events(self) -> Iterator[Event]:
-        """Yield the events of the prediction.
-
-        Raises UnavailableError for cells that cannot be predicted, and DoesNotFitError if memory runs out.
-        """
+        """Yield the events of the prediction."""
         yield StageEntered(at_s=time.time(), cell=self.cell.key, stage="simulating")
         yield self._step_predicted()
         yield from self.recording.model_events(self.cell.key)
@@ -101,7 +92,8 @@ class SimulatedStep:
         rates = replace(GpuRates.of(self._hardware), interconnect=self.interconnect)
         if self.host_link is not None:
             rates = rates.with_link(self.host_link)
-        return predict(self._traced[0], rates, host_for(self._hardware, self.host), sync_per_step=self.sync_per_step)
+        host = host_of(self._hardware) if self.host is None else HostRates.read(self.host)
+        return predict(self._traced[0], rates, host, sync_per_step=self.sync_per_step)
 
     @cached_property
     def _hardware(self) -> Hardware:
@@ -114,10 +106,7 @@ class SimulatedStep:
 
     @property
     def kernels(self) -> Gpu:
-        """Return a GPU without a memory limit that launches the same kernels: GPUs that share it share a trace.
-
-        Raises UnavailableError for a step that cannot be simulated.
-        """
+        """Return a GPU without a memory limit that launches the same kernels: GPUs that share it share a trace."""
         return self._step[1]
 
     @property
@@ -167,9 +156,9 @@ class SimulatedStep:
             alloc_retries=replay.allocator.statistics.alloc_retries,
             unknown_operators=dict(prediction.unknown),
             unknown_share=prediction.unknown_share,
-            less_certain=prediction.has_estimated_fusion,
+            less_certain=prediction.trace.compiled,
             host_time_without=HOST_TIME_WITHOUT.get(self.cell.strategy, "") if self.cell.strategy else "",
-            constants=[constant(each) for each in prediction.constants],
+            constants=list(constants(prediction.constants)),
             doubts=list(doubts(gpu)),
         )
 
@@ -191,15 +180,10 @@ def predicted_phase(phase: PhasePrediction, *, of_device: bool = False) -> Predi
     )
 
 
-def constant(each: Constant) -> PredictedConstant:
-    """Convert a constant to the log format."""
-    rate = each.rate
-    return PredictedConstant(name=each.name, value=rate.value, spread=rate.spread, basis=rate.basis, source=rate.source)
-
-
-def host_for(gpu: Hardware, file: Path | None = None) -> HostRates:
-    """Return the rates of the host in `file`; by default, of the host calibrated with the GPU, else a typical one."""
-    return HostRates.read(file) if file is not None else host_of(gpu)
+def constants(rates: Mapping[str, Rate]) -> Iterator[PredictedConstant]:
+    """Convert rates to the log format."""
+    for name, rate in rates.items():
+        yield PredictedConstant(name=name, **rate.model_dump(include={"value", "spread", "basis", "source"}))
 
 
 def doubts(gpu: Hardware) -> Iterator[str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from sysbench.predict import walk as walking
 from sysbench.predict.kernels import Limit, limit, lower_bound_seconds, seconds
 from sysbench.predict.rates import LINK_RATES, Draws, GpuRates, HostRates, unexplained
-from sysbench.predict.trace import Kernel, Positions, Trace
+from sysbench.predict.trace import Positions, Trace
 from sysbench.spec.hardware import Rate
 
 DRAWS = 64
@@ -42,10 +41,7 @@ class Estimate:
 
     @classmethod
     def of(cls, drawn: Draws, minimum_s: float = 0.0) -> Estimate:
-        """Build an estimate from draws: the first draw is the point estimate, quantiles give the interval.
-
-        All values are at least `minimum_s`.
-        """
+        """Build an estimate from draws: the first draw is the point estimate, quantiles give the interval."""
         low_s, high_s = np.maximum(np.quantile(drawn, INTERVAL), minimum_s)
         point_s = max(minimum_s, float(drawn[0]))
         return cls(point_s, min(point_s, float(low_s)), max(point_s, float(high_s)))
@@ -61,31 +57,12 @@ class Bottleneck:
 
 
 @dataclass(frozen=True)
-class KernelRow:
-    """All launches of one kernel in one phase and module."""
-
-    phase: str
-    module: str
-    kernel: Kernel
-    count: int
-    each_s: float
-    limit: Limit
-
-    @property
-    def total_s(self) -> float:
-        """Return the seconds of all launches."""
-        return self.count * self.each_s
-
-
-@dataclass(frozen=True)
 class PhasePrediction:
     """Prediction of one phase, with synchronization before and after.
 
-    host_s             seconds that the host takes to issue everything
-    device             seconds of all kernels in sequence, with gaps, as if all had been issued in advance
-    bottleneck         the host, or the largest component of the device time
-    device_bottleneck  the largest component of the device time
-    lower_bound_s      seconds at the data sheet's rates, if the host took no time
+    host_s         seconds that the host takes to issue everything
+    device         seconds of all kernels in sequence, with gaps, as if all had been issued in advance
+    lower_bound_s  seconds at the data sheet's rates, if the host took no time
     """
 
     name: str
@@ -105,14 +82,6 @@ class PhasePrediction:
     def device_s(self) -> float:
         """Return the point estimate of the device time."""
         return self.device.point_s
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A rate used in a prediction."""
-
-    name: str
-    rate: Rate
 
 
 @dataclass(frozen=True)
@@ -156,35 +125,12 @@ class StepPrediction:
         return f"operators unknown to the model have {self.unknown_share:.0%} of the step's work: {names}"
 
     @property
-    def has_estimated_fusion(self) -> bool:
-        """Return whether the step is compiled: the fusion of its kernels is then only an estimate."""
-        return self.trace.compiled
-
-    @property
-    def constants(self) -> tuple[Constant, ...]:
-        """Return the constants that the prediction uses."""
+    def constants(self) -> Mapping[str, Rate]:
+        """Return the rates that the prediction uses."""
         unused = () if self.trace.has_copies else (*LINK_RATES, "update")
         unused += () if any(kernel.dtype == "fp8" for kernel in self.trace.kernels) else ("matmul_fp8",)
-        return tuple(
-            Constant(name, rate)
-            for rates in (self.gpu.rates, self.host.rates)
-            for name, rate in rates.items()
-            if name not in unused
-        )
-
-    @cached_property
-    def rows(self) -> tuple[KernelRow, ...]:
-        """Return one row per phase, module and kernel, in order of first launch."""
-        drawn = self.gpu.drawn()
-        limits = [limit(kernel, drawn) for kernel in self.trace.kernels]
-        launched: Counter[tuple[str, int, int]] = Counter()
-        for phase in self.trace.phases:
-            modules = phase.modules[phase.issuers].tolist()
-            launched.update((phase.name, *each) for each in zip(modules, phase.kernels.tolist(), strict=True))
-        return tuple(
-            KernelRow(phase, self.trace.modules[module], self.trace.kernels[i], count, self.kernel_s[i], limits[i])
-            for (phase, module, i), count in launched.items()
-        )
+        rates = [*self.gpu.rates.items(), *self.host.rates.items()]
+        return {name: rate for name, rate in rates if name not in unused}
 
     def timeline(self) -> walking.Timeline:
         """Return when the host issues each operator and when each kernel runs, without synchronization between phases.
@@ -261,7 +207,6 @@ def predict(
 
 @lru_cache(maxsize=2)
 def _issued(trace: Trace, host: HostRates, draws: int, seed: int) -> Mapping[str, Sequence[walking.Issued]]:
-    """Return the occurrences of each phase as the host issues them; cached, because many GPUs have the same host."""
     issued: dict[str, list[walking.Issued]] = {}
     host_rates = host.drawn(draws, seed)
     each = {id(phase): walking.Issued((phase,), host_rates) for phase in trace.phases}  # micro-batches repeat

@@ -114,10 +114,7 @@ class PhaseTrace:
 
     @cached_property
     def issued(self) -> NDArray[np.float64]:
-        """Return the cumulative counts of each kind of host work, then of launches, after each operator.
-
-        The shape is (kinds of host work + 1, operators).
-        """
+        """Return the cumulative counts of each kind of host work, then of launches, after each operator."""
         if self.replayed:
             graph = [float(work in ("operator", "launch")) for work in (*HOST_WORK, "launch")]
             return np.repeat(np.array(graph)[:, None], len(self.host), axis=1)
@@ -201,12 +198,43 @@ class Trace:
 
     def with_tf32(self) -> Trace:
         """Return a copy of the trace in which fp32 matrix products may use tf32."""
-        kernels = (each._replace(dtype="tf32") if _is_fp32_product(each) else each for each in self.kernels)
+        kernels = (
+            each._replace(dtype="tf32") if (each.kind, each.dtype) == ("gemm", "fp32") else each
+            for each in self.kernels
+        )
         return replace(self, kernels=tuple(kernels))
 
 
-def _is_fp32_product(kernel: Kernel) -> bool:
-    return kernel.kind == "gemm" and kernel.dtype == "fp32"
+@dataclass
+class _Columns:
+    """What the host does in a stage, operator by operator, and what it launches."""
+
+    host: list[int] = field(default_factory=list)
+    launches: list[int] = field(default_factory=list)
+    kernels: list[int] = field(default_factory=list)
+    operators: list[int] = field(default_factory=list)
+    modules: list[int] = field(default_factory=list)
+    streams: list[int] = field(default_factory=list)
+    waits: list[tuple[int, int]] = field(default_factory=list)
+    host_bytes: dict[int, int] = field(default_factory=dict)
+
+    def phase(self, name: str) -> PhaseTrace:
+        columns = (self.host, self.launches, self.kernels, self.operators, self.modules)
+        host, launches, kernels, operators, modules = (np.array(column, dtype=np.intp) for column in columns)
+        host_bytes = np.zeros(len(self.host), dtype=np.intp)
+        host_bytes[list(self.host_bytes)] = list(self.host_bytes.values())
+        has_streams = len(set(self.streams)) > 1
+        return PhaseTrace(
+            name,
+            host,
+            launches,
+            kernels,
+            operators,
+            modules,
+            streams=np.array(self.streams, dtype=np.intp) if has_streams else None,
+            waits=tuple(self.waits) if has_streams else (),
+            host_bytes=host_bytes if self.host_bytes else None,
+        )
 
 
 @dataclass
@@ -216,77 +244,48 @@ class TraceWriter:
     kernels: dict[Kernel, int] = field(default_factory=dict)
     operators: dict[str, int] = field(default_factory=dict)
     modules: dict[str, int] = field(default_factory=dict)
-    stages: dict[Stage, tuple[list[int], list[int], list[int], list[int], list[int]]] = field(default_factory=dict)
-    streams: dict[Stage, list[int]] = field(default_factory=dict)
-    waits: dict[Stage, list[tuple[int, int]]] = field(default_factory=dict)
-    host_bytes: dict[Stage, dict[int, int]] = field(default_factory=dict)
+    stages: dict[Stage, _Columns] = field(default_factory=dict)
 
-    def columns_of(self, stage: Stage) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+    def columns_of(self, stage: Stage) -> _Columns:
         """Return the columns of a stage; a new stage is added after all earlier ones."""
-        columns = self.stages.get(stage)
-        if columns is None:
-            columns = self.stages[stage] = [], [], [], [], []
-        return columns
+        if stage not in self.stages:
+            self.stages[stage] = _Columns()
+        return self.stages[stage]
 
     def add_operator(
         self, stage: Stage, work: HostWork, kernels: Iterable[Kernel] = (), module: str = "", name: str = ""
     ) -> None:
         """Add an operator that launches these kernels; the name defaults to the kind of host work."""
-        host, launches, launched, operators, modules = self.columns_of(stage)
+        columns = self.columns_of(stage)
         positions = [self.kernels.setdefault(kernel, len(self.kernels)) for kernel in kernels]
-        host.append(HOST_WORK.index(work))
-        launches.append(len(positions))
-        launched += positions
-        operators.append(self.operators.setdefault(name or work, len(self.operators)))
-        modules.append(self.modules.setdefault(module, len(self.modules)))
+        columns.host.append(HOST_WORK.index(work))
+        columns.launches.append(len(positions))
+        columns.kernels += positions
+        columns.operators.append(self.operators.setdefault(name or work, len(self.operators)))
+        columns.modules.append(self.modules.setdefault(module, len(self.modules)))
 
     def assign_stream(self, stage: Stage, stream: int, after: Iterable[int]) -> int:
-        """Assign the latest launches of a stage to a stream; return the position of the last one.
-
-        The first of these launches waits for the earlier launches `after`.
-        """
-        launched, streams = self.columns_of(stage)[2], self.streams.setdefault(stage, [])
-        waits = self.waits.setdefault(stage, [])
-        waits += ((len(streams), earlier) for earlier in after)
-        streams += [stream] * (len(launched) - len(streams))
-        return len(launched) - 1
+        """Assign the latest launches to a stream, the first to wait for those `after`; return the last's position."""
+        columns = self.columns_of(stage)
+        columns.waits += ((len(columns.streams), earlier) for earlier in after)
+        columns.streams += [stream] * (len(columns.kernels) - len(columns.streams))
+        return len(columns.kernels) - 1
 
     def add_host_bytes(self, stage: Stage, moved_bytes: int) -> None:
         """Let the host move bytes itself in the latest operator of a stage."""
-        self.host_bytes.setdefault(stage, {})[len(self.columns_of(stage)[0]) - 1] = moved_bytes
+        columns = self.columns_of(stage)
+        columns.host_bytes[len(columns.host) - 1] = moved_bytes
 
     def equal_stages(self, one: Stage, other: Stage) -> bool:
         """Return whether both stages have the same operators, launches, streams and waits."""
-        return all(each.get(one) == each.get(other) for each in (self.stages, self.streams, self.waits))
+        return self.stages.get(one) == self.stages.get(other)
 
     def repeat(self, stage: Stage, like: Stage) -> None:
         """Add `stage` as a repetition of `like`: both use the same columns, even if these grow later."""
         self.stages[stage] = self.columns_of(like)
-        self.streams[stage] = self.streams.get(like, [])
-        self.waits[stage] = self.waits.get(like, [])
 
     def trace(self) -> Trace:
         """Return the trace; all repetitions of a stage are the same object."""
-        phases: dict[int, PhaseTrace] = {}
-        for stage, columns in self.stages.items():
-            if id(columns) in phases:
-                continue
-            name = stage.phase
-            host, launches, kernels, operators, modules = (np.array(column, dtype=np.intp) for column in columns)
-            has_several_streams = len(set(self.streams.get(stage, ()))) > 1
-            streams = np.array(self.streams[stage], dtype=np.intp) if has_several_streams else None
-            waits = tuple(self.waits.get(stage, ())) if streams is not None else ()
-            phases[id(columns)] = PhaseTrace(
-                name, host, launches, kernels, operators, modules, streams=streams, waits=waits,
-                host_bytes=self._host_bytes_of(stage),
-            )  # fmt: skip
+        phases = {id(columns): columns.phase(stage.phase) for stage, columns in self.stages.items()}
         in_order = tuple(phases[id(columns)] for columns in self.stages.values())
         return Trace(tuple(self.kernels), tuple(self.operators), tuple(self.modules), in_order)
-
-    def _host_bytes_of(self, stage: Stage) -> Positions | None:
-        if stage not in self.host_bytes:
-            return None
-        moved_bytes = np.zeros(len(self.columns_of(stage)[0]), dtype=np.intp)
-        for operator, each_bytes in self.host_bytes[stage].items():
-            moved_bytes[operator] = each_bytes
-        return moved_bytes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,26 +29,18 @@ COMPILED_HOST_WORK: HostWork = "view"
 """Host work of compiled code per kernel in addition to the launch: no operator is dispatched."""
 
 
-class _Work(NamedTuple):
-    """What the host does for an operator, the kernels that it launches, and the bytes that the host moves itself."""
-
-    host: tuple[HostWork, ...]
-    kernels: tuple[Kernel, ...]
-    host_bytes: int
+_Work = tuple[tuple[HostWork, ...], tuple[Kernel, ...], int]
+"""What the host does for an operator, the kernels that it launches, and the bytes that the host moves itself."""
 
 
 class Tracer:
-    """Writer of the trace of code that runs on a simulated device.
+    """Writer of the trace of code that runs on a simulated device, which is also recorded.
 
-    One run gives both memory and trace, if a `Recorder(platform, tracer.device, …)` records it inside
-    `reporting_launches(tracer.add_kernel)`. The recorder's spans become the phases of the trace.
+    Use its `device` for a `Recorder`, inside `reporting_launches(tracer.add_kernel)`; spans become phases.
     """
 
     def __init__(self, step: int, *, compiled: bool = False) -> None:
-        """Trace step number `step`; earlier steps only create state, such as optimizer state.
-
-        With `compiled`, the kernels of forward and backward are fused as torch.compile would fuse them.
-        """
+        """Trace step number `step`; earlier steps only create state, such as optimizer state."""
         self._writer = TraceWriter()
         self._step = step
         self._flows: dict[Stage, list[Flow]] | None = {} if compiled else None
@@ -93,7 +84,7 @@ class Tracer:
         work = self._work_of(recorder.device, func, args, options, result)
         if self._flows is not None:
             call = Call(func, args, options, result)
-            if self._add_flow(recorder, work.kernels, call.tensors, call.results):
+            if self._add_flow(recorder, work[1], call.tensors, call.results):
                 return
         self._write(recorder, name, work)
 
@@ -120,7 +111,7 @@ class Tracer:
         cached = self._cache.get(key)
         if cached is None:
             call = Call(func, args, options, result)
-            cached = self._cache[key] = _Work(call.host, call.kernels, call.host_bytes)
+            cached = self._cache[key] = call.host, call.kernels, call.host_bytes
             self._live_keys.append(call_key)  # `id(call_key)` is a valid key only while `call_key` is alive
         return cached
 
@@ -146,12 +137,10 @@ class Tracer:
 
     def repeats(self, recorder: Recorder) -> bool:
         """Return whether the latest micro-batch launched the same kernels as the previous one."""
+        latest, previous = (_micro_batch(recorder.occurrence - back) for back in (0, 1))
         return all(
-            self._writer.equal_stages(latest, previous)
-            and self._flow_signatures(latest) == self._flow_signatures(previous)
-            for latest, previous in zip(
-                _micro_batch(recorder.occurrence), _micro_batch(recorder.occurrence - 1), strict=True
-            )
+            self._writer.equal_stages(one, other) and self._flow_signatures(one) == self._flow_signatures(other)
+            for one, other in zip(latest, previous, strict=True)
         )
 
     def _flow_signatures(self, stage: Stage) -> list[tuple[object, ...]]:

@@ -8,28 +8,14 @@ memory that stops growing, lie between those of the next smaller and the next la
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import islice
 
 from sysbench.simulate.recording import Recording
 
 DEGREES = {"batch": 1, "ctx": 2}
 """Degree in an axis of the polynomial that most request sizes are."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Two recordings between which the requests of a step lie; they are the same recording if the sizes are certain."""
-
-    lower: Recording
-    upper: Recording
-
-    @property
-    def are_equal(self) -> bool:
-        """Whether all sizes are certain."""
-        return self.lower is self.upper
 
 
 _Patterns = tuple[list[tuple[int, ...]], list[int]]
@@ -48,42 +34,37 @@ class RecordingFamily:
     traced: dict[int, Recording] = field(default_factory=dict)
     _patterns: dict[tuple[int, ...], _Patterns] = field(default_factory=dict, init=False)
 
-    def bounds(self, value: int) -> Bounds | None:
-        """Return the bounds of a recording without tracing it.
+    def bounds(self, value: int) -> tuple[Recording, ...]:
+        """Return the recordings between which that of a value lies; it is known for certain if there is only one.
 
-        None if too few traced steps make the same requests, on either side of the value or overall.
+        There is none if too few traced steps make the same requests, on either side of the value or overall.
         """
         if value in self.traced:
-            return Bounds(self.traced[value], self.traced[value])
+            return (self.traced[value],)
         values = sorted(self.traced)
         position = bisect_left(values, value)
         if position in (0, len(values)):
-            return None
+            return ()
         below, above = values[position - 1 : position + 1]
         base = self.traced[below]
-        alike = sorted((each for each in values if self.traced[each].events == base.events), key=_distance_from(value))
+
+        def distance(node: int) -> int:
+            return abs(node - value)
+
+        alike = sorted((each for each in values if self.traced[each].events == base.events), key=distance)
         if above not in alike or len(alike) < self.degree + 2:
-            return None
-        nodes = tuple(sorted({below, above, *islice(alike, self.degree + 2)}, key=_distance_from(value)))
+            return ()
+        nodes = tuple(sorted({below, above, *alike[: self.degree + 2]}, key=distance))
         if nodes not in self._patterns:
             self._patterns[nodes] = _size_patterns([self.traced[each] for each in nodes])
         patterns, numbers = self._patterns[nodes]
         sizes = [_size_bounds(nodes, pattern, value, self.degree) for pattern in patterns]
-        lower = _with_sizes(base, [sizes[number][0] for number in numbers])
-        if all(low == high for low, high in sizes):
-            return Bounds(lower, lower)
-        return Bounds(lower, _with_sizes(base, [sizes[number][1] for number in numbers]))
-
-
-def _distance_from(value: int) -> Callable[[int], int]:
-    return lambda each: abs(each - value)
+        ends = (0,) if all(low == high for low, high in sizes) else (0, 1)
+        return tuple(_with_sizes(base, [sizes[number][end] for number in numbers]) for end in ends)
 
 
 def _size_patterns(recordings: Sequence[Recording]) -> _Patterns:
-    """Return the distinct sizes that an allocation has in these recordings, and which of them each allocation has.
-
-    There are only a few hundred patterns, because blocks repeat.
-    """
+    """Return the distinct sizes that an allocation has in these recordings, and which of them each allocation has."""
     found: dict[tuple[int, ...], int] = {}
     allocations = zip(*(recording.allocations for recording in recordings), strict=True)
     numbers = [found.setdefault(tuple(one.size_bytes for one in each), len(found)) for each in allocations]
@@ -107,7 +88,6 @@ def _size_bounds(nodes: Sequence[int], sizes: Sequence[int], value: int, degree:
 
 
 def _polynomial(nodes: Sequence[int], sizes: Sequence[int], value: int) -> Fraction:
-    """Return the value of the polynomial through all points (Lagrange)."""
     total = Fraction(0)
     for node, size in zip(nodes, sizes, strict=True):
         term = Fraction(size)

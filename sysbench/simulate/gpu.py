@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sysbench.errors import UnavailableError
 from sysbench.log.events import DeviceInfo, GpuSimulated
 from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.simulate.cuda.workspaces import Workspaces
-from sysbench.simulate.followed import followed_torch
+from sysbench.spec.extras import followed_torch, installed_torch
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.knobs import FP8, fp8_refusal, has_fp8
 from sysbench.spec.model import StepPrecision
 from sysbench.spec.ranks import Strategy, layout
+from sysbench.trace.workspaces import workspace_bytes
 
 MIB = 1024 * 1024
 
@@ -48,6 +50,38 @@ class Multiprocessors:
 
     count: int
     threads: int
+
+
+@dataclass(frozen=True)
+class Workspaces:
+    """Sizes of the workspaces of cuBLAS and cuBLASLt, and how long they live.
+
+    product_bytes  for a product by cuBLAS
+    lt_bytes       for a product by cuBLASLt; None if cuBLASLt uses the workspace of cuBLAS
+    are_kept       whether each thread keeps those of its first product for ever; otherwise each product has its own
+
+    Sources: aten/src/ATen/cuda/CublasHandlePool.cpp (parseChosenWorkspaceSize, getCUDABlasLtWorkspace,
+    getCurrentCUDABlasHandleWithWorkspace) and native/cuda/Blas.cpp of PyTorch 2.11 to 2.15. The allocations of each
+    version were observed on a stand-in for the device (tests/fake_gpu). Later versions are taken to be like 2.15.
+    """
+
+    product_bytes: int
+    lt_bytes: int | None
+    are_kept: bool
+
+    @classmethod
+    def of(
+        cls, major: int, torch: tuple[int, int] | None = None, environment: Mapping[str, str] | None = None
+    ) -> Workspaces:
+        """Return the workspaces on a GPU of compute capability `major`."""
+        torch = torch or installed_torch()
+        environment = os.environ if environment is None else environment
+        product_bytes = workspace_bytes(major, torch, environment)
+        is_kept = torch < (2, 15) or environment.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
+        shared = environment.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "0" if torch < (2, 12) else "1") == "1"
+        lt_kib = environment.get("CUBLASLT_WORKSPACE_SIZE", "")
+        lt_bytes = (int(lt_kib) if lt_kib.isdecimal() else 1024) * 1024
+        return cls(product_bytes, None if is_kept and shared else lt_bytes, is_kept)
 
 
 class ScratchMemory(NamedTuple):

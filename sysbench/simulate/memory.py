@@ -59,11 +59,7 @@ class SimilarAllocations:
 
 @dataclass(frozen=True)
 class SimulatedMemory:
-    """Simulated memory of a cell under a protocol on a GPU.
-
-    The sum of `reserved_peak_bytes` and the GPU's `outside_bytes` is the memory that the device shows as used.
-    `workspace_bytes` is the part of `allocated_peak_bytes` in cuBLAS workspaces.
-    """
+    """Simulated memory of a cell under a protocol on a GPU."""
 
     recording: StepRecording = field(repr=False)
     gpu: Gpu
@@ -85,21 +81,13 @@ class SimulatedMemory:
 
     @property
     def allocated_peak_bytes(self) -> int:
-        """Return the allocated peak of the measured step, or of the step that ran out of memory.
-
-        This is `torch.cuda.max_memory_allocated`.
-        """
+        """Return the allocated peak of the measured step, or of the step that ran out of memory."""
         return self.peak_phase.allocated_peak_bytes
 
     @property
     def reserved_peak_bytes(self) -> int:
         """Return the highest reserved peak of all phases: `torch.cuda.max_memory_reserved`."""
         return max(phase.reserved_peak_bytes for phase in self.phases)
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Return the bytes in cuBLAS workspaces at the peak."""
-        return self.by_category.get("workspace", 0)
 
     @property
     def by_category(self) -> Mapping[Category, int]:
@@ -173,12 +161,7 @@ class SimulatedMemory:
 
 
 def simulate(
-    cell: ModelCell,
-    protocol: Protocol,
-    gpu: Gpu,
-    settings: AllocatorSettings | None = None,
-    *,
-    origins: bool = True,
+    cell: ModelCell, protocol: Protocol, gpu: Gpu, settings: AllocatorSettings | None = None, *, origins: bool = True
 ) -> SimulatedMemory:
     """Simulate the memory of `cell` under `protocol` on `gpu`.
 
@@ -195,10 +178,7 @@ def simulate(
 def simulate_recording(
     recording: StepRecording, gpu: Gpu, settings: AllocatorSettings | None = None
 ) -> SimulatedMemory:
-    """Replay a recording within the memory of `gpu`.
-
-    The recording must have been made with the kernels of the same GPU generation.
-    """
+    """Replay a recording within the memory of `gpu`."""
     settings = settings or AllocatorSettings()
     replay = Replay(recording, gpu, settings)
     return SimulatedMemory(

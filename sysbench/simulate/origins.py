@@ -63,11 +63,6 @@ class Origins:
     """
 
     def __init__(self, until: CodeType, *, parts: bool = False) -> None:
-        """Create a tracker.
-
-        until  code of the function at which stacks end, because all calls share the frames outside it
-        parts  whether named ranges inside a module count as submodules: `layers.3.attention.attend.scores`
-        """
         self.stacks: list[Stack] = [()]
         self._until = until
         self._parts = parts
@@ -84,7 +79,6 @@ class Origins:
             yield
 
     def _enter_part(self, name: str) -> None:
-        """Enter a named part of a module. Outside all modules, the name denotes a phase, and is ignored."""
         inside = self._paths[-1] if self._paths else OUTSIDE
         self._paths.append(f"{inside}.{name}" if inside else OUTSIDE)
 

@@ -29,7 +29,7 @@ from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.strategies import mesh_of
 from sysbench.simulate.gpu import MIB
 from sysbench.simulate.ordered import ordered_streams
-from sysbench.simulate.tensors import DEVICE, ObservedDevice, SimulatedDevice, Wrappers
+from sysbench.simulate.tensors import DEVICE, ObservedDevice, SimulatedDevice
 from sysbench.spec.ranks import Strategy
 
 FIRST_BUCKET_BYTES = MIB
@@ -49,10 +49,7 @@ _REDUCTIONS = ("norm", "max", "powsum")
 
 @contextmanager
 def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
-    """Context manager that makes this process rank 0 of `ranks`; yields the mesh of all ranks.
-
-    The other ranks do not exist. Raises ValueError if there is already a process group.
-    """
+    """Context manager that makes this process rank 0 of `ranks`; yields the mesh of all ranks."""
     replacements = [
         (_fully_shard, "_get_device_from_mesh", lambda mesh: DEVICE),
         # A simulated shard reports `DEVICE`, but its wrapper would report torch's `meta`.
@@ -91,16 +88,13 @@ def sharding_on(device: ObservedDevice) -> Iterator[None]:
         yield
 
 
-class RealShards(Wrappers):
+class RealShards:
     """Handler for a real device: leaves wrapper tensors to torch, and observes the operators on their local tensors."""
 
     def run(
         self, device: ObservedDevice, func: Operator, types: Iterable[type], args: Arguments, kwargs: Options
     ) -> object:
-        """Run the operator on `device`, unless it has wrapper tensors as arguments or torch's fake mode is active.
-
-        Tensor parallelism computes the shapes of results in the fake mode, which allocates nothing.
-        """
+        """Run the operator on `device`, unless it has wrapper tensors as arguments or torch's fake mode is active."""
         if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)
         if any(is_traceable_wrapper_subclass_type(each) for each in types):
@@ -110,10 +104,6 @@ class RealShards(Wrappers):
     def run_on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Return NotImplemented, so that the wrapper tensors run the operator."""
         return NotImplemented
-
-    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> object:
-        """Raise NotImplementedError: on real devices, torch runs the collectives."""
-        raise NotImplementedError
 
 
 class Shards(RealShards):

@@ -25,29 +25,16 @@ from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.workload import Workload, adapted_facts_of, facts_of, flops, has_flops
-from sysbench.log.events import (
-    AdaptedModelBuilt,
-    AdaptedModelFacts,
-    OwnModelBuilt,
-    OwnModelFacts,
-    RecomputationCounted,
-)
+from sysbench.log.events import AdaptedModelBuilt, AdaptedModelFacts, OwnModelBuilt, OwnModelFacts, RecomputationCounted
 from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
 from sysbench.simulate.cuda.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.cuda.composites import Composites, composites_on, using_composites
 from sysbench.simulate.cuda.kernels import COPIES, MATRIX_PRODUCTS, SCRATCH, uses_cublas_lt
 from sysbench.simulate.cuda.reductions import Scratch, SplitReduction
-from sysbench.simulate.cuda.workspaces import Workspaces
-from sysbench.simulate.gpu import Gpu, Multiprocessors, ScratchMemory
+from sysbench.simulate.gpu import Gpu, Multiprocessors, ScratchMemory, Workspaces
 from sysbench.simulate.ordered import ordered_streams
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
-from sysbench.simulate.tensors import (
-    DEVICE,
-    DeviceObserver,
-    KnownValues,
-    ObservedDevice,
-    SimulatedDevice,
-)
+from sysbench.simulate.tensors import DEVICE, DeviceObserver, KnownValues, ObservedDevice, SimulatedDevice
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.snapshot import Category
 from sysbench.spec.knobs import FP8
@@ -98,11 +85,8 @@ Device = SimulatedDevice | RealDevice
 
 @dataclass(frozen=True)
 class Platform:
-    """Properties of a device that determine a program's memory requests.
+    """Properties of a device that determine a program's memory requests, by operator.
 
-    composites       device-specific decompositions, by operator name
-    autocast         autocast rules of operators
-    scratch          scratch memory of kernels, by operator
     workspaces       those of cuBLAS; None if the device has no cuBLAS
     copies           copies that operators make of their arguments before they allocate results
     multiprocessors  those of the device; None if a recording is for any number of them (`Recording.with_scratch`)
@@ -252,10 +236,7 @@ class StepRecording(Recording):
     """FLOPs of one micro-batch that activation checkpointing computes again in backward."""
 
     def model_events(self, cell: str, *, with_flops: bool = True) -> Iterator[OwnModelBuilt | AdaptedModelBuilt]:
-        """Yield the facts about a model without formulas as events of the cell with this key.
-
-        FLOPs are left out if the step was not simulated, because a real device hides a part of its operators.
-        """
+        """Yield the facts about a model without formulas as events of the cell with this key."""
         hidden = {} if with_flops else {"flops": None}
         if self.own_model is not None:
             yield OwnModelBuilt(at_s=time.time(), cell=cell, **self.own_model.model_dump() | hidden)
@@ -343,10 +324,7 @@ def record_real(
     """
     _refuse_hidden_memory(cell)
     recorder = _StepRecorder(
-        _REAL_PLATFORM,
-        lambda observer: RealDevice(observer, device),
-        Origins(_run_steps.__code__),
-        cell,
+        _REAL_PLATFORM, lambda observer: RealDevice(observer, device), Origins(_run_steps.__code__), cell
     )
     last = PROCEDURES[protocol].earlier_steps
     with _sharding_handled(mesh, recorder.device), recorder.device:
@@ -410,7 +388,6 @@ def phases_of(step: TrainingStep, protocol: Protocol) -> Iterator[tuple[int, Pha
 class Recorder:
     """An observer that builds a recording while operators run on a device.
 
-    phase       phase of the current span
     step        number of the current step; -1 before the first
     occurrence  number of earlier occurrences of the phase in the step
     """
@@ -585,26 +562,17 @@ class Recorder:
         return number
 
 
-class _MicroBatch(NamedTuple):
-    """Allocator requests of one micro-batch.
-
-    events    like `Recording.events`, but numbered from the first allocation of the micro-batch
-    requests  (size, stream, origin, category, reduction) of each allocation
-    """
-
-    events: list[int]
-    requests: list[tuple[int, int, Origin, Category | None, SplitReduction | None]]
+_Request = tuple[int, int, Origin, Category | None, SplitReduction | None]
+_MicroBatch = tuple[list[int], list[_Request]]
+"""Events, numbered from the first allocation of the micro-batch, and (size, stream, origin, category, reduction) of
+each allocation."""
 
 
 class _StepRecorder(Recorder):
     """A recorder that categorizes the allocations of training steps, and counts the FLOPs that have no formula."""
 
     def __init__(
-        self,
-        platform: Platform,
-        device: Callable[[DeviceObserver], Device],
-        origins: Origins | None,
-        cell: ModelCell,
+        self, platform: Platform, device: Callable[[DeviceObserver], Device], origins: Origins | None, cell: ModelCell
     ) -> None:
         super().__init__(platform, device, origins)
         self._is_own = cell.own is not None
@@ -632,10 +600,7 @@ class _StepRecorder(Recorder):
             self._flops[self.step, RECOMPUTED if repeats else self.phase] += flops(func, arguments, options, result)
 
     def freed(self, number: int) -> None:
-        """Record a free. Before the loss of a repeated micro-batch is freed, free the losses of its repetitions.
-
-        A step frees its losses in reverse order.
-        """
+        """Record a free. Before the loss of a repeated micro-batch is freed, free the losses of its repetitions."""
         for loss in self._repeated_losses.pop(number, ()):
             super().freed(loss)
         super().freed(number)
@@ -644,9 +609,8 @@ class _StepRecorder(Recorder):
         """Record the latest micro-batch `times` more times without running it; return whether this is possible.
 
         If a micro-batch did exactly the same as the previous one, and only its loss is still allocated, the next one
-        would do the same. The first micro-batches of a run differ, because they create gradients, buckets and scales.
-        The last micro-batch of a step always runs, because it may exchange gradients, and its output is kept. No
-        micro-batch is skipped on a real device, whose memory is to be measured, or with user code, which may count its
+        would do the same. The last one of a step always runs, because it may exchange gradients, and its output is
+        kept. None is skipped on a real device, whose memory is to be measured, or with user code, which may count its
         calls.
         """
         ends = [span.end for span in self._spans if (span.step, span.name) == (self.step, "backward")]
@@ -673,24 +637,16 @@ class _StepRecorder(Recorder):
     def _micro_batch(self, first: int, end: int) -> _MicroBatch:
         events = self._events[first:end]
         numbers = [event for event in events if event >= 0]
-        return _MicroBatch(
-            [event - numbers[0] if event >= 0 else event + numbers[0] for event in events],
-            [
-                (
-                    self._sizes[n],
-                    self._streams[n],
-                    self._allocation_origins[n],
-                    self._categories.get(n),
-                    self._reductions.get(n),
-                )
-                for n in numbers
-            ],
-        )
+        sizes, streams, origins = self._sizes, self._streams, self._allocation_origins
+        requests = [
+            (sizes[n], streams[n], origins[n], self._categories.get(n), self._reductions.get(n)) for n in numbers
+        ]
+        return [event - numbers[0] if event >= 0 else event + numbers[0] for event in events], requests
 
     def _append(self, repeated: _MicroBatch) -> None:
-        start = len(self._sizes)
-        self._events += [event + start if event >= 0 else event - start for event in repeated.events]
-        for number, (size_bytes, stream, origin, category, reduction) in enumerate(repeated.requests, start):
+        start, (events, requests) = len(self._sizes), repeated
+        self._events += [event + start if event >= 0 else event - start for event in events]
+        for number, (size_bytes, stream, origin, category, reduction) in enumerate(requests, start):
             self._sizes.append(size_bytes)
             self._streams.append(stream)
             self._allocation_origins.append(origin)

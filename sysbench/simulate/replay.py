@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -44,36 +43,17 @@ class SpanPeak:
 class Replay:
     """Replay of a recording with the allocator of a GPU, to the end of the recording or until memory runs out.
 
-    recording       what is replayed
     sizes           block sizes in bytes, by allocation number
     peaks           peaks of every span that was entered
-    failure         the error that ended the replay, if any
     reserved_bytes  reserved bytes after every event
     """
 
     def __init__(
-        self,
-        recording: Recording,
-        gpu: Gpu,
-        settings: AllocatorSettings,
-        frames: Sequence[Frames] | None = None,
-        *,
-        base: Replay | None = None,
-        shared_events: int = 0,
+        self, recording: Recording, gpu: Gpu, settings: AllocatorSettings, frames: Sequence[Frames] | None = None
     ) -> None:
-        """Replay the recording.
-
-        frames         stacks to show in a snapshot, one for each recorded stack; None if no snapshot is needed
-        base           a replay of the same recording on another GPU, from which to continue
-        shared_events  number of leading events that both replays serve identically, without releasing memory; this
-                       replay starts at the beginning of the span that contains the next event, from the state of
-                       `base`
-        """
+        """Replay the recording; `frames` are stacks for a snapshot, one for each recorded stack, if one is needed."""
         self.allocator = CachingAllocator(
-            gpu.memory_bytes,
-            settings,
-            outside_bytes=gpu.outside_bytes,
-            record=frames is not None,
+            gpu.memory_bytes, settings, outside_bytes=gpu.outside_bytes, record=frames is not None
         )
         self.sizes: list[int] = []
         self.peaks: list[SpanPeak] = []
@@ -83,13 +63,8 @@ class Replay:
         self.recording = recording
         self._frames = frames
         self._allocated_bytes = 0
-        position, spans = 0, recording.spans
-        if base is not None:
-            entered = sum(span.first <= shared_events for span in spans) - 1
-            position, spans = spans[entered].first, spans[entered:]
-            self.peaks = base.peaks[:entered]
-            self._restore(base, position)
-        for span in spans:
+        position = 0
+        for span in recording.spans:
             self._serve(position, span.first)
             self.allocator.reset_peaks()
             self.allocator.annotate(span.name, "START")
@@ -106,26 +81,14 @@ class Replay:
         """Return the addresses of the blocks that are live at the end of the replay, by allocation number."""
         return {number: self._addresses[number] for number in self.recording.live_at(len(self.reserved_bytes))}
 
+    @property
+    def reserved_peak_bytes(self) -> int:
+        """Return the highest reserved bytes of all spans."""
+        return max(peak.reserved_bytes for peak in self.peaks)
+
     def peaks_of_last_step(self) -> list[SpanPeak]:
         """Return the peaks of the step in which the replay ended."""
         return [peak for peak in self.peaks if peak.span.step == self.peaks[-1].span.step]
-
-    def _restore(self, base: Replay, position: int) -> None:
-        events, requests = self.recording.events[:position], self.recording.allocations
-        count = sum(event >= 0 for event in events)
-        self.sizes, self._addresses = base.sizes[:count], base._addresses[:count]
-        self.reserved_bytes = base.reserved_bytes[:position]
-        reserved_by_event = zip(events, self.reserved_bytes, [0, *self.reserved_bytes], strict=False)
-        live = sorted(self.recording.live_at(position), key=self._addresses.__getitem__)
-        self._allocated_bytes = sum(self.sizes[number] for number in live)
-        self.allocator.restore(
-            [
-                (requests[n].size_bytes, now - before, requests[n].stream)
-                for n, now, before in reserved_by_event
-                if now > before
-            ],
-            [(self._addresses[number], self.sizes[number], requests[number].size_bytes) for number in live],
-        )
 
     def _serve(self, first: int, end: int) -> int:
         """Serve the events from `first` to `end`; return the position after the event that first reaches the peak."""
@@ -167,21 +130,17 @@ def replay_unlimited(recording: Recording, gpu: Gpu, settings: AllocatorSettings
 
 
 def verdict_of(replay: Replay, recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Verdict:
-    """Return whether the recording fits on `gpu`.
-
-    If `replay` failed, a second replay with unlimited memory shows how much memory is missing.
-    """
+    """Return whether the recording fits on `gpu`."""
     unlimited = replay if replay.failure is None else replay_unlimited(recording, gpu, settings)
     return _verdict(replay, unlimited, available_bytes(gpu, settings))
 
 
 def _verdict(replay: Replay, unlimited: Replay, usable_bytes: int) -> Verdict:
     if replay.failure is None:
-        margin_bytes = usable_bytes - max(peak.reserved_bytes for peak in replay.peaks)
+        margin_bytes = usable_bytes - replay.reserved_peak_bytes
         return Verdict(True, None, None, margin_bytes, None)
-    needed_bytes = max(peak.reserved_bytes for peak in unlimited.peaks)
     span = replay.peaks[-1].span
-    return Verdict(False, span.name, span.step, usable_bytes - needed_bytes, str(replay.failure))
+    return Verdict(False, span.name, span.step, usable_bytes - unlimited.reserved_peak_bytes, str(replay.failure))
 
 
 class ReplayCache:
@@ -198,17 +157,11 @@ class ReplayCache:
         self._collects_garbage = settings.memory_fraction < 1.0 and settings.garbage_collection_threshold > 0.0
 
     def replay_on(self, gpu: Gpu) -> tuple[Replay, Verdict]:
-        """Return the replay on `gpu`, and whether the recording fits.
-
-        A replay is shared by several GPUs if possible, so the addresses may be those of another GPU.
-        """
-        settings, unlimited, usable_bytes = self._settings, self._unlimited, available_bytes(gpu, self._settings)
-        shared_events = 0 if self._collects_garbage else bisect_right(unlimited.reserved_bytes, usable_bytes)
-        if shared_events == len(unlimited.reserved_bytes):
+        """Return a replay on `gpu`, perhaps with the addresses of another GPU, and whether the recording fits."""
+        unlimited, usable_bytes = self._unlimited, available_bytes(gpu, self._settings)
+        if not self._collects_garbage and unlimited.reserved_peak_bytes <= usable_bytes:
             return unlimited, _verdict(unlimited, unlimited, usable_bytes)
         memory = gpu.memory_bytes, gpu.outside_bytes
         if memory not in self._replays:  # many GPUs have the same memory
-            is_restorable = not (self._collects_garbage or settings.expandable_segments or settings.prefers_oldest)
-            base = unlimited if is_restorable else None
-            self._replays[memory] = Replay(self._recording, gpu, settings, base=base, shared_events=shared_events)
+            self._replays[memory] = Replay(self._recording, gpu, self._settings)
         return self._replays[memory], _verdict(self._replays[memory], unlimited, usable_bytes)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from sysbench.log.cautions import margin_uncertainty_bytes
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
+from sysbench.simulate.replay import Verdict
 from sysbench.spec.model import ModelCell
 from sysbench.spec.protocols import Protocol, SearchAxis
 from sysbench.spec.ranks import layout_problem
@@ -55,72 +56,59 @@ def find_largest(
 ) -> Search:
     """Find the largest value of `axis` with which `cell` fits on `gpu`, and the largest one that fits for certain.
 
-    Starting from the cell's own value, the search doubles the value until the cell does not fit, and then narrows the
-    interval. If the largest value fits only within the uncertainty, a second search is for the margin that is larger.
-    Each takes at most 2 · log2(`at_most`) simulations. Raises the same errors as `simulate`.
+    Raises the same errors as `simulate`.
     """
     tried: dict[int, SimulatedMemory] = {}
 
-    def simulate_value(value: int) -> SimulatedMemory:
-        tried[value] = simulate(cell.model_copy(update={axis: value}), protocol, gpu, settings, origins=False)
-        return tried[value]
+    def search(spare_bytes: int) -> Generator[tuple[int, SimulatedMemory], None, int]:
+        steps = narrowing(min(at_most, max(1, getattr(cell, axis))), at_most)
+        value = next(steps)
+        while True:
+            if value not in tried:
+                tried[value] = simulate(cell.model_copy(update={axis: value}), protocol, gpu, settings, origins=False)
+                yield value, tried[value]
+            try:
+                value = steps.send(left_bytes(tried[value].verdict, spare_bytes))
+            except StopIteration as end:
+                return int(end.value)
 
-    fits, fails = 0, at_most + 1
-    value = min(at_most, max(1, getattr(cell, axis)))
-    while fits < at_most < fails:
-        yield value, simulate_value(value)
-        if tried[value].verdict.fits:
-            fits, value = value, min(at_most, 2 * value)
-        else:
-            fails = value
-    fits = yield from _narrow(tried, fits, fails, 0, simulate_value)
-    uncertain_bytes = margin_uncertainty_bytes(gpu.memory_bytes)
-    safe = max((value for value, each in tried.items() if _leaves(each, uncertain_bytes)), default=0)
-    if safe < fits:
-        unsafe = min(value for value in tried if value > safe)
-        safe = yield from _narrow(tried, safe, unsafe, uncertain_bytes, simulate_value)
+    fits = yield from search(0)
+    safe = (yield from search(margin_uncertainty_bytes(gpu.memory_bytes))) if fits else 0
     result = simulate(cell.model_copy(update={axis: fits}), protocol, gpu, settings) if fits else None
     return Largest(fits, safe, result, tried.get(fits + 1))
 
 
-def _leaves(simulated: SimulatedMemory, margin_bytes: int) -> bool:
-    return simulated.verdict.fits and simulated.verdict.margin_bytes >= margin_bytes
+def left_bytes(verdict: Verdict, spare_bytes: int) -> int:
+    """Return the free memory beyond `spare_bytes`, or the missing memory as a negative number."""
+    beyond_bytes = verdict.margin_bytes - spare_bytes
+    return beyond_bytes if verdict.fits else min(beyond_bytes, -1)
 
 
-def _narrow(
-    tried: dict[int, SimulatedMemory],
-    low: int,
-    high: int,
-    margin_bytes: int,
-    simulate_value: Callable[[int], SimulatedMemory],
-) -> Generator[tuple[int, SimulatedMemory], None, int]:
-    """Return the largest value that leaves `margin_bytes`: at least `low` (0 if none is known), and less than `high`.
+def narrowing(start: int, at_most: int) -> Generator[int, int | None, int]:
+    """Yield values to try, to be sent the bytes left with each, or None if it is impossible; return the largest to fit.
 
-    Tries values between the two, alternately by interpolation and by bisection.
+    Starting from `start`, the search doubles the value until it does not fit, and then narrows the interval,
+    alternately by interpolation and by bisection. It returns 0 if nothing fits.
     """
-    interpolate = True
-    while high - low > 1:
-        value = (low + high) // 2
-        if interpolate and low:
-            # Interpolate the value at which the margin would reach `margin_bytes`.
-            left_bytes, missing_bytes = (tried[end].verdict.margin_bytes - margin_bytes for end in (low, high))
-            value = interpolated(low, high, left_bytes, missing_bytes)
-        interpolate = not interpolate
-        yield value, simulate_value(value)
-        if _leaves(tried[value], margin_bytes):
-            low = value
+    left: dict[int, int | None] = {0: None}
+    fits, fails, value = 0, 0, start
+    while not fails or fails - fits > 1:
+        sent = left[value] = yield value
+        if sent is not None and sent >= 0:
+            fits = value
         else:
-            high = value
-    return low
-
-
-def interpolated(low: int, high: int, left_bytes: int, missing_bytes: int) -> int:
-    """Return the value between two others at which no memory would be left, if what is left were linear between them.
-
-    `left_bytes` are left with `low`; with `high`, `missing_bytes`, a negative number.
-    """
-    share = left_bytes / max(1, left_bytes - missing_bytes)
-    return min(high - 1, max(low + 1, low + int(share * (high - low))))
+            fails = value
+        if fits == at_most:
+            break
+        low_bytes, high_bytes = left[fits], left.get(fails)
+        if not fails:
+            value = min(2 * value, at_most)
+        elif low_bytes is None or high_bytes is None or len(left) % 2 == 0:
+            value = (fits + fails) // 2
+        else:  # where nothing would be left, if what is left were linear between the two
+            share = low_bytes / max(1, low_bytes - high_bytes)
+            value = min(fails - 1, max(fits + 1, fits + int(share * (fails - fits))))
+    return fits
 
 
 def find_fewest_ranks(
@@ -142,12 +130,12 @@ def find_fewest_ranks(
         tried[ranks] = simulate(sharded, protocol, gpu, settings, origins=False)
         yield ranks, tried[ranks]
         value = value or (ranks if tried[ranks].verdict.fits else 0)
-        if _leaves(tried[ranks], uncertain_bytes):
+        if left_bytes(tried[ranks].verdict, uncertain_bytes) >= 0:
             break
         is_useless = _are_more_ranks_useless(tried, uncertain_bytes if value else 0)
         if is_useless:
             break
-    safe = next((ranks for ranks, each in tried.items() if _leaves(each, uncertain_bytes)), 0)
+    safe = next((ranks for ranks, each in tried.items() if left_bytes(each.verdict, uncertain_bytes) >= 0), 0)
     result = simulate(tried[value].recording.cell, protocol, gpu, settings) if value else None
     beyond = max((ranks for ranks, each in tried.items() if not each.verdict.fits), default=None)
     return Largest(value, safe, result, tried[beyond] if beyond else None, more_is_useless=is_useless and not value)

@@ -35,7 +35,7 @@ from sysbench.errors import UnavailableError
 from sysbench.lab.dispatch import Arguments, DispatchMode, Handler, Operator, Options
 from sysbench.lab.memory.accounting import StorageWatch, tensors_in
 from sysbench.package import DIRECTORY
-from sysbench.simulate.followed import installed_torch
+from sysbench.spec.extras import installed_torch
 
 DEVICE = torch.device("cpu", 0)
 """Device of simulated tensors. torch distinguishes it from the host's `cpu`, which has no index, but otherwise treats
@@ -71,11 +71,9 @@ class SimulatedTensor(Tensor):
         return self.cpu().tolist()
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Return the indexed part. torch would make a list of indices a tensor on `meta`, without values."""
         return super().__getitem__(_with_index_tensors(index))
 
     def __setitem__(self, index: Any, value: Tensor | float) -> None:
-        """Change the indexed part."""
         super().__setitem__(_with_index_tensors(index), value)
 
     def new_tensor(self, data: object, **options: Any) -> Tensor:  # type: ignore[override]
@@ -100,23 +98,17 @@ class HostTensor(SimulatedTensor):
 
 
 class _NewTensor(NamedTuple):
-    """Cached result: a new tensor with its own storage."""
-
     size: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
 
 
 class _NewTensors(NamedTuple):
-    """Cached result: a list or tuple of new tensors and other values."""
-
     parts: tuple[object, ...]
     kind: type
 
 
 class _Argument(NamedTuple):
-    """Cached result: an argument, modified in place."""
-
     position: int
 
 
@@ -132,37 +124,18 @@ class DeviceObserver(Protocol):
 
     def begins(self, func: Operator, arguments: Arguments) -> None:
         """Called before an operator runs."""
-        ...
 
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
         """Called for each new storage of an operator's results; return a number that identifies the storage."""
-        ...
 
     def observes(self, func: Operator) -> bool:
         """Return whether a simulated device must call `ends` for this operator; called once per operator."""
-        ...
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: object) -> None:
         """Called after an operator has run, unless `observes` returned False for it."""
-        ...
 
     def freed(self, number: int) -> None:
         """Called when the storage with this number is freed."""
-        ...
-
-
-class Wrappers(Protocol):
-    """Handler for operators on tensors that wrap others, such as DTensors."""
-
-    def run(
-        self, device: ObservedDevice, func: Operator, types: Iterable[type], args: Arguments, kwargs: Options
-    ) -> object:
-        """Run the operator on `device`, or return NotImplemented to let the wrapper tensors run it."""
-        ...
-
-    def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> object:
-        """Return the result of a torch.distributed collective at once, without communication."""
-        ...
 
 
 _PLAIN = frozenset({Tensor, Parameter, SimulatedTensor, HostTensor})
@@ -172,8 +145,8 @@ _PLAIN = frozenset({Tensor, Parameter, SimulatedTensor, HostTensor})
 class ObservedDevice(DispatchMode):
     """A dispatch mode that reports to an observer which storages operators allocate, and when each storage is freed."""
 
-    wrappers: Wrappers | None = None
-    """Handles tensors that are sharded over ranks, if there are several ranks."""
+    wrappers: Any = None
+    """Handles tensors that are sharded over ranks, if there are several: the `Shards` of `simulate.ranks`."""
 
     def __init__(self, observer: DeviceObserver) -> None:
         super().__init__()
@@ -211,12 +184,7 @@ class ObservedDevice(DispatchMode):
         self._watch.forget_all()
 
 
-_INDEXED = (
-    _aten.index.Tensor,
-    _aten.index_put.default,
-    _aten.index_put_.default,
-    _aten._index_put_impl_.default,
-)
+_INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default)
 """Operators whose second argument is a list of indices."""
 
 _LITERALS = ("tensor", "as_tensor", "asarray")
@@ -270,16 +238,12 @@ class SimulatedDevice(ObservedDevice):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave torch as it was."""
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         for name, create in self._literals.pop().items():
             setattr(torch, name, create)
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Return the results of `func` without computing values.
-
-        Raises UnavailableError for an operator whose shapes depend on values, or for which torch has no shape function.
-        """
+        """Return the results of `func` without computing values."""
         if func is _ADD and _is_accumulated_in_place(args, kwargs):
             func = _ADD_IN_PLACE
         found = self._handlers.get(func)
@@ -299,10 +263,7 @@ class SimulatedDevice(ObservedDevice):
         return result
 
     def repeats(self) -> bool:
-        """Return whether the last two micro-batches had the same effect on the device, apart from storages.
-
-        Subclasses with state of their own override this method and `repeat`.
-        """
+        """Return whether the last two micro-batches had the same effect on the device, apart from storages."""
         return True
 
     def repeat(self, times: int) -> None:
@@ -328,7 +289,8 @@ class SimulatedDevice(ObservedDevice):
         if func in by_name:
             return by_name[func]
         if func.namespace == "c10d" and self.wrappers is not None:
-            return self.wrappers.communicate
+            communicate: Handler = self.wrappers.communicate
+            return communicate
         if func.is_view:
             return self._view
         if not func._schema.returns:
@@ -336,7 +298,6 @@ class SimulatedDevice(ObservedDevice):
         return self._compute_each if func._schema.name.startswith("aten::_foreach_") else self._compute
 
     def _view(self, func: Operator, args: Arguments, kwargs: Options) -> object:
-        """Handle an operator whose results are views of its first argument."""
         kind = type(args[0])
         if kind not in (SimulatedTensor, HostTensor):
             return func(*args, **kwargs)
@@ -365,7 +326,7 @@ class SimulatedDevice(ObservedDevice):
         result = _infer_shapes(func, args, kwargs)
         if cached is None:
             self.call_key = self._cache[key] = _cacheable(result, args, kwargs)
-        return self._watched(_as_simulated(result))
+        return self._new(args, result)
 
     def _compute_each(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         length = len(args[0])
@@ -415,12 +376,8 @@ class SimulatedDevice(ObservedDevice):
         return self._compute(func, args, {**kwargs, "device": _META})
 
     def _move(self, source: Tensor, dtype: torch.dtype, kind: type[SimulatedTensor]) -> object:
-        """Return a copy of a tensor that is to be on the other side, host or device."""
-        copied = _as_simulated(torch.empty(source.shape, dtype=dtype, device=_META), kind)
-        if kind is HostTensor:
-            return copied
-        self._arguments = (source,)
-        return self._watched(copied)
+        copied = torch.empty(source.shape, dtype=dtype, device=_META)
+        return _as_simulated(copied, kind) if kind is HostTensor else self._new((source,), copied)
 
     def _copy(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle `copy_`: a simulated target stays unchanged; copying a simulated source to the host gives zeros."""
@@ -436,8 +393,7 @@ class SimulatedDevice(ObservedDevice):
             return self._compute(func, args, kwargs)
         groups = [ends.shape[0]] if ends is not None and a.dim() == b.dim() == 2 else []
         groups = [a.shape[0]] if a.dim() == b.dim() == 3 else groups
-        self._arguments = args
-        return self._watched(_as_simulated(torch.empty(*groups, a.shape[-2], b.shape[-1], dtype=a.dtype, device=_META)))
+        return self._new(args, torch.empty(*groups, a.shape[-2], b.shape[-1], dtype=a.dtype, device=_META))
 
     def _attend(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle efficient attention, which allocates the state of the random generator first, or has it on the host.
@@ -446,23 +402,19 @@ class SimulatedDevice(ObservedDevice):
         """
         dropout = args[5] if len(args) > 5 else kwargs.get("dropout_p", 0.0)
         is_on_host = dropout > 0.0 or installed_torch() < (2, 14)
-        self._arguments = args
         output, logsumexp, *state = _infer_shapes(func, args, kwargs)
         if is_on_host:
             state = [torch.empty(each.shape, dtype=each.dtype) for each in state]
-        state, results = (self._watched(_as_simulated(each)) for each in (state, [output, logsumexp]))
+        state, results = (self._new(args, each) for each in (state, [output, logsumexp]))
         return (*results, *state)
 
     def _attend_by_cudnn(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle cuDNN's attention, which allocates the state of the random generator first."""
-        self._arguments = args
         results = _infer_shapes(func, args, kwargs)
-        state = self._watched(_as_simulated(results[6:8]))
-        first, last = (self._watched(_as_simulated(each)) for each in (results[:6], results[8:]))
+        state, first, last = (self._new(args, each) for each in (results[6:8], results[:6], results[8:]))
         return (*first, *state, *last)
 
     def _drop(self, func: Operator, args: Arguments, kwargs: Options) -> object:
-        """Handle dropout, which allocates its mask first."""
         mask = self._compute(_aten.empty_like.default, args[:1], {"dtype": torch.bool})
         output = self._compute(_aten.empty_like.default, args[:1], {})
         self.call_key = None
@@ -472,19 +424,13 @@ class SimulatedDevice(ObservedDevice):
         """Handle RMSNorm, for which PyTorch has a kernel on a GPU but no shape function."""
         source, shape = args[:2]
         kept = source.shape[: source.dim() - len(shape)]
-        self._arguments = args
-        output = torch.empty(source.shape, dtype=source.dtype, device=_META)
         scale = torch.empty((*kept, *(1 for _ in shape)), dtype=torch.float32, device=_META)
-        return self._watched(_as_simulated((output, scale)))
+        return self._new(args, (_empty_like(source), scale))
 
     def _normalize_backward(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         _, source, _, _, weight, wanted = args
-        self._arguments = args
-        like = [
-            torch.empty(each.shape, dtype=each.dtype, device=_META) if asked else None
-            for each, asked in zip((source, weight), wanted, strict=True)
-        ]
-        return self._watched(_as_simulated(tuple(like)))
+        asked = zip((source, weight), wanted, strict=True)
+        return self._new(args, tuple(_empty_like(each) if is_asked else None for each, is_asked in asked))
 
     def _recur(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle cuDNN's recurrent layers, which keep a reserve for backward; torch's shape function leaves it empty.
@@ -495,17 +441,13 @@ class SimulatedDevice(ObservedDevice):
         source, (gates, *_), train = args[0], args[1], args[12]
         kept = gates.shape[0] * (1 + (3 if args[5] is None else 2) / 4) * len(args[1]) // args[2]
         size_bytes = math.ceil(source.numel() // source.shape[-1] * kept * source.dtype.itemsize) if train else 0
-        reserve = self._watched(_as_simulated(torch.empty(size_bytes, dtype=torch.uint8, device=_META)))
+        reserve = self._new(args, torch.empty(size_bytes, dtype=torch.uint8, device=_META))
         return (*results, reserve, weights)
 
     def _recur_backward(self, func: Operator, args: Arguments, kwargs: Options) -> object:
-        self._arguments = args
         source, weights, (state, cell) = args[0], args[1], args[4:6]
-        like = [
-            None if each is None else torch.empty(each.shape, dtype=each.dtype, device=_META)
-            for each in (source, state, cell, *weights)
-        ]
-        gradients = self._watched(_as_simulated(like))
+        like = (source, state, cell, *weights)
+        gradients = self._new(args, [None if each is None else _empty_like(each) for each in like])
         return (*gradients[:3], gradients[3:])
 
     def _find(self, func: Operator, args: Arguments, kwargs: Options) -> object:
@@ -513,9 +455,8 @@ class SimulatedDevice(ObservedDevice):
         if self.values is None or not _is_on_device(args[0]):
             return self._compute(func, args, kwargs)
         size = self.values.count(args[0]), args[0].dim()
-        self._arguments = args
         rows = torch.empty_strided(size, (1, max(1, size[0])), dtype=torch.int64, device=_META)  # as CUDA stores them
-        found = self._watched(_as_simulated(rows))
+        found = self._new(args, rows)
         self.values.assume_positions(found, args[0])
         return found
 
@@ -551,18 +492,18 @@ class SimulatedDevice(ObservedDevice):
         assert isinstance(cached, _NewTensors)
         return cached.kind(self._from_cache(part, args) if type(part) is _NewTensor else part for part in cached.parts)
 
-    def _watched(self, result: object) -> Any:
-        for tensor in tensors_in([result]):
+    def _new(self, args: Arguments, result: object) -> Any:
+        """Return the result of an operator with these arguments on the device, and report its new storages."""
+        self._arguments = args
+        simulated = _as_simulated(result)
+        for tensor in tensors_in([simulated]):
             if _is_on_device(tensor):
                 self._watch.track(tensor)
-        return result
+        return simulated
 
 
 def _refuse_user_reads() -> None:
-    """Raise UnavailableError if user code reads a value, because the code may behave differently for the real value.
-
-    torch's optimizers and gradient scalers may read values: they get 0, with which they run as usual.
-    """
+    """Raise UnavailableError if user code reads a value, because the code may behave differently for the real value."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -600,7 +541,6 @@ def _is_accumulated_in_place(args: Arguments, kwargs: Options) -> bool:
 
 
 def _with_index_tensors(index: object) -> Any:
-    """Return an index whose lists of numbers are tensors on `DEVICE`, as CUDA makes them."""
     if isinstance(index, tuple):
         return tuple(map(_with_index_tensors, index))
     is_list = isinstance(index, list) and all(isinstance(each, int) for each in index)
@@ -613,7 +553,6 @@ def _fills(value: Tensor) -> bool:
 
 
 def _is_on_host(values: Iterable[object]) -> bool:
-    """Return whether all simulated tensors among the values are on the host."""
     kinds = {type(each) for each in tensors_in(values)}
     return HostTensor in kinds and SimulatedTensor not in kinds
 
@@ -642,7 +581,6 @@ def extend_call_key(values: Iterable[Any], key_parts: list[object]) -> bool:
 
 
 def _infer_shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
-    """Return the operator's results as `meta` tensors, from torch's shape functions."""
     SimulatedTensor.inferring_shapes = True
     try:
         with _below_python():
@@ -651,6 +589,10 @@ def _infer_shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
         raise UnavailableError(f"{func} cannot be simulated: its shapes depend on values") from missing
     finally:
         SimulatedTensor.inferring_shapes = False
+
+
+def _empty_like(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=_META)
 
 
 def _as_simulated(result: object, kind: type[SimulatedTensor] = SimulatedTensor) -> object:
@@ -793,15 +735,11 @@ class KnownValues:
 
     def _with_value(self, value: object) -> object:
         if isinstance(value, Tensor):
-            return self.of(value) if _is_simulated(value) else value
+            return self.of(value) if value.is_meta else value
         if isinstance(value, list | tuple):
             return type(value)(self._with_values(value))
         return _HOST if isinstance(value, torch.device) else value
 
 
-def _is_simulated(tensor: Tensor) -> bool:
-    return tensor.is_meta
-
-
 def _simulated(values: Iterable[object]) -> Iterator[Tensor]:
-    return filter(_is_simulated, tensors_in(values))
+    return (tensor for tensor in tensors_in(values) if tensor.is_meta)

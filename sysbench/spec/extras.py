@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -40,6 +41,21 @@ def installed_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+_NEWEST_FOLLOWED = (2, 15)
+
+
+@cache
+def installed_torch() -> tuple[int, int]:
+    """Return (major, minor) of the installed PyTorch, without importing it."""
+    major, minor = version("torch").split(".")[:2]
+    return int(major), int(minor)
+
+
+def followed_torch() -> str:
+    """Return the version of PyTorch that simulations follow: the installed one, or the newest known one."""
+    return ".".join(map(str, min(installed_torch(), _NEWEST_FOLLOWED)))
 
 
 def missing(package: str, extra: str, what: str) -> str | None:

@@ -1,10 +1,9 @@
 """Robust statistics of raw step times.
 
 All functions are pure. They take samples in any unit, in the order of measurement, and raise ValueError for input that
-is empty or not finite. `summarize` returns summary statistics, and `median_interval` a confidence interval of the
-median. The detectors (`outliers`, `drift`, `autocorrelation`, `two_modes`, `warmup_unfinished`) look for effects that
-make these results misleading, and return None if they find nothing. Each detector raises a false alarm on at most 1%
-of clean streams, and ignores differences below 0.1%.
+is empty or not finite. The detectors (`outliers`, `drift`, `autocorrelation`, `two_modes`, `warmup_unfinished`) look
+for effects that make a summary misleading, and return None if they find nothing. Each raises a false alarm on at most
+1% of clean streams, and ignores differences below 0.1%.
 """
 
 from sysbench.statistics.modes import Modes, two_modes

@@ -41,22 +41,15 @@ class Modes:
 def two_modes(samples: Stream) -> Modes | None:
     """Return two groups of samples if a gap separates them, for example after a change of clock rate; else None.
 
-    The sorted samples are split where the variance between the two groups is largest. Each group has at least three
-    samples, and at least a tenth of all samples. Before the split, ties are spread over the clock's tick, and the
-    outermost 5% at either end are clipped, so that spikes do not attract the split.
-
-    The dip test then decides whether there is a gap. It is applied to the smaller group and an equal number of adjacent
-    samples from the larger, so that it finds a mode with a fifth of the samples as reliably as a mode with half of
-    them. The limit for m samples is (0.70 − 0.44/√m)/√m, 5% above the 99.5% quantile of the dip of m uniform samples,
-    to allow for the choice of the split. Uniform samples are the worst case, so the limit holds for every unimodal
-    distribution, however skewed, heavy-tailed or flat, and also for a steady drift.
+    The sorted samples are split where the variance between the two groups is largest; the outermost 5% at either end
+    are clipped first, so that spikes do not attract the split. The dip test then decides whether there is a gap, on the
+    smaller group and an equal number of adjacent samples from the larger, so that a mode with a fifth of the samples is
+    found as reliably as one with half of them. The limit for m samples is (0.70 − 0.44/√m)/√m, 5% above the 99.5%
+    quantile of the dip of m uniform samples, to allow for the choice of the split. Uniform samples are the worst case,
+    so the limit holds for every unimodal distribution, and for a steady drift.
 
     In simulations with n = 10–200, at most 0.5% of normal and lognormal streams raise a false alarm. A gap of six
-    standard deviations is found in 97% of streams of 200 samples if a fifth of them lie above the gap, and in 92% of
-    streams of 50 samples if half of them do.
-
-    The order of samples affects only the number of switches. A lasting level shift is reported here, with one switch,
-    and also by `drift` if the level differs between start and end.
+    standard deviations is found in 97% of streams of 200 samples if a fifth of them lie above it.
     """
     checked = series(samples)
     if len(checked) < MIN_SAMPLES:
@@ -80,7 +73,6 @@ def two_modes(samples: Stream) -> Modes | None:
 
 
 def _best_split(ordered: Values) -> int:
-    """Return the size of the lower group that maximises the variance between the two groups."""
     count = len(ordered)
     tail = math.ceil(_CLIPPED_SHARE * count)
     clipped = [ordered[tail]] * tail + ordered[tail : count - tail] + [ordered[-1 - tail]] * tail
@@ -92,7 +84,7 @@ def _best_split(ordered: Values) -> int:
 
 
 def _count_switches(scaled: Values) -> int:
-    """Count the switches between the modes; `scaled` are samples scaled to 0 at the lower mode and 1 at the upper."""
+    """Count the switches; `scaled` is 0 at the lower mode and 1 at the upper."""
     in_upper = [value > 1 / 2 for value in scaled if abs(value - 1 / 2) > 1 / 4]
     return sum(before != after for before, after in pairwise(in_upper))
 
@@ -136,18 +128,14 @@ def dip(ordered: Values, floor: float = 0.0) -> float:
 
 
 def _range_about_chord(at: Sequence[float]) -> float:
-    """Return the range of vertical deviations of the points (at, rank) from the line through the first and the last.
-
-    Both hulls lie between two copies of this line, one shifted below all points and one above, so the range is an upper
-    bound on the distance between the hulls.
-    """
+    """Return the range of vertical deviations from the line through the ends: an upper bound on the hulls' distance."""
     slope = (len(at) - 1) / (at[-1] - at[0])
     heights = [rank - slope * (x - at[0]) for rank, x in enumerate(at)]
     return max(heights) - min(heights)
 
 
 def _lower_convex_hull(at: Sequence[float], rank: Sequence[int]) -> list[int]:
-    """Return the indices of the points (at, rank) on the lower convex hull, which is the greatest convex minorant."""
+    """Return the indices of the points (at, rank) on the greatest convex minorant."""
     hull: list[int] = []
     for point, (x, y) in enumerate(zip(at, rank, strict=True)):
         while len(hull) > 1:
@@ -160,7 +148,6 @@ def _lower_convex_hull(at: Sequence[float], rank: Sequence[int]) -> list[int]:
 
 
 def _interpolate(at: Sequence[float], rank: Sequence[int], knots: Sequence[int]) -> list[float]:
-    """Evaluate the piecewise linear function through the knots at every point."""
     values: list[float] = []
     for first, second in pairwise(knots):
         begin, level = at[first], rank[first]

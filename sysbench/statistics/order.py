@@ -63,8 +63,7 @@ _MAX_CORRELATION = 1 - 1e-9
 """Limit of rank correlations in both directions, because atanh(±1) is infinite."""
 
 _MAX_FITTED_SAMPLES = 300
-"""Longer streams are reduced to the medians of 300 blocks: 300 samples already have 44,850 pairwise slopes.
-"""
+"""Longer streams are reduced to the medians of 300 blocks, which have 44,850 pairwise slopes."""
 
 
 def drift(samples: Stream) -> Drift | None:
@@ -73,15 +72,11 @@ def drift(samples: Stream) -> Drift | None:
     The size of the drift comes from the Theil–Sen line: its slope is the median slope over all pairs of samples, and
     its intercept is the median residual.
 
-    Significance is decided on ranks, so that neither the distribution nor spikes matter. The test statistic is
-    Spearman's correlation with time on Fisher's scale, with variance 1.06/(m − 3) (Fieller, Hartley and Pearson, Tests
-    for rank correlation coefficients, Biometrika 44, 1957). An autocorrelated stream shows trends by chance, so m is
-    its effective sample size, n(1 − φ)/(1 + φ). Here φ is the lag-1 correlation of the detrended ranks, corrected for
-    its bias −(2 + 4φ)/n (Marriott and Pope, Biometrika 41, 1954).
-
-    The limit of 3.09 keeps false alarms at 0.3% for independent samples and at 0.7% for φ = 0.5 and n ≥ 50
-    (simulated). Below n = 50, autocorrelation cannot be distinguished from drift. With 0.5% noise, a drift of 1% over
-    200 samples is always found, and a drift of 2% over 20 samples in three of four runs.
+    The test statistic is Spearman's correlation with time on Fisher's scale, with variance 1.06/(m − 3) (Fieller,
+    Hartley and Pearson, Biometrika 44, 1957). An autocorrelated stream shows trends by chance, so m is its effective
+    sample size, n(1 − φ)/(1 + φ), where φ is the lag-1 correlation of the detrended ranks, corrected for its bias
+    −(2 + 4φ)/n (Marriott and Pope, Biometrika 41, 1954). False alarms (simulated): 0.3% for independent samples, and
+    0.7% for φ = 0.5 and n ≥ 50; below n = 50, autocorrelation cannot be distinguished from drift.
 
     Returns None if there are fewer than six samples or if the change is below 0.1%.
     """
@@ -101,13 +96,12 @@ _AUTOCORRELATION_LIMIT = 2.65
 def autocorrelation(samples: Stream) -> Autocorrelation | None:
     """Return the correlation of consecutive samples, if significant, and the effective sample size; else None.
 
-    The test is Bartels' rank version of von Neumann's ratio (The rank version of von Neumann's ratio test for
-    randomness, Journal of the American Statistical Association 77, 1982): the sum of squared differences of consecutive
-    ranks over the sum of squared deviations from the mean rank. The ratio is 2 on average for independent samples from
-    any distribution, with variance 4(n − 2)(5n² − 2n − 9) / (5n(n + 1)(n − 1)²), and 2(1 − ρ) for samples with lag-1
-    rank correlation ρ. Only ρ > 0 is reported, because only positive correlation makes intervals too narrow. The
-    effective sample size is n(1 − ρ)/(1 + ρ), as for a first-order autoregressive process. A drift or a level shift
-    also correlates consecutive samples: check `drift` and `two_modes` first.
+    The test is Bartels' rank version of von Neumann's ratio (Journal of the American Statistical Association 77, 1982):
+    the sum of squared differences of consecutive ranks over that of squared deviations from the mean rank. It is 2 on
+    average for independent samples, with variance 4(n − 2)(5n² − 2n − 9) / (5n(n + 1)(n − 1)²), and 2(1 − ρ) for lag-1
+    rank correlation ρ. Only ρ > 0, which makes intervals too narrow, is reported. The effective sample size is
+    n(1 − ρ)/(1 + ρ), as for a first-order autoregressive process. A drift or a level shift also correlates consecutive
+    samples: check `drift` and `two_modes` first.
 
     Returns None if there are fewer than six samples or if all agree within 0.1%.
     """
@@ -164,12 +158,9 @@ def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | Non
        streams. This probability must be below 0.25% without a warm-up, and below 1.2% after one: for ten steps, k
        must be at least 3 without a warm-up, and at least 2 after one.
 
-    Without a warm-up, the limits in 1 and 2 follow the 99.7% quantiles of simulated lognormal streams (σ = 0.05, tens
-    of thousands for each length). The conditions on ranks (slower than all others, above the 95th percentile) limit
-    false alarms on skewed streams. After at least four warm-up steps, 0.7% of simulated lognormal streams raise a
-    false alarm, and 1.4% of exponential and Pareto streams. A start that exceeds its final level by 50% and decays
-    over two steps, with 1% noise, is found in 61% of the streams of 10 samples after five warm-up steps, and in 85%
-    of those of 20.
+    Without a warm-up, the limits in 1 and 2 follow the 99.7% quantiles of simulated lognormal streams (σ = 0.05). After
+    at least four warm-up steps, 0.7% of simulated lognormal streams raise a false alarm, and 1.4% of exponential and
+    Pareto streams.
 
     If there is a `warmup`, it must confirm the sign: the median of its last three steps must exceed the median of the
     second half of `samples` by at least half the excess of the slow steps. This distinguishes a slow start from a spike
@@ -214,12 +205,10 @@ def _starts_slow(samples: Series, limits: _SlowStartLimits) -> bool:
 
 
 def _exceeds(samples: Series, head: int, base: float, extra: float) -> bool:
-    """Whether the first `head` samples exceed the m others by more than base + extra/m^1.5 robust deviations."""
     return _head_score(samples, head) > base + extra / math.pow(len(samples) - head, 1.5)
 
 
 def _count_leading_slowest(values: Values) -> int:
-    """Count the leading samples that are each slower than all later samples."""
     slowest_after = list(accumulate(values[:0:-1], max))[::-1]
     return next((number for number, slowest in enumerate(slowest_after) if values[number] <= slowest), len(values) - 1)
 
@@ -236,16 +225,14 @@ def _head_score(samples: Series, head: int) -> float:
 
 @lru_cache(maxsize=64)
 def _centered_times(count: int) -> tuple[Values, float]:
-    """Return the indices of the samples minus their mean, and the sum of the squares of the results."""
     time = [step - (count - 1) / 2 for step in range(count)]
     return time, _dot(time, time)
 
 
 def _trend_score(ranks: Values) -> float:
-    """Return the test statistic of `drift`: the correlation of the ranks with time, in standard deviations.
+    """Return the correlation of the ranks with time, in standard deviations.
 
-    Autocorrelation can only lower the score, so it is not estimated if the score for independent samples is not
-    significant.
+    Autocorrelation can only lower the score, so it is estimated only if the score would be significant without it.
     """
     count = len(ranks)
     time, time_squares = _centered_times(count)

@@ -90,9 +90,8 @@ def effect(numerator_samples: Stream, denominator_samples: Stream, family: int =
     - The ratio of the means lies on the same side of 1; a few very long samples in the faster stream may move it to
       the other side.
 
-    A difference of 3% between two streams of ten samples with 1% noise is found in 99% of cases if it is the only
-    comparison, and in 95% if it is one of twenty. An effect is reported in fewer than 1% of data sets without any
-    effect (simulated).
+    A difference of 3% between ten samples each with 1% noise is found in 99% of cases, and in 95% if it is one of
+    twenty comparisons; fewer than 1% of data sets without any effect have one reported (simulated).
 
     Raises ValueError in the same cases as `ratio`.
     """

@@ -81,21 +81,15 @@ class NoPowerLaw:
 def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoPowerLaw:
     """Fit the exponent with which `values` grow over the largest sizes, with its 95% interval.
 
-    The fit is a least-squares line through the logarithms of sizes and values. The interval of the slope comes from
-    Student's t and the scatter about the line, which includes effects that single timings do not show: caches, partly
-    filled tiles, and clock rates.
-
-    Fixed costs (a launch, an allocation) raise the values of the smallest sizes above any power law. The fit therefore
-    starts from the longest sequence of consecutive sizes that ends with the largest size and whose values scatter by at
-    most 10% about the line. It excludes the smallest of these sizes if their values lie outside the 99% prediction
-    interval of the others and more than 2% off the line through the others. At least three sizes must remain, and
-    determine the exponent to within ± 0.25; otherwise the result is NoPowerLaw. The exponent applies only to the sizes
-    used: if a fixed cost fades slowly, the exponent is below the asymptotic one.
+    The fit is a least-squares line through the logarithms; the interval of the slope comes from Student's t and the
+    scatter about the line. Fixed costs (a launch, an allocation) raise the values of the smallest sizes above any power
+    law. The fit therefore starts from the longest sequence of sizes that ends with the largest one and whose values
+    scatter by at most 10% about the line, and excludes its smallest sizes if they lie outside the 99% prediction
+    interval of the others and more than 2% off the line through them. At least three sizes must remain, and determine
+    the exponent to within ± 0.25; otherwise the result is NoPowerLaw. The exponent applies only to the sizes used.
 
     For 4 to 8 sizes, each twice the previous one, simulated coverage is 93–96% if the values scatter by 0.1 to 5%
-    about a power law. For 3 sizes, coverage is equally good if the values scatter by up to 1%. If they scatter by 5%,
-    no exponent is reported for 3 sizes in three of four cases, and 86% of the reported intervals contain the true
-    exponent.
+    about a power law; for 3 sizes, if they scatter by up to 1%.
 
     Raises ValueError if a size or a value is not positive and finite, if a size occurs twice, or if the numbers of
     sizes and values differ.

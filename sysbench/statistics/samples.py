@@ -1,7 +1,6 @@
 """Validated streams of samples, with median, ranks, spread and outliers: the basis of all other statistics.
 
-Most functions are plain Python, because a run has thousands of streams of only a few dozen samples. For so few samples,
-a loop in plain Python takes no longer than a single call of a numpy function.
+Most functions are plain Python: for a few dozen samples, a loop takes no longer than a single call of numpy.
 """
 
 from __future__ import annotations
@@ -49,17 +48,16 @@ class Series:
 
     @property
     def median(self) -> float:
-        """The median: equal to numpy's, but much faster to compute for ten values."""
+        """The median."""
         return median_of_sorted(self.ordered)
 
     @cached_property
     def without_ties(self) -> Values:
         """Samples with ties spread evenly over the clock's tick.
 
-        A coarse clock turns a smooth distribution into a few repeated readings with gaps between them. The gaps look
-        like modes, and the ties can make the estimated spread zero. A reading may represent any value within half a
-        tick of it, so equal readings are spread evenly over this range. The tick is the smallest difference between
-        distinct readings, at most 1% of the median. Samples without ties are returned unchanged.
+        A coarse clock turns a smooth distribution into a few readings with gaps, which look like modes, and ties can
+        make the estimated spread zero. A reading may represent any value within half a tick of it. The tick is the
+        smallest difference between distinct readings, at most 1% of the median.
         """
         ordered, scale = self.ordered, abs(self.median)
         tolerance = _TIE_TOLERANCE * scale
@@ -168,10 +166,8 @@ def outliers(samples: Stream) -> Outliers | None:
 
     A sample is an outlier if its distance from the median is more than k(n) = 4.1 + 0.15·ln n + 130/n^1.5 robust
     deviations (1.4826 times the median absolute deviation, with ties spread over the clock's tick) and more than 0.1%
-    of the median. k(n) follows the 99.5% quantiles of the largest distance in simulated lognormal streams (σ = 0.05,
-    tens of thousands for each length), so less than 1% of clean streams raise an alarm. k is 8.6 for ten samples,
-    whose spread is poorly known, 6.0 for twenty, and 4.9 for two hundred. The limit is the same on both sides of the
-    median; in a long-tailed distribution, samples in the tail are reported as outliers.
+    of the median. k(n) follows the 99.5% quantiles of the largest distance in simulated lognormal streams (σ = 0.05),
+    so less than 1% of clean streams raise an alarm.
 
     Returns None if there are fewer than six samples or if the median is not positive.
     """

@@ -74,16 +74,13 @@ def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, f
     """Return the distribution-free confidence interval of the median.
 
     The d-th smallest and d-th largest of n independent samples enclose the median with probability P(d ≤ B ≤ n − d),
-    where B is binomial (n, ½). For small n, no d has a coverage close to 95%. Each end is therefore interpolated
-    between the two order statistics with coverage just above and just below (Hettmansperger and Sheather, Confidence
-    intervals based on interpolated order statistics, Statistics & Probability Letters 4, 1986; Nyblom, ibid. 14, 1992).
-    Simulated coverage at 95% is 94.2–95.3% for every n ≥ 6 on normal, lognormal, Laplace, uniform and exponential
-    samples.
+    where B is binomial (n, ½). Each end is interpolated between the two order statistics with coverage just above and
+    just below the confidence (Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986; Nyblom, ibid. 14,
+    1992). Simulated coverage at 95% is 94.2–95.3% for every n ≥ 6. For autocorrelated samples, the interval is too
+    narrow: see `autocorrelation`.
 
-    Returns None if there are too few samples: below six, even the range from the smallest to the largest sample covers
-    the median in less than 95% of cases. For autocorrelated samples, the interval is too narrow: see
-    `autocorrelation`. Raises ValueError if there are no samples, if a sample is not finite, or if the confidence is not
-    between 0 and 1.
+    Returns None below six samples, whose whole range covers the median in less than 95% of cases. Raises ValueError if
+    there are no samples, if a sample is not finite, or if the confidence is not between 0 and 1.
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}: it must lie between 0 and 1")
@@ -101,10 +98,7 @@ def median_interval_of_sorted(ordered: Values, confidence: float = 0.95) -> tupl
 
 
 def relative_width(samples: Stream) -> float | None:
-    """Return the width of the 95% interval as a share of the median.
-
-    Returns None if there is no interval, or if the median is not positive.
-    """
+    """Return the width of the 95% interval as a share of the median; None without an interval or a positive median."""
     checked = series(samples)
     interval = median_interval_of_sorted(checked.ordered)
     if interval is None or checked.median <= 0:
@@ -115,12 +109,9 @@ def relative_width(samples: Stream) -> float | None:
 def has_converged(samples: Stream, share: float) -> bool:
     """Whether measuring can stop: the 95% interval of the median is no wider than `share` of the median (0.01 is 1%).
 
-    Call this after every sample. Checks take place only at 10, 15, 23, 35, 53, … samples, each number 1.5 times the
-    previous one; in between, the result is False. The interval must be narrow enough at two consecutive checks. Checks
-    after every sample would select streams whose spread happens to look small: the interval at the end would then
-    cover the median in only 91% of runs (simulated, with checks after the tenth and every later sample). With less
-    frequent checks, simulated coverage is at least 93.5% on normal, lognormal and Laplace samples, for shares from 0.4
-    to 2 standard deviations.
+    Call this after every sample. Checks take place only at 10, 15, 23, 35, 53, … samples, and the interval must be
+    narrow enough at two consecutive checks. Checks after every sample would select streams whose spread happens to look
+    small: the interval at the end would cover the median in only 91% of runs instead of at least 93.5% (simulated).
     """
     values = series(samples).values
     looks = [_FIRST_LOOK]

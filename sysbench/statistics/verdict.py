@@ -61,10 +61,9 @@ class ComparedRatio:
 def compare_processes(a: Stream, b: Stream, margin: float = MARGIN) -> ComparedRatio:
     """Compare the median step times of two processes, one for A and one for B.
 
-    The intervals of the two medians are combined by the method of `ratio`. If the steps of a process are
-    autocorrelated, its interval is widened by √(samples / effective samples); see `autocorrelation`. The interval does
-    NOT cover differences between processes (memory placement, a clock that had not settled, load from other programs).
-    To cover these, use `compare_rounds` or `compare_runs` with fresh processes.
+    The intervals of the two medians are combined by the method of `ratio`, each widened by √(samples / effective
+    samples) if its steps are autocorrelated. The result does NOT cover differences between processes (memory placement,
+    clocks, load): `compare_rounds` and `compare_runs` do.
 
     Raises ValueError if there are no samples, or if a sample is not finite or not positive.
     """
@@ -83,10 +82,8 @@ def compare_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGI
     """Compare A and B by their medians in each round; within a round, both are measured back to back.
 
     A disturbance affects both sides of a round, so only the ratio within each round counts. The interval is that of the
-    mean logarithm of these ratios, with a fifth trimmed from either end (Yuen, The two-sample trimmed t for unequal
-    population variances, Biometrika 61, 1974; Tukey and McLaughlin, Sankhyā A 25, 1963, for one sample). Each process
-    counts as one number, however many steps it has. Simulated false verdicts with fourteen rounds: 0.6% for normal
-    noise, 0.5% for t₃, 0.4% if one process in twelve is slowed by 10% on average.
+    mean logarithm of these ratios, with a fifth trimmed from either end (Tukey and McLaughlin, Sankhyā A 25, 1963).
+    Each process counts as one number, however many steps it has. Simulated false verdicts with fourteen rounds: 0.6%.
 
     Raises ValueError if there are no medians, if their numbers differ, or if a median is not positive and finite.
     """
@@ -108,9 +105,8 @@ def compare_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGI
 def compare_runs(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> ComparedRatio:
     """Compare A and B by one median per run, for runs made at different times.
 
-    The interval is Welch's, for the difference of the mean logarithms (The generalization of Student's problem when
-    several different population variances are involved, Biometrika 34, 1947). If all runs of A came before all runs of
-    B, everything that changed in between counts as a difference; `compare_rounds` avoids this.
+    The interval is Welch's, for the difference of the mean logarithms (Biometrika 34, 1947). If all runs of A came
+    before all runs of B, everything that changed in between counts as a difference; `compare_rounds` avoids this.
 
     Raises ValueError if there are no medians, or if a median is not positive and finite.
     """
@@ -179,11 +175,9 @@ class Ratio:
 def ratio(numerator_samples: Stream, denominator_samples: Stream) -> Ratio:
     """Return the ratio of the medians of two streams, with its 95% interval.
 
-    The interval combines the intervals of the two medians on the logarithmic scale by the method of variance estimates
-    recovery (Zou and Donner, Construction of confidence limits about effect measures, Statistics in Medicine 27, 2008):
-    the distances from each median to the relevant end of its interval add in quadrature. The method accepts asymmetric
-    intervals and needs no resampling. It is conservative: simulated coverage is 95.1–97.5% for streams of 10 to 200
-    samples of equal and of unequal length and spread, highest for two streams of ten.
+    The intervals of the two medians are combined on the logarithmic scale by variance estimates recovery (Zou and
+    Donner, Statistics in Medicine 27, 2008): the distances from each median to the relevant end of its interval add in
+    quadrature. Simulated coverage is 95.1–97.5% for streams of 10 to 200 samples.
 
     Raises ValueError if there are no samples, if a sample is not finite, or if a median is not positive.
     """
@@ -224,10 +218,8 @@ def rank_sum(one: Stream, other: Stream) -> float:
     """Return the two-sided p-value of the Mann–Whitney U test for the null hypothesis of equal distributions.
 
     If neither stream has more than 40 samples, the p-value is exact except for ties, which count as half; for longer
-    streams, it comes from the normal distribution with continuity correction (Mann and Whitney, On a test of whether
-    one of two random variables is stochastically larger than the other, Annals of Mathematical Statistics 18, 1947).
-    The test suits comparisons of many cells at once: for ten samples against ten, the p-value can be as low as
-    1/92,378, whereas the interval of the median of ten samples has a confidence of at most 99.8%.
+    streams, it comes from the normal distribution with continuity correction (Mann and Whitney, Annals of Mathematical
+    Statistics 18, 1947).
 
     Raises ValueError if there are no samples, or if a sample is not finite.
     """
@@ -242,7 +234,6 @@ def rank_sum(one: Stream, other: Stream) -> float:
 
 
 def _wins(first: Values, second: Values) -> float:
-    """Count the pairs in which the sample from `first` is larger; ties count as half."""
     ordered = sorted(second)
     return sum(bisect_left(ordered, value) + bisect_right(ordered, value) for value in first) / 2
 

@@ -49,7 +49,7 @@ def runs(tmp_path: Path) -> Path:
         ("sysbench run mi", ["mixed-precision", "mine.toml"]),
         ("sysbench run --resume l", ["latest"]),
         ("sysbench run --resume 2026", ["2026-11-20T10-00-00-quick"]),
-        ("sysbench time --tables pha", ["phases"]),
+        ("sysbench time --tables summ", ["summary"]),
         ("sysbench time --columns +energy_per_s", ["+energy_per_step"]),
         ("sysbench accum --size to", ["toy"]),
         ("sysbench accum mat", ["matmul"]),

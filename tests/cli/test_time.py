@@ -103,10 +103,10 @@ def test_tables_come_in_the_formats_that_reports_are_written_in(finished: Path, 
 
 
 def test_a_table_that_the_run_cannot_fill_costs_nothing_that_was_measured(finished: Path) -> None:
-    ran = answered("time", "--from", str(only(finished, "*.jsonl")), "--tables", "devices")
+    ran = answered("time", "--from", str(only(finished, "*.jsonl")), "--tables", "device")
     assert ran.code == 2
     assert "±" in ran.out
-    assert "devices" in ran.complaint
+    assert "device" in ran.complaint
 
 
 def test_json_on_stdout_is_the_record_alone_and_quiet_is_only_the_result(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from sysbench.commands.time.fold import fold
-from sysbench.commands.time.live_state import LiveState, advance
+from sysbench.commands.time.live import LiveState, advance
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import (
     CellFinished,

@@ -97,15 +97,7 @@ def test_every_part_that_a_command_names_is_there() -> None:
         ):  # fmt: skip
             without_figures = name == "figures" and command.figures is None
             assert without_figures or callable(command.part(name)) or name == "tables", (kind, name)
-        for name in (
-            "terms",
-            "measures",
-            "step_numbers",
-            "artefact",
-            "completed_together",
-            "report_tables",
-            "default_tables",
-        ):
+        for name in ("terms", "measures", "step_numbers", "artefact", "completed_together", "default_tables"):
             assert getattr(command, name) is None or callable(command.part(name)), (kind, name)
 
 

@@ -224,8 +224,8 @@ def _temporary(process: psutil.Process) -> str | None:
     ("options", "needed"),
     [
         ({}, True),
-        ({"tables": ("warmup",)}, False),
-        ({"tables": ("warmup", "summary")}, True),
+        ({"tables": ("precision",)}, False),
+        ({"tables": ("precision", "summary")}, True),
         ({"tables": ("cells",), "format": "csv"}, True),
         ({"columns": ("step", "forward")}, False),
         ({"columns": ("+energy",)}, True),

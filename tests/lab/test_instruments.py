@@ -19,7 +19,7 @@ from sysbench.commands.time import measure
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.lab import ceiling
 from sysbench.lab import devices as device_facts
-from sysbench.lab.clocks import Call, NoMarks, StepTimes, SynchronizedClock, clock_for, sum_of, until_hidden
+from sysbench.lab.clocks import Call, Marks, StepTimes, SynchronizedClock, clock_for, sum_of, until_hidden
 from sysbench.lab.compilation import compiled_event, fresh_compiler, reset_counters
 from sysbench.lab.devices import available_devices, synchronize, torch_device, torch_info
 from sysbench.lab.memory import allocator
@@ -44,7 +44,9 @@ class FakeTime(SynchronizedClock):
     now_s = 0.0
 
     def __init__(self) -> None:
-        super().__init__(lambda: None, NoMarks(), launches_ahead=False, now_ns=lambda: round(self.now_s * 1e9))
+        super().__init__(
+            lambda: None, Marks(torch.device("cpu")), launches_ahead=False, now_ns=lambda: round(self.now_s * 1e9)
+        )
 
 
 class Machine:
@@ -78,7 +80,7 @@ class Machine:
     ) -> SynchronizedClock:
         return SynchronizedClock(
             synchronize=self.synchronize,
-            marks=self if marks else NoMarks(),
+            marks=self if marks else Marks(torch.device("cpu")),
             launches_ahead=launches_ahead,
             now_ns=lambda: round(self.host_s * 1e9),
             keep_busy=None if occupied_s is None else lambda seconds: self.launch(seconds)(),

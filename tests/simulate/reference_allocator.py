@@ -60,9 +60,7 @@ class ReferenceAllocator:
         self.events: list[tuple[str, int, int, int]] = []
         self.reserved_peak = 0
         self.allocated_peak = 0
-        self.requested_peak = 0
         self.retries = 0
-        self.ooms = 0
         self.searches = {True: 0, False: 0}
         self.next_segment = 0
         self.next_address = FIRST_SEGMENT_ADDRESS
@@ -73,17 +71,8 @@ class ReferenceAllocator:
     def allocated(self) -> int:
         return sum(cell.size for cell in self.cells if cell.state == "used")
 
-    def requested(self) -> int:
-        return sum(cell.requested for cell in self.cells if cell.state == "used")
-
     def reserved(self) -> int:
         return sum(cell.size for cell in self.cells if cell.state != "hole")
-
-    def segments(self) -> int:
-        return 0 if self.rules.expandable else len({cell.segment for cell in self.cells})
-
-    def allocations(self) -> int:
-        return sum(1 for cell in self.cells if cell.state == "used")
 
     def device_free(self) -> int:
         taken: dict[int, int] = {}
@@ -106,7 +95,6 @@ class ReferenceAllocator:
     def note_peaks(self) -> None:
         self.reserved_peak = max(self.reserved_peak, self.reserved())
         self.allocated_peak = max(self.allocated_peak, self.allocated())
-        self.requested_peak = max(self.requested_peak, self.requested())
 
     # Sizes.
 
@@ -181,7 +169,6 @@ class ReferenceAllocator:
             cell = self.from_device(size, small, stream)
         if cell is None:
             self.events.append(("oom", self.device_free(), size, stream))
-            self.ooms += 1
             raise ReferenceOutOfMemory
         rest = cell.size - size
         always = small or self.rules.expandable
@@ -212,7 +199,7 @@ class ReferenceAllocator:
                     self.release(cell)
 
     def reset_peaks(self) -> None:
-        self.reserved_peak = self.allocated_peak = self.requested_peak = 0
+        self.reserved_peak = self.allocated_peak = 0
         self.note_peaks()
 
     # Finding room.

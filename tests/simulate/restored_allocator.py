@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from sysbench.simulate.allocator import CachingAllocator, _whole_segments
 from sysbench.simulate.allocator.blocks import Block, BlockPool, VirtualSegment
 from sysbench.simulate.allocator.device_memory import _SEGMENT_ADDRESSES, DeviceMemory, _round_up_to_pages
+from sysbench.simulate.allocator.ledger import _DEFAULT_POOL
 from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.simulate.allocator.snapshot import _DEFAULT_POOL
 
 _DEFAULT_SETTINGS = AllocatorSettings()
 
@@ -80,8 +80,6 @@ class RestorableAllocator(CachingAllocator):
 
     def _adopt(self, segment: RestoredSegment) -> None:
         ledger = self._ledger
-        if not segment.is_expandable:
-            ledger.segments.add(1)
         mapped_bytes = sum(block.size for block in segment.blocks if block.mapped)
         self._device.adopt(mapped_bytes)
         ledger.reserved.add(mapped_bytes)
@@ -92,8 +90,6 @@ class RestorableAllocator(CachingAllocator):
                 continue
             self._in_use[block.address] = block
             ledger.allocated.add(block.size)
-            ledger.requested.add(block.requested)
-            ledger.allocations.add(1)
 
 
 class RestoredSegment(NamedTuple):
@@ -124,7 +120,8 @@ def restore_segments(
             restored.append(RestoredSegment(False, _chain(_blocks(segment, pools[segment["segment_type"]], None))))
     for (size_class, _), ranges in mapped_ranges.items():
         page_bytes = settings.page_bytes(pools[size_class].is_small)
-        virtual = VirtualSegment.for_device(int(ranges[0]["address"]), capacity_bytes, page_bytes)
+        range_bytes = VirtualSegment.range_bytes(capacity_bytes, page_bytes)
+        virtual = VirtualSegment(int(ranges[0]["address"]), range_bytes, page_bytes)
         restored.append(RestoredSegment(True, _chain(_expandable_blocks(ranges, pools[size_class], virtual))))
     return restored
 

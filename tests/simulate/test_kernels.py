@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sysbench.simulate.cuda.kernels import COPIES, SCRATCH, uses_cublas_lt
 from sysbench.simulate.cuda.reductions import REDUCTIONS
-from sysbench.simulate.followed import installed_torch
+from sysbench.spec.extras import installed_torch
 
 aten = torch.ops.aten
 

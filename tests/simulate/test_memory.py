@@ -436,11 +436,11 @@ def test_the_largest_allocations_name_their_module_and_line(result: SimulatedMem
 def test_workspaces_and_the_context_are_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", "1")
     inference = simulate(cell(), "inference", A100)
-    assert inference.workspace_bytes == 8_519_680
+    assert inference.by_category["workspace"] == 8_519_680
     assert inference.gpu.context_bytes == CONTEXT_BYTES
     training = simulate(cell(), "train", A100)
-    assert training.workspace_bytes == 2 * 8_519_680
-    assert simulate(cell(), "train", H100).workspace_bytes == 2 * 32 * MIB
+    assert training.by_category["workspace"] == 2 * 8_519_680
+    assert simulate(cell(), "train", H100).by_category["workspace"] == 2 * 32 * MIB
 
 
 def _with_memory(reserved_bytes: int) -> Gpu:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sysbench.simulate.cuda.autocast import CUDA_RULES
-from sysbench.simulate.cuda.workspaces import Workspaces
+from sysbench.simulate.gpu import Workspaces
 from sysbench.simulate.recording import Platform, Recorder
 from sysbench.simulate.tensors import DEVICE, SimulatedDevice
 

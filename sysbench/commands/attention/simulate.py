@@ -32,7 +32,7 @@ from sysbench.lab.attention_functions import (
 from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.log.outcomes import BUILD
 from sysbench.predict.rates import GpuRates, host_of
-from sysbench.predict.simulated_step import constant, doubts, predicted_phase
+from sysbench.predict.simulated_step import constants, doubts, predicted_phase
 from sysbench.predict.step import predict
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import Tracer
@@ -111,7 +111,7 @@ def predicted(cell: AttentionCell, gpu: Hardware, trace: Trace) -> AttentionPred
         phases=[predicted_phase(phase, of_device=True) for phase in prediction.phases],
         unknown_operators=dict(prediction.unknown),
         unknown_share=prediction.unknown_share,
-        constants=[constant(each) for each in prediction.constants if each.name in rates.rates],
+        constants=list(constants({name: rate for name, rate in prediction.constants.items() if name in rates.rates})),
         doubts=list(doubts(gpu)),
     )
 

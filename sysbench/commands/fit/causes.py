@@ -15,7 +15,6 @@ from sysbench.spec.model import ModelCell, ModelShape
 
 
 def explained(cell: FitCell) -> list[Event]:
-    """Return the facts about the model, and the causes of the peak. Raises UnavailableError."""
     first = SimulatedStep(cell.step, cell.on[0], with_modules=True)
     return [*first.recording.model_events(cell.key), _explanation(cell)]
 
@@ -55,7 +54,6 @@ _OF_STATE = {
 
 
 def _cause(cell: ModelCell, category: str, module: str, size_bytes: int) -> tuple[str, str]:
-    """Return the name of what an allocation is for, and what makes it smaller."""
     if category in _OF_STATE:
         return _OF_STATE[category]
     if category == "workspace":
@@ -72,5 +70,4 @@ def _cause(cell: ModelCell, category: str, module: str, size_bytes: int) -> tupl
 
 
 def _is_multiple(size_bytes: int, elements: int) -> bool:
-    """Return whether a block holds this many elements of 1, 2 or 4 bytes."""
     return any(size_bytes == elements * width for width in (1, 2, 4))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sysbench import units
-from sysbench.commands import refusals, running, showing
+from sysbench.commands import running, showing
 from sysbench.commands.fit.spec import FitOptions, FitSpec
 from sysbench.commands.prediction_checks import refuse_cost_without_price
 from sysbench.commands.surroundings import ALONE, RunSurroundings
@@ -37,22 +37,22 @@ def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
     if spec.table and options.gate:
         raise UsageError("--table answers for other batches and contexts, and --gate for the step as asked: drop one")
     if options.output is not None:
-        spec = FitSpec(**{**spec.model_dump(exclude_unset=True), "explore": True})
+        spec = _changed(spec, explore=True)
     if spec.verify:
         return _verifiable(spec)
     if spec.gpus:
         return spec
     if spec.table:
         cards = sorted(hardware.available(), key=lambda card: (card.memory_bytes, card.slug))
-        return _with_gpus(spec, tuple(card.slug for card in cards))
+        return _changed(spec, gpus=tuple(card.slug for card in cards))
     from sysbench.engine.sensors.nvml import present_gpus
 
     present = [known.slug for name, size_bytes in present_gpus() if (known := hardware.find(name, size_bytes))]
     gpu = present[0] if present else DEFAULT_GPU
-    title = hardware.by_name(gpu).title
     where = "the GPU of this machine" if present else "no GPU here"
+    title = hardware.by_name(gpu).title
     showing.say(f"{where}: simulating {title} (--on names others: 4090,a100-40gb, or 24GiB)", options)
-    return _with_gpus(spec, (gpu,))
+    return _changed(spec, gpus=(gpu,))
 
 
 def _verifiable(spec: FitSpec) -> FitSpec:
@@ -60,30 +60,27 @@ def _verifiable(spec: FitSpec) -> FitSpec:
     from sysbench.engine.supervisor import list_devices
 
     cuda = [each for each in list_devices() if each.type == "cuda"]
-    here = [known.slug for each in cuda if (known := hardware.find(each.name, each.memory_bytes))]
-    if not here:
-        what = f"only {cuda[0].name}, which sysbench gpus does not know" if cuda else "no GPU"
-        raise UsageError(f"--verify measures on a GPU of --on, but this machine has {what}")
-    if spec.gpus and not set(here) & set(spec.gpus):
-        raise UsageError(
-            f"--verify measures on a GPU of --on, but this machine has {', '.join(dict.fromkeys(here))}, not "
-            f"{', '.join(spec.gpus)}"
-        )
-    return spec if spec.gpus else _with_gpus(spec, tuple(dict.fromkeys(here)))
+    here = dict.fromkeys(known.slug for each in cuda if (known := hardware.find(each.name, each.memory_bytes)))
+    if spec.gpus and here.keys() & set(spec.gpus):
+        return spec
+    if here and not spec.gpus:
+        return _changed(spec, gpus=tuple(here))
+    what = "no GPU"
+    if cuda:
+        what = f"{', '.join(here)}, not {', '.join(spec.gpus)}" if here else f"only {cuda[0].name}, which is not known"
+    raise UsageError(f"--verify measures on a GPU of --on, but this machine has {what}")
 
 
-def _with_gpus(spec: FitSpec, gpus: tuple[str, ...]) -> FitSpec:
-    return FitSpec(**{**spec.model_dump(exclude_unset=True), "gpus": gpus})
+def _changed(spec: FitSpec, **changes: Any) -> FitSpec:
+    return FitSpec(**{**spec.model_dump(exclude_unset=True), **changes})
 
 
 def refuse_unsupported_files(options: FitOptions) -> None:
     if options.output is not None and options.output.suffix.lower() != ".html":
         raise UsageError(f"--output {options.output} must end in .html: it is a page to explore")
-    refusals.refuse_unsupported_figure(options.figure)
 
 
 def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run the search and write the files; raises UsageError for costs without a price."""
     from sysbench.commands.fit.record import FitRecord
 
     refuse_cost_without_price(options.columns, spec.price, spec.gpus)
@@ -101,21 +98,9 @@ def gate(record: FitRecord, options: FitOptions) -> Iterator[str]:
 
 
 def write_files(record: FitRecord, options: FitOptions) -> tuple[Path, ...]:
-    """Write the requested files; raises UsageError if the record lacks what the page needs."""
-    return showing.report_saved(_written(record, options), options)
+    if options.output is None:
+        return ()
+    from sysbench.commands.fit import page
 
-
-def _written(record: FitRecord, options: FitOptions) -> Iterator[showing.Saved]:
-    """Write the requested files, and yield each."""
-    if options.figure is not None and any(cell.trials for cell in record.cells):
-        from sysbench.commands.fit import figures
-        from sysbench.render import plots
-
-        is_compared = any(cell.memory for cell in record.cells)
-        plots.write(options.figure, lambda: (figures.before_and_after if is_compared else figures.frontier)(record))
-        yield showing.Saved(options.figure)
-    if options.output is not None:
-        from sysbench.commands.fit import page
-
-        page.write(options.output, record)
-        yield showing.Saved(options.output)
+    page.write(options.output, record)
+    return showing.report_saved([showing.Saved(options.output)], options)

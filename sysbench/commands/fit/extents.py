@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 
@@ -23,8 +23,8 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.family import DEGREES, RecordingFamily
 from sysbench.simulate.gpu import Gpu, ScratchMemory
 from sysbench.simulate.recording import Recording
-from sysbench.simulate.replay import ReplayCache, Verdict
-from sysbench.simulate.search import MAX_VALUE, interpolated
+from sysbench.simulate.replay import ReplayCache
+from sysbench.simulate.search import MAX_VALUE, left_bytes, narrowing
 from sysbench.spec import hardware
 from sysbench.spec.protocols import SearchAxis
 
@@ -36,10 +36,6 @@ CACHED_REPLAYS = 16
 
 
 def run(cell: FitCell, processes: Processes) -> Iterator[ExtentFound]:
-    """Yield the largest values of each axis for each GPU.
-
-    Raises UnavailableError if the step can be simulated for no GPU.
-    """
     sharing: dict[Gpu, list[str]] = {}
     refused: dict[str, UnavailableError] = {}
     for slug in cell.on:
@@ -57,21 +53,15 @@ def run(cell: FitCell, processes: Processes) -> Iterator[ExtentFound]:
 
 
 def _searched(cell: FitCell, axis: SearchAxis, slugs: Sequence[str], found: list[ExtentFound]) -> Strand:
-    """Search on GPUs that share traces, which one process keeps."""
     for slug in slugs:
         found.append((yield Task(partial(_extent_found, cell, axis, slugs[0], slug), home=(axis, slugs[0]))))
 
 
 def _extent_found(cell: FitCell, axis: SearchAxis, first: str, slug: str) -> ExtentFound:
-    extent, gpu = _extent(cell, axis, first), card(cell, slug)
+    extent, gpu = _extents(cell, axis, first), card(cell, slug)
     largest = extent.largest(gpu)
     safe = extent.largest(gpu, spare_bytes=margin_uncertainty_bytes(gpu.memory_bytes)) if largest else 0
     return _event(cell, slug, axis, largest, safe, extent.refusal if largest == extent.largest_traced else None)
-
-
-@cache
-def _extent(cell: FitCell, axis: SearchAxis, slug: str) -> Extent:
-    return Extent(cell, axis, slug)
 
 
 def card(cell: FitCell, slug: str) -> Gpu:
@@ -100,7 +90,6 @@ class Extent:
     """
 
     def __init__(self, question: FitCell, axis: SearchAxis, slug: str) -> None:
-        """Prepare a search on GPUs with the kernels of the GPU `slug`."""
         self._question, self._axis, self._slug, self._unit = question, axis, slug, UNITS[axis]
         self._settings = AllocatorSettings.of(question.allocator)
         self._traced: dict[int, Recording] = {}
@@ -116,40 +105,24 @@ class Extent:
         return max(self._traced, default=0) * self._unit
 
     def largest(self, gpu: Gpu, spare_bytes: int = 0) -> int:
-        """Return the largest value with which the step fits on `gpu` with `spare_bytes` to spare; 0 if there is none.
-
-        Starting from the value of the question, the search doubles or halves it, and then narrows the interval,
-        alternately by interpolation and by bisection.
-        """
-        left = partial(self._left_bytes, gpu=gpu, spare_bytes=spare_bytes)
-        fits, fails, limit = 0, 0, MAX_VALUE // self._unit
-        units = self._start
-        bytes_at: dict[int, int | None] = {}
-        while not fails or fails - fits > 1:
-            left_bytes = bytes_at[units] = left(units)
-            if left_bytes is not None and left_bytes >= 0:
-                fits = units
-                if fits == limit:
-                    break
-            else:
-                fails = units
-            units = min(2 * units, limit) if not fails else _between(fits, fails, bytes_at)
-        return fits * self._unit
+        """Return the largest value that leaves `spare_bytes` on `gpu`; 0 if there is none."""
+        steps = narrowing(self._start, MAX_VALUE // self._unit)
+        units = next(steps)
+        while True:
+            try:
+                units = steps.send(self._left_bytes(units, gpu, spare_bytes))
+            except StopIteration as end:
+                return int(end.value) * self._unit
 
     def _left_bytes(self, units: int, gpu: Gpu, spare_bytes: int) -> int | None:
-        """Return the free memory beyond `spare_bytes`, or the missing memory as a negative number.
-
-        None if the step cannot have this value.
-        """
         if self._refused is not None and units >= self._refused:
             return None
-        replays = self._replays(units, gpu.scratch)
-        if replays is not None:
-            bounds_bytes = [_beyond(each.replay_on(gpu)[1], spare_bytes) for each in replays]
-            if max(bounds_bytes) < 0 or min(bounds_bytes) >= 0:
-                return min(bounds_bytes)
+        bounds_bytes = [left_bytes(each.replay_on(gpu)[1], spare_bytes) for each in self._replays(units, gpu.scratch)]
+        if bounds_bytes and (max(bounds_bytes) < 0 or min(bounds_bytes) >= 0):
+            return min(bounds_bytes)
         try:
-            self._traced[units] = self._trace(units)
+            step = self._question.step.model_copy(update={self._axis: units * self._unit})
+            self._traced[units] = SimulatedStep(step, self._slug).recording
         except (UnavailableError, UserCodeError) as error:
             if not self._traced:
                 raise
@@ -158,30 +131,12 @@ class Extent:
         self._replays.cache_clear()
         return self._left_bytes(units, gpu, spare_bytes)
 
-    def _trace(self, units: int) -> Recording:
-        step = self._question.step.model_copy(update={self._axis: units * self._unit})
-        return SimulatedStep(step, self._slug).recording
-
-    def _replays_of(self, units: int, scratch: ScratchMemory) -> list[ReplayCache] | None:
-        """Return the replays of the bounds of a step; None if it must be traced."""
+    def _replays_of(self, units: int, scratch: ScratchMemory) -> list[ReplayCache]:
+        """Return the replays of the bounds of a step; none if it must be traced."""
         family = self._families.setdefault(scratch, RecordingFamily(DEGREES[self._axis]))
         for traced in self._traced.keys() - family.traced.keys():
             family.traced[traced] = self._traced[traced].with_scratch(scratch)
-        bounds = family.bounds(units)
-        recordings = [] if bounds is None else [bounds.lower, *([bounds.upper] if not bounds.are_equal else [])]
-        return [ReplayCache(each, self._settings) for each in recordings] or None
+        return [ReplayCache(each, self._settings) for each in family.bounds(units)]
 
 
-def _between(fits: int, fails: int, left_bytes: Mapping[int, int | None]) -> int:
-    """Return the value to try next between one that fits, or 0, and one that does not."""
-    middle = (fits + fails) // 2
-    left, missing = left_bytes.get(fits), left_bytes[fails]
-    if left is None or missing is None or len(left_bytes) % 2:
-        return middle
-    return interpolated(fits, fails, left, missing)
-
-
-def _beyond(verdict: Verdict, spare_bytes: int) -> int:
-    """Return the margin beyond `spare_bytes`; negative if the step does not fit."""
-    margin_bytes = verdict.margin_bytes - spare_bytes
-    return margin_bytes if verdict.fits else min(margin_bytes, -1)
+_extents = cache(Extent)

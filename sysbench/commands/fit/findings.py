@@ -32,7 +32,6 @@ def of_run(record: FitRecord) -> Iterator[Statement]:
 
 
 def _whole_training(cell: FitCellRecord, firsts: Mapping[str, Suggestions], tokens: int) -> str | None:
-    """Return what the whole training takes and costs on each GPU, with the changes that its answer names."""
     trained: dict[str, Training] = {}
     for gpu in cell.gpus:
         trial = firsts[gpu].best if gpu in firsts else cell.asked(gpu)
@@ -51,7 +50,6 @@ def _whole_training(cell: FitCellRecord, firsts: Mapping[str, Suggestions], toke
 
 
 def _smallest_gpu(cell: FitCellRecord) -> str:
-    """Return which GPU with the least memory runs the step as asked."""
     batches = [extent for extent in cell.extents if extent.axis == "batch"]
     safe = [extent for extent in batches if extent.safe >= cell.cell.batch]
     step = f"batch {cell.cell.batch} at ctx {cell.cell.ctx}"

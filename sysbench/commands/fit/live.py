@@ -9,7 +9,7 @@ from functools import partial
 from rich.text import Text
 
 from sysbench import units
-from sysbench.commands.fit.record import CombinationEstimated, CombinationTried, ExtentFound, StepSurveyed
+from sysbench.commands.fit.record import CombinationTried, ExtentFound, StepSurveyed
 from sysbench.commands.fit.spec import FitCell
 from sysbench.commands.fit.suggestions import best_trial, words
 from sysbench.render import theme
@@ -31,8 +31,6 @@ class CellState(run_state.CellState):
 
     cell: FitCell
     tried: tuple[CombinationTried, ...] = ()
-    estimated: int = 0
-    last: CombinationTried | CombinationEstimated | None = None
     extents: tuple[ExtentFound, ...] = ()
     surveyed: int = 0
 
@@ -43,8 +41,7 @@ _HANDLERS = run_state.handlers(
     FitState,
     CellState,
     {
-        CombinationTried: cell_handler(lambda cell, event: replace(cell, tried=(*cell.tried, event), last=event)),
-        CombinationEstimated: cell_handler(lambda cell, event: replace(cell, estimated=cell.estimated + 1, last=event)),
+        CombinationTried: cell_handler(lambda cell, event: replace(cell, tried=(*cell.tried, event))),
         StepSurveyed: cell_handler(lambda cell, event: replace(cell, surveyed=cell.surveyed + 1)),
         ExtentFound: cell_handler(lambda cell, event: replace(cell, extents=(*cell.extents, event))),
     },
@@ -52,7 +49,7 @@ _HANDLERS = run_state.handlers(
 
 
 class FitScreen(CellScreen[FitState]):
-    """The display of a run: what was tried, and the best answer so far for each GPU."""
+    """The display of a run, with the best answer so far for each GPU."""
 
     initial = FitState()
     advance = staticmethod(partial(run_state.advance, _HANDLERS))
@@ -78,11 +75,10 @@ class FitScreen(CellScreen[FitState]):
             return Progress(texts=((done, ""), (f"{found.gpu}: {found.axis} {found.largest or 'none'}", "bold")))
         if cell.surveyed:
             return Progress(texts=((f"{cell.surveyed} steps of the page simulated", "bold"),))
-        if cell.last is None or not cell.tried:
+        if not cell.tried:
             return Progress()
-        estimated = f"{cell.estimated} estimated, " if cell.estimated else ""
-        last = words(cell.last.changes) or "as asked"
-        return Progress(texts=((f"{estimated}{len(cell.tried)} simulated", "bold"), (f"last: {last}", "")))
+        last = words(cell.tried[-1].changes) or "as asked"
+        return Progress(texts=((f"{len(cell.tried)} simulated", "bold"), (f"last: {last}", "")))
 
     def details(self, canvas: Canvas) -> Iterator[Slot]:
         cell = self.state.current_cell
@@ -93,7 +89,6 @@ class FitScreen(CellScreen[FitState]):
 
     @staticmethod
     def _so_far(cell: CellState, gpu: str, width: int) -> Text:
-        """Return the best answer so far for a GPU."""
         asked = next(trial for trial in cell.tried if trial.gpu == gpu)
         best = best_trial(cell.tried, gpu, faster=cell.cell.faster)
         trial = best or asked

@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Iterator
 from functools import partial
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 
 from sysbench.commands.fit import extents, survey, verify
 from sysbench.commands.fit.causes import explained
-from sysbench.commands.fit.record import CombinationEstimated, CombinationTried, Trial
+from sysbench.commands.fit.record import CombinationTried, Trial
 from sysbench.commands.fit.search import rules
 from sysbench.commands.fit.search.changes import Combination, changes_of
-from sysbench.commands.fit.search.estimates import MEMORY_ERROR_SHARE, Depths, depths_of, with_layers
 from sysbench.commands.fit.search.processes import Processes, Strand, Task
 from sysbench.commands.fit.search.rules import Outcome, Search
-from sysbench.commands.fit.search.trials import estimated, simulated
+from sysbench.commands.fit.search.trials import MEMORY_ERROR_SHARE, Depths, depths_of, estimated, simulated, with_layers
 from sysbench.commands.fit.spec import FitCell
 from sysbench.commands.fit.suggestions import worth_showing
 from sysbench.lab.compilation import stage_entered
@@ -28,37 +26,27 @@ SLOW_IMPORTS = ("lora", "ranks")
 
 
 def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
-    """Answer the question of the cell; `device` and `artifact` are not used.
-
-    Raises UnavailableError if the step as asked cannot be simulated. A combination that cannot be simulated is left
-    out.
-    """
+    """Answer the question of the cell; `device` and `artifact` are not used."""
     trials: list[Trial] = []
     with Processes() as processes:
         if cell.table:
             yield stage_entered(cell.key, "searching")
             yield from extents.run(cell, processes)
             return
-        for event in _answer(cell, processes):
+        yield stage_entered(cell.key, "simulating")
+        for events in processes.results([Task(partial(explained, cell))]):
+            yield from events
+        yield stage_entered(cell.key, "searching")
+        for event in search_with(Simulations(cell, depths_of(cell)), processes):
             yield event
-            if isinstance(event, CombinationTried):
-                trials.append(event)
-        yield from survey.run(cell, trials, processes)
+            trials.append(event)
+        if cell.explore:
+            yield from survey.run(cell, trials, processes)
     if cell.verify:
         yield from verify.run(cell, trials)
 
 
-def _answer(cell: FitCell, processes: Processes) -> Iterator[Event]:
-    yield stage_entered(cell.key, "simulating")
-    if adapters := [change for change in changes_of(cell) if change.group == "lora"]:
-        processes.begin(Task(partial(_import, "peft"), _home((adapters[0],))))
-    for events in processes.results([Task(partial(explained, cell))]):
-        yield from events
-    yield stage_entered(cell.key, "searching")
-    yield from search_with(Simulations(cell, depths_of(cell)), processes)
-
-
-def search_with(simulations: Simulations, processes: Processes) -> Iterator[Event]:
+def search_with(simulations: Simulations, processes: Processes) -> Iterator[CombinationTried]:
     """Search, and simulate whole what is worth showing, until nothing that is worth it is an estimate."""
     question = simulations.question
     while True:
@@ -73,19 +61,14 @@ def search_with(simulations: Simulations, processes: Processes) -> Iterator[Even
 
 
 class Simulations:
-    """The simulated and estimated combinations of a question, by combination and GPU.
-
-    question  the question
-    depths    numbers of layers of the models to estimate from; None to simulate every combination whole
-    trials    what was simulated whole; None if that is not possible
-    """
+    """The simulated and estimated combinations of a question, by combination and GPU."""
 
     def __init__(self, question: FitCell, depths: Depths | None = None) -> None:
         self.question = question
         self._depths = depths
         self._smaller = tuple(with_layers(question, each) for each in depths[:2]) if depths else ()
         self._estimates: dict[tuple[Combination, str], Trial] = {}
-        self._new: list[tuple[Combination, str]] = []
+        self._new: list[Trial] = []
         self.trials: dict[tuple[Combination, str], Trial | None] = {}
 
     def answered(self, strand: rules.Strand) -> Strand:
@@ -119,16 +102,11 @@ class Simulations:
         for combination, keys in groupby(sorted(found, key=repr), key=lambda key: key[0]):
             yield self._simulated_on(combination, [gpu for _, gpu in keys])
 
-    def take_events(self) -> Iterator[Event]:
-        """Yield the combinations that were simulated or estimated since the last call."""
+    def take_events(self) -> Iterator[CombinationTried]:
+        """Yield the combinations that were simulated whole since the last call."""
         new, self._new = self._new, []
-        for key in new:
-            if (trial := self.trials.get(key)) is not None:
-                yield CombinationTried(at_s=time.time(), cell=self.question.key, **trial.model_dump())
-            elif (estimate := self._estimates.get(key)) is not None:
-                yield CombinationEstimated(
-                    at_s=time.time(), cell=self.question.key, gpu=estimate.gpu, changes=estimate.changes
-                )
+        for trial in new:
+            yield CombinationTried(at_s=time.time(), cell=self.question.key, **trial.model_dump())
 
     def _to_show(self, gpu: str) -> list[Trial]:
         simulated = [trial for (_, where), trial in self.trials.items() if where == gpu and trial is not None]
@@ -144,23 +122,18 @@ class Simulations:
             estimate = yield Task(compute, _home(combination))
             if estimate is not None:
                 self._estimates[combination, gpu] = estimate
-                self._new.append((combination, gpu))
                 return
         yield from self._simulated_on(combination, [gpu])
 
     def _simulated_on(self, combination: Combination, gpus: list[str]) -> Strand:
         for gpu in gpus:
             compute = partial(simulated, self.question, combination, gpu)
-            self.trials[combination, gpu] = yield Task(compute, _home(combination))
-            self._new.append((combination, gpu))
-
-
-def _import(name: str) -> None:
-    import_module(name)
+            trial = self.trials[combination, gpu] = yield Task(compute, _home(combination))
+            if trial is not None:
+                self._new.append(trial)
 
 
 def _home(combination: Combination) -> Hashable:
-    """Return a home for combinations that need the same libraries, which take seconds to import; else None."""
     return next((change.group for change in combination if change.group in SLOW_IMPORTS), None)
 
 

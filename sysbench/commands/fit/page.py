@@ -29,7 +29,6 @@ def write(path: Path, record: RunRecord[FitCellRecord]) -> None:
 
 
 def render(record: RunRecord[FitCellRecord]) -> str:
-    """Return the page of a record."""
     cell = record.cells[0]
     return pages.render(
         ASSETS,
@@ -44,7 +43,7 @@ def render(record: RunRecord[FitCellRecord]) -> str:
 
 
 def _step(record: RunRecord[FitCellRecord], surveyed: SurveyedStep) -> dict[str, Any]:
-    trial, memory = surveyed.trial, surveyed.memory
+    trial = surveyed.trial
     cell = record.cells[0].cell
     sizes = {axis: trial.changes.get(axis, getattr(cell, axis)) for axis in ("batch", "ctx")}
     changes = {name: value for name, value in trial.changes.items() if name not in sizes}
@@ -58,10 +57,10 @@ def _step(record: RunRecord[FitCellRecord], surveyed: SurveyedStep) -> dict[str,
         "needs": trial.needed_bytes,
         "peak": trial.allocated_peak_bytes,
         "phase": trial.phase,
-        "usable": memory.usable_bytes,
+        "usable": surveyed.usable_bytes,
         "categories": sorted(trial.by_category.items(), key=lambda item: -item[1]),
         "step": [trial.step.point_s, trial.step.low_s, trial.step.high_s] if trial.step else None,
         "tokens": trial.tokens,
-        "phases": [[phase.name, phase.duration_s, phase.allocated_bytes] for phase in memory.phases],
+        "phases": [[phase.name, phase.duration_s, phase.allocated_bytes] for phase in surveyed.phases],
         "command": command(record, trial),
     }

@@ -55,6 +55,8 @@ class Trial(Frozen):
     """Tokens of a step over all ranks."""
     uncertainty_bytes: Bytes
     """Uncertainty of the simulated margin."""
+    recomputed_flops: Flops
+    """FLOPs that backward computes again."""
 
     @property
     def needed_bytes(self) -> int:
@@ -77,15 +79,6 @@ class CombinationTried(Trial, Event):
 
     event: Literal["combination_tried"] = "combination_tried"
     cell: str
-
-
-class CombinationEstimated(Event):
-    """A combination of changes was estimated from simulations of the model with few layers."""
-
-    event: Literal["combination_estimated"] = "combination_estimated"
-    cell: str
-    gpu: str
-    changes: dict[str, object]
 
 
 class Cause(Frozen):
@@ -141,30 +134,14 @@ class PhaseMemory(Frozen):
     """Highest allocated bytes in successive parts of the phase."""
 
 
-class StepMemory(Frozen):
-    """Memory over a step with some changes, on a GPU like this one with enough memory."""
-
-    gpu: str
-    changes: dict[str, object]
-    usable_bytes: Signed
-    """Memory of the GPU, or the budget, without what is outside the allocator."""
-    phases: list[PhaseMemory]
-    recomputed_flops: Flops
-    """FLOPs that backward computes again."""
-
-
-class MemoryDrawn(StepMemory, Event):
-    """Memory over a step was simulated, for a comparison of the first suggestion with the step as asked."""
-
-    event: Literal["memory_drawn"] = "memory_drawn"
-    cell: str
-
-
 class SurveyedStep(Frozen):
     """A step with another batch, context or changes, on a page."""
 
     trial: Trial
-    memory: StepMemory
+    usable_bytes: Signed
+    """Memory of the GPU, or the budget, without what is outside the allocator."""
+    phases: list[PhaseMemory]
+    """Memory over the step on a GPU with enough memory."""
 
 
 class StepSurveyed(SurveyedStep, Event):
@@ -202,12 +179,8 @@ class FitCellRecord(ModelCellRecord):
     source: Literal["simulated"] = "simulated"
     explained: PeakExplained | None
     trials: list[Trial]
-    estimated: Count = 0
-    """Number of combinations and GPUs that were estimated from the model with few layers, and not simulated whole."""
     extents: list[Extent] = stored_unless([])
     """Largest batch sizes and context lengths, with --table."""
-    memory: list[StepMemory] = stored_unless([])
-    """With --explain, for each GPU: memory over the step as asked, and over the first suggestion."""
     surveyed: list[SurveyedStep] = stored_unless([])
     """Steps of the page."""
     verified: list[VerifiedStep] = stored_unless([])

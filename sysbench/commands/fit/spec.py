@@ -21,6 +21,9 @@ from sysbench.spec.run import OUTPUT, SavedOptions
 
 QUESTION = "Question"
 
+QUESTION_FIELDS = ("budget", "keep", "faster", "max_ranks", "table", "explore", "verify", "host_link")
+"""Fields that a cell has from its spec."""
+
 BATCH_AND_RANKS = ("batch", "ranks")
 """Names for `--keep` besides those of axes: the split of a step into micro-batches, and the number of GPUs."""
 
@@ -29,7 +32,6 @@ CTX_UNIT = 128
 
 
 def remedy_names() -> tuple[str, ...]:
-    """Return what `--keep` accepts: the axes that a search may change."""
     axes = axes_of_model(ModelSpec)
     return (*(name.replace("_", "-") for name, axis in axes.items() if axis.remedy is not None), *BATCH_AND_RANKS)
 
@@ -59,8 +61,6 @@ class FitCell(ModelCell):
     """Largest number of GPUs to suggest where a step fits on none alone."""
     table: bool = stored_unless(False)
     """Whether to find the largest batch size and context length on each GPU, in place of changes."""
-    explain: bool = stored_unless(False)
-    """Whether to compare memory over the step with that of the first suggestion."""
     explore: bool = stored_unless(False)
     """Whether to simulate other batches and contexts, for a page."""
     verify: bool = stored_unless(False)
@@ -70,12 +70,10 @@ class FitCell(ModelCell):
 
     @property
     def simulated(self) -> str | None:
-        """The first of the GPUs: every result is simulated."""
         return self.on[0]
 
     @property
     def runs_despite_oom(self) -> bool:
-        """Whether to run a cell that is expected not to fit: yes, that is the question."""
         return True
 
     @property
@@ -85,7 +83,6 @@ class FitCell(ModelCell):
         return None
 
     def allowed_bytes(self, memory_bytes: int) -> int:
-        """Return how much of a GPU's memory the step may use."""
         return min(memory_bytes, self.budget or memory_bytes)
 
     @property
@@ -129,8 +126,7 @@ class FitSpec(ModelSpec):
     )
     explain: Annotated[bool, Option(panel=QUESTION, common=True)] = Field(
         default=False,
-        description="Compare memory, FLOPs and time of the first suggestion with those of the step as asked; with "
-        "--figure, over the step.",
+        description="Compare memory, FLOPs and time of the first suggestion with those of the step as asked.",
     )
     verify: Annotated[bool, Option(panel=QUESTION, common=True)] = Field(
         default=False,
@@ -145,9 +141,7 @@ class FitSpec(ModelSpec):
         default=NODE_RANKS, le=NODE_RANKS, description="Suggest at most this many GPUs where one does not suffice."
     )
     tokens_per_step: Annotated[
-        Count | None,
-        BeforeValidator(parse_amount),
-        Option(metavar="N", panel=QUESTION, common=True),
+        Count | None, BeforeValidator(parse_amount), Option(metavar="N", panel=QUESTION, common=True)
     ] = Field(
         default=None,
         ge=1,
@@ -164,10 +158,9 @@ class FitSpec(ModelSpec):
     tokens: Annotated[Count | None, BeforeValidator(parse_amount), Option(metavar="N", panel=QUESTION, common=True)] = (
         Field(default=None, ge=1, description="Tokens of the whole training, such as 1B: adds its hours and its cost.")
     )
-    price: Annotated[
-        hardware.Prices,
-        Option(metavar="GPU=PRICE,…", panel=QUESTION, common=True),
-    ] = Field(default={}, description="Price of a GPU hour in any currency: h100=2.5,4090=0.4.")
+    price: Annotated[hardware.Prices, Option(metavar="GPU=PRICE,…", panel=QUESTION, common=True)] = Field(
+        default={}, description="Price of a GPU hour in any currency: h100=2.5,4090=0.4."
+    )
 
     @model_validator(mode="after")
     def _check_question(self) -> Self:
@@ -224,15 +217,7 @@ class FitSpec(ModelSpec):
             yield FitCell(
                 **{**point, "device": "cpu"},
                 on=self.gpus or ("h100",),
-                budget=self.budget,
-                keep=self.keep,
-                faster=self.faster,
-                max_ranks=self.max_ranks,
-                table=self.table,
-                explain=self.explain,
-                explore=self.explore,
-                verify=self.verify,
-                host_link=self.host_link,
+                **{name: getattr(self, name) for name in QUESTION_FIELDS},
             )
 
 
@@ -249,7 +234,4 @@ class FitOptions(SavedOptions):
     output: Annotated[Path | None, Option(flags=("--output", "-o"), metavar="FILE", panel=OUTPUT, common=True)] = Field(
         default=None,
         description="Write an offline HTML page to explore GPUs, batches, contexts and changes: page.html.",
-    )
-    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
-        default=None, description="Draw step time against memory, with every combination tried: .png, .svg or .pdf."
     )

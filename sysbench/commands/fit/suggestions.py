@@ -31,27 +31,12 @@ class Suggestions:
     trials: tuple[Trial, ...]
 
     @property
-    def shared_changes(self) -> dict[str, object]:
-        """Changes that all suggestions have in common; empty if there is only one suggestion."""
-        first = self.trials[0].changes
-        return {
-            name: value
-            for name, value in first.items()
-            if len(self.trials) > 1 and all(trial.changes.get(name) == value for trial in self.trials)
-        }
-
-    @property
     def best(self) -> Trial:
         """The first suggestion with a margin beyond the uncertainty; if there is none, the first suggestion."""
         return _safest(self.trials)
 
-    def words(self, trial: Trial) -> str:
-        own = {name: value for name, value in trial.changes.items() if name not in self.shared_changes}
-        return words(own) or "nothing else"
-
 
 def suggestions(cell: FitCellRecord) -> Iterator[Suggestions]:
-    """Yield the suggestions for each GPU: first those that leave unchanged what the model learns."""
     for relearns, gpu, shown in worth_showing(cell.trials, cell.gpus, faster=cell.cell.faster):
         yield Suggestions(cell, gpu, relearns, tuple(shown))
 
@@ -89,12 +74,10 @@ def _unbeaten(trials: Sequence[Trial], *, relearns: bool, faster: bool) -> list[
 
 
 def best_trial(trials: Sequence[Trial], gpu: str, *, faster: bool) -> Trial | None:
-    """Return the best of the first suggestions for a GPU; None if there are no suggestions."""
     return next((_safest(shown) for _, _, shown in worth_showing(trials, [gpu], faster=faster)), None)
 
 
 def _safest(trials: Sequence[Trial]) -> Trial:
-    """Return the first trial with a margin beyond the uncertainty, or else the first."""
     return next((trial for trial in trials if trial.is_safe), trials[0])
 
 
@@ -139,10 +122,7 @@ def words(changes: Mapping[str, object]) -> str:
 
 
 def command(record: RunRecord[FitCellRecord], trial: Trial) -> str:
-    """Return the command that predicts a step on its GPU, or its memory if the GPU's rates are unknown.
-
-    Without --simulate, the command measures the step on the GPU itself.
-    """
+    """Return the command that predicts a step on its GPU, or its memory if the GPU's rates are unknown."""
     asked = FitSpec.model_validate(record.spec)
     cell = record.cells[0].cell
     given = {name: getattr(asked, name) for name in ModelSpec.model_fields if name in asked.model_fields_set}
@@ -157,5 +137,4 @@ def command(record: RunRecord[FitCellRecord], trial: Trial) -> str:
 
 
 def nearest_miss(trials: Sequence[Trial], gpu: str) -> Trial | None:
-    """Return the trial on a GPU that lacks the least memory; None if there is none."""
     return max((trial for trial in trials if trial.gpu == gpu), key=lambda trial: trial.margin_bytes, default=None)

@@ -13,7 +13,7 @@ from sysbench import units
 from sysbench.commands.fit.findings import of_run, verdict
 from sysbench.commands.fit.record import Cause, Extent, FitCellRecord, FitRecord, Trial, VerifiedStep
 from sysbench.commands.fit.spec import CTX_UNIT, FitSpec
-from sysbench.commands.fit.suggestions import Suggestions, command, suggestions, words
+from sysbench.commands.fit.suggestions import Suggestions, best_trial, command, suggestions, words
 from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
 from sysbench.log.predictions import INTERVAL, Training
 from sysbench.render import remarks, training_columns
@@ -35,14 +35,14 @@ MILLION = 1_000_000
 
 def sheet(record: FitRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     chosen = tuple(names)
-    tables = (
-        build_tables(TABLES, record, chosen)
-        if chosen
-        else [each for name, build in TABLES.items() if name != CELLS.name for each in build(record)]
-    )
+    usual = default_tables(FitSpec.model_validate(record.spec))
     return Sheet(
         subject=(*axes.subject(record.cells), *record.environment.software),
-        tables=tuple(tables),
+        tables=tuple(
+            build_tables(TABLES, record, chosen)
+            if chosen
+            else [each for name in usual for each in TABLES[name](record)]
+        ),
         remarks=(
             *(Remark("finding", statement.text) for statement in of_run(record)),
             *remarks.outcomes(record),
@@ -71,19 +71,12 @@ def _spare(row: _Row) -> Measure:
 
 
 def _training(row: _Row) -> Training | None:
-    """Return the whole training; None without its tokens, or without a predicted time."""
     return row.cell.training(row.trial, row.cell.training_tokens) if row.cell.training_tokens else None
 
 
 def _cost_of_million(row: _Row) -> Cell:
     found = row.cell.training(row.trial, MILLION)
-    cost = found.cost.point if found and found.cost else None
-    return Measure(cost, text=units.with_digits(cost)) if cost is not None else None
-
-
-def _has_goal(part: FitRecord | Suggestions) -> bool:
-    cells = part.cells if isinstance(part, FitRecord) else [part.cell]
-    return any(cell.training_tokens for cell in cells)
+    return Measure(found.cost.point, text=units.with_digits(found.cost.point)) if found and found.cost else None
 
 
 _NUMBERS = (
@@ -98,20 +91,9 @@ _NUMBERS = (
         optional=True,
         importance=3,
     ),
+    Field("million_tokens", "per million tokens", "number", get=_cost_of_million, optional=True, importance=4),
     *training_columns.fields(_training),
-    Field(
-        "million_tokens",
-        "per million tokens",
-        "number",
-        get=_cost_of_million,
-        optional=True,
-        when=lambda part: not _has_goal(part),
-    ),
 )
-
-
-def _has_times(rows: Iterable[Trial]) -> bool:
-    return any(trial.step is not None for trial in rows)
 
 
 def _asked(record: FitRecord) -> Iterator[_Row]:
@@ -120,20 +102,15 @@ def _asked(record: FitRecord) -> Iterator[_Row]:
 
 
 def _asked_notes(record: FitRecord) -> Iterator[str]:
-    trials = [row.trial for row in _asked(record)]
-    prices = {gpu for cell in record.cells for gpu in cell.price_per_hour}
     yield "memory: what a GPU must have, with CUDA's context and the allocator's cache"
-    if _has_times(trials):
+    rows = list(_asked(record))
+    if any(row.trial.step for row in rows):
         yield INTERVAL
-    estimated = sum(cell.estimated for cell in record.cells)
-    if estimated:
-        counted = f"{estimated} combinations were" if estimated > 1 else "1 combination was"
-        yield f"{counted} only estimated, from few layers; what is shown was simulated whole"
-    for cell, trial in ((row.cell, row.trial) for row in _asked(record)):
-        if trial.step is None:
-            yield f"{trial.gpu}: no times, because {_why_untimed(cell, trial)}"
-    if _has_goal(record):
-        yield from training_columns.missing_prices(prices, [trial.gpu for trial in trials if trial.step])
+    for row in rows:
+        if row.trial.step is None:
+            yield f"{row.trial.gpu}: no times, because {_why_untimed(row.cell, row.trial)}"
+    timed = [row for row in rows if row.trial.step and row.cell.training_tokens]
+    yield from training_columns.missing_prices(record.cells[0].price_per_hour, [row.trial.gpu for row in timed])
 
 
 def _why_untimed(cell: FitCellRecord, trial: Trial) -> str:
@@ -163,18 +140,20 @@ ASKED = DeclaredTable(
 """One row per GPU: the step without changes."""
 
 
-def _causes(cell: FitCellRecord) -> list[Cause]:
-    explained = cell.explained
-    if explained is None:
-        return []
-    least_bytes = MIN_CAUSE_SHARE * explained.allocated_peak_bytes
-    shown = [cause for cause in explained.causes[:MAX_CAUSES] if cause.size_bytes >= least_bytes]
-    rest = explained.allocated_peak_bytes - sum(cause.size_bytes for cause in shown)
-    return [*shown, Cause(name="everything else", size_bytes=rest, shrinks_with="")] if rest >= least_bytes else shown
+class _Share(NamedTuple):
+    cause: Cause
+    of_bytes: int
 
 
-def _cause_rows(record: FitRecord) -> Iterator[tuple[FitCellRecord, Cause]]:
-    return ((cell, cause) for cell in record.cells for cause in _causes(cell))
+def _causes(record: FitRecord) -> Iterator[_Share]:
+    for explained in filter(None, (cell.explained for cell in record.cells)):
+        peak_bytes = explained.allocated_peak_bytes
+        least_bytes = MIN_CAUSE_SHARE * peak_bytes
+        shown = [cause for cause in explained.causes[:MAX_CAUSES] if cause.size_bytes >= least_bytes]
+        yield from (_Share(cause, peak_bytes) for cause in shown)
+        rest = peak_bytes - sum(cause.size_bytes for cause in shown)
+        if rest >= least_bytes:
+            yield _Share(Cause(name="everything else", size_bytes=rest, shrinks_with=""), peak_bytes)
 
 
 def _causes_title(record: FitRecord) -> str:
@@ -182,21 +161,16 @@ def _causes_title(record: FitRecord) -> str:
     return f"what the peak is for, in {explained.phase}" if explained else "what the peak is for"
 
 
-def _share(row: tuple[FitCellRecord, Cause]) -> Measure | None:
-    cell, cause = row
-    return Measure(cause.size_bytes / cell.explained.allocated_peak_bytes) if cell.explained else None
-
-
 CAUSES = DeclaredTable(
     "causes",
     _causes_title,
     (
-        Field("size", unit="bytes", get=lambda row: row[1].size_bytes),
-        Field("share", unit="share", get=_share),
-        Field("shrinks_with", "shrinks with", get=lambda row: row[1].shrinks_with, importance=1, elastic=True),
+        Field("size", unit="bytes", get=lambda row: row.cause.size_bytes),
+        Field("share", unit="share", get=lambda row: row.cause.size_bytes / row.of_bytes),
+        Field("shrinks_with", "shrinks with", get=lambda row: row.cause.shrinks_with, importance=1, elastic=True),
     ),
-    rows=_cause_rows,
-    leading=leading_fields(Field("cause", get=lambda row: row[1].name)),
+    rows=_causes,
+    leading=leading_fields(Field("cause", get=lambda row: row.cause.name)),
     needs="a simulated step",
 )
 """The largest parts of the peak, without changes."""
@@ -208,15 +182,10 @@ def _parts(relearns: bool, record: FitRecord) -> Iterator[Suggestions]:
 
 
 def _suggested(part: Suggestions) -> Iterator[_Row]:
-    first = 1 + sum(len(each.trials) for each in _earlier(part))
-    for number, trial in enumerate(part.trials, first):
-        yield _Row(part.cell, trial, number, part.words(trial))
-
-
-def _earlier(part: Suggestions) -> Iterator[Suggestions]:
-    """Yield the suggestions before these: rows are numbered through."""
     names = part.gpu, part.relearns
-    return itertools.takewhile(lambda each: (each.gpu, each.relearns) != names, suggestions(part.cell))
+    earlier = itertools.takewhile(lambda each: (each.gpu, each.relearns) != names, suggestions(part.cell))
+    for number, trial in enumerate(part.trials, 1 + sum(len(each.trials) for each in earlier)):
+        yield _Row(part.cell, trial, number, words(trial.changes))
 
 
 def _title(what: str, part: Suggestions) -> str:
@@ -225,8 +194,6 @@ def _title(what: str, part: Suggestions) -> str:
 
 
 def _part_notes(part: Suggestions) -> Iterator[str]:
-    if shared := words(part.shared_changes):
-        yield f"all with {shared}"
     if any(not trial.is_safe for trial in part.trials):
         uncertainty = units.size(part.trials[0].uncertainty_bytes)
         yield f"less than {uncertainty} to spare is within the uncertainty of a simulation"
@@ -235,7 +202,7 @@ def _part_notes(part: Suggestions) -> Iterator[str]:
         yield f"modelled, not traced: {'; '.join(modelled)}"
     if part.relearns:
         yield "these change what a model learns: compare losses before a long training"
-    if _has_times(part.trials):
+    if any(trial.step for trial in part.trials):
         yield INTERVAL
 
 
@@ -272,8 +239,6 @@ COMMANDS = DeclaredTable(
 
 
 class _Limits(NamedTuple):
-    """The largest values of both axes on a GPU."""
-
     gpu: str
     gpu_bytes: int
     extents: dict[SearchAxis, Extent]
@@ -286,17 +251,15 @@ def _limits(record: FitRecord) -> Iterator[_Limits]:
             yield _Limits(gpu, next(iter(found.values())).gpu_bytes, found)
 
 
-def _limit(row: _Limits, axis: SearchAxis, *, safe: bool = False) -> Cell:
+def _limit(row: _Limits, axis: SearchAxis, end: str) -> Cell:
     extent = row.extents.get(axis)
-    if extent is None or not (value := extent.safe if safe else extent.largest):
-        return None
-    return Measure(value, text=f"{value:,}")
+    value = getattr(extent, end) if extent else 0
+    return Measure(value, text=f"{value:,}") if value else None
 
 
 def _limit_notes(record: FitRecord) -> Iterator[str]:
     for cell in record.cells:
-        others = {"batch": f"ctx {cell.cell.ctx}", "ctx": f"batch {cell.cell.batch}"}
-        yield f"batch at {others['batch']}; context at {others['ctx']}, in multiples of {CTX_UNIT}"
+        yield f"batch at ctx {cell.cell.ctx}; context at batch {cell.cell.batch}, in multiples of {CTX_UNIT}"
         yield f"safe: with more to spare than the uncertainty of a simulation, {units.share(MARGIN_UNCERTAINTY_SHARE)}"
         yield from _refusals(cell)
 
@@ -317,10 +280,10 @@ LARGEST = DeclaredTable(
     "largest batch and largest context",
     (
         Field("gpu_memory", "has", "bytes", get=lambda row: row.gpu_bytes),
-        Field("largest_batch", "batch", "count", get=partial(_limit, axis="batch")),
-        Field("safe_batch", "safe batch", "count", get=partial(_limit, axis="batch", safe=True)),
-        Field("largest_ctx", "context", "count", get=partial(_limit, axis="ctx")),
-        Field("safe_ctx", "safe context", "count", get=partial(_limit, axis="ctx", safe=True)),
+        Field("largest_batch", "batch", "count", get=partial(_limit, axis="batch", end="largest")),
+        Field("safe_batch", "safe batch", "count", get=partial(_limit, axis="batch", end="safe")),
+        Field("largest_ctx", "context", "count", get=partial(_limit, axis="ctx", end="largest")),
+        Field("safe_ctx", "safe context", "count", get=partial(_limit, axis="ctx", end="safe")),
     ),
     rows=_limits,
     leading=leading_fields(Field("gpu", "GPU", get=lambda row: row.gpu)),
@@ -331,22 +294,16 @@ LARGEST = DeclaredTable(
 
 
 class _Comparison(NamedTuple):
-    """The step as asked, and the first suggestion for the same GPU."""
-
     cell: FitCellRecord
     asked: Trial
     first: Trial
-    recomputed_flops: int
 
 
 def _comparisons(record: FitRecord) -> Iterator[_Comparison]:
     for cell in record.cells:
-        for before, after in zip(cell.memory[::2], cell.memory[1::2], strict=False):
-            asked, first = (
-                next(trial for trial in cell.trials if trial.gpu == each.gpu and trial.changes == each.changes)
-                for each in (before, after)
-            )
-            yield _Comparison(cell, asked, first, after.recomputed_flops - before.recomputed_flops)
+        for gpu in cell.gpus:
+            if (first := best_trial(cell.trials, gpu, faster=cell.cell.faster)) is not None:
+                yield _Comparison(cell, cell.asked(gpu), first)
 
 
 def _categories(part: _Comparison) -> Iterator[tuple[str, int, int]]:
@@ -363,24 +320,17 @@ def _comparison_notes(part: _Comparison) -> Iterator[str]:
     phase = part.cell.explained.phase if part.cell.explained else asked.phase
     where = f"in {phase}" if phase == first.phase else f"in {phase} before, in {first.phase} after"
     yield f"after: with {words(first.changes)}; peak {where}"
-    if part.recomputed_flops > 0:
-        share = _share_of_step(part)
-        yield f"{units.flops(part.recomputed_flops)} more, which backward computes again{share}"
+    recomputed_flops, forward_flops = first.recomputed_flops - asked.recomputed_flops, part.cell.model.forward_flops
+    if recomputed_flops > 0:
+        step_flops = 3 * (forward_flops or 0) * part.cell.cell.grad_accum  # backward takes twice forward
+        share = f": {units.share(recomputed_flops / step_flops)} of the step's" if step_flops else ""
+        yield f"{units.flops(recomputed_flops)} more, which backward computes again{share}"
     else:
         yield "backward computes nothing again"
     if asked.step and first.step:
-        change = units.share(abs(first.step.point_s / asked.step.point_s - 1))
-        which = "slower" if first.step.point_s > asked.step.point_s else "faster"
-        before, after = units.seconds(asked.step.point_s), units.seconds(first.step.point_s)
-        yield f"predicted step: {before} before, {after} after, {change} {which}"
-
-
-def _share_of_step(part: _Comparison) -> str:
-    """Return the share of recomputed FLOPs in those of the step, if they are known: backward takes twice forward."""
-    forward_flops = part.cell.model.forward_flops
-    if not forward_flops:
-        return ""
-    return f": {units.share(part.recomputed_flops / (3 * forward_flops * part.cell.cell.grad_accum))} of the step's"
+        before_s, after_s = asked.step.point_s, first.step.point_s
+        change = f"{units.share(abs(after_s / before_s - 1))} {'slower' if after_s > before_s else 'faster'}"
+        yield f"predicted step: {units.seconds(before_s)} before, {units.seconds(after_s)} after, {change}"
 
 
 EXPLAINED = DeclaredTable(
@@ -395,16 +345,18 @@ EXPLAINED = DeclaredTable(
     leading=leading_fields(Field("category", get=lambda row: row[0])),
     parts=_comparisons,
     notes=_comparison_notes,
-    needs="--explain and a suggestion",
+    needs="a suggestion",
 )
 """One row per category, with `--explain`."""
 
 
 class _Verification(NamedTuple):
-    """A measured step, and the same step as simulated."""
-
     verified: VerifiedStep
     trial: Trial
+
+    @property
+    def measured_s(self) -> float | None:
+        return statistics.median(self.verified.steps_s) if self.verified.steps_s else None
 
 
 def _verifications(record: FitRecord) -> Iterator[_Verification]:
@@ -423,6 +375,14 @@ def _ratio(measured: float | None, predicted: float | None) -> Cell:
     return Measure(measured / predicted) if measured and predicted else None
 
 
+def _step_ratio(row: _Verification) -> Cell:
+    return _ratio(row.measured_s, row.trial.step.point_s if row.trial.step else None)
+
+
+def _peak_ratio(row: _Verification) -> Cell:
+    return _ratio(row.verified.allocated_peak_bytes, row.trial.allocated_peak_bytes)
+
+
 def _verification_notes(record: FitRecord) -> Iterator[str]:
     yield "measured step: median of the steps (lowest to highest); ratio: measured / predicted"
     for row in _verifications(record):
@@ -436,23 +396,10 @@ VERIFIED = DeclaredTable(
     (
         Field("step_predicted", "step predicted", "s", get=_step),
         Field("step_measured", "measured", "s", get=_measured_step),
-        Field(
-            "step_ratio",
-            "ratio",
-            "ratio",
-            get=lambda row: _ratio(
-                statistics.median(row.verified.steps_s) if row.verified.steps_s else None,
-                row.trial.step.point_s if row.trial.step else None,
-            ),
-        ),
+        Field("step_ratio", "ratio", "ratio", get=_step_ratio),
         Field("peak_simulated", "peak simulated", "bytes", get=lambda row: row.trial.allocated_peak_bytes),
         Field("peak_measured", "measured", "bytes", get=lambda row: row.verified.allocated_peak_bytes),
-        Field(
-            "peak_ratio",
-            "ratio",
-            "ratio",
-            get=lambda row: _ratio(row.verified.allocated_peak_bytes, row.trial.allocated_peak_bytes),
-        ),
+        Field("peak_ratio", "ratio", "ratio", get=_peak_ratio),
     ),
     rows=_verifications,
     leading=leading_fields(
@@ -506,4 +453,7 @@ TABLES: dict[str, Callable[[FitRecord], list[Table]]] = {
 
 def default_tables(spec: FitSpec) -> tuple[str, ...]:
     """Return the tables of the question; those with changes are shown only where there are any."""
-    return tuple(name for name in TABLES if (name == LARGEST.name) == spec.table and name != CELLS.name)
+    if spec.table:
+        return (LARGEST.name,)
+    beside = (LARGEST.name, CELLS.name, *(() if spec.explain else (EXPLAINED.name,)))
+    return tuple(name for name in TABLES if name not in beside)

@@ -39,7 +39,6 @@ def run(cell: FitCell, trials: Sequence[Trial]) -> Iterator[Event]:
 
 
 def _devices_by_gpu() -> dict[str, torch.device]:
-    """Return the first CUDA device of each kind, by the name of the GPU."""
     found: dict[str, torch.device] = {}
     for info in available_devices():
         if info.type == "cuda" and (known := hardware.find(info.name, info.memory_bytes)):
@@ -77,7 +76,6 @@ def _verified(cell: FitCell, trial: Trial, device: torch.device) -> StepVerified
 
 
 def _measure(cell: ModelCell, device: torch.device) -> list[float]:
-    """Return the seconds of each measured step; the device's peaks are those of these steps."""
     options = allocator_options(cell.allocator)
     clock = clock_for(device)
     torch.cuda.set_device(device)

@@ -8,8 +8,8 @@ COMMAND = Command(
     figures=None,
     measure=None,
     report=ReportLayout(6, "Your own loop", ("phases", "memory")),
-    terms="terms:terms",
-    measures="compared:measures",
+    findings="tables:findings",
+    measures="tables:measures",
     default_tables="tables:usual",
     verdicts=("step",),
 )

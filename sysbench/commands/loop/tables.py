@@ -1,4 +1,4 @@
-"""Tables of a loop: phases and memory."""
+"""Tables of a loop, phases and memory, and what other commands compare of it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from functools import partial
 from operator import attrgetter
 
 from sysbench.cells import phrase
-from sysbench.commands.loop.findings import of_run
 from sysbench.commands.loop.record import LoopCellRecord, LoopRecord
 from sysbench.commands.loop.spec import STEP, LoopSpec
+from sysbench.log.measures import Measures, peaks, phase_times
 from sysbench.log.records import PhaseRecord
 from sysbench.render import phase_rows, remarks
 from sysbench.render.declared import DeclaredTable, Field, build_tables, leading_axes, leading_fields
+from sysbench.render.findings import Statement, exclusions
 from sysbench.render.phase_rows import in_step_row
 from sysbench.render.table import Remark, Sheet, mean_of
 from sysbench.spec.run import Selection
@@ -121,7 +122,7 @@ def sheet(record: LoopRecord, names: Iterable[str] = (), selection: Selection | 
         remarks=(
             *remarks.outcomes(record),
             *remarks.cautions(record),
-            *(Remark("finding", each.text) for each in of_run(record)),
+            *(Remark("finding", each.text) for each in findings(record)),
             *(Remark("note", text) for text in _notes(cell)),
         ),
     )
@@ -143,6 +144,14 @@ def _why_nothing_measured(cell: LoopCellRecord) -> str:
     if cell.warmup_samples_s:
         return ": all steps were warm-up; run more steps"
     return f": {cell.detail}" if cell.outcome == "ok" and cell.detail is not None else ""
+
+
+def findings(record: LoopRecord) -> Iterator[Statement]:
+    return exclusions(record.cells)
+
+
+def measures(cell: LoopCellRecord) -> Measures:
+    return Measures(phase_times(cell.phases), peaks(cell.memory))
 
 
 def usual(spec: LoopSpec) -> tuple[str, ...]:

@@ -64,9 +64,8 @@ def tables_of(record: RunRecord) -> Iterator[Table]:
 
 def _all_tables(record: RunRecord) -> Iterable[Table]:
     few = len(record.cells) <= MAX_CELLS_FOR_DETAIL
-    layout, command = report_layout(record.kind), command_of(record.kind)
-    names = command.part("report_tables")(record, layout.tables) if command.report_tables else layout.tables
-    requested = (*names, *(layout.tables_for_few_cells if few else ()))
+    layout = report_layout(record.kind)
+    requested = (*layout.tables, *(layout.tables_for_few_cells if few else ()))
     if not requested:
         return sheets.sheet(record).tables
     return sheets.nonempty_tables(record, requested, Selection() if few else Selection(top=TOP_KERNELS))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sysbench.cells import varying
 from sysbench.commands.time.findings import reliable_cells
-from sysbench.commands.time.record import TimeCellRecord, TimeRecord
+from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.measures import Measures, StepNumber, peaks, phase_times
 from sysbench.render.findings import reliable
 from sysbench.spec.hardware import slug_of
@@ -14,16 +13,6 @@ from sysbench.spec.hardware import slug_of
 
 def measures(cell: TimeCellRecord) -> Measures:
     return Measures(phase_times(cell.phases), peaks(cell.memory), cell.prediction)
-
-
-def report_tables(record: TimeRecord, names: Sequence[str]) -> tuple[str, ...]:
-    """Omit the table of memory without peaks of the allocator, and that of warm-ups if all are equal."""
-    omitted = set()
-    if not any(cell.memory.allocated_peak_bytes for cell in record.cells):
-        omitted.add("memory")  # the summary already shows the only peak, that on the host
-    if "warmup" not in varying(record.cells):
-        omitted.add("warmup")
-    return tuple(name for name in names if name not in omitted)
 
 
 def step_numbers(cells: Sequence[TimeCellRecord]) -> Iterator[StepNumber]:

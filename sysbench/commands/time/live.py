@@ -1,50 +1,37 @@
-"""Progress of a timing run: the slots that its dashboard adds to those of all commands."""
+"""Progress of a timing run: what its dashboard adds to that of all commands, and an estimate of the remaining time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Self
 
 from rich.text import Text
 
 from sysbench import cells as axes
 from sysbench import formulas, units
-from sysbench.commands.time.live_state import (
-    LiveState,
-    Step,
-    TimedCell,
-    advance,
-    cell_remaining_s,
-    expected_steps,
-    phase_means,
-    run_remaining_s,
-)
-from sysbench.log.predictions import MARK
+from sysbench.commands.time.spec import TimeCell
+from sysbench.log.events import CellFinished, ModelBuilt, OfRank, StepMeasured
+from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render import theme
-from sysbench.render.axis_columns import axis_columns, axis_values
-from sysbench.render.dashboard.board import Quantity, layout, outcome_word
-from sysbench.render.dashboard.canvas import Canvas, Piece, remaining_text, round_remaining
-from sysbench.render.dashboard.run_state import mean_and_deviation
-from sysbench.render.dashboard.screen import (
-    BELOW,
-    DETAILS,
-    MODEL_AXES,
-    RECENT,
-    SENSORS,
-    CellScreen,
-    Progress,
-    Slot,
-    fixed,
-)
-from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Table, Tone, Word
+from sysbench.render.dashboard import run_state
+from sysbench.render.dashboard.board import Quantity
+from sysbench.render.dashboard.canvas import Canvas, memoized, remaining_text, round_remaining
+from sysbench.render.dashboard.run_state import CellState, RunState, cell_handler, mean_and_deviation
+from sysbench.render.dashboard.screen import BELOW, DETAILS, MODEL_AXES, SENSORS, CellScreen, Progress, Slot, fixed
+from sysbench.render.table import Cell, Column, Measure, Table, Tone, Word
 
 MAX_STEPS = 10
 """Largest number of steps listed, regardless of the height of the terminal."""
 
-STEPS_HEADING_LINES = 3
-"""Lines of the table of steps besides the steps: titles, units, and the mean."""
-
 FEW_STEPS = 3
 """Number of steps to list before the board gets more lines."""
+
+STEPS_HEADING_LINES = 3
+"""Lines of the table of steps besides the steps: titles, units, and the mean."""
 
 SLOW_RUN_S = 30.0
 """Shortest run on the CPU that triggers a warning."""
@@ -61,6 +48,202 @@ MIN_SPARKLINE_SPAN = 0.05
 """Smallest span of a sparkline as a share of its lowest value, so that noise does not look like an event."""
 
 PHASE_IMPORTANCE = {"forward": 1, "backward": 1, "optimizer": 2, "zero_grad": 4, "loss": 3}
+
+
+# --- the state
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: its phases and their sum in seconds."""
+
+    index: int
+    warmup: bool
+    phases: tuple[tuple[str, float], ...]
+    total_s: float
+
+
+@dataclass(frozen=True)
+class TimedCell(CellState):
+    """The state of one cell."""
+
+    cell: TimeCell
+    parameters: int | None = None
+    steps: tuple[Step, ...] = ()
+    predicted: PredictedTime | None = None
+    step: tuple[float, float] | None = None
+    """Mean and standard deviation of the finished cell's step time; None if nothing was measured."""
+
+    def final_state(self) -> Self:
+        """Return the finished cell without its individual steps."""
+        return replace(self, steps=())
+
+    @property
+    def measured(self) -> tuple[Step, ...]:
+        return tuple(step for step in self.steps if not step.warmup)
+
+    @cached_property
+    def flops(self) -> int:
+        """FLOPs of all steps; for a custom model, whose FLOPs are unknown, the number of tokens instead."""
+        return (self.cell.warmup + self.cell.steps) * self.step_flops
+
+    @cached_property
+    def step_flops(self) -> int:
+        return formulas.step_flops_of(self.cell) or self.cell.grad_accum * self.cell.tokens
+
+
+LiveState = RunState[TimedCell]
+"""State of a timing run at one moment."""
+
+
+def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
+    """Add a step; phases use the host's clock, or the device's clock if the host did not wait for them."""
+    if event.step.wall_s is None:
+        return cell
+    phases = tuple(
+        (name, seconds)
+        for name, sample in event.phases.items()
+        if (seconds := sample.wall_s if sample.wall_s is not None else sample.device_s) is not None
+    )
+    step = Step(event.index, event.warmup, phases, event.step.wall_s)
+    if cell.cell.ranks > 1:
+        # Ranks begin each step together, so that no rank is more than one step ahead.
+        for position in range(max(len(cell.steps) - 2, 0), len(cell.steps)):
+            if ((other := cell.steps[position]).index, other.warmup) == (step.index, step.warmup):
+                slowest = max(other, step, key=lambda each: each.total_s)
+                return replace(cell, steps=(*cell.steps[:position], slowest, *cell.steps[position + 1 :]))
+    return replace(cell, steps=(*cell.steps, step))
+
+
+def _cell_finished(cell: TimedCell, event: CellFinished) -> TimedCell:
+    times_s = [step.total_s for step in cell.measured]
+    return replace(run_state.finished(cell, event), step=mean_and_deviation(times_s) if times_s else None)
+
+
+_HANDLERS = run_state.handlers(
+    LiveState,
+    TimedCell,
+    {
+        ModelBuilt: cell_handler(lambda cell, event: replace(cell, parameters=event.parameters)),
+        StepMeasured: cell_handler(_step_measured),
+        OfRank: cell_handler(
+            lambda cell, event: _step_measured(cell, event.said) if isinstance(event.said, StepMeasured) else cell
+        ),
+        StepPredicted: cell_handler(lambda cell, event: replace(cell, predicted=event.step)),
+        CellFinished: cell_handler(_cell_finished),
+    },
+)
+
+advance = partial(run_state.advance, _HANDLERS)
+"""Return the state after another event; the state is unchanged if the event affects nothing on screen."""
+
+
+# --- the remaining time
+
+RECENT_STEPS = 10
+"""Number of recent steps from which the duration of the next one is predicted."""
+
+
+_MEDIAN_CI_WIDTH = 2 * 1.96 * math.sqrt(math.pi / 2)
+"""Width of the 95% CI of the median of normal samples, in units of std / sqrt(number of samples)."""
+
+
+def expected_steps(current: TimedCell) -> int:
+    """Return how many steps the cell will measure; with `--until`, an estimate from the spread of the steps so far."""
+    cell, measured = current.cell, current.measured
+    if cell.until is None or len(measured) < 3:
+        return cell.steps
+    mean_s, deviation_s = mean_and_deviation([step.total_s for step in measured])
+    needed = math.ceil((_MEDIAN_CI_WIDTH * deviation_s / (mean_s * cell.until)) ** 2)
+    return min(cell.max_steps, max(cell.steps, needed, len(measured) + 1))
+
+
+def cell_remaining_s(current: TimedCell) -> float | None:
+    """Return the remaining seconds of the cell; None before its first step."""
+    if current.outcome is not None:
+        return 0.0
+    if not current.steps:
+        return None
+    warmup_steps = len(current.steps) - len(current.measured)
+    steps_left = max(0, current.cell.warmup - warmup_steps) * (not current.measured)
+    steps_left += expected_steps(current) - len(current.measured)
+    return steps_left * _step_s(current)
+
+
+def run_remaining_s(state: LiveState) -> float | None:
+    """Return the remaining seconds of the run; None before the first step.
+
+    A waiting cell takes as long per FLOP as the last finished cell with the same choices, otherwise as the median of
+    all, and as long outside its steps as finished cells on average. Until a cell has finished, the current one counts.
+    """
+    now = state.current_cell
+    left_s = cell_remaining_s(now) if now else 0.0
+    if left_s is None:
+        return None
+    if any(each.step for each in state.ended.values()):
+        return left_s + _waiting_s(state.planned, state.ended, state.running)
+    waiting_flops = sum(each.flops for each in _waiting(state.planned, state.ended, state.running))
+    if not waiting_flops or now is None:
+        return None if waiting_flops else left_s
+    return left_s + waiting_flops * _step_s(now) / now.step_flops
+
+
+def _step_s(current: TimedCell) -> float:
+    """Return the median time of recent steps."""
+    recent = current.steps[1:][-RECENT_STEPS:] or current.steps
+    return statistics.median(step.total_s for step in recent)
+
+
+Cells = Mapping[str, TimedCell]
+
+
+def _waiting(planned: Cells, ended: Cells, running: str) -> list[TimedCell]:
+    return [each for key, each in planned.items() if key not in ended and key != running]
+
+
+@memoized
+def _waiting_s(planned: Cells, ended: Cells, running: str) -> float:
+    timed = [(each, each.step[0]) for each in ended.values() if each.step]
+    paces = {_choices(each.cell): step_s / each.step_flops for each, step_s in timed}
+    typical = statistics.median(paces.values())
+    outside_s = statistics.fmean(
+        max(0.0, each.took_s - (each.cell.warmup + each.cell.steps) * step_s) for each, step_s in timed
+    )
+    waiting = _waiting(planned, ended, running)
+    return math.fsum(each.flops * paces.get(_choices(each.cell), typical) + outside_s for each in waiting)
+
+
+def _choices(cell: TimeCell) -> tuple[object, ...]:
+    return tuple(cell.axis_value(name) for name, axis in axes.AXES.items() if axis.role in ("device", "choice"))
+
+
+def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
+    """Return a warning about a long run on a machine without a GPU, and its remedy; None if no warning is needed.
+
+    The duration is estimated after two steps, or after one very slow step. The warning disappears after the first cell,
+    because the user has seen it by then.
+    """
+    now = state.current_cell
+    without_gpu = bool(state.devices) and all(device.type == "cpu" for device in state.devices)
+    if not without_gpu or state.host is None or now is None or not now.steps or state.ended:
+        return None
+    if len(now.steps) == 1 and now.steps[0].total_s < SLOW_STEP_S:
+        return None
+    left_s = run_remaining_s(state)
+    estimated_s = now_s - state.started_s + (left_s or 0.0)
+    if left_s is None or estimated_s < SLOW_RUN_S:
+        return None
+    cores = state.host.physical_cores or state.host.logical_cores
+    quicker_options = "--size tiny" if now.cell.size != "tiny" else "fewer --steps, or a shorter --ctx,"
+    return (
+        f"No GPU here: timing on the CPU ({cores} core{'' if cores == 1 else 's'}). "
+        f"The first step took {units.seconds(now.steps[0].total_s)}, "
+        f"so this needs about {units.duration(round_remaining(estimated_s))}.",
+        f"{quicker_options} for a quick look, or --simulate a100-80gb to predict times on a GPU you do not have",
+    )
+
+
+# --- the screen
 
 
 class TimeScreen(CellScreen[LiveState]):
@@ -82,18 +265,6 @@ class TimeScreen(CellScreen[LiveState]):
     @classmethod
     def labelled(cls, cell: TimedCell) -> tuple[str, ...]:
         return (*MODEL_AXES, *(["simulate"] if cell.cell.simulate else []))
-
-    @staticmethod
-    def device_line(state: LiveState) -> str:
-        torch, device = state.torch, state.device
-        name = device.name if device else "no device"
-        if any(each.cell.simulate for each in state.planned.values()):
-            name = MARK
-        elif device is not None and device.type == "cpu" and torch:
-            counts = dict.fromkeys(each.cell.threads or torch.threads for each in state.planned.values())
-            *others, last = counts or (torch.threads,)
-            name = f"{name} ({''.join(f'{count}, ' for count in others)}{axes.phrase('threads', last)})"
-        return f"{name} · torch {torch.torch}" if torch else name
 
     def quantities(self) -> Sequence[Quantity]:
         return (Quantity("step", "s", lambda cell: Measure(*cell.step) if cell.step else None),)
@@ -126,23 +297,9 @@ class TimeScreen(CellScreen[LiveState]):
 
     def details(self, canvas: Canvas) -> Iterator[Slot]:
         steps = self.state.current_cell.steps if self.state.current_cell else ()
-        yield fixed(DETAILS, [trend(canvas, steps) if steps else Text()])
+        yield fixed(DETAILS, [_trend(canvas, steps) if steps else Text()])
         measured = [step for step in steps if not step.warmup]
-        yield fixed(SENSORS, [phase_shares(canvas, measured) if measured else Text()])
-
-    def recent(self, canvas: Canvas) -> Slot | None:
-        ended = list(self.state.ended.values())
-        if not ended:
-            return None
-        grid = layout(self.state.planned)
-        axis_names = (*grid.row_axes, grid.column_axis) if grid else ("size", "ctx")
-        return Slot(
-            RECENT,
-            lambda height: canvas.table(_finished(ended[-(height - 2) :], axis_names)) or [],
-            2 + min(FEW_STEPS, len(ended)),
-            2 + len(ended),
-            gap=True,
-        )
+        yield fixed(SENSORS, [_phase_shares(canvas, measured) if measured else Text()])
 
     def below(self, canvas: Canvas) -> Iterator[Slot]:
         steps = self.state.current_cell.steps if self.state.current_cell else ()
@@ -156,33 +313,7 @@ class TimeScreen(CellScreen[LiveState]):
             )
 
 
-def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
-    """Return a warning about a long run on a machine without a GPU, and its remedy; None if no warning is needed.
-
-    The duration is estimated after two steps, or after one very slow step. The warning disappears after the first cell,
-    because the user has seen it by then.
-    """
-    now = state.current_cell
-    without_gpu = bool(state.devices) and all(device.type == "cpu" for device in state.devices)
-    if not without_gpu or state.host is None or now is None or not now.steps or state.ended:
-        return None
-    if len(now.steps) == 1 and now.steps[0].total_s < SLOW_STEP_S:
-        return None
-    left_s = run_remaining_s(state)
-    estimated_s = now_s - state.started_s + (left_s or 0.0)
-    if left_s is None or estimated_s < SLOW_RUN_S:
-        return None
-    cores = state.host.physical_cores or state.host.logical_cores
-    quicker_options = "--size tiny" if now.cell.size != "tiny" else "fewer --steps, or a shorter --ctx,"
-    return (
-        f"No GPU here: timing on the CPU ({cores} core{'' if cores == 1 else 's'}). "
-        f"The first step took {units.seconds(now.steps[0].total_s)}, "
-        f"so this needs about {units.duration(round_remaining(estimated_s))}.",
-        f"{quicker_options} for a quick look, or --simulate a100-80gb to predict times on a GPU you do not have",
-    )
-
-
-def trend(canvas: Canvas, steps: Sequence[Step]) -> Text:
+def _trend(canvas: Canvas, steps: Sequence[Step]) -> Text:
     """Return a sparkline of recent steps; the very first step is omitted because it would flatten the others."""
     line = canvas.label("step")
     shown = (steps[1:] or steps)[-(canvas.width - line.cell_len) :]
@@ -195,18 +326,23 @@ def trend(canvas: Canvas, steps: Sequence[Step]) -> Text:
     return line
 
 
-def phase_shares(canvas: Canvas, measured: Sequence[Step]) -> Text:
-    """Return the share of each phase in the mean step, as a bar and as text; the smallest shares are omitted first."""
-    means = [(name, mean) for name, mean, _ in phase_means(measured) if name != "step"]
-    whole = sum(mean for _, mean in means)
-    parts = [(name, mean / whole) for name, mean in means if mean / whole >= MIN_PHASE_SHARE]
+def _mean_phases(steps: Sequence[Step]) -> dict[str, float]:
+    by_phase: dict[str, list[float]] = {}
+    for step in steps:
+        for name, seconds in step.phases:
+            by_phase.setdefault(name, []).append(seconds)
+    return {name: statistics.fmean(values) for name, values in by_phase.items()}
+
+
+def _phase_shares(canvas: Canvas, measured: Sequence[Step]) -> Text:
+    """Return the share of each phase in the mean step, as a bar and as text."""
+    means = _mean_phases(measured)
+    whole = sum(means.values())
+    parts = [(name, mean / whole) for name, mean in means.items() if mean / whole >= MIN_PHASE_SHARE]
     line = canvas.label("phases")
     room = canvas.width - line.cell_len
-    labels = [(f"{name} {units.share(part)}", name, part) for name, part in parts]
-    while len(labels) > 1 and len(" · ".join(label for label, _, _ in labels)) > room:
-        labels.remove(min(labels, key=lambda each: each[2]))
-    pieces: list[Piece] = [(label, theme.PHASE_STYLES.get(name, "")) for label, name, _ in labels]
-    legend = canvas.join(pieces, room)
+    words = [(f"{name} {units.share(part)}", theme.PHASE_STYLES.get(name, "")) for name, part in parts]
+    legend = canvas.join(words, room)
     longest = min(MAX_PHASE_BAR_WIDTH, room - legend.cell_len - 2)
     if longest >= 8:
         bar, cumulative_share = Text(), 0.0
@@ -226,43 +362,22 @@ def _step_time(cell: TimedCell) -> str:
     return units.seconds(cell.steps[-1].total_s) if cell.steps else ""
 
 
-def _phase_columns(names: Iterable[str]) -> list[Column]:
-    return [Column(name, name, "s", importance=PHASE_IMPORTANCE.get(name, 1)) for name in names]
-
-
 def _steps(steps: Sequence[Step], rows: int) -> Table:
     shown, measured = steps[-rows:], [step for step in steps if not step.warmup]
     names = list(dict.fromkeys(name for step in shown for name, _ in step.phases))
-    columns = (Column("step", "step"), *_phase_columns(names), Column("whole", "whole step", "s"))
+    phases = (Column(name, name, "s", importance=PHASE_IMPORTANCE.get(name, 1)) for name in names)
+    columns = (Column("step", "step"), *phases, Column("whole", "whole step", "s"))
     body: list[tuple[Cell, ...]] = []
     for step in shown:
-        phases = dict(step.phases)
         tone: Tone = "quiet" if step.warmup else "plain"
-        cells = (Measure(phases[name], tone=tone) if name in phases else None for name in names)
+        taken = dict(step.phases)
+        cells = (Measure(taken[name], tone=tone) if name in taken else None for name in names)
         label = f"warm-up {step.index + 1}" if step.warmup else str(step.index + 1)
         body.append((Word(label, tone), *cells, Measure(step.total_s, tone=tone, excluded=step.warmup)))
     if measured:
-        means = {name: mean for name, mean, _ in phase_means(measured)}
+        means = _mean_phases(measured)
+        whole = Measure(statistics.fmean(step.total_s for step in measured), tone="strong")
         body.append(
-            ("mean", *(Measure(means[name], tone="strong") if name in means else None for name in (*names, "step")))
+            ("mean", *(Measure(means[name], tone="strong") if name in means else None for name in names), whole)
         )
     return Table("steps", "", columns, tuple(body))
-
-
-def _finished(cells: Sequence[TimedCell], axis_names: Sequence[str]) -> Table:
-    phases = list(dict.fromkeys(name for each in cells for name, _, _ in each.phases if name != "step"))
-    columns = (
-        *axis_columns(axis_names),
-        *_phase_columns(phases),
-        Column("step", "whole step", "s"),
-        Column("", "achieved", "flops_per_s", importance=3),
-    )
-    body: list[tuple[Cell, ...]] = []
-    for each in cells:
-        numbers: list[Cell] = [*([EMPTY_CELL] * len(phases)), outcome_word(each), EMPTY_CELL]
-        if each.step is not None:
-            by_name = {name: Measure(mean, deviation) for name, mean, deviation in each.phases}
-            achieved = Measure(each.step_flops / each.step[0]) if each.cell.shape_with_formulas else EMPTY_CELL
-            numbers = [*(by_name.get(name) for name in phases), by_name["step"], achieved]
-        body.append((*axis_values(each.cell, axis_names), *numbers))
-    return Table("finished", "", columns, tuple(body), len(axis_names))

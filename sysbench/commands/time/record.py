@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -14,10 +14,6 @@ from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRe
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Phase
 from sysbench.spec.quantities import Amount, Count, Finite, Flops, Moment, PerSecond, Seconds, Unbounded, stored_unless
-
-FORWARD_BACKWARD: Final = ("forward", "loss", "backward")
-"""Phases of "forward and backward": including the loss, excluding the optimizer and zeroing gradients."""
-
 
 MAX_CEILING_SHARE = 1.1
 """Highest credible share of the measured ceiling: above 1, because of noise and untried matrix sizes."""
@@ -179,13 +175,6 @@ class TimeCellRecord(ModelCellRecord):
         """Return the samples of a phase by the host's clock, or by the device's clock if the host did not wait."""
         record = self.phases.get(phase)
         return record.times if record else None
-
-    def sum_of_phases(self, phases: Sequence[str]) -> list[float] | None:
-        """Return the sum of the measured phases for each step, in seconds; None if the first phase was not measured."""
-        parts = [found.samples_s for phase in phases if (found := self.samples(phase))]
-        if not parts or phases[0] not in self.phases or len({len(part) for part in parts}) > 1:
-            return None
-        return [sum(step) for step in zip(*parts, strict=True)]
 
     @property
     def source(self) -> Literal["measured", "predicted"]:

@@ -5,6 +5,7 @@ A table is left out if the run lacks its data: for example, a comparison needs t
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +16,12 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time import predicted
 from sysbench.commands.time.fold import COUNTER_UPDATE_S, MIN_COUNTED_S
-from sysbench.commands.time.record import FORWARD_BACKWARD, CeilingRecord, TimeCellRecord, TimeRecord
+from sysbench.commands.time.record import CeilingRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.commands.time.training_table import TRAINING
 from sysbench.log.outcomes import MEASURED
-from sysbench.log.predictions import MARK
+from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.log.records import PhaseRecord, Samples
-from sysbench.render import phase_rows
-from sysbench.render.axis_columns import axis_values
+from sysbench.render import phase_rows, training_columns
 from sysbench.render.declared import (
     DeclaredTable,
     Each,
@@ -37,8 +36,7 @@ from sysbench.render.remarks import cautions, outcome_word, outcomes, own_models
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.options import flag_of
 from sysbench.spec.run import Selection
-from sysbench.statistics import Ratio, direction, ratio
-from sysbench.units import Unit
+from sysbench.statistics import direction, ratio
 
 # --- times of a cell
 
@@ -64,12 +62,6 @@ def outcome(cell: TimeCellRecord) -> Word | None:
     return outcome_word(cell.outcome)
 
 
-def _mean_and_std(values_s: Sequence[float] | None) -> Cell:
-    if not values_s:
-        return None
-    return Measure(statistics.fmean(values_s), statistics.stdev(values_s) if len(values_s) > 1 else None)
-
-
 def _phase_mean(cell: TimeCellRecord, phase: str) -> Cell:
     return mean_of(measured_samples(cell, phase))
 
@@ -77,15 +69,6 @@ def _phase_mean(cell: TimeCellRecord, phase: str) -> Cell:
 def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
     found = measured_samples(cell, phase)
     return found.median_s if found else None
-
-
-def _sum_of_phases(cell: TimeCellRecord, phases: Sequence[str], required: str) -> list[float] | None:
-    return cell.sum_of_phases(phases) if required in cell.phases and cell.outcome in MEASURED else None
-
-
-_forward = partial(_sum_of_phases, phases=("forward",), required="forward")
-_forward_backward = partial(_sum_of_phases, phases=FORWARD_BACKWARD, required="backward")
-_full_step = partial(_sum_of_phases, phases=("step",), required="optimizer")
 
 
 # --- values of a whole cell
@@ -129,47 +112,40 @@ def _energy_note(record: TimeRecord) -> str:
     counted = [cell.energy for cell in record.cells if cell.energy]
     if not counted:
         return "energy: no energy counter was read; NVIDIA's driver has one for Volta and later"
-    description = (
+    note = (
         "energy: read from NVML's counter during the measured steps, for the whole GPU, including idle power and "
-        f"other processes; the counter is updated every {0.02:g} to {COUNTER_UPDATE_S:g} s"
+        f"other processes; the counter is updated every 0.02 to {COUNTER_UPDATE_S:g} s"
     )
-    shares = [each.uncertainty_share for each in counted if each.uncertainty_share is not None]
-    uncertainty = f", so the uncertainty is ± {units.share(max(shares))}" if shares else ""
-    withheld = [each for each in counted if each.withheld]
-    if not withheld:
-        return description + uncertainty
-    needed = [each.steps_needed for each in withheld if each.steps_needed]
-    remedy = f"; use --steps {max(needed)}" if needed else ""
-    withheld_cells = f"{len(withheld)} cell{'' if len(withheld) == 1 else 's'}"
-    return (
-        f"{description}{uncertainty}; withheld for {withheld_cells}: {withheld[0].withheld} "
-        f"({MIN_COUNTED_S:g} s is needed{remedy})"
-    )
+    if shares := [each.uncertainty_share for each in counted if each.uncertainty_share is not None]:
+        note += f", so the uncertainty is ± {units.share(max(shares))}"
+    if withheld := [each for each in counted if each.withheld]:
+        needed = max((each.steps_needed or 0 for each in withheld), default=0)
+        remedy = f"; use --steps {needed}" if needed else ""
+        note += f"; withheld: {withheld[0].withheld} ({MIN_COUNTED_S:g} s is needed{remedy})"
+    return note
 
 
-_optional_column = partial(Field, on_request=True)
+_on_request = partial(Field, on_request=True)
 
-_OPTIONAL_COLUMNS: tuple[Field | Each, ...] = (
-    _optional_column("mfu", "MFU", "share", get=_rate("peak_share"), replaces="peak", note=_mfu_note),
-    _optional_column("hfu", "HFU", "share", get=_rate("hardware_share"), note=predicted.HFU_NOTE),
-    _optional_column("flops_per_s", "achieved", "flops_per_s", get=_rate("flops_per_s")),
-    _optional_column("tokens_per_s", "throughput", "tokens_per_s", get=_rate("tokens_per_s")),
-    _optional_column("step_flops", "step FLOPs", "flops", get=_rate("step_flops")),
-    _optional_column("median", "median step", "s", get=_median),
+_ON_REQUEST: tuple[Field | Each, ...] = (
+    _on_request("mfu", "MFU", "share", get=_rate("peak_share"), replaces="peak", note=_mfu_note),
+    _on_request("hfu", "HFU", "share", get=_rate("hardware_share"), note=predicted.HFU_NOTE),
+    _on_request("step_flops", "step FLOPs", "flops", get=_rate("step_flops")),
+    _on_request("median", "median step", "s", get=_median),
     Each(
         "phase",
-        (_optional_column("{phase}_median", "median {phase}", "s", get=_median),),
+        (_on_request("{phase}_median", "median {phase}", "s", get=_median),),
         values=lambda record: [phase for phase in phases_in(record.cells) if phase != "step"],
     ),
-    _optional_column("energy_per_step", "per step", "joules", "energy", get=_energy("step_j"), note=_energy_note),
-    _optional_column(
+    _on_request("energy_per_step", "per step", "joules", "energy", get=_energy("step_j"), note=_energy_note),
+    _on_request(
         "energy_per_token", "per token", "joules_per_token", "energy", get=_energy("token_j"), note=_energy_note
     ),
-    _optional_column("power", "mean power", "watts", get=_energy("power_w"), note=_energy_note),
-    _optional_column("parameters", "parameters", "count", get=attrgetter("model.parameters")),
+    _on_request("power", "mean power", "watts", get=_energy("power_w"), note=_energy_note),
+    _on_request("parameters", "parameters", "count", get=attrgetter("model.parameters")),
     *(replace(column, optional=False, on_request=True) for column in adapter_columns(attrgetter("model"))),
 )
-"""Optional columns of every table with a row per cell."""
+"""Columns of the summary that are shown if they are asked for."""
 
 # --- several ranks
 
@@ -314,7 +290,7 @@ SUMMARY = DeclaredTable(
         Field("rank_spread", "rank spread", "share", importance=1, get=_rank_spread, optional=True),
         _peak_column("peak_memory", "peak memory", importance=8, get=_peak_bytes),
         Field("compile", "compile", "s", importance=9, get=attrgetter("compile_s"), optional=True),
-        *_OPTIONAL_COLUMNS,
+        *_ON_REQUEST,
     ),
     when=lambda record: not predicted.is_predicted(record),
     outcome_of=outcome,
@@ -324,66 +300,6 @@ SUMMARY = DeclaredTable(
 )
 """One row per cell: phases as mean ± std, achieved rates, and shares of the machine's limits."""
 
-
-MEMORY = DeclaredTable(
-    "memory",
-    "peak memory",
-    (
-        _peak_column("allocated_peak", "allocated", get=attrgetter("memory.allocated_peak_bytes")),
-        _peak_column("reserved_peak", "reserved", get=attrgetter("memory.reserved_peak_bytes")),
-        _peak_column(
-            "device_used_peak", "device, total", importance=1, get=attrgetter("memory.device_used_peak_bytes")
-        ),
-        _peak_column("host_rss_peak", "worker, host memory", get=attrgetter("memory.host_rss_peak_bytes")),
-        *_OPTIONAL_COLUMNS,
-    ),
-    when=lambda record: any(peak is not None for cell in record.cells for peak in cell.memory.model_dump().values()),
-    outcome_of=outcome,
-    needs="a measured memory peak",
-    about="memory",
-)
-"""Peaks of every cell: tensors, the allocator, the whole device, and the worker on the host."""
-
-
-def _has_optimizer(record: TimeRecord) -> bool:
-    return any("optimizer" in cell.phases for cell in record.cells)
-
-
-def _ratio_to_forward(get: Callable[[TimeCellRecord], list[float] | None]) -> Value:
-    def show(cell: TimeCellRecord) -> float | None:
-        values_s, forward_s = get(cell), _forward(cell)
-        return statistics.fmean(values_s) / statistics.fmean(forward_s) if values_s and forward_s else None
-
-    return show
-
-
-PHASE_TABLE = DeclaredTable(
-    "phases",
-    "phases, and their ratio to forward",
-    (
-        Field("parameters", unit="count", importance=3, get=attrgetter("model.parameters"), shown_with_outcome=True),
-        *adapter_columns(attrgetter("model")),
-        Field("forward", unit="s", get=lambda cell: _mean_and_std(_forward(cell))),
-        Field("forward_backward", "fwd + bwd", "s", get=lambda cell: _mean_and_std(_forward_backward(cell))),
-        Field("forward_backward", "to forward", "ratio", get=_ratio_to_forward(_forward_backward)),
-        Field(
-            "step",
-            "full step",
-            "s",
-            importance=1,
-            get=lambda cell: _mean_and_std(_full_step(cell)),
-            when=_has_optimizer,
-        ),
-        Field("step", "to forward", "ratio", importance=1, get=_ratio_to_forward(_full_step), when=_has_optimizer),
-        *_OPTIONAL_COLUMNS,
-    ),
-    rows=lambda record: [cell for cell in record.cells if "forward" in cell.phases or not cell.phases],
-    when=lambda record: any("backward" in cell.phases for cell in record.cells),
-    outcome_of=outcome,
-    notes=("fwd + bwd: forward, loss and backward, excluding zero_grad and the optimizer step",),
-    needs="a backward pass that is timed as a phase of its own",
-)
-"""Forward, forward + loss + backward, the full step if there is an optimizer, and their ratios to forward."""
 
 # --- comparison of values of an axis
 
@@ -408,44 +324,17 @@ class _Arms:
     def rows(self) -> Iterator[_ArmsRow]:
         for alike in axes.group_ignoring(self.record.cells, self.axis):
             cells = {value: cell for cell in alike if (value := cell.axis_value(self.axis)) is not None}
-            if len(cells) < 2:  # nothing to compare, for example because a strategy has its own options
-                continue
-            comparisons = {
-                (phase, arm): _ComparedPhase.of(cells.get(self.values[0]), cells.get(arm), phase)
-                for phase in self.phases
-                for arm in self.values[1:]
-            }
-            yield _ArmsRow(self.phases[-1] if self.phases else "", cells, comparisons)
+            if len(cells) > 1:  # otherwise there is nothing to compare, for example if a strategy has its own options
+                yield _ArmsRow(self, cells)
 
     def importance(self, phase: str, arm: object) -> int:
         return 0 if phase == self.phases[-1] else 2 if phase == self.phases[0] else 5
 
 
 @dataclass(frozen=True)
-class _ComparedPhase:
-    before_s: float
-    after_s: float
-    speedup: Ratio
-
-    @classmethod
-    def of(cls, base: TimeCellRecord | None, other: TimeCellRecord | None, phase: str) -> _ComparedPhase | None:
-        if base is None or other is None or base.outcome != "ok" or other.outcome != "ok":
-            return None
-        before, after = base.samples(phase), other.samples(phase)
-        if before is None or after is None:
-            return None
-        return cls(before.median_s, after.median_s, ratio(before.samples_s, after.samples_s))
-
-    def measure(self, value: float, low: float | None = None, high: float | None = None) -> Measure:
-        tones: dict[int, Tone] = {1: "good", 0: "plain", -1: "bad"}
-        return Measure(value, low=low, high=high, tone=tones[direction(self.speedup)])
-
-
-@dataclass(frozen=True)
 class _ArmsRow:
-    last_phase: str
+    arms: _Arms
     cells: Mapping[object, TimeCellRecord]
-    comparisons: Mapping[tuple[str, object], _ComparedPhase | None]
 
     def median(self, phase: str, arm: object) -> Cell:
         """Return the median, on which speed-ups are based."""
@@ -453,36 +342,24 @@ class _ArmsRow:
         if cell is None:
             return None
         if (word := outcome(cell)) is not None:
-            return word if phase == self.last_phase else EMPTY_CELL
-        median_s = _median(cell, phase)
-        return Measure(median_s) if median_s is not None else None
+            return word if phase == self.arms.phases[-1] else EMPTY_CELL
+        found = measured_samples(cell, phase)
+        return Measure(found.median_s) if found else None
 
     def speedup(self, phase: str, arm: object) -> Cell:
-        found = self.comparisons[phase, arm]
-        return found.measure(found.speedup.value, found.speedup.low, found.speedup.high) if found else EMPTY_CELL
-
-
-def _is_not_baseline(arms: _Arms, phase: str, arm: object) -> bool:
-    return bool(arm != arms.values[0])
-
-
-def _change_column(key: str, unit: Unit, importance: int, show: Callable[[_ComparedPhase], Measure]) -> Field:
-    return Field(
-        f"{{phase}}_{{arm}}_{key}",
-        key,
-        unit,
-        "{phase}",
-        lambda arms, phase, arm: importance if phase == arms.phases[-1] else importance + 1,
-        get=lambda row, phase, arm: show(found) if (found := row.comparisons[phase, arm]) else EMPTY_CELL,
-        when=_is_not_baseline,
-        signed=True,
-    )
+        base, other = (self.cells.get(value) for value in (self.arms.values[0], arm))
+        if base is None or other is None or base.outcome != "ok" or other.outcome != "ok":
+            return EMPTY_CELL
+        before, after = base.samples(phase), other.samples(phase)
+        if before is None or after is None:
+            return EMPTY_CELL
+        found = ratio(before.samples_s, after.samples_s)
+        tones: dict[int, Tone] = {1: "good", 0: "plain", -1: "bad"}
+        return Measure(found.value, low=found.low, high=found.high, tone=tones[direction(found)])
 
 
 _ARM_COLUMNS = (
     Field("{phase}_{arm}", "{arm}", "s", "{phase}", _Arms.importance, get=_ArmsRow.median),
-    _change_column("difference", "s", 8, lambda each: Measure(each.after_s - each.before_s)),
-    _change_column("change", "share", 6, lambda each: each.measure(each.after_s / each.before_s - 1)),
     Field(
         "{phase}_{arm}_speedup",
         "speed-up",
@@ -490,14 +367,14 @@ _ARM_COLUMNS = (
         "{phase}",
         _Arms.importance,
         get=_ArmsRow.speedup,
-        when=_is_not_baseline,
+        when=lambda arms, phase, arm: bool(arm != arms.values[0]),
         note="medians, and speed-up with 95% CI",
     ),
 )
 
 
 def arms_table(axis: str) -> DeclaredTable:
-    """Declare a table of times for each value of an axis, with difference, relative change and speed-up."""
+    """Declare a table of times for each value of an axis, with the speed-up over the first value."""
     format_value = axes.AXES[axis].format_value if axes.AXES[axis].is_count else str
     each_arm = Each(
         "arm", _ARM_COLUMNS, values=lambda arms: arms.values, possible_values=axis, format_value=format_value
@@ -516,149 +393,6 @@ def arms_table(axis: str) -> DeclaredTable:
         needs=f"measured times for several values of {flag_of(axis)}",
     )
 
-
-# --- devices in columns
-
-_NAMES = {"cpu": "CPU", "mps": "MPS", "cuda": "CUDA"}
-
-
-def device_name(cell: TimeCellRecord) -> str:
-    """Return the kind of device that a cell ran on: CPU, MPS, CUDA, CUDA:1."""
-    if cell.device is None:
-        return cell.cell.device
-    return _NAMES[cell.device.type] + (f":{cell.device.index}" if cell.device.index else "")
-
-
-@dataclass(frozen=True)
-class _ModelsOnDevices:
-    record: TimeRecord
-    devices: tuple[str, ...]
-    row_axes: tuple[str, ...]
-    rows: tuple[Mapping[str, TimeCellRecord], ...]
-    """The cells of one model by device; they agree on all axes but `device`."""
-
-    @classmethod
-    def of(cls, record: TimeRecord) -> _ModelsOnDevices:
-        row_axes = tuple(axis for axis in axes.varying(record.cells) if axis not in ("device", "size"))
-        rows: dict[str, dict[str, TimeCellRecord]] = {}
-        for cell in record.cells:
-            key = str((*axis_values(cell, row_axes), cell.cell.size, cell.cell.model))
-            rows.setdefault(key, {})[device_name(cell)] = cell
-        return cls(record, tuple(dict.fromkeys(map(device_name, record.cells))), row_axes, tuple(rows.values()))
-
-
-def _any_cell(row: Mapping[str, TimeCellRecord]) -> TimeCellRecord:
-    return next(iter(row.values()))
-
-
-def _on_device(
-    get: Callable[[TimeCellRecord], Cell], show_outcome: bool
-) -> Callable[[Mapping[str, TimeCellRecord], str], Cell]:
-    """Return a function that shows the cell's value on a device."""
-
-    def show(row: Mapping[str, TimeCellRecord], device: str) -> Cell:
-        if device not in row:
-            return EMPTY_CELL
-        missing = outcome(row[device])
-        return (missing if show_outcome else EMPTY_CELL) if missing is not None else get(row[device])
-
-    return show
-
-
-DEVICES = DeclaredTable(
-    "devices",
-    "device comparison, mean ± standard deviation",
-    (
-        Each(
-            "device",
-            (
-                Field(
-                    "{device}_forward",
-                    "forward",
-                    "s",
-                    "{device}",
-                    get=_on_device(partial(_phase_mean, phase="forward"), show_outcome=True),
-                ),
-                Field(
-                    "{device}_forward_backward",
-                    "fwd + bwd",
-                    "s",
-                    "{device}",
-                    get=_on_device(lambda cell: _mean_and_std(_forward_backward(cell)), show_outcome=False),
-                ),
-            ),
-            values=lambda part: part.devices,
-        ),
-    ),
-    rows=lambda part: part.rows,
-    leading=(
-        leading_fields(
-            Field("size", get=lambda row: _any_cell(row).cell.size),
-            *(
-                Field(name, importance=3, get=lambda row, name=name: getattr(_any_cell(row).cell.shape, name, None))
-                for name in ("d_model", "d_ff", "layers", "heads")
-            ),
-            Field("parameters", unit="count", importance=2, get=lambda row: _any_cell(row).model.parameters),
-        ),
-        leading_axes(lambda part: part.row_axes, cells_of=lambda row: row.values()),
-    ),
-    parts=lambda record: (_ModelsOnDevices.of(record),),
-    when=lambda part: len({device_name(cell) for cell in part.record.cells if cell.device}) > 1,
-    notes=lambda part: (
-        *(
-            f"{head}: {name}"
-            for head, name in {device_name(cell): cell.device.name for cell in part.record.cells if cell.device}.items()
-        ),
-        "fwd + bwd: forward, loss and backward, without the optimizer",
-    ),
-    needs="measured times on several devices",
-)
-"""Models with dimensions and parameters in rows; devices in columns, each with forward and forward + backward."""
-
-# --- numbers of warm-up steps
-
-SamplesRow = tuple[TimeCellRecord, str, Samples | None]
-"""A cell, one of its phases, and its samples."""
-
-
-def _outcome_if_unmeasured(row: SamplesRow) -> Word | None:
-    cell, _, found = row
-    return (outcome(cell) or Word(cell.outcome, "bad")) if found is None else None
-
-
-def _other_axes(record: TimeRecord) -> list[str]:
-    return [axis for axis in axes.varying(record.cells) if axis != "warmup"]
-
-
-def _warmup_rows(record: TimeRecord) -> Iterator[SamplesRow]:
-    others = _other_axes(record)
-    phases = [phase for phase in phases_in(record.cells) if phase in ("forward", "backward", "step")]
-    for cell in sorted(record.cells, key=lambda cell: [str(cell.axes.get(axis)) for axis in others]):
-        found = [(cell, phase, measured_samples(cell, phase)) for phase in phases if measured_samples(cell, phase)]
-        yield from found or [(cell, phases[-1] if phases else "step", None)]
-
-
-WARMUP = DeclaredTable(
-    "warmup",
-    "effect of the warm-up",
-    (
-        Field("minimum", "min", "s", get=lambda row: row[2].min_s),
-        Field("maximum", "max", "s", get=lambda row: row[2].max_s),
-        Field("mean", "avg", "s", get=lambda row: row[2].mean_s),
-        Field("deviation", "std", "s", get=lambda row: row[2].std_s),
-    ),
-    rows=_warmup_rows,
-    leading=(
-        leading_axes(lambda record: [*_other_axes(record), "warmup"], cells_of=lambda row: row[:1]),
-        leading_fields(Field("phase", get=lambda row: row[1])),
-    ),
-    when=lambda record: not predicted.is_predicted(record),
-    needs="measured times",
-    outcome_of=_outcome_if_unmeasured,
-    keep_empty=True,
-    about="warm-up",
-)
-"""Min, max, mean and std for each number of warm-up steps."""
 
 # --- everything
 
@@ -718,30 +452,75 @@ CELLS = DeclaredTable(
 )
 """One row per cell and phase: all axes, the outcome, every statistic for both clocks, rates, memory, cautions."""
 
+# --- the whole training
+
+
+def _training_rows(record: TimeRecord) -> list[TimeCellRecord]:
+    """Return the cells, the cheapest first, then the fastest; cells without a time come last."""
+
+    def order(cell: TimeCellRecord) -> tuple[float, float]:
+        found = cell.training
+        cost, duration_s = (found.cost, found.duration_s.point) if found else (None, math.inf)
+        return (cost.point if cost else math.inf, duration_s)
+
+    return sorted(record.cells, key=order)
+
+
+def _training_title(record: TimeRecord) -> str:
+    trainings = [cell.training for cell in record.cells if cell.training]
+    tokens = f"training on {units.count(trainings[0].tokens)} tokens"
+    order = "cheapest first" if any(each.cost for each in trainings) else "fastest first"
+    return (
+        f"{MARK if predicted.is_predicted(record) else 'not measured'}: {tokens}{f', {order}' * (len(trainings) > 1)}"
+    )
+
+
+def _training_notes(record: TimeRecord) -> Iterator[str]:
+    if not predicted.is_predicted(record):
+        yield "training: as many steps as that takes, each as long as the median step; in brackets: its 95% CI"
+        return
+    yield INTERVAL
+    timed = [cell for cell in record.cells if cell.training]
+    priced = {cell.cell.simulate or "" for cell in timed if cell.training and cell.training.cost}
+    yield from training_columns.missing_prices(priced, [cell.cell.simulate or "" for cell in timed])
+
+
+def _missing_training(cell: TimeCellRecord) -> Word | None:
+    if cell.training:
+        return None
+    return predicted.missing_time_reason(cell) if cell.cell.simulate else outcome_word(cell.outcome)
+
+
+TRAINING = DeclaredTable(
+    "training",
+    _training_title,
+    (
+        Field("steps", unit="count", get=lambda cell: math.ceil(cell.training.steps), wide_range=True),
+        *training_columns.fields(lambda cell: cell.training),
+    ),
+    rows=_training_rows,
+    when=lambda record: any(cell.training for cell in record.cells),
+    outcome_of=_missing_training,
+    notes=_training_notes,
+    needs="the tokens of the training (--tokens 1B) and a step time",
+)
+"""One row per cell: the steps that the training takes, its hours, and its cost if the GPU has a price."""
+
 # --- all tables
 
+COMPARED_AXES = ("device", *axes.CHOICES)
+"""Axes with a table that compares their values, called like the axis."""
+
 TABLES: dict[str, DeclaredTable] = {
-    table.name: table
-    for table in (
-        SUMMARY,
-        RANKS,
-        *(arms_table(axis) for axis in axes.CHOICES),
-        DEVICES,
-        PHASE_TABLE,
-        WARMUP,
-        MEMORY,
-        CELLS,
-        *predicted.TABLES.values(),
-        TRAINING,
-    )
+    table.name: table for table in (SUMMARY, RANKS, *map(arms_table, COMPARED_AXES), CELLS, *predicted.TABLES, TRAINING)
 }
 """All tables by name."""
 
-COMPARISONS: dict[str, str] = {"warmup": "warmup", "device": "devices", **{axis: axis for axis in axes.CHOICES}}
-"""Comparison table of each axis; the default is the table for the first axis that varies."""
-
 MAX_SUMMARY_ROWS = 24
 """Largest number of summary rows shown next to a comparison, which repeats the same times."""
+
+MAX_SETTINGS = 4
+"""Largest number of settings for which a comparison of predictions is shown by default."""
 
 
 def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
@@ -749,10 +528,12 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
     if chosen := tuple(names):
         return build_tables(TABLES, record, chosen)
     if predicted.is_predicted(record):
-        return [*predicted.default_tables(record), *TRAINING(record)]
+        comparisons = [table(record) for table in predicted.TABLES[1:]]
+        shown = [table for tables in comparisons if len(tables) <= MAX_SETTINGS for table in tables]
+        return [*predicted.PREDICTED(record), *shown, *TRAINING(record)]
     differing = axes.varying(record.cells)
-    default_comparison = next((table for axis, table in COMPARISONS.items() if axis in differing), None)
-    comparison = TABLES[default_comparison](record) if default_comparison else []
+    compared = next((axis for axis in COMPARED_AXES if axis in differing), None)
+    comparison = TABLES[compared](record) if compared else []
     if comparison and len(record.cells) > MAX_SUMMARY_ROWS:
         return [*comparison, *TRAINING(record)]
     ranks = RANKS(record) if sum(len(cell.ranks) for cell in record.cells) <= MAX_SUMMARY_ROWS else []
@@ -772,19 +553,17 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
 
 
 def usual(spec: TimeSpec) -> tuple[str, ...]:
+    """Return the names of the tables that a run shows by default."""
     training = ("training",) if spec.tokens is not None else ()
+    several_ranks = max(spec.ranks) > 1
     if spec.simulate:
         has_choices = any(len(getattr(spec, axis)) > 1 for axis in axes.CHOICES)
         return (
             "predicted",
             "gpus",
             *(("choices",) if has_choices else ()),
-            *(("scaling",) if max(spec.ranks) > 1 else ()),
+            *(("scaling",) if several_ranks else ()),
             *training,
         )
-    return (
-        "summary",
-        *(("ranks",) if max(spec.ranks) > 1 else ()),
-        *(COMPARISONS[axis] for axis in (*axes.CHOICES, "warmup", "device") if len(getattr(spec, axis)) > 1),
-        *training,
-    )
+    compared = (axis for axis in COMPARED_AXES if len(getattr(spec, axis)) > 1)
+    return ("summary", *(("ranks",) if several_ranks else ()), *compared, *training)

@@ -40,12 +40,8 @@ _KEPT = {
 def checkpoint_blocks(model: nn.Module, choice: str) -> None:
     """Let the blocks that `choice` names compute their activations again in backward instead of keeping them.
 
-    full       every block; models of transformers by their own method
-    every-N    every N-th block of each list of blocks, such as an encoder's and a decoder's
-    selective  every block, but keep the results of linear layers and of fused attention
-    a pattern  the modules whose names it matches, such as `layers.*.attention`
-
-    Raises UnavailableError if the model has no such modules. Call this before the model is distributed or compiled.
+    `selective` keeps the results of linear layers and of fused attention; transformers' models do `full` by their own
+    method. Call this before the model is distributed or compiled.
     """
     enable = getattr(model, "gradient_checkpointing_enable", None)
     if choice == "full" and callable(enable) and getattr(model, "supports_gradient_checkpointing", False):

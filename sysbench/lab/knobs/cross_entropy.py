@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from sysbench.errors import UnavailableError
+from sysbench.lab.knobs.layers import output_layer
 from sysbench.spec.knobs import tokens_per_chunk
 
 _RESHAPES = frozenset({"view", "reshape", "flatten", "__getitem__", "contiguous"})
@@ -38,13 +39,7 @@ class DeferredLogits(TorchFunctionMode):
     """
 
     def __init__(self, model: nn.Module, vocabulary: int | None, choice: str, tokens: int) -> None:
-        """Replace the output layer's forward. Call this before the model is distributed or compiled.
-
-        The output layer is the one that the model names (`get_output_embeddings` of transformers), or else its last
-        linear layer with `vocabulary` outputs, preferably one whose name contains `head` or `output`. `choice` is
-        `chunked`, `chunked-N` or `linear`. Raises UnavailableError if there is no such layer, if this torch lacks
-        `linear_cross_entropy`, or if N exceeds the `tokens` of a micro-batch.
-        """
+        """Replace the forward of the output layer. Call this before the model is distributed or compiled."""
         super().__init__()
         self._choice, self._chunk = choice, tokens_per_chunk(choice)
         if choice == "linear" and not hasattr(functional, "linear_cross_entropy"):
@@ -197,21 +192,3 @@ class _Deferred(NamedTuple):
 
 _SHAPE: object = Tensor.shape.__get__  # type: ignore[attr-defined]
 _DTYPE: object = Tensor.dtype.__get__  # type: ignore[attr-defined]
-
-
-def output_layer(model: nn.Module, vocabulary: int | None) -> nn.Module | None:
-    """Return the layer that computes a model's logits, as `DeferredLogits` finds it; None if there is none."""
-    getter = getattr(model, "get_output_embeddings", None)
-    if callable(getter) and isinstance(layer := getter(), nn.Module):
-        return layer
-    linear = {
-        name: module
-        for name, module in model.named_modules()
-        if (isinstance(module, nn.Linear) or type(module).__name__ == "Linear")
-        and isinstance(weight := getattr(module, "weight", None), Tensor)
-        and weight.shape[0] == vocabulary
-    }
-    # An adapter holds its layer, and linear layers of its own.
-    outermost = [name for name in linear if not any(name.startswith(f"{other}.") for other in linear)]
-    named_so = [name for name in outermost if "head" in name or "output" in name]
-    return linear[(named_so or outermost)[-1]] if linear else None

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.knobs.cross_entropy import output_layer
 from sysbench.lab.knobs.layers import linear_layers
-from sysbench.lab.workload.inputs import vocabulary_size
 from sysbench.spec import extras
 from sysbench.spec.knobs import FP8_MULTIPLE, fp8_refusal, has_fp8
 from sysbench.spec.model import StepPrecision
@@ -24,17 +22,12 @@ _RECIPES = {"fp8": "tensorwise", "fp8-rowwise": "rowwise"}
 
 
 def use_float8(model: nn.Module, precision: StepPrecision, device: torch.device) -> None:
-    """Replace all linear layers except the output layer by those of torchao; on a CPU, these emulate fp8.
-
-    Raises UnavailableError if torchao is missing, or if the device or a layer does not support fp8.
-    """
+    """Replace all linear layers except the output layer by those of torchao; on a CPU, these emulate fp8."""
     if complaint := extras.missing(*extras.FP8):
         raise UnavailableError(complaint)
     if device.type == "cuda" and not has_fp8(torch.cuda.get_device_capability(device)):
         raise UnavailableError(fp8_refusal(precision, torch.cuda.get_device_name(device)))
-    names = linear_layers(model)
-    names.pop(output_layer(model, vocabulary_size(model)), None)
-    layers = {name: layer for layer, name in names.items() if isinstance(layer, nn.Linear)}
+    layers = {name: layer for layer, name in linear_layers(model).items() if isinstance(layer, nn.Linear)}
     if not layers:
         raise UnavailableError(f"--precision {precision}: {type(model).__name__} has no linear layers for fp8")
     odd = [name for name, each in layers.items() if each.in_features % FP8_MULTIPLE or each.out_features % FP8_MULTIPLE]

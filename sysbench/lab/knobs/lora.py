@@ -16,11 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError, nearest
-from sysbench.lab.knobs.cross_entropy import output_layer
 from sysbench.lab.knobs.layers import linear_layers
 from sysbench.lab.knobs.quantization import PackedLinear
 from sysbench.lab.transformer import Transformer
-from sysbench.lab.workload.inputs import vocabulary_size
 from sysbench.spec import extras
 from sysbench.spec.knobs import ALL_LINEAR, matches_module
 
@@ -31,13 +29,9 @@ _BUILT_IN_TARGETS = "q+v"
 def add_adapters(model: nn.Module, rank: int, targets: str | None, device: torch.device, seed: int) -> None:
     """Freeze the model, and put an adapter of `rank` beside each linear layer that `targets` names.
 
-    None        peft's default for the type of a model from transformers; queries and values of the built-in model;
-                else `all-linear`
-    all-linear  all linear layers except the output layer
-    patterns    joined by `+`; each matches the end of a layer's name, part by part: `q_proj`, `layers.*.attention.q`
-
-    Raises UnavailableError if the model has no such layers, or if peft is not installed. Call this before the model is
-    distributed or compiled.
+    `targets` are patterns joined by `+`, each for the end of a layer's name, part by part: `q_proj`; or `all-linear`.
+    None is peft's default for the type of a model from transformers, queries and values of the built-in model, or else
+    `all-linear`. Call this before the model is distributed or compiled.
     """
     if complaint := extras.missing(*extras.PEFT):
         raise UnavailableError(complaint)
@@ -93,10 +87,7 @@ def _adapter_of_packed(linear: Any) -> Any:
 
 
 def _layers(model: nn.Module, rank: int, targets: str) -> list[str]:
-    name_of = linear_layers(model)
-    if targets == ALL_LINEAR:
-        name_of.pop(output_layer(model, vocabulary_size(model)), None)
-    names = list(name_of.values())
+    names = list(linear_layers(model, with_output=targets != ALL_LINEAR).values())
     if not names:
         raise UnavailableError(f"--lora {rank}: {type(model).__name__} has no linear layers that could get adapters")
     if targets == ALL_LINEAR:

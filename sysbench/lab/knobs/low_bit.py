@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.knobs.blocks import LIBRARY
+from sysbench.lab.knobs.layers import LIBRARY
 from sysbench.spec import extras
 
 _SMALLEST = 4096
@@ -33,13 +33,7 @@ _update_in_blocks: Any = torch.ops.sysbench.update_in_blocks_
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """How a library stores moments.
-
-    name    class of the optimizer
-    bits    bits of a code
-    block   number of elements with one scale
-    entries of the table of values for codes
-    """
+    """How a library stores moments: codes in blocks with one scale each, and a table of `entries` values for codes."""
 
     package: str
     name: str
@@ -95,10 +89,7 @@ FORMATS: Mapping[str, BlockFormat] = {
 
 
 def low_bit_optimizer(groups: list[dict[str, Any]], choice: str, learning_rate: float) -> torch.optim.Optimizer:
-    """Return the optimizer of its library; raises UnavailableError if that is not installed.
-
-    For parameters without data it is a BlockwiseAdamW, which needs no library.
-    """
+    """Return the optimizer of its library; raises UnavailableError if that is not installed."""
     stored = FORMATS[choice]
     if any(_local(parameter).is_meta for group in groups for parameter in group["params"]):
         return BlockwiseAdamW(groups, stored)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.knobs.blocks import LIBRARY
+from sysbench.lab.knobs.layers import LIBRARY
 from sysbench.spec import extras
 
 _SMALLEST = 4096
@@ -29,10 +29,7 @@ _copy_to_device: Any = torch.ops.sysbench.copy_to_device_
 
 
 def offloaded_adamw(model: nn.Module, options: Mapping[str, Any]) -> torch.optim.Optimizer:
-    """Return AdamW with these options for the trainable parameters; raises UnavailableError if torchao is missing.
-
-    For parameters without data it is a stand-in, which needs no library.
-    """
+    """Return AdamW with these options for the trainable parameters; raises UnavailableError if torchao is missing."""
     trained = [each for each in model.parameters() if each.requires_grad]
     if any(each.is_meta for each in trained):
         return _UpdatesOnHost(trained, options)

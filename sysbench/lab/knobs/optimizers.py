@@ -26,16 +26,11 @@ _ADAMW: Mapping[str, Mapping[str, Any]] = {
 
 
 def optimizer_for(model: nn.Module, choice: str) -> torch.optim.Optimizer:
-    """Return an optimizer for all parameters; frozen parameters get no gradient, and therefore no optimizer state.
+    """Return an optimizer for all parameters: AdamW by this implementation, or another one.
 
     sgd        without momentum, and so without state
     adafactor  second moments as one row and one column for each matrix: Shazeer and Stern, 2018
     muon       for the matrices of blocks, with one moment; all other parameters have AdamW: Jordan et al., 2024
-    adamw-…    AdamW with moments of 8 or 4 bits
-    otherwise  AdamW, by this implementation
-
-    Raises UnavailableError if this torch does not have the optimizer, its package is not installed, or the model has no
-    blocks for it.
     """
     parameters = list(model.parameters())
     if choice != "muon":
@@ -84,7 +79,6 @@ class Optimizers(torch.optim.Optimizer):
     """Several optimizers, each for its own parameters, as one."""
 
     def __init__(self, *members: torch.optim.Optimizer) -> None:
-        """Join the optimizers; they keep their own options."""
         super().__init__([{"params": group["params"]} for each in members for group in each.param_groups], {})
         self.members = members
 
@@ -103,7 +97,6 @@ class InBackward(Optimizers):
     """
 
     def __init__(self, model: nn.Module, choice: str) -> None:
-        """Register the optimizers with the trainable parameters of the model; raises the errors of `optimizer_for`."""
         matrices = _matrices_of_blocks(model) if choice == "muon" else set()
         trained = [each for each in model.parameters() if each.requires_grad]
         kinds = ["foreach" if choice == "muon" and each not in matrices else choice for each in trained]

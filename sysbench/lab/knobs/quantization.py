@@ -14,11 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.knobs.blocks import LIBRARY
-from sysbench.lab.knobs.cross_entropy import output_layer
-from sysbench.lab.knobs.layers import linear_layers
+from sysbench.lab.knobs.layers import LIBRARY, linear_layers
 from sysbench.lab.precision import compute_dtype
-from sysbench.lab.workload.inputs import vocabulary_size
 from sysbench.spec import extras
 from sysbench.spec.model import ModelCell
 
@@ -39,9 +36,7 @@ def quantize(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
     """
     if cell.quantize is None:
         return
-    names = linear_layers(model)
-    names.pop(output_layer(model, vocabulary_size(model)), None)
-    layers = {name: module for module, name in names.items() if isinstance(module, nn.Linear)}
+    layers = {name: module for module, name in linear_layers(model).items() if isinstance(module, nn.Linear)}
     if not layers:
         raise UnavailableError(f"--quantize nf4: {type(model).__name__} has no linear layers with weights to pack")
     has_data = not any(layer.weight.is_meta for layer in layers.values())
@@ -91,7 +86,6 @@ class PackedLinear(nn.Linear):
     """Stands for bitsandbytes' Linear4bit where there is no data: it has the same tensors, and computes nothing."""
 
     def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
-        """Take the place of `layer`; products are computed in `dtype`."""
         nn.Module.__init__(self)
         self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
         self.dtype = dtype

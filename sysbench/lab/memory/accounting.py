@@ -41,11 +41,9 @@ class _Watched(weakref.ref[torch.UntypedStorage]):
 
 
 class StorageWatch:
-    """Reports when a storage is first seen, and when it is freed.
+    """Reports when a storage is first seen, and when nothing refers to it any more.
 
-    `on_allocation` receives the size of a new storage in bytes and returns a number that identifies the storage.
-    `on_free` receives this number once nothing refers to the storage any more. Storages of zero bytes are ignored,
-    because they need no allocation.
+    `on_allocation` gets the size of a new storage in bytes, and returns a number for it. Empty storages are ignored.
     """
 
     def __init__(self, on_allocation: Callable[[int], int], on_free: Callable[[int], None]) -> None:

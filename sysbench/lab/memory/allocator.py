@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.memory.modules import ModuleMetadata
 from sysbench.log.outcomes import BUILD
+from sysbench.spec.extras import installed_torch
 from sysbench.trace.workspaces import are_kept_workspaces, are_momentary, workspace_bytes
 
 _OUT_OF_MEMORY_PHRASES = (
@@ -125,10 +126,7 @@ def refuse_expandable_segments_without_nvml(options: str) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` reports that memory ran out, on any device.
-
-    Only CUDA has an exception type for this. Other devices raise RuntimeError and are recognised by the message.
-    """
+    """Whether `error` reports that memory ran out, on any device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _OUT_OF_MEMORY_PHRASES)
@@ -144,26 +142,14 @@ _BOUNDARY_PAUSE_S = 0.0005
 """
 
 
-class _Step(Protocol):
-    """The attributes of a training step that are needed to assign categories."""
-
-    model: Any
-    work: Any
-
-    @property
-    def keeps_whole_gradients(self) -> bool: ...
-
-    @property
-    def latest_loss(self) -> Tensor | None: ...
-
-    def optimizer_state(self) -> Iterator[tuple[Tensor, Tensor]]: ...
+_Step = Any
+"""A `sysbench.lab.step.TrainingStep`, whose module imports this one."""
 
 
 @dataclass
 class _Boundary:
     time_us: int
     category_by_address: dict[int, str]
-    """Category by address."""
     default_since_us: int
     default_category: str | None
     """Category of all other live blocks allocated since `default_since_us`; None leaves them uncategorized."""
@@ -197,7 +183,7 @@ class History:
         In PyTorch 2.11, taking the stack of a free loses the exception that caused the free; recomputation in backward
         ends with one.
         """
-        context = "all" if _torch_version() > (2, 11) else "alloc"
+        context = "all" if installed_torch() > (2, 11) else "alloc"
         torch.cuda.memory._record_memory_history("all", context=context, stacks="python", device=self.device)
         try:
             with _Collectives(self._on_collective) if dist.is_initialized() else nullcontext():
@@ -228,9 +214,8 @@ class History:
             default_category, default_since_us = "activations", self._step_since_us
         elif name == "backward":
             category_by_address = dict.fromkeys(_addresses(each.grad for each in step.model.parameters()), "gradients")
-            default_category = (
-                "gradients" if step.keeps_whole_gradients else "optimizer state"
-            )  # the loss scale of fp16
+            # Apart from whole gradients, only the loss scale of fp16 remains.
+            default_category = "gradients" if step.keeps_whole_gradients else "optimizer state"
         elif name == "optimizer":
             default_category = "optimizer state"
         ends_us = self._add_boundary(category_by_address, default_since_us, default_category, name)
@@ -255,7 +240,7 @@ class History:
         """Return the history in the format of `torch.cuda.memory._snapshot()`, with categories and phases added."""
         content: dict[str, Any] = torch.cuda.memory._snapshot(self.device)
         major, _ = torch.cuda.get_device_capability(self.device)
-        size_bytes = workspace_bytes(major, _torch_version(), os.environ)
+        size_bytes = workspace_bytes(major, installed_torch(), os.environ)
         assign_categories(content, self.device.index or 0, self._boundaries, size_bytes)
         content["external_annotations"] = [*content.get("external_annotations", []), *self._annotations]
         content["sysbench"] = {
@@ -268,11 +253,7 @@ class History:
         return content
 
     def _add_boundary(
-        self,
-        category_by_address: dict[int, str],
-        default_since_us: int,
-        default_category: str | None,
-        phase: str = "",
+        self, category_by_address: dict[int, str], default_since_us: int, default_category: str | None, phase: str = ""
     ) -> int:
         time.sleep(_BOUNDARY_PAUSE_S)
         now_us = _now_us()
@@ -302,10 +283,7 @@ class _Collectives(DispatchMode):
 def assign_categories(
     content: dict[str, Any], device: int, boundaries: Sequence[_Boundary], workspace_bytes: int
 ) -> None:
-    """Assign a category to every allocation in the trace of `device`, and to every block.
-
-    `workspace_bytes` is the size of a cuBLAS workspace on the device.
-    """
+    """Assign a category to every allocation in the trace of `device`, and to every block."""
     traces = content["device_traces"]
     trace = traces[device] if device < len(traces) else []
     for entry in _workspaces(trace, boundaries, workspace_bytes):
@@ -411,8 +389,3 @@ def _addresses(tensors: Iterable[Tensor | None]) -> Iterator[int]:
 
 def _now_us() -> int:
     return time.time_ns() // 1000
-
-
-def _torch_version() -> tuple[int, int]:
-    major, minor = torch.__version__.split(".")[:2]
-    return int(major), int(minor)

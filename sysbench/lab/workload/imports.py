@@ -50,11 +50,7 @@ class LoadedCode:
 
 
 def load_code(target: str, directory: str, option: str = "--model") -> LoadedCode:
-    """Import `target`, either `package.module:attribute` or `path/to/file.py:attribute`, from `directory`.
-
-    Raises UnavailableError, which names the `option`, if there is no such module, file, or callable attribute, and
-    UserCodeError if the import fails.
-    """
+    """Import `target`, either `package.module:attribute` or `path/to/file.py:attribute`, from `directory`."""
     where, _, path = target.rpartition(":")
     root = Path(directory).resolve()
     if str(root) not in sys.path:
@@ -140,12 +136,10 @@ class user_code:  # noqa: N801  A context manager, faster than a generator: a st
         self._stdout = stdout
 
     def __enter__(self) -> None:
-        """Redirect the output."""
         self._before = sys.stdout
         sys.stdout = self._stdout or self._before
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Restore the output and convert the exception, if any."""
         sys.stdout = self._before
         if os.getpid() != self._process:
             os._exit(0)  # a process that the user's code has forked must not continue as the worker

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from sysbench.errors import UnavailableError
 from sysbench.lab.strategies import data_parallel_index
@@ -30,10 +31,8 @@ TARGETS = frozenset({"targets", "target", "labels", "y"})
 class Inputs:
     """The arguments of one call of the model.
 
-    description  origin of the inputs, for messages
     tokens       token ids (batch, ctx) among the inputs; None if there are none
     next_tokens  the id that follows each token, the target of the loss
-    vocabulary   number of different ids
     """
 
     arguments: tuple[Any, ...]
@@ -55,12 +54,7 @@ class Inputs:
 def create_inputs(
     cell: ModelCell, own: OwnModel, model: nn.Module, code: LoadedCode | None, device: torch.device
 ) -> tuple[Inputs, ...]:
-    """Create the inputs for `model` on `device`: one `Inputs` per micro-batch of a step.
-
-    The inputs come from --inputs, from --input, from `get_inputs` in the module of the model (`code`), or are inferred
-    from the model. Raises UnavailableError if the inputs are unsuitable or cannot be inferred, and UserCodeError if the
-    user's function fails.
-    """
+    """Create the inputs for `model` on `device`: one `Inputs` per micro-batch of a step."""
     vocabulary = vocabulary_size(model)
     if own.inputs is not None:
         function = load_code(own.inputs, own.directory, "--inputs")
@@ -91,41 +85,20 @@ def _inputs_from_function(
     given = arguments_for(function, {}, fallbacks, {}, description)
     with user_code(description), device:
         value = function(**given)
-    moved = _move_to(value, device)
-    if not any(isinstance(each, Tensor) for each in _leaves(moved)):
+    moved: Any = tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
+    if not any(isinstance(each, Tensor) for each in tree_leaves(moved)):
         raise UnavailableError(
             f"{description} returned {type(value).__name__}; it must return a tensor, a tuple or a dict of tensors"
         )
     keywords = moved if isinstance(moved, dict) else {}
-    arguments = () if keywords else moved if isinstance(moved, tuple) else (moved,)
+    arguments = () if keywords else tuple(moved) if isinstance(moved, tuple | list) else (moved,)
     return Inputs(arguments, keywords, description, _tokens_in(moved, cell), files=files)
 
 
 def _tokens_in(value: Any, cell: ModelCell) -> Tensor | None:
     integers, shape = (torch.int64, torch.int32), (cell.batch, cell.ctx)
-    tensors = (each for each in _leaves(value) if isinstance(each, Tensor))
+    tensors = (each for each in tree_leaves(value) if isinstance(each, Tensor))
     return next((each for each in tensors if each.dtype in integers and each.shape == shape), None)
-
-
-def _move_to(value: Any, device: torch.device) -> Any:
-    match value:
-        case Tensor():
-            return value.to(device)
-        case dict():
-            return {name: _move_to(each, device) for name, each in value.items()}
-        case tuple() | list():
-            return tuple(_move_to(each, device) for each in value)
-    return value
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, tuple | list):
-        for each in value:
-            yield from _leaves(each)
-    else:
-        yield value
 
 
 def _inputs_from_options(
@@ -222,10 +195,7 @@ def describe_inputs(model: nn.Module, takes: Collection[str]) -> str | None:
 
 
 def random_tokens(vocabulary: int, cell: ModelCell, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """For each micro-batch, return random token ids and the ids that follow them, both of shape (batch, ctx).
-
-    The ids are the same on every device. Ranks get different ids, except with tensor parallelism.
-    """
+    """For each micro-batch, return random token ids and the ids that follow them, both of shape (batch, ctx)."""
     generator = _generator(cell)
     sequences = [
         torch.randint(vocabulary, (cell.batch, cell.ctx + 1), generator=generator) for _ in range(cell.grad_accum)
@@ -240,10 +210,7 @@ def _generator(cell: ModelCell) -> torch.Generator:
 
 
 def vocabulary_size(model: nn.Module) -> int | None:
-    """Return the number of rows of the first embedding, or None.
-
-    An embedding is an `nn.Embedding`, or a module with "embedding" in its class name and a weight matrix.
-    """
+    """Return the number of rows of the first embedding, or None."""
     for module in model.modules():
         weight = getattr(module, "weight", None)
         named = isinstance(module, nn.Embedding) or "embedding" in type(module).__name__.lower()

@@ -26,11 +26,6 @@ class Loss:
     """
 
     def __init__(self, inputs: Inputs, code: LoadedCode | None = None, model: nn.Module | None = None) -> None:
-        """Use the user's function `code`, which takes (output) or (output, inputs); if None, choose a loss.
-
-        A `model` that gets targets may keep its own loss in an attribute. Raises UnavailableError if the function takes
-        other arguments.
-        """
         self._keeps_loss = model if TARGETS & inputs.keywords.keys() else None
         self.description = None if code is None else code.file.target
         self._inputs = inputs
@@ -41,10 +36,7 @@ class Loss:
             raise UnavailableError(f"--loss {self.description}: it must take (output) or (output, inputs)")
 
     def __call__(self, output: object) -> Tensor:
-        """Return the loss, a tensor with one element that requires a gradient.
-
-        Raises UnavailableError if the loss is anything else, and UserCodeError if the user's function fails.
-        """
+        """Return the loss, a tensor with one element that requires a gradient."""
         if self._code is None:
             named = dict(_named_tensors(output))
             if self._keeps_loss is not None and all(each.dim() for each in named.values()):

@@ -55,10 +55,7 @@ _ORIGINAL_HOOKS: WeakKeyDictionary[ModuleType, object] = WeakKeyDictionary()
 
 
 def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Workload:
-    """Import and build the user's model on `device`, with inputs, a loss and an optimizer.
-
-    Raises UnavailableError if a part is missing or incompatible, and UserCodeError if the user's code fails.
-    """
+    """Import and build the user's model on `device`, with inputs, a loss and an optimizer."""
     torch.manual_seed(cell.seed)
     printed = Printed()
     with printed.redirected():
@@ -236,34 +233,20 @@ def _own_optimizer(factory: LoadedCode, model: nn.Module) -> torch.optim.Optimiz
     return optimizer
 
 
-_IMPLEMENTATIONS: Mapping[Attention, str] = {
-    "naive": "eager",
-    "sdpa": "sdpa",
-    "flash": "sdpa",
-    "efficient": "sdpa",
-    "cudnn": "sdpa",
-    "math": "sdpa",
-    "flex": "flex_attention",
-}
-"""Names of attention implementations in transformers; the kernel of `sdpa` is chosen when the model is called."""
+_IMPLEMENTATIONS: Mapping[Attention, str] = {"naive": "eager", "flex": "flex_attention"}
+"""Names of attention implementations in transformers; all others are kernels of its `sdpa`."""
 
 DTYPE = "dtype"
 
 
 def _ignored_dtype(own: OwnModel) -> str | None:
-    """Return the dtype of the weights that a Hugging Face config describes, if the model is built in fp32 instead."""
     config = json.loads(own.config.read_text())
     named = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     return None if DTYPE in own.arguments or named == "float32" else named
 
 
 def build_from_config(path: Path, fields: Mapping[str, object], attention: Attention) -> nn.Module:
-    """Build the model that a config describes, on torch's default device; `fields` override fields of the config.
-
-    Parameters are fp32 unless `fields` has a `dtype`; the config's dtype applies to trained weights and is ignored. The
-    cache for text generation is off unless `fields` turns it on. Raises UnavailableError if a field or the model is
-    unknown, or if transformers is not installed.
-    """
+    """Build the model that a config describes, on torch's default device; `fields` override fields of the config."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if complaint := extras.missing(*extras.TRANSFORMERS):
         raise UnavailableError(complaint)
@@ -285,7 +268,7 @@ def build_from_config(path: Path, fields: Mapping[str, object], attention: Atten
         raise UnavailableError(f"--model-arg dtype={fields[DTYPE]}; use float32, bfloat16 or float16")
     options: dict[str, Any] = {DTYPE: dtype}
     if attention != "own":
-        options["attn_implementation"] = _IMPLEMENTATIONS[attention]
+        options["attn_implementation"] = _IMPLEMENTATIONS.get(attention, "sdpa")
     architecture = (config.architectures or [None])[0]
     with user_code(f"building {architecture or config.model_type}"):
         if architecture is not None and hasattr(transformers, architecture):

@@ -29,13 +29,8 @@ from sysbench.spec.model import ModelCell, ModelShape
 class OwnWorkload:
     """Additional facts about a user's model.
 
-    class_name    class of the model before FSDP2 replaces it
-    config_class  class of the config that the model was built from; None if the model takes no config
-    files         files of the model's code, as they were imported
-    inputs        origin of the inputs, for messages
-    loss          returns a description of the loss, which is known after the first step
-    printed       output of the model's code so far
-    import_s      duration of the first import of the model's code
+    class_name     class of the model before FSDP2 replaces it
+    loss           returns a description of the loss, which is known after the first step
     ignored_dtype  dtype that a Hugging Face config names, if the model is not built in it
     """
 
@@ -51,11 +46,7 @@ class OwnWorkload:
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch.
-
-    arguments, keywords  arguments for a call of the model
-    loss                 computes the loss, a scalar, from the output of the model
-    """
+    """One micro-batch: the arguments for a call of the model, and the loss of its output."""
 
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
@@ -66,12 +57,9 @@ class Batch:
 class Workload:
     """The workload of a step.
 
-    batches            micro-batches of one step
-    optimizer          creates the optimizer for the model's parameters
-    tokens             number of tokens in one micro-batch; None if the inputs are not tokens
-    attention_kernel   the operator that computes attention; None if the model decides
-    attention_context  creates the context in which the model is called
-    own                facts about the user's model; None for the built-in Transformer
+    batches           micro-batches of one step
+    tokens            number of tokens in one micro-batch; None if the inputs are not tokens
+    attention_kernel  the operator that computes attention; None if the model decides
     """
 
     model: nn.Module
@@ -86,10 +74,7 @@ class Workload:
 def built_in_workload(
     cell: ModelCell, shape: ModelShape, device: torch.device, trial: Callable[[], AbstractContextManager[None]]
 ) -> Workload:
-    """Build the workload of the built-in Transformer; raises UnavailableError if the attention is unsupported.
-
-    `trial` creates the context of the trial run of attention.
-    """
+    """Build the workload of the built-in Transformer; raises UnavailableError if the attention is unsupported."""
     with building(cell.precision):
         model = build(shape, cell.ctx, cell.attention, home_of(cell, device), cell.seed)
     quantize(model, cell, device)
@@ -109,10 +94,7 @@ def built_in_workload(
     )
 
 
-_RECURRENT: Mapping[object, int] = {
-    torch.ops.aten._cudnn_rnn.default: 1,
-    torch.ops.aten._cudnn_rnn_backward.default: 2,
-}
+_RECURRENT: Mapping[object, int] = {torch.ops.aten._cudnn_rnn.default: 1, torch.ops.aten._cudnn_rnn_backward.default: 2}
 """Operators of cuDNN's recurrent layers, with the number of products for each weight matrix."""
 
 
@@ -157,10 +139,7 @@ def _count_by_dtype(parameters: Iterable[Tensor]) -> dict[str, int]:
 def facts_of(
     work: Workload, by_phase: Mapping[str, int] | None, uncounted: str | None = None, assumed: Iterable[str] = ()
 ) -> OwnModelFacts:
-    """Return the facts about a user's model; if `by_phase` (FLOPs) is None, `uncounted` gives the reason.
-
-    `assumed` is what a simulation assumed about unknown values.
-    """
+    """Return the facts about a user's model; if `by_phase` (FLOPs) is None, `uncounted` gives the reason."""
     own = work.own
     assert own is not None
     counted = adapted_facts_of(work, by_phase)

@@ -8,16 +8,13 @@ graphs, MemPool) and the pluggable backends.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterable
 from typing import Any, Literal
 
 from sysbench.simulate.allocator.blocks import Block, BlockPool, Frames, FreeBlocks
 from sysbench.simulate.allocator.device_memory import DeviceMemory
 from sysbench.simulate.allocator.expandable import ExpandableMemory
-from sysbench.simulate.allocator.ledger import AllocatorEvent, AllocatorStatistics, Ledger
+from sysbench.simulate.allocator.ledger import AllocatorEvent, AllocatorStatistics, Annotation, Ledger, build_snapshot
 from sysbench.simulate.allocator.settings import UNLIMITED, AllocatorSettings
-from sysbench.simulate.allocator.snapshot import Annotation, build_snapshot
 from sysbench.snapshot.block_sizes import MIN_BLOCK_BYTES, SMALL_BYTES
 from sysbench.units import size as in_bytes
 
@@ -25,50 +22,11 @@ _DEFAULT_SETTINGS = AllocatorSettings()
 
 
 class SimulatedOutOfMemoryError(RuntimeError):
-    """Raised if the simulated device cannot serve a request, even after all cached memory was released.
-
-    requested_bytes  size of the request
-    tried_bytes      size of the segment that the request needs, as in PyTorch's message
-    capacity_bytes   total memory of the device
-    free_bytes       free memory of the device
-    allowed_bytes    memory that the allocator may use; None if there is no memory fraction
-    allocated_bytes  bytes in blocks in use
-    reserved_bytes   bytes reserved from the device
-    """
-
-    def __init__(
-        self,
-        *,
-        requested_bytes: int,
-        tried_bytes: int,
-        capacity_bytes: int,
-        free_bytes: int,
-        allowed_bytes: int | None,
-        allocated_bytes: int,
-        reserved_bytes: int,
-    ) -> None:
-        self.requested_bytes = requested_bytes
-        self.tried_bytes = tried_bytes
-        self.capacity_bytes = capacity_bytes
-        self.free_bytes = free_bytes
-        self.allowed_bytes = allowed_bytes
-        self.allocated_bytes = allocated_bytes
-        self.reserved_bytes = reserved_bytes
-        allowed = f"{in_bytes(allowed_bytes)} allowed; " if allowed_bytes is not None else ""
-        super().__init__(
-            f"CUDA out of memory (simulated). Tried to allocate {in_bytes(tried_bytes)}. The GPU has a total capacity "
-            f"of {in_bytes(capacity_bytes)} of which {in_bytes(free_bytes)} is free. {allowed}"
-            f"Of the allocated memory {in_bytes(allocated_bytes)} is allocated by PyTorch, and "
-            f"{in_bytes(reserved_bytes - allocated_bytes)} is reserved by PyTorch but unallocated."
-        )
+    """Raised if the simulated device cannot serve a request, even after all cached memory was released."""
 
 
 class CachingAllocator:
-    """An allocator that serves requests from cached blocks, and asks the device for memory if no block fits.
-
-    The allocator splits and merges blocks. It is deterministic: the same calls give the same addresses, events and
-    counters.
-    """
+    """An allocator that serves requests from cached blocks, and asks the device for memory if no block fits."""
 
     def __init__(
         self,
@@ -79,13 +37,7 @@ class CachingAllocator:
         record: bool = False,
         device: DeviceMemory | None = None,
     ) -> None:
-        """Create an empty allocator.
-
-        capacity_bytes  total memory of the device
-        outside_bytes   device memory in use by others: the CUDA context, other processes
-        record          whether to keep every event, for `snapshot()` and `events`
-        device          device to use; if given, both sizes are ignored
-        """
+        """Create an empty allocator; others use `outside_bytes` of the device, and `record` keeps every event."""
         self.settings = settings
         self._device = device or DeviceMemory(capacity_bytes, outside_bytes)
         self._ledger = Ledger(record)
@@ -117,20 +69,13 @@ class CachingAllocator:
         self._ledger.reset_peaks()
 
     def set_memory_fraction(self, fraction: float) -> None:
-        """Limit the allocator to a fraction of the device's memory (`torch.cuda.set_per_process_memory_fraction`).
-
-        Garbage collection runs only with a fraction below 1. Raises ValueError if the fraction is outside [0, 1].
-        """
+        """Limit the allocator to a fraction of the device's memory (`torch.cuda.set_per_process_memory_fraction`)."""
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"a memory fraction must be in [0, 1], not {fraction}")
         self._allowed_bytes = int(fraction * self._device.capacity_bytes) if fraction < 1.0 else None
 
     def allocate(self, size_bytes: int, stream: int = 0, frames: Frames | None = None) -> Block:
-        """Allocate a block of at least `size_bytes`, in use until it is passed to `free` (malloc).
-
-        Raises SimulatedOutOfMemoryError if the device has no memory left. Raises ValueError if `size_bytes` is less
-        than 1, because PyTorch does not allocate empty storages.
-        """
+        """Allocate a block of at least `size_bytes`, in use until it is passed to `free` (malloc)."""
         if size_bytes < 1:
             raise ValueError(f"a block must have at least 1 byte, not {size_bytes}")
         size = self.settings.block_bytes(size_bytes)
@@ -139,36 +84,14 @@ class CachingAllocator:
         if block is None:
             block = self._allocate_new(pool, stream, size, frames)
             if block is None:
-                raise self._out_of_memory(size_bytes, size, stream, frames)
+                raise self._out_of_memory(size, stream, frames)
         if self._should_split(block, size):
             block, rest = _split(block, size), block
             pool.insert(rest)
         return self._mark_in_use(block, size_bytes, frames)
 
-    def restore(self, segments: Iterable[tuple[int, int, int]], blocks: Iterable[tuple[int, int, int]]) -> None:
-        """Restore the state of another allocator that has the same settings and has not released any memory.
-
-        segments  (request that caused the segment, segment size, stream) of each segment, in order of allocation
-        blocks    (address, block size, requested size) of each block in use, sorted by address
-        """
-        remaining = deque(blocks)
-        for request, size, stream in segments:
-            pool = self._pool(self.settings.block_bytes(request))
-            rest = self._new_segment(pool, stream, size, None)
-            while rest is not None and remaining and remaining[0][0] < rest.address + rest.size:
-                address, block_bytes, requested = remaining.popleft()
-                if address > rest.address:
-                    pool.insert(_split(rest, address - rest.address))
-                block, rest = (_split(rest, block_bytes), rest) if rest.size > block_bytes else (rest, None)
-                self._mark_in_use(block, requested, None)
-            if rest is not None:
-                pool.insert(rest)
-
     def free(self, block: Block | int, frames: Frames | None = None) -> None:
-        """Free a block, given as an object or by its address, and merge it with free neighbours (free_block).
-
-        Raises ValueError if no block in use begins at the address.
-        """
+        """Free a block, given as an object or by its address, and merge it with free neighbours (free_block)."""
         address = block if isinstance(block, int) else block.address
         freed = self._in_use.pop(address, None)
         if freed is None:
@@ -178,7 +101,7 @@ class CachingAllocator:
             stack = frames or freed.frames
             ledger.record("free_requested", address, freed.requested, freed.stream, stack)
             ledger.record("free_completed", address, freed.requested, freed.stream, stack)
-        ledger.freed(freed.size, freed.requested)
+        ledger.allocated.add(-freed.size)
         freed.allocated = False
         freed.frames = None
         freed.merge_with(freed.previous)
@@ -200,10 +123,7 @@ class CachingAllocator:
             self._annotations.append(Annotation(len(self._ledger.events), name, stage))
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state and the recorded trace in the format of `torch.cuda.memory._snapshot()`.
-
-        The simulation has no clock, so `time_us` is the number of earlier events.
-        """
+        """Return the state and the recorded trace in the format of `torch.cuda.memory._snapshot()`."""
         blocks = [*self._small, *self._large, *self._in_use.values()]
         return build_snapshot(blocks, self.events, self._annotations, self.settings)
 
@@ -215,7 +135,7 @@ class CachingAllocator:
         ledger = self._ledger
         if ledger.events is not None:
             ledger.record("alloc", block.address, size_bytes, block.stream, frames)
-        ledger.occupied(block.size, size_bytes)
+        ledger.allocated.add(block.size)
         return block
 
     def _pool(self, size: int) -> BlockPool:
@@ -229,11 +149,11 @@ class CachingAllocator:
         free = pool.free_blocks(stream)
         index = bisect_left(free, (size,))
         if index < len(free) and free[index][2].virtual_segment is not None:
-            index = (
-                _best_expandable(free, index)
-                if self.settings.expandable_segments
-                else _first_not_expandable(free, index)
-            )
+            if self.settings.expandable_segments:
+                index = _best_expandable(free, index)
+            else:
+                blocks = (number for number in range(index, len(free)) if free[number][2].virtual_segment is None)
+                index = next(blocks, len(free))
         if index == len(free):
             return None
         found_bytes, limit = free[index][0], self.settings.max_split_bytes
@@ -276,7 +196,6 @@ class CachingAllocator:
         if address is None:
             return None
         self._ledger.reserved.add(segment_bytes)
-        self._ledger.segments.add(1)
         self._ledger.record("segment_alloc", address, segment_bytes, stream, frames)
         block = Block(pool, stream, address, segment_bytes)
         block.segment_frames = frames
@@ -295,7 +214,6 @@ class CachingAllocator:
         block.pool.remove(block)
         self._device.release(block.size)
         self._ledger.reserved.add(-block.size)
-        self._ledger.segments.add(-1)
 
     def _release_oversize(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> bool:
         """Release as many oversize blocks as a request needs; return whether they suffice.
@@ -341,25 +259,19 @@ class CachingAllocator:
                 total_age -= block.age
                 self._release(block, frames)
 
-    def _out_of_memory(
-        self, requested: int, size: int, stream: int, frames: Frames | None
-    ) -> SimulatedOutOfMemoryError:
+    def _out_of_memory(self, size: int, stream: int, frames: Frames | None) -> SimulatedOutOfMemoryError:
         ledger, device = self._ledger, self._device
         ledger.record("oom", device.free_bytes, size, stream, frames)
-        ledger.ooms += 1
+        allowed = f"{in_bytes(self._allowed_bytes)} allowed; " if self._allowed_bytes is not None else ""
         return SimulatedOutOfMemoryError(
-            requested_bytes=requested,
-            tried_bytes=self.settings.segment_bytes(size),
-            capacity_bytes=device.capacity_bytes,
-            free_bytes=device.free_bytes,
-            allowed_bytes=self._allowed_bytes,
-            allocated_bytes=ledger.allocated.current,
-            reserved_bytes=ledger.reserved.current,
+            f"CUDA out of memory (simulated). Tried to allocate {in_bytes(self.settings.segment_bytes(size))}. The GPU "
+            f"has a total capacity of {in_bytes(device.capacity_bytes)} of which {in_bytes(device.free_bytes)} is "
+            f"free. {allowed}Of the allocated memory {in_bytes(ledger.allocated.current)} is allocated by PyTorch, and "
+            f"{in_bytes(ledger.reserved.current - ledger.allocated.current)} is reserved by PyTorch but unallocated."
         )
 
 
 def _whole_segments(pool: BlockPool) -> list[Block]:
-    """Return the free blocks that are whole segments from cudaMalloc, in the pool's order."""
     return [block for block in pool if block.virtual_segment is None and not block.is_split]
 
 
@@ -386,14 +298,6 @@ def _best_expandable(free: FreeBlocks, index: int) -> int:
     return index
 
 
-def _first_not_expandable(free: FreeBlocks, index: int) -> int:
-    """Return the position of the first block from `index` on outside expandable segments (get_free_block)."""
-    while index < len(free) and free[index][2].virtual_segment is not None:
-        index += 1
-    return index
-
-
 def _growable_bytes(block: Block) -> int:
-    """Return the size to which a free block of an expandable segment can grow in place."""
     following = block.next
     return block.size + (following.size if following is not None and not following.mapped else 0)

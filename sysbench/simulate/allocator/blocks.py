@@ -28,17 +28,9 @@ class VirtualSegment:
         self.size = size
         self.page_bytes = page_bytes
 
-    @classmethod
-    def for_device(cls, address: int, capacity_bytes: int, page_bytes: int) -> VirtualSegment:
-        """Create a range that is an eighth larger than the device's memory.
-
-        The excess allows pages that were unmapped at the front of the segment to be mapped at the end.
-        """
-        return cls(address, cls.range_bytes(capacity_bytes, page_bytes), page_bytes)
-
     @staticmethod
     def range_bytes(capacity_bytes: int, page_bytes: int) -> int:
-        """Return the size of the address range to reserve."""
+        """Return the size of the range to reserve: an eighth more than the memory, for pages unmapped at the front."""
         return -(-(capacity_bytes + capacity_bytes // 8) // page_bytes) * page_bytes
 
     def round_up_to_pages(self, size: int) -> int:
@@ -57,12 +49,8 @@ class Block:
 
     A freed block may grow, shrink or merge with a neighbour, so keep a reference only while the block is in use.
 
-    number              blocks made later have larger ones
-    address, size       start address, and size in bytes
     requested           size of the last request that the block served; at most `size`
-    previous, next      neighbours in the same segment
     searches_at_insert  the pool's search count when the block became free; used to compute `age`
-    frames              stack of the allocation
     segment_frames      stack of the allocation that created the segment; only on the segment's first block
     """
 
@@ -140,7 +128,6 @@ class BlockPool:
     """
 
     def __init__(self, is_small: bool, *, by_age: bool) -> None:
-        """Create an empty pool; blocks of equal size are in the order of their creation or of their addresses."""
         self.is_small = is_small
         self._order = attrgetter("number" if by_age else "address")
         self.searches = 0

@@ -14,10 +14,7 @@ class DeviceMemory:
     """Physical memory and addresses of a simulated GPU.
 
     Addresses ascend from call to call and are never reused, so a recorded address is unique. A real driver may return
-    addresses in another order. The order affects only the choice between cached blocks of the same size.
-
-    capacity_bytes  total memory, as in `torch.cuda.mem_get_info()[1]`
-    outside_bytes   memory in use before the first allocation: the CUDA context, libraries, other processes
+    them in another order, which affects only the choice between cached blocks of the same size.
     """
 
     def __init__(self, capacity_bytes: int, outside_bytes: int = 0) -> None:

@@ -21,10 +21,7 @@ class ExpandableMemory:
         self._ledger = ledger
 
     def grow(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
-        """Return a block of at least `size` bytes, removed from the pool; None if the device has too little memory.
-
-        On failure, memory that could be mapped stays in the pool as free blocks (try_allocate_expandable_block).
-        """
+        """Return a block of at least `size` bytes, removed from the pool; None if the device has too little memory."""
         block = self._first_fit(pool, stream, size)
         if not block.mapped and not self._map(block, min(block.size, size), frames):
             return None
@@ -57,20 +54,16 @@ class ExpandableMemory:
             pool.insert(block)
 
     def _first_fit(self, pool: BlockPool, stream: int, size: int) -> Block:
-        """Return the first block of the lowest-addressed run of unused blocks that totals at least `size` bytes.
-
-        If there is no such run, create a segment, and return its only block (find_expandable_block).
-        """
+        """Return the first block of the lowest-addressed run of unused blocks that totals at least `size` bytes."""
         for _, unmapped in pool.unmapped_blocks(stream):
             before = unmapped.previous
             first = before if before is not None and not before.allocated else unmapped
             if _unused_bytes_from(first, size) >= size:
                 return first
         page_bytes = self._settings.page_bytes(pool.is_small)
-        capacity_bytes = self._device.capacity_bytes
-        address = self._device.reserve_addresses(VirtualSegment.range_bytes(capacity_bytes, page_bytes))
-        segment = VirtualSegment.for_device(address, capacity_bytes, page_bytes)
-        block = Block(pool, stream, segment.address, segment.size, segment)
+        range_bytes = VirtualSegment.range_bytes(self._device.capacity_bytes, page_bytes)
+        address = self._device.reserve_addresses(range_bytes)
+        block = Block(pool, stream, address, range_bytes, VirtualSegment(address, range_bytes, page_bytes))
         block.mapped = False
         pool.insert(block)
         return block
@@ -97,7 +90,6 @@ class ExpandableMemory:
 
     @staticmethod
     def _split_before(block: Block, start: int) -> None:
-        """Move the start of `block` to address `start`; the part before it becomes a separate block."""
         if start > block.address:
             before = Block(block.pool, block.stream, block.address, start - block.address, block.virtual_segment)
             before.mapped = block.mapped
@@ -108,7 +100,6 @@ class ExpandableMemory:
 
     @staticmethod
     def _split_after(block: Block, size: int) -> None:
-        """Shorten `block` to `size` bytes; the rest becomes a separate block."""
         if size < block.size:
             rest_bytes = block.size - size
             rest = Block(block.pool, block.stream, block.address + size, rest_bytes, block.virtual_segment)

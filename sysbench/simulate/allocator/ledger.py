@@ -1,15 +1,22 @@
-"""An allocator's counters with their peaks, and its events in chronological order."""
+"""An allocator's counters with their peaks, its events, and its state in the format of torch's memory snapshots.
+
+Sources: THCPModule_memorySnapshot in torch/csrc/cuda/Module.cpp, and DeviceCachingAllocator::snapshot.
+torch/cuda/memory.py describes the format.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
 
-from sysbench.simulate.allocator.blocks import Frames
+from sysbench.simulate.allocator.blocks import Block, Frames
+from sysbench.simulate.allocator.settings import AllocatorSettings
 
 Action = Literal[
     "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom"
 ]
+
+_DEFAULT_POOL = (0, 0)
 
 
 class AllocatorEvent(NamedTuple):
@@ -42,82 +49,110 @@ class Counter:
             self.peak = self.current
 
 
-@dataclass(frozen=True)
-class AllocatorStatistics:
-    """Values of the counters at one moment, equivalent to those of `torch.cuda.memory_stats()`.
-
-    allocated    bytes in blocks in use: `torch.cuda.memory_allocated`
-    requested    bytes that were requested for these blocks
-    reserved     bytes reserved from the device: `torch.cuda.memory_reserved`
-    segments     segments from cudaMalloc; expandable segments are not counted, as in PyTorch
-    allocations  number of blocks in use
-    """
+class AllocatorStatistics(NamedTuple):
+    """Some of torch.cuda.memory_stats(): bytes in blocks in use, bytes reserved from the device, and their peaks."""
 
     allocated_bytes: int
     allocated_peak_bytes: int
-    requested_bytes: int
-    requested_peak_bytes: int
     reserved_bytes: int
     reserved_peak_bytes: int
-    segments: int
-    segments_peak: int
-    allocations: int
-    allocations_peak: int
     alloc_retries: int
-    ooms: int
+
+
+class Annotation(NamedTuple):
+    """Start or end of a named phase, and the number of events before it."""
+
+    events: int
+    name: str
+    stage: Literal["START", "END"]
 
 
 class Ledger:
-    """The counters and events of one allocator.
-
-    events  oldest first; None if events are not recorded
-    """
+    """The counters and events of one allocator; `events`, the oldest first, is None if they are not recorded."""
 
     def __init__(self, record: bool) -> None:
         self.events: list[AllocatorEvent] | None = [] if record else None
         self.allocated = Counter()
-        self.requested = Counter()
         self.reserved = Counter()
-        self.segments = Counter()
-        self.allocations = Counter()
         self.alloc_retries = 0
-        self.ooms = 0
 
     def record(self, action: Action, address: int, size: int, stream: int, frames: Frames | None) -> None:
         """Append an event, if events are recorded."""
         if self.events is not None:
             self.events.append(AllocatorEvent(action, address, size, stream, frames))
 
-    def occupied(self, size: int, requested: int) -> None:
-        """Count a block that is now in use."""
-        self.allocated.add(size)
-        self.requested.add(requested)
-        self.allocations.add(1)
-
-    def freed(self, size: int, requested: int) -> None:
-        """Count a block that is no longer in use. The counters only decrease, so their peaks do not change."""
-        self.allocated.current -= size
-        self.requested.current -= requested
-        self.allocations.current -= 1
-
     def reset_peaks(self) -> None:
         """Reset every peak to the current value."""
-        for counter in (self.allocated, self.requested, self.reserved, self.segments, self.allocations):
+        for counter in (self.allocated, self.reserved):
             counter.peak = counter.current
 
     def statistics(self) -> AllocatorStatistics:
         """Return the current values and the peaks of all counters."""
+        allocated, reserved = self.allocated, self.reserved
         return AllocatorStatistics(
-            allocated_bytes=self.allocated.current,
-            allocated_peak_bytes=self.allocated.peak,
-            requested_bytes=self.requested.current,
-            requested_peak_bytes=self.requested.peak,
-            reserved_bytes=self.reserved.current,
-            reserved_peak_bytes=self.reserved.peak,
-            segments=self.segments.current,
-            segments_peak=self.segments.peak,
-            allocations=self.allocations.current,
-            allocations_peak=self.allocations.peak,
-            alloc_retries=self.alloc_retries,
-            ooms=self.ooms,
+            allocated.current, allocated.peak, reserved.current, reserved.peak, self.alloc_retries
         )
+
+
+def build_snapshot(
+    blocks: Iterable[Block],
+    events: Sequence[AllocatorEvent],
+    annotations: Iterable[Annotation],
+    settings: AllocatorSettings,
+) -> dict[str, Any]:
+    """Build a snapshot from an allocator's blocks, events and annotations."""
+    heads = (block for block in blocks if block.previous is None or not block.previous.mapped)
+    return {
+        "segments": sorted((_segment(head) for head in heads), key=lambda segment: int(segment["address"])),
+        "device_traces": [[_entry(event, index) for index, event in enumerate(events)]],
+        "allocator_settings": settings.for_snapshot(),
+        "external_annotations": [
+            {"name": name, "stage": stage, "device": 0, "time_us": events_so_far}
+            for events_so_far, name, stage in annotations
+        ],
+    }
+
+
+def _segment(head: Block) -> dict[str, object]:
+    chain = [head]
+    while (following := chain[-1].next) is not None and following.mapped:
+        chain.append(following)
+    used = [block for block in chain if block.allocated]
+    used_bytes = sum(block.size for block in used)
+    return {
+        "device": 0,
+        "address": head.address,
+        "total_size": sum(block.size for block in chain),
+        "allocated_size": used_bytes,
+        "active_size": used_bytes,
+        "requested_size": sum(block.requested for block in used),
+        "stream": head.stream,
+        "segment_type": "small" if head.pool.is_small else "large",
+        "segment_pool_id": _DEFAULT_POOL,
+        "is_expandable": head.virtual_segment is not None,
+        "frames": head.segment_frames or [],
+        "blocks": [
+            {
+                "address": block.address,
+                "size": block.size,
+                "requested_size": block.requested,
+                "state": "active_allocated" if block.allocated else "inactive",
+                "frames": block.frames or [],
+            }
+            for block in chain
+        ],
+    }
+
+
+def _entry(event: AllocatorEvent, index: int) -> dict[str, object]:
+    return {
+        "action": event.action,
+        "device_free" if event.action == "oom" else "addr": event.address,
+        "size": event.size,
+        "stream": event.stream,
+        "time_us": index,
+        "compile_context": "N/A",
+        "user_metadata": "",
+        "pool_id": _DEFAULT_POOL,
+        "frames": event.frames or [],
+    }

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sysbench.errors import UnavailableError, unknown
-from sysbench.simulate.followed import installed_torch
 from sysbench.snapshot.block_sizes import SMALL_BYTES, rounded_bytes
+from sysbench.spec.extras import installed_torch
 from sysbench.spec.knobs import allocator_options
 
 MIB = 1024 * 1024
@@ -71,17 +71,13 @@ class AllocatorSettings:
 
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:
-        """Parse settings such as `max_split_size_mb:128,expandable_segments:True`.
-
-        Raises ValueError with a one-line message that names the option, for anything unknown, malformed, out of range,
-        or not simulated. Unlike PyTorch, this method rejects a number followed by letters (`128MB`).
-        """
+        """Parse settings such as `max_split_size_mb:128,expandable_segments:True`."""
         values: dict[str, Any] = {"text": text}
         # The segment size is processed first, regardless of its position: the limits on splitting must not be below it.
         for name, value in sorted(_options(text), key=lambda option: option[0] != _SEGMENT_OPTION):
             _READERS[name](name, value, values)
-        values.setdefault("max_non_split_rounding_bytes", _segment_bytes(values))
-        return cls(**values)
+        segment_bytes = values.get("large_segment_bytes", cls.large_segment_bytes)
+        return cls(**{"max_non_split_rounding_bytes": segment_bytes} | values)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> AllocatorSettings:
@@ -120,10 +116,7 @@ class AllocatorSettings:
         }
 
     def block_bytes(self, requested_bytes: int) -> int:
-        """Return the block size for a request (round_size).
-
-        The size is a multiple of 512 bytes or, with `roundup_power2_divisions`, a step between two powers of two.
-        """
+        """Return the block size for a request (round_size)."""
         return rounded_bytes(requested_bytes, self.roundup_power2_divisions)
 
     def segment_bytes(self, block_bytes: int) -> int:
@@ -175,19 +168,15 @@ def _boolean(name: str, text: str) -> bool:
     return text == "True"
 
 
-def _segment_bytes(values: dict[str, Any]) -> int:
-    return int(values.get("large_segment_bytes", AllocatorSettings.large_segment_bytes))
-
-
-def _read_large_segment(name: str, text: str, values: dict[str, object]) -> None:
+def _read_large_segment(name: str, text: str, values: dict[str, Any]) -> None:
     size_mib = _integer(name, text)
     if size_mib <= MIN_LARGE_BYTES // MIB:
         raise ValueError(f"{name} must be more than {MIN_LARGE_BYTES // MIB}, not {text}")
     values["large_segment_bytes"] = min(size_mib, UNLIMITED // MIB) * MIB
 
 
-def _read_split_limit(name: str, text: str, values: dict[str, object]) -> None:
-    smallest_mib = _segment_bytes(values) // MIB
+def _read_split_limit(name: str, text: str, values: dict[str, Any]) -> None:
+    smallest_mib = values.get("large_segment_bytes", AllocatorSettings.large_segment_bytes) // MIB
     size_mib = _integer(name, text)
     if size_mib < smallest_mib:
         raise ValueError(f"{name} must be at least {smallest_mib}, not {text}")
@@ -195,22 +184,20 @@ def _read_split_limit(name: str, text: str, values: dict[str, object]) -> None:
     values[field] = min(size_mib, UNLIMITED // MIB) * MIB
 
 
-def _read_threshold(name: str, text: str, values: dict[str, object]) -> None:
-    threshold = _float(name, text)
-    if not 0.0 < threshold < 1.0:
+def _read_threshold(name: str, text: str, values: dict[str, Any]) -> None:
+    values[name] = _float(name, text)
+    if not 0.0 < values[name] < 1.0:
         raise ValueError(f"{name} must be between 0 and 1, not {text}")
-    values["garbage_collection_threshold"] = threshold
 
 
-def _read_fraction(name: str, text: str, values: dict[str, object]) -> None:
-    fraction = _float(name, text)
-    if not 0.0 <= fraction <= 1.0:
+def _read_fraction(name: str, text: str, values: dict[str, Any]) -> None:
+    values["memory_fraction"] = _float(name, text)
+    if not 0.0 <= values["memory_fraction"] <= 1.0:
         raise ValueError(f"{name} must be in [0, 1], not {text}")
-    values["memory_fraction"] = fraction
 
 
-def _read_expandable(name: str, text: str, values: dict[str, object]) -> None:
-    values["expandable_segments"] = _boolean(name, text)
+def _read_expandable(name: str, text: str, values: dict[str, Any]) -> None:
+    values[name] = _boolean(name, text)
 
 
 def _is_power_of_two(number: int) -> bool:
@@ -246,30 +233,30 @@ def _read_divisions(name: str, text: str, values: dict[str, Any]) -> None:
     values["roundup_power2_divisions"] = tuple(table)
 
 
-def _read_backend(name: str, text: str, values: dict[str, object]) -> None:
+def _read_backend(name: str, text: str, values: dict[str, Any]) -> None:
+    if text not in ("native", "cudaMallocAsync"):
+        raise ValueError(unknown(text, f"a value of {name}", ("native", "cudaMallocAsync")))
     if text != "native":
-        if text != "cudaMallocAsync":
-            raise ValueError(unknown(text, f"a value of {name}", ("native", "cudaMallocAsync")))
         raise NotSimulatedError(f"{name}:{text} is not simulated; {name}:native is")
 
 
-def _read_early_rejection(name: str, text: str, values: dict[str, object]) -> None:
+def _read_early_rejection(name: str, text: str, values: dict[str, Any]) -> None:
     if _boolean(name, text):
         raise NotSimulatedError(f"{name}:True is not simulated; {name}:False is")
 
 
-def _accept_flag(name: str, text: str, values: dict[str, object]) -> None:
-    """Validate a flag for pinned host memory, locks or graph capture; it does not affect simulated device memory."""
-    _boolean(name, text)
-
-
-def _accept_number(name: str, text: str, values: dict[str, object]) -> None:
-    """Validate a size or number for pinned host memory; it does not affect simulated device memory."""
-    _integer(name, text)
-
-
 _SEGMENT_OPTION = "large_segment_size_mb"
-_READERS: dict[str, Callable[[str, str, dict[str, object]], None]] = {
+_IGNORED_FLAGS = (
+    "release_lock_on_cudamalloc", "graph_capture_record_stream_reuse", "pinned_use_background_threads",
+    "pinned_use_cuda_host_register", "pinned_free_catch_all",
+)  # fmt: skip
+_IGNORED_NUMBERS = (
+    "pinned_num_register_threads", "pinned_reserve_segment_size_mb", "pinned_max_round_threshold_mb",
+    "pinned_max_cached_size_mb",
+)  # fmt: skip
+"""Options for pinned host memory, locks or graph capture: validated, but without effect on device memory."""
+
+_READERS: dict[str, Callable[[str, str, dict[str, Any]], object]] = {
     "max_split_size_mb": _read_split_limit,
     "max_non_split_rounding_mb": _read_split_limit,
     _SEGMENT_OPTION: _read_large_segment,
@@ -279,13 +266,6 @@ _READERS: dict[str, Callable[[str, str, dict[str, object]], None]] = {
     "per_process_memory_fraction": _read_fraction,
     "backend": _read_backend,
     "throw_on_cudamalloc_oom": _read_early_rejection,
-    "release_lock_on_cudamalloc": _accept_flag,
-    "graph_capture_record_stream_reuse": _accept_flag,
-    "pinned_use_background_threads": _accept_flag,
-    "pinned_use_cuda_host_register": _accept_flag,
-    "pinned_num_register_threads": _accept_number,
-    "pinned_reserve_segment_size_mb": _accept_number,
-    "pinned_free_catch_all": _accept_flag,
-    "pinned_max_round_threshold_mb": _accept_number,
-    "pinned_max_cached_size_mb": _accept_number,
+    **dict.fromkeys(_IGNORED_FLAGS, lambda name, text, _: _boolean(name, text)),
+    **dict.fromkeys(_IGNORED_NUMBERS, lambda name, text, _: _integer(name, text)),
 }

@@ -19,8 +19,8 @@ from torch import Tensor
 from sysbench.errors import UnavailableError
 from sysbench.lab.attention import FlexAttention
 from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
-from sysbench.simulate.followed import installed_torch
 from sysbench.simulate.gpu import Gpu
+from sysbench.spec.extras import installed_torch
 
 _HALF_DTYPES = (torch.float16, torch.bfloat16)
 _MAX_FLASH_HEAD = 256
@@ -37,10 +37,7 @@ Attend = Callable[..., Tensor]
 
 
 def attention_on(gpu: Gpu) -> Attend:
-    """Return `scaled_dot_product_attention` as it behaves on `gpu`.
-
-    Each call runs the first kernel, in CUDA's order of preference, that is enabled and supports the inputs.
-    """
+    """Return `scaled_dot_product_attention` as it behaves on `gpu`."""
 
     def attend(
         query: Tensor,
@@ -87,18 +84,16 @@ def _flash(
 
 
 def _efficient(
-    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: object
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *rest: object, scale: object, **_: object
 ) -> Tensor:
     operator = torch.ops.aten._scaled_dot_product_efficient_attention.default
-    output: Tensor = operator(q, k, v, mask, _needs_gradient(q, k, v), dropout, is_causal, scale=scale)[0]
+    output: Tensor = operator(q, k, v, mask, _needs_gradient(q, k, v), *rest, scale=scale)[0]
     return output
 
 
-def _cudnn(
-    q: Tensor, k: Tensor, v: Tensor, mask: None, dropout: float, is_causal: bool, *, scale: float | None, **_: object
-) -> Tensor:
+def _cudnn(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *rest: object, scale: object, **_: object) -> Tensor:
     operator = torch.ops.aten._scaled_dot_product_cudnn_attention.default
-    output: Tensor = operator(q, k, v, mask, _needs_gradient(q, k, v), dropout, is_causal, False, scale=scale)[0]
+    output: Tensor = operator(q, k, v, mask, _needs_gradient(q, k, v), *rest, False, scale=scale)[0]
     return output
 
 

@@ -123,8 +123,6 @@ class Autocast:
         }
 
     def _casting_policy(self, dtype_for: Callable[[Sequence[object]], torch.dtype]) -> Callable[[str], Kernel]:
-        """Return a factory of kernels that cast all arguments to the dtype chosen by `dtype_for`."""
-
         def policy(name: str) -> Kernel:
             operator = _operator(name)
 

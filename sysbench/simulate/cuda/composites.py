@@ -38,10 +38,7 @@ def composites_on(gpu: Gpu) -> Composites:
 
 @contextmanager
 def using_composites(composites: Composites) -> Iterator[None]:
-    """Context manager that applies `composites` to operators on simulated tensors, and simulates FlexAttention.
-
-    On exit, all changes to torch's dispatcher and to the workload's attention implementations are undone.
-    """
+    """Context manager that applies `composites` to operators on simulated tensors, and simulates FlexAttention."""
     library = torch.library.Library("aten", "IMPL")
     flex = KINDS["flex"]
     try:
@@ -107,8 +104,6 @@ def _rms_norm(source: Tensor, shape: list[int], weight: Tensor | None, eps: floa
 
 
 class _RmsNorm(torch.autograd.Function):
-    """RMSNorm with the kernels of a GPU, which read contiguous tensors."""
-
     @staticmethod
     def forward(
         ctx: Any, source: Tensor, shape: list[int], weight: Tensor | None, eps: float | None

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.simulate.cuda.reductions import REDUCTIONS, Scratch
-from sysbench.simulate.followed import installed_torch
+from sysbench.spec.extras import installed_torch
 
 _aten = torch.ops.aten
 
@@ -64,8 +64,7 @@ def uses_cublas_lt(func: Operator, arguments: Arguments, options: Options, resul
 def _bmm(first: Tensor, second: Tensor) -> Scratch:
     """Return the sizes of the copies that bmm makes of operands with strides that cuBLAS does not support.
 
-    cuBLAS is column-major, so a contiguous result is computed transposed unless it has a single column. Source:
-    cuda/Blas.cpp, bmm_out_cuda_impl.
+    Source: cuda/Blas.cpp, bmm_out_cuda_impl.
     """
     rows, columns, inner = first.shape[1], second.shape[2], first.shape[2]
     if columns == 1:
@@ -90,10 +89,6 @@ def _bmm_needs_copy(matrix: Tensor, fast: int, leading: int, m: int, n: int) -> 
 def _mm(first: Tensor, second: Tensor, *_: object) -> Scratch:
     """Return the sizes of the copies that mm makes of operands (cuda/Blas.cpp, prepare_matrix_for_cublas)."""
     return [[_bytes(matrix) for matrix in (first, second) if _mm_needs_copy(matrix)]]
-
-
-def _addmm(_: Tensor, first: Tensor, second: Tensor, *__: object) -> Scratch:
-    return _mm(first, second)
 
 
 def _mm_needs_copy(matrix: Tensor) -> bool:
@@ -147,13 +142,6 @@ def _flash_backward(gradient: Tensor, q: Tensor, *_: object) -> Scratch:
     return [[sums, query_gradient]]
 
 
-def _flash_backward_copies(
-    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: object
-) -> Sequence[int]:
-    """Return the sizes of the copies of gradient and output (transformers/cuda/attention_backward.cu)."""
-    return _bshd_copies(gradient, output)
-
-
 def _cudnn_backward(gradient: Tensor, q: Tensor, *_: object) -> Scratch:
     """Return the copy of a gradient with strides in its last dimension, and the workspace of cuDNN's plan.
 
@@ -193,16 +181,11 @@ def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask:
     return [[_bytes(gradient), delta], [delta, workspace]]  # gradient · output, before the sum
 
 
-def _gradient_copy(gradient: Tensor, *_: object) -> Sequence[int]:
-    """Return the size of the copy of the gradient (transformers/cuda/attention_backward.cu)."""
-    return _bshd_copies(gradient)
-
-
 SCRATCH: Mapping[object, Callable[..., Scratch]] = {
     **REDUCTIONS,
     _aten.bmm.default: _bmm,
     _aten.mm.default: _mm,
-    _aten.addmm.default: _addmm,
+    _aten.addmm.default: lambda added, *operands: _mm(*operands),
     _aten._safe_softmax.default: _safe_softmax,
     _aten._softmax_backward_data.default: _softmax_backward,
     _aten.embedding_dense_backward.default: _embedding_backward,
@@ -214,17 +197,17 @@ SCRATCH: Mapping[object, Callable[..., Scratch]] = {
 """Scratch memory by operator, as a function of the operator's arguments."""
 
 COPIES: Mapping[object, Callable[..., Sequence[int]]] = {
-    _aten._scaled_dot_product_flash_attention_backward.default: _flash_backward_copies,
-    _aten._scaled_dot_product_efficient_attention_backward.default: _gradient_copy,
+    _aten._scaled_dot_product_flash_attention_backward.default: lambda gradient, q, k, v, output, *_: _bshd_copies(
+        gradient, output
+    ),
+    _aten._scaled_dot_product_efficient_attention_backward.default: lambda gradient, *_: _bshd_copies(gradient),
 }
-"""Sizes of the copies of arguments that an operator makes before its results, and frees after its scratch memory."""
+"""Sizes of the copies of gradients and outputs that an operator makes before its results, and frees after its scratch
+memory (transformers/cuda/attention_backward.cu)."""
 
 
 def _bshd_copies(*tensors: Tensor) -> list[int]:
-    """Return the sizes of the copies of tensors that are not stored contiguously as (batch, ctx, heads, d_head).
-
-    The shape of the tensors is (batch, heads, ctx, d_head).
-    """
+    """Return the sizes of the copies of tensors that are not stored contiguously as (batch, ctx, heads, d_head)."""
     return [_bytes(tensor) for tensor in tensors if not _is_contiguous_bshd(tensor)]
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from sysbench.commands.fit.measure import Simulations, search_with
-from sysbench.commands.fit.record import CombinationTried, Trial
-from sysbench.commands.fit.search.estimates import depths_of, extrapolated, layers_of, with_layers
+from sysbench.commands.fit.record import Trial
 from sysbench.commands.fit.search.processes import Processes
-from sysbench.commands.fit.search.trials import simulated
+from sysbench.commands.fit.search.trials import depths_of, estimated, layers_of, simulated, with_layers
 from sysbench.commands.fit.spec import FitCell, FitSpec
 from sysbench.commands.fit.suggestions import worth_showing
 
@@ -42,11 +41,10 @@ def test_time_and_memory_of_a_deep_model_lie_on_the_line_through_two_shallow_one
     asked = question(**knobs)
     depths = depths_of(asked)
     assert depths is not None
-    small, large, whole = (simulated(with_layers(asked, layers), (), GPU) for layers in depths)
-    assert small is not None
-    assert large is not None
+    *smaller, deep = (with_layers(asked, layers) for layers in depths)
+    estimate, whole = estimated(smaller, depths, (), GPU), simulated(deep, (), GPU)
+    assert estimate is not None
     assert whole is not None
-    estimate = extrapolated(small, large, depths)
     assert estimate.relative_s == pytest.approx(whole.relative_s, rel=0.01)
     assert estimate.state_bytes == pytest.approx(whole.state_bytes, rel=0.02)
     assert estimate.needed_bytes == pytest.approx(whole.needed_bytes, rel=0.1)
@@ -62,7 +60,6 @@ def test_a_search_with_estimates_shows_what_one_without_them_shows(budget_gib: i
             tried = [
                 Trial(**event.model_dump(include=set(Trial.model_fields)))
                 for event in search_with(Simulations(asked, depths), processes)
-                if isinstance(event, CombinationTried)
             ]
         parts = worth_showing(tried, [GPU], faster=False)
         shown.append(([trial for relearns, _, part in parts if not relearns for trial in part], len(tried)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sysbench.commands.fit import page
-from sysbench.commands.fit.record import FitRecord, PhaseMemory, StepMemory, SurveyedStep
+from sysbench.commands.fit.record import FitRecord, PhaseMemory, SurveyedStep
 from tests import fixtures_runs
 from tests.render.browser import browser, missing
 
@@ -22,16 +22,11 @@ def surveyed(name: str = "backward") -> FitRecord:
     steps = [
         SurveyedStep(
             trial=trial.model_copy(update={"phase": name, "by_category": {name: trial.allocated_peak_bytes}}),
-            memory=StepMemory(
-                gpu=trial.gpu,
-                changes=trial.changes,
-                usable_bytes=23 << 30,
-                phases=[
-                    PhaseMemory(name="forward", duration_s=0.1, allocated_bytes=[1 << 30, 2 << 30]),
-                    PhaseMemory(name=name, duration_s=0.2, allocated_bytes=[trial.allocated_peak_bytes]),
-                ],
-                recomputed_flops=0,
-            ),
+            usable_bytes=23 << 30,
+            phases=[
+                PhaseMemory(name="forward", duration_s=0.1, allocated_bytes=[1 << 30, 2 << 30]),
+                PhaseMemory(name=name, duration_s=0.2, allocated_bytes=[trial.allocated_peak_bytes]),
+            ],
         )
         for trial in cell.trials
     ]

@@ -85,20 +85,6 @@ def test_tasks_with_one_home_run_in_one_process() -> None:
     assert said(script) == "False"
 
 
-def test_nobody_waits_for_a_task_that_is_begun_and_later_ones_with_its_home_run_after_it() -> None:
-    script = """
-        with Processes(2) as processes:
-            processes.begin(Task(partial(time.sleep, 60), home="far"))
-            began_s = time.monotonic()
-            assert list(processes.results([Task(partial(square, 3)), Task(partial(square, 4))])) == [9, 16]
-        assert time.monotonic() - began_s < 30
-        with Processes(2) as processes:
-            processes.begin(Task(fail, home="far"))
-            print(len(set(processes.results([Task(os.getpid, home="far"), Task(os.getpid, home="far")]))))
-    """
-    assert said(script) == "1"
-
-
 def test_an_error_of_a_task_is_raised_as_it_is() -> None:
     script = """
         try:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from sysbench.commands.fit.findings import of_run
 from sysbench.commands.fit.live import FitScreen
-from sysbench.commands.fit.record import Extent, FitRecord, PhaseMemory, StepMemory, VerifiedStep
+from sysbench.commands.fit.record import Extent, FitRecord, VerifiedStep
 from sysbench.commands.fit.tables import sheet
 from sysbench.log.records import typed
 from sysbench.render import output
@@ -80,16 +80,6 @@ def answered() -> FitRecord:
     record = typed(fixtures_runs.record("fit"), FitRecord)
     (cell,) = record.cells
     first = next(trial for trial in cell.trials if trial.changes and not trial.relearns)
-    memory = [
-        StepMemory(
-            gpu=trial.gpu,
-            changes=trial.changes,
-            usable_bytes=23 * GIB,
-            phases=[PhaseMemory(name="backward", duration_s=0.3, allocated_bytes=[trial.allocated_peak_bytes])],
-            recomputed_flops=recomputed,
-        )
-        for trial, recomputed in ((cell.trials[0], 0), (first, 10**13))
-    ]
     verified = VerifiedStep(
         gpu=first.gpu,
         changes=first.changes,
@@ -100,12 +90,12 @@ def answered() -> FitRecord:
     )
     failed = verified.model_copy(update={"steps_s": [], "allocated_peak_bytes": None, "failure": "out of memory"})
     whole = {
-        "memory": memory,
         "verified": [verified, failed],
         "price_per_hour": {"rtx-4090": 0.4},
         "training_tokens": 10**9,
     }
-    return record.model_copy(update={"cells": [cell.model_copy(update=whole)]})
+    spec = {**record.spec, "explain": True}
+    return record.model_copy(update={"cells": [cell.model_copy(update=whole)], "spec": spec})
 
 
 def with_extents() -> FitRecord:
@@ -118,7 +108,7 @@ def with_extents() -> FitRecord:
         for gpu, (gib, batch, ctx, refusal) in limits.items()
         for axis, value in (("batch", batch), ("ctx", ctx))
     ]
-    updated = cell.model_copy(update={"extents": extents, "trials": [], "explained": None, "estimated": 0})
+    updated = cell.model_copy(update={"extents": extents, "trials": [], "explained": None})
     return record.model_copy(update={"cells": [updated], "spec": {**record.spec, "table": True}})
 
 

@@ -163,11 +163,11 @@ def test_a_picture_says_what_it_has_no_room_for() -> None:
             {"forward": spread_about(0.1, 1e-3)}, ctx=ctx, precision=precision, attention=attention, execution=execution
         )
         for ctx in (128, 256)
-        for precision in ("fp32", "tf32")
+        for precision in ("fp32", "tf32", "bf16")
         for attention in ("naive", "sdpa", "math")
         for execution in ("eager", "compiled")
     ]
-    assert "Shown are the first 7 of 12 settings." in one(cells, "times").caption
+    assert "Shown are the first 12 of 18 settings." in one(cells, "times").caption
 
 
 def test_one_cell_has_no_curves_but_its_phases() -> None:

@@ -16,10 +16,8 @@ from sysbench.spec.model import ModelSpec
 
 @dataclass(frozen=True)
 class Change:
-    """Other values for some fields of a step.
+    """Other values for some fields of a step; a combination has at most one change of each group.
 
-    group       what is changed; a combination has at most one change of each group
-    fields      the changed fields with their values
     milder      the next milder change of the group, if a change that is stronger than needed only costs time
     relearns    whether it changes what the model learns
     costs_time, frees_state, replays  see `sysbench.spec.axis.Remedy`

@@ -24,11 +24,10 @@ MAX_PROCESSES = 4
 
 
 class Task(NamedTuple):
-    """Something to compute.
+    """Something to compute, where everything can be pickled.
 
-    compute  what to call; it and its result can be pickled
-    home     tasks with the same home run in the same process, because they need the same slow imports; None if any
-             process will do
+    Tasks with the same `home` run in the same process, because they need the same slow imports; None is for any
+    process.
     """
 
     compute: Callable[[], Any]
@@ -53,8 +52,6 @@ class Processes:
         self._children = [child for child, _ in started]
         self._idle = [connection for _, connection in started if _can_compute(connection)]
         self._homes: dict[Hashable, Connection] = {}
-        self._ahead: list[Connection] = []
-        """Connections to processes that do something for which nobody waits."""
 
     def __enter__(self) -> Self:
         return self
@@ -64,14 +61,6 @@ class Processes:
         for child in self._children:
             child.kill()
             child.join()
-
-    def begin(self, task: Task) -> None:
-        """Start a task for the sake of later ones with its home, if a process is free besides one for others."""
-        if len(self._idle) > 1:
-            connection = self._idle.pop()
-            connection.send(task.compute)
-            self._ahead.append(connection)
-            self._homes[task.home] = connection
 
     def run(self, strands: Iterable[Strand]) -> Iterator[None]:
         """Run all strands to their end, and yield after each task. Raises the errors of the tasks."""
@@ -87,12 +76,9 @@ class Processes:
                     if chosen[1].home is not None:
                         self._homes[chosen[1].home] = connection
                     connection.send(chosen[1].compute)
-            if running or (waiting and self._ahead):
-                connection = next(each for each in wait([*running, *self._ahead]) if isinstance(each, Connection))
+            if running:
+                connection = next(each for each in wait(list(running)) if isinstance(each, Connection))
                 answer = self._answer(connection)
-                if connection in self._ahead:
-                    self._ahead.remove(connection)
-                    continue
                 strand, task = running.pop(connection)
             else:
                 strand, task = waiting.popleft()
@@ -105,7 +91,6 @@ class Processes:
             yield
 
     def results(self, tasks: Iterable[Task]) -> Iterator[Any]:
-        """Run all tasks, and yield their results in the order of the tasks."""
         found: dict[int, Any] = {}
 
         def strand(number: int, task: Task) -> Strand:

@@ -68,11 +68,6 @@ class Search:
     _outcomes: dict[tuple[Combination, str], Outcome | None] = field(default_factory=dict, init=False)
 
     def stages(self) -> Iterator[list[Strand]]:
-        """Yield the strands of each stage, the step as asked first.
-
-        Strands of one stage do not depend on each other, so they may run side by side. Each strand searches for all
-        GPUs in turns, because they try mostly the same combinations, which share a trace.
-        """
         yield [_in_turns(self._try((), gpu) for gpu in self.gpus)]
         asked = {gpu: self._outcomes[(), gpu] for gpu in self.gpus}
         gpus = [gpu for gpu, found in asked.items() if found and (self.faster or not found.fits)]
@@ -126,7 +121,6 @@ class Search:
             yield from self._try_more(combination, self._costly, gpu, MAX_CHANGES - 1)
 
     def _starts(self, speedups: Sequence[Change], gpu: str) -> list[Combination]:
-        """Return the combinations of speed-ups that no other one beats."""
         outcomes = {
             combination: outcome
             for combination in [(), *_combinations(speedups, len(speedups))]
@@ -152,7 +146,6 @@ class Search:
             yield from self._try_more((*start, more[-1]), others, gpu, MAX_CHANGES - 1)
 
     def _try_more(self, start: Combination, changes: Sequence[Change], gpu: str, most: int) -> Strand:
-        """Try a combination with up to `most` more changes; single ones also where it fits already."""
         for more in _combinations(changes, most):
             if not self._fits_with_less(start, more, gpu) and not self._is_too_slow(start, more, gpu):
                 yield from self._try((*start, *more), gpu)
@@ -212,7 +205,6 @@ class Search:
 
 
 def _kind(combination: Combination) -> Combination:
-    """Return the changes of a combination that make it another kind of answer: of learning, and of ranks."""
     return tuple(change for change in combination if change.relearns or change.group == "ranks")
 
 

