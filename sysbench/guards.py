@@ -11,13 +11,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sysbench import api, units
 from sysbench import cells as axes
 from sysbench.errors import LogError, SpecError, UnavailableError, UsageError
 from sysbench.log import storage
+from sysbench.log.storage import ScratchDirectory
 
 if TYPE_CHECKING:
     from sysbench.commands.memory.record import MemoryCellRecord
@@ -99,7 +99,7 @@ def _simulated(model: Model, on: str, step: dict[str, object]) -> api.Run:
         spec = MemorySpec(**fields)
     except SpecError as error:
         raise SpecError(str(error).replace("simulate= ", "on= ", 1), error.field) from None
-    with TemporaryDirectory(prefix="sysbench-") as directory:
+    with ScratchDirectory() as directory:
         run = api.run(spec, out=Path(directory))
     for cell in run.cells:
         if cell.outcome not in ("ok", "oom"):

@@ -27,7 +27,7 @@ from sysbench.commands.refusals import (
 )
 from sysbench.commands.showing import printed_by_models, say, show, show_saved, show_sheet, tracebacks
 from sysbench.commands.surroundings import ALONE, RunSurroundings
-from sysbench.errors import LogError, SysbenchError, UsageError
+from sysbench.errors import LogError, OutputError, SysbenchError, UsageError
 from sysbench.garbage import gc_paused
 from sysbench.log import storage
 from sysbench.log.outcomes import FAILURES
@@ -300,7 +300,7 @@ def _run_with_progress(
         if defaults_line:
             say(defaults_line, options)
         with _progress_display(spec.kind, options, surroundings, defaults_line) as progress:
-            failure = None
+            failure, path = None, running.log_path
             try:
                 for event in chain(first_events, running):
                     progress.show(event)
@@ -308,6 +308,8 @@ def _run_with_progress(
                 raise
             except SysbenchError as error:
                 failure = error
+    if running.log_path != path:
+        failure = failure or OutputError(f"{path} was moved or deleted during the run; its copy is {running.log_path}")
     return running.log_path, failure
 
 

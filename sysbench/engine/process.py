@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from sysbench import bootstrap
 from sysbench.engine.interrupts import catch_interrupts, signal_name
 from sysbench.errors import SysbenchError
-from sysbench.log.storage import reason
+from sysbench.log.storage import ScratchDirectory, reason
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -294,7 +294,7 @@ class WorkerProcess:
 
 def _listen(resources: ExitStack) -> tuple[Path, socket.socket]:
     short = len(os.fsencode(tempfile.gettempdir())) <= _MAX_DIRECTORY_BYTES
-    directory = tempfile.TemporaryDirectory(prefix="sysbench-", dir=None if short else "/tmp")
+    directory = ScratchDirectory(dir=None if short else "/tmp")
     address = Path(resources.enter_context(directory)) / "engine"
     listener = resources.enter_context(socket.socket(socket.AF_UNIX))
     listener.bind(str(address))

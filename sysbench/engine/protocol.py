@@ -52,6 +52,14 @@ class Measure(AboutCell):
     """Path for results that are too large for events (a memory snapshot); None if not needed."""
     rank: Rank | None = None
     """None for a worker that runs the cell alone."""
+    threads: Size | None = None
+    """Number of CPU threads that the run has chosen, for a cell that sets none; None leaves it to torch."""
+
+
+class ProbeThreads(Frozen):
+    """A request to find out how many CPU threads are worth using now; answered by ThreadsProbed."""
+
+    command: Literal["probe_threads"] = "probe_threads"
 
 
 class MeasureCeiling(Frozen):
@@ -73,7 +81,7 @@ class Exit(Frozen):
     """
 
 
-Command = Annotated[Measure | MeasureCeiling | Exit, Field(discriminator="command")]
+Command = Annotated[Measure | ProbeThreads | MeasureCeiling | Exit, Field(discriminator="command")]
 
 _COMMAND: TypeAdapter[Command] = TypeAdapter(Command, config=ConfigDict(defer_build=True))
 

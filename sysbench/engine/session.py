@@ -195,6 +195,7 @@ class Session:
             self.options.timeout_s,
             self.provisions,
             ceilings=self.surroundings.ceilings,
+            threads_probe=(self.earlier.threads_probe if self.earlier else None) or self.surroundings.threads_probe,
             links=self.surroundings.links,
             shares_worker=simulates and self.surroundings.in_experiment,
         )

@@ -23,6 +23,7 @@ from sysbench.engine.interrupts import Interrupts, catch_interrupts
 from sysbench.engine.plan import PlacedCell, devices_of_other_ranks
 from sysbench.engine.process import Launcher, WorkerProcess, get_worker, keep_for_reuse
 from sysbench.engine.provisions import Provisions
+from sysbench.engine.sensors import ceilings
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.team import Team, Worker
 from sysbench.errors import SysbenchError
@@ -34,6 +35,8 @@ from sysbench.log.events import (
     DeviceInfo,
     Event,
     Reading,
+    ThreadsProbe,
+    ThreadsProbed,
     WorkerExited,
     WorkerReady,
 )
@@ -66,6 +69,8 @@ class Supervisor:
     timeout_s: float
     provisions: Provisions = field(default_factory=Provisions)
     ceilings: bool = True
+    threads_probe: ThreadsProbe | None = None
+    """Choice of CPU threads by an earlier part of the same measurement."""
     links: RankConnections | None = None
     shares_worker: bool = False
     """Whether to share one worker with the runs before and after, all of which only simulate."""
@@ -76,10 +81,14 @@ class Supervisor:
         self._conversation = Conversation(self.sampler, self.interrupts, self.timeout_s)
         self._worker: Worker | None = None
         self._ceilings: set[tuple[str, str, int | None]] = set()
+        self._threads: int | None = None
+        """Number of threads for cells on the CPU that set none; None before the first of them."""
+        self._default_threads, self._torch = 1, ""
 
     def run(self, placement: Placement) -> Iterator[Event]:
         """Measure every cell that `placement` returns; raises UsageError, SysbenchError or StoppedByUserError."""
         _, ready = yield from self._start_worker(self.launcher)
+        self._default_threads, self._torch = ready.torch.threads, ready.torch.torch
         cells = placement(ready)
         for placed in cells:
             self._conversation.check_interrupts()
@@ -105,6 +114,8 @@ class Supervisor:
         return [self._end_worker(self._worker)] if self._worker is not None else []
 
     def _run_cell(self, placed: PlacedCell) -> Iterator[Event]:
+        if self._threads is None and _leaves_threads_open(placed):
+            yield from self._choose_threads()
         if self.ceilings and placed.cell.ceiling_precision is not None:
             yield from self._measure_ceiling(placed, placed.cell.ceiling_precision)
         timed_cell = placed.cell.reference_time_cell
@@ -145,7 +156,12 @@ class Supervisor:
             yield Reading(at_s=time.time(), other_processes=other_processes)
         artifact = self.provisions.artifacts.get(placed.cell.key)
         try:
-            request = protocol.Measure(cell=placed.cell, device=placed.device, artifact=artifact)
+            request = protocol.Measure(
+                cell=placed.cell,
+                device=placed.device,
+                artifact=artifact,
+                threads=self._threads if _leaves_threads_open(placed) else None,
+            )
             self._conversation.ask(worker, request)
             finished = yield from self._conversation.wait_for(worker, CellFinished)
             if artifact is not None and finished.outcome == "ok":
@@ -174,6 +190,24 @@ class Supervisor:
             return _finished(placed.cell, "crashed", f"{error}; {said}" if said else str(error))
         return finished
 
+    def _choose_threads(self) -> Iterator[Event]:
+        """Let the worker find out how many threads the cells on the CPU should use; they run even if it fails."""
+        worker = yield from self._ensure_worker(self.launcher)
+        self._threads = self._default_threads
+        if self.threads_probe is not None:
+            probed = ThreadsProbed(at_s=time.time(), **self.threads_probe.model_dump(exclude={"event", "at_s"}))
+        elif self._default_threads == 1:
+            return
+        else:
+            try:
+                self._conversation.ask(worker, protocol.ProbeThreads())
+                probed = yield from self._conversation.wait_for(worker, ThreadsProbed)
+            except LostWorkerError as lost:
+                yield self._end_worker(worker, lost.patience_s)
+                return
+        self._threads = probed.threads
+        yield probed
+
     def _measure_ceiling(self, placed: PlacedCell, precision: Precision) -> Iterator[Event]:
         """Measure the matmul ceiling once for the cell's device, precision and threads; cells run even if it fails."""
         device, threads = placed.device, placed.cell.threads
@@ -188,7 +222,8 @@ class Supervisor:
             event = yield from self._conversation.wait_for(worker, CeilingMeasured, CeilingFailed)
             if isinstance(event, CeilingMeasured):
                 is_shared = device.type == "cuda" and bool(self.sampler.count_other_processes())
-                yield event.model_copy(update={"disturbed": event.disturbed or is_shared})
+                measured = event.model_copy(update={"disturbed": event.disturbed or is_shared})
+                yield ceilings.best(measured, device, self._torch, self._default_threads)
             else:
                 yield event
                 yield from self._replace_worker()
@@ -262,6 +297,10 @@ class Supervisor:
         self._worker = None
         self.sampler.watch()
         return exited
+
+
+def _leaves_threads_open(placed: PlacedCell) -> bool:
+    return placed.device.type == "cpu" and placed.cell.threads is None and placed.cell.simulated is None
 
 
 def _finished(cell: RunCell, outcome: Outcome, detail: str, reason: Reason | None = None) -> CellFinished:

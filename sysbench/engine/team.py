@@ -6,7 +6,6 @@ import select
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeAlias
 
 from sysbench.engine import protocol
@@ -16,6 +15,7 @@ from sysbench.errors import SysbenchError
 from sysbench.log.events import CellFinished, DeviceInfo, Event, OfRank, WorkerExited, WorkerReady
 from sysbench.log.file_names import path_of_rank
 from sysbench.log.outcomes import Outcome
+from sysbench.log.storage import ScratchDirectory
 
 if TYPE_CHECKING:
     from sysbench.engine.rendezvous.rank_zero import RankConnections, RemoteWorker
@@ -54,7 +54,7 @@ class Team:
         self._workers: list[WorkerProcess | RemoteWorker] = [first]
         self._links = links
         self._timeout_s = timeout_s
-        self._folder = TemporaryDirectory(prefix="sysbench-", ignore_cleanup_errors=True)
+        self._folder = ScratchDirectory(ignore_cleanup_errors=True)
         self._cells = 0
         self._devices: Sequence[DeviceInfo] = ()
         self._finished: dict[int, CellFinished] = {}

@@ -6,8 +6,9 @@ import statistics as standard
 from collections.abc import Iterator, Sequence
 
 from sysbench import statistics, units
+from sysbench.command import Kind, command_of
 from sysbench.log.collect import CellEvents, Run
-from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsTried
+from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsProbe, ThreadsTried
 from sysbench.log.outcomes import Caution
 from sysbench.spec.cell import RunCell
 from sysbench.spec.knobs import FP8, modelled_parts
@@ -304,6 +305,20 @@ def thread_contention(seen: CellEvents) -> Iterator[Caution]:
         f"threads and {units.seconds(standard.median(tried.wall_s))} on {tried.threads}, because other processes use "
         "some of the cores",
         remedy=f"use --threads {tried.threads}, or close the other processes",
+    )
+
+
+def fewer_threads(probe: ThreadsProbe | None, kind: Kind) -> tuple[str, str] | None:
+    """Say that a run of the command `kind` uses fewer threads than torch would, and why; None if it uses all."""
+    if probe is None or not probe.is_reduced:
+        return None
+    times = " and ".join(f"{units.seconds(mean_s)} on {threads}" for threads, mean_s in probe.mean_s)
+    return (
+        f"using {probe.threads} of {probe.default} threads, because other processes use some of the cores: "
+        f"before the first cell, the same work took {times}",
+        f"--threads {probe.default} uses all"
+        if "threads" in command_of(kind).spec_class.model_fields
+        else "close the other processes to use all",
     )
 
 

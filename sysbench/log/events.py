@@ -166,22 +166,29 @@ class WorkerReady(Event):
 
 
 class ThreadsProbe(Frozen):
-    """A choice of CPU threads before the first cell, in logs of versions that made one."""
+    """The number of CPU threads for the cells of a run that set none, and the times that it is based on."""
 
     default: Size
+    """Number of threads that torch uses by default."""
     threads: Size
+    """Chosen number; below the default only if other processes make the threads wait for each other."""
     mean_s: Annotated[list[tuple[Size, Seconds]], Field(min_length=1)]
     """Mean time of the same work by number of threads, in the order of trial."""
 
+    @property
+    def is_reduced(self) -> bool:
+        """Whether fewer threads were chosen than torch uses by default."""
+        return self.threads < self.default
+
 
 class ThreadsProbed(ThreadsProbe, Event):
-    """The threads of the run have been chosen."""
+    """The threads of the run have been chosen, before its first cell on the CPU."""
 
     event: Literal["threads_probed"] = "threads_probed"
 
 
 class Ceiling(Frozen):
-    """Highest rate among matrix products of several sizes on a device, in FLOP/s."""
+    """Highest rate among matrix products of several sizes on a device, in FLOP/s, in this run or in an earlier one."""
 
     device: str
     precision: Precision
@@ -192,7 +199,7 @@ class Ceiling(Frozen):
     disturbed: bool = stored_unless(False)
     """Whether other processes slowed the products down: the rate is then no ceiling."""
     flops_per_s_now: PerSecond | None = stored_unless(None)
-    """Rate in this run, in a log of a version that took a higher one from an earlier run."""
+    """Rate in this run, if an earlier run saw a higher one."""
 
 
 class CeilingMeasured(Ceiling, Event):
@@ -200,7 +207,7 @@ class CeilingMeasured(Ceiling, Event):
 
     event: Literal["ceiling_measured"] = "ceiling_measured"
     seen_at_s: Instant | None = stored_unless(None)
-    """When an earlier run saw this rate, in a log of a version that kept rates; None if this run saw it."""
+    """When an earlier run saw this rate; None if this run saw it."""
 
 
 class CeilingFailed(Event):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from sysbench.command import command_of
-from sysbench.errors import LogError, UsageError
+from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log.events import (
     CellFinished,
     CellStarted,
@@ -114,6 +115,26 @@ class Log:
             raise
         self._size_bytes += len(line)
 
+    def _is_in_place(self, descriptor: int) -> bool:
+        """Whether the file is still at its path: somebody may have moved or deleted it or its directory."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.stat(self.path))  # noqa: PTH116
+        except OSError:
+            return False
+
+    def _copy_elsewhere(self, descriptor: int) -> None:
+        """Copy the log to the working directory or, if that fails, to the directory of temporary files."""
+        for directory in (Path(), Path(tempfile.gettempdir())):
+            with suppress(OSError, SysbenchError):
+                copied = Log.create(directory, "", self.path.stem)
+                with copied, open(descriptor, "rb", closefd=False) as source:
+                    source.seek(0)
+                    while block := source.read(1 << 20):
+                        write_all(copied._descriptor or -1, block)
+                        copied._size_bytes += len(block)
+                self.path = copied.path.resolve()
+                return
+
     def roll_back(self) -> None:
         """Remove all events that this object appended, or the file if this object created it; then close the log."""
         self._truncate(self._initial_bytes)
@@ -126,6 +147,8 @@ class Log:
             return
         if self._created and self._size_bytes == 0:
             self.path.unlink(missing_ok=True)
+        elif not self._is_in_place(self._descriptor):
+            self._copy_elsewhere(self._descriptor)
         os.close(self._descriptor)
         self._descriptor = None
 

@@ -172,7 +172,7 @@ class EnvironmentRecord(Frozen):
     torch: TorchInfo | None
     """The number of threads is that chosen for the run, if it was chosen."""
     threads_probe: ThreadsProbe | None = stored_unless(None)
-    """How the number of threads was chosen, in logs of versions that chose it."""
+    """How the number of threads was chosen; None if torch's own was not questioned."""
     devices: list[DeviceInfo]
     driver: str | None
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from sysbench.errors import LogError, UsageError
-from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, RunStarted, WorkerReady
+from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, RunStarted, ThreadsProbed, WorkerReady
 from sysbench.log.journal import read
 from sysbench.log.outcomes import LASTING, Outcome
 from sysbench.package import VERSION
@@ -29,6 +29,8 @@ class EarlierRun:
     path: Path
     started: RunStarted
     worker: WorkerReady | None = None
+    threads_probe: ThreadsProbed | None = None
+    """Choice of CPU threads, which a continued run keeps."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     devices: dict[str, DeviceInfo] = field(default_factory=dict)
     """Device of the last attempt, by cell."""
@@ -91,6 +93,8 @@ def read_earlier_run(path: Path) -> EarlierRun:
         match event:
             case WorkerReady():
                 earlier.worker = event
+            case ThreadsProbed():
+                earlier.threads_probe = event
             case CellStarted():
                 earlier.devices[event.cell] = event.device
             case CellFinished():

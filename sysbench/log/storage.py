@@ -1,15 +1,23 @@
-"""Atomic file writing, and messages for errors of files."""
+"""Atomic file writing, temporary directories that do not outlast a killed process for long, and messages for errors."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import stat
+import tempfile
+import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
 from sysbench.errors import LogError, OutputError
+
+SCRATCH_PREFIX = "sysbench-tmp-"
+_YOUNG_S = 60.0
+"""A directory that was changed so recently may not be locked yet."""
 
 
 def reason(error: OSError) -> str:
@@ -128,3 +136,49 @@ def _replace(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+class ScratchDirectory(tempfile.TemporaryDirectory[str]):
+    """A temporary directory that is locked as long as its process, or one that it has forked, lives.
+
+    Making one removes those of killed processes from the same place.
+    """
+
+    def __init__(self, *, dir: str | None = None, ignore_cleanup_errors: bool = False) -> None:
+        """Make the directory in `dir`; default: where `tempfile` puts temporary files."""
+        _remove_abandoned(Path(dir or tempfile.gettempdir()))
+        super().__init__(prefix=SCRATCH_PREFIX, dir=dir, ignore_cleanup_errors=ignore_cleanup_errors)
+        self._lock = _locked(self.name)
+
+    def cleanup(self) -> None:
+        """Remove the directory and its content."""
+        super().cleanup()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Remove the user's own directories that no living process has locked. What cannot be removed stays."""
+    with suppress(OSError):
+        for path in place.glob(f"{SCRATCH_PREFIX}*"):
+            status = path.lstat()
+            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _YOUNG_S or path.is_symlink():
+                continue
+            lock = _locked(path)
+            if lock is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(lock)
+
+
+def _locked(path: str | Path) -> int | None:
+    """Lock a directory, and return what must stay open; None if another process has locked it, or if that cannot be."""
+    lock = None
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        if lock is not None:
+            os.close(lock)
+        return None
+    return lock

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from sysbench.command import command_of
+from sysbench.log.cautions import fewer_threads
 from sysbench.log.records import RunRecord
 from sysbench.log.storage import cannot_write
 from sysbench.render import declared as column_names
@@ -48,7 +49,13 @@ def sheet(record: RunRecord, names: Iterable[str] = (), selection: Selection | N
 def without_headlines(record: RunRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return a record's sheet without findings, for reports, which show them elsewhere."""
     made: Sheet = command_of(record.kind).part("sheet")(record, names, selection)
-    return replace(made, remarks=(damaged_lines(record), *made.remarks)) if record.damaged_lines else made
+    threads = fewer_threads(record.environment.threads_probe, record.kind)
+    remarks = [
+        *([damaged_lines(record)] if record.damaged_lines else []),
+        *([Remark("note", *threads)] if threads else []),
+        *made.remarks,
+    ]
+    return replace(made, remarks=tuple(remarks))
 
 
 def nonempty_tables(record: RunRecord, names: Iterable[str], selection: Selection | None = None) -> list[Table]:

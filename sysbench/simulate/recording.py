@@ -385,7 +385,7 @@ def phases_of(step: TrainingStep, protocol: Protocol) -> Iterator[tuple[int, Pha
                 yield number, phase, run
 
 
-class Recorder:
+class Recorder(DeviceObserver):
     """An observer that builds a recording while operators run on a device.
 
     step        number of the current step; -1 before the first

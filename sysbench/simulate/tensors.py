@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -119,17 +119,19 @@ class _Uncached:
 _CachedResult = _NewTensor | _NewTensors | _Argument | _Uncached
 
 
-class DeviceObserver(Protocol):
-    """Callbacks for the operators, allocations and frees on a device."""
+class DeviceObserver:
+    """Callbacks for the operators, allocations and frees on a device; this class observes nothing."""
 
     def begins(self, func: Operator, arguments: Arguments) -> None:
         """Called before an operator runs."""
 
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
         """Called for each new storage of an operator's results; return a number that identifies the storage."""
+        return 0
 
     def observes(self, func: Operator) -> bool:
         """Return whether a simulated device must call `ends` for this operator; called once per operator."""
+        return False
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: object) -> None:
         """Called after an operator has run, unless `observes` returned False for it."""

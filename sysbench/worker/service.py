@@ -32,6 +32,7 @@ from sysbench.log.events import (
 from sysbench.log.outcomes import REASONS, Outcome, Reason
 from sysbench.spec.knobs import allocator_options
 from sysbench.spec.validation import first_error
+from sysbench.worker import threads
 
 DETAIL_CHARACTERS = 300
 TRACEBACK_CHARACTERS = 20_000
@@ -61,6 +62,8 @@ def serve(channel: Channel, import_s: float) -> bool:
                 case protocol.Measure():
                     channel.send(_measure(channel, command))
                     _freeze_modules()
+                case protocol.ProbeThreads():
+                    channel.send(threads.probe())
                 case protocol.MeasureCeiling():
                     channel.send(_measure_ceiling(command))
                 case protocol.Exit():
@@ -101,10 +104,10 @@ def _allocator_settings(request: protocol.Measure) -> AbstractContextManager[Non
 
 
 def _threads(request: protocol.Measure) -> int | None:
-    """Return the number of CPU threads for the cell: its own, or torch's, which its ranks divide evenly."""
+    """Return the number of CPU threads for the cell: its own, or the run's, which its ranks divide evenly."""
     if request.rank is None or request.cell.threads is not None:
-        return request.cell.threads
-    return max(1, torch.get_num_threads() // request.cell.workers)
+        return request.cell.threads or request.threads
+    return max(1, (request.threads or torch.get_num_threads()) // request.cell.workers)
 
 
 def _process_group(request: protocol.Measure) -> AbstractContextManager[None]:

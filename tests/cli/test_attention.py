@@ -45,7 +45,9 @@ def test_a_sweep_leaves_a_record_pictures_and_an_answer(tmp_path: Path) -> None:
     record = record_in(tmp_path / "runs")
     assert record["kind"] == "attention"
     assert [cell["outcome"] for cell in record["cells"]] == ["ok"] * 6
-    again = answered("attention", "--from", str(only(tmp_path / "runs", "*.json")), "--tables", "sweep", cwd=tmp_path)
+    again = answered(
+        "attention", "--from", str(only(tmp_path / "runs", "*.json")), "--tables", "comparison", cwd=tmp_path
+    )
     assert again.code == 0
     assert "seq_len" in again.out
 
@@ -105,7 +107,7 @@ def test_a_function_that_never_returns_or_is_not_attention_fails_its_cell_and_th
         (("--seq", "0"), "--seq 0 is out of range: it must be 1 or more. Nearest: 1"),
         (("--batch", "-1"), "--batch -1 is out of range"),
         (("--impl", "naiv"), "naiv is not an implementation. Did you mean naive?"),
-        (("--tables", "swep"), "swep is not a table. Did you mean sweep?"),
+        (("--tables", "comparson"), "comparson is not a table. Did you mean comparison?"),
         (("--figure", "c.gif"), "--figure c.gif must end in .png, .svg, .pdf"),
         (("--simulate", "a100-80gb", "--device", "cpu"), "--simulate measures nothing"),
         (("--precision", "fp16", "--device", "cpu"), "--precision fp16 is not supported on the CPU"),

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import answered, command, environment
+from sysbench.log import runs
+from tests.cli.running import QUICK, answered, command, environment, started, wait_until
 from tests.unprivileged import permissions_obeyed
 
 RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
@@ -243,3 +244,22 @@ def test_a_plan_of_what_is_continued_names_the_damaged_line_of_its_log(tmp_path:
     ran = answered("time", f"--resume={path}", "--plan")
     assert ran.code == 0, ran.err
     assert f"line {len(lines) - 1} is damaged; a cell that it belongs to runs again" in ran.err
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["moved", "deleted"])
+def test_a_log_that_is_moved_or_deleted_during_its_run_is_copied(is_deleted: bool, tmp_path: Path) -> None:
+    out, cells = tmp_path / "out", "--ctx=16,18,20,22,24,26,28,30"
+    words = ("time", *QUICK, cells, "--steps=40", "--quiet", f"--out={out}")
+    with started(*words, cwd=tmp_path) as process:
+        wait_until(lambda: any('"cell_finished"' in log.read_text() for log in out.glob("*.jsonl")), process)
+        if is_deleted:
+            shutil.rmtree(out)
+        else:
+            out.rename(tmp_path / "elsewhere")
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    (log,) = tmp_path.glob("*.jsonl")
+    assert f"was moved or deleted during the run; its copy is {log}" in said
+    record = runs.load(log)
+    assert [cell.outcome for cell in record.cells] == ["ok"] * 8
+    assert log.with_suffix(".json").is_file()

@@ -1,8 +1,8 @@
 """A worker without torch that does what a script says: a real process, so that its deaths are real.
 
-The script is JSON in the environment: `start`, `ceiling`, and by context length what becomes of a cell, or a list of
-that by rank. It speaks the protocol in plain dictionaries, which starts in a fraction of the time and shows that the
-protocol is no more than JSON.
+The script is JSON in the environment: `start`, `ceiling`, `threads` (torch's, and those that a probe chooses), and by
+context length what becomes of a cell, or a list of that by rank. It speaks the protocol in plain dictionaries, which
+starts in a fraction of the time and shows that the protocol is no more than JSON.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> None:
     script = json.loads(os.environ[SCRIPT_VARIABLE])
     _start(script.get("start", "ready"))
     line = Line()
-    versions = {"torch": script.get("torch", "2.13.0"), "threads": 1, "import_s": 0.0}
+    versions = {"torch": script.get("torch", "2.13.0"), "threads": script.get("threads", [1])[0], "import_s": 0.0}
     unknown = dict.fromkeys(("cuda", "cudnn", "triton", "allocator"))
     line.say("worker_ready", pid=os.getpid(), torch={**versions, **unknown}, devices=script["devices"])
     if script.get("idle") == "dies":
@@ -58,11 +58,16 @@ def main() -> None:
     for command in line.commands():
         if command["command"] == "measure_ceiling":
             _ceiling(line, command, script.get("ceiling", "ok"))
+        elif command["command"] == "probe_threads":
+            _probe(line, *script["threads"])
         else:
             act = script["cells"].get(str(command["cell"]["ctx"]), "ok")
             if isinstance(act, list):
                 act = act[command["rank"]["number"]]
-            _ACTS[act](line, command["cell"])
+            if act == "tells its threads":
+                line.finish(command["cell"], "ok", f"{command['threads']} threads")
+            else:
+                _ACTS[act](line, command["cell"])
     if script.get("end") == "lingers":
         time.sleep(60)
 
@@ -97,6 +102,12 @@ def _ceiling(line: Line, command: dict[str, Any], how: str) -> None:
         line.say("ceiling_failed", **subject, detail="too hot")
     else:
         line.say("ceiling_measured", **subject, matmul_flops_per_s=1e12, matmul_size=1024)
+
+
+def _probe(line: Line, default: int, chosen: int) -> None:
+    if not chosen:
+        os.kill(os.getpid(), signal.SIGKILL)
+    line.say("threads_probed", default=default, threads=chosen, mean_s=[[default, 0.08], [chosen, 0.002]])
 
 
 def _finish(outcome: str, detail: str | None = None) -> Callable[[Line, Cell], None]:

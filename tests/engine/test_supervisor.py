@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sysbench import formulas
+from sysbench.commands.time.fold import fold
 from sysbench.engine.process import Launcher
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import (
@@ -25,6 +27,7 @@ from sysbench.log.events import (
     RunFinished,
     RunStarted,
     StepMeasured,
+    ThreadsProbed,
     WorkerExited,
     WorkerReady,
 )
@@ -645,3 +648,47 @@ def test_a_run_can_be_carried_out_in_a_thread(tmp_path: Path) -> None:
 
 
 # Threads
+
+
+def test_threads_are_chosen_once_before_the_first_cell_on_the_cpu(tmp_path: Path) -> None:
+    cells = dict.fromkeys((16, 32), "tells its threads")
+    spec = spec_of([16, 32])
+    events = carry_out(spec, tmp_path, ScriptedLauncher(cells, threads=[4, 2]))
+    (probed,) = of_kind(events, ThreadsProbed)
+    assert (probed.default, probed.threads) == (4, 2)
+    assert events.index(probed) < events.index(of_kind(events, CeilingMeasured)[0])
+    assert [each.detail for each in of_kind(events, CellFinished)] == ["2 threads", "2 threads"]
+    environment = fold(events).environment
+    assert environment.torch is not None
+    assert environment.threads_probe is not None
+    assert (environment.torch.threads, environment.threads_probe.mean_s) == (2, [(4, 0.08), (2, 0.002)])
+
+
+@pytest.mark.parametrize(
+    ("fields", "device", "threads"),
+    [({"threads": 4}, CPU, [4, 2]), ({"device": "cuda"}, GPU, [4, 2]), ({}, CPU, [1, 1])],
+    ids=["--threads", "on a GPU", "one thread"],
+)
+def test_nothing_is_probed_where_nothing_is_to_be_chosen(
+    tmp_path: Path, fields: dict[str, Any], device: dict[str, Any], threads: list[int]
+) -> None:
+    spec = spec_of([16], **fields)
+    events = carry_out(spec, tmp_path, ScriptedLauncher(devices=[device], threads=threads))
+    assert of_kind(events, ThreadsProbed) == []
+    assert outcomes(spec, events) == {16: "ok"}
+
+
+def test_a_probe_that_fails_costs_no_cell(tmp_path: Path) -> None:
+    spec = spec_of([16])
+    events = carry_out(spec, tmp_path, ScriptedLauncher({16: "tells its threads"}, threads=[4, 0]))
+    assert [each.detail for each in of_kind(events, CellFinished)] == ["4 threads"]
+
+
+def test_a_resumed_run_keeps_the_threads_that_it_began_with(tmp_path: Path) -> None:
+    spec = spec_of([16, 32])
+    carry_out(spec, tmp_path, ScriptedLauncher({16: "tells its threads", 32: "crashed"}, threads=[4, 2]))
+    (log,) = tmp_path.glob("*.jsonl")
+    again = ScriptedLauncher({32: "tells its threads"}, threads=[4, 4])
+    resumed = carry_out(spec, tmp_path, again, resume=log)
+    assert [each.detail for each in of_kind(resumed, CellFinished)] == ["2 threads"]
+    assert [each.threads for each in of_kind(only_log(tmp_path), ThreadsProbed)] == [2, 2]

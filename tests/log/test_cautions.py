@@ -7,7 +7,7 @@ import pytest
 
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.log.cautions import stability
+from sysbench.log.cautions import fewer_threads, stability
 from sysbench.log.events import (
     CellStarted,
     Compiled,
@@ -17,6 +17,7 @@ from sysbench.log.events import (
     ReadingsLost,
     StepChecked,
     StepMeasured,
+    ThreadsProbe,
     ThreadsTried,
 )
 from sysbench.log.outcomes import Caution, CautionCode
@@ -232,3 +233,16 @@ def test_a_source_of_readings_that_failed_is_named() -> None:
 
 def test_phases_without_times_are_said_to_be_unmeasured() -> None:
     assert cautions(stream(TWO_CORES, size="small", sync="step"))["not-measured"].remedy == "use --sync phase"
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [("attention", "--threads 8 uses all"), ("accum", "close the other processes to use all")],
+)
+def test_fewer_threads_come_with_what_the_command_has_against_it(kind: str, remedy: str) -> None:
+    probe = ThreadsProbe(default=8, threads=2, mean_s=[(8, 0.08), (4, 0.02), (2, 0.002)])
+    said = fewer_threads(probe, kind)
+    assert said is not None
+    assert said[0].endswith("the same work took 80.0 ms on 8 and 20.0 ms on 4 and 2.00 ms on 2")
+    assert said[1] == remedy
+    assert fewer_threads(probe.model_copy(update={"threads": 8}), kind) is None

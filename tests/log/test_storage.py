@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from sysbench.errors import OutputError
-from sysbench.log.storage import refuse_unwritable, write_atomically
+from sysbench.log.storage import ScratchDirectory, refuse_unwritable, write_atomically
 
 
 def test_what_was_written_is_there_and_nothing_else(tmp_path: Path) -> None:
@@ -127,3 +130,36 @@ def test_what_can_be_written_is_not_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
     refuse_unwritable(tmp_path / name)
     assert not (tmp_path / "new.json").exists()
+
+
+KILLED = """
+import os, signal
+from sysbench.log.storage import ScratchDirectory
+directory = ScratchDirectory()
+print(directory.name, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed_with_a_directory(place: Path) -> Path:
+    environment = {**os.environ, "TMPDIR": str(place)}
+    ran = subprocess.run([sys.executable, "-c", KILLED], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == -signal.SIGKILL
+    return Path(ran.stdout.strip())
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = [killed_with_a_directory(tmp_path) for _ in range(2)]
+    (left[0] / "trace.json").write_text("{}")
+    others = tmp_path / "sysbench-tests-1"
+    others.mkdir()
+    with ScratchDirectory() as used:
+        assert all(each.is_dir() for each in left), "they are too young to be certain"
+        long_ago_s = time.time() - 3600
+        for each in (*left, others, Path(used)):
+            os.utime(each, (long_ago_s, long_ago_s))
+        with ScratchDirectory() as second:
+            assert not any(each.exists() for each in left)
+            assert sorted(tmp_path.iterdir()) == sorted([others, Path(used), Path(second)]), "it is locked, or not ours"
+    assert list(tmp_path.iterdir()) == [others]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -19,9 +18,8 @@ from sysbench.simulate.recording import Platform, record
 from sysbench.simulate.tensors import (
     DEVICE,
     Arguments,
+    DeviceObserver,
     KnownValues,
-    Operator,
-    Options,
     SimulatedDevice,
     SimulatedTensor,
 )
@@ -29,26 +27,17 @@ from tests.simulate.simulated_cells import cell
 from tests.simulate.tensor_accounting import TensorAccounting
 
 
-class Books:
+class Books(DeviceObserver):
     """What a device reports: the bytes of every storage, and which are live."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
         self.live: set[int] = set()
 
-    def begins(self, func: Operator, arguments: Arguments) -> None:
-        pass
-
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
         self.live.add(len(self.sizes))
         self.sizes.append(size_bytes)
         return len(self.sizes) - 1
-
-    def observes(self, func: Operator) -> bool:
-        return False
-
-    def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
-        pass
 
     def freed(self, number: int) -> None:
         self.live.remove(number)

@@ -9,7 +9,7 @@ COMMAND = Command(
     figures=None,
     report=ReportLayout(4, "Rounding"),
     plan="tables:plan",
-    measures="compared:measures",
+    measures="tables:measures",
     default_tables="tables:usual",
     runs_anywhere=True,
 )

@@ -1,4 +1,4 @@
-"""Findings of rounding experiments: one or two sentences per experiment, if the numbers support them."""
+"""Findings of rounding experiments: one or two sentences per experiment; the table of products needs none."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from sysbench.commands.accum.record import (
     AccumRecord,
     DtypeRecord,
     NormRecord,
-    ProductRecord,
     SumRecord,
 )
 from sysbench.commands.accum.spec import Experiment
-from sysbench.render.findings import Statement, join_words
+from sysbench.render.findings import Statement, join_words, reliable
 from sysbench.rounding import FORMATS
 
 SHORT_TYPES: Mapping[str, str] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
@@ -24,7 +23,7 @@ _COURSE_ORDER = ("parameter", "output", "logits", "loss", "gradient")
 
 
 def of_run(record: AccumRecord) -> Iterator[Statement]:
-    for cell in record.cells:
+    for cell in reliable(record.cells):
         if cell.outcome == "ok" and (text := finding(cell)):
             yield Statement(text, (cell,))
 
@@ -35,9 +34,8 @@ def finding(cell: AccumCellRecord) -> str | None:
         "autocast": _of_autocast,
         "norm": _of_norm,
         "scaling": _of_scaling,
-        "matmul": _of_products,
     }
-    return finders[cell.experiment](cell)
+    return finders[cell.experiment](cell) if cell.experiment in finders else None
 
 
 def _of_sums(cell: AccumCellRecord) -> str | None:
@@ -139,42 +137,12 @@ def _of_scaling(cell: AccumCellRecord) -> str | None:
     return said + "."
 
 
-def _of_products(cell: AccumCellRecord) -> str | None:
-    said = []
-    for name in ("fp16", "bf16"):
-        longest = max((each.k for each in cell.products if each.dtype == name), default=0)
-        at_longest = {each.accumulation: each for each in cell.products if (each.dtype, each.k) == (name, longest)}
-        device = at_longest.get("as it is") or at_longest.get("not reduced")
-        narrow = at_longest.get("narrow")
-        if device and narrow and device.total_error < narrow.total_error:
-            said.append(
-                f"At K {longest}, {name} matrix products have an error of {percent(device.total_error)}; "
-                f"if sums are in {name} too, it is {percent(narrow.total_error)}."
-            )
-    return " ".join([*said, *_effect_of_reduction(cell.products)]) or None
-
-
-def _effect_of_reduction(products: list[ProductRecord]) -> Iterator[str]:
-    errors = {(each.dtype, each.k, each.accumulation): each.relative_error for each in products}
-    ratios = {
-        (name, k): errors[name, k, "reduced"] / error
-        for (name, k, accumulation), error in errors.items()
-        if accumulation == "not reduced" and error and (name, k, "reduced") in errors
-    }
-    if ratios:
-        (name, k), most = max(ratios.items(), key=lambda item: item[1])
-        if most < 1.05:
-            yield "Allowing reduced-precision reduction changes no error by more than 5%."
-        else:
-            yield f"Allowing reduced-precision reduction makes the error of {name} at K {k} {most:.3g} times as large."
-
-
 # --- formatting of numbers
 
 
 def percent(share: float) -> str:
     """Format a share with two significant digits: `0.0012%`."""
-    return "none" if share == 0 else f"{share * 100:.2g}%"
+    return f"{share * 100:.2g}%"
 
 
 def power(scale: float) -> str:

@@ -8,9 +8,8 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from sysbench.errors import unknown
 from sysbench.rounding import FormatName
-from sysbench.spec.axes import choices, integers, split_words
+from sysbench.spec.axes import choices, integers
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import RunCell, RunSpec, parse_devices
 from sysbench.spec.model import DEFAULT_VOCAB, EFFORT, SIZES, ModelCell
@@ -55,13 +54,8 @@ MATMUL = "Products"
 
 
 def _experiments(value: object) -> tuple[str, ...]:
-    names = split_words(value)
-    if "all" in names:
-        return EXPERIMENTS
-    for name in names:
-        if name not in EXPERIMENTS:
-            raise ValueError(unknown(name, "an experiment", (*EXPERIMENTS, "all")))
-    return names
+    names: tuple[str, ...] = choices("an experiment", (*EXPERIMENTS, "all"))(value)
+    return EXPERIMENTS if "all" in names else names
 
 
 def _number(value: object, what: str = "a number") -> float:

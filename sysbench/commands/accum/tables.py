@@ -9,7 +9,7 @@ from operator import attrgetter, itemgetter
 from typing import get_args
 
 from sysbench import units
-from sysbench.commands.accum.findings import decimal, mixed_format, of_run, place, power, short, signed
+from sysbench.commands.accum.findings import decimal, mixed_format, of_run, percent, place, power, short, signed
 from sysbench.commands.accum.fold import WRONG
 from sysbench.commands.accum.record import (
     AccumCellRecord,
@@ -20,6 +20,7 @@ from sysbench.commands.accum.record import (
     SumRecord,
 )
 from sysbench.commands.accum.spec import DTYPES, ORDERS, AccumCell, AccumSpec
+from sysbench.log.measures import Amount, Measures
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, build_tables, leading_fields
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Word
@@ -65,10 +66,6 @@ def _exactly(value: float | None, shown: Callable[[float], str]) -> Cell:
 
 _relative = partial(_exactly, shown="{:.1e}".format)
 _grouped = partial(_exactly, shown="{:,.0f}".format)
-
-
-def _percent(share: float) -> Measure:
-    return Measure(share, text="0" if share == 0 else f"{share * 100:.2g}%")
 
 
 def _number(key: str, title: str, shown: Callable[[float], str]) -> Field:
@@ -268,8 +265,8 @@ SCALING = _Declared(
     lambda cell: f"gradients of {cell.cell.size} in one backward pass",
     (
         _number("lost", "lost", "{:,.0f}".format),
-        Field("lost_share", "of all", "number", get=lambda each: _percent(each.lost_share)),
-        Field("overflowed_share", "overflowed", "number", get=lambda each: _percent(each.overflowed_share)),
+        _number("lost_share", "of all", percent),
+        _number("overflowed_share", "overflowed", percent),
         _number("relative_error", "error", "{:.1e}".format),
         Field(
             "step",
@@ -305,45 +302,26 @@ def _product_error(row: _ProductsOfLength, dtype: str, accumulation: str) -> Cel
 
 
 def _products_notes(cell: AccumCellRecord) -> Iterator[str]:
-    there = {each.accumulation for each in cell.products}
     m = cell.products[0].m
     error = "‖C − C64‖ / ‖C64‖, including the rounding of the inputs"
     yield f"({m} × k) · (k × {m}), entries uniform in [0, 1); error: {error}"
-    meanings = {
-        "as it is": "as it is: summed as the device does by default",
-        "reduced": "reduced, not reduced: allow_…_reduced_precision_reduction on and off",
-        "narrow": "narrow: every partial sum rounded to the format",
-    }
-    yield "; ".join(meaning for name, meaning in meanings.items() if name in there)
+    yield "as it is: as the device sums by default; narrow: every partial sum rounded to the format"
+    if any(each.accumulation == "reduced" for each in cell.products):
+        yield "reduced, not reduced: allow_…_reduced_precision_reduction on and off"
     if any(each.source == "rounded" for each in cell.products):
         yield "tf32: this device has no TF32; inputs rounded to 10 bits of mantissa, sums in fp32"
 
 
+_ACCUMULATION = Each(
+    "accumulation",
+    (Field("{dtype}_{accumulation}", "{accumulation}", "number", "{dtype}", get=_product_error, optional=True),),
+    values=get_args(Accumulation),
+)
+
 MATMUL = _Declared(
     "matmul",
     "error of matrix products relative to fp64",
-    (
-        Each(
-            "dtype",
-            (
-                Each(
-                    "accumulation",
-                    (
-                        Field(
-                            "{dtype}_{accumulation}",
-                            "{accumulation}",
-                            "number",
-                            "{dtype}",
-                            get=_product_error,
-                            optional=True,
-                        ),
-                    ),
-                    values=get_args(Accumulation),
-                ),
-            ),
-            values=DTYPES["matmul"],
-        ),
-    ),
+    (Each("dtype", (_ACCUMULATION,), values=DTYPES["matmul"]),),
     rows=_by_length,
     leading=leading_fields(Field("k", get=itemgetter(0))),
     notes=_products_notes,
@@ -351,6 +329,16 @@ MATMUL = _Declared(
 )
 
 # --- everything, for programs
+
+
+def measures(cell: AccumCellRecord) -> Measures:
+    """Return the errors, which `compare` and `report` put beside those of other runs."""
+    errors = {
+        f"{subject}: {quantity}": abs(number.value)
+        for _, subject, quantity, number, _ in results(cell)
+        if quantity in ("error", "relative_error") and isinstance(number, Measure)
+    }
+    return Measures(amounts={name: Amount(error, "number") for name, error in errors.items() if math.isfinite(error)})
 
 
 _IN_SUBJECT = ("scale", "m", "k")

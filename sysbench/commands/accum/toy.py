@@ -35,20 +35,6 @@ class Toy(nn.Module):
         return logits
 
 
-def build(device: torch.device, seed: int) -> Toy:
-    """Return a Toy on `device`; its weights are drawn on the CPU with `seed`."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Toy().to(device)
-
-
-def toy_batch(size: int, device: torch.device, seed: int) -> tuple[Tensor, Tensor]:
-    """Return random inputs (size, 20) and their classes (size,)."""
-    generator = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(size, FEATURES, generator=generator)
-    return inputs.to(device), torch.randint(CLASSES, (size,), generator=generator).to(device)
-
-
 @dataclass(frozen=True)
 class Supervised:
     """A model with a batch of inputs and their targets."""
@@ -65,6 +51,12 @@ class Supervised:
 def supervised(step: ModelCell | None, batch: int, device: torch.device, seed: int) -> Supervised:
     """Return the Transformer of `step`, or the toy model if `step` is None, with a batch on `device`."""
     if step is None or step.shape is None:
-        return Supervised(build(device, seed), *toy_batch(batch, device, seed))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            toy = Toy().to(device)
+        generator = torch.Generator().manual_seed(seed)
+        inputs = torch.randn(batch, FEATURES, generator=generator)
+        targets = torch.randint(CLASSES, (batch,), generator=generator)
+        return Supervised(toy, inputs.to(device), targets.to(device))
     model = transformer.build(step.shape, step.ctx, step.attention, device, seed)
     return Supervised(model, *random_tokens(step.shape.vocab, step, device)[0])

@@ -45,9 +45,6 @@ _STYLES: Final = (
 )
 """Okabe and Ito's colours, which are distinct under all common kinds of colour blindness, and a violet."""
 
-_MAX_LEVEL_TICKS: Final = 6
-"""Largest number of sequence lengths with horizontal tick labels."""
-
 
 def of_run(record: AttentionRecord) -> Iterator[LazyFigure]:
     groups = axes_of_cells.group_ignoring(record.cells, *SWEPT)
@@ -103,8 +100,7 @@ def draw(cells: Cells, shown: Sequence[Quantity], heading: Heading) -> Figure:
         handles.append(plots.cross_handle("does not fit"))
     rows = plots.arrange_handles(handles)
     lengths = sorted({cell.cell.seq for cell in cells})
-    crowded = len(lengths) > _MAX_LEVEL_TICKS
-    layout = PanelLayout(2, 2.3, below_in=0.75 if crowded else 0.5, legend_lines=len(rows))
+    layout = PanelLayout(2, 2.3, below_in=0.75, legend_lines=len(rows))
     figure, panels = plots.create_panels(layout, len(shown), heading)
     for axes, quantity in zip(panels, shown, strict=True):
         unit: Unit = "bytes" if quantity == "saved" else "s"
@@ -123,8 +119,7 @@ def draw(cells: Cells, shown: Sequence[Quantity], heading: Heading) -> Figure:
         axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
         axes.set_xticks(lengths, [str(length) for length in lengths])
         axes.minorticks_off()
-        if crowded:
-            axes.tick_params(axis="x", labelrotation=45)
+        axes.tick_params(axis="x", labelrotation=45)
         axes.yaxis.set_major_formatter(partial(_tick, unit))
     plots.draw_legend(figure, *rows)
     return figure

@@ -6,10 +6,9 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +25,6 @@ from sysbench.commands.attention.record import (
     AttentionMemory,
     AttentionPeaks,
     AttentionTimed,
-    over_budget_text,
 )
 from sysbench.commands.attention.simulate import SimulatedAttention, predicted, simulate
 from sysbench.engine.sensors.memory_limits import host_available_bytes
@@ -114,7 +112,9 @@ def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
     # Each timed backward needs an untimed forward.
     predicted_s = pair_s * (cell.warmup + cell.repeats) * 4 / 3
     if cell.budget and predicted_s > cell.budget:
-        raise OverBudgetError(over_budget_text(cell, predicted_s), predicted_s)
+        raise OverBudgetError(
+            f"would take about {units.duration(predicted_s)}, more than the {cell.budget:g} s of --budget", predicted_s
+        )
 
 
 # --- without a device
@@ -185,7 +185,7 @@ def _measured(cell: AttentionCell, device_info: DeviceInfo, device: torch.device
     base = _Baseline.of(device)
     inputs = inputs_for(cell, device)
     function = function_for(cell, device)
-    held_bytes = base.above(device)
+    held_bytes = torch.cuda.memory_allocated(device) - base.allocated_bytes if base else 0
     calls = _Calls(cell, function, inputs, gradient_for(inputs[0]), clock)
     try:
         yield from _first_call(cell, calls)
@@ -218,24 +218,20 @@ def _measured(cell: AttentionCell, device_info: DeviceInfo, device: torch.device
     raise DoesNotFitError("memory ran out")
 
 
-@dataclass(frozen=True)
-class _Baseline:
-    """Bytes in CUDA's allocator before a cell allocates anything; `allocated_bytes` is None on other devices."""
+class _Baseline(NamedTuple):
+    """Bytes in CUDA's allocator before a cell allocates anything."""
 
-    allocated_bytes: int | None
+    allocated_bytes: int
     reserved_bytes: int
 
     @classmethod
-    def of(cls, device: torch.device) -> _Baseline:
-        """Return the current state after freeing cuBLAS's workspaces, so that every cell allocates them anew."""
+    def of(cls, device: torch.device) -> _Baseline | None:
+        """Return the current state, without cuBLAS's workspaces, so that every cell allocates them anew."""
         if device.type != "cuda":
-            return cls(None, 0)
+            return None
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
         return cls(torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device))
-
-    def above(self, device: torch.device) -> int:
-        return _allocated(device) - self.allocated_bytes if self.allocated_bytes is not None else 0
 
 
 class _Calls(AttentionCall):
@@ -320,9 +316,9 @@ def _refuse_invalid_output(cell: AttentionCell, calls: _Calls) -> None:
 
 
 def _memory_of(
-    cell: AttentionCell, calls: _Calls, device: torch.device, base: _Baseline, held_bytes: int
+    cell: AttentionCell, calls: _Calls, device: torch.device, base: _Baseline | None, held_bytes: int
 ) -> Iterator[Event]:
-    if base.allocated_bytes is None:
+    if base is None:
         needs = count_memory(cell, real=calls.inputs)
         if needs is not None:
             yield _memory(cell, "measured", needs._asdict())
@@ -330,11 +326,11 @@ def _memory_of(
         return
     calls.forget()
     synchronize(device)
-    before = _allocated(device)
+    before = torch.cuda.memory_allocated(device)
     allocator.reset_peaks(device)
     calls.attend()
     synchronize(device)
-    new_bytes = _allocated(device) - before
+    new_bytes = torch.cuda.memory_allocated(device) - before
     assert calls.output is not None
     saved = new_bytes - calls.output.untyped_storage().nbytes()
     calls.differentiate()
@@ -433,7 +429,3 @@ def _error(found: Tensor, exact: Tensor) -> AttentionError:
     return AttentionError(
         max_abs=float(difference.abs().max()), relative=float(difference.norm() / exact.norm().clamp_min(1e-300))
     )
-
-
-def _allocated(device: torch.device) -> int:
-    return torch.cuda.memory_allocated(device)

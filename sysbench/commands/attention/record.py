@@ -7,7 +7,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from sysbench import units
 from sysbench.log.events import CodeFile, Event, PhaseSample, SimulatedGpuRecord, Source
 from sysbench.log.predictions import GpuPrediction
 from sysbench.log.records import CellRecord, RunRecord, Samples
@@ -130,12 +129,6 @@ class AttentionRates(Frozen):
     """Lower bound on the time on this hardware: the larger of FLOPs / peak rate and bytes / bandwidth."""
     limit_share: Amount | None
     limited_by: Literal["compute", "bandwidth"] | None
-
-
-def over_budget_text(cell: AttentionCell, *expected_s: float) -> str:
-    """Return why cells are skipped that would take these times: `would take about 4 min to 1 h, more than …`."""
-    ends = " to ".join(dict.fromkeys(units.duration(end(expected_s)) for end in (min, max)))
-    return f"would take about {ends}, more than the {cell.budget:g} s of --budget"
 
 
 class AttentionCellRecord(AttentionPeaks, CellRecord):

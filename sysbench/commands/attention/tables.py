@@ -23,7 +23,7 @@ from sysbench.commands.attention.findings import (
     smallest_beyond,
     value,
 )
-from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord, over_budget_text
+from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.log.records import Samples
@@ -49,7 +49,7 @@ def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selecti
         subject=subject(record),
         tables=tuple(tables_for(record, names)),
         remarks=(
-            *_outcomes(record),
+            *remarks.outcomes(record, [cell for cell in record.cells if not cell.lacks_memory]),
             *remarks.cautions(record),
             *(Remark("finding", found.text) for found in of_run(record)),
             *_notes(record),
@@ -60,11 +60,11 @@ def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selecti
 def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> list[Table]:
     if chosen := tuple(names):
         return build_tables(TABLES, record, chosen)
-    return (SWEEP if len(implementations(record.cells)) < 2 else COMPARISON)(record)
+    return COMPARISON(record)
 
 
 def usual(spec: AttentionSpec) -> tuple[str, ...]:
-    return ("comparison",) if len(set(spec.impl)) > 1 else ("sweep",)
+    return ("comparison",)
 
 
 def subject(record: AttentionRecord) -> tuple[str, ...]:
@@ -87,10 +87,6 @@ def subject(record: AttentionRecord) -> tuple[str, ...]:
 
 
 # --- values of columns
-
-
-_INPUT = ("dim", "seq", "batch")
-"""Axes that the sweep shows in this order, as reports do."""
 
 
 def _varying_settings(record: AttentionRecord) -> tuple[str, ...]:
@@ -130,10 +126,6 @@ def _is_predicted(cells: Cells) -> bool:
     return any(cell.source == "predicted" for cell in cells)
 
 
-def _is_timed(cells: Cells) -> bool:
-    return any(cell.forward or cell.backward or cell.source == "predicted" for cell in cells)
-
-
 def _clock(cells: Cells) -> tuple[str, ...]:
     if _is_predicted(cells):
         return INTERVAL, "device time only, launch overhead excluded, as when measured on CUDA"
@@ -147,38 +139,16 @@ def _clock(cells: Cells) -> tuple[str, ...]:
 _bytes = partial(Field, unit="bytes", wide_range=True)
 
 _BEFORE_BACKWARD = _bytes("memory_before_backward", "before backward", get=lambda cell: cell.before_backward_bytes)
-_SAVED = _bytes("saved", "kept for backward", get=lambda cell: cell.saved_bytes)
+_SAVED = _bytes(
+    "saved",
+    "kept for backward",
+    note="kept for backward: besides inputs and output; before backward: everything",
+    get=lambda cell: cell.saved_bytes,
+)
 _PEAK = _bytes("peak", "peak", get=lambda cell: cell.peak_allocated_bytes)
 
 
 # --- the tables
-
-
-def _sweep_title(record: AttentionRecord) -> str:
-    basis = "one call" if _is_predicted(record.cells) else "mean ± standard deviation of one call"
-    return _marked(basis if _is_timed(record.cells) else "memory", record.cells, times=True)
-
-
-SWEEP = DeclaredTable(
-    "sweep",
-    _sweep_title,
-    (
-        Each(
-            "phase",
-            (Field("{phase}", unit="s", wide_range=True, get=_time),),
-            values=lambda record: TIMES if _is_timed(record.cells) else (),
-            possible_values=TIMES,
-        ),
-        replace(_BEFORE_BACKWARD, group="memory"),
-        Field("status", get=_status),
-    ),
-    leading=leading_axes(
-        lambda record: (*(axis for axis in axes.varying(record.cells) if axis not in _INPUT), *_INPUT),
-    ),
-    notes=lambda record: _clock(record.cells),
-    keep_empty=True,
-)
-"""One row per cell: dimensions, forward, backward, memory before backward, status."""
 
 
 def _named(record: AttentionRecord) -> tuple[str, ...]:
@@ -186,7 +156,7 @@ def _named(record: AttentionRecord) -> tuple[str, ...]:
 
 
 class _Compared(NamedTuple):
-    """A cell, and the best time of each phase: the shortest of all implementations on the same input."""
+    """A cell, and the shortest time of each phase of all implementations on the same input."""
 
     cell: AttentionCellRecord
     best_s: Mapping[Quantity, float]
@@ -219,14 +189,8 @@ class _Compared(NamedTuple):
 
 
 def _comparison_title(record: AttentionRecord) -> str:
-    medians = ", medians" if _is_timed(record.cells) and not _is_predicted(record.cells) else ""
-    return _marked(f"implementation comparison{medians}", record.cells, times=True)
-
-
-def _flops_note(record: AttentionRecord, phase: str) -> str:
-    causal = any(cell.cell.causal for cell in record.cells)
-    counted = "2BN(N+1)d in forward (only the causal half)" if causal else "4BN²d in forward"
-    return f"FLOPs counted: {counted}, twice that in backward"
+    is_timed = any(cell.forward or cell.backward for cell in record.cells)
+    return _marked("medians of one call" if is_timed else "one call", record.cells, times=True)
 
 
 def _of_phase(importance: int, key: str, title: str, unit: units.Unit, **declared: Any) -> Field:
@@ -247,13 +211,20 @@ COMPARISON = DeclaredTable(
             "phase",
             (
                 _of_phase(0, "{phase}", "time", "s", wide_range=True, get=_Compared.time),
-                _of_phase(1, "{phase}_to_best", "time / best", "ratio", get=_Compared.over_best),
+                _of_phase(
+                    1,
+                    "{phase}_to_best",
+                    "time / best",
+                    "ratio",
+                    get=_Compared.over_best,
+                    when=lambda record, _: len(implementations(record.cells)) > 1,
+                ),
                 _of_phase(
                     3,
                     "{phase}_rate",
                     "rate",
                     "flops_per_s",
-                    note=_flops_note,
+                    note="FLOPs counted: 4BN²d in forward, 2BN(N+1)d with a causal mask; twice that in backward",
                     get=partial(_Compared.per_second, of="flops"),
                 ),
                 _of_phase(
@@ -270,7 +241,7 @@ COMPARISON = DeclaredTable(
         ),
         _of_cell(_SAVED, 2),
         _of_cell(_PEAK, 8),
-        _of_cell(_BEFORE_BACKWARD, 10),
+        _of_cell(_BEFORE_BACKWARD, 2),
         Field(
             "error",
             unit="number",
@@ -294,7 +265,6 @@ COMPARISON = DeclaredTable(
     outcome_of=lambda row: _status(row.cell) if row.cell.outcome != "ok" else None,
     notes=lambda record: _clock(record.cells),
 )
-"""Implementations on the same input: times, rates, share of the limit, memory, error."""
 
 CROSSOVERS = DeclaredTable(
     "crossovers",
@@ -320,7 +290,6 @@ CROSSOVERS = DeclaredTable(
     ),
     needs="two implementations, one of which overtakes the other with growing --seq",
 )
-"""Sequence lengths at which one implementation overtakes another, with the nearest lengths of the run."""
 
 
 def _beyond(row: Limit[AttentionCellRecord]) -> Cell:
@@ -349,7 +318,6 @@ FRONTIER = DeclaredTable(
     needs="a cell that is known to fit or not to fit",
     about="memory",
 )
-"""The longest sequence that fits, and the memory that the next one would need."""
 
 
 def _accounted(cell: AttentionCellRecord) -> Iterator[tuple[str, Cell, str, str, Measure]]:
@@ -379,7 +347,6 @@ ACCOUNTING = DeclaredTable(
     parts=lambda record: filter(None, map(smallest_beyond, axes.group_ignoring(record.cells, *SWEPT))),
     needs="a cell that does not fit, and whose tensors are known",
 )
-"""Tensors of the smallest cell that does not fit, for each setting."""
 
 
 def _rate(cell: AttentionCellRecord, phase: Quantity, of: str) -> float | None:
@@ -428,10 +395,9 @@ CELLS = DeclaredTable(
     ),
     keep_empty=True,
 )
-"""All values in one long table with a row per cell, for data frames."""
 
 TABLES: dict[str, DeclaredTable] = {
-    table.name: table for table in (SWEEP, COMPARISON, CROSSOVERS, FRONTIER, ACCOUNTING, CELLS)
+    table.name: table for table in (COMPARISON, CROSSOVERS, FRONTIER, ACCOUNTING, CELLS)
 }
 
 
@@ -456,17 +422,6 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
     count = f"{len(planned)} cell{'' if len(planned) == 1 else 's'}"
     note = "naive attention keeps two N × N tensors for backward; a fused kernel does not"
     return Sheet(("attention",), (Table("plan", count, columns, rows, len(named), (note,)),))
-
-
-# --- remarks
-
-
-def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
-    failed = [cell for cell in record.cells if cell.outcome != "ok" and not cell.lacks_memory]
-    if late := [cell for cell in failed if cell.expected_s is not None]:
-        why = over_budget_text(late[0].cell, *(cell.expected_s or 0.0 for cell in late))
-        yield Remark("outcome", f"{remarks.name_cells(late, record.cells)}: skipped: {why}")
-    yield from remarks.outcomes(record, [cell for cell in failed if cell.expected_s is None])
 
 
 def _notes(record: AttentionRecord) -> Iterator[Remark]:

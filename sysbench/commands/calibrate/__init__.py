@@ -11,5 +11,6 @@ COMMAND = Command(
     refuse_files="command:refuse_unwritable",
     show="command:show",
     plan="tables:plan",
+    findings="tables:of_run",
     long_table="rates",
 )

@@ -61,7 +61,6 @@ class Timed(NamedTuple):
 
     rate: RateName
     case: str
-    counts: bool
     work: float
     samples_s: list[float]
 
@@ -108,9 +107,6 @@ SIDES: Mapping[DeviceType, int] = {"cuda": 9216, "mps": 4096, "cpu": 2048}
 """Sides of square fp32 tensors. Three of them take 1 GB on a GPU, far more than its L2. On a CPU, where a model's
 tensors are about as large as the caches, each takes 16 MiB."""
 
-SMALL_SIDE = 256
-"""Side of a tensor of 256 KiB, which fits into caches."""
-
 MEMORY_SHARE = 1 / 8
 """Fraction of the device's memory that all tensors together may occupy."""
 
@@ -127,20 +123,17 @@ def memory(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
         side //= 2
     one, other = (torch.rand(side, side, device=bench.device) for _ in range(2))
     row = torch.rand(side, device=bench.device)
-    small, other_small = (torch.rand(SMALL_SIDE, SMALL_SIDE, device=bench.device) for _ in range(2))
-    elements, small_elements = float(side * side), float(SMALL_SIDE * SMALL_SIDE)
-    shape, small_shape = f"{side} × {side}", f"{SMALL_SIDE} × {SMALL_SIDE}"
-    cases: tuple[tuple[RateName, str, bool, float, Callable[[], object]], ...] = (
-        ("stream", f"add {shape}", True, 3 * ITEM_BYTES * elements, lambda: torch.add(one, other)),
-        ("stream", f"copy {shape}", True, 2 * ITEM_BYTES * elements, lambda: one.clone()),
-        ("stream", f"add {small_shape}", False, 3 * ITEM_BYTES * small_elements, lambda: small + other_small),
-        ("reduce", f"sum of rows {shape}", True, ITEM_BYTES * elements, lambda: one.sum(-1)),
-        ("reduce", f"softmax of rows {shape}", True, 2 * ITEM_BYTES * elements, lambda: one.softmax(-1)),
-        ("indexed", f"times a row {shape}", True, elements, lambda: one * row),
-        ("transpose", f"transposing copy {shape}", True, elements, lambda: one.t().contiguous()),
+    elements, shape = float(side * side), f"{side} × {side}"
+    cases: tuple[tuple[RateName, str, float, Callable[[], object]], ...] = (
+        ("stream", f"add {shape}", 3 * ITEM_BYTES * elements, lambda: torch.add(one, other)),
+        ("stream", f"copy {shape}", 2 * ITEM_BYTES * elements, lambda: one.clone()),
+        ("reduce", f"sum of rows {shape}", ITEM_BYTES * elements, lambda: one.sum(-1)),
+        ("reduce", f"softmax of rows {shape}", 2 * ITEM_BYTES * elements, lambda: one.softmax(-1)),
+        ("indexed", f"times a row {shape}", elements, lambda: one * row),
+        ("transpose", f"transposing copy {shape}", elements, lambda: one.t().contiguous()),
     )
-    for rate, case, counts, work, call in cases:
-        yield Timed(rate, case, counts, work, bench.seconds(call, 1 / len(cases)))
+    for rate, case, work, call in cases:
+        yield Timed(rate, case, work, bench.seconds(call, 1 / len(cases)))
 
 
 KERNELS = 200
@@ -156,24 +149,24 @@ def launch(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
     """
     one = torch.zeros(1, device=bench.device)
     steps = [torch.zeros(()) for _ in range(KERNELS)]
-    yield Timed("scalar", "adding 1 to a number", True, KERNELS, _host_s(bench, lambda: torch._foreach_add_(steps, 1)))
+    yield Timed("scalar", "adding 1 to a number", KERNELS, _host_s(bench, lambda: torch._foreach_add_(steps, 1)))
     if bench.device.type == "cpu":
         return
     on_cpu = torch.zeros(1)
     waiting_s = _host_s(bench, lambda: synchronize(bench.device))
-    yield Timed("synchronize", "waiting for an idle device", True, 1, waiting_s)
+    yield Timed("synchronize", "waiting for an idle device", 1, waiting_s)
     # An operator takes the host equally long on any device; the remaining time is that of its launch.
     issued_s = _host_s(bench, lambda: [one.add_(1) for _ in range(KERNELS)])
     operators_s = min(_host_s(bench, lambda: [on_cpu.add_(1) for _ in range(KERNELS)]))
     launches_s = [max(each - operators_s, 1e-9 * KERNELS) for each in issued_s]
-    yield Timed("launch", f"{KERNELS} × add to one element", True, KERNELS, launches_s)
+    yield Timed("launch", f"{KERNELS} × add to one element", KERNELS, launches_s)
     if bench.device.type == "cuda":
         kernels_s = _kernels_s(lambda: [one.add_(1) for _ in range(KERNELS)])
         if kernels_s:
-            yield Timed("kernel_s", "add to one element", True, 1, kernels_s)
+            yield Timed("kernel_s", "add to one element", 1, kernels_s)
             with_gaps_s = bench.seconds(lambda: one.add_(1), 0.3)
             gaps_s = [max(each - min(kernels_s), 1e-9) for each in with_gaps_s]
-            yield Timed("gap_s", "between adds to one element", True, 1, gaps_s)
+            yield Timed("gap_s", "between adds to one element", 1, gaps_s)
 
 
 def _host_s(bench: Bench, call: Callable[[], object]) -> list[float]:
@@ -224,12 +217,6 @@ the gradient of its weights. The operands are square, so that any of them can be
 SIZES: Mapping[DeviceType, int] = {"cuda": 4096, "mps": 2048, "cpu": 1024}
 """Side of a large product, which keeps the device busy for milliseconds."""
 
-SMALL = (512, 256, 256)
-"""m, n, k of a product of a narrow model."""
-
-BATCHED = (64, 256, 256, 64)
-"""batch, m, n, k of attention's scores: 64 heads, 256 positions, heads 64 wide."""
-
 
 def available(device: DeviceInfo) -> tuple[Precision, ...]:
     """Return the precisions to measure on a device. NVIDIA GPUs before Ampere have no tf32, and only emulate bf16."""
@@ -242,11 +229,11 @@ def available(device: DeviceInfo) -> tuple[Precision, ...]:
 
 
 def matmul(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
-    """Time large matrix products in three layouts, which determine the rate, and two small ones for comparison."""
+    """Time large matrix products in three layouts."""
     precisions = cell.precisions or available(bench.info)
     generator = torch.Generator().manual_seed(cell.seed)
     size = SIZES[bench.info.type]
-    share = 1 / (len(precisions) * (len(LAYOUTS) + 2))
+    share = 1 / (len(precisions) * len(LAYOUTS))
     for precision in precisions:
         rate, dtype = RATE_OF[precision], compute_dtype(precision)
 
@@ -258,15 +245,7 @@ def matmul(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
             for name, arrange in LAYOUTS.items():
                 operands = arrange(left, right)
                 samples_s = bench.seconds(partial(torch.mm, *operands), share)
-                yield Timed(rate, f"{precision} {name} {size} × {size} × {size}", True, 2.0 * size**3, samples_s)
-            m, n, k = SMALL
-            operands = random(m, k), random(n, k).t()
-            samples_s = bench.seconds(partial(torch.mm, *operands), share)
-            yield Timed(rate, f"{precision} TN {m} × {n} × {k}", False, 2.0 * m * n * k, samples_s)
-            batch, m, n, k = BATCHED
-            operands = random(batch, m, k), random(batch, n, k).mT
-            samples_s = bench.seconds(partial(torch.bmm, *operands), share)
-            yield Timed(rate, f"{precision} TN {batch} of {m} × {n} × {k}", False, 2.0 * batch * m * n * k, samples_s)
+                yield Timed(rate, f"{precision} {name} {size} × {size} × {size}", 2.0 * size**3, samples_s)
         allocator.release(bench.device)
     if not cell.precisions and bench.device.type == "cuda" and has_fp8(torch.cuda.get_device_capability(bench.device)):
         yield _fp8(bench, size, share)
@@ -277,7 +256,7 @@ def _fp8(bench: Bench, size: int, share: float) -> Timed:
     left, right = (torch.ones(size, size, device=bench.device).to(torch.float8_e4m3fn) for _ in range(2))
     one = torch.ones((), device=bench.device)
     product = partial(torch._scaled_mm, left, right.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
-    return Timed("matmul_fp8", f"fp8 TN {size} × {size} × {size}", True, 2.0 * size**3, bench.seconds(product, share))
+    return Timed("matmul_fp8", f"fp8 TN {size} × {size} × {size}", 2.0 * size**3, bench.seconds(product, share))
 
 
 ATTENTION: Mapping[DeviceType, tuple[int, int, int, int]] = {
@@ -305,8 +284,8 @@ def attention(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
     name = "bf16" if dtype == torch.bfloat16 else "fp16"
     case = f"{name} {batch} × {heads} × {ctx} × {width}"
     forward_s = bench.seconds(lambda: scaled_dot_product_attention(q, k, v), 0.4)
-    yield Timed("attention_forward", case, True, forward_flops, forward_s)
-    yield Timed("attention_backward", case, True, 2.5 * forward_flops, bench.seconds(backward, 0.6))
+    yield Timed("attention_forward", case, forward_flops, forward_s)
+    yield Timed("attention_backward", case, 2.5 * forward_flops, bench.seconds(backward, 0.6))
 
 
 DEPTHS = (2, 14)
@@ -343,8 +322,8 @@ def host(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
         added_s = [max(each - base_s - launching_s, 1e-6) for each in taken_s[1][phase]]
         work_units = operators + VIEW_SHARE * views
         case = f"{operators} operators, {views} views in {DEPTHS[1] - DEPTHS[0]} layers"
-        yield Timed(operator, f"{phase}: {case}", True, work_units, added_s)
-        yield Timed(view, f"{phase}: {case}", True, work_units / VIEW_SHARE, added_s)
+        yield Timed(operator, f"{phase}: {case}", work_units, added_s)
+        yield Timed(view, f"{phase}: {case}", work_units / VIEW_SHARE, added_s)
 
 
 def _count(phase: PhaseTrace, work: str) -> int:
@@ -385,7 +364,6 @@ UPDATED_ELEMENTS = 1 << 24
 """Size of the parameter that the host updates: with gradient and moments 256 MiB, more than its caches hold."""
 
 COPIED_BYTES = 1 << 28
-SMALL_COPY_BYTES = 1 << 20
 
 
 def link(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
@@ -394,19 +372,18 @@ def link(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
     parameter.grad = torch.full_like(parameter, 1e-3)
     updates_s = _host_s(bench, torch.optim.AdamW([parameter], fused=True).step)
     updated_bytes = 7.0 * ITEM_BYTES * UPDATED_ELEMENTS
-    yield Timed("update", f"fused AdamW, {UPDATED_ELEMENTS:,} parameters", True, updated_bytes, updates_s)
+    yield Timed("update", f"fused AdamW, {UPDATED_ELEMENTS:,} parameters", updated_bytes, updates_s)
     if bench.device.type != "cuda":
         return
-    for size, counts in ((COPIED_BYTES, True), (SMALL_COPY_BYTES, False)):
-        pinned = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
-        there = torch.zeros(size, dtype=torch.uint8, device=bench.device)
-        copies: tuple[tuple[RateName, Tensor, Tensor], ...] = (
-            ("device_to_host", pinned, there),
-            ("host_to_device", there, pinned),
-        )
-        for rate, to, source in copies:
-            samples_s = bench.seconds(partial(to.copy_, source, non_blocking=True), 1 / 4)
-            yield Timed(rate, f"{size >> 20} MiB {rate.replace('_', ' ')}", counts, size, samples_s)
+    pinned = torch.zeros(COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
+    there = torch.zeros(COPIED_BYTES, dtype=torch.uint8, device=bench.device)
+    copies: tuple[tuple[RateName, Tensor, Tensor], ...] = (
+        ("device_to_host", pinned, there),
+        ("host_to_device", there, pinned),
+    )
+    for rate, to, source in copies:
+        samples_s = bench.seconds(partial(to.copy_, source, non_blocking=True), 1 / 2)
+        yield Timed(rate, f"{COPIED_BYTES >> 20} MiB {rate.replace('_', ' ')}", COPIED_BYTES, samples_s)
 
 
 PARTS: Mapping[Part, Callable[[CalibrateCell, Bench], Iterator[Timed]]] = {
@@ -434,7 +411,7 @@ def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -
     try:
         with gc_paused(collect_first=True):
             for timed in PARTS[cell.part](cell, Bench(device, target, cell.budget_s)):
-                yield WorkTimed(at_s=time.time(), cell=cell.key, **timed._asdict())
+                yield WorkTimed(at_s=time.time(), cell=cell.key, counts=True, **timed._asdict())
     finally:
         allocator.release(target)
 

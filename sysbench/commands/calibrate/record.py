@@ -55,7 +55,7 @@ class TimedWork(Frozen):
     case: str
     """The work: `bf16 TN 4096 × 4096 × 4096`."""
     counts: bool
-    """Whether the case determines the rate; other cases show how well the rate holds for smaller work."""
+    """Whether the case determines the rate; in older logs, others show how well it holds for smaller work."""
     work: PerSecond
     """FLOPs, bytes or elements; for a rate in seconds, the number of operators or kernels."""
     samples_s: list[PositiveSeconds]

@@ -1,15 +1,15 @@
-"""The table of `sysbench calibrate`: one row per rate."""
+"""The table of `sysbench calibrate`, one row per rate, and its findings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from sysbench import units
-from sysbench.commands.calibrate.findings import of_run
 from sysbench.commands.calibrate.record import PER_SECOND, CalibrateRecord, RateRecord
 from sysbench.commands.calibrate.spec import CalibrateCell
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Field, build_tables, leading_fields
+from sysbench.render.findings import Statement, exclusions, join_words, reliable
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
@@ -91,3 +91,32 @@ RATES = DeclaredTable(
 )  # fmt: skip
 
 TABLES: dict[str, DeclaredTable] = {"rates": RATES}
+
+
+SURPRISING = 3
+"""Number of standard deviations by which a rate must differ from its previous value to be reported."""
+
+
+def of_run(record: CalibrateRecord) -> Iterator[Statement]:
+    cells = reliable(record.cells)
+    timed = {case.rate for cell in cells for case in cell.cases}
+    if record.read_from is not None:
+        by_reason: dict[str, list[str]] = {}
+        for name, why in record.unseen.items():
+            by_reason.setdefault(why, []).append(name)
+        unseen = "; ".join(f"{join_words(names)} ({why})" for why, names in by_reason.items())
+        unchanged = f"The file does not show these, so they are unchanged: {unseen}."
+        yield Statement(f"the rates were read from {record.read_from}. {unchanged}", cells)
+    moved = [
+        f"{rate.name} {units.ratio(rate.value / rate.before)}"
+        for rate in record.rates
+        if rate.name in timed and rate.before and abs(rate.value / rate.before - 1) > SURPRISING * rate.spread
+    ]
+    if moved:
+        yield Statement(f"relative to the previous rates: {join_words(moved)}.", cells)
+    without_link = [
+        cell for cell in record.cells if cell.cell.part == "link" and cell.device and cell.device.type != "cuda"
+    ]
+    if without_link:
+        yield Statement("there is no link to a GPU here: only the host's update was measured.", without_link)
+    yield from exclusions(record.cells)

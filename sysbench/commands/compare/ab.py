@@ -30,7 +30,8 @@ from sysbench.engine.process import Launcher
 from sysbench.engine.provisions import Surroundings
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log import runs
-from sysbench.log.events import Event, RunFinished, WorkerReady
+from sysbench.log.cautions import fewer_threads
+from sysbench.log.events import Event, RunFinished, RunStarted, ThreadsProbe, ThreadsProbed, WorkerReady
 from sysbench.log.outcomes import FAILURES
 from sysbench.log.runs import ARMS, Arm, log_name
 from sysbench.log.storage import create_directory, refuse_unwritable, write_atomically
@@ -170,6 +171,8 @@ class Turn:
     log: Path
     interrupted: bool = False
     """Whether the user interrupted the turn, and with it the whole comparison."""
+    threads_probe: ThreadsProbe | None = None
+    """Choice of CPU threads, which all later turns keep."""
 
     @property
     def closes_round(self) -> bool:
@@ -199,6 +202,7 @@ def run_rounds(
                 yield turn
                 if turn.interrupted:
                     return
+                surroundings = replace(surroundings, threads_probe=turn.threads_probe)
 
 
 def _run_arm(
@@ -217,6 +221,8 @@ def _run_arm(
         turn = Turn(number, arm, running.log_path)
         for event in running:
             on_event(number, arm, event)
+            if isinstance(event, ThreadsProbed):
+                turn = replace(turn, threads_probe=event)
             if isinstance(event, RunFinished) and event.status == "interrupted":
                 turn = replace(turn, interrupted=True)
     return turn
@@ -227,13 +233,26 @@ class RoundProgress:
 
     def __init__(self, rounds: int, say: Callable[[str], None]) -> None:
         self._rounds, self._say = rounds, say
-        self._device = ""
+        self._said: set[str] = set()
+        self._kind = ""
         self._ratios: list[float] = []
 
     def show(self, event: Event) -> None:
-        if isinstance(event, WorkerReady) and event.devices and not self._device:
-            self._device = f"{event.devices[0].name} · torch {event.torch.torch}"
-            self._say(self._device)
+        """Say on which device and on how many threads everything is measured."""
+        match event:
+            case RunStarted():
+                self._kind = event.kind
+            case WorkerReady() if event.devices:
+                self._say_once(f"{event.devices[0].name} · torch {event.torch.torch}")
+            case ThreadsProbed() if threads := fewer_threads(event, self._kind):
+                self._say_once(" → ".join(threads))
+            case _:
+                pass
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self._say(line)
 
     def show_round(self, number: int, comparison: Comparison, elapsed_s: float) -> None:
         times = [time for cell in comparison.cells for time in cell.times if time.headline]

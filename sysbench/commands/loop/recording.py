@@ -11,10 +11,9 @@ from pathlib import Path
 from types import TracebackType
 
 from sysbench import marks
-from sysbench.commands.loop.measure import EventCollector
+from sysbench.commands.loop.measure import EventCollector, Stopwatch
 from sysbench.commands.loop.record import LoopTraced
 from sysbench.commands.loop.spec import LoopSpec
-from sysbench.commands.loop.stopwatch import Stopwatch
 from sysbench.errors import UsageError
 from sysbench.lab.clocks import StepTimes, clock_for, sum_of
 from sysbench.lab.memory import allocator

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from sysbench.commands import refusals, running, showing
@@ -16,6 +15,7 @@ from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.file_names import labels_of, path_of_rank, paths_of, paths_of_ranks
 from sysbench.log.records import RunRecord, typed
+from sysbench.log.storage import ScratchDirectory
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
 
@@ -144,7 +144,7 @@ class Files:
         if snapshots or not (figures or pages):
             yield cls(snapshots, kept, figures, pages)
             return
-        with TemporaryDirectory(prefix="sysbench-") as directory:
+        with ScratchDirectory() as directory:
             temporary_paths = {key: Path(directory) / f"{key}.pickle" for key in labels}
             yield cls(temporary_paths, kept, figures, pages)
 

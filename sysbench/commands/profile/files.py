@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
@@ -27,6 +26,7 @@ from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log import storage
 from sysbench.log.events import Event, OfRank, StageEntered
 from sysbench.log.file_names import labels_of, paths_of, paths_of_ranks
+from sysbench.log.storage import ScratchDirectory
 from sysbench.render import theme
 from sysbench.render.dashboard.progress import show_status
 from sysbench.spec import hardware
@@ -118,7 +118,7 @@ class Files:
         with ExitStack() as temporary:
             artifacts = kept_paths
             if not kept_paths:
-                directory = Path(temporary.enter_context(TemporaryDirectory(prefix="sysbench-")))
+                directory = Path(temporary.enter_context(ScratchDirectory()))
                 artifacts = {cell.key: directory / f"{cell.key}{TRACE_SUFFIXES[cell.profiler][0]}" for cell in cells}
             for cell in cells:
                 _validate_suffix("--trace", artifacts[cell.key], TRACE_SUFFIXES[cell.profiler], cell.profiler)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from sysbench import units
 from sysbench.command import command_of
@@ -18,6 +17,7 @@ from sysbench.errors import UsageError
 from sysbench.log.durations import Durations
 from sysbench.log.events import CellFinished
 from sysbench.log.records import CellRecord, RunRecord
+from sysbench.log.storage import ScratchDirectory
 from sysbench.render.dashboard import experiment_progress
 from sysbench.render.dashboard.experiment_progress import ExperimentProgress, PendingCell
 from sysbench.render.dashboard.progress import show_status
@@ -88,7 +88,7 @@ def predict_durations_s(
     waiting = sorted(_predictable(planned, gpu), key=lambda each: _work(each[1]))
     with (
         show_status(f"predicting for {gpu.slug}", silent=silent) as progress,
-        TemporaryDirectory(prefix="sysbench-") as directory,
+        ScratchDirectory() as directory,
         prelaunched(Launcher()),
     ):
         while waiting:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
-from operator import attrgetter
+from typing import Any
 
 from sysbench import formulas, statistics, units
 from sysbench.commands.time.record import (
@@ -182,45 +182,28 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
     return rates.with_ceiling(devices * ceiling.matmul_flops_per_s if ceiling and not ceiling.disturbed else None)
 
 
-_SUMMARISED_FIELDS = (
-    "sm_clock_hz",
-    "power_w",
-    "temperature_c",
-    "device_utilisation",
-    "energy_j",
-    "host_cpu_share",
-    "other_processes",
-)
-"""Fields of a Reading that are summarised."""
-
-
 def _readings(readings: Sequence[Reading]) -> ReadingsRecord | None:
     if not readings:
         return None
 
-    by_field = {
-        name: [value for value in values if value is not None]
-        for name, values in zip(
-            _SUMMARISED_FIELDS, zip(*map(attrgetter(*_SUMMARISED_FIELDS), readings), strict=True), strict=True
-        )
-    }
+    def known(name: str) -> list[Any]:
+        return [value for reading in readings if (value := getattr(reading, name)) is not None]
 
     def median(name: str) -> float | None:
-        return standard.median(by_field[name]) if by_field[name] else None
+        return standard.median(values) if (values := known(name)) else None
 
-    joules = by_field["energy_j"]
-    reasons = {reason: None for reading in readings for reason in reading.throttle_reasons or ()}
+    joules = known("energy_j")
     return ReadingsRecord(
         count=len(readings),
         sm_clock_hz=median("sm_clock_hz"),
-        sm_clock_min_hz=min(by_field["sm_clock_hz"], default=None),
+        sm_clock_min_hz=min(known("sm_clock_hz"), default=None),
         power_w=median("power_w"),
-        temperature_max_c=max(by_field["temperature_c"], default=None),
+        temperature_max_c=max(known("temperature_c"), default=None),
         device_utilisation=median("device_utilisation"),
         energy_j=joules[-1] - joules[0] if len(joules) > 1 else None,
         host_cpu_share=median("host_cpu_share"),
-        throttle_reasons=list(reasons),
-        other_processes=max(by_field["other_processes"], default=None),
+        throttle_reasons=list(dict.fromkeys(reason for each in readings for reason in each.throttle_reasons or ())),
+        other_processes=max(known("other_processes"), default=None),
     )
 
 

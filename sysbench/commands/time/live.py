@@ -24,25 +24,19 @@ from sysbench.render.dashboard.run_state import CellState, RunState, cell_handle
 from sysbench.render.dashboard.screen import BELOW, DETAILS, MODEL_AXES, SENSORS, CellScreen, Progress, Slot, fixed
 from sysbench.render.table import Cell, Column, Measure, Table, Tone, Word
 
-MAX_STEPS = 10
-"""Largest number of steps listed, regardless of the height of the terminal."""
-
-FEW_STEPS = 3
-"""Number of steps to list before the board gets more lines."""
+FEW_STEPS, MAX_STEPS = 3, 10
+"""Steps that are listed at least and at most, if there is room."""
 
 STEPS_HEADING_LINES = 3
 """Lines of the table of steps besides the steps: titles, units, and the mean."""
 
 SLOW_RUN_S = 30.0
-"""Shortest run on the CPU that triggers a warning."""
 
 SLOW_STEP_S = 10.0
 """A first step this long shows that the run is slow, even though later steps will be faster."""
 
 MAX_PHASE_BAR_WIDTH = 32
-
 MIN_PHASE_SHARE = 0.005
-"""Smallest share of the step for which a phase is shown."""
 
 MIN_SPARKLINE_SPAN = 0.05
 """Smallest span of a sparkline as a share of its lowest value, so that noise does not look like an event."""
@@ -141,7 +135,6 @@ advance = partial(run_state.advance, _HANDLERS)
 # --- the remaining time
 
 RECENT_STEPS = 10
-"""Number of recent steps from which the duration of the next one is predicted."""
 
 
 _MEDIAN_CI_WIDTH = 2 * 1.96 * math.sqrt(math.pi / 2)

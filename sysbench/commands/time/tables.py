@@ -16,7 +16,7 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time import predicted
 from sysbench.commands.time.fold import COUNTER_UPDATE_S, MIN_COUNTED_S
-from sysbench.commands.time.record import CeilingRecord, TimeCellRecord, TimeRecord
+from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.outcomes import MEASURED
 from sysbench.log.predictions import INTERVAL, MARK
@@ -95,16 +95,15 @@ def _peak_bytes(cell: TimeCellRecord) -> int | None:
 
 
 def _mfu_note(record: TimeRecord) -> str:
-    peaks = {
-        (cell.cell.compute_precision, cell.rates.peak_flops_per_s, cell.rates.peak_source): None
+    peaks = dict.fromkeys(
+        f"{units.flop_rate(cell.rates.peak_flops_per_s)} in {cell.cell.compute_precision}, {cell.rates.peak_source}"
         for cell in record.cells
         if cell.rates and cell.rates.peak_flops_per_s is not None
-    }
-    peaks_listed = "; ".join(f"{units.flop_rate(rate)} in {precision}, {source}" for precision, rate, source in peaks)
+    )
     return (
         "MFU: FLOPs of a step divided by (mean step time × peak); B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV] FLOPs for "
         "forward and twice that for backward, without a discount for causality and without recomputation; "
-        f"peak: {peaks_listed or 'unknown for this device'}"
+        f"peak: {'; '.join(peaks) or 'unknown for this device'}"
     )
 
 
@@ -228,20 +227,17 @@ def _ceilings(record: TimeRecord) -> str:
     if not any(cell.rates for cell in record.cells):
         return ""
 
-    def described(ceilings: Sequence[CeilingRecord]) -> str:
-        rates = []
-        for each in ceilings:
-            place = f"{each.device} with {axes.phrase('threads', each.threads)}" if each.threads else each.device
-            date = f" ({each.seen_at[:10]})" if each.seen_at else ""
-            rates.append(f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {place}{date}")
-        return ", ".join(rates)
-
-    reached = described([each for each in record.ceilings if not each.disturbed])
-    disturbed = described([each for each in record.ceilings if each.disturbed])
-    notes = (
-        *([f"a large matrix product reached {reached}"] if reached else ()),
-        *([f"other processes disturbed a large matrix product, so it is no ceiling: {disturbed}"] if disturbed else ()),
-    )
+    rates: dict[bool, list[str]] = {}
+    for each in record.ceilings:
+        threads = f" with {axes.phrase('threads', each.threads)}" if each.threads else ""
+        date = f" ({each.seen_at[:10]})" if each.seen_at else ""
+        shown = f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {each.device}{threads}{date}"
+        rates.setdefault(each.disturbed, []).append(shown)
+    words = {
+        False: "a large matrix product reached",
+        True: "other processes disturbed a large matrix product, so it is no ceiling:",
+    }
+    notes = [f"{words[disturbed]} {', '.join(found)}" for disturbed, found in sorted(rates.items())]
     return f"matmul: {'; '.join(notes)}" if notes else ""
 
 

@@ -32,35 +32,11 @@ def terms(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
             "omitted for fewer than six samples.",
         )
         yield from used_terms(_PHASE_MEANINGS, (phase for cell in cells for phase in cell.phases))
-    if any(cell.cell.grad_accum > 1 for cell in cells):
-        yield Term(
-            "grad accum",
-            "micro-batches per step, each of the batch size: forward, loss and backward run once for each, and "
-            "gradients accumulate before one optimizer step. Times of these phases are sums over the micro-batches, "
-            "and rates count all of them.",
-        )
     yield from mode_terms(cells)
     yield from precision_terms(cells)
-    yield from _rate_terms(cells)
-
-
-def _rate_terms(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
-    known = [cell.rates for cell in cells if cell.rates]
-    if not known:
-        return
-    yield Term(
-        "achieved",
-        "model FLOPs of the step divided by its mean time. A forward pass has B·[L(8Td² + 4T²d + 6T·d·d_ff) + "
-        "2TdV], without a discount for causality; backward has twice that.",
-    )
-    sources = list(dict.fromkeys(rates.peak_source for rates in known if rates.peak_source))
-    if sources:
+    if any(cell.rates for cell in cells):
         yield Term(
-            "of peak", f"achieved rate relative to the dense data-sheet rate at that precision: {'; '.join(sources)}."
-        )
-    if any(rates.ceiling_share is not None for rates in known):
-        yield Term(
-            "of matmul",
-            "achieved rate relative to the fastest large matrix product that any run has seen on this device with this "
-            "torch.",
+            "achieved",
+            "model FLOPs of the step divided by its mean time. A forward pass has B·[L(8Td² + 4T²d + 6T·d·d_ff) + "
+            "2TdV], without a discount for causality; backward has twice that.",
         )

@@ -27,6 +27,7 @@ from sysbench.errors import LogError, UsageError
 from sysbench.log import journal
 from sysbench.log.events import Event
 from sysbench.log.outcomes import Outcome
+from sysbench.log.storage import ScratchDirectory
 from sysbench.package import source_digest
 from sysbench.spec import extras
 from sysbench.spec.run import RunOptions
@@ -79,7 +80,7 @@ def run_shard(shard: Shard, directory: Path, run: RunCells) -> Path:
 def run_shard_remotely(shard: Shard, run: RunCells) -> bytes:
     """Run a shard with `run` in a temporary directory, and return the content of its log."""
 
-    with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
+    with ScratchDirectory() as directory:
         return run_shard(shard, Path(directory), run).read_bytes()
 
 
@@ -91,7 +92,7 @@ class Processes:
 
     def __init__(self, count: int) -> None:
         self.slots = count
-        self._directory = tempfile.TemporaryDirectory(prefix="sysbench-")
+        self._directory = ScratchDirectory()
         self._jobs: list[_Process] = []
 
     def start(self, shards: Sequence[Shard]) -> Sequence[Job]:
@@ -216,7 +217,7 @@ class _RayTask:
         except Exception as error:  # noqa: BLE001  Whatever the task raised, or what happened to it.
             self.error = error
             return []
-        with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
+        with ScratchDirectory() as directory:
             (Path(directory) / "shard.jsonl").write_bytes(content)
             return _left_in(Path(directory))
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, Self
 from typing_extensions import TypeVar
 
 from sysbench.command import Kind, cell_of, spec_of
-from sysbench.log.cautions import BUSY_SHARE, interference
+from sysbench.log.cautions import BUSY_SHARE, fewer_threads, interference
 from sysbench.log.events import (
     CellFinished,
     CellStarted,
@@ -22,6 +22,8 @@ from sysbench.log.events import (
     RunStarted,
     Stage,
     StageEntered,
+    ThreadsProbe,
+    ThreadsProbed,
     TorchInfo,
     WorkerExited,
     WorkerReady,
@@ -87,6 +89,7 @@ class RunState(Generic[CellsOf]):
     current_cell: CellsOf | None = None
     """The cell that is running, or ran last."""
     reading: Reading | None = None
+    threads_probe: ThreadsProbe | None = None
     busy_since_s: float | None = None
     """Time since which every reading has shown that other processes are busy; None if the last one did not."""
 
@@ -98,8 +101,9 @@ class RunState(Generic[CellsOf]):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know while the run goes on."""
-        return (self.interference,) if self.interference else ()
+        """What the user should know while the run goes on: fewer threads than usual, other busy processes."""
+        threads = fewer_threads(self.threads_probe, self.kind) if not self.ended else None
+        return (*([" → ".join(threads)] if threads else ()), *([self.interference] if self.interference else ()))
 
     @property
     def interference(self) -> str:
@@ -179,6 +183,12 @@ def with_reading(state: AnyState, event: Reading) -> AnyState:
     return replace(state, reading=event, busy_since_s=since_s, current_cell=now)
 
 
+def _with_threads(torch: TorchInfo | None, probe: ThreadsProbe | None) -> TorchInfo | None:
+    if torch is None or probe is None:
+        return torch
+    return torch.model_copy(update={"threads": probe.threads})
+
+
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the sample standard deviation, which is 0 for a single value."""
     mean = math.fsum(values) / len(values)
@@ -234,7 +244,7 @@ def handlers(state: type[RunState], cell: type[CellState], others: Mapping[type,
     def worker_ready(before: RunState, event: WorkerReady) -> RunState:
         return replace(
             before,
-            torch=event.torch,
+            torch=_with_threads(event.torch, before.threads_probe),
             devices=tuple(event.devices),
             worker_ready=True,
             worker_since_s=event.at_s,
@@ -247,6 +257,7 @@ def handlers(state: type[RunState], cell: type[CellState], others: Mapping[type,
         WorkerReady: worker_ready,
         WorkerExited: lambda run, event: replace(run, worker_ready=False, worker_since_s=event.at_s),
         Reading: with_reading,
+        ThreadsProbed: lambda run, event: replace(run, torch=_with_threads(run.torch, event), threads_probe=event),
         StageEntered: cell_handler(lambda each, event: replace(each, stage=event.stage, stage_since_s=event.at_s)),
         CellFinished: cell_handler(finished),
         **others,

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
 from queue import SimpleQueue
-from tempfile import TemporaryDirectory
 from typing import Final, TypeVar, cast
 from urllib.parse import quote
 
@@ -32,6 +31,7 @@ import numpy as np
 from sysbench import units
 from sysbench.errors import LogError
 from sysbench.garbage import gc_paused
+from sysbench.log.storage import ScratchDirectory
 from sysbench.trace.columns import launch_shapes, map_distinct
 from sysbench.trace.readers.reading import Progress, no_progress, processors
 from sysbench.trace.recording import COPY, KERNEL, NONE, SET, Integers, Recording, Table, shift_to_zero
@@ -109,7 +109,7 @@ def _read_report(path: Path, progress: Progress) -> Recording:
     nsys = shutil.which("nsys")
     if nsys is None:
         raise LogError(f"{path} is a report of Nsight Systems. {INSTALL_HINT}")
-    with TemporaryDirectory(prefix="sysbench-") as directory:
+    with ScratchDirectory() as directory:
         exported = Path(directory) / "report.sqlite"
         command = [nsys, "export", "--type", "sqlite", "--output", str(exported), str(path.absolute())]
         progress("nsys is exporting it")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sysbench.commands.accum import running_sums
+from sysbench.commands.accum import sums
 from sysbench.lab.precision import Arithmetic, round_to_tf32
 from sysbench.rounding import FORMATS, FormatName, equal_steps, exact, stall
 from tests.commands.accum.exact_sums import running_sum
@@ -107,7 +107,7 @@ def test_sums_in_formats_without_numpy_are_those_of_torchs_conversions(
         total = convert(total + addend)
     arithmetic = Arithmetic.of(name, CPU)
     assert arithmetic.value(arithmetic.number(value)) == addend.item()
-    assert running_sums.sequential(arithmetic, arithmetic.number(value), count) == total.item()
+    assert sums.sequential(arithmetic, arithmetic.number(value), count) == total.item()
     found = running_sum(Fraction(addend.item()), count, FORMATS[name])
     assert (float(found) if found is not None else math.inf) == total.item()
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from sysbench.commands.accum import norm_range, product_errors, running_sums
+from sysbench.commands.accum import matmul, norm, sums
 from sysbench.commands.accum.record import AccumRecord, DtypeRecord, ProductMeasured, ScaledRecord, SumRecord
 from sysbench.commands.accum.spec import AccumCell, AccumSpec
 from sysbench.errors import UnavailableError
@@ -106,7 +106,7 @@ def test_a_sum_that_overflows_is_kept_as_what_it_is() -> None:
 def test_what_would_take_too_long_is_refused_before_it_does() -> None:
     (asked,) = AccumSpec(count=100_000_000, budget_s=1).cells()
     with pytest.raises(UnavailableError, match=r"would take about .* longer than --budget 1: use a smaller --count"):
-        list(running_sums.run(asked, CPU))
+        list(sums.run(asked, CPU))
 
 
 def test_a_cell_does_not_change_with_what_it_does_not_depend_on() -> None:
@@ -175,17 +175,17 @@ def test_layers_that_are_alike_are_said_once() -> None:
 
 def test_layer_norm_in_fp32_is_torchs() -> None:
     inputs = torch.randn(5, 48, generator=torch.Generator().manual_seed(1)) * 3 + 2
-    found, _ = norm_range.normalised(inputs, torch.float32, 1e-5)
+    found, _ = norm.normalised(inputs, torch.float32, 1e-5)
     torch.testing.assert_close(found, nn.functional.layer_norm(inputs, (48,), eps=1e-5))
 
 
 def test_sums_of_layer_norm_are_rounded_to_the_format() -> None:
     """`Tensor.sum` adds halves in fp32 and gets 65536, which does not exist in fp16, by way of 32768 + 32768."""
     rows = torch.full((1, 4), 16384.0, dtype=torch.float16)
-    assert norm_range.pairwise_sum(rows).item() == math.inf
+    assert norm.pairwise_sum(rows).item() == math.inf
     ones = torch.ones(1, 4096, dtype=torch.bfloat16)
-    assert norm_range.pairwise_sum(ones).item() == 4096
-    assert norm_range.pairwise_sum(torch.ones(2, 7)).tolist() == [7.0, 7.0]
+    assert norm.pairwise_sum(ones).item() == 4096
+    assert norm.pairwise_sum(torch.ones(2, 7)).tolist() == [7.0, 7.0]
 
 
 def test_variance_of_layer_norm_is_that_of_numpy_in_halves() -> None:
@@ -200,7 +200,7 @@ def test_variance_of_layer_norm_is_that_of_numpy_in_halves() -> None:
         centred = x - pairwise_sum(x) / np.float16(512)
         expected.append(float(pairwise_sum(centred * centred) / np.float16(512)))
         in_fp32.append(float(((centred * centred).astype(np.float32).sum() / 512).astype(np.float16)))
-    _, found = norm_range.normalised(inputs, torch.float16, 1e-5)
+    _, found = norm.normalised(inputs, torch.float16, 1e-5)
     assert found.variance.tolist() == expected
     assert found.variance.tolist() != in_fp32
 
@@ -268,7 +268,7 @@ def test_gradients_of_the_toy_survive_fp16() -> None:
 def test_errors_of_products_are_those_of_numpy() -> None:
     (found,) = [
         each
-        for each in product_errors.run(_products("fp16", (64,)), CPU)
+        for each in matmul.run(_products("fp16", (64,)), CPU)
         if isinstance(each, ProductMeasured) and each.accumulation == "narrow"
     ]
     generator = torch.Generator().manual_seed(0)
@@ -297,12 +297,12 @@ def test_wider_formats_and_wider_sums_err_less() -> None:
 
 
 def test_where_there_is_no_switch_for_reduced_sums_none_is_said_to_have_been_used() -> None:
-    assert {way.accumulation for way in product_errors.matmul_methods("fp16", CPU)} == {"as it is", "narrow"}
+    assert {way.accumulation for way in matmul.matmul_methods("fp16", CPU)} == {"as it is", "narrow"}
 
 
 def test_on_cuda_the_switch_for_reduced_sums_is_used_and_put_back() -> None:
     gpu = CPU.model_copy(update={"type": "cuda", "compute_capability": "9.0"})
-    ways = {way.accumulation: way for way in product_errors.matmul_methods("bf16", gpu)}
+    ways = {way.accumulation: way for way in matmul.matmul_methods("bf16", gpu)}
     assert list(ways) == ["reduced", "not reduced", "narrow"]
     settings = torch.backends.cuda.matmul
     before = settings.allow_bf16_reduced_precision_reduction

@@ -15,7 +15,6 @@ from sysbench.commands.accum.record import (
     DtypeSeen,
     DtypesMeasured,
     NormRecord,
-    ProductRecord,
     ScaledRecord,
 )
 from sysbench.commands.accum.spec import AccumSpec
@@ -55,20 +54,6 @@ def scaled(scale: float, lost: int, *, kept: bool = True) -> ScaledRecord:
     )
 
 
-def product(accumulation: str, error: float, k: int = 64) -> ProductRecord:
-    return ProductRecord.model_validate(
-        {
-            "dtype": "fp16",
-            "accumulation": accumulation,
-            "source": "device",
-            "m": 4,
-            "k": k,
-            "relative_error": error,
-            "total_error": error,
-        }
-    )
-
-
 @pytest.mark.parametrize("experiment", ["sums", "autocast", "norm", "scaling", "matmul"])
 def test_where_nothing_was_measured_nothing_is_said(experiment: str) -> None:
     assert finding(made(experiment)) is None
@@ -85,14 +70,6 @@ def test_a_scaler_is_said_to_help_only_where_it_does() -> None:
         "Without a scaler, 10% of the gradients become zero in fp16."
     )
     assert finding(made("scaling", scaled=[scaled(256, 100)])) is None
-
-
-def test_reduced_sums_are_said_to_matter_only_where_they_do() -> None:
-    apart = finding(made("matmul", products=[product("reduced", 0.3), product("not reduced", 0.1)]))
-    assert apart == "Allowing reduced-precision reduction makes the error of fp16 at K 64 3 times as large."
-    alike = finding(made("matmul", products=[product("reduced", 0.1), product("not reduced", 0.1)]))
-    assert alike == "Allowing reduced-precision reduction changes no error by more than 5%."
-    assert finding(made("matmul", products=[product("as it is", 0.1)])) is None
 
 
 def test_norm_that_never_breaks_is_not_said_to() -> None:

@@ -145,13 +145,13 @@ def test_a_crossover_is_asserted_where_intervals_do_not_overlap_and_nowhere_else
 
 
 def test_whatever_shows_a_predicted_time_says_so() -> None:
-    for name in ("sweep", "comparison", "crossovers"):
+    for name in ("comparison", "crossovers"):
         assert all(table.title.startswith(MARK) for table in tables_for(CROSSING, [name]))
     whole = sheet(CROSSING)
     assert MARK in whole.subject
     assert any(remark.text.startswith("Predicted: ") for remark in whole.remarks if remark.kind == "finding")
-    (sweep,) = tables_for(CROSSING, ["sweep"])
-    first = next(each for each in sweep.rows[0] if isinstance(each, Measure))
+    (comparison,) = tables_for(CROSSING, ["comparison"])
+    first = next(each for each in comparison.rows[0] if isinstance(each, Measure))
     assert (first.low, first.value, first.high) == (pytest.approx(1e-3 / 1.2), 1e-3, pytest.approx(1.2e-3))
     assert [each.source for each in CROSSING.cells] == ["predicted"] * 6 + ["simulated", "predicted"]
     assert CROSSING.cells[-2].outcome == "oom"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 import struct
@@ -108,12 +107,10 @@ def test_every_table_can_be_shown_in_every_form(record: AttentionRecord, name: s
     assert len(text.splitlines()) > 3
 
 
-def test_the_sweep_has_the_columns_that_reports_have() -> None:
-    (row, *_) = csv.DictReader(io.StringIO(printed(runs.record(SINGLE), "csv", "sweep")))
-    assert {"dim", "seq", "batch", "forward_mean_s", "forward_std_s", "backward_mean_s", "status"} <= set(row)
-    assert "memory_before_backward_bytes" in row
-    heading = next(line for line in printed(runs.record(SINGLE), "terminal", "sweep").splitlines() if "d_model" in line)
-    assert re.search(r"d_model +seq_len +batch +forward +backward +before backward +status", heading)
+def test_the_comparison_has_the_columns_that_reports_have() -> None:
+    keys = [column.key for column in tables_for(runs.record(SINGLE))[0].columns]
+    assert {"dim", "seq", "forward", "backward", "saved", "memory_before_backward", "peak"} <= set(keys)
+    assert "forward_to_best" not in keys, "there is nothing to compare a single implementation with"
 
 
 def test_tables_hold_the_numbers_of_the_record(record: AttentionRecord) -> None:
@@ -154,15 +151,9 @@ def test_the_best_on_each_input_is_one_and_the_others_are_multiples_of_it(record
 
 
 def test_memory_that_ran_out_stands_where_its_number_would(record: AttentionRecord) -> None:
-    (table,) = tables_for(record, ["sweep"])
-    outcomes = {row[-1].text for row in table.rows if isinstance(row[-1], Word)}
-    assert {"ok", "oom", "skipped", "invalid"} <= outcomes
-
-
-def test_the_causal_factor_is_said_below_the_rates(record: AttentionRecord) -> None:
-    assert "4BN²d in forward" in printed(record, "markdown", "comparison")
-    causal = runs.record(SPEC.model_copy(update={"causal": True}))
-    assert "2BN(N+1)d in forward (only the causal half)" in printed(causal, "markdown", "comparison")
+    (table,) = tables_for(record, ["comparison"])
+    column = [each.key for each in table.columns].index("forward")
+    assert {"oom", "skipped", "invalid"} == {cell.text for row in table.rows if isinstance(cell := row[column], Word)}
 
 
 def test_an_implementation_that_is_not_here_says_why_once(record: AttentionRecord) -> None:
@@ -172,7 +163,7 @@ def test_an_implementation_that_is_not_here_says_why_once(record: AttentionRecor
 
 def test_simulated_and_measured_are_never_shown_without_saying_so() -> None:
     simulated = runs.record(SIMULATED)
-    for name in ("sweep", "comparison", "frontier", "cells", "accounting"):
+    for name in ("comparison", "frontier", "cells", "accounting"):
         for table in tables_for(simulated, [name]):
             assert "simulated" in table.title
     assert "simulated for NVIDIA A100-SXM4-40GB" in sheet(simulated).subject
@@ -202,7 +193,7 @@ def test_a_table_that_is_not_there_is_refused_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_no_line_is_wider_than_the_terminal(record: AttentionRecord, width: int) -> None:
-    text = printed(record, "terminal", "comparison", "sweep", "frontier", "accounting", width=width)
+    text = printed(record, "terminal", "comparison", "frontier", "accounting", width=width)
     assert max(cell_len(line) for line in text.splitlines()) <= width
 
 

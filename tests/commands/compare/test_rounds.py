@@ -73,6 +73,17 @@ def test_every_turn_has_a_process_and_a_log_of_its_own(tmp_path: Path) -> None:
     assert {load(turn.log).status for turn in turns} == {"complete"}
 
 
+def test_all_turns_compute_on_the_threads_that_the_first_has_chosen(tmp_path: Path) -> None:
+    launcher = ScriptedLauncher(threads=[4, 2])
+    specs: dict[Arm, RunSpec] = {"A": spec_of([16]), "B": spec_of([16], execution="compiled")}
+    directory = create_directory(tmp_path / "runs", "ab")
+    turns = [next(rounds := run_rounds(specs, 2, directory, RunOptions(), Watcher(), launcher))]
+    launcher.script["threads"] = [4, 4]
+    turns += rounds
+    chosen = [load(turn.log).environment.threads_probe for turn in turns]
+    assert [each.threads if each else None for each in chosen] == [2, 2, 2, 2]
+
+
 def test_ctrl_c_ends_the_comparison_in_order_and_keeps_what_was_finished(tmp_path: Path) -> None:
     directory, turns = measure(tmp_path, 5, Watcher(stop_at=(2, "B")))
     assert [(turn.round, turn.arm, turn.interrupted) for turn in turns][:2] == [(1, "A", False), (1, "B", False)]

@@ -20,7 +20,7 @@ import sysbench
 from sysbench import marks
 from sysbench.api import Run
 from sysbench.commands.loop.fold import fold
-from sysbench.commands.loop.stopwatch import Stopwatch
+from sysbench.commands.loop.measure import Stopwatch
 from sysbench.lab.clocks import SynchronizedClock
 from sysbench.log.events import Event, PhaseSample, StepMeasured
 from sysbench.log.outcomes import CautionCode

@@ -35,6 +35,7 @@ from sysbench.log.events import (
     RunResumed,
     StageEntered,
     StepMeasured,
+    ThreadsProbed,
 )
 from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.dashboard.live import Clock, Dashboard, can_draw_on
@@ -521,6 +522,24 @@ def test_a_finished_cell_says_done_until_the_next_one_starts(sweep: list[Event])
 # What disturbs the run
 
 
+def with_probe(events: Sequence[Event], threads: int) -> list[Event]:
+    """The events of a run that has chosen this many of 8 threads before its first cell."""
+    first = next(number for number, event in enumerate(events) if isinstance(event, CellStarted))
+    at_s = events[first].at_s
+    probed = ThreadsProbed(at_s=at_s, default=8, threads=threads, mean_s=[(8, 0.08), (threads, 0.002)])
+    return [*events[:first], probed, *events[first:]]
+
+
+def test_fewer_threads_are_announced_before_the_first_cell() -> None:
+    log = runs.events(ON_CPU, runs.TWO_CORES)
+    text = "using 4 of 8 threads, because other processes use some of the cores: before the first cell"
+    first, *later = [line for line in plainly(with_probe(log, 4)) if "threads" in line and "torch" not in line]
+    assert first.startswith(text)
+    assert first.endswith("80.0 ms on 8 and 2.00 ms on 4 → --threads 8 uses all")
+    assert later == []
+    assert not any("using" in line for line in plainly(with_probe(log, 8)))
+
+
 def busy(log: Sequence[Event], share: float) -> list[Event]:
     """The events of a run beside which other processes use this share of the cores."""
     return [
@@ -539,7 +558,7 @@ def test_interference_is_said_once_while_the_cell_runs() -> None:
 
 
 def test_the_dashboard_shows_what_disturbs_the_run_above_everything_else() -> None:
-    log = busy(runs.events(ON_CPU, runs.TWO_CORES), 0.6)
+    log = busy(with_probe(runs.events(ON_CPU, runs.TWO_CORES), 4), 0.6)
     part = runs.until_measuring(log, cell=0, step=5)
     time, console = FakeClock(cost_s=0.0), terminal(100, 40)
     with Dashboard(console, time.clock(), view=TimeScreen) as dashboard:
@@ -547,4 +566,7 @@ def test_the_dashboard_shows_what_disturbs_the_run_above_everything_else() -> No
             time.now_s = event.at_s
             dashboard.show(event)
         shown = emulated(written(console), pyte.Screen(100, 40))
-    assert shown[0] == " other processes are using 60% of the CPU: these times will be too long"
+    assert shown[0].startswith(" using 4 of 8 threads, because other processes use some of the cores")
+    assert shown[1].endswith("2.00 ms on 4 → --threads 8 uses all")
+    assert shown[2] == " other processes are using 60% of the CPU: these times will be too long"
+    assert "4 threads" in shown[4]

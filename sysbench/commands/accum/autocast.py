@@ -12,29 +12,11 @@ from sysbench.commands.accum.record import DtypeSeen, DtypesMeasured
 from sysbench.commands.accum.spec import AccumCell
 from sysbench.commands.accum.toy import Supervised, supervised
 from sysbench.lab.devices import torch_device
-from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.precision import TORCH_DTYPES
 from sysbench.log.events import DeviceInfo, Event, Source
 from sysbench.rounding import FormatName
 from sysbench.simulate.cuda.autocast import cuda_autocast
-from sysbench.simulate.tensors import DEVICE, SimulatedDevice
-
-
-class _NullObserver:
-    def begins(self, func: Operator, arguments: Arguments) -> None:
-        pass
-
-    def allocated(self, size_bytes: int, arguments: Arguments) -> int:
-        return 0
-
-    def observes(self, func: Operator) -> bool:
-        return False
-
-    def ends(self, func: Operator, arguments: Arguments, options: Options, result: object) -> None:
-        pass
-
-    def freed(self, number: int) -> None:
-        pass
+from sysbench.simulate.tensors import DEVICE, DeviceObserver, SimulatedDevice
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
@@ -53,7 +35,7 @@ def measured(cell: AccumCell, precision: FormatName, device: torch.device) -> li
 
 
 def simulated(cell: AccumCell, precision: FormatName) -> list[DtypeSeen]:
-    with SimulatedDevice(_NullObserver()), cuda_autocast():
+    with SimulatedDevice(DeviceObserver()), cuda_autocast():
         work = supervised(cell.step, cell.batch or 1, DEVICE, cell.seed)
         return types_of(work, "cpu", precision)
 

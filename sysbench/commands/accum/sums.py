@@ -60,10 +60,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
         yield SumMeasured(
             at_s=time.time(),
             cell=cell.key,
-            accumulator=summation.accumulator,
-            addend=summation.addend,
-            upcast=summation.upcast,
-            order=summation.order,
+            **summation._asdict(),
             source="rounded" if "rounded" in (narrow.source, wide.source) else "device",
             rounded_addend=rounded_addend,
             result=result,
