@@ -169,7 +169,7 @@ class Profile(Result):
     def _sheet(self, names: Iterable[str] = ()) -> Sheet:
         from sysbench.commands.profile.tables import traces_sheet
 
-        return traces_sheet([(self.summary.title, self.summary)], names)
+        return traces_sheet([self.summary], names)
 
 
 class Snapshot(Result):

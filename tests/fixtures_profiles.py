@@ -50,8 +50,6 @@ def profile_cell(
         waiting_ns=round(waiting * window_ns),
         launches=1,
         launch_ns=1,
-        queue_median_ns=None,
-        streams=1,
     )
     return ProfileCellRecord(
         key=cell.key,
@@ -92,7 +90,6 @@ def _summary(
     ]
     return ProfileSummary(
         title="",
-        format="kineto",
         source=source,
         devices=[A100.device.name],
         rank=None,
@@ -109,8 +106,7 @@ def _summary(
             KernelName(
                 name=name,
                 short=short_name(name),
-                kernel_class=classify(name) or "other",
-                placed=classify(name) is not None,
+                kernel_class=classify(name),
                 precision=None,
             )
             for name in names
@@ -124,7 +120,6 @@ def _summary(
         ),
         kernels=[],
         operators=[],
-        copies=[],
         device=None,
         precisions={},
         rates=[],
@@ -148,7 +143,6 @@ def attention_rates(parts_us: Mapping[str, float], phase: str = "forward") -> li
             bytes=None,
             peak_flops_per_s=None,
             peak_bytes_per_s=None,
-            basis="model",
         )
         for part, taken_us in parts_us.items()
     ]

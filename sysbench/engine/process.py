@@ -94,10 +94,9 @@ def unused_workers_ended() -> Iterator[None]:
 
 @contextmanager
 def prelaunched(launcher: Launcher) -> Iterator[None]:
-    """Launch a worker early, for the first call of `get_worker` in this context with the same command line.
+    """Launch a worker, which imports torch, for the first call of `get_worker` in this context.
 
-    The worker imports torch while this process determines what to measure. An unused worker is ended when the context
-    exits. If the launch fails, nothing is raised here, because the call that needs a worker will report the failure.
+    If the launch fails, nothing is raised here, because the call that needs a worker will report the failure.
     """
     with unused_workers_ended():
         # A signal must not interrupt this: a process that is not in the list yet would never be ended.

@@ -43,12 +43,10 @@ def run(
     surroundings: Surroundings = ALONE,
     cells: Sequence[RunCell] | None = None,
 ) -> Session:
-    """Prepare a run, with all checks that need no worker; iterate over the returned session to execute the run.
-
-    The run measures all cells of the spec, or only `cells`.
+    """Prepare a run of all cells of the spec, or of `cells`; iterate over the returned session to execute it.
 
     Raises UsageError if a cell cannot run anywhere or if a log cannot be resumed, LogError if a log cannot be read, and
-    OutputError if the log cannot be written. No files are left behind in these cases.
+    OutputError if the log cannot be written; then no files are left behind.
     """
     cells = list(spec.cells()) if cells is None else cells
     refuse_impossible(cells)
@@ -81,16 +79,12 @@ def run(
 
 @dataclass
 class Session:
-    """A run, as an iterator of events; each event is written to the log before it is yielded.
+    """A run, as an iterator of events, from RunStarted or RunResumed to RunFinished; each is in the log first.
 
-    The first event is RunStarted or RunResumed, the last is RunFinished. As a context manager, the session ends the
-    worker and completes the log, however the block is left. From the first event to the last, the session handles the
-    signals that stop a program: the first ends the run cleanly, the second changes nothing, and the third raises
-    KeyboardInterrupt.
-
-    Iterating raises UsageError if the machine does not match the request (no such device; a log from another machine),
-    after removing from the log what this session wrote; SysbenchError if no worker can be started; and OutputError if
-    the log can no longer be written.
+    As a context manager, the session ends the worker and completes the log, however the block is left. Iterating raises
+    UsageError if the machine does not match the request (no such device; a log from another machine), after removing
+    from the log what this session wrote; SysbenchError if no worker can be started; and OutputError if the log can no
+    longer be written.
     """
 
     log: Log

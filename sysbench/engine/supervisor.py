@@ -352,9 +352,8 @@ def _hanging_collective(exited: WorkerExited) -> str | None:
 def list_devices(launcher: Launcher | None = None) -> Sequence[DeviceInfo]:
     """List the devices of this machine, beginning with the one that `auto` selects; takes as long as importing torch.
 
-    A worker is asked because only its answer is reliable: a GPU may be present without a driver, or with a torch that
-    was built for another device. The worker is set aside for the next run; call this within `unused_workers_ended`.
-    Raises SysbenchError if no worker can be started, and KeyboardInterrupt on Ctrl-C.
+    Only the answer of a worker is reliable: a GPU may be present without a driver, or with a torch for another device.
+    The worker is set aside for the next run. Raises SysbenchError if none can be started, KeyboardInterrupt on Ctrl-C.
     """
     options = RunOptions()
     with closing(Sampler()) as sampler, catch_interrupts() as interrupts:

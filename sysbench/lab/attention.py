@@ -125,9 +125,7 @@ flex_attention.py)."""
 def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
     """Return the operator that computes `attention`, for example `aten::_scaled_dot_product_flash_attention`.
 
-    To determine the operator, this function calls `attention` on the inputs. If the inputs require gradients, it also
-    runs the backward pass, so that everything that is compiled on the first call is compiled now. Raises
-    UnavailableError with torch's reasons if no kernel supports the inputs.
+    It is called for that, and backward runs too, so that everything compiled on the first call is compiled now.
     """
     with unsupported_as_unavailable():
         output = attention(q, k, v)

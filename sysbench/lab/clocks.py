@@ -96,11 +96,7 @@ class SynchronizedClock:
     """How long the device is kept busy; grows with what launching takes."""
 
     def measure(self, phases: Iterable[tuple[str, Call]], sync: Sync) -> StepTimes:
-        """Measure the phases; see `Clock.measure`.
-
-        Raises DeviceIdledError if launching took longer than `keep_busy` lasted; the next measurement keeps the device
-        busy for longer.
-        """
+        """Measure the phases; raises DeviceIdledError if launching took longer than `keep_busy` lasted."""
         names, calls = zip(*phases, strict=True)
         if sync == "step":
             step, device_s = self._time_window(calls)

@@ -62,9 +62,8 @@ def fp32_settings() -> dict[str, str]:
 def set_precision(precision: StepPrecision) -> list[str]:
     """Let fp32 kernels use TF32 for `tf32`, otherwise full fp32; return the kinds of kernels for which this changed.
 
-    `torch.set_float32_matmul_precision` is the one setting that cuBLAS, oneDNN, Inductor and FlexAttention all read.
-    Like `allow_tf32`, it also sets the newer `fp32_precision`, so that neither contradicts the other: reading the older
-    settings fails after a program has used the newer one.
+    `torch.set_float32_matmul_precision` is the one setting that cuBLAS, oneDNN, Inductor and FlexAttention all read. It
+    also sets the newer `fp32_precision`: reading the older settings fails after a program has used the newer one.
     """
     uses_tf32 = precision == "tf32"
     before = {name: found == "tf32" for name, found in fp32_settings().items()}

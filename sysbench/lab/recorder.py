@@ -88,10 +88,9 @@ class NsysRecorder:
 
     @contextmanager
     def recording(self, first: Callable[[], object] = lambda: None) -> Iterator[None]:
-        """Record everything inside this context.
+        """Record everything inside this context, and `first`, but outside all steps.
 
-        Nsight Systems starts with the range, so it records `first` too, but outside all steps. On CUDA, operators also
-        become ranges, with sequence numbers that link backward operators to forward operators.
+        On CUDA, operators also become ranges, with sequence numbers that link backward operators to forward operators.
         """
         import nvtx
 

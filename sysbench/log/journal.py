@@ -1,8 +1,7 @@
 """The log of a run: an append-only file in which each line is one event as JSON.
 
-A line is complete once its newline is written. A process that is killed while writing leaves a partial last line;
-readers ignore this line, and a resumed run removes it. Of any other damaged line, readers say its number, and count its
-cell as unfinished; the other cells are whole.
+A process that is killed while writing leaves a partial last line, which readers ignore and a resumed run removes. Of
+any other damaged line, readers say its number, and count its cell as unfinished; the other cells are whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The manifest of an experiment's directory: the runs of the experiment, in order, with their options.
 
-The outcome of a run is in the run's log, not here. A run without a log has not started, was skipped (`here` is "left
-out"), or failed before its log was created (`failure`).
+The outcome of a run is in its log. A run without one has not started, was left out, or failed before (`failure`).
 """
 
 from __future__ import annotations

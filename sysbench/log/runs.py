@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -84,10 +84,9 @@ def find(name: str, directory: Path = RUNS, command: Kind | None = None) -> list
     """Return the files of the runs that match `name`, in the order in which the runs started; never empty.
 
     `name` is the path of a log or record; the path of a directory, for every run in it and its subdirectories; or the
-    name of an earlier run in `directory`. A name is `latest`, `latest~1` for the run before the latest, or the unique
-    beginning of a file name. A prefix such as `time:` limits the search to runs of that command, as `command` does
-    without a prefix. If a run has both a log and a record, the record is used unless the log is newer. Raises LogError
-    if no run matches, if a name is ambiguous, or if the prefix is another command than `command`.
+    name of an earlier run in `directory`: `latest`, `latest~1` for the one before, or the unique beginning of a file
+    name. A prefix such as `time:` limits the search to runs of that command, as `command` does. Of a log and its
+    record, the newer one is used. Raises LogError if no run matches, or several do.
     """
     if exists(Path(name)):
         return _runs_at(Path(name), command)
@@ -144,7 +143,7 @@ def _runs_at(path: Path, kind: str | None) -> list[Path]:
         if kind is not None and load(path).kind != kind:
             raise LogError(f"{path} is not a record of `sysbench {kind}`")
         return [path]
-    found = _of_kind(_runs_below(path, _refuse_unreadable), kind)
+    found = _of_kind(_runs_below(path, strict=True), kind)
     if not found:
         raise LogError(f"{path} contains no run of `sysbench {kind}`" if kind else f"{path} contains no runs")
     return found
@@ -198,8 +197,8 @@ def entries(directory: Path = RUNS) -> list[Entry]:
     """Return the runs, and subdirectories of runs, in a directory, oldest first; a run is its log or its record."""
     children = _children(directory)
     # A file that cannot be read does not prevent the user from naming another run.
-    single = [Entry(path.stem, (path,)) for path in _preferred(children, _ignore_unreadable)]
-    nested = [Entry(path.name, tuple(_runs_below(path, _ignore_unreadable))) for path in children if path.is_dir()]
+    single = [Entry(path.stem, (path,)) for path in _preferred(children, strict=False)]
+    nested = [Entry(path.name, tuple(_runs_below(path, strict=False))) for path in children if path.is_dir()]
     return sorted((entry for entry in [*single, *nested] if entry.paths), key=lambda entry: entry.order)
 
 
@@ -217,19 +216,15 @@ def _refuse_unreadable(error: OSError) -> None:
     raise cannot_read(Path(os.fsdecode(error.filename)), error)
 
 
-def _ignore_unreadable(error: OSError) -> None:
-    """Ignore a file or a directory that cannot be read."""
-
-
-def _runs_below(directory: Path, on_unreadable: Callable[[OSError], None]) -> list[Path]:
+def _runs_below(directory: Path, *, strict: bool) -> list[Path]:
     """Return the runs in a directory and its subdirectories, ignoring other files."""
     files: list[Path] = []
-    for folder, _, names in os.walk(directory, onerror=on_unreadable):
+    for folder, _, names in os.walk(directory, onerror=_refuse_unreadable if strict else None):
         files += (Path(folder, name) for name in names if ".json" in name)
-    return sorted(_preferred(sorted(files), on_unreadable), key=lambda path: (path.parent, Entry(path.stem, ()).order))
+    return sorted(_preferred(sorted(files), strict=strict), key=lambda path: (path.parent, Entry(path.stem, ()).order))
 
 
-def _preferred(files: Iterable[Path], on_unreadable: Callable[[OSError], None]) -> list[Path]:
+def _preferred(files: Iterable[Path], *, strict: bool) -> list[Path]:
     """Return the files that are logs or records; for a run with both, the newer file, and in a tie the record."""
     preferred: dict[Path, Path] = {}
     for path in files:
@@ -242,7 +237,8 @@ def _preferred(files: Iterable[Path], on_unreadable: Callable[[OSError], None]) 
             if other is None or path.stat().st_mtime_ns > other.stat().st_mtime_ns:
                 preferred[stem] = path
         except OSError as error:
-            on_unreadable(error)
+            if strict:
+                raise cannot_read(path, error) from error
     return list(preferred.values())
 
 

@@ -52,8 +52,7 @@ def fit_rates(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Der
     """Fit the rates of a GPU and a host to the measured times of these steps.
 
     The method is Gauss-Newton least squares on the logarithms of phase times, with the known rates as the prior. Rates
-    that step times cannot distinguish are scaled by one common factor. Rates that step times barely constrain are
-    treated as unseen. Raises UnavailableError if there is no measured step.
+    that step times cannot distinguish share a factor; those that they barely constrain are treated as unseen.
     """
     measured = np.log([seconds for step in steps for seconds in step.phases_s.values()])
     if not len(measured):

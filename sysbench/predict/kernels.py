@@ -221,11 +221,9 @@ def limit(kernel: Kernel, drawn: RateDraws) -> Limit:
 
 
 def lower_bound_seconds(kernel: Kernel, gpu: GpuRates) -> float:
-    """Return a lower bound on the kernel's time.
+    """Return the time for the FLOPs at the peak rate or for the bytes at full bandwidth, whichever is longer.
 
-    The bound is the time for the FLOPs at the peak rate or for the bytes at full bandwidth, whichever is longer. Peak
-    and bandwidth come from the data sheet or, if it lacks them, from the measured rates. The bound for a collective,
-    and for a copy from or to the host, is 0.
+    Both come from the data sheet or, if it lacks them, from measured rates. For collectives and copies, it is 0.
     """
     if kernel.kind in ("collective", "copy"):
         return 0.0

@@ -213,14 +213,13 @@ WAITING_SPREAD = 0.05
 
 
 def unexplained(trace: Trace, gpu: Hardware, kernel_s: Draws, seed: int = 0) -> Draws:
-    """Return random factors for the variation in the times of a step on `gpu` that no rate explains.
+    """Return random factors (draws,) for what no rate explains in the times of a step on `gpu`; the first is 1.
 
-    `kernel_s` has the seconds of each kernel in each draw; the shape of the factors is (draws,), and the first is 1.
     Each kernel has an error of its own, which all steps on a GPU share, and a step's error is the sum of its kernels'
-    errors by their time. So steps with and without recomputation share nearly all of it, but steps of other shapes or
-    precisions little, as published pairs do (tests/bench/prediction.py). Which kernels a compiler makes is unknown in
-    addition, independently for each step. Ranks on several nodes also wait for each other, which makes steps only
-    slower. Factors for different GPUs are independent.
+    errors by their time (`kernel_s`, in each draw): steps with and without recomputation share nearly all of it, steps
+    of other shapes or precisions little, as published pairs do (tests/bench/prediction.py). Which kernels a compiler
+    makes is unknown in addition, independently for each step. Ranks on several nodes also wait, which makes steps only
+    slower.
     """
     count = kernel_s.shape[1]
     step = f"{gpu.slug} {trace.digest}"

@@ -91,7 +91,6 @@ class _Writer:
         operators, launches, work, ranges = self._operators(), self._launches(), self._work(), self._ranges()
         return Recording(
             title=title,
-            format="kineto",
             names=tuple(self._names),
             operators=operators,
             launches=launches,

@@ -148,8 +148,7 @@ def predict(
 ) -> StepPrediction:
     """Predict the step of `trace` on a GPU and host, with an interval from `draws` random draws of their rates.
 
-    The host waits for the device after every phase or, with `sync_per_step`, only at the end of the step. In both
-    cases, phase times assume a wait after each phase. The time of a phase is the sum over its occurrences.
+    With `sync_per_step`, the host waits for the device only at the end of the step, but phase times assume a wait each.
     """
     drawn, issued = gpu.drawn(draws, seed), _issued(trace, host, draws, seed)
     unique_s = seconds(trace.kernels, gpu, drawn)

@@ -199,10 +199,9 @@ def refuse_unsupported(cell: ModelCell, gpu: Gpu) -> None:
 def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Trace, StepRecording]:
     """Trace a step of `cell` with the kernels of the GPU's generation, and record its allocator requests.
 
-    With `with_modules`, the trace contains the module of every operator, and the parts of materialised attention. The
-    recording is that of the eager step; a compiled step requests less memory, and how much less is only known after a
-    run. Both results are valid for every GPU of the same generation. Raises UnavailableError for features that the
-    generation lacks.
+    With `with_modules`, the trace has the module of every operator, and the parts of materialised attention. The
+    recording is that of the eager step, also for a compiled one. Both results are valid for every GPU of the
+    generation.
     """
     refuse_unsupported(cell, gpu)
     if cell.is_compiled and cell.optimizer_in_backward == "on":

@@ -319,8 +319,7 @@ def record_real(
 ) -> Iterator[StepRecording]:
     """Run the cell under the protocol on a real device, and record its storages; with `mesh`, as one of several ranks.
 
-    After the last occurrence of each phase in the measured step, yields the recording so far; the last recording is
-    complete. Memory that operators allocate and free before they return is not observed.
+    Yields the recording so far after the last occurrence of each phase in the measured step.
     """
     _refuse_hidden_memory(cell)
     recorder = _StepRecorder(

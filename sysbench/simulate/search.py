@@ -145,9 +145,8 @@ def _are_more_ranks_useless(tried: dict[int, SimulatedMemory], margin_bytes: int
     """Return whether not even infinitely many ranks would leave this margin.
 
     What each rank's tensors need is the highest of several phases, each with a part that is divided among the ranks: a
-    convex function of 1 / ranks. So all further doublings together save at most as much as the last one saved. The
-    allocator's cache follows no such rule, and is released before memory runs out. A single rank is not sharded, so
-    what two ranks save says nothing about four.
+    convex function of 1 / ranks. So all further doublings together save at most as much as the last one saved. A single
+    rank is not sharded, and the allocator's cache is released before memory runs out.
     """
     sharded = [
         each.gpu.memory_bytes - each.gpu.outside_bytes - max(each.recording.live_bytes(), default=0)

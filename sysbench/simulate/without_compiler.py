@@ -37,9 +37,8 @@ _ON_INTEGERS: Mapping[str, Mapping[str, Callable[..., object]]] = {
 def without_compiler() -> Iterator[None]:
     """Context manager that keeps torch from importing its compiler and sympy.
 
-    torch marks optimizers and shape functions to be skipped by the compiler, and imports the compiler to do so
-    (`torch._compile`). Nothing is compiled here, so a stand-in that does nothing replaces the compiler. To compare
-    sizes, shape functions call helpers that also support symbols. Sizes are integers here, so another stand-in compares
+    torch imports the compiler to mark optimizers and shape functions to be skipped by it (`torch._compile`): a stand-in
+    does nothing. Shape functions compare sizes with helpers that also support symbols: another stand-in compares
     integers, and imports the original for everything else. On exit, everything is restored.
     """
     with _without_sympy():

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 from sysbench.spec import hardware
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import DeviceType, RunCell, threads_problem
-from sysbench.spec.model import Precision
+from sysbench.spec.model import Precision, precision_problem
 from sysbench.spec.quantities import Seconds, Seed, Size, Steps
 
 Implementation = Literal[
@@ -81,8 +81,4 @@ class AttentionCell(RunCell):
         """Return why this cell cannot run, in one line, or None if it can; simulations follow CUDA's rules."""
         if self.simulate is not None:
             return not_simulated(self.implementation, self.simulate) or threads_problem(self, "cuda")
-        if device == "cpu" and self.precision == "fp16":
-            return "--precision fp16 is not supported on the CPU, which emulates it; use bf16, or --device cuda"
-        if device is not None and device != "cuda" and self.precision == "tf32":
-            return f"--precision tf32 is a CUDA format; on {device} use fp32"
-        return threads_problem(self, device)
+        return (precision_problem(self.precision, device) if device else None) or threads_problem(self, device)

@@ -123,9 +123,11 @@ class Hardware(Frozen):
     """Origin of the rates in a file written by `sysbench calibrate`; None for other files."""
 
 
+@cache
 def known() -> tuple[Hardware, ...]:
     """Return all GPUs with a built-in data sheet, sorted by slug."""
-    return _read_all(directory("hardware"))
+    files = sorted(directory("hardware").glob("*.toml"), key=lambda file: file.stem)
+    return tuple(Hardware(slug=file.stem, **tomllib.loads(file.read_text(encoding="utf-8"))) for file in files)
 
 
 def available() -> tuple[Hardware, ...]:
@@ -146,14 +148,14 @@ def read(file: Path) -> Hardware:
         raise LogError(f"{file} is not a valid device description: {error}") from None
 
 
-def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
-    """Return the hardware whose driver reports `device_name`, or None."""
-    return _find_in(directory("hardware"), device_name, memory_bytes)
-
-
 @cache
-def _find_in(sheets: Path, device_name: str, memory_bytes: int | None) -> Hardware | None:
-    matches = _by_normalized_name(sheets).get(_normalized(device_name), [])
+def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
+    """Return the hardware whose driver reports `device_name`; None if there is none, or several.
+
+    Cards that share a name are distinguished by `memory_bytes`.
+    """
+    name = _normalized(device_name)
+    matches = [hardware for hardware in known() if name in map(_normalized, hardware.names)]
     if memory_bytes is not None:
         matches = [hardware for hardware in matches if _same_memory(hardware.memory_bytes, memory_bytes)]
     return matches[0] if len(matches) == 1 else None
@@ -291,21 +293,6 @@ def _terms(name: str) -> frozenset[str]:
     """Return the terms of a name that distinguish GPU models: `h100` and `sxm`, but no manufacturer or memory."""
     separated = _VARIANT.sub(r" \1 ", _MARKETED_SIZE.sub(" ", name.lower()))
     return frozenset(re.findall(r"[a-z0-9.]+", separated)) - _GENERIC_TERMS
-
-
-@cache
-def _read_all(directory: Path) -> tuple[Hardware, ...]:
-    files = sorted(directory.glob("*.toml"), key=lambda file: file.stem)
-    return tuple(Hardware(slug=file.stem, **tomllib.loads(file.read_text(encoding="utf-8"))) for file in files)
-
-
-@cache
-def _by_normalized_name(directory: Path) -> dict[str, list[Hardware]]:
-    found: dict[str, list[Hardware]] = {}
-    for hardware in _read_all(directory):
-        for name in {_normalized(name) for name in hardware.names}:
-            found.setdefault(name, []).append(hardware)
-    return found
 
 
 def _normalized(name: str) -> str:

@@ -5,16 +5,13 @@ operator and ranges on the launching thread. Work that runs long after its range
 right range. In a trace without device work, the operators themselves are the work, each with its self time.
 
 Work launched by autograd's thread is also linked to the forward operator whose gradient it computes, and to the module
-in which that operator ran: autograd gives every node of its graph a sequence number, which is recorded with both the
-forward and the backward operator. Every thread has its own sequence numbers. Kineto records a `Fwd thread id` for every
-backward operator, but this id is torch's own thread number and matches no thread id in the trace; 0 means none
-(torch/csrc/autograd/profiler_kineto.cpp). The thread whose sequence numbers fit best is therefore taken as the forward
-thread.
+in which that operator ran: autograd records a sequence number with both the forward and the backward operator. Every
+thread has its own sequence numbers. Kineto's `Fwd thread id` is torch's own thread number and matches no thread id in
+the trace (torch/csrc/autograd/profiler_kineto.cpp), so the thread whose sequence numbers fit best is taken.
 
-The recording is processed in slices. A slice ends where no operator is open on any thread. Device work belongs to the
-slice in which it was launched, however late it runs. Everything that can cross slices is resolved beforehand for the
-whole recording: the ranges, which are few; the call that launched each piece of work; and the module whose gradient a
-backward operator computes. A recording in which some operator is always open is one slice.
+The recording is processed in slices, which end where no operator is open on any thread. Device work belongs to the
+slice in which it was launched. What can cross slices is resolved beforehand: the ranges, the call that launched each
+piece of work, and the module whose gradient a backward operator computes.
 """
 
 from __future__ import annotations
@@ -216,10 +213,7 @@ def _forward_operators(operators: Operators, backward_: NDArray[np.bool_]) -> In
 
 
 def _last_matching_forward(operators: Operators, forward: Integers, backward: Integers, same_thread: bool) -> Integers:
-    """For each operator in `backward`, return the last earlier one in `forward` with the same sequence number, or NONE.
-
-    With `same_thread`, only operators on the forward thread are considered; otherwise operators on any thread.
-    """
+    """For each operator in `backward`, return the last earlier one in `forward` with its sequence number, or NONE."""
     if not len(forward) or not len(backward):
         return np.full(len(backward), NONE, np.int64)
     none = np.zeros(len(forward), np.int64)
@@ -248,11 +242,7 @@ def _last_matching_forward(operators: Operators, forward: Integers, backward: In
 
 
 def resolve_forward_threads(operators: Table) -> None:
-    """Replace torch's forward thread ids (0 or less means none) with the trace's thread indices.
-
-    The index is NONE if the id means none, if no thread of the trace has any of the sequence numbers recorded with the
-    id, or if two threads fit equally well.
-    """
+    """Replace torch's forward thread ids (0 or less means none) with the trace's thread indices; NONE if unclear."""
     forward_numbers: dict[int, list[Integers]] = defaultdict(list)
     backward_numbers: dict[int, list[Integers]] = defaultdict(list)
     for thread, sequence, torch_thread in operators.chunks(_THREAD, _SEQUENCE, _FORWARD_THREAD):

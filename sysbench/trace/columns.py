@@ -48,10 +48,7 @@ def distinct(numbers: Integers) -> Integers:
 
 
 def first_positions(which: Integers, groups: int) -> Integers:
-    """Return the position of each group's first value; `which` gives the group of each value.
-
-    Every group must have at least one value.
-    """
+    """Return the position of each group's first value; `which` gives the group of each value, and no group is empty."""
     found = np.zeros(groups, np.int64)
     found[which[::-1]] = np.arange(len(which) - 1, -1, -1)
     return found
@@ -84,10 +81,9 @@ def sum_by_key(keys: Integers, *columns: Integers) -> list[Integers]:
 
 
 def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
-    """Return the distinct launch shapes, one per row of an (n, 6) array, and the index of each input row's shape.
+    """Return the distinct launch shapes (grid and block), one per row of an (n, 6) array, and each input row's index.
 
-    A launch shape consists of the three dimensions of the grid and the three of the block. The index of an incomplete
-    row is NONE.
+    The index of an incomplete row is NONE.
     """
     complete = np.logical_and.reduce([column != NONE for column in shapes])
     known = slice(None) if complete.all() else np.flatnonzero(complete)
@@ -180,8 +176,7 @@ class Nesting:
 def _enclosing(thread: Integers, end_ns: Integers) -> Integers:
     """For each interval, return the position of the nearest preceding one on its thread that ends no sooner, or NONE.
 
-    Uses pointer jumping: if a candidate ends too soon, so do all intervals between it and its own candidate, and the
-    search jumps to the latter. The jumps grow from round to round.
+    If a candidate ends too soon, so do all intervals between it and its own candidate: the search jumps to the latter.
     """
     count = len(end_ns)
     enclosing = np.arange(-1, count - 1, dtype=np.int64)

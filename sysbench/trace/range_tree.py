@@ -110,17 +110,16 @@ def read(ranges: Ranges, names: Sequence[str], step_pattern: str | None = None) 
     depth = depths(parents)
     order = np.argsort(depth, kind="stable")
     levels = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
-    meaning[_inside_steps(meaning, parents, order, levels)] = _MODULE
-    step_ranges = np.flatnonzero(meaning == _STEP)
-    step_ranges = step_ranges[np.argsort(ranges.start_ns[step_ranges], kind="stable")]
-    step_numbers = np.full(count, NONE, np.int64)
-    step_numbers[step_ranges] = np.arange(len(step_ranges))
     step, phase, module = np.full(count, NONE, np.int64), np.full(count, NONE, np.int64), np.zeros(count, np.int64)
     modules = _Modules(names)
     from_ddp = ranges.name == (names.index(_FROM_DDP) if _FROM_DDP in names else NONE)
     for first, beyond in pairwise(levels.tolist()):
         rows = order[first:beyond]
-        parent, row_meaning = parents[rows], meaning[rows]
+        parent = parents[rows]
+        outer_step = np.where(parent == NONE, NONE, step[parent])
+        # A range with the name of a step within a step, such as a round of gradient accumulation, is a module.
+        meaning[rows[(meaning[rows] == _STEP) & (outer_step != NONE)]] = _MODULE
+        row_meaning = meaning[rows]
         outer_phase = np.where(parent == NONE, NONE, phase[parent])
         outer_module = np.where(parent == NONE, 0, module[parent])
         is_step = row_meaning == _STEP
@@ -128,10 +127,14 @@ def read(ranges: Ranges, names: Sequence[str], step_pattern: str | None = None) 
         # A range `forward` inside forward is a module of that name. torch's own ranges add nothing.
         is_from_torch = np.isin(row_meaning, _FROM_TORCH) | from_ddp[rows]
         is_module = (row_meaning == _MODULE) | ((row_meaning < _STEP) & ~is_phase & ~is_from_torch)
-        step[rows] = np.where(is_step, step_numbers[rows], np.where(parent == NONE, NONE, step[parent]))
+        step[rows] = np.where(is_step, rows, outer_step)
         phase[rows] = np.where(is_step, NONE, np.where(is_phase, row_meaning, outer_phase))
         module[rows] = np.where(is_step | is_phase, 0, outer_module)
         module[rows[is_module]] = modules.numbers_of(outer_module[is_module], ranges.name[rows[is_module]])
+    step_ranges = np.flatnonzero(meaning == _STEP)
+    step_ranges = step_ranges[np.argsort(ranges.start_ns[step_ranges], kind="stable")]
+    step_numbers = np.full(count, NONE, np.int64)
+    step_numbers[step_ranges] = np.arange(len(step_ranges))
     milestone = np.flatnonzero(meaning <= _STEP)
     milestones = Nesting.of(
         np.zeros(len(milestone), np.int64), ranges.start_ns[milestone], ranges.duration_ns[milestone]
@@ -139,7 +142,7 @@ def read(ranges: Ranges, names: Sequence[str], step_pattern: str | None = None) 
     return RangeTree(
         nesting=nesting,
         start_ns=ranges.start_ns,
-        step=step,
+        step=take_or_none(step_numbers, step),
         phase=phase,
         module=module,
         modules=tuple(modules.paths),
@@ -160,17 +163,6 @@ def range_names(recording: Recording) -> frozenset[str]:
     """Return the names of all ranges, as long as they are compared with patterns."""
     used = distinct(recording.ranges.column(NAME)).tolist()
     return frozenset(recording.names[name][:MAX_NAME_LENGTH] for name in used)
-
-
-def _inside_steps(meaning: Integers, parents: Integers, order: Integers, levels: Integers) -> Integers:
-    """Return the ranges with the name of a step that lie within a step: rounds of gradient accumulation, say."""
-    is_step = meaning == _STEP
-    inside = np.zeros(len(meaning), np.bool_)
-    for first, beyond in pairwise(levels.tolist()):
-        rows = order[first:beyond]
-        parent = parents[rows]
-        inside[rows] = (parent != NONE) & (inside[parent] | is_step[parent])
-    return np.flatnonzero(inside & is_step)
 
 
 def _meanings(used: Integers, names: Sequence[str], step_pattern: str | None) -> Integers:

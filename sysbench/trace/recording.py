@@ -1,18 +1,16 @@
 """A profiler's recording as columns, in the same form for torch.profiler (Kineto) and Nsight Systems.
 
-Columns hold integers and have equal length within a table. Times are integer nanoseconds since the first event, so
-totals are exact. Names are stored once, and columns contain indices. Readers (`sysbench.trace.readers`) build a
-`Recording`, whose tables are packed as they grow. A trace of several gigabytes has tens of millions of numbers, most of
-them small or close to their neighbours. Columns are therefore packed in chunks of rows: each chunk stores its smallest
-number in full, and the other numbers as differences from it. A recording can be unpacked slice by slice, or completely,
-as a `Trace`.
+Times are integer nanoseconds since the first event, so totals are exact. Names are stored once, and columns contain
+indices. A trace of several gigabytes has tens of millions of numbers, most of them small or close to their neighbours.
+Columns are therefore packed in chunks of rows: each chunk stores its smallest number in full, and the other numbers as
+differences from it. A recording can be unpacked slice by slice, or completely, as a `Trace`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -135,7 +133,6 @@ class RecordingMetadata:
 
     title: str
     """Name of the file, without its directory."""
-    format: Literal["kineto", "nsys"]
     names: tuple[str, ...]
     """Names as recorded, demangled if the profiler demangles them; untrusted: escape them before display."""
     launch_shapes: Integers
@@ -290,8 +287,7 @@ class Table:
     def rows_between(self, at: int, first: int, beyond: int) -> tuple[Integers, list[Integers]]:
         """Return the rows with `first` ≤ column `at` < `beyond`: their positions, and their columns.
 
-        Chunks without matching rows are not unpacked. A query is therefore fast if rows were added roughly in the order
-        of the queried column.
+        Chunks without matching rows are not unpacked.
         """
         found: list[list[Integers]] = [[np.zeros(0, np.int64) for _ in range(self.width + 1)]]
         for rows, chunk in self._numbered_chunks():
@@ -307,10 +303,7 @@ class Table:
         return rows, columns
 
     def filter(self, predicate: Callable[..., NDArray[np.bool_]], *indices: int) -> Table:
-        """Return a table of the rows for which `predicate`, called with chunks of the given columns, is true.
-
-        Chunks in which all rows are selected are shared by both tables, not copied.
-        """
+        """Return a table of the rows for which `predicate` of the given columns is true; it shares whole chunks."""
         found = Table(self.width)
         for chunk in self.packed():
             chosen = predicate(*(chunk[index].numbers() for index in indices))
@@ -356,10 +349,7 @@ START, DURATION, NAME = 0, 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Recording(RecordingMetadata):
-    """A recording with its events in packed tables.
-
-    Each table has the columns of the corresponding part of a `Trace`, in the same order.
-    """
+    """A recording with its events in packed tables, each with the columns of the same part of a `Trace`, in order."""
 
     work: Table
     launches: Table
@@ -385,10 +375,7 @@ class Recording(RecordingMetadata):
 
 
 def shift_to_zero(tables: Iterable[Table]) -> int:
-    """Shift all start times so that the earliest is 0; return the earliest start time before the shift.
-
-    At least one table must have rows.
-    """
+    """Shift all start times so that the earliest is 0; return the earliest start time before the shift."""
     known = [table for table in tables if len(table)]
     origin = min(bounds[0] for table in known if (bounds := table.bounds(START)))
     for table in known:

@@ -10,21 +10,25 @@ import numpy as np
 from sysbench import units
 from sysbench.spec import hardware as known_hardware
 from sysbench.trace.attribution import attribute, slice_recording
-from sysbench.trace.columns import Intervals, sum_by_group, union, unique_with_inverse
+from sysbench.trace.columns import Intervals, union
+from sysbench.trace.kernels.names import kernel_name
 from sysbench.trace.kernels.statistics import (
+    WORK_PHASES,
+    Calls,
+    KernelTimeSums,
     LaunchSums,
     OperatorSums,
+    StepTime,
+    StepWork,
     busy_timelines,
     device_use,
-    kernel_ranges,
     kernel_statistics,
 )
-from sysbench.trace.kernels.time import WORK_PHASES, Calls, Kernels, KernelTime, KernelTimeSums, StepWork
-from sysbench.trace.kernels.work import ProductCounts, ProductShapes, rates
+from sysbench.trace.kernels.work import ProductCounts, rates
 from sysbench.trace.range_tree import RangeTree
 from sysbench.trace.readers.reading import Progress, no_progress
-from sysbench.trace.recording import KERNEL, NONE, Integers, Recording
-from sysbench.trace.summary import CopyStatistics, KernelName, ProfileSource, ProfileSummary
+from sysbench.trace.recording import NONE, Recording
+from sysbench.trace.summary import KernelName, ProfileSource, ProfileSummary
 
 if TYPE_CHECKING:
     from sysbench.spec.hardware import Hardware
@@ -36,14 +40,12 @@ def summarise(
     cell: ModelCell | None = None,
     *,
     device: Hardware | None = None,
-    ranges: Sequence[str] = (),
     progress: Progress = no_progress,
 ) -> ProfileSummary:
     """Summarise a recording. The recording cannot be used afterwards.
 
     `cell` is the profiled cell, if sysbench made the profile: the trace is then checked against the model of the cell.
-    `device` is the hardware; the default is the hardware that the trace names. `ranges` names modules that get a kernel
-    table in addition to the default ones (`layers.3.attention`, `forward/layers.3`).
+    `device` is the hardware; the default is the hardware that the trace names.
     """
     source: ProfileSource = "device" if len(recording.work) else "cpu"
     tree, slices = slice_recording(recording)
@@ -52,7 +54,7 @@ def summarise(
         progress(units.share(number / len(slices)))
         sums.add(StepWork.of(part, attribute(part, tree, recording.names), tree))
     time, windows = sums.time.total(), sums.windows()
-    names = [sums.kernels[name] for name in time.kernels.tolist()]
+    names = [kernel_name(recording.names[name]) for name in time.kernels.tolist()]
     anywhere, devices = busy_timelines(sums.calls, windows)
     if source == "cpu":
         device = None
@@ -60,7 +62,6 @@ def summarise(
         device = known_hardware.find(recording.devices[0])
     return ProfileSummary(
         title=recording.title,
-        format=recording.format,
         source=source,
         predicted=recording.predicted,
         devices=list(recording.devices),
@@ -75,15 +76,12 @@ def summarise(
         phases=list(WORK_PHASES),
         modules=list(time.modules),
         names=names,
-        spent=time.columns,
-        kernels=kernel_statistics(
-            sums.calls, time, list(kernel_ranges(time, ranges)), recording.launch_shapes, len(recording.names)
-        ),
+        spent=time.spent,
+        kernels=kernel_statistics(sums.calls, time, recording.launch_shapes, len(recording.names)),
         operators=sums.operators.statistics(),
-        copies=sums.copies.statistics(time, names),
-        device=device_use(sums.calls, devices, sums.launches, windows) if source == "device" else None,
+        device=device_use(devices, sums.launches, windows) if source == "device" else None,
         precisions=_precisions(time, names),
-        rates=list(rates(time, names, cell, sums.shapes.amounts(sums.steps), device)),
+        rates=list(rates(time, cell, device)),
         checks=list(sums.products.checks(cell, sums.steps, source)) if cell is not None else [],
         remarks=list(recording.remarks),
     )
@@ -93,14 +91,11 @@ class _Sums:
     def __init__(self, recording: Recording, tree: RangeTree, source: ProfileSource) -> None:
         self._tree = tree
         self._source = source
-        self.kernels: Final = Kernels(recording.names)
         self.time: Final = KernelTimeSums(tree.modules, len(recording.names))
         self.calls: Final = Calls()
         self.operators: Final = OperatorSums(recording.names)
         self.launches: Final = LaunchSums()
-        self.products: Final = ProductCounts(self.kernels)
-        self.shapes: Final = ProductShapes(recording.names, self.kernels)
-        self.copies: Final = _Copies()
+        self.products: Final = ProductCounts(recording.names)
         self.steps: Final = max(tree.steps, 1)
         self.left_out = self.left_out_ns = self.unlinked_ns = self.operators_busy_ns = 0
         self._step_end_ns = tree.step_end_ns.copy()
@@ -108,7 +103,7 @@ class _Sums:
         """Times of the first launch and of the end of the last piece of work."""
 
     def add(self, part: StepWork) -> None:
-        for each in (self.time, self.calls, self.operators, self.launches, self.products, self.shapes, self.copies):
+        for each in (self.time, self.calls, self.operators, self.launches, self.products):
             each.add(part)
         work, found = part.work, part.attribution.work
         self.left_out += int((~part.is_counted).sum())
@@ -136,37 +131,9 @@ class _Sums:
         return Intervals(extent[:, 0], extent[:, 1])
 
 
-class _Copies:
-    """Copies and memory sets issued by the driver, summed slice by slice. Copies by kernels count as kernels."""
-
-    def __init__(self) -> None:
-        self._sums: dict[int, Integers] = {}
-        """Calls, nanoseconds, bytes, and calls of unknown size, by name."""
-
-    def add(self, part: StepWork) -> None:
-        work = part.work
-        rows = np.flatnonzero(work.kind != KERNEL)
-        names, which = unique_with_inverse(work.name[rows])
-        known = work.bytes[rows] != NONE
-        one = np.ones(len(rows), np.int64)
-        columns = (one, work.duration_ns[rows], np.where(known, work.bytes[rows], 0), one - known)
-        sums = np.stack([sum_by_group(column, which, len(names)) for column in columns], axis=1)
-        for name, row in zip(names.tolist(), sums, strict=True):
-            self._sums[name] = self._sums.get(name, 0) + row
-
-    def statistics(self, time: KernelTime, names: Sequence[KernelName]) -> list[CopyStatistics]:
-        rows = [
-            CopyStatistics(name=kernel.name, calls=calls, total_ns=total_ns, bytes=None if unknown else moved)
-            for name, kernel in zip(time.kernels.tolist(), names, strict=True)
-            if name in self._sums
-            for calls, total_ns, moved, unknown in [self._sums[name].tolist()]
-        ]
-        return sorted(rows, key=lambda row: -row.total_ns)
-
-
-def _precisions(time: KernelTime, names: Sequence[KernelName]) -> dict[str, int]:
+def _precisions(time: StepTime, names: Sequence[KernelName]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for name, total_ns in zip(names, time.by_kernel_ns.tolist(), strict=True):
+    for name, total_ns in zip(names, time.kernel_ns.tolist(), strict=True):
         if name.kernel_class in ("matmul", "attention"):
             known = name.precision or "unknown"
             found[known] = found.get(known, 0) + total_ns

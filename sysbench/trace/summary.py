@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, Self
 from pydantic import model_validator
 
 from sysbench.spec.frozen import Frozen, check_equal_lengths
-from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, Nanoseconds, PerSecond, Size, stored_unless
+from sysbench.spec.quantities import Amount, Bytes, Count, Flops, Nanoseconds, PerSecond, Size, stored_unless
 
 KernelClass = Literal[
     "matmul",
@@ -85,7 +85,11 @@ def part_of(module: str) -> str | None:
     return None
 
 
-class KernelName(Frozen):
+class Stored(Frozen, extra="ignore"):
+    """A part of a stored summary; fields that only older versions stored are ignored."""
+
+
+class KernelName(Stored):
     """One kernel, or one operator on the CPU."""
 
     name: str
@@ -93,8 +97,6 @@ class KernelName(Frozen):
     short: str
     """Name as displayed, without uninformative template arguments."""
     kernel_class: KernelClass
-    placed: bool
-    """False if no phrase matches the name, so the class is `other`."""
     precision: str | None
     """Input format of the product according to the name: `tf32`, `bf16`; None if the name does not contain it."""
 
@@ -125,7 +127,7 @@ class KernelTime(NamedTuple):
         return self.name.class_in(self.phase)
 
 
-class KernelTimeColumns(Frozen):
+class KernelTimeColumns(Stored):
     """Time of each kernel by phase and launching module; one row per combination, in columns of equal length."""
 
     phase: list[Count]
@@ -142,31 +144,24 @@ class KernelTimeColumns(Frozen):
         return check_equal_lengths(self, *type(self).model_fields)
 
 
-class KernelStatistics(Frozen):
-    """Statistics of one kernel within one range, over all steps."""
+class KernelStatistics(Stored):
+    """Statistics of the calls of one kernel within one range, over all steps."""
 
     range: str
-    """`step` for the whole step, a phase (`forward`), modules including submodules (`layers.*.attention`), or such
-    modules in a phase (`forward/layers.*.attention`)."""
+    """`step` for the whole step, or a phase."""
     kernel: Count
-    total_ns: Nanoseconds
-    calls: Count
-    mean_ns: Amount
     median_ns: Amount
     min_ns: Nanoseconds
     max_ns: Nanoseconds
     std_ns: Amount
     """Sample standard deviation; 0 for one call."""
     grid: tuple[Count, Count, Count] | None
-    """Number of blocks (x, y, z), if equal in all calls; None if calls differ or the grid was not recorded."""
+    """Number of blocks (x, y, z); None if calls differ, or if it was not recorded."""
     block: tuple[Count, Count, Count] | None
-    """Number of threads per block (x, y, z), if equal in all calls; None if calls differ or the block was not
-    recorded."""
-    launch_shapes: Count
-    """Number of distinct pairs of grid and block; 0 if none was recorded."""
+    """Number of threads per block (x, y, z); None if calls differ, or if it was not recorded."""
 
 
-class OperatorStatistics(Frozen):
+class OperatorStatistics(Stored):
     """Statistics of one PyTorch operator, over all steps."""
 
     name: str
@@ -180,21 +175,11 @@ class OperatorStatistics(Frozen):
     total_device_ns: Nanoseconds
 
 
-class CopyStatistics(Frozen):
-    """Statistics of one kind of memory copy or memory set, over all steps."""
-
-    name: str
-    calls: Count
-    total_ns: Nanoseconds
-    bytes: Bytes | None
-    """None if the size of any call was not recorded."""
-
-
 LAUNCH_BOUND_SHARE = 0.2
 """A step is launch-bound if waiting for the host takes more than this share of the step."""
 
 
-class DeviceUse(Frozen):
+class DeviceUse(Stored):
     """Device utilisation. Absent from a CPU profile."""
 
     window_ns: Nanoseconds
@@ -208,9 +193,6 @@ class DeviceUse(Frozen):
     launches: Count
     launch_ns: Nanoseconds
     """Host time in launch calls."""
-    queue_median_ns: Finite | None
-    """Median time from launch to start of a kernel: small if the device keeps up with the host."""
-    streams: Count
 
     @property
     def launch_bound(self) -> bool:
@@ -218,12 +200,12 @@ class DeviceUse(Frozen):
         return self.waiting_ns > LAUNCH_BOUND_SHARE * self.window_ns
 
 
-class Rate(Frozen):
-    """Minimum FLOPs and bytes of one part of a step, and the time that the part takes."""
+class Rate(Stored):
+    """Minimum FLOPs and bytes of one part of attention, and the time that the part takes."""
 
     part: str
-    """A part of attention (`scores`, `softmax`, …) or a class of kernels."""
-    kind: Literal["attention", "class"]
+    """One of PARTS; in older logs also a class of kernels."""
+    kind: Literal["attention", "class"] = "attention"
     phase: str
     total_ns: Nanoseconds
     flops: Flops | None
@@ -233,11 +215,9 @@ class Rate(Frozen):
     peak_flops_per_s: PerSecond | None
     """Peak rate of the hardware units that this part uses; None for unknown hardware."""
     peak_bytes_per_s: PerSecond | None
-    basis: Literal["model", "shapes"]
-    """Source of FLOPs and bytes: the model's dimensions, or the recorded shapes of operators."""
 
 
-class Check(Frozen):
+class Check(Stored):
     """A count derived from the model, and the same count as found in the profile."""
 
     name: str
@@ -245,11 +225,10 @@ class Check(Frozen):
     found: Count
 
 
-class ProfileSummary(Frozen):
+class ProfileSummary(Stored):
     """Profile of one process."""
 
     title: str
-    format: Literal["kineto", "nsys"]
     source: ProfileSource
     predicted: bool = stored_unless(False)
     """Whether the times were predicted for a device that was not present, instead of recorded."""
@@ -274,7 +253,6 @@ class ProfileSummary(Frozen):
     spent: KernelTimeColumns
     kernels: list[KernelStatistics]
     operators: list[OperatorStatistics]
-    copies: list[CopyStatistics]
     device: DeviceUse | None
     precisions: dict[str, Count]
     """Time in matrix products and fused attention, by input format in kernel names; `unknown` if a name has none."""

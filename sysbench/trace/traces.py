@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,7 @@ def read(path: Path, progress: Progress = no_progress) -> Recording:
         raise cannot_read(path, error) from error
     if not beginning:
         raise LogError(f"{path} is empty")
-    if nsys.is_export(beginning) or path.suffix.lower() in nsys.REPORT_SUFFIXES:
+    if beginning.startswith(nsys.SQLITE) or path.suffix.lower() in nsys.REPORT_SUFFIXES:
         return nsys.read(path, report)
     if kineto.is_kineto(beginning):
         return kineto.read(path, report)
@@ -49,7 +48,6 @@ def read(path: Path, progress: Progress = no_progress) -> Recording:
 def summary_of(
     recording: Recording,
     cell: ModelCell | None = None,
-    ranges: Sequence[str] = (),
     progress: Progress = no_progress,
     device: Hardware | None = None,
 ) -> ProfileSummary:
@@ -61,7 +59,6 @@ def summary_of(
             recording,
             cell,
             device=device,
-            ranges=ranges,
             progress=lambda so_far: progress(f"attributing {recording.title}: {so_far}"),
         )
     except ValidationError as error:

@@ -1,11 +1,10 @@
 """A window of time in a trace: find it, cut out its events, and write them as Chrome JSON.
 
-The rows of the window are packed like the recording. Chunks that lie entirely in the window are shared with the
-recording, not copied. The recording can therefore be summarised and released before the slice is written.
+The rows of the window stay packed: the recording can be summarised and released before the slice is written.
 
-Perfetto and chrome://tracing can open the file. The format is "Trace Event Format" by the Chromium project. Host
-threads are threads of process 0, streams of device n are threads of process n + 1, and arrows lead from launches to
-kernels. Categories and arguments have Kineto's names, so that tools for torch's traces can read slices too.
+Perfetto and chrome://tracing can open the file ("Trace Event Format", the Chromium project). Host threads are threads
+of process 0, streams of device n are threads of process n + 1, and arrows lead from launches to kernels. Categories and
+arguments have Kineto's names.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -98,12 +97,6 @@ class TraceSlice:
     devices: tuple[int, ...]
     """Numbers of all devices in the trace."""
 
-    @property
-    def is_empty(self) -> bool:
-        """Return whether the window contains nothing but ranges."""
-        here = self.recording
-        return not (len(here.operators) or len(here.launches) or len(here.work))
-
 
 def find_window(recording: Recording, wanted: str | None) -> Window:
     """Return the window of the first range named `wanted`; if there is none, of the first whose name ends in `.wanted`.
@@ -138,8 +131,7 @@ def find_window(recording: Recording, wanted: str | None) -> Window:
 def extract_slice(recording: Recording, window: Window, max_rows: int) -> TraceSlice:
     """Extract the rows that start in the window, and the work launched in the window, regardless of when the work runs.
 
-    If there are more than `max_rows` rows, only the earliest are kept, including ties with the last of them. In
-    addition to the rows, this needs memory for one number per launch in the recording.
+    If there are more than `max_rows` rows, only the earliest are kept, including ties with the last of them.
     """
     chosen = replace(
         recording,
@@ -203,17 +195,11 @@ def _earliest_rows(rows: int, recording: Recording) -> Recording:
     return replace(recording, work=work, launches=launches, operators=operators, ranges=ranges)
 
 
-@dataclass(frozen=True)
-class WriteResult:
-    """Result of writing a slice."""
+def write(path: Path, slice_: TraceSlice, max_bytes: int) -> int | None:
+    """Write a slice to .json or .json.gz, at most `max_bytes` before compression; raises OSError if that fails.
 
-    events: int
-    cut_off_ns: int | None
-    """Start of the omitted part, if the complete file would be too large; None if everything was written."""
-
-
-def write(path: Path, slice_: TraceSlice, max_bytes: int) -> WriteResult:
-    """Write a slice to .json or .json.gz, at most `max_bytes` before compression; raises OSError if that fails."""
+    Returns the start of the omitted part, in nanoseconds; None if everything was written.
+    """
     # Kineto's header.
     recorded = slice_.recording
     header: dict[str, object] = {"displayTimeUnit": "ns"}
@@ -224,19 +210,19 @@ def write(path: Path, slice_: TraceSlice, max_bytes: int) -> WriteResult:
     if recorded.rank is not None:
         header["distributedInfo"] = {"rank": recorded.rank}
     beginning = _ENCODER.encode(header)[:-1] + b',"traceEvents":[\n'
-    events, size_bytes = 0, len(beginning) + len(_END)
+    separator, size_bytes = b"", len(beginning) + len(_END)
     with gzip.open(path, "wb", compresslevel=4) if path.suffix.lower() == ".gz" else path.open("wb") as file:
         file.write(beginning)
         for start_ns, event in _events(slice_):
-            line = (b",\n" if events else b"") + _ENCODER.encode(event)
+            line = separator + _ENCODER.encode(event)
             size_bytes += len(line)
             if size_bytes > max_bytes:
                 file.write(_END)
-                return WriteResult(events, start_ns)
+                return start_ns
             file.write(line)
-            events += 1
+            separator = b",\n"
         file.write(_END)
-    return WriteResult(events, None)
+    return None
 
 
 def _events(slice_: TraceSlice) -> Iterator[tuple[int, dict[str, object]]]:
@@ -258,49 +244,39 @@ def _events(slice_: TraceSlice) -> Iterator[tuple[int, dict[str, object]]]:
     for first in range(0, len(order), _EVENTS_PER_BATCH):
         here = order[first : first + _EVENTS_PER_BATCH]
         for each, position, at_ns in zip(*(column[here].tolist() for column in (kind, row, start_ns)), strict=True):
-            part = parts[each]
-            found = (
-                _work(trace, position) if isinstance(part, DeviceWork) else _on_host(trace, part, position, has_work)
-            )
-            yield from ((at_ns, event) for event in found)
+            event = {**_place(trace, parts[each], position), "args": _arguments(trace, parts[each], position)}
+            yield at_ns, event
+            if parts[each] is trace.launches and has_work[position]:
+                yield at_ns, {**_flow_event(event), "ph": "s"}
+            elif parts[each] is trace.work and trace.work.correlation[position] != NONE:
+                yield at_ns, {**_flow_event(event), "ph": "f", "bp": "e"}
 
 
-def _on_host(
-    trace: Trace, part: Ranges | Operators | Launches, row: int, has_work: NDArray[np.bool_]
-) -> Iterator[dict[str, object]]:
-    event = _complete_event(trace, part.name, part.start_ns, part.duration_ns, row)
-    event |= {"cat": _CATEGORIES[type(part)], "pid": _HOST, "tid": int(part.thread[row])}
-    arguments: dict[str, object] = {}
+def _place(trace: Trace, part: _Part, row: int) -> dict[str, Any]:
+    if isinstance(part, DeviceWork):
+        lane = {"cat": _KINDS[int(part.kind[row])], "pid": int(part.device[row]) + 1, "tid": int(part.stream[row])}
+    else:
+        lane = {"cat": _CATEGORIES[type(part)], "pid": _HOST, "tid": int(part.thread[row])}
+    times = {"ts": int(part.start_ns[row]) / 1000, "dur": int(part.duration_ns[row]) / 1000}
+    return {"ph": "X", "name": trace.names[part.name[row]][:_MAX_NAME_LENGTH], **times, **lane}
+
+
+def _arguments(trace: Trace, part: _Part, row: int) -> dict[str, Any]:
     if isinstance(part, Launches):
-        arguments = _without_missing(correlation=part.correlation[row])
-    elif isinstance(part, Operators):
+        return _without_missing(correlation=part.correlation[row])
+    if isinstance(part, Operators):
         # Kineto counts threads from 1; 0 stands for none.
-        arguments = _without_missing(
-            **{"Sequence number": part.sequence[row], "Fwd thread id": part.forward_thread[row] + 1}
-        )
-        if part.shapes[row] != NONE:
-            arguments["Input Dims"] = _shapes(trace.names[part.shapes[row]])
-    yield event | {"args": arguments}
-    if isinstance(part, Launches) and has_work[row]:
-        yield {**_flow_event(event, int(part.correlation[row])), "ph": "s"}
-
-
-def _work(trace: Trace, row: int) -> Iterator[dict[str, object]]:
-    work = trace.work
-    event = _complete_event(trace, work.name, work.start_ns, work.duration_ns, row)
-    device, stream = int(work.device[row]), int(work.stream[row])
-    arguments = {
-        "device": device,
-        "stream": stream,
-        **_without_missing(correlation=work.correlation[row], bytes=work.bytes[row]),
-    }
-    if work.launch_shape[row] != NONE:
-        shape = trace.launch_shapes[work.launch_shape[row]].tolist()
-        arguments |= {"grid": shape[:3], "block": shape[3:]}
-    event |= {"cat": _KINDS[int(work.kind[row])], "pid": device + 1, "tid": stream, "args": arguments}
-    yield event
-    if work.correlation[row] != NONE:
-        yield {**_flow_event(event, int(work.correlation[row])), "ph": "f", "bp": "e"}
+        numbers = {"Sequence number": part.sequence[row], "Fwd thread id": part.forward_thread[row] + 1}
+        shapes = {"Input Dims": _shapes(trace.names[part.shapes[row]])} if part.shapes[row] != NONE else {}
+        return {**_without_missing(**numbers), **shapes}
+    if isinstance(part, Ranges):
+        return {}
+    numbers = {"correlation": part.correlation[row], "bytes": part.bytes[row]}
+    arguments = {"device": int(part.device[row]), "stream": int(part.stream[row]), **_without_missing(**numbers)}
+    if part.launch_shape[row] != NONE:
+        shape = trace.launch_shapes[part.launch_shape[row]].tolist()
+        return {**arguments, "grid": shape[:3], "block": shape[3:]}
+    return arguments
 
 
 @lru_cache(maxsize=65_536)
@@ -311,20 +287,10 @@ def _shapes(text: str) -> object:
         return text
 
 
-def _without_missing(**numbers: np.int64) -> dict[str, object]:
+def _without_missing(**numbers: np.int64) -> dict[str, Any]:
     return {name: int(number) for name, number in numbers.items() if number != NONE}
 
 
-def _complete_event(
-    trace: Trace, name: Integers, start_ns: Integers, duration_ns: Integers, row: int
-) -> dict[str, object]:
-    return {
-        "ph": "X",
-        "name": trace.names[name[row]][:_MAX_NAME_LENGTH],
-        "ts": int(start_ns[row]) / 1000,
-        "dur": int(duration_ns[row]) / 1000,
-    }
-
-
-def _flow_event(event: dict[str, object], number: int) -> dict[str, object]:
+def _flow_event(event: dict[str, Any]) -> dict[str, object]:
+    number = event["args"]["correlation"]
     return {"name": "launch", "cat": "launch", "id": number, **{key: event[key] for key in ("pid", "tid", "ts")}}

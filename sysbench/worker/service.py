@@ -134,24 +134,19 @@ def _measure_ceiling(request: protocol.MeasureCeiling) -> Event:
         )
 
 
-def _outcome_and_reason(error: Exception) -> tuple[Outcome, Reason | None]:
-    match error:
-        case OverBudgetError():
-            return "skipped", "over-budget"
-        case BeyondMemoryError():
-            return "skipped", "exceeds-memory"
-    outcome = _outcome_of(error)
-    return outcome, REASONS[outcome]
-
-
-def _outcome_of(error: Exception) -> Outcome:
+def _outcome_and_reason(error: Exception) -> tuple[Outcome, Reason]:
+    if isinstance(error, OverBudgetError):
+        return "skipped", "over-budget"
+    if isinstance(error, BeyondMemoryError):
+        return "skipped", "exceeds-memory"
+    outcome: Outcome = "crashed"
     if allocator.is_out_of_memory(error):
-        return "oom"
-    if _GLOO_TIMEOUT in str(error):
-        return "timeout"
-    if isinstance(error, UnavailableError | ValueError) or any(each in str(error) for each in _UNSUPPORTED):
-        return "invalid"
-    return "crashed"
+        outcome = "oom"
+    elif _GLOO_TIMEOUT in str(error):
+        outcome = "timeout"
+    elif isinstance(error, UnavailableError | ValueError) or any(each in str(error) for each in _UNSUPPORTED):
+        outcome = "invalid"
+    return outcome, REASONS[outcome]
 
 
 def _one_line(error: Exception) -> str:

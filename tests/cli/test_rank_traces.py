@@ -27,7 +27,7 @@ def run() -> Run:
 def test_a_directory_of_ranks_shows_communication_collectives_and_the_late_rank() -> None:
     ran = answered("profile", f"--from={FIXTURES / 'ddp'}", COLUMNS="120")
     assert ran.code == 0, ran.err
-    for title in ("communication of each rank", "collectives by kind, message size and group size", "arrival of ranks"):
+    for title in ("communication of each rank", "collectives by kind, message size and group size"):
         assert title in ran.out
     assert "Rank 1 is late: 100% of all waiting time is spent on it" in ran.out
     assert "it is idle longer" in " ".join(ran.out.split())
@@ -43,10 +43,6 @@ def test_tables_of_ranks_are_csv_with_the_numbers_that_were_made(run: Run, tmp_p
     assert float(row["waiting_s"]) == pytest.approx((39_900 + 39_880) / 3 * 1e-6)
     assert float(row["algbw_bytes_per_s"]) == pytest.approx((4 << 20) / 50e-6)
     assert float(row["busbw_bytes_per_s"]) == pytest.approx((4 << 20) / 50e-6 * 4 / 3)
-    ran = answered("profile", f"--from={tmp_path}", "--tables=arrivals", "--columns=last,caused,waited", "--format=csv")
-    rows = list(csv.DictReader(ran.out.splitlines()))
-    assert [float(row["last_share"]) for row in rows] == [0, 0, 1]
-    assert [float(row["caused_s"]) for row in rows] == pytest.approx([0, 0, 79_780e-6])
 
 
 def test_the_json_of_ranks_is_shown_again_by_report(run: Run, tmp_path: Path) -> None:
@@ -66,13 +62,12 @@ def test_ranks_come_from_file_names_where_traces_do_not_contain_them(run: Run, t
         del content["distributedInfo"]
         path.write_text(json.dumps(content))
     plain = answered("profile", f"--from={tmp_path}", COLUMNS="120")
-    assert "arrival" not in plain.out
-    ran = answered("profile", f"--from={tmp_path}", r"--rank-regex=_(\d+)_", COLUMNS="120")
-    assert ran.code == 0, ran.err
-    assert "Rank 2 is late" in ran.out
+    assert "communication of each rank" not in plain.out
     for path in [*tmp_path.iterdir()]:
         path.rename(tmp_path / path.name.replace("host7_", "rank"))
-    assert answered("profile", f"--from={tmp_path}", COLUMNS="120").out.count("rank2_x.json") == ran.out.count("_2_x")
+    ran = answered("profile", f"--from={tmp_path}", COLUMNS="120")
+    assert ran.code == 0, ran.err
+    assert "Rank 2 is late" in ran.out
 
 
 def test_one_trace_of_a_run_has_communication_and_no_waiting(run: Run, tmp_path: Path) -> None:
@@ -81,29 +76,6 @@ def test_one_trace_of_a_run_has_communication_and_no_waiting(run: Run, tmp_path:
     assert ran.code == 0, ran.err
     assert "communication of each rank" in ran.out
     assert "busBW" not in ran.out, "a transfer cannot be told from waiting"
-
-
-@pytest.mark.parametrize(
-    ("regex", "complaint"),
-    [
-        ("rank", "rank has no group: put the digits of the rank in parentheses, as in rank(\\d+)"),
-        ("rank(", "rank( is not a regular expression: missing ), unterminated subpattern at position 4"),
-        (
-            "host(\\d+)",
-            "--rank-regex host(\\d+) does not match trace-0.json: it must match the name of every file",
-        ),
-        ("(tr)ace", "--rank-regex (tr)ace finds 'tr' in trace-0.json, which is not a number"),
-        (
-            "tra(0*)ce",
-            "--rank-regex tra(0*)ce finds '' in trace-0.json, which is not a number",
-        ),
-    ],
-)
-def test_an_expression_that_finds_no_rank_is_refused(run: Run, tmp_path: Path, regex: str, complaint: str) -> None:
-    run.write(tmp_path)
-    ran = answered("profile", f"--from={tmp_path}", f"--rank-regex={regex}")
-    assert (ran.code, ran.out) == (2, "")
-    assert complaint in ran.complaint
 
 
 def test_one_rank_twice_in_a_directory_is_refused_and_side_by_side_as_files(run: Run, tmp_path: Path) -> None:
@@ -115,7 +87,7 @@ def test_one_rank_twice_in_a_directory_is_refused_and_side_by_side_as_files(run:
     files = ",".join(map(str, sorted(tmp_path.iterdir())))
     ran = answered("profile", f"--from={files}", COLUMNS="160")
     assert ran.code == 0, ran.err
-    assert "file comparison" in ran.out
+    assert "trace-1b.json" in ran.out
 
 
 def test_ranks_of_runs_of_different_sizes_are_refused(run: Run, tmp_path: Path) -> None:
@@ -160,20 +132,5 @@ def test_a_rank_that_is_missing_is_said(run: Run, tmp_path: Path) -> None:
     run.write(tmp_path, ranks=(0, 2))
     ran = answered("profile", f"--from={tmp_path}", COLUMNS="200")
     assert ran.code == 0, ran.err
-    assert "rank 1 of 3 is missing" in ran.out
+    assert "traces missing of 1 of 3 ranks (1)" in ran.out
     assert "is late" not in ran.out
-
-
-def test_rank_regex_needs_traces() -> None:
-    ran = answered("profile", "--rank-regex=(1)", "--device=cpu")
-    assert ran.code == 2
-    assert ran.complaint == "sysbench profile: --rank-regex finds ranks in the file names of traces: it needs --from"
-
-
-def test_the_collectives_of_a_step_are_listed(run: Run, tmp_path: Path) -> None:
-    run.write(tmp_path)
-    ran = answered("profile", f"--from={tmp_path}", "--tables=calls", "--format=csv")
-    assert ran.code == 0, ran.err
-    (row,) = csv.DictReader(ran.out.splitlines())
-    assert (row["collective"], row["number"], row["last"]) == ("all_reduce", "1", "rank 2")
-    assert float(row["start_s"]) == pytest.approx(100e-6)

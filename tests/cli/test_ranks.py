@@ -168,11 +168,8 @@ def test_a_profile_of_ddp_has_the_all_reduces_of_all_gradients_and_the_times_of_
     reduced = [each for each in cell.ranks.collectives if each.kind == "all_reduce"]
     assert sum(each.bytes * each.calls for each in reduced) == 4 * parameters
     assert all(each.matched == each.calls and each.group_size == 2 for each in reduced)
-    assert [row.rank for row in cell.ranks.breakdown] == [row.rank for row in cell.ranks.arrivals] == [0, 1]
+    assert [row.rank for row in cell.ranks.breakdown] == [0, 1]
     assert all(row.compute_ns > 0 and row.communication_ns > 0 for row in cell.ranks.breakdown)
-    buckets = [each for each in cell.ranks.calls if each.kind == "all_reduce"]
-    assert [each.number for each in buckets] == [*range(1, len(buckets) + 1)]
-    assert sum(each.bytes for each in buckets) == 4 * parameters
     assert [check.found == check.expected for check in cell.summary.checks] == [True, True]
     assert "embedding" in cell.summary.modules
     assert not any("DistributedDataParallel" in module for module in cell.summary.modules)
@@ -215,7 +212,7 @@ def test_the_traces_that_a_profile_of_ranks_keeps_show_the_same_ranks(
     for name in ("trace.json.gz", "trace-rank1.json.gz"):
         assert re.search(rf"^saved .*/{re.escape(name)}$", profiled[0].err, re.MULTILINE)
         shutil.copy(profiled[1] / name, tmp_path)
-    names = "communication,collectives,arrivals"
+    names = "communication,collectives"
     again = answered("profile", f"--from={tmp_path}", "--tables", names, "--json", "-", COLUMNS="120")
     assert again.code == 0, again.err
     record = json.loads((profiled[1] / "record.json").read_text())
@@ -223,7 +220,7 @@ def test_the_traces_that_a_profile_of_ranks_keeps_show_the_same_ranks(
 
 
 def test_a_record_of_profiled_ranks_and_its_report_show_all_ranks(profiled: tuple[Ran, Path], tmp_path: Path) -> None:
-    titles = ("communication of each rank", "collectives by kind, message size and group size", "arrival of ranks")
+    titles = ("communication of each rank", "collectives by kind, message size and group size")
     record = str(profiled[1] / "record.json")
     shown = answered("profile", "--from", record, COLUMNS="120")
     assert shown.code == 0, shown.err

@@ -102,7 +102,6 @@ class Builder:
         shapes, shape = launch_shapes([*work[7:13]])
         return Trace(
             title=title,
-            format="kineto",
             names=tuple(self.names),
             work=DeviceWork(*work[:7], launch_shape=shape, bytes=work[13]),
             launches=Launches(*launches),

@@ -14,7 +14,6 @@ from sysbench.trace import attribution
 from sysbench.trace import recording as trace_recording
 from sysbench.trace.attribution import attribute
 from sysbench.trace.kernels import statistics as kernel_statistics
-from sysbench.trace.kernels import time as kernel_time
 from sysbench.trace.range_tree import module_path
 from sysbench.trace.recording import NONE, Trace
 from sysbench.trace.summarise import summarise
@@ -77,7 +76,7 @@ def test_any_trace_is_attributed_as_the_slow_definition_does_it_in_slices_of_any
 def test_a_summary_made_of_slices_is_that_of_the_whole(trace: Trace, rows: int) -> None:
     whole = summarise(recording(trace))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (attribution, kernel_time):
+        for module in (attribution, kernel_statistics):
             patch.setattr(module, "MIN_SLICE_ROWS", rows)
         patch.setattr(attribution, "BATCH_OPERATORS", rows)
         patch.setattr(kernel_statistics, "_BATCH_CALLS", rows)
@@ -89,7 +88,7 @@ def test_a_training_step_is_cut_between_its_operators() -> None:
     trace = training(steps=4, layers=3).trace()
     whole = summarise(recording(trace))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (attribution, kernel_time):
+        for module in (attribution, kernel_statistics):
             patch.setattr(module, "MIN_SLICE_ROWS", 20)
         assert len(list(attribution.slice_recording(recording(trace))[1])) > 5
         assert summarise(recording(trace)) == whole

@@ -82,12 +82,12 @@ def test_several_threads_read_in_parts_what_one_reads_whole(export: Path, monkey
     assert shapes[0] == shapes[1]
 
 
-@pytest.mark.parametrize(("value", "said"), [("'some text'", "some text"), ("x'00ff'", "")])
-def test_what_is_no_number_is_an_error_that_says_so(export: Path, value: str, said: str) -> None:
+@pytest.mark.parametrize("value", ["'some text'", "x'00ff'"])
+def test_what_is_no_number_is_an_error_that_says_so(export: Path, value: str) -> None:
     with closing(sqlite3.connect(export)) as database:
         database.execute(f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET correlationId = {value} WHERE rowid = 7")
         database.commit()
-    with pytest.raises(LogError, match=f"non-numeric value in a numeric column of Nsight Systems.*{said}"):
+    with pytest.raises(LogError, match="non-numeric value in a numeric column of Nsight Systems"):
         nsys.read(export)
 
 

@@ -273,5 +273,6 @@ def _ends(pid: int) -> bool:
     ],
 )
 def test_what_no_kernel_can_compute_is_invalid_and_no_crash(message: str) -> None:
-    assert service._outcome_of(RuntimeError(message)) == "invalid"
-    assert service._outcome_of(RuntimeError("CUDA error: an illegal memory access was encountered")) == "crashed"
+    assert service._outcome_and_reason(RuntimeError(message))[0] == "invalid"
+    fault = RuntimeError("CUDA error: an illegal memory access was encountered")
+    assert service._outcome_and_reason(fault)[0] == "crashed"

@@ -8,10 +8,7 @@ COMMAND = Command(
     report=ReportLayout(
         1,
         "Where the time goes",
-        (
-            *("summary", "limits", "communication", "collectives", "arrivals"),
-            *("classes", "attention", "device", "kernels"),
-        ),
+        ("summary", "communication", "collectives", "classes", "attention", "device", "kernels"),
         ("tree",),
     ),
     perform="command:perform",
@@ -19,7 +16,7 @@ COMMAND = Command(
     refuse_files="files:validate_output_formats",
     long_table="kernels",
     build_tables="tables:non_empty_tables",
-    headlines="findings:headlines",
+    headlines="findings:findings",
     screen="live:ProfileScreen",
     terms="terms:terms",
     measures="compared:measures",

@@ -1,20 +1,18 @@
-"""Tables that sum kernel times by module, phase, class and name, and a table that compares files."""
+"""Tables that sum kernel times by module and phase, by class, and by name."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple, get_args
+from typing import Final, get_args
 
 from sysbench import units
-from sysbench.commands.profile.findings import RANGES
-from sysbench.commands.profile.profiles import NS, SLOWEST_MARGIN_SHARE, Profile, Profiles, find_range
-from sysbench.errors import UsageError
+from sysbench.commands.profile.findings import RANGES, Phases
+from sysbench.commands.profile.profiles import NS, Profile, Profiles, find_range
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, leading_fields
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, multiplicity
-from sysbench.spec.run import Sort
 from sysbench.trace.summary import (
     EVERYWHERE,
     PHASES,
@@ -61,9 +59,13 @@ class BreakdownRow:
     def total(self) -> Measure:
         return self.profile.per_step(self.total_ns)
 
+    @cached_property
+    def calls(self) -> int:
+        return sum(each.calls for each in self.times)
+
     @property
-    def calls(self) -> Measure:
-        return self.profile.calls_per_step(sum(each.calls for each in self.times))
+    def calls_per_step(self) -> Measure:
+        return self.profile.calls_per_step(self.calls)
 
     def time_in_phase(self, phase: str) -> Measure:
         return self.profile.per_step(sum(each.total_ns for each in self.times if each.phase == phase))
@@ -144,7 +146,7 @@ TREE = DeclaredTable(
             values=_tree_phases,
             possible_values=PHASES,
         ),
-        Field("calls", "{work}s", "count", "{per}", importance=1, get=lambda row: row.calls),
+        Field("calls", "{work}s", "count", "{per}", importance=1, get=lambda row: row.calls_per_step),
     ),
     rows=_tree_rows,
     leading=PROFILE,
@@ -156,16 +158,12 @@ TREE = DeclaredTable(
 # --- classes
 
 LARGE_OTHER_SHARE: Final = 0.1
-"""If class `other` takes a larger share of time, its kernels are named."""
-LARGE_UNKNOWN_SHARE: Final = 0.01
-"""Kernels whose names match no class are named if they take a larger share of time."""
+"""If class `other` takes a larger share of time, its largest kernels are named."""
 MAX_OTHERS: Final = 3
-MAX_SOFTMAX_CLASSES: Final = 2
-"""Maximum number of classes that are named for a softmax without a kernel of its own."""
 
-_PHASE_GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...] | None]]] = {
-    "forward": ("forward", RANGES["forward"]),
-    "forward_backward": ("forward + backward", RANGES["forward and backward"]),
+_PHASE_GROUPS: Final[Mapping[str, tuple[str, Phases]]] = {
+    "forward": ("forward", RANGES["forward"][0]),
+    "forward_backward": ("forward + backward", RANGES["forward and backward"][0]),
     "step": ("full step", None),
     "all": ("everything", None),
 }
@@ -174,14 +172,11 @@ _PHASE_GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...] | None]]] = {
 
 def _group_keys(profiles: Profiles) -> list[str]:
     """Return the keys of the groups to show. A group that would add no phase to the previous one is omitted."""
-    conditions: Mapping[str, Callable[[Profile], bool]] = {
-        "forward": lambda profile: "forward" in profile.phases,
-        "forward_backward": lambda profile: "backward" in profile.phases,
-        "step" if profiles.steps_marked else "all": lambda profile: any(
-            each.phase not in ("forward", "loss", "backward") for each in profile.times
-        ),
-    }
-    return [key for key, condition in conditions.items() if any(map(condition, profiles.all))] or ["all"]
+    present = {time.phase for profile in profiles.all for time in profile.times}
+    keys = [key for key, phase in (("forward", "forward"), ("forward_backward", "backward")) if phase in present]
+    if not keys or present - {"forward", "loss", "backward"}:
+        keys.append("step" if profiles.per == "per step" else "all")
+    return keys
 
 
 @dataclass(frozen=True)
@@ -208,34 +203,26 @@ def _class_rows(profiles: Profiles) -> Iterator[_ClassRow]:
         yield _ClassRow(profile, "all", totals, totals)
 
 
-def _class_notes(profiles: Profiles) -> list[str]:
-    notes = []
+def _class_notes(profiles: Profiles) -> Iterator[str]:
     for profile in profiles.all:
-        others, unknown = Counter[int](), Counter[int]()
-        softmax = Counter[KernelClass]()
+        others = Counter[str]()
+        softmax_classes = set()
         for each in profile.times:
             if each.kernel_class == "other":
-                others[each.kernel] += each.total_ns
-                if not each.name.placed:
-                    unknown[each.kernel] += each.total_ns
+                others[each.name.short] += each.total_ns
             elif part_of(each.module) == "softmax":
-                softmax[each.kernel_class] += each.total_ns
-        named_kernels = others if others.total() > LARGE_OTHER_SHARE * profile.total_ns else unknown
-        if named_kernels.total() > LARGE_UNKNOWN_SHARE * profile.total_ns:
+                softmax_classes.add(each.kernel_class)
+        if others.total() > LARGE_OTHER_SHARE * profile.total_ns:
             names = [
-                f"{profile.summary.names[kernel].short} {units.share(total_ns / profile.total_ns)}"
-                for kernel, total_ns in named_kernels.most_common(MAX_OTHERS)
+                f"{name} {units.share(total_ns / profile.total_ns)}"
+                for name, total_ns in others.most_common(MAX_OTHERS)
             ]
-            names[0] += f" of all {profiles.work_noun} time"
-            more = len(named_kernels) - len(names)
-            notes.append(f"in other: {', '.join([*names, *([f'{more} more'] if more else [])])}")
-        softmax_classes = [kind for kind, _ in softmax.most_common(MAX_SOFTMAX_CLASSES)]
+            yield f"in other, as shares of all {profiles.work_noun} time: {', '.join(names)}"
         if softmax_classes and "softmax" not in softmax_classes:
-            notes.append(
-                f"softmax within attention has no kernel of its own and counts as {' and '.join(softmax_classes)}; "
-                "the attention table shows its time"
+            yield (
+                "softmax within attention has no kernel of its own and counts as other classes; the attention table "
+                "shows its time"
             )
-    return notes
 
 
 CLASSES = DeclaredTable(
@@ -268,78 +255,71 @@ CLASSES = DeclaredTable(
 
 # --- kernels
 
-_SORT_KEYS: Mapping[Sort, Callable[[KernelStatistics], float]] = {
-    "total": lambda row: row.total_ns,
-    "calls": lambda row: row.calls,
-    "avg": lambda row: row.mean_ns,
-    "med": lambda row: row.median_ns,
-    "min": lambda row: row.min_ns,
-    "max": lambda row: row.max_ns,
-    "std": lambda row: row.std_ns,
-}
-"""Sort keys, all descending."""
+_STATISTICS: Final = {"med": "median_ns", "min": "min_ns", "max": "max_ns", "std": "std_ns"}
+"""Statistics of single calls, by column: only the whole step and its phases have them."""
 
 
 @dataclass(frozen=True)
 class _KernelRow(BreakdownRow):
-    """A kernel within a range, or the sum of all kernels that are not listed; the sum has no statistics."""
+    """A kernel within a range; `statistics` are None within a module, and in the row of all kernels not listed."""
 
-    statistics: KernelStatistics | None = field(kw_only=True)
+    statistics: KernelStatistics | None = None
+    is_rest: bool = False
 
-    def per_call(self, name: str) -> Cell:
-        if self.statistics is not None:
-            return Measure(getattr(self.statistics, name) * NS)
-        calls = sum(each.calls for each in self.times)
-        return Measure(self.total_ns * NS / calls) if name == "mean_ns" else EMPTY_CELL
+    def sort_key(self, column: str) -> float:
+        if column in _STATISTICS:
+            return -self.statistic_ns(column) if self.statistics else 0.0
+        return -{"total": self.total_ns, "calls": self.calls, "avg": self.total_ns / self.calls}[column]
+
+    def statistic_ns(self, column: str) -> float:
+        return float(getattr(self.statistics, _STATISTICS[column]))
+
+    def per_call(self, column: str) -> Cell:
+        if column == "avg":
+            return Measure(self.total_ns * NS / self.calls)
+        return Measure(self.statistic_ns(column) * NS) if self.statistics else EMPTY_CELL
 
     @property
     def kernel_class(self) -> Cell:
-        if self.statistics is None:
-            return EMPTY_CELL
         time_ns = Counter[str]()
         for each in self.times:
             time_ns[each.kernel_class] += each.total_ns
-        return ", ".join(kind for kind, _ in time_ns.most_common())
+        return EMPTY_CELL if self.is_rest else ", ".join(kind for kind, _ in time_ns.most_common())
 
     def launch_shape(self, name: str) -> Cell:
-        if self.statistics is None:
-            return EMPTY_CELL
-        shape, kinds = getattr(self.statistics, name), self.statistics.launch_shapes
-        return "×".join(map(str, shape)) if shape is not None else f"{kinds} kinds" if kinds > 1 else None
+        shape = getattr(self.statistics, name, None)
+        return "×".join(map(str, shape)) if shape else EMPTY_CELL
 
 
 def _kernel_rows(profiles: Profiles) -> Iterator[_KernelRow]:
     for profile in profiles.all:
         selected_range, names = find_range(profile, profiles.selection.range), profile.summary.names
-        found = [row for row in profile.summary.kernels if row.range == selected_range.name]
-        times = [each for each in profile.times if selected_range.contains(each)]
-        if not found and times:
-            raise UsageError(
-                f"--range {selected_range.name}: this record only has statistics of all layers together: use "
-                "layers.*.attention instead of layers.3.attention, or give the trace to --from"
-            )
-        chosen = [row for row in found if profiles.matches(names[row.kernel].name)]
-        if profiles.selection.sort == "name":
-            chosen.sort(key=lambda row: names[row.kernel].short.casefold())
-        else:
-            value = _SORT_KEYS[profiles.selection.sort]
-            chosen.sort(key=lambda row: -value(row))
-        listed = chosen[: profiles.row_limit(len(chosen))]
-        whole_ns = sum(each.total_ns for each in times)
+        statistics = {row.kernel: row for row in profile.summary.kernels if row.range == selected_range.name}
+        whole_ns = sum(each.total_ns for each in profile.times if selected_range.contains(each))
         by_kernel: dict[int, list[KernelTime]] = defaultdict(list)
-        for each in times:
+        for each in profiles.selected_times(profile):
             by_kernel[each.kernel].append(each)
-        for row in listed:
-            yield _KernelRow(profile, names[row.kernel].short, by_kernel.pop(row.kernel, []), whole_ns, statistics=row)
-        rest = {number: each for number, each in by_kernel.items() if profiles.matches(names[number].name)}
-        if rest:
-            label = f"{len(rest)} others" if len(rest) > 1 else "1 other"
-            remaining_times = [each for of_kernel in rest.values() for each in of_kernel]
-            yield _KernelRow(profile, label, remaining_times, whole_ns, statistics=None)
+        rows = [
+            _KernelRow(profile, names[kernel].short, times, whole_ns, statistics=statistics.get(kernel))
+            for kernel, times in sorted(by_kernel.items())
+        ]
+        if (column := profiles.selection.sort) == "name":
+            rows.sort(key=lambda row: row.label.casefold())
+        else:
+            rows.sort(key=lambda row: row.sort_key(column))
+        limit = profiles.row_limit(len(rows))
+        yield from rows[:limit]
+        if rest := rows[limit:]:
+            label = f"{len(rest)} other{'' if len(rest) == 1 else 's'}"
+            yield _KernelRow(profile, label, [time for row in rest for time in row.times], whole_ns, is_rest=True)
 
 
-def _per_call_field(key: str, name: str, importance: int) -> Field:
-    return Field(key, unit="s", group="of one call", importance=importance, get=lambda row: row.per_call(name))
+def _per_call_field(column: str, importance: int) -> Field:
+    return Field(column, unit="s", group="of one call", importance=importance, get=lambda row: row.per_call(column))
+
+
+def _launch_shape_field(name: str) -> Field:
+    return Field(name, importance=5, get=lambda row: row.launch_shape(name), optional=True)
 
 
 KERNELS = DeclaredTable(
@@ -347,92 +327,24 @@ KERNELS = DeclaredTable(
     lambda profiles: (
         f"{profiles.work_noun}s launched in {profiles.selection.range}"
         if profiles.selection.range
-        else f"{profiles.work_noun}s {'of a step' if profiles.steps_marked else profiles.per}"
+        else f"{profiles.work_noun}s {'of a step' if profiles.per == 'per step' else profiles.per}"
     ),
     (
         Field("time", unit="share", get=lambda row: row.share),
         Field("total", unit="s", group="{per}", get=lambda row: row.total),
-        Field("calls", unit="count", group="{per}", get=lambda row: row.calls),
-        _per_call_field("avg", "mean_ns", 0),
-        _per_call_field("med", "median_ns", 1),
-        _per_call_field("min", "min_ns", 3),
-        _per_call_field("max", "max_ns", 3),
-        _per_call_field("std", "std_ns", 2),
+        Field("calls", unit="count", group="{per}", get=lambda row: row.calls_per_step),
+        _per_call_field("avg", 0),
+        _per_call_field("med", 1),
+        _per_call_field("min", 3),
+        _per_call_field("max", 3),
+        _per_call_field("std", 2),
         Field("{work}", elastic=True, get=lambda row: row.label),
         Field("class", importance=4, get=lambda row: row.kernel_class),
-        Field(
-            "grid",
-            importance=5,
-            get=lambda row: row.launch_shape("grid"),
-            when=lambda profiles: profiles.launches_recorded,
-        ),
-        Field(
-            "block",
-            importance=5,
-            get=lambda row: row.launch_shape("block"),
-            when=lambda profiles: profiles.launches_recorded,
-        ),
+        _launch_shape_field("grid"),
+        _launch_shape_field("block"),
     ),
     rows=_kernel_rows,
     leading=PROFILE,
     words=WORK,
 )
 """Kernels of the selected range or of the whole step, with their times and calls."""
-
-# --- comparison of several files
-
-
-class _FileColumn(NamedTuple):
-    number: int
-    heading: str
-
-    def __str__(self) -> str:
-        return str(self.number)
-
-
-class _ComparisonRow(NamedTuple):
-    label: str
-    cells: Sequence[Cell]
-
-
-def _file_columns(profiles: Profiles) -> list[_FileColumn]:
-    return [
-        _FileColumn(number, f"{profile.label} (slowest)" if number == profiles.slowest_index else profile.label)
-        for number, profile in enumerate(profiles.all)
-    ]
-
-
-def _comparison_rows(profiles: Profiles) -> Iterator[_ComparisonRow]:
-    for label, name in (("step", "window_ns"), ("busy", "busy_ns")):
-        yield _ComparisonRow(label, [profile.per_step(getattr(profile.summary, name)) for profile in profiles.all])
-    times = [profile.summary.by_class() for profile in profiles.all]
-    for kind in get_args(KernelClass):
-        if any(kind in each for each in times):
-            values = [
-                profile.per_step(each.get(kind, 0)).value for profile, each in zip(profiles.all, times, strict=True)
-            ]
-            largest = max(values)
-            is_notable = largest > (1 + SLOWEST_MARGIN_SHARE) * min(values)
-            yield _ComparisonRow(
-                kind,
-                [Measure(value, tone="strong" if is_notable and value == largest else "plain") for value in values],
-            )
-
-
-FILE_COMPARISON = DeclaredTable(
-    "ranks",
-    "file comparison",
-    (
-        Each(
-            "file",
-            (Field("file_{file}", "{file}", "s", get=lambda row, file: row.cells[file.number]),),
-            values=_file_columns,
-            possible_values=(),
-            format_value=lambda file: file.heading,
-        ),
-    ),
-    rows=_comparison_rows,
-    leading=leading_fields(Field("what", "time", get=lambda row: row.label)),
-    when=lambda profiles: len(profiles.all) > 1,
-)
-"""One column per file: step time, busy time, and time by kernel class; the slowest is marked."""

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from sysbench.commands import refusals, running, showing
 from sysbench.commands.prediction_checks import refuse_unpredictable
 from sysbench.commands.profile import files as profile_files
+from sysbench.commands.profile import flame
 from sysbench.commands.profile.files import compare_ranks, with_rank
 from sysbench.commands.profile.record import ProfileRecord
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
+from sysbench.commands.showing import Saved
 from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.errors import UsageError, nearest
 from sysbench.log import storage
@@ -26,7 +28,6 @@ from sysbench.spec.command_options import Given, command_options
 from sysbench.trace import traces
 
 if TYPE_CHECKING:
-    from sysbench.commands.showing import Saved
     from sysbench.trace.ranks.reading import RankReading
     from sysbench.trace.readers.reading import Progress
     from sysbench.trace.recording import Recording
@@ -45,7 +46,6 @@ def profile(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: ProfileSpec, options: ProfileOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
-    """Run the cells and write the requested files."""
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
         for gpu in map(hardware.by_name, spec.simulate):
@@ -55,8 +55,6 @@ def perform(spec: ProfileSpec, options: ProfileOptions, surroundings: RunSurroun
                     "step"
                 )
         options = options.model_copy(update={"no_live": True})
-    if options.rank_regex is not None:
-        raise UsageError("--rank-regex finds ranks in the file names of traces: it needs --from")
     with profile_files.Files.prepared(spec, options) as files:
         record = typed(running.run_cells(spec, options, surroundings, files.provisions), ProfileRecord)
         return running.RunResult(record, showing.report_saved(files.write(record), options))
@@ -80,10 +78,9 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
         return
     if len(paths) > 1:
         raise UsageError(f"--from takes one log or record, or several traces; {log_or_record} is a log or record")
-    for name in ("window", "flame", "rank_regex"):
-        if getattr(options, name) is not None:
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option} needs a trace, and {log_or_record} is not one: give the trace to --from")
+    for option, path in (("--window", options.window), ("--flame", options.flame)):
+        if path is not None:
+            raise UsageError(f"{option} needs a trace, and {log_or_record} is not one: give the trace to --from")
     from sysbench.commands import saved
 
     showing.show_saved(saved.record(log_or_record, "profile"), options)
@@ -110,14 +107,10 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
             storage.refuse_unwritable(target)
     with show_status("reading", silent=options.quiet) as progress:
         loaded = [_load_trace(path, options, progress, several=len(paths) > 1) for path in paths]
-    trace_slice = loaded[0].trace_slice
-    same_run_reason = (
-        f"--from {directory}" if directory else f"--rank-regex {regex}" if (regex := options.rank_regex) else None
-    )
-    ranks = compare_ranks([each.rank for each in loaded if each.rank], same_run_reason)
-    if ranks is not None:
-        loaded.sort(key=lambda each: each.summary.rank or 0)
+    ranks = compare_ranks([each.rank for each in loaded if each.rank], directory)
     summaries = [each.summary for each in loaded]
+    if ranks is not None:
+        summaries.sort(key=lambda each: each.rank or 0)
     record_json = TraceRecord(summaries=summaries, ranks=ranks).model_dump_json(indent=1) + "\n"
     if options.json_path not in (None, "-"):
         storage.write_atomically(Path(options.json_path), record_json.encode())
@@ -127,9 +120,10 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
         else:
             # CSV holds a single table, as for a record.
             tables = options.tables or ((command_of("profile").long_table,) if options.format == "csv" else ())
-            sheet = traces_sheet([(each.title, each) for each in summaries], tables, options.selection, ranks)
-            output.show_sheet(sheet, console, options.format, options.columns)
-    showing.report_saved(_write_outputs(loaded, trace_slice, options), options)
+            output.show_sheet(
+                traces_sheet(summaries, tables, options.selection, ranks), console, options.format, options.columns
+            )
+    showing.report_saved(_write_outputs(loaded[0], options), options)
 
 
 class _LoadedTrace(NamedTuple):
@@ -150,10 +144,9 @@ def _load_trace(path: Path, options: ProfileOptions, progress: Progress, *, seve
     trace_slice = profile_files.extract_range(recording, options.range) if options.window is not None else None
     rank = None
     if several or len(recording.collectives):
-        rank = with_rank(reading.read(recording), options.rank_regex)
+        rank = with_rank(reading.read(recording))
         recording = replace(recording, rank=rank.rank)
-    summary = traces.summary_of(recording, ranges=profile_files.additional_ranges(options), progress=progress)
-    return _LoadedTrace(summary, trace_slice, rank)
+    return _LoadedTrace(traces.summary_of(recording, progress=progress), trace_slice, rank)
 
 
 def _with_steps(recording: Recording, step_pattern: str, path: Path) -> Recording:
@@ -161,7 +154,7 @@ def _with_steps(recording: Recording, step_pattern: str, path: Path) -> Recordin
     from sysbench.trace.range_tree import range_names
 
     names = range_names(recording)
-    if not matching_names(re.compile(step_pattern), names, "--step-pattern", whole=True):
+    if not matching_names(re.compile(step_pattern).fullmatch, names, f"--step-pattern {step_pattern}"):
         suggestion = nearest(step_pattern, names)
         raise UsageError(
             f"--step-pattern {step_pattern} matches no range of {path.name}"
@@ -170,13 +163,11 @@ def _with_steps(recording: Recording, step_pattern: str, path: Path) -> Recordin
     return replace(recording, step_pattern=step_pattern)
 
 
-def _write_outputs(
-    loaded: Sequence[_LoadedTrace], trace_slice: TraceSlice | None, options: ProfileOptions
-) -> Iterator[Saved]:
-    summary = loaded[0].summary
-    if options.window is not None and trace_slice is not None:
+def _write_outputs(trace: _LoadedTrace, options: ProfileOptions) -> Iterator[Saved]:
+    if options.window is not None and trace.trace_slice is not None:
         with show_status(f"writing {options.window.name}", silent=options.quiet):
-            file = profile_files.write_window(options.window, trace_slice)
+            file = profile_files.write_window(options.window, trace.trace_slice)
         yield file
     if options.flame is not None:
-        yield profile_files.write_flame(options.flame, summary, summary.title)
+        flame.write(options.flame, trace.summary, trace.summary.title)
+        yield Saved(options.flame)

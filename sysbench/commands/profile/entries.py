@@ -1,11 +1,8 @@
-"""Tables of the entries of a summary: operators, copies, device use, number formats, checks, and achieved rates.
-
-Each row is one entry of the summary. Tables that sum the time of kernels are in `breakdowns`.
-"""
+"""Tables whose rows are entries of a summary: operators, device use, and the parts of attention."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +15,7 @@ from sysbench.trace.summary import Rate
 
 @dataclass(frozen=True)
 class Row:
-    """One entry of a profile's summary: an operator, a copy, a check or a rate."""
+    """One entry of a profile's summary: an operator, its device use, or a rate."""
 
     profile: Profile
     entry: Any
@@ -28,10 +25,6 @@ class Row:
 
     def count(self, name: str) -> Measure:
         return self.profile.calls_per_step(getattr(self.entry, name))
-
-
-def _entry_rows(entries_of: Callable[[Profile], Iterable[object]]) -> Callable[[Profiles], Iterator[Row]]:
-    return lambda profiles: (Row(profile, each) for profile in profiles.all for each in entries_of(profile))
 
 
 def _operator_table(name: str, shapes: bool) -> DeclaredTable:
@@ -73,6 +66,7 @@ def _operator_table(name: str, shapes: bool) -> DeclaredTable:
         words=WORK,
         rows=rows,
         leading=PROFILE,
+        needs="the input shapes of operators: use --shapes" if shapes else "operators: use --with torch",
     )
 
 
@@ -85,21 +79,6 @@ OPERATOR_SHAPES = _operator_table("operator-shapes", shapes=True)
 def _ratio(value: float | None, divisor: float | None) -> float | None:
     return value / divisor if value is not None and divisor else None
 
-
-COPIES = DeclaredTable(
-    "copies",
-    "memory copies and sets",
-    (
-        Field("total", "time", "s", "{per}", get=lambda row: row.per_step("total_ns")),
-        Field("calls", unit="count", group="{per}", get=lambda row: row.count("calls")),
-        Field("bytes", "moved", "bytes", "{per}", get=lambda row: _ratio(row.entry.bytes, row.profile.summary.steps)),
-        Field("rate", "per second", "bytes", get=lambda row: _ratio(row.entry.bytes, row.entry.total_ns * NS)),
-    ),
-    words=WORK,
-    rows=_entry_rows(lambda profile: profile.summary.copies),
-    leading=(PROFILE, leading_fields(Field("copy", elastic=True, get=lambda row: row.entry.name))),
-)
-"""Memory copies and memory sets by the driver."""
 
 DEVICE = DeclaredTable(
     "device",
@@ -125,15 +104,6 @@ DEVICE = DeclaredTable(
             get=lambda row: row.entry.waiting_ns / row.entry.window_ns,
             note="waiting for the host: idle time before the launch of the next kernel",
         ),
-        Field(
-            "overlap",
-            unit="ratio",
-            group="device",
-            importance=2,
-            get=lambda row: _ratio(row.entry.work_ns, row.entry.busy_ns),
-            note="overlap: kernel time over busy time",
-        ),
-        Field("streams", importance=3, get=lambda row: row.entry.streams),
         Field("launches", "{per}", "count", "launches", get=lambda row: row.count("launches")),
         Field(
             "launch",
@@ -144,28 +114,22 @@ DEVICE = DeclaredTable(
             get=lambda row: _ratio(row.entry.launch_ns * NS, row.entry.launches),
         ),
         Field(
-            "queue",
-            "queued",
-            "s",
-            "launches",
-            importance=1,
-            get=lambda row: row.entry.queue_median_ns * NS if row.entry.queue_median_ns is not None else None,
-            note="queued: median time from launch to start",
-        ),
-        Field(
             "verdict",
             "pace set by",
             get=lambda row: Word("host (launch-bound)", "bad") if row.entry.launch_bound else Word("device", "good"),
         ),
     ),
     words=WORK,
-    rows=_entry_rows(lambda profile: [use for use in (profile.summary.device,) if use is not None and use.window_ns]),
+    rows=lambda profiles: [
+        Row(profile, use) for profile in profiles.all if (use := profile.summary.device) is not None and use.window_ns
+    ],
     leading=PROFILE,
+    needs="device kernels",
 )
 """Utilisation of the device, time waiting for the host, and cost of launches."""
 
 
-# --- time and work
+# --- attention
 
 
 class _RateRow(Row):
@@ -173,13 +137,8 @@ class _RateRow(Row):
     def seconds_per_step(self) -> float:
         return float(self.entry.total_ns * NS / self.profile.summary.steps)
 
-    @property
-    def flops_per_s(self) -> float | None:
-        return _ratio(self.entry.flops, self.seconds_per_step)
-
-    @property
-    def bytes_per_s(self) -> float | None:
-        return _ratio(self.entry.bytes, self.seconds_per_step)
+    def per_second(self, name: str) -> float | None:
+        return _ratio(getattr(self.entry, name), self.seconds_per_step)
 
 
 def bound(rate: Rate) -> Literal["compute", "memory"] | None:
@@ -190,67 +149,53 @@ def bound(rate: Rate) -> Literal["compute", "memory"] | None:
     return "compute" if arithmetic > traffic else "memory"
 
 
-def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
-    def rows(profiles: Profiles) -> list[_RateRow]:
-        return [
-            _RateRow(profile, rate)
-            for profile in profiles.all
-            for rate in profile.summary.rates
-            if rate.kind == kind and (kind == "attention" or rate.flops is not None)
-        ]
-
-    def has_work(profiles: Profiles) -> bool:
-        return any(row.entry.flops is not None for row in rows(profiles))
-
-    def has_peak(profiles: Profiles) -> bool:
-        return any(bound(row.entry) is not None for row in rows(profiles))
-
-    return DeclaredTable(
-        name,
-        lambda profiles: f"{title}, {profiles.per}",
-        (
-            Field("time", unit="s", get=lambda row: row.seconds_per_step),
-            Field("work", unit="flops", get=lambda row: row.entry.flops, when=has_work),
-            Field(
-                "bytes",
-                unit="bytes",
-                importance=1,
-                get=lambda row: row.entry.bytes,
-                optional=True,
-                note="bytes: a lower bound; every operand and result is moved once",
-            ),
-            Field("rate", unit="flops_per_s", importance=1, get=lambda row: row.flops_per_s, when=has_work),
-            Field(
-                "peak",
-                "of peak",
-                "share",
-                importance=2,
-                get=lambda row: _ratio(row.flops_per_s, row.entry.peak_flops_per_s),
-                when=has_peak,
-            ),
-            Field(
-                "bandwidth",
-                "of bandwidth",
-                "share",
-                importance=2,
-                get=lambda row: _ratio(row.bytes_per_s, row.entry.peak_bytes_per_s),
-                when=has_peak,
-            ),
-            Field("bound", "bound by", get=lambda row: bound(row.entry), when=has_peak),
+ATTENTION = DeclaredTable(
+    "attention",
+    lambda profiles: f"parts of attention, {profiles.per}",
+    (
+        Field("time", unit="s", get=lambda row: row.seconds_per_step),
+        Field("work", unit="flops", get=lambda row: row.entry.flops, optional=True),
+        Field(
+            "bytes",
+            unit="bytes",
+            importance=1,
+            get=lambda row: row.entry.bytes,
+            optional=True,
+            note="bytes: a lower bound; every operand and result is moved once",
         ),
-        words=WORK,
-        rows=rows,
-        leading=(
-            PROFILE,
-            leading_fields(
-                Field("part", part, get=lambda row: row.entry.part),
-                Field("phase", get=lambda row: row.entry.phase or "unknown"),
-            ),
+        Field("rate", unit="flops_per_s", importance=1, get=lambda row: row.per_second("flops"), optional=True),
+        Field(
+            "peak",
+            "of peak",
+            "share",
+            importance=2,
+            get=lambda row: _ratio(row.per_second("flops"), row.entry.peak_flops_per_s),
+            optional=True,
         ),
-    )
-
-
-ATTENTION = _rate_table("attention", "parts of attention", "part", "attention")
+        Field(
+            "bandwidth",
+            "of bandwidth",
+            "share",
+            importance=2,
+            get=lambda row: _ratio(row.per_second("bytes"), row.entry.peak_bytes_per_s),
+            optional=True,
+        ),
+        Field("bound", "bound by", get=lambda row: bound(row.entry), optional=True),
+    ),
+    words=WORK,
+    rows=lambda profiles: [
+        _RateRow(profile, rate)
+        for profile in profiles.all
+        for rate in profile.summary.rates
+        if rate.kind == "attention"
+    ],
+    leading=(
+        PROFILE,
+        leading_fields(
+            Field("part", get=lambda row: row.entry.part),
+            Field("phase", get=lambda row: row.entry.phase or "unknown"),
+        ),
+    ),
+    needs="ranges around the parts of attention: --attention naive",
+)
 """Time, FLOPs, bytes and rates of scores, mask, softmax and output."""
-RATES = _rate_table("rates", "time and work by class", "class", "class")
-"""Time, FLOPs, bytes and rates of kernel classes with known FLOPs."""

@@ -1,7 +1,4 @@
-"""Files of `sysbench profile`: the traces of a cell's ranks, and all outputs except the record.
-
-The functions read traces, compare traces of one run, and write slices of traces and flame graphs.
-"""
+"""Files of `sysbench profile`: traces of a cell's ranks, slices of traces, and flame graphs."""
 
 from __future__ import annotations
 
@@ -10,12 +7,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
 from sysbench import units
+from sysbench.commands.profile import flame
 from sysbench.commands.profile.record import ProfileRead, ProfileRecord, RanksRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell, ProfileOptions, Profiler, ProfileSpec
 from sysbench.commands.showing import Saved
@@ -37,100 +36,78 @@ if TYPE_CHECKING:
     from sysbench.trace.ranks.reading import RankReading
     from sysbench.trace.ranks.summary import RanksSummary
     from sysbench.trace.recording import Recording
-    from sysbench.trace.summary import ProfileSummary
     from sysbench.trace.window import TraceSlice
 
 
 TRACE_SUFFIXES: Mapping[Profiler, tuple[str, ...]] = {"torch": (".json", ".json.gz"), "nsys": (".nsys-rep",)}
 
 
-@dataclass(frozen=True)
-class TraceReader:
-    """Reads a cell's traces, one per rank, in the parent process.
+def read_traces(kept: bool, placed: PlacedCell, trace: Path) -> Iterator[Event]:
+    """Read the traces of a cell, one per rank, once its workers have finished; `kept` tells whether they stay.
 
-    The traces are read after the workers have finished the cell; under nsys, after they have exited. The summary of
-    rank 0 and the comparison of all ranks go into the log. Traces are large and are kept only on request, so no table
-    may depend on them.
+    The summary of rank 0 and the comparison of all ranks go into the log, because traces are large and rarely kept.
+    Raises SysbenchError if a trace is missing, unreadable or empty.
     """
+    cell = placed.cell
+    if not isinstance(cell, ProfileCell):
+        raise TypeError(f"{cell.kind} leaves no trace")
+    yield StageEntered(at_s=time.time(), cell=cell.key, stage="reading")
+    if cell.profiler == "nsys":
+        nsys.convert_raw_stream(trace)
+    readings: list[RankReading] = []
+    for rank, path in enumerate(paths_of_ranks(trace, cell.workers)):
+        if not path.is_file():
+            missing = "nsys left no report" if cell.profiler == "nsys" else "the worker left no trace"
+            raise SysbenchError(f"rank {rank}: {missing}" if cell.workers > 1 else missing)
+        kept_path = str(path) if kept else None
+        written = TraceWritten(at_s=time.time(), cell=cell.key, path=kept_path, size_bytes=path.stat().st_size)
+        yield OfRank(at_s=written.at_s, cell=cell.key, rank=rank, said=written) if rank else written
+        recording = traces.read(path)
+        if cell.workers > 1:
+            from sysbench.trace.ranks import reading
 
-    kept: bool
-    """Whether traces are kept after reading."""
-    ranges: Sequence[str] = ()
-    """Additional ranges with a kernel table."""
-
-    def __call__(self, placed: PlacedCell, trace: Path) -> Iterator[Event]:
-        """Read the traces and yield their events; raises SysbenchError if a trace is missing, unreadable or empty."""
-        cell = placed.cell
-        if not isinstance(cell, ProfileCell):
-            raise TypeError(f"{cell.kind} leaves no trace")
-        yield StageEntered(at_s=time.time(), cell=cell.key, stage="reading")
-        if cell.profiler == "nsys":
-            nsys.convert_raw_stream(trace)
-        readings: list[RankReading] = []
-        for rank, path in enumerate(paths_of_ranks(trace, cell.workers)):
-            if not path.is_file():
-                missing = "nsys left no report" if cell.profiler == "nsys" else "the worker left no trace"
-                raise SysbenchError(f"rank {rank}: {missing}" if cell.workers > 1 else missing)
-            kept = str(path) if self.kept else None
-            written = TraceWritten(at_s=time.time(), cell=cell.key, path=kept, size_bytes=path.stat().st_size)
-            yield OfRank(at_s=written.at_s, cell=cell.key, rank=rank, said=written) if rank else written
-            recording = traces.read(path)
-            if cell.workers > 1:
-                from sysbench.trace.ranks import reading
-
-                readings.append(replace(reading.read(recording), rank=rank))
-            if rank == 0:
-                device = hardware.by_name(cell.simulate) if cell.simulate else None
-                summary = traces.summary_of(recording, cell, self.ranges, device=device)
-                yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary)
-        if (ranks := compare_ranks(readings, None)) is not None:
-            yield RanksRead(at_s=time.time(), cell=cell.key, summary=ranks)
+            readings.append(replace(reading.read(recording), rank=rank))
+        if rank == 0:
+            device = hardware.by_name(cell.simulate) if cell.simulate else None
+            summary = traces.summary_of(recording, cell, device=device)
+            yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary)
+    if (ranks := compare_ranks(readings)) is not None:
+        yield RanksRead(at_s=time.time(), cell=cell.key, summary=ranks)
 
 
 @dataclass(frozen=True)
 class Files:
     """Paths of all files of a run, by cell key."""
 
+    options: ProfileOptions
     provisions: Provisions
-    kept: bool
-    """Whether traces are kept."""
     windows: Mapping[str, Path]
     flames: Mapping[str, Path]
-    titles: Mapping[str, str]
-    range: str | None
-    quiet: bool
 
     @classmethod
     @contextmanager
     def prepared(cls, spec: ProfileSpec, options: ProfileOptions) -> Iterator[Files]:
         """Choose all paths; traces that are not kept go to a temporary directory.
 
-        Raises UsageError if a path has the wrong ending or if a cell cannot run; raises OutputError if a file cannot
-        be written.
+        Raises UsageError or OutputError if a cell cannot run or a file cannot be written.
         """
         validate_output_formats(options)
         cells = list(spec.cells())
         refuse_impossible(cells)
         labels = labels_of(cells)
-        kept_paths, windows, flames = (
-            paths_of(path, labels) for path in (options.trace, options.window, options.flame)
-        )
+        artifacts, windows, flames = (paths_of(path, labels) for path in (options.trace, options.window, options.flame))
         with ExitStack() as temporary:
-            artifacts = kept_paths
-            if not kept_paths:
+            if options.trace is None:
                 directory = Path(temporary.enter_context(ScratchDirectory()))
                 artifacts = {cell.key: directory / f"{cell.key}{TRACE_SUFFIXES[cell.profiler][0]}" for cell in cells}
             for cell in cells:
                 _validate_suffix("--trace", artifacts[cell.key], TRACE_SUFFIXES[cell.profiler], cell.profiler)
-            traces_kept = [
-                path for cell in cells if kept_paths for path in paths_of_ranks(kept_paths[cell.key], cell.workers)
-            ]
-            for path in (*traces_kept, *windows.values(), *flames.values()):
+            all_traces = (path for cell in cells for path in paths_of_ranks(artifacts[cell.key], cell.workers))
+            for path in (*all_traces, *windows.values(), *flames.values()):
                 storage.refuse_unwritable(path)
             launchers = {cell.key: nsys.launcher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
-            titles = {cell.key: _drawing_title(cell) for cell in cells}
-            provisions = Provisions(artifacts, launchers, TraceReader(bool(kept_paths), additional_ranges(options)))
-            yield cls(provisions, bool(kept_paths), windows, flames, titles, options.range, options.quiet)
+            provisions = Provisions(artifacts, launchers, partial(read_traces, options.trace is not None))
+            yield cls(options, provisions, windows, flames)
 
     def write(self, record: ProfileRecord) -> Iterator[Saved]:
         """Write the requested files for every profiled cell. Yields each file, and each trace that is kept."""
@@ -138,17 +115,17 @@ class Files:
             trace = self.provisions.artifacts[cell.key]
             if cell.summary is None or not trace.is_file():
                 continue
-            if self.kept:
+            if self.options.trace is not None:
                 yield from (Saved(path) for path in paths_of_ranks(trace, cell.cell.workers) if path.is_file())
-            window, flame = self.windows.get(cell.key), self.flames.get(cell.key)
-            if window is not None:
+            if (window := self.windows.get(cell.key)) is not None:
                 # The trace is read again, for two reasons: failure to write the slice must not fail the cell, and a
                 # resumed run has traces that an earlier run read.
-                with show_status(f"extracting {window.name} from the trace", silent=self.quiet):
-                    file = write_window(window, extract_range(traces.read(trace), self.range))
+                with show_status(f"extracting {window.name} from the trace", silent=self.options.quiet):
+                    file = write_window(window, extract_range(traces.read(trace), self.options.range))
                 yield file
-            if flame is not None:
-                yield write_flame(flame, cell.summary, self.titles[cell.key])
+            if (path := self.flames.get(cell.key)) is not None:
+                flame.write(path, cell.summary, _drawing_title(cell.cell))
+                yield Saved(path)
 
 
 def _drawing_title(cell: ProfileCell) -> str:
@@ -167,26 +144,17 @@ def write_window(path: Path, trace_slice: TraceSlice) -> Saved:
     from sysbench.trace import window
 
     try:
-        written = window.write(path, trace_slice, window.MAX_BYTES)
+        cut_off_ns = window.write(path, trace_slice, window.MAX_BYTES)
     except OSError as error:
         raise storage.cannot_write(path, error) from error
     window_range, remark = trace_slice.window, ""
     source = "the trace" if window_range.range is None else f"`{theme.without_control_characters(window_range.range)}`"
-    if written.cut_off_ns is not None:
+    if cut_off_ns is not None:
         total_ns = max(window_range.end_ns, trace_slice.last_ns) - window_range.start_ns
-        written_ns = max(written.cut_off_ns - window_range.start_ns, 0)
+        written_ns = max(cut_off_ns - window_range.start_ns, 0)
         limit = f"a slice is at most {window.MAX_BYTES / 1e6:g} MB"
         remark = f"the first {units.seconds(written_ns / 1e9)} of {units.seconds(total_ns / 1e9)} of {source}: {limit}"
-    elif trace_slice.is_empty:
-        remark = f"only ranges: {source} has no operators and no kernels"
     return Saved(path, remark)
-
-
-def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
-    from sysbench.commands.profile import flame
-
-    flame.write(path, summary, title)
-    return Saved(path)
 
 
 def validate_output_formats(options: ProfileOptions) -> None:
@@ -194,11 +162,6 @@ def validate_output_formats(options: ProfileOptions) -> None:
         _validate_suffix("--window", options.window, (".json", ".json.gz"))
     if options.flame is not None:
         _validate_suffix("--flame", options.flame, (".html",))
-
-
-def additional_ranges(options: ProfileOptions) -> Sequence[str]:
-    """Return the ranges that need a kernel table in addition to the default ones."""
-    return (options.range,) if options.range is not None else ()
 
 
 def _validate_suffix(option: str, path: Path, suffixes: Sequence[str], profiler: Profiler | None = None) -> None:
@@ -211,37 +174,27 @@ _RANK_IN_FILE_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 """Matches a rank in a file name, for traces that do not contain it."""
 
 
-def with_rank(reading: RankReading, pattern: str | None) -> RankReading:
-    """Return the reading with its rank: from `--rank-regex`, from the recording or from the file name."""
-    if pattern is None:
-        match = _RANK_IN_FILE_NAME.search(reading.title) if reading.rank is None else None
-        return replace(reading, rank=int(match[1])) if match else reading
-    match = re.search(pattern, reading.title)
-    if match is None:
-        raise UsageError(f"--rank-regex {pattern} does not match {reading.title}: it must match the name of every file")
-    if not (match[1] or "").isdecimal():
-        raise UsageError(f"--rank-regex {pattern} finds {match[1]!r} in {reading.title}, which is not a number")
-    return replace(reading, rank=int(match[1]))
+def with_rank(reading: RankReading) -> RankReading:
+    """Return the reading with the rank in its file name, if the recording does not contain it."""
+    match = _RANK_IN_FILE_NAME.search(reading.title) if reading.rank is None else None
+    return replace(reading, rank=int(match[1])) if match else reading
 
 
-def compare_ranks(readings: Sequence[RankReading], same_run_reason: str | None) -> RanksSummary | None:
+def compare_ranks(readings: Sequence[RankReading], directory: Path | None = None) -> RanksSummary | None:
     """Compare the ranks of a run; None if a rank is unknown, or if the ranks do not communicate.
 
-    `same_run_reason` says why the traces belong to one run, such as their directory. If two traces have the same rank,
-    raises UsageError or, if `same_run_reason` is None, returns None. Raises UsageError if the traces are from runs with
-    different numbers of ranks, and LogError if the data are inconsistent.
+    Two traces of a rank in one directory are an error. Raises UsageError if the traces are from runs of different
+    sizes, and LogError if the data are inconsistent.
     """
     from sysbench.trace.ranks.summarise import summarise
 
     ranks: dict[int, RankReading] = {}
     for each in readings:
-        if each.rank is None:
-            return None
-        if each.rank in ranks and same_run_reason is None:
+        if each.rank is None or (each.rank in ranks and directory is None):
             return None
         if each.rank in ranks:
             raise UsageError(
-                f"{same_run_reason} has two traces of rank {each.rank}, {ranks[each.rank].title} and {each.title}: "
+                f"--from {directory} has two traces of rank {each.rank}, {ranks[each.rank].title} and {each.title}: "
                 "keep one per rank, or list the files to compare them side by side"
             )
         ranks[each.rank] = each

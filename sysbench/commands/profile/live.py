@@ -11,11 +11,10 @@ from typing import Any
 from rich.text import Text
 
 from sysbench import units
-from sysbench.commands.profile.record import ProfileRead, TraceWritten
+from sysbench.commands.profile.record import ProfileRead
 from sysbench.commands.profile.spec import ProfileCell
 from sysbench.log.events import CellFinished, CellStarted, StageEntered, StepMeasured
 from sysbench.log.predictions import PredictedTime, StepPredicted
-from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.canvas import Canvas
 from sysbench.render.dashboard.run_state import Handler, RunState, cell_handler, mean_and_deviation, with_cell
@@ -33,7 +32,6 @@ class CellState(run_state.CellState):
     timed_s: tuple[float, ...] = ()
     """Times of the unprofiled steps."""
     profiled_s: tuple[float, ...] = ()
-    trace_bytes: int | None = None
     predicted: PredictedTime | None = None
     summary: ProfileSummary | None = None
 
@@ -43,7 +41,6 @@ ProfileState = RunState[CellState]
 
 
 def _cell_started(state: ProfileState, event: CellStarted) -> ProfileState:
-    """Record the start of a cell or of a timing run."""
     for key, cell in state.cells:
         fresh, now = CellState(cell.cell, event.device, stage_since_s=event.at_s), replace(state, current_key=key)
         if key == event.cell:
@@ -94,7 +91,6 @@ _HANDLERS = run_state.handlers(
             lambda cell, event: replace(cell, stage=event.stage, stage_since_s=event.at_s)
         ),
         StepMeasured: _in_cell_or_timing(_step_measured),
-        TraceWritten: _in_cell_or_timing(lambda cell, event: replace(cell, trace_bytes=event.size_bytes)),
         ProfileRead: _in_cell_or_timing(lambda cell, event: replace(cell, summary=event.summary)),
         StepPredicted: _in_cell_or_timing(lambda cell, event: replace(cell, predicted=event.step)),
         CellFinished: _in_cell_or_timing(_cell_finished),
@@ -105,12 +101,8 @@ advance = partial(run_state.advance, _HANDLERS)
 """Return the state after one more event; unchanged if the event affects nothing on the screen."""
 
 
-_TIMING, _PROFILING, _READING = "timing without a profiler", "profiling", "reading the trace"
-"""Tasks of a cell, in order."""
-
-
 class ProfileScreen(CellScreen[ProfileState]):
-    """The display of a run: the tasks of the current cell with their results."""
+    """The display of a run: the current task, and results of earlier ones."""
 
     initial = ProfileState()
     advance = staticmethod(advance)
@@ -126,30 +118,14 @@ class ProfileScreen(CellScreen[ProfileState]):
 
     def details(self, canvas: Canvas) -> Iterator[Slot]:
         now = self.state.current_cell
-        if now is None:
+        if now is None or now.outcome is not None:
             return
-        current = None
-        if now.outcome is None:
-            current = _TIMING if now.timing else _READING if now.stage == "reading" else _PROFILING
-        lines = []
-        for name, found in _task_results(now):
-            mark, style = ("▸", "bold") if name == current else ("✓", "") if found else (" ", theme.QUIET)
-            line = Text(f"{mark} {name.ljust(len(_TIMING))}  ", style)
-            lines.append(line.append(found, "" if name == current else theme.QUIET))
-        yield fixed(DETAILS, lines)
-
-
-def _task_results(now: CellState) -> Iterator[tuple[str, str]]:
-    if now.cell.steps:
-        timed = ""
-        if len(now.timed_s) > 1:
-            timed = units.seconds_with_deviation(*mean_and_deviation(now.timed_s))
-        elif now.timed_s:
-            timed = units.seconds(now.timed_s[0])
-        yield _TIMING, f"{len(now.timed_s)}/{now.cell.steps} steps, {timed}" if timed else ""
-    yield _PROFILING, f"{units.seconds(statistics.mean(now.profiled_s))} a step" if now.profiled_s else ""
-    size = units.size(now.trace_bytes) if now.trace_bytes is not None else ""
-    yield _READING, ", ".join(filter(None, (size, _calls_per_step(now.summary) if now.summary is not None else "")))
+        text: str = now.stage or ""
+        if now.timing:
+            text = f"timing without a profiler: {len(now.timed_s)}/{now.cell.steps} steps"
+            if len(now.timed_s) > 1:
+                text += f", {units.seconds_with_deviation(*mean_and_deviation(now.timed_s))}"
+        yield fixed(DETAILS, [Text(text, "bold")])
 
 
 def _calls_per_step(summary: ProfileSummary) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from types import FrameType
@@ -47,17 +45,10 @@ class Profile:
     def total_ns(self) -> int:
         return sum(self.summary.spent.total_ns)
 
-    @property
-    def label(self) -> str:
-        """Return `rank 3`, or the file name if the trace contains no rank."""
-        return f"rank {self.summary.rank}" if self.summary.rank is not None else self.summary.title
-
     def per_step(self, total_ns: float) -> Measure:
-        """Convert nanoseconds over all steps to seconds per step."""
         return Measure(total_ns * NS / self.summary.steps)
 
     def calls_per_step(self, calls: int) -> Measure:
-        """Convert a count over all steps to a count per step."""
         return Measure(calls / self.summary.steps)
 
 
@@ -132,30 +123,17 @@ class Profiles:
 
     @property
     def work_noun(self) -> str:
-        """Return the noun for rows of a kernel table: `operator` or `kernel`."""
         return "operator" if {profile.summary.source for profile in self.all} == {"cpu"} else "kernel"
-
-    @cached_property
-    def steps_marked(self) -> bool:
-        """Return whether steps are known in all profiles; otherwise a whole trace counts as one step."""
-        return all(profile.summary.steps_marked for profile in self.all)
 
     @property
     def per(self) -> str:
-        """Return what times and counts refer to: `per step`, or `in the trace` if steps are not known."""
-        return "per step" if self.steps_marked else "in the trace"
-
-    @cached_property
-    def launches_recorded(self) -> bool:
-        """Return whether grids and blocks were recorded in any profile."""
-        return any(row.launch_shapes for profile in self.all for row in profile.summary.kernels)
+        """Return what times and counts refer to: `in the trace` if its steps are not known."""
+        return "per step" if all(profile.summary.steps_marked for profile in self.all) else "in the trace"
 
     def matches(self, name: str) -> bool:
-        """Return whether a recorded name matches the selected pattern; always True if no pattern was given."""
-        return self.selection.kernel is None or name in self._matching_names
+        return name in self._matching_names
 
     def selected_times(self, profile: Profile) -> list[KernelTime]:
-        """Return the times of kernels with matching names in the selected range."""
         selected_range = find_range(profile, self.selection.range)
         return [each for each in profile.times if selected_range.contains(each) and self.matches(each.name.name)]
 
@@ -164,70 +142,34 @@ class Profiles:
         return min(self.selection.top or count, count)
 
     @cached_property
-    def slowest_index(self) -> int | None:
-        """Return the position of the profile with the longest steps; None if the difference is small."""
-        steps = [profile.summary.window_ns / profile.summary.steps for profile in self.all]
-        *shorter, longest = sorted(steps)
-        return steps.index(longest) if shorter and longest > (1 + SLOWEST_MARGIN_SHARE) * shorter[-1] else None
-
-    @cached_property
     def _matching_names(self) -> frozenset[str]:
-        """Return all names that match the selected pattern, in one search with a time limit: patterns can be slow."""
-        names = {name.name for profile in self.all for name in profile.summary.names}
-        names |= {operator.name for profile in self.all for operator in profile.summary.operators}
-        return matching_names(self.selection.kernel, names) if self.selection.kernel else frozenset(names)
+        summaries = [profile.summary for profile in self.all]
+        names = {each.name for summary in summaries for each in summary.names}
+        names |= {each.name for summary in summaries for each in summary.operators}
+        pattern = self.selection.kernel
+        return matching_names(pattern.search, names, f"--kernel {pattern.pattern}") if pattern else frozenset(names)
 
-
-SLOWEST_MARGIN_SHARE: Final = 0.02
-"""The slowest profile is marked if its steps are longer than those of the next slowest by more than this share."""
-
-
-# --- names that a pattern matches
 
 TIME_LIMIT_S: Final = 2.0
 """Time limit, longer than a reasonable pattern needs for all names of a profile."""
 
-MAX_NAME_LENGTH: Final = 2000
-"""Number of characters of a name that are examined."""
 
+def matching_names(matches: Callable[[str], object], names: Iterable[str], option: str) -> frozenset[str]:
+    """Return the names that match; raises UsageError if that takes too long, as with repetitions in repetitions.
 
-class _TimeLimitExceededError(Exception):
-    """Raised if the search exceeds its time limit."""
-
-
-def matching_names(
-    pattern: re.Pattern[str], names: Iterable[str], option: str = "--kernel", *, whole: bool = False
-) -> frozenset[str]:
-    """Return the names of which the pattern matches a part, or the whole; raises UsageError if it takes too long."""
-    matches = pattern.fullmatch if whole else pattern.search
-    try:
-        with _time_limit(TIME_LIMIT_S):
-            return frozenset(name for name in names if matches(name[:MAX_NAME_LENGTH]))
-    except _TimeLimitExceededError:
-        raise UsageError(
-            f"{option} {pattern.pattern} takes longer than {TIME_LIMIT_S:.0f} s on the names of this profile: "
-            "repetitions within repetitions, as in (a+)+, do that"
-        ) from None
-
-
-@contextmanager
-def _time_limit(limit_s: float) -> Iterator[None]:
-    """Raise _TimeLimitExceededError within the `with` block when the time limit is exceeded.
-
-    The limit is enforced by a timer signal, for which `re` checks while matching. There is no limit on systems without
-    timer signals, or outside the main thread.
+    The limit is a timer signal, for which `re` checks while it matches; there is none outside the main thread, or on
+    systems without timer signals.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+        return frozenset(filter(matches, names))
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise _TimeLimitExceededError
+        raise UsageError(f"{option} takes longer than {TIME_LIMIT_S:g} s on the names of this profile")
 
     previous_handler = signal.signal(signal.SIGALRM, stop)
-    previous_timer = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    previous_timer = signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT_S)
     try:
-        yield
+        return frozenset(filter(matches, names))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous_handler)

@@ -180,12 +180,6 @@ def _check_regex(value: object) -> object:
     return value
 
 
-def _check_rank_regex(value: object) -> object:
-    if isinstance(_check_regex(value), str) and not re.compile(str(value)).groups:
-        raise ValueError(f"{value} has no group: put the digits of the rank in parentheses, as in rank(\\d+)")
-    return value
-
-
 class ProfileOptions(RunOptions):
     """Options of `sysbench profile`: what to show, and files to write.
 
@@ -200,10 +194,6 @@ class ProfileOptions(RunOptions):
         default=(),
         description="Show traces instead of profiling: .json, .json.gz, .nsys-rep or .sqlite from any program, one per "
         "rank, or a directory of them; or a finished log or record. Needs no torch.",
-    )
-    rank_regex: Annotated[str | None, BeforeValidator(_check_rank_regex), Option(metavar="REGEX", panel=VIEW)] = Field(
-        default=None,
-        description="Read the rank of each trace from its file name, if traces do not contain it: rank(\\d+).",
     )
     step_pattern: Annotated[str | None, BeforeValidator(_check_regex), Option(metavar="REGEX", panel=VIEW)] = Field(
         default=None,

@@ -10,18 +10,18 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.profile import breakdowns, entries, rank_tables
 from sysbench.commands.profile.findings import complete_attention_parts, softmax_words
-from sysbench.commands.profile.profiles import NS, Profile, Profiles, RankComparison, find_range
+from sysbench.commands.profile.profiles import NS, Profile, Profiles, RankComparison
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.commands.profile.spec import ProfileSpec
-from sysbench.errors import UsageError, unknown
+from sysbench.errors import UsageError
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.render import remarks
 from sysbench.render.axis_columns import axis_columns, axis_values
-from sysbench.render.declared import DeclaredTable, Field, Fill, leading_axes, leading_fields, varying_or_size
+from sysbench.render.declared import DeclaredTable, Field, Fill, build_tables, leading_axes, varying_or_size
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word, mean_of
 from sysbench.spec.run import Selection
 from sysbench.trace.ranks.summary import RanksSummary
-from sysbench.trace.summary import ProfileSummary, part_of
+from sysbench.trace.summary import ProfileSummary
 
 
 def _step_time(cell: ProfileCellRecord) -> Cell:
@@ -30,8 +30,7 @@ def _step_time(cell: ProfileCellRecord) -> Cell:
     if cell.prediction is not None:
         step = cell.prediction.step
         return Measure(step.point_s, low=step.low_s, high=step.high_s) if step else Word("withheld", "bad")
-    found = cell.unprofiled
-    return mean_of(found)
+    return mean_of(cell.unprofiled)
 
 
 def _matmul_share(cell: ProfileCellRecord) -> float | None:
@@ -83,14 +82,6 @@ SUMMARY: Final = DeclaredTable(
         ),
         Field("matmul", unit="share", get=_matmul_share),
         Field(
-            "calls",
-            "{work}s",
-            "count",
-            "{per}",
-            importance=2,
-            get=lambda cell: sum(cell.summary.spent.calls) / cell.summary.steps if cell.summary else None,
-        ),
-        Field(
             "waiting",
             "waiting for the host",
             "share",
@@ -101,13 +92,6 @@ SUMMARY: Final = DeclaredTable(
                 else None
             ),
             optional=True,
-        ),
-        Field(
-            "median",
-            "median step",
-            "s",
-            on_request=True,
-            get=lambda cell: cell.unprofiled.median_s if cell.unprofiled else None,
         ),
     ),
     rows=lambda profiles: profiles.record.cells,
@@ -124,75 +108,28 @@ SUMMARY: Final = DeclaredTable(
 """One row per cell: the unprofiled step, the cost of profiling, and the share of the step that the profile covers."""
 
 
-def _limits(profiles: Profiles) -> Iterator[tuple[ProfileCellRecord, str, float]]:
-    """Yield (cell, name, seconds) of what can limit a predicted step, largest first."""
-    for cell in profiles.record.cells if profiles.record is not None else ():
-        limits_s = cell.prediction.limits_s if cell.prediction is not None and cell.prediction.step else {}
-        yield from ((cell, name, each_s) for name, each_s in sorted(limits_s.items(), key=lambda each: -each[1]))
-
-
-LIMITS: Final = DeclaredTable(
-    "limits",
-    "what limits the step",
-    (
-        Field(
-            "of_step",
-            "of the step",
-            "share",
-            get=lambda row: row[2] / row[0].prediction.phased_step_s if row[0].prediction.phased_step_s else None,
-            note="of the step: by sysbench time, whose column limited by has the same shares",
-        ),
-        Field("time", unit="s", get=lambda row: row[2]),
-    ),
-    rows=_limits,
-    leading=(
-        leading_axes(lambda profiles: axes.varying(profiles.record.cells), lambda row: row[:1]),
-        leading_fields(Field("limit", get=lambda row: row[1])),
-    ),
-    notes=("host: the time to issue everything, while the device works; it limits a step if it takes longer",),
-    needs="a predicted step (--simulate h100)",
-)
-"""For each predicted step: the host's time, and the device's time by what limits its kernels."""
-
 TABLES: Final[dict[str, DeclaredTable]] = {
     table.name: table
     for table in (
         SUMMARY,
-        LIMITS,
         breakdowns.KERNELS,
         breakdowns.TREE,
         breakdowns.CLASSES,
         entries.ATTENTION,
-        entries.RATES,
         entries.OPERATORS,
         entries.OPERATOR_SHAPES,
-        entries.COPIES,
         entries.DEVICE,
-        breakdowns.FILE_COMPARISON,
         rank_tables.COMMUNICATION,
         rank_tables.COLLECTIVES,
-        rank_tables.CALLS,
-        rank_tables.ARRIVALS,
     )
 }
 """All tables by name; `summary` needs a run."""
 
-_EMPTY_TABLE_REASONS: Final = {
-    "attention": "it needs naive attention with ranges around its parts: use --attention naive",
-    "operator-shapes": "it needs the input shapes of operators: use --shapes",
-    "limits": "it needs a predicted step: use --simulate h100",
-    "operators": "it needs operators, which nsys does not record: use --with torch",
-    "copies": "the driver copied nothing, or copies were not recorded",
-    "device": "it needs device kernels",
-    "ranks": "it needs several files",
-    **dict.fromkeys(
-        ("communication", "collectives", "calls"),
-        "it needs --ranks 2, or traces of a distributed run that contain their ranks, or --rank-regex",
-    ),
-    "arrivals": "it needs --ranks 2, or traces of several ranks of one run",
-    "rates": "it needs a model of known size, or the input shapes of operators",
-}
-"""Why a table may be empty."""
+OF_SEVERAL: Final = ("summary", "communication", "collectives")
+"""Default tables of several profiles, of which other tables would be too long."""
+OF_TRACES: Final = ("device", "communication", "collectives", "classes")
+"""Default tables of several traces, which have no summary."""
+OF_ONE: Final = ("summary", "device", "communication", "collectives", "classes", "tree", "attention", "kernels")
 
 
 def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
@@ -227,36 +164,36 @@ def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection
 
 
 def traces_sheet(
-    summaries: Sequence[tuple[str, ProfileSummary]],
+    summaries: Sequence[ProfileSummary],
     names: Iterable[str] = (),
     selection: Selection | None = None,
     ranks: RanksSummary | None = None,
 ) -> Sheet:
-    """Return the complete output for traces, given as titles and summaries."""
     several = len(summaries) > 1
     each = []
-    for title, summary in summaries:
-        named = title if summary.rank is None else f"rank {summary.rank}"
-        mark = ", predicted" if summary.predicted else ""
-        each.append(Profile((f"{named}{mark}",) if several else (), summary))
+    for summary in summaries:
+        named = summary.title if summary.rank is None else f"rank {summary.rank}"
+        predicted = ", predicted" if summary.predicted else ""
+        each.append(Profile((f"{named}{predicted}",) if several else (), summary))
     profiles = Profiles(
         (Column("file", "file"),) if several else (),
         tuple(each),
         selection or Selection(),
         ranks=(RankComparison((), "", ranks),) if ranks else (),
     )
-    devices = dict.fromkeys(device for _, summary in summaries for device in summary.devices)
-    damage = (Remark("caution", f"{summary.title}: {remark}") for _, summary in summaries for remark in summary.remarks)
-    prediction_mark = (MARK,) if any(summary.predicted for _, summary in summaries) else ()
+    titles = [summary.title for summary in summaries[:4]]
+    devices = dict.fromkeys(device for summary in summaries for device in summary.devices)
+    damage = (Remark("caution", f"{summary.title}: {remark}") for summary in summaries for remark in summary.remarks)
+    mark = (MARK,) if any(summary.predicted for summary in summaries) else ()
+    softmax = _softmax_remarks(summaries[0]) if not several and not profiles.selection.range else ()
     return Sheet(
-        subject=(*(title for title, _ in summaries[:4]), *prediction_mark, *devices, *_step_counts(profiles)),
+        subject=(*titles, *mark, *devices, *_step_counts(profiles)),
         tables=tuple(_requested_tables(profiles, tuple(names))),
-        remarks=(*damage, *_remarks(profiles)),
+        remarks=(*damage, *softmax, *_remarks(profiles)),
     )
 
 
 def non_empty_tables(record: ProfileRecord, names: Iterable[str], selection: Selection) -> list[Table]:
-    """Return the requested tables for which the record has data."""
     profiles = _profiles_of_run(record, selection)
     if not profiles.all:
         return []
@@ -299,35 +236,18 @@ def _requested_tables(profiles: Profiles, names: Sequence[str]) -> list[Table]:
     selection = profiles.selection
     if not names and profiles.all and (selection.range or selection.kernel):
         names = ("kernels", "tree")
-    if names:
-        return _mark_predicted(profiles, (table for name in names for table in _named_tables(profiles, name)))
-    if not profiles.all:
-        return []
-    # Trace files have no summary. With several profiles, there would be too many other tables.
-    rank_table_names = ("communication", "collectives", "arrivals")
-    tables_of_several = (
-        ("summary", "limits", *rank_table_names) if profiles.record is not None else (*rank_table_names, "ranks")
-    )
-    tables_of_one = ("summary", "limits", "device", *rank_table_names, "classes", "tree", "attention", "kernels")
-    shown = tables_of_several if len(profiles.all) > 1 else tables_of_one
-    return _mark_predicted(profiles, (table for name in shown for table in TABLES[name](profiles)))
-
-
-def _named_tables(profiles: Profiles, name: str) -> list[Table]:
-    if name not in TABLES:
-        raise UsageError(unknown(name, "a table", TABLES))
-    found, selection = TABLES[name](profiles), profiles.selection
+    if not names:
+        default = OF_ONE if len(profiles.all) == 1 else OF_SEVERAL if profiles.record is not None else OF_TRACES
+        shown = default if profiles.all else ()
+        return _mark_predicted(profiles, (table for name in shown for table in TABLES[name](profiles)))
     if (
-        not found
-        and selection.kernel is not None
+        selection.kernel is not None
+        and {"kernels", "tree"} & set(names)
         and not any(profiles.selected_times(profile) for profile in profiles.all)
     ):
         where = f" in {selection.range}" if selection.range else ""
         raise UsageError(f"--kernel {selection.kernel.pattern} matches no {profiles.work_noun}{where}")
-    if not found:
-        reason = f": {_EMPTY_TABLE_REASONS[name]}" if name in _EMPTY_TABLE_REASONS else ""
-        raise UsageError(f"this profile has no data for table {name}{reason}")
-    return found
+    return _mark_predicted(profiles, build_tables(TABLES, profiles, names, "this profile"))
 
 
 # --- remarks
@@ -337,39 +257,28 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
     yield from rank_tables.remarks(profiles)
     if profiles.record is not None and any(cell.cell.ranks > 1 and cell.summary for cell in profiles.record.cells):
         yield Remark("note", "kernels, modules and phases: rank 0; steps: slowest rank")
-    if profiles.record is None and len(profiles.all) > 1 and profiles.slowest_index is not None:
-        slowest = profiles.all[profiles.slowest_index]
-        step_s = slowest.per_step(slowest.summary.window_ns).value
-        yield Remark("finding", f"{slowest.label} is slowest: {units.seconds(step_s)} {profiles.per}")
     for profile in profiles.all:
         summary = profile.summary
-        if len(profiles.all) == 1:
-            yield from _softmax_remarks(profile, profiles.selection.range)
         if summary.left_out:
-            kernels = f"{summary.left_out} {profiles.work_noun}{'' if summary.left_out == 1 else 's'}"
-            outside = f"{kernels} outside all steps, {units.seconds(summary.left_out_ns * NS)} in total"
-            yield Remark("note", f"excluded: {outside}")
+            amount = f"{summary.left_out} in {units.seconds(summary.left_out_ns * NS)}"
+            yield Remark("note", f"excluded: {profiles.work_noun}s outside all steps ({amount})")
         if summary.unlinked_ns and summary.source == "device":
             unlinked = units.seconds(profile.per_step(summary.unlinked_ns).value)
             text = f"{unlinked} {profiles.per} are spent in kernels without a recorded launch, which belong to no range"
             yield Remark("note", text)
-    host_summaries = [profile.summary for profile in profiles.all if profile.summary.source == "cpu"]
-    if host_summaries:
-        named = dict.fromkeys(name for summary in host_summaries for name in summary.devices if name)
+    if on_host := [profile.summary for profile in profiles.all if profile.summary.source == "cpu"]:
+        named = dict.fromkeys(name for summary in on_host for name in summary.devices if name)
         missing = f"; the file has no kernels of {', '.join(named)}" if named and profiles.record is None else ""
         yield Remark("note", f"CPU: operators by self time (callees excluded){missing}")
 
 
-def _softmax_remarks(profile: Profile, range_name: str | None) -> Iterator[Remark]:
-    selected_range, mark = find_range(profile, range_name), "predicted, " if profile.summary.predicted else ""
+def _softmax_remarks(summary: ProfileSummary) -> Iterator[Remark]:
     for phase in ("forward", "backward"):
-        parts = complete_attention_parts(profile.summary, phase)
-        times = [time for time in profile.times if time.phase == phase and part_of(time.module) == "softmax"]
-        if parts and all(map(selected_range.contains, times)):
-            words = softmax_words([(profile, profile.summary, parts)], phase, lambda profile: profile.label)
-            yield Remark("finding", f"{mark}{phase}: softmax {words}.")
+        if parts := complete_attention_parts(summary, phase):
+            mark = "predicted: " if summary.predicted else ""
+            words = softmax_words([(summary, parts)], phase, lambda profiled: profiled.title)
+            yield Remark("finding", f"{mark}{words}")
 
 
 def default_tables(spec: ProfileSpec) -> tuple[str, ...]:
-    rank_table_names = ("communication", "collectives", "arrivals") if spec.is_distributed else ()
-    return ("summary", "device", *rank_table_names, "classes", "tree", "attention", "kernels")
+    return tuple(name for name in OF_ONE if spec.is_distributed or name not in ("communication", "collectives"))

@@ -35,7 +35,7 @@ class TraceArtefact:
     def sheet(self) -> Sheet:
         from sysbench.commands.profile.tables import traces_sheet
 
-        return traces_sheet([(each.title, each) for each in self.summaries], ranks=self.ranks)
+        return traces_sheet(self.summaries, ranks=self.ranks)
 
     def compared_with(self, other: TraceArtefact) -> FileComparison:
         sources = {summary.source for side in (self, other) for summary in side.summaries}

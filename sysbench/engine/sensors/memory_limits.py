@@ -1,8 +1,7 @@
 """Memory limits that cgroups impose on this process, in containers, batch jobs and services.
 
-These limits are not visible to free(1) or psutil, but the kernel kills processes that exceed them, so predictions must
-take them into account. Versions 1 and 2 of cgroups are supported; see cgroups(7), "memory.txt" and "cgroup-v2.rst" of
-the Linux kernel.
+psutil does not see them, but the kernel kills processes that exceed them. See cgroups(7), and "memory.txt" (version 1)
+and "cgroup-v2.rst" of the Linux kernel.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """GPU readings from NVIDIA's driver through NVML: memory, clocks, power, temperature, and throttle reasons.
 
 Devices are identified by UUID, never by index: CUDA renumbers them (CUDA_VISIBLE_DEVICES, fastest first, MIG), NVML
-does not. Any call may be unsupported or fail; its value is then unknown, which is reported once. It is not an error if
-a machine has no NVIDIA driver, or if a GPU is lost during a run.
+does not. Any call may be unsupported or fail; its value is then unknown, which is reported once.
 """
 
 from __future__ import annotations

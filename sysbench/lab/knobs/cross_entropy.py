@@ -33,9 +33,8 @@ _FACTS = frozenset({"__get__", "dim", "ndimension", "is_floating_point", "regist
 class DeferredLogits(TorchFunctionMode):
     """Replaces the output layer of a model, and computes the cross-entropy of its logits in another way.
 
-    From the output layer to the cross-entropy, this mode sees all calls of torch. The logits that the model handles are
-    the output layer's input, shown with the shape of logits. They can be reshaped, converted, and sliced by tokens, and
-    their cross-entropy can be computed. Anything else raises UnavailableError, because it would need all logits.
+    The logits that the model handles until its loss are the output layer's input, shown with the shape of logits. They
+    can be reshaped, converted, and sliced by tokens. Anything else raises UnavailableError: it would need all logits.
     """
 
     def __init__(self, model: nn.Module, vocabulary: int | None, choice: str, tokens: int) -> None:

@@ -70,9 +70,8 @@ def peaks(device: torch.device) -> Peaks:
 def release(device: torch.device) -> None:
     """Free unreferenced memory on device and host, and on Linux reset the host's peak, so that cells are independent.
 
-    Runs Python's garbage collector, then returns cached memory to the device, and free memory to the host. Otherwise,
-    glibc keeps freed blocks of up to 32 MiB. After a large model, these blocks add up to gigabytes, which would count
-    as memory of the next cell.
+    Otherwise, glibc keeps freed blocks of up to 32 MiB: after a large model, gigabytes that would count for the next
+    cell.
     """
     gc.collect()
     if device.type == "cuda":
@@ -163,10 +162,9 @@ class _Boundary:
 class History:
     """Records the allocations on one device while `recording` is active.
 
-    Categories follow the rules in `sysbench.simulate.recording`. Parameters and gradients are identified by their
-    addresses at the end of a phase, and communication buffers by their addresses during a collective. All other blocks
-    are inputs if they exist before the first step, activations if they remain after the forward or loss phase, and
-    optimizer state if they remain after the optimizer phase.
+    Parameters and gradients are identified by their addresses at the end of a phase, and communication buffers by
+    theirs during a collective. All other blocks are inputs if they exist before the first step, activations if they
+    remain after the forward or loss phase, and optimizer state if they remain after the optimizer phase.
     """
 
     device: torch.device
@@ -313,8 +311,7 @@ def _workspaces(
 ) -> Iterator[dict[str, Any]]:
     """Return the allocations of cuBLAS workspaces, kept or momentary; see `sysbench.trace.workspaces`.
 
-    Each thread keeps one. Backward runs on autograd's thread. While the model is built, the trial of attention runs
-    forward and then backward.
+    Each thread keeps one: backward runs on autograd's, and so does a part of the trial of attention in the build.
     """
     born: list[int] = []
     died: dict[int, int] = {}

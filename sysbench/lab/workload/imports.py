@@ -124,10 +124,10 @@ def _import_module(name: str, root: Path, option: str) -> ModuleType:
 
 
 class user_code:  # noqa: N801  A context manager, faster than a generator: a step enters two of them while it is timed.
-    """Context in which exceptions raised by the user's code become UserCodeErrors that name the line of the code.
+    """Context in which exceptions of the user's code become UserCodeErrors that name its line.
 
     Out-of-memory errors propagate unchanged. An UnavailableError remains one, with the line added to its message.
-    Output of the user's code goes to `stdout`, if given.
+    Output goes to `stdout`, if given.
     """
 
     def __init__(self, action: str, stdout: Any = None) -> None:
@@ -207,11 +207,9 @@ def arguments_for(
     what: str,
     remedy: str = "",
 ) -> dict[str, Any]:
-    """Return the keyword arguments with which to call `function`.
+    """Return the keyword arguments with which to call `function`, named `what` in messages, which add `remedy`.
 
-    The result has all of `given`, those of `preferred` that the function accepts, and those of `fallbacks` that it
-    requires. Raises UnavailableError if the function requires other arguments, or does not accept a given one; the
-    message names the function as `what`, and adds `remedy`.
+    These are all of `given`, those of `preferred` that the function accepts, and those of `fallbacks` that it requires.
     """
     try:
         parameters = inspect.signature(function).parameters

@@ -160,8 +160,7 @@ def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) ->
 def describe_inputs(model: nn.Module, takes: Collection[str]) -> str | None:
     """Return the inputs of a model from transformers, as `--input` takes them; None if token ids are enough.
 
-    `takes` are the names of its forward's arguments. Sizes come from the config of the model, or from the one in it for
-    pictures. Models that only may take pictures, as language models that see do, are given token ids.
+    `takes` are the names of its forward's arguments. Models that only may take pictures are given token ids.
     """
     config, main = getattr(model, "config", None), getattr(model, "main_input_name", "input_ids")
     if config is None or not hasattr(config, "model_type"):

@@ -20,10 +20,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class Loss:
-    """Computes the loss from the output of the user's model.
-
-    description  how the loss is computed; known after the first call
-    """
+    """Computes the loss from the output of the user's model; its `description` is known after the first call."""
 
     def __init__(self, inputs: Inputs, code: LoadedCode | None = None, model: nn.Module | None = None) -> None:
         self._keeps_loss = model if TARGETS & inputs.keywords.keys() else None
@@ -73,9 +70,7 @@ def choose_loss(
 ) -> tuple[str, Callable[[Tensor], Tensor], str]:
     """Choose a loss for `output`; return the name of the tensor it takes, the function, and a description.
 
-    The loss is the model's own if the output contains one, else the cross-entropy of the logits, else the mean of the
-    output. `named` maps names to the tensors in `output`. Raises UnavailableError if the output has no floating-point
-    numbers.
+    It is the model's own if the output contains one, else the cross-entropy of the logits, else the mean of the output.
     """
     scalar = next((name for name, each in named.items() if not each.dim()), None)
     if "loss" in named:

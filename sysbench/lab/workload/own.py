@@ -137,9 +137,8 @@ class _Config(NamedTuple):
 def _find_config(code: LoadedCode, known: Collection[str]) -> _Config | None:
     """Return the config that the user's class or function takes, or None if it takes none.
 
-    A config is the only required argument, and its name is not in `known`: `config` in nanoGPT's `GPT(config)`,
-    `params` in Llama's `Transformer(params: ModelArgs)`. The class of the config is the annotation or, if there is
-    none, the only dataclass in the module.
+    A config is the only required argument, and its name is not in `known`: `config` in nanoGPT's `GPT(config)`. Its
+    class is the annotation or, if there is none, the only dataclass in the module.
     """
     try:
         parameters = inspect.signature(code.value).parameters.values()

@@ -4,12 +4,10 @@ A C++ kernel's name contains every template argument: `void at::native::vectoriz
 at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int, …)`. Its short form keeps the informative parts, the
 function and its functor: `vectorized_elementwise_kernel<CUDAFunctor_add<float>>`.
 
-Class and number format are derived from phrases in the name. The phrases cover cuBLAS and cuBLASLt (from Volta's
-`volta_sgemm` to Blackwell's `nvjet`), CUTLASS, cuDNN, FlashAttention, FlashInfer, vLLM, PyTorch's own kernels, the
-Triton kernels that Inductor generates, FBGEMM, NCCL, RCCL, rocBLAS and hipBLASLt (Tensile), MIOpen, Composable Kernel,
-AITER, oneDNN and SYCL. They also cover ATen operators, which stand for kernels on the CPU. A name is first split into
-words (`CatArrayBatchedCopy` becomes `cat array batched copy`), so that `fbgemm` does not match `gemm`. A name that
-matches no phrase has the class `other`.
+Class and number format are derived from phrases in the name, of NVIDIA's, AMD's and Intel's libraries, PyTorch,
+Inductor's Triton kernels, and others (tests/fixtures/kernel_names.txt), and of ATen operators, which stand for kernels
+on the CPU. A name is first split into words (`CatArrayBatchedCopy` becomes `cat array batched copy`), so that `fbgemm`
+does not match `gemm`. A name that matches no phrase has the class `other`.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-from sysbench.trace.summary import KernelClass
+from sysbench.trace.summary import KernelClass, KernelName
 
 MAX_LENGTH: Final = 72
 """Maximum length of a shortened name in characters; the middle of longer names is elided."""
@@ -46,37 +44,24 @@ _TYPE: Final = re.compile(
     r"(float|double|int|long|short|bool|char|unsigned.*|signed.*|u?int\d+_t|c10::\w+|__nv_\w+|__half2?|void|at::\w+)"
     r"( const)?[*& ]*"
 )
-_WRAPPERS: Final = frozenset(
-    {
-        "gpu_kernel_impl",
-        "gpu_kernel_impl_nocast",
-        "BinaryFunctor",
-        "AUnaryFunctor",
-        "BUnaryFunctor",
-        "ReduceOp",
-        "func_wrapper_t",
-        "Kernel",
-        "Kernel2",
-        "device_kernel",
-        "GemmUniversal",
-    }
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_WRAPPERS: Final = _words(
+    """
+    gpu_kernel_impl gpu_kernel_impl_nocast BinaryFunctor AUnaryFunctor BUnaryFunctor ReduceOp func_wrapper_t Kernel
+    Kernel2 device_kernel GemmUniversal
+    """
 )
 """Templates that are replaced by their argument, which is more informative."""
-_UNINFORMATIVE: Final = frozenset(
-    {
-        "array",
-        "Array",
-        "OffsetCalculator",
-        "TrivialOffsetCalculator",
-        "LoadWithCast",
-        "LoadWithoutCast",
-        "StoreWithCast",
-        "StoreWithoutCast",
-        "TensorListMetadata",
-        "TensorListScalarListMetadata",
-        "FusedOptimizerTensorListMetadata",
-        "integral_constant",
-    }
+_UNINFORMATIVE: Final = _words(
+    """
+    array Array OffsetCalculator TrivialOffsetCalculator LoadWithCast LoadWithoutCast StoreWithCast StoreWithoutCast
+    TensorListMetadata TensorListScalarListMetadata FusedOptimizerTensorListMetadata integral_constant
+    """
 )
 
 
@@ -204,13 +189,8 @@ _INDUCTOR: Final = re.compile(
     r"_(?:triton|cpp)(?:_(poi|for|red|per|spl|mix|tem))?_fused(?=_)|_triton_(mm|bmm|tem)(?=_)"
 )
 _INDUCTOR_CLASSES: Final[dict[str | None, KernelClass]] = {
-    None: "elementwise",
-    "poi": "elementwise",
-    "for": "elementwise",
-    "red": "reduction",
-    "per": "reduction",
-    "spl": "reduction",
-    "mix": "reduction",
+    **dict.fromkeys((None, "poi", "for"), "elementwise"),
+    **dict.fromkeys(("red", "per", "spl", "mix"), "reduction"),
 }
 """Inductor names a kernel after all operators that it fuses, and after the template that generates it. A pointwise
 kernel that is named after a matrix product or attention only prepares the inputs or processes the results."""
@@ -338,10 +318,6 @@ product belongs to the product, and a norm that quantises is a norm."""
 # --- classes of operators
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 _OPERATORS: Final[tuple[tuple[KernelClass, frozenset[str]], ...]] = (
     (
         "matmul",
@@ -435,33 +411,20 @@ _NO_ARITHMETIC: Final = re.compile(
 
 # --- number formats
 
-
-def _any(*alternatives: str) -> re.Pattern[str]:
-    return re.compile("|".join(alternatives), re.IGNORECASE)
-
-
-_PRECISIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
-    ("fp4", _any(r"e2m1", r"nvf4", r"mxf4", r"fp4")),
-    ("fp8", _any(r"e4m3", r"e5m2", r"fp8", r"^nvjet_(sm\d+_)?qq", r"_qgmma_")),
-    ("tf32", _any(r"tf32")),
-    ("bf16", _any(r"bf16", r"bfloat16", r"^nvjet_(sm\d+_)?t[st]t_")),
-    (
-        "fp16",
-        _any(
-            r"fp16",
-            r"_f16f16",
-            r"^(?!cudnn_generated).*_f16_",
-            r"hgemm",
-            r"h(884|1688|16816)gemm",
-            r"s884gemm",
-            r"half",
-            r"^nvjet_(sm\d+_)?h[sh]h_",
-        ),
-    ),
-    ("tf32", _any(r"s1688gemm", r"s161688gemm", r"s1688cudnn")),
-    ("int8", _any(r"i8816gemm", r"i16832gemm", r"_s8s8", r"igemm", r"int8")),
-    ("fp64", _any(r"dgemm", r"d884gemm", r"_f64f64", r"\bdouble\b")),
-    ("fp32", _any(r"sgemm", r"f32f32_f32f32", r"_f32_", r"\bfloat\b", r"simt_s", r"scudnn")),
+_PRECISIONS: Final = tuple(
+    (name, re.compile(pattern, re.IGNORECASE))
+    for name, pattern in (
+        ("fp4", r"e2m1|nvf4|mxf4|fp4"),
+        ("fp8", r"e4m3|e5m2|fp8|^nvjet_(sm\d+_)?qq|_qgmma_"),
+        ("tf32", r"tf32"),
+        ("bf16", r"bf16|bfloat16|^nvjet_(sm\d+_)?t[st]t_"),
+        ("fp16", r"fp16|_f16f16|^(?!cudnn_generated).*_f16_|hgemm|h(884|1688|16816)gemm|s884gemm|half"),
+        ("fp16", r"^nvjet_(sm\d+_)?h[sh]h_"),
+        ("tf32", r"s1688gemm|s161688gemm|s1688cudnn"),
+        ("int8", r"i8816gemm|i16832gemm|_s8s8|igemm|int8"),
+        ("fp64", r"dgemm|d884gemm|_f64f64|\bdouble\b"),
+        ("fp32", r"sgemm|f32f32_f32f32|_f32_|\bfloat\b|simt_s|scudnn"),
+    )
 )
 """The first match wins. TF32 kernels take fp32 inputs, and their names contain both formats. The shape of a tensor core
 instruction (`s1688`) means TF32 if the name contains no 16-bit format. cuDNN's generated kernels use `f16` for both
@@ -469,8 +432,8 @@ instruction (`s1688`) means TF32 if the name contains no 16-bit format. cuDNN's 
 
 
 @lru_cache(maxsize=65_536)
-def classify(name: str) -> KernelClass | None:
-    """Return the class of a kernel or operator, judging by its name; None if no phrase matches."""
+def classify(name: str) -> KernelClass:
+    """Return the class of a kernel or operator, judging by its name; `other` if no phrase matches."""
     text = name[:_MAX_READ]
     if text.startswith(("aten::", "prims::")):
         bare = text.rpartition("::")[2].split(".")[0]
@@ -482,14 +445,20 @@ def classify(name: str) -> KernelClass | None:
     found = words(text)
     made = _INDUCTOR.match(found)
     if made is None:
-        return next((kind for kind, phrases in _KERNELS if phrases.search(found)), None)
+        return next((kind for kind, phrases in _KERNELS if phrases.search(found)), "other")
     template = made[1] or made[2]
     if template in ("tem", "mm", "bmm"):
         return "attention" if _ATTENTION.search(found) else "matmul"
     return next((kind for kind, phrases in _CONTENT if phrases.search(found)), _INDUCTOR_CLASSES[template])
 
 
-@lru_cache(maxsize=65_536)
 def precision(name: str) -> str | None:
     """Return the input format of a matrix product, judging by the kernel's name; None if it contains no format."""
     return next((format_ for format_, pattern in _PRECISIONS if pattern.search(name[:_MAX_READ])), None)
+
+
+def kernel_name(name: str) -> KernelName:
+    """Return the class, the number format and the short form of a kernel or operator."""
+    kind = classify(name)
+    format_ = precision(name) if kind in ("matmul", "attention") else None
+    return KernelName(name=name, short=short_name(name), kernel_class=kind, precision=format_)

@@ -1,18 +1,20 @@
-"""Statistics of individual kernels within ranges, of operators, and of whole devices.
+"""Time of kernels by phase and module and by call, and statistics of operators and devices, summed slice by slice.
 
-Kernel statistics are times per call (mean, median, minimum, maximum) and launch shapes, for a bounded number of kernels
-in each range. Device statistics are idle time, how much of it is spent waiting for the host, and launch overhead.
+Work is counted if it was launched within a step. If no steps are marked, all work is counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sysbench.trace.attribution import MIN_SLICE_ROWS, Attribution, LaunchedWork, Slice
 from sysbench.trace.columns import (
     Intervals,
     depths,
@@ -21,161 +23,245 @@ from sysbench.trace.columns import (
     self_time_ns,
     sum_by_group,
     sum_by_key,
+    take_or_none,
     union,
     unique_with_inverse,
 )
-from sysbench.trace.kernels.time import WORK_PHASES, CallDetails, Calls, KernelTime, StepWork, phases_present
-from sysbench.trace.recording import NONE, Integers
-from sysbench.trace.summary import STEP, DeviceUse, KernelStatistics, OperatorStatistics, ancestry, folded
+from sysbench.trace.range_tree import RangeTree
+from sysbench.trace.recording import NONE, Integers, Table
+from sysbench.trace.summary import (
+    EVERYWHERE,
+    NO_PHASE,
+    PHASES,
+    STEP,
+    DeviceUse,
+    KernelStatistics,
+    KernelTimeColumns,
+    OperatorStatistics,
+)
 
-MAX_RANGES: Final = 80
-"""Number of folded modules with their own kernel table: those that take the most time."""
-MAX_KERNELS: Final = 100
-"""Number of kernels with statistics per range: those that run longest. `ProfileSummary.spent` has all kernels."""
+WORK_PHASES = (NO_PHASE, *PHASES)
+"""Phases of work; `StepWork.phase` holds positions in this tuple."""
 
 
 @dataclass(frozen=True)
-class KernelRange:
-    """A range: a set of modules, in one phase or in all phases."""
+class StepWork:
+    """Work launched within steps, one row per piece of work, attributed to step, phase, module and operator."""
 
-    name: str
-    modules: NDArray[np.bool_]
-    """Whether each module belongs to the range."""
-    phase: int | None
-    """Position in WORK_PHASES; None for all phases."""
+    slice: Slice
+    attribution: Attribution
+    ranges: RangeTree
+    is_counted: NDArray[np.bool_]
+    """Whether each piece of work in `attribution` is counted."""
+    work: LaunchedWork
+    step: Integers
+    phase: Integers
+    """Position in WORK_PHASES."""
+    module: Integers
+    """Position in `ranges.modules`."""
+    operator: Integers
+    """Index of the innermost operator around the launch, among the slice's operators; NONE if there is none."""
 
-    def contains(self, module: NDArray[np.signedinteger], phase: NDArray[np.signedinteger]) -> NDArray[np.bool_]:
-        """Return whether each row with this module and phase belongs to the range."""
-        chosen = self.modules[module]
-        return chosen if self.phase is None else np.asarray(chosen & (phase == self.phase))
+    @classmethod
+    def of(cls, part: Slice, attribution: Attribution, ranges: RangeTree) -> StepWork:
+        """Select the work of a slice that was launched within a step."""
+        # Work without a known launch belongs to the last step that began before it.
+        before = np.searchsorted(ranges.step_start_ns, attribution.work.start_ns, side="right") - 1
+        step = np.where((attribution.step == NONE) & (attribution.work.thread == NONE), before, attribution.step)
+        counted = step != NONE if ranges.steps else np.ones(len(step), bool)
+        work = attribution.work
+        if not counted.all():
+            columns: dict[str, NDArray[Any]] = {name: column[counted] for name, column in vars(work).items()}
+            work = replace(work, **columns)
+        return cls(
+            slice=part,
+            attribution=attribution,
+            ranges=ranges,
+            is_counted=counted,
+            work=work,
+            step=step[counted],
+            phase=attribution.phase[counted] + 1,
+            module=attribution.module[counted],
+            operator=attribution.operator[counted],
+        )
 
-    def longest_kernels(self, time: KernelTime) -> Integers:
-        """Return the positions in `KernelTime.kernels` of the kernels that take the most time in the range."""
-        here = self.contains(time.module, time.phase)
-        total = sum_by_group(time.total_ns[here], time.kernel[here], len(time.kernels))
-        there = np.flatnonzero(np.bincount(time.kernel[here], minlength=len(time.kernels)))
-        return there[np.argsort(-total[there], kind="stable")][:MAX_KERNELS]
+    @cached_property
+    def counted_operators(self) -> NDArray[np.bool_]:
+        """Return whether each of the slice's operators is within a step."""
+        operators, ranges = self.slice.operators, self.ranges
+        if not ranges.steps:
+            return np.ones(len(operators.name), bool)
+        if self.attribution.source == "cpu":
+            return self.is_counted
+        range_index = ranges.at(operators.thread, operators.start_ns)
+        milestone = ranges.milestone_at(operators.start_ns)
+        return np.asarray(
+            (take_or_none(ranges.step, range_index) != NONE) | (take_or_none(ranges.step, milestone) != NONE)
+        )
 
 
-def kernel_ranges(time: KernelTime, requested: Sequence[str]) -> Iterator[KernelRange]:
-    """Yield the step, its phases, the modules that take the most time, and the requested modules."""
-    everywhere = np.ones(len(time.modules), bool)
-    present = phases_present(time)
-    yield KernelRange(STEP, everywhere, None)
-    for phase in present:
-        yield KernelRange(WORK_PHASES[phase], everywhere, phase)
-    seen = set()
-    for name in [*_folded_by_time(time), *requested]:
-        prefix, slash, path = name.rpartition("/")
-        phases = [WORK_PHASES.index(prefix)] if slash and prefix in WORK_PHASES else present
-        candidates = (folded(module) if "*" in path else module for module in time.modules)
-        modules = np.array([module == path or module.startswith(f"{path}.") for module in candidates], bool)
-        if path in seen or not modules.any():
-            continue
-        seen.add(path)
-        if not slash:
-            yield KernelRange(path, modules, None)
-        for phase in phases:
-            yield KernelRange(f"{WORK_PHASES[phase]}/{path}", modules, phase)
+MAX_MODULES: Final = 4000
+"""Maximum number of modules. The time of further modules is charged to their ancestors."""
 
 
-def _folded_by_time(time: KernelTime) -> list[str]:
-    total: dict[str, int] = {}
-    for path, total_ns in zip(time.modules, time.by_module_ns.tolist(), strict=True):
-        for above in ancestry(folded(path)):
-            total[above] = total.get(above, 0) + total_ns
-    # `layers` covers the same modules as `layers.*`.
-    counted = [path for path in total if f"{path}.*" not in total]
-    return sorted(counted, key=lambda path: -total[path])[:MAX_RANGES]
+@dataclass(frozen=True)
+class StepTime:
+    """Time and number of calls over all steps."""
+
+    modules: tuple[str, ...]
+    """Modules that launch work, in order of first launch; the first is the whole model."""
+    kernels: Integers
+    """Name indices of the kernels, in ascending order."""
+    spent: KernelTimeColumns
+    """Time by phase, module and kernel; positions are in WORK_PHASES, `modules` and `kernels`."""
+    kernel_ns: Integers
+    """Time of each of `kernels`."""
+    kernel_calls: Integers
+
+
+class KernelTimeSums:
+    """Time and number of calls, summed slice by slice."""
+
+    def __init__(self, modules: tuple[str, ...], names: int) -> None:
+        self._modules = modules
+        self._names = max(names, 1)
+        self._first_launch_ns = np.full(len(modules), np.iinfo(np.int64).max, np.int64)
+        self._groups: list[tuple[Integers, Integers, Integers]] = []
+
+    def add(self, part: StepWork) -> None:
+        """Add the work of one slice."""
+        np.minimum.at(self._first_launch_ns, part.module, part.work.at_ns)
+        keys = (part.phase * len(self._modules) + part.module) * self._names + part.work.name
+        different, which = unique_with_inverse(keys)
+        total = sum_by_group(part.work.duration_ns, which, len(different))
+        self._groups.append((different, total, np.bincount(which, minlength=len(different))))
+
+    def total(self) -> StepTime:
+        """Return the sums over all slices."""
+        keys, total_ns, calls = sum_by_key(*(np.concatenate(parts) for parts in zip(*self._groups, strict=True)))
+        outer, name = np.divmod(keys, self._names)
+        phase, module = np.divmod(outer, len(self._modules))
+        modules, places = self._limit_modules(module, total_ns)
+        kernels, kernel = unique_with_inverse(name)
+        rows = (phase * len(modules) + places[module]) * max(len(kernels), 1) + kernel
+        keys, total_ns, calls = sum_by_key(rows, total_ns, calls)
+        outer, kernel = np.divmod(keys, max(len(kernels), 1))
+        phase, module = np.divmod(outer, len(modules))
+        columns = {"phase": phase, "module": module, "kernel": kernel, "total_ns": total_ns, "calls": calls}
+        spent = KernelTimeColumns(**{name: column.tolist() for name, column in columns.items()})
+        kernel_ns, kernel_calls = (sum_by_group(each, kernel, len(kernels)) for each in (total_ns, calls))
+        return StepTime(modules, kernels, spent, kernel_ns, kernel_calls)
+
+    def _limit_modules(self, module: Integers, total_ns: Integers) -> tuple[tuple[str, ...], Integers]:
+        """Return the modules that launch work, by first launch, and for each module its position among them."""
+        total = sum_by_group(total_ns, module, len(self._modules))
+        used = distinct(module)
+        kept = used[np.argsort(-total[used], kind="stable")][:MAX_MODULES]
+        numbers = {EVERYWHERE: 0}
+        for number in kept[np.argsort(self._first_launch_ns[kept], kind="stable")].tolist():
+            numbers.setdefault(self._modules[number], len(numbers))
+        place = np.zeros(len(self._modules), np.int64)
+        for number in used.tolist():
+            path = self._modules[number]
+            while path not in numbers:
+                path = path.rpartition(".")[0]
+            place[number] = numbers[path]
+        return tuple(numbers), place
+
+
+# --- single calls
+
+_START, _DURATION, _DEVICE, _LAUNCHED, _NAME, _PHASE, _LAUNCH_SHAPE = range(7)
+
+
+class Calls:
+    """All calls of kernels that were launched within steps, collected slice by slice."""
+
+    def __init__(self) -> None:
+        self._table = Table(7)
+
+    def add(self, part: StepWork) -> None:
+        """Add the work of one slice."""
+        work = part.work
+        launched = np.where(work.launch == NONE, NONE, work.at_ns)
+        moments = [work.start_ns, work.duration_ns, work.device, launched]
+        self._table.add([*moments, work.name, part.phase, work.launch_shape])
+
+    def batches_by_time(self) -> Iterator[list[Integers]]:
+        """Yield start, duration, device and launch time (NONE if unknown) of all calls, in batches ordered by time."""
+        sample = [column[:: max(1, MIN_SLICE_ROWS // 64)] for (column,) in self._table.chunks(_START)]
+        starts = distinct(np.concatenate(sample)) if sample else np.zeros(0, np.int64)
+        every = max(1, len(starts) * MIN_SLICE_ROWS // max(len(self._table), 1))
+        for first, beyond in pairwise([-(2**63), *starts[every::every].tolist(), 2**63 - 1]):
+            yield self._table.rows_between(_START, first, beyond)[1][: _LAUNCHED + 1]
+
+    def of_kernels(self, wanted: NDArray[np.bool_]) -> list[NDArray[Any]]:
+        """Return name, duration, phase and launch shape of all calls of the wanted kernels; a mask over names."""
+        found = []
+        for name, duration_ns, *others in self._table.chunks(_NAME, _DURATION, _PHASE, _LAUNCH_SHAPE):
+            chosen = wanted[name]
+            phase, shape = (column[chosen].astype(np.int32) for column in others)
+            found.append((name[chosen].astype(np.int32), duration_ns[chosen], phase, shape))
+        return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
 
 _BATCH_CALLS: Final = 400_000
 """Number of calls that are sorted at a time; more if a single kernel has more."""
 
 
-def kernel_statistics(
-    calls: Calls, time: KernelTime, ranges: Sequence[KernelRange], shapes: Integers, names: int
-) -> list[KernelStatistics]:
-    """Return the statistics of the kernels that take the most time in each range.
-
-    Rows are sorted by range, and within a range by total time, longest first.
+def kernel_statistics(calls: Calls, time: StepTime, shapes: Integers, names: int) -> list[KernelStatistics]:
+    """Return the statistics of every kernel in the step and in each phase.
 
     `shapes` are the recording's launch shapes, and `names` is the number of names in the recording.
     """
-    wanted = np.zeros((len(ranges), len(time.kernels)), bool)
-    for number, each in enumerate(ranges):
-        wanted[number, each.longest_kernels(time)] = True
-    found: list[list[KernelStatistics]] = [[] for _ in ranges]
+    phases = [phase for phase in sorted(set(time.spent.phase)) if WORK_PHASES[phase]]
+    found: dict[int | None, list[KernelStatistics]] = {phase: [] for phase in (None, *phases)}
     position = np.full(names, NONE, np.int32)
     position[time.kernels] = np.arange(len(time.kernels))
-    chosen = np.flatnonzero(wanted.any(axis=0))
     # Kernels are processed in groups, which bounds the number of calls in memory.
-    batch = np.cumsum(sum_by_group(time.calls, time.kernel, len(time.kernels))[chosen]) // _BATCH_CALLS
+    batch = np.cumsum(time.kernel_calls) // _BATCH_CALLS
     for part in distinct(batch).tolist():
-        kernels = chosen[batch == part]
         named = np.zeros(names, bool)
-        named[time.kernels[kernels]] = True
-        ordered = _SortedCalls(calls.of_kernels(named), position, time, shapes)
-        for number, each in enumerate(ranges):
-            if wanted[number, kernels].any():
-                found[number] += ordered.statistics_of(each, wanted[number])
-    return [row for rows in found for row in sorted(rows, key=lambda row: -row.total_ns)]
+        named[time.kernels[batch == part]] = True
+        name, durations, phases_of_calls, launch_shape = calls.of_kernels(named)
+        kernel = position[name]
+        order = np.lexsort((durations, kernel))
+        for phase, rows in found.items():
+            chosen = order if phase is None else order[phases_of_calls[order] == phase]
+            range_name = STEP if phase is None else WORK_PHASES[phase]
+            rows.extend(_statistics(range_name, kernel[chosen], durations[chosen], launch_shape[chosen], shapes))
+    return [row for rows in found.values() for row in rows]
 
 
-class _SortedCalls:
-    def __init__(self, calls: CallDetails, position: NDArray[np.int32], time: KernelTime, shapes: Integers) -> None:
-        kernel = position[calls.name]
-        order = np.lexsort((calls.duration_ns, kernel))
-        self._kernel = kernel[order]
-        self._duration_ns = calls.duration_ns[order]
-        self._launch_shape = calls.launch_shape[order]
-        self._module = time.module_places[calls.module[order]]
-        self._phase = calls.phase[order]
-        self._shapes = shapes
-
-    def statistics_of(self, range_: KernelRange, wanted: NDArray[np.bool_]) -> Iterator[KernelStatistics]:
-        selected = np.flatnonzero(range_.contains(self._module, self._phase) & wanted[self._kernel])
-        if not len(selected):
-            return
-        kernels, durations = self._kernel[selected], self._duration_ns[selected]
-        first = np.flatnonzero(np.diff(kernels, prepend=kernels[0] - 1))
-        calls = np.diff(first, append=len(kernels))
-        totals = np.add.reduceat(durations, first)
-        means = totals / calls
-        squares = np.add.reduceat((durations - np.repeat(means, calls)) ** 2, first)
-        deviations = np.sqrt(squares / np.maximum(calls - 1, 1))
-        last = first + calls - 1
-        medians = (durations[first + (calls - 1) // 2] + durations[first + calls // 2]) / 2
-        shapes, kinds = self._shapes_of(selected, first)
-        for number in range(len(first)):
-            shape = shapes[number] if kinds[number] == 1 else None
-            yield KernelStatistics(
-                range=range_.name,
-                kernel=int(kernels[first[number]]),
-                total_ns=int(totals[number]),
-                calls=int(calls[number]),
-                mean_ns=float(means[number]),
-                median_ns=float(medians[number]),
-                min_ns=int(durations[first[number]]),
-                max_ns=int(durations[last[number]]),
-                std_ns=float(deviations[number]),
-                grid=(int(shape[0]), int(shape[1]), int(shape[2])) if shape is not None else None,
-                block=(int(shape[3]), int(shape[4]), int(shape[5])) if shape is not None else None,
-                launch_shapes=int(kinds[number]),
-            )
-
-    def _shapes_of(self, selected: Integers, first: Integers) -> tuple[Integers, Integers]:
-        """Return one launch shape of each kernel, and each kernel's number of distinct recorded launch shapes."""
-        shape = self._launch_shape[selected]
-        group = np.zeros(len(selected), np.int64)
-        group[first[1:]] = 1
-        width = len(self._shapes) + 1
-        group, number = np.divmod(distinct(np.cumsum(group) * width + shape - NONE), width)
-        known = number + NONE != NONE
-        kinds = np.bincount(group[known], minlength=len(first))
-        one = np.zeros(len(first), np.int64)
-        one[group[known]] = number[known] + NONE
-        return (self._shapes[one] if len(self._shapes) else np.zeros((len(first), 6), np.int64)), kinds
+def _statistics(
+    range_name: str,
+    kernels: NDArray[np.int32],
+    durations: Integers,
+    launch_shape: NDArray[np.int32],
+    shapes: Integers,
+) -> Iterator[KernelStatistics]:
+    if not len(kernels):
+        return
+    first = np.flatnonzero(np.diff(kernels, prepend=NONE))
+    counts = np.diff(first, append=len(kernels))
+    means = np.add.reduceat(durations, first) / counts
+    squares = np.add.reduceat((durations - np.repeat(means, counts)) ** 2, first)
+    deviations = np.sqrt(squares / np.maximum(counts - 1, 1))
+    medians = (durations[first + (counts - 1) // 2] + durations[first + counts // 2]) / 2
+    least, most = (each.reduceat(launch_shape, first) for each in (np.minimum, np.maximum))
+    common_shape = np.where(least == most, least, NONE).tolist()
+    for number, (start, count) in enumerate(zip(first.tolist(), counts.tolist(), strict=True)):
+        shape = shapes[common_shape[number]].tolist() if common_shape[number] != NONE else None
+        yield KernelStatistics(
+            range=range_name,
+            kernel=int(kernels[start]),
+            median_ns=float(medians[number]),
+            min_ns=int(durations[start]),
+            max_ns=int(durations[start + count - 1]),
+            std_ns=float(deviations[number]),
+            grid=shape and tuple(shape[:3]),
+            block=shape and tuple(shape[3:]),
+        )
 
 
 # --- operators
@@ -267,20 +353,15 @@ class LaunchSums:
 
     def __init__(self) -> None:
         self.launches = self.launch_ns = self.work_ns = 0
-        self.streams: set[tuple[int, int]] = set()
 
     def add(self, part: StepWork) -> None:
         """Add the work of one slice."""
         work = part.work
         self.work_ns += int(work.duration_ns.sum())
-        (_, device), (streams, stream) = unique_with_inverse(work.device), unique_with_inverse(work.stream)
-        pairs, which = unique_with_inverse(device * len(streams) + stream)
-        first = first_positions(which, len(pairs))
-        self.streams |= set(zip(work.device[first].tolist(), work.stream[first].tolist(), strict=True))
-        queued = work.launch != NONE
-        launches, which = unique_with_inverse(work.launch[queued])
+        known = work.launch != NONE
+        launches, which = unique_with_inverse(work.launch[known])
         self.launches += len(launches)
-        self.launch_ns += int(work.launch_ns[queued][first_positions(which, len(launches))].sum())
+        self.launch_ns += int(work.launch_ns[known][first_positions(which, len(launches))].sum())
 
 
 class Timeline:
@@ -333,20 +414,19 @@ def busy_timelines(calls: Calls, windows: Intervals) -> tuple[Timeline, dict[int
     """Return one timeline for all devices together, and one for each device."""
     everywhere = Timeline(windows)
     devices: dict[int, Timeline] = {}
-    for rows in calls.batches_by_time():
-        everywhere.add(rows.start_ns, rows.start_ns + rows.duration_ns, rows.launched_ns)
-        for device in distinct(rows.device).tolist():
-            here = rows.device == device
-            timeline = devices.setdefault(device, Timeline(windows))
-            timeline.add(rows.start_ns[here], (rows.start_ns + rows.duration_ns)[here], rows.launched_ns[here])
+    for start_ns, duration_ns, device, launched_ns in calls.batches_by_time():
+        everywhere.add(start_ns, start_ns + duration_ns, launched_ns)
+        for number in distinct(device).tolist():
+            here = device == number
+            timeline = devices.setdefault(number, Timeline(windows))
+            timeline.add(start_ns[here], (start_ns + duration_ns)[here], launched_ns[here])
     for timeline in (everywhere, *devices.values()):
         timeline.close()
     return everywhere, devices
 
 
-def device_use(calls: Calls, devices: Mapping[int, Timeline], launched: LaunchSums, windows: Intervals) -> DeviceUse:
+def device_use(devices: Mapping[int, Timeline], launched: LaunchSums, windows: Intervals) -> DeviceUse:
     """Return device utilisation within `windows`, the windows of the steps, summed over devices."""
-    queues_ns = calls.queue_times_ns()
     return DeviceUse(
         window_ns=windows.total_ns * len(devices),
         busy_ns=sum(device.busy_ns for device in devices.values()),
@@ -354,6 +434,4 @@ def device_use(calls: Calls, devices: Mapping[int, Timeline], launched: LaunchSu
         waiting_ns=sum(device.waiting_ns for device in devices.values()),
         launches=launched.launches,
         launch_ns=launched.launch_ns,
-        queue_median_ns=float(np.median(queues_ns, overwrite_input=True)) if len(queues_ns) else None,
-        streams=len(launched.streams),
     )

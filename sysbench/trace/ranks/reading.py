@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -56,33 +55,6 @@ _BYTES: Final = (
 
 
 @dataclass(frozen=True)
-class Activity:
-    """When a rank computes, when it communicates, and when it does any work at all."""
-
-    compute: Intervals
-    communication: Intervals
-    busy: Intervals
-
-    def breakdown(self, start_ns: Integers, end_ns: Integers) -> Breakdown:
-        """Return the duration of each kind of activity in each window."""
-        compute_or_communication = _merge(self.compute, self.communication)
-
-        def duration_ns(intervals: Intervals) -> Integers:
-            return intervals.covered_before_ns(end_ns) - intervals.covered_before_ns(start_ns)
-
-        compute, either_ns = duration_ns(self.compute), duration_ns(compute_or_communication)
-        communication, busy = duration_ns(self.communication), duration_ns(self.busy)
-        return Breakdown(
-            window_ns=end_ns - start_ns,
-            compute_ns=compute,
-            communication_ns=communication,
-            exposed_ns=either_ns - compute,
-            other_ns=busy - either_ns,
-            idle_ns=end_ns - start_ns - busy,
-        )
-
-
-@dataclass(frozen=True)
 class Breakdown:
     """Durations by activity, one row per window: window = compute + exposed + other + idle."""
 
@@ -94,6 +66,32 @@ class Breakdown:
     other_ns: Integers
     """Time in which only copies and memory sets run."""
     idle_ns: Integers
+
+    @classmethod
+    def of(cls, activity: Activity, start_ns: Integers, end_ns: Integers) -> Breakdown:
+        """Return the duration of each kind of activity in windows from `start_ns` to `end_ns`."""
+
+        def duration_ns(intervals: Intervals) -> Integers:
+            return intervals.covered_before_ns(end_ns) - intervals.covered_before_ns(start_ns)
+
+        computing, communicating, busy = map(duration_ns, activity)
+        either = duration_ns(_merge(activity.compute, activity.communication))
+        return cls(
+            window_ns=end_ns - start_ns,
+            compute_ns=computing,
+            communication_ns=communicating,
+            exposed_ns=either - computing,
+            other_ns=busy - either,
+            idle_ns=end_ns - start_ns - busy,
+        )
+
+
+class Activity(NamedTuple):
+    """When a rank computes, when it communicates, and when it does any work at all."""
+
+    compute: Intervals
+    communication: Intervals
+    busy: Intervals
 
 
 @dataclass(frozen=True)
@@ -118,8 +116,6 @@ class Collective:
     bytes: int | None
     sequence: int
     """Number within the group; NONE if not recorded."""
-    exposed_ns: int
-    """The part of the collective during which nothing computes on this rank."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +131,6 @@ class RankReading:
     """Names of the steps, with a number appended to repeated names; a single empty name if no steps are marked."""
     breakdown: Breakdown
     """One row per step."""
-    windows_ns: tuple[tuple[int, int], ...]
-    """Start and end of each step, on the clock of the rank's host."""
     collectives: tuple[Collective, ...]
     """Collectives in chronological order."""
 
@@ -146,7 +140,7 @@ def read(recording: Recording) -> RankReading:
     source: Literal["device", "cpu"] = "device" if len(recording.work) else "cpu"
     rows = Collectives(*recording.collectives.columns())
     tree = range_tree.read(Ranges(*recording.ranges.columns()), recording.names, recording.step_pattern)
-    work = _Work.of(recording)
+    work = _Work(recording)
     steps = _Steps(work, tree.step_start_ns, tree.step_end_ns)
     activity = _on_device(recording, work, rows) if source == "device" else _on_host(recording, rows)
     names = [recording.names[name] for name in tree.step_name.tolist()]
@@ -163,38 +157,28 @@ def read(recording: Recording) -> RankReading:
         source=source,
         steps=tuple(name if number == 1 else f"{name} ({number})" for name, number in zip(names, numbers, strict=True))
         or ("",),
-        breakdown=activity.breakdown(start_ns, end_ns),
-        windows_ns=tuple(zip((start_ns + clock_ns).tolist(), (end_ns + clock_ns).tolist(), strict=True)),
-        collectives=tuple(_collectives(recording, rows, steps, activity.compute, clock_ns)),
+        breakdown=Breakdown.of(activity, start_ns, end_ns),
+        collectives=tuple(_collectives(recording, rows, steps, clock_ns)),
     )
 
 
-@dataclass(frozen=True)
 class _Work:
-    start_ns: Integers
-    end_ns: Integers
-    name: Integers
-    kind: Integers
-    correlation: Integers
-    launch_of: Callable[[Integers], Integers]
-    """Finds the launch with each correlation number."""
-    launches_ns: Integers
+    """Columns of the device work that are needed: large recordings are not unpacked completely."""
 
-    @classmethod
-    def of(cls, recording: Recording) -> _Work:
-        # Large recordings are not unpacked completely: only these columns are.
-        start_ns, duration_ns, name, kind, correlation = (
+    def __init__(self, recording: Recording) -> None:
+        self.start_ns, duration_ns, self.name, self.kind, correlation = (
             recording.work.column(column_index(DeviceWork, each))
             for each in ("start_ns", "duration_ns", "name", "kind", "correlation")
         )
-        launch_of = first_rows(recording.launches.column(column_index(Launches, "correlation")))
-        launches_ns = recording.launches.column(START)
-        return cls(start_ns, start_ns + duration_ns, name, kind, correlation, launch_of, launches_ns)
+        self.end_ns = self.start_ns + duration_ns
+        self._launch_of = first_rows(recording.launches.column(column_index(Launches, "correlation")))
+        self._launches_ns = recording.launches.column(START)
+        self.launched_ns = self.launch_times_ns(correlation, self.start_ns)
 
-    def launched_ns(self, correlation: Integers, own_ns: Integers) -> Integers:
+    def launch_times_ns(self, correlation: Integers, own_ns: Integers) -> Integers:
         """Return the launch time of each piece of work; its start time, `own_ns`, if the launch was not recorded."""
-        launch = self.launch_of(correlation)
-        return np.where(launch == NONE, own_ns, take_or_none(self.launches_ns, launch))
+        launch = self._launch_of(correlation)
+        return np.where(launch == NONE, own_ns, take_or_none(self._launches_ns, launch))
 
 
 class _Steps:
@@ -211,15 +195,14 @@ class _Steps:
         return np.where((number >= 0) & (at_ns < self._end_ns[number]), number, NONE)
 
     def of_collectives(self, rows: Collectives) -> Integers:
-        started = self._work.launched_ns(rows.correlation, rows.start_ns)
+        started = self._work.launch_times_ns(rows.correlation, rows.start_ns)
         return self._numbers(np.where(rows.source == KERNEL_RAN, started, rows.start_ns))
 
     def windows(self, busy: Intervals) -> tuple[Integers, Integers]:
-        """Return the start and end of each step.
+        """Return the start and end of each step; if no steps are marked, of all activity.
 
-        On a device, a step lasts from its first work until the first work of the next step; the last step lasts until
-        the end of its own work. On a host, a step lasts until the next one starts. If no steps are marked, a single
-        window spans all activity.
+        On a device, a step lasts from its first work until the first work of the next step. On a host, it lasts until
+        the next one starts.
         """
         extent = np.array([busy.start_ns[:1].sum(), busy.end_ns[-1:].sum()], np.int64)
         if not len(self._start_ns):
@@ -227,7 +210,7 @@ class _Steps:
         if not len(self._work.start_ns):
             return self._start_ns, np.concatenate([self._start_ns[1:], self._end_ns[-1:]])
         first = np.full(len(self._start_ns), np.iinfo(np.int64).max)
-        step = self._numbers(self._work.launched_ns(self._work.correlation, self._work.start_ns))
+        step = self._numbers(self._work.launched_ns)
         counted = step != NONE
         np.minimum.at(first, step[counted], self._work.start_ns[counted])
         ends = self._work.end_ns[counted]
@@ -300,16 +283,12 @@ def _subtract(one: Intervals, other: Intervals) -> Intervals:
     return union(start[kept], end[kept])
 
 
-def _collectives(
-    recording: Recording, rows: Collectives, steps: _Steps, compute: Intervals, clock_ns: int
-) -> list[Collective]:
+def _collectives(recording: Recording, rows: Collectives, steps: _Steps, clock_ns: int) -> list[Collective]:
     """Return the rank's collectives: communication kernels if there are any, otherwise collectives on the host."""
     ran = np.flatnonzero(rows.source == (KERNEL_RAN if (rows.source == KERNEL_RAN).any() else HOST_RAN))
     ran = ran[np.argsort(rows.start_ns[ran], kind="stable")]
     calls = _match_calls(recording, rows, ran)
     step = steps.of_collectives(rows)
-    ends_ns = rows.start_ns + rows.duration_ns
-    exposed_ns = rows.duration_ns - compute.covered_before_ns(ends_ns) + compute.covered_before_ns(rows.start_ns)
     only_group = recording.groups[0] if len(recording.groups) == 1 else None
     found = []
     for row, call in zip(ran.tolist(), calls, strict=True):
@@ -327,35 +306,32 @@ def _collectives(
                 group=group,
                 bytes=message_bytes(kind, size, _text(recording, rows.dtype[at]), group.size),
                 sequence=int(rows.sequence[at]),
-                exposed_ns=int(exposed_ns[row]),
             )
         )
     return found
 
 
 def _match_calls(recording: Recording, rows: Collectives, ran: Integers) -> Integers:
-    """For each collective in `ran`, return the row of the call that started it.
-
-    If the calls do not match the collectives, return the rows of the collectives themselves.
+    """For each collective in `ran`, return the row of the call that started it; its own row if calls do not match.
 
     gloo executes a reduce-scatter as an all-reduce, and only the call shows this. Old NCCL traces record arguments only
     for the call.
     """
+
+    def called_kind(row: int) -> Kind:
+        return kind_of(_text(recording, rows.collective[row]) or _text(recording, rows.name[row]))
+
     calls = np.flatnonzero(rows.source == CALLED)
     calls = calls[np.argsort(rows.start_ns[calls], kind="stable")]
-    calls = calls[np.array([kind_of(_called_name(recording, rows, row)) != "other" for row in calls.tolist()], bool)]
+    calls = calls[np.array([called_kind(row) != "other" for row in calls.tolist()], bool)]
     executed = [kind_of(_text(recording, rows.name[row])) for row in ran.tolist()]
     for candidates in (calls[rows.collective[calls] != NONE], calls[rows.collective[calls] == NONE]):
-        called = [kind_of(_called_name(recording, rows, row)) for row in candidates.tolist()]
+        called = [called_kind(row) for row in candidates.tolist()]
         if len(called) == len(executed) and all(
             each[0] == each[1] or each in _EXECUTED_AS_ANOTHER for each in zip(executed, called, strict=True)
         ):
             return np.asarray(candidates, np.int64)
     return ran
-
-
-def _called_name(recording: Recording, rows: Collectives, row: int) -> str:
-    return _text(recording, rows.collective[row]) or _text(recording, rows.name[row])
 
 
 def _group(recording: Recording, rows: Collectives, row: int, only_group: ProcessGroup | None) -> Group:

@@ -1,11 +1,11 @@
-"""Comparison of the ranks of one run: time breakdown, collectives, and the straggler."""
+"""Comparison of the ranks of one run: collectives matched across ranks, clocks, waiting times, and the straggler."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
+from dataclasses import dataclass
 from typing import Final, get_args
 
 import numpy as np
@@ -13,30 +13,22 @@ import numpy as np
 from sysbench import units
 from sysbench.statistics.summary import t_quantile
 from sysbench.trace.columns import Intervals, union
-from sysbench.trace.ranks.matching import (
-    Alignment,
-    MatchedCollective,
-    WaitTimes,
-    align,
-    match_collectives,
-    wait_times,
-    windows,
-)
-from sysbench.trace.ranks.reading import Breakdown, Collective, Group, RankReading
+from sysbench.trace.ranks.reading import Collective, Group, RankReading
 from sysbench.trace.ranks.summary import (
-    MOST_CALLS,
+    ENDS_TOGETHER,
     STRAGGLER_SHARE,
-    Arrivals,
     Cause,
     Clock,
-    CollectiveCall,
     CollectiveStatistics,
     Kind,
     RanksSummary,
     RankStep,
     Straggler,
 )
-from sysbench.trace.recording import NONE
+from sysbench.trace.recording import NONE, Integers
+
+MIN_RANKS: Final = 2
+"""Minimum number of traced ranks in a group for its collectives to be compared."""
 
 MIN_OFFSET_CAUTION_NS: Final = 1_000_000
 """A clock offset above this causes a caution."""
@@ -66,10 +58,10 @@ def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
     labels = [set(readings[rank].steps) for rank in ranks]
     steps = [step for step in readings[ranks[0]].steps if all(step in each for each in labels)]
     matched, unmatched = match_collectives(readings, steps)
-    alignment = align(readings, matched)
-    waiting = wait_times(matched, alignment)
+    clock = align(readings, matched)
+    waiting = wait_times(matched, clock)
     waited = _waiting_intervals(waiting)
-    breakdown = [row for rank in ranks for row in _breakdown(rank, readings[rank], steps)]
+    breakdown = [row for rank in ranks for row in _breakdown(rank, readings[rank], steps, waited)]
     world_size = next((reading.world_size for reading in readings.values() if reading.world_size is not None), None)
     return RanksSummary(
         source="device" if any(reading.source == "device" for reading in readings.values()) else "cpu",
@@ -78,27 +70,22 @@ def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
         steps=steps,
         breakdown=breakdown,
         collectives=_statistics(readings, steps, waiting),
-        calls=list(_calls(readings, steps, matched, waiting, alignment))[:MOST_CALLS],
-        arrivals=list(_arrivals(ranks, waiting, waited)),
-        clock=Clock(
-            collectives=alignment.collectives,
-            residual_ns=alignment.residual_ns,
-            offsets_ns=dict(alignment.offset_ns),
-        )
-        if alignment.collectives
-        else None,
+        clock=clock if clock.collectives else None,
         straggler=_straggler(ranks, steps, waited, breakdown)
         if all(each.matched.is_complete for each in waiting)
         else None,
-        cautions=list(_cautions(readings, world_size or 0, steps, alignment, unmatched)),
+        cautions=list(_cautions(readings, world_size or 0, steps, clock, unmatched)),
     )
 
 
-def _breakdown(rank: int, reading: RankReading, steps: Sequence[str]) -> Iterator[RankStep]:
-    rows = zip(*(getattr(reading.breakdown, name).tolist() for name in Breakdown.__annotations__), strict=True)
-    for step, row in zip(reading.steps, rows, strict=True):
+def _breakdown(
+    rank: int, reading: RankReading, steps: Sequence[str], waited: Mapping[WaitKey, Intervals]
+) -> Iterator[RankStep]:
+    for number, step in enumerate(reading.steps):
         if step in steps:
-            yield RankStep(rank=rank, step=step, **dict(zip(Breakdown.__annotations__, row, strict=True)))
+            durations = {name: int(column[number]) for name, column in vars(reading.breakdown).items()}
+            causes = (found for (late, _, where), found in waited.items() if (late, where) == (rank, step))
+            yield RankStep(rank=rank, step=step, caused_ns=sum(found.total_ns for found in causes), **durations)
 
 
 Shape = tuple[Kind, int | None, int | None]
@@ -108,7 +95,6 @@ Shape = tuple[Kind, int | None, int | None]
 def _statistics(
     readings: Mapping[int, RankReading], steps: Sequence[str], waiting: Sequence[WaitTimes]
 ) -> list[CollectiveStatistics]:
-    """Return one row per kind, message size and group size; longest total time first."""
     known = {id(event): each for each in waiting for event in each.matched.events}
     events: dict[Shape, list[Collective]] = defaultdict(list)
     for reading in readings.values():
@@ -139,46 +125,6 @@ def _statistics(
     return sorted(rows, key=lambda row: -row.duration_ns)
 
 
-def _calls(
-    readings: Mapping[int, RankReading],
-    steps: Sequence[str],
-    matched: Sequence[MatchedCollective],
-    waiting: Sequence[WaitTimes],
-    alignment: Alignment,
-) -> Iterator[CollectiveCall]:
-    """Yield the collectives of the last common step, ordered by start time."""
-    if not steps:
-        return
-    last = steps[-1]
-    began_ns = min(start_ns for start_ns, _ in windows(readings, last, alignment).values())
-    found = {id(each.matched): each for each in waiting}
-    if len(readings) > 1:
-        candidates = [(each.ranks, each.events, found.get(id(each))) for each in matched if each.step == last]
-    else:
-        ((rank, reading),) = readings.items()
-        here = [each for each in reading.collectives if each.step != NONE and reading.steps[each.step] == last]
-        candidates = [((rank,), (each,), None) for each in here]
-    starts_ns = [
-        int(alignment.aligned(ranks, np.array([each.start_ns for each in events], np.int64)).min())
-        for ranks, events, _ in candidates
-    ]
-    numbers = Counter[tuple[Kind, Group]]()
-    for start_ns, (_, events, waits) in sorted(zip(starts_ns, candidates, strict=True), key=lambda each: each[0]):
-        first = events[0]
-        numbers[first.kind, first.group] += 1
-        yield CollectiveCall(
-            number=numbers[first.kind, first.group],
-            kind=first.kind,
-            bytes=max((each.bytes for each in events if each.bytes is not None), default=None),
-            group_size=first.group.size,
-            start_ns=start_ns - began_ns,
-            duration_ns=fmean(each.end_ns - each.start_ns for each in events),
-            exposed_ns=fmean(each.exposed_ns for each in events),
-            transfer_ns=waits.transfer_ns if waits else None,
-            last=waits.last if waits else None,
-        )
-
-
 WaitKey = tuple[int, int, str]
 """The late rank, the waiting rank, and the step."""
 
@@ -193,24 +139,6 @@ def _waiting_intervals(waiting: Sequence[WaitTimes]) -> dict[WaitKey, Intervals]
                 interval = (event.start_ns, event.start_ns + int(waiting_ns))
                 found[each.last, rank, each.matched.step].append(interval)
     return {key: union(*np.array(intervals, np.int64).T) for key, intervals in found.items()}
-
-
-def _arrivals(
-    ranks: Sequence[int], waiting: Sequence[WaitTimes], waited: Mapping[WaitKey, Intervals]
-) -> Iterator[Arrivals]:
-    for rank in ranks if waiting else ():
-        own_intervals = [intervals for (_, waiter, _), intervals in waited.items() if waiter == rank]
-        empty = np.zeros(0, np.int64)
-        yield Arrivals(
-            rank=rank,
-            collectives=sum(rank in each.matched.ranks for each in waiting),
-            last=sum(each.last == rank for each in waiting),
-            caused_ns=sum(intervals.total_ns for (late, *_), intervals in waited.items() if late == rank),
-            waited_ns=union(
-                np.concatenate([empty, *(each.start_ns for each in own_intervals)]),
-                np.concatenate([empty, *(each.end_ns for each in own_intervals)]),
-            ).total_ns,
-        )
 
 
 def _straggler(
@@ -254,29 +182,166 @@ def _excess_over_others(rank: int, name: str, breakdown: Sequence[RankStep]) -> 
 
 
 def _cautions(
-    readings: Mapping[int, RankReading], world_size: int, steps: Sequence[str], alignment: Alignment, unmatched: int
+    readings: Mapping[int, RankReading], world_size: int, steps: Sequence[str], clock: Clock, unmatched: int
 ) -> Iterator[str]:
     missing = sorted({*range(world_size)} - readings.keys()) if len(readings) > 1 else []
     if missing:
-        more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
-        which = f"rank{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing[:MAX_LISTED]))}{more}"
-        verb, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+        more = ", …" if len(missing) > MAX_LISTED else ""
+        which = f"{', '.join(map(str, missing[:MAX_LISTED]))}{more}"
         yield (
-            f"{which} of {len(missing) + len(readings)} {verb} missing: transfer and waiting times exclude {them}, "
-            "and no straggler can be named"
+            f"traces missing of {len(missing)} of {world_size} ranks ({which}): "
+            "transfer and waiting times exclude them, and no straggler can be named"
         )
     others = {rank: reading for rank, reading in readings.items() if set(reading.steps) != set(steps)}
     if others:
         listed = [f"rank {rank} has {len(each.steps)}" for rank, each in [*others.items()][:MAX_LISTED]]
         yield f"steps do not match: {', '.join(listed)}; the {len(steps)} steps common to all ranks are compared"
-    ahead = {rank: offset for rank, offset in alignment.offset_ns.items() if abs(offset) > MIN_OFFSET_CAUTION_NS}
+    ahead = {rank: offset for rank, offset in clock.offsets_ns.items() if abs(offset) > MIN_OFFSET_CAUTION_NS}
     if ahead:
         rank = max(ahead, key=lambda rank: abs(ahead[rank]))
         where = "ahead of" if ahead[rank] > 0 else "behind"
         yield (
             f"clocks differ: the clock of rank {rank} is {units.seconds(abs(ahead[rank]) * 1e-9)} {where} that of "
-            f"rank {min(alignment.offset_ns)}; collectives are used to align them"
+            f"rank {min(clock.offsets_ns)}; collectives are used to align them"
         )
     if unmatched:
-        which = "1 collective is" if unmatched == 1 else f"{unmatched} collectives are"
-        yield f"{which} not the same on all ranks of the group: transfer and waiting times are unknown"
+        yield f"collectives that are not the same on all ranks, so transfer and waiting are unknown: {unmatched}"
+
+
+# --- matching, clocks and waiting
+
+
+@dataclass(frozen=True)
+class MatchedCollective:
+    """A collective that was found in the traces of all traced ranks of its group."""
+
+    kind: Kind
+    bytes: int | None
+    group: Group
+    step: str
+    ranks: tuple[int, ...]
+    events: tuple[Collective, ...]
+    """One event for each of `ranks`."""
+    is_complete: bool
+    """Whether all ranks of the group have traces."""
+
+    @property
+    def start_ns(self) -> Integers:
+        """Return the collective's start on each rank, by that rank's clock."""
+        return np.array([each.start_ns for each in self.events], np.int64)
+
+    @property
+    def end_ns(self) -> Integers:
+        """Return the collective's end on each rank, by that rank's clock."""
+        return np.array([each.end_ns for each in self.events], np.int64)
+
+
+@dataclass(frozen=True)
+class WaitTimes:
+    """Transfer time of one collective, the shortest duration over ranks, and each rank's waiting time.
+
+    The rest of a rank's duration is waiting, but only until the last rank arrives.
+    """
+
+    matched: MatchedCollective
+    transfer_ns: int
+    waiting_ns: Integers
+    last: int
+    """The rank that arrives last."""
+
+
+Key = tuple[Group, str, int]
+"""Group, step, and the collective's number within them; the step is empty if collectives are numbered per group."""
+
+
+def match_collectives(readings: Mapping[int, RankReading], steps: Sequence[str]) -> tuple[list[MatchedCollective], int]:
+    """Match collectives across ranks by process group and number; also return how many could not be matched.
+
+    If no numbers were recorded, the collectives of a group are counted from the start of each step in `steps`.
+    Point-to-point messages are not matched.
+    """
+    found: dict[Key, dict[int, Collective]] = defaultdict(dict)
+    for rank, reading in readings.items():
+        counted = Counter[tuple[Group, str]]()
+        for each in reading.collectives:
+            if each.step == NONE or each.kind == "send_recv" or (step := reading.steps[each.step]) not in steps:
+                continue
+            if each.sequence != NONE:
+                found[each.group, "", each.sequence][rank] = each
+            else:
+                counted[each.group, step] += 1
+                found[each.group, step, counted[each.group, step]][rank] = each
+    traced_ranks: dict[Group, set[int]] = defaultdict(set)
+    for (group, *_), events in found.items():
+        traced_ranks[group] |= events.keys()
+    matched = []
+    unmatched = 0
+    for (group, *_), events in found.items():
+        ranks = sorted(events)
+        expected = len(traced_ranks[group]) if group.ranks is None else len(set(group.ranks) & readings.keys())
+        size = group.size or len(readings)
+        if expected < MIN_RANKS:
+            continue
+        if len(ranks) < expected or expected > size or len({each.kind for each in events.values()}) > 1:
+            unmatched += 1
+            continue
+        first = events[ranks[0]]
+        sizes = [each.bytes for each in events.values() if each.bytes is not None]
+        step = readings[ranks[0]].steps[first.step]
+        ordered_events = tuple(events[rank] for rank in ranks)
+        matched.append(
+            MatchedCollective(
+                first.kind, max(sizes, default=None), group, step, tuple(ranks), ordered_events, expected == size
+            )
+        )
+    return matched, unmatched
+
+
+def align(readings: Mapping[int, RankReading], matched: Sequence[MatchedCollective]) -> Clock:
+    """Align the ranks' clocks by the collectives that end at the same time on all ranks.
+
+    The offset between two ranks is the median difference between these end times. CPU traces from one host share a
+    clock, so their offset is 0: there a thread records an end only when it is next scheduled.
+    """
+    aligning = [each for each in matched if each.kind in ENDS_TOGETHER]
+    differences_by_pair: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for each in aligning:
+        first, *others = each.ranks
+        end_differences_ns = each.end_ns[1:] - each.end_ns[0]
+        for rank, difference_ns in zip(others, end_differences_ns.tolist(), strict=True):
+            one, other = readings[first], readings[rank]
+            if one.source == other.source == "cpu" and one.host is not None and one.host == other.host:
+                difference_ns = 0
+            differences_by_pair[first][rank].append(difference_ns)
+            differences_by_pair[rank][first].append(-difference_ns)
+    offset_ns: dict[int, int] = {}
+    for start in sorted(readings):
+        offset_ns.setdefault(start, 0)
+        queue = [start]
+        while queue:
+            current = queue.pop()
+            for rank, differences_ns in differences_by_pair[current].items():
+                if rank not in offset_ns:
+                    offset_ns[rank] = offset_ns[current] + int(np.median(differences_ns))
+                    queue.append(rank)
+    spreads = [int(np.ptp(_aligned(each.end_ns, each.ranks, offset_ns))) for each in aligning]
+    residual_ns = int(np.median(spreads)) if spreads else 0
+    return Clock(collectives=len(aligning), residual_ns=residual_ns, offsets_ns=offset_ns)
+
+
+def _aligned(times_ns: Integers, ranks: Sequence[int], offset_ns: Mapping[int, int]) -> Integers:
+    return times_ns - np.array([offset_ns[rank] for rank in ranks], np.int64)
+
+
+def wait_times(matched: Sequence[MatchedCollective], clock: Clock) -> list[WaitTimes]:
+    """Return the transfer and waiting times of the collectives that end at the same time on all ranks."""
+    found = []
+    for each in matched:
+        if each.kind not in ENDS_TOGETHER:
+            continue
+        duration_ns = each.end_ns - each.start_ns
+        arrival_ns = _aligned(each.start_ns, each.ranks, clock.offsets_ns)
+        transfer_ns = int(duration_ns.min())
+        waiting_ns = np.minimum(duration_ns - transfer_ns, arrival_ns.max() - arrival_ns)
+        found.append(WaitTimes(each, transfer_ns, waiting_ns, each.ranks[int(arrival_ns.argmax())]))
+    return found

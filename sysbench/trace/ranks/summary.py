@@ -7,15 +7,11 @@ and bandwidths of collectives follow nccl-tests.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, Literal, get_args
 
-from pydantic import Field
-
-from sysbench.spec.frozen import Frozen
-from sysbench.spec.quantities import Amount, Bytes, Count, Nanoseconds, Share, Signed
-from sysbench.trace.summary import ProfileSource
+from sysbench.spec.quantities import Amount, Bytes, Count, Nanoseconds, Share
+from sysbench.trace.summary import ProfileSource, Stored
 
 Kind = Literal[
     "all_reduce",
@@ -50,7 +46,7 @@ _PHRASES: Final[tuple[tuple[str, Kind], ...]] = (
 """The first match in a name wins, because `reduce` is also a part of `allreduce`."""
 
 
-class RankStep(Frozen):
+class RankStep(Stored):
     """One step on one rank: window = compute + exposed + other + idle."""
 
     rank: Count
@@ -66,9 +62,11 @@ class RankStep(Frozen):
     other_ns: Nanoseconds
     """Time in which copies and memory sets run, but nothing computes or communicates."""
     idle_ns: Nanoseconds
+    caused_ns: Nanoseconds = 0
+    """Time that other ranks wait for this rank at collectives, summed over them."""
 
 
-class CollectiveStatistics(Frozen):
+class CollectiveStatistics(Stored):
     """Statistics of collectives of one kind, message size and group size, over all common steps."""
 
     kind: Kind
@@ -91,42 +89,7 @@ class CollectiveStatistics(Frozen):
     """Sum of the waiting times of all events of matched calls."""
 
 
-class CollectiveCall(Frozen):
-    """One collective of the last common step; means are over the traced ranks."""
-
-    number: Count
-    """Position in launch order within its kind and group, from 1; with DDP, the number of the bucket."""
-    kind: Kind
-    bytes: Bytes | None
-    group_size: Count | None
-    start_ns: Signed
-    """Time from the start of the step until the collective starts on the first rank."""
-    duration_ns: Amount
-    """Mean duration."""
-    exposed_ns: Amount
-    """Mean duration of the part during which nothing computes."""
-    transfer_ns: Nanoseconds | None
-    """Shortest duration over the ranks; None if unknown."""
-    last: Count | None
-    """The rank that arrives last."""
-
-
-class Arrivals(Frozen):
-    """Arrival order and waiting times of one rank, over its matched collectives."""
-
-    rank: Count
-    collectives: Count
-    """Number of matched collectives of this rank."""
-    last: Count
-    """Number of matched collectives at which this rank arrives last."""
-    caused_ns: Nanoseconds
-    """Time that other ranks wait for this rank, summed over the waiting ranks; simultaneous waits of a rank count
-    once."""
-    waited_ns: Nanoseconds
-    """Time that this rank waits for others."""
-
-
-class Clock(Frozen):
+class Clock(Stored):
     """Alignment of all ranks' clocks, based on the ends of collectives."""
 
     collectives: Count
@@ -141,7 +104,7 @@ Cause = Literal["compute", "idle"]
 """Activity on which a late rank spends more time than the other ranks."""
 
 
-class Straggler(Frozen):
+class Straggler(Stored):
     """The rank for which the others wait."""
 
     rank: Count
@@ -155,7 +118,7 @@ class Straggler(Frozen):
     """Activity that accounts for at least `STRAGGLER_SHARE` of this rank's additional time."""
 
 
-class RanksSummary(Frozen):
+class RanksSummary(Stored):
     """Summary of all traced ranks of a run."""
 
     source: ProfileSource
@@ -166,18 +129,12 @@ class RanksSummary(Frozen):
     """Names of the steps that all ranks have."""
     breakdown: list[RankStep]
     collectives: list[CollectiveStatistics]
-    calls: list[CollectiveCall] = Field(default=[])
-    """The first `MOST_CALLS` collectives of the last common step, ordered by start time."""
-    arrivals: list[Arrivals]
-    """One row per rank; empty if no collective was found on several ranks."""
     clock: Clock | None
     straggler: Straggler | None
     """None if no rank causes nearly all waiting, if the cause is unclear, or if there are too few measurements."""
     cautions: list[str]
     """Descriptions of missing or mismatched data."""
 
-
-MOST_CALLS: Final = 2000
 
 STRAGGLER_SHARE: Share = 0.8
 """Minimum share of all waiting that a straggler causes, and minimum share of its lost time that has a single cause."""
@@ -190,20 +147,13 @@ def kind_of(name: str) -> Kind:
     return next((kind for phrase, kind in _PHRASES if phrase in letters), "other")
 
 
-_BUS_FACTORS: Final[Mapping[Kind, Callable[[int], float]]] = {
-    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
-    "all_gather": lambda ranks: (ranks - 1) / ranks,
-    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
-    "all_to_all": lambda ranks: (ranks - 1) / ranks,
-    "gather": lambda ranks: (ranks - 1) / ranks,
-    "scatter": lambda ranks: (ranks - 1) / ranks,
-    "broadcast": lambda ranks: 1.0,
-    "reduce": lambda ranks: 1.0,
-}
-"""Ratio of bus bandwidth to algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md)."""
-
-
 def bus_factor(kind: Kind, group_size: int) -> float | None:
-    """Return the ratio of bus bandwidth to algorithm bandwidth; None for kinds without a bus bandwidth."""
-    factor = _BUS_FACTORS.get(kind)
-    return factor(group_size) if factor is not None else None
+    """Return the ratio of bus bandwidth to algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md).
+
+    None for kinds without a bus bandwidth.
+    """
+    if kind in ("broadcast", "reduce"):
+        return 1.0
+    if kind in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
+        return (group_size - 1) / group_size
+    return 2 * (group_size - 1) / group_size if kind == "all_reduce" else None

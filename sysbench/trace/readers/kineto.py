@@ -1,15 +1,12 @@
 """Reader for traces of torch.profiler: Kineto's JSON, plain or gzipped, of any size.
 
 The format is Chrome's trace events ("Trace Event Format", the Chromium project) as libkineto writes it
-(output_json.cpp). The reader splits the file into pieces that end at event boundaries, decodes each piece on its own,
-and keeps only columns. Real files may be truncated, contain invalid UTF-8, or have numbers that are invalid or too
-large. The reader keeps all valid data, and reports defects in remarks.
+(output_json.cpp). The reader decodes the file in pieces that end at event boundaries, and keeps only columns. Real
+files may be truncated or damaged: the reader keeps all valid data, and reports defects in remarks.
 
-Several processes read a large file, one part each. Event boundaries are certain only if a file is read from its
-beginning. Each part therefore begins at an apparent event, and all parts are accepted if each ends exactly where the
-next one begins. Otherwise, or if a process fails, the file is read sequentially. `python -m
-sysbench.trace.readers.kineto FILE BEGIN [END]` writes the content of a part to standard output: a `Part`, followed by
-its rows in chunks.
+Several processes read a large file, one part each. Each part begins at an apparent event, and all parts are accepted if
+each ends exactly where the next one begins; otherwise, or if a process fails, the file is read sequentially. `python -m
+sysbench.trace.readers.kineto FILE BEGIN [END]` writes the content of a part to standard output.
 """
 
 from __future__ import annotations
@@ -32,8 +29,8 @@ from sysbench import units
 from sysbench.errors import LogError
 from sysbench.garbage import gc_paused
 from sysbench.log.storage import cannot_read
-from sysbench.trace.readers.kineto_columns import Columns, InexactError, PartMetadata
-from sysbench.trace.readers.kineto_events import LONE_SURROGATE, DecodedEvents, decode_events, decode_one_by_one
+from sysbench.trace.readers.kineto_columns import Columns, InexactError, Part
+from sysbench.trace.readers.kineto_events import DecodedEvents, decode_events, decode_one_by_one
 from sysbench.trace.readers.reading import (
     Progress,
     no_progress,
@@ -104,35 +101,24 @@ def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:
         begin = _EVENT_LIST.match(buffer) or _EVENTS.search(buffer)
         if begin is not None:
             return buffer[: begin.end()], buffer[begin.end() :]
-    if not buffer.strip():
+    why = "".join(f" ({remark})" for remark in blocks.remarks)
+    if not buffer.strip() and not why:
         raise LogError(f"{path} is empty")
-    raise LogError(f"{path} is not a trace of torch.profiler: it has no traceEvents")
+    raise LogError(f"{path} is not a trace of torch.profiler: it has no traceEvents{why}")
 
 
 def _decoded_header(text: bytes) -> tuple[dict[str, object], list[str]]:
     if _EVENT_LIST.match(text):
         return {}, []
-    # The decoding is reversible, so that bytes can be counted.
-    escaped = text.decode("utf-8", "surrogateescape") + "]}"
+    closed = text.decode("utf-8", "replace") + "]}"
     try:
-        header = json.loads(LONE_SURROGATE.sub("\ufffd", escaped), strict=False)
-        return header if isinstance(header, dict) else {}, []
+        header = json.loads(closed, strict=False)
     except json.JSONDecodeError as error:
-        if error.pos >= len(escaped):  # valid, but the events are not at the top level
-            return {}, []
-        at_byte = len(escaped[: error.pos].encode("utf-8", "surrogateescape"))
-        return {}, [f"damaged at byte {at_byte:,}, before the events: devices and rank are unknown"]
+        is_nested = error.pos >= len(closed)  # valid, but the events are not at the top level
+        return {}, [] if is_nested else ["damaged before the events: devices and rank are unknown"]
     except (ValueError, RecursionError):
         return {}, []
-
-
-class Part(msgspec.Struct):
-    """Information about one part of a file, returned by the process that reads the part; the rows are not included."""
-
-    metadata: PartMetadata
-    ends_at_event: bool
-    """Whether the part ends at the end of an event; False for the last part, which is not checked."""
-    remarks: list[str]
+    return header if isinstance(header, dict) else {}, []
 
 
 def read_in_parts(
@@ -160,8 +146,9 @@ def read_in_parts(
                 messages = receive_messages(started)
                 part = msgspec.msgpack.decode(next(messages, b""), type=Part)
                 rows = (msgspec.msgpack.decode(message, type=tuple[str, Chunk]) for message in messages)
-                if not (part.ends_at_event or number == len(running)) or not columns.append_part(part.metadata, rows):
+                if not (part.ends_at_event or number == len(running)):
                     return None
+                columns.append_part(part, rows)
                 remarks = part.remarks
     except (OSError, EOFError, msgspec.MsgspecError):
         # A process failed, or could not be started. If the file is the cause, sequential reading will report it.
@@ -183,12 +170,8 @@ def _main(path: str, begin: str, end: str | None = None) -> None:
     columns = Columns()
     with Path(path).open("rb") as file:
         pieces = Pieces(Blocks(file, int(begin), int(end) if end else None), columns, taken_bytes=int(begin))
-        if end:
-            ends_at_event = pieces.process_part()
-        else:
-            ends_at_event = False
-            pieces.process_all()
-    send_message(msgspec.msgpack.encode(Part(columns.metadata(), ends_at_event, pieces.remarks)))
+        ends_at_event = pieces.process_part() if end else pieces.process_all()
+    send_message(msgspec.msgpack.encode(columns.part(ends_at_event, pieces.remarks)))
     for rows in columns.rows():
         send_message(msgspec.msgpack.encode(rows))
 
@@ -203,7 +186,6 @@ class Blocks:
         self._file = file
         self._begin = begin
         self._end = end if end is not None else os.fstat(file.fileno()).st_size
-        self._is_damaged = False
         self._packed = b""
         self.remarks: list[str] = []
 
@@ -218,22 +200,17 @@ class Blocks:
         return (self._file.tell() - self._begin) / max(self._end - self._begin, 1)
 
     def next(self, size_bytes: int = 0) -> bytes:
-        """Return the next block, at most `size_bytes` or PIECE_BYTES long, whichever is larger.
-
-        Empty at the end of the file, and after damaged gzip data.
-        """
+        """Return the next block, at most `size_bytes` or PIECE_BYTES long; empty at the end, and after damaged gzip."""
         size_bytes = max(size_bytes, PIECE_BYTES)
         if self._decompressor is None:
             return self._file.read(max(min(size_bytes, self._end - self._file.tell()), 0))
-        while not self._is_damaged and (packed := self._packed or self._file.read(size_bytes)):
-            before = self._decompressor.copy()
+        while packed := self._packed or self._file.read(size_bytes):
             try:
                 # The output size is limited: highly compressible data would otherwise need twenty times as much memory.
                 block: bytes = self._decompressor.decompress(packed, size_bytes)
             except zlib.error as error:
                 self.remarks.append(f"the gzip data is damaged: {error}")
-                self._is_damaged = True
-                return _decompress_until_damage(before, packed, size_bytes)
+                return b""
             self._packed = self._decompressor.unconsumed_tail
             if self._decompressor.eof:  # another gzip member may follow
                 self._packed = self._decompressor.unused_data
@@ -247,28 +224,8 @@ def _new_decompressor() -> Any:
     return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
 
 
-def _decompress_until_damage(decompressor: Any, compressed: bytes, size_bytes: int) -> bytes:
-    """Return the decompressed bytes before the damage.
-
-    The damage is located by bisection, because a failing call discards all its output.
-    """
-    found = b""
-    while size_bytes := size_bytes // 2:
-        before = decompressor.copy()
-        try:
-            found += decompressor.decompress(compressed, size_bytes)
-            compressed = decompressor.unconsumed_tail
-        except zlib.error:
-            decompressor = before
-    return found
-
-
 class Pieces:
-    """One pass over the events of a file or of a part of it.
-
-    `buffer` holds bytes of events that have already been read, and `taken_bytes` is the number of bytes in the file
-    before the buffer.
-    """
+    """One pass over the events of a file or of a part; `taken_bytes` are before the `buffer` of bytes already read."""
 
     def __init__(
         self,
@@ -286,22 +243,24 @@ class Pieces:
         self._exact = False
         self.remarks = blocks.remarks
 
-    def process_all(self) -> None:
-        """Process all events until the list of events ends, damage is found, or a truncated file ends."""
-        if self._process_blocks() and self._process_buffer(decode_events) and self._process_buffer(decode_one_by_one):
+    def process_all(self) -> bool:
+        """Process all events; return whether the file is truncated, so that more events should follow."""
+        is_cut = self._process_events()
+        if is_cut:
             self.remarks.append(f"cut off: read to {self._describe_position(0)}")
+        return is_cut
 
     def process_part(self) -> bool:
         """Process all events of a part; return whether the part ends exactly at the end of an event."""
+        return self._process_events() and not self._buffer.strip(b" \t\r\n,")
+
+    def _process_events(self) -> bool:
+        """Process all events; return False if the list of events has ended or damage was found."""
         return (
-            self._process_blocks()
-            and self._process_buffer(decode_events)
-            and self._process_buffer(decode_one_by_one)
-            and not self._buffer.strip(b" \t\r\n,")
+            self._process_blocks() and self._process_buffer(decode_events) and self._process_buffer(decode_one_by_one)
         )
 
     def _process_blocks(self) -> bool:
-        """Process all blocks; return False if the list of events has ended or damage was found."""
         # If an event does not end within a piece, the next piece is as long as the buffer, so that the total search
         # time remains linear.
         while block := self._blocks.next(len(self._buffer)):
@@ -312,7 +271,6 @@ class Pieces:
         return True
 
     def _process_buffer(self, decode: Callable[[bytes, bool], DecodedEvents]) -> bool:
-        """Process the complete events in the buffer; return whether more events may follow."""
         decoded = decode(self._buffer, self._exact)
         try:
             self._columns.add(decoded.events)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from decimal import Decimal
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.trace.attribution import resolve_forward_threads
+from sysbench.trace.columns import map_distinct
 from sysbench.trace.kernels.names import classify
 from sysbench.trace.readers.kineto_events import Event, ExactEvent
 from sysbench.trace.recording import (
@@ -49,28 +50,22 @@ from sysbench.trace.recording import (
 )
 
 _WORK: Final = (
-    (KERNEL, re.compile(r"(\w+_)?kernel|mtia_ccp_events|hpu_op")),
+    (KERNEL, re.compile(r"(\w+_)?kernel|mtia_ccp_events")),
     (COPY, re.compile(r"(\w+_)?memcpy")),
     (SET, re.compile(r"(\w+_)?memset")),
 )
-"""Categories of device work: in current files, in files before 2022 (`memcpy`), from MTIA and HPU (libkineto,
+"""Categories of device work: in current files, in files before 2022 (`memcpy`), from MTIA (libkineto,
 ActivityType.cpp), and from vendors that prefix the device name (`mlu_memcpy`)."""
-_HPU: Final = "hpu_op"
-"""Category of work on an HPU, and also of the calls that launch this work."""
 _OPERATORS: Final = frozenset({"cpu_op", "operator"})
 _RANGES: Final = frozenset({"user_annotation"})
 _LAUNCHES: Final = re.compile(r"(\w+_)?(runtime|driver)")
-_DEVICE_TYPE: Final = re.compile(
-    r"(?!cuda|hip|rocm|gpu|cpu|glow|user)([a-z0-9]+)(_(runtime|driver|op|ccp_events|memcpy|memset)|:[a-z0-9]+)"
-)
-"""Finds a device type other than CUDA and ROCm, in a category (`mtia_runtime`) or in a backend (`mtia:hccl`)."""
 _PARTS: Final = {"work": DeviceWork, "launches": Launches, "operators": Operators, "ranges": Ranges}
 """The tables that together hold every event, with their columns."""
 
 _EXACT_MICROSECONDS: Final = 2**53 / 1000
 """Beyond this many microseconds, floats do not represent every nanosecond."""
-_NANOSECONDS_SINCE_1973: Final = 10**17
-"""Larger times must be nanoseconds: read as microseconds, they would lie after the year 5138."""
+_LATEST_US: Final = 2**62 // 1000
+"""Larger times, after the year 2116, are no microseconds."""
 
 _CALL: Final = re.compile(r"c10d::\w+|record_param_comms")
 _ON_HOST: Final = re.compile(r"(gloo|mpi|ucc):\w+")
@@ -81,12 +76,18 @@ _KINDS: Final[dict[str, tuple[int, Callable[[str], bool]]]] = {
     "operators": (CALLED, lambda name: _CALL.fullmatch(name) is not None),
     "ranges": (HOST_RAN, lambda name: _ON_HOST.fullmatch(name) is not None),
 }
-_UNSEEN: Final = -1
 
 
 class _Numbers(dict[Any, int]):
+    """Numbers texts in order of appearance; `texts` has the texts by number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[Any] = []
+
     def __missing__(self, key: Any) -> int:
         number = self[key] = len(self)
+        self.texts.append(key)
         return number
 
 
@@ -121,15 +122,16 @@ class _LaunchShapes(dict[tuple[object, object], int]):
         return number
 
 
-class PartMetadata(msgspec.Struct):
-    """All data from one part of a file except the rows, for transfer between processes."""
+class Part(msgspec.Struct):
+    """What the process that reads one part of a file returns about it, except the rows."""
 
     names: list[str]
     threads: list[tuple[int | str, int | str]]
     launch_shapes: list[tuple[int, ...]]
     without_duration: int
-    in_nanoseconds: bool | None
-    device_types: list[str]
+    ends_at_event: bool
+    """Whether the part ends at the end of an event; False for the last part, which is not checked."""
+    remarks: list[str]
 
 
 class InexactError(Exception):
@@ -140,18 +142,14 @@ class Columns:
     """Columns of the events of a file, filled piece by piece."""
 
     def __init__(self) -> None:
-        self.in_nanoseconds: bool | None = None
-        """Whether times are in nanoseconds, judging by the first events; None before any event."""
         self._names = _Numbers()
         self._threads = _Numbers()
+        self._shapes = _Shapes(self._names)
         self._launch_shapes = _LaunchShapes()
         self._tables = {which: Table(len(fields(part))) for which, part in _PARTS.items()}
         self._tables["collectives"] = Table(len(fields(Collectives)))
-        self._collectives = CollectiveRows(self._names)
         self._table_by_category: dict[str, str | None] = {}
-        self._shapes = _Shapes(self._names)
         self._without_duration = 0
-        self._device_types: dict[str, None] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -165,36 +163,24 @@ class Columns:
             if found:
                 columns = self._columns_of(which, found)
                 self._tables[which].add((start_ns, duration_ns, *columns))
-                rows, arguments = self._collectives.find(which, found, columns[0])
+                rows, arguments = self._collectives(which, found, columns[0])
                 if rows:
                     self._tables["collectives"].add((start_ns[rows], duration_ns[rows], columns[0][rows], *arguments))
 
     def _by_table(self, events: Sequence[Any]) -> dict[str, list[Any]]:
         by_table: dict[str, list[Any]] = {which: [] for which in _PARTS}
-        collectors = {category: self._collector(category, by_table) for category in self._table_by_category}
+        lists = {category: by_table[table] if table else None for category, table in self._table_by_category.items()}
         for event in events:
             if event.ph != "X":
                 continue
             try:
-                collect = collectors[event.cat]
+                chosen = lists[event.cat]
             except KeyError:
-                self._table_by_category[event.cat] = _table_for(event.cat)
-                self._device_types |= dict.fromkeys(_device_types(event.cat))
-                collect = collectors[event.cat] = self._collector(event.cat, by_table)
-            if collect is not None:
-                collect(event)
+                table = self._table_by_category[event.cat] = _table_for(event.cat)
+                chosen = lists[event.cat] = by_table[table] if table else None
+            if chosen is not None:
+                chosen.append(event)
         return by_table
-
-    def _collector(self, category: str, by_table: Mapping[str, list[object]]) -> Callable[[object], None] | None:
-        table = self._table_by_category[category]
-        if category.lower() != _HPU:
-            return by_table[table].append if table else None
-
-        def collect(event: Any) -> None:
-            # Synapse assigns device work to process 0, or names its engine; other events are calls on the host.
-            by_table["work" if event.pid == 0 or event.args.engine else "launches"].append(event)
-
-        return collect
 
     def _timed(self, events: list[Any]) -> tuple[list[Any], Integers, Integers]:
         if isinstance(events[0], ExactEvent):
@@ -208,19 +194,13 @@ class Columns:
             start, duration = start[has_duration], duration[has_duration]
         if events and max(np.abs(start).max(), np.abs(duration).max()) > _EXACT_MICROSECONDS:
             raise InexactError
-        if events and self.in_nanoseconds is None:
-            self.in_nanoseconds = False
         return events, np.rint(start * 1000).astype(np.int64), np.rint(duration * 1000).astype(np.int64)
 
     def _timed_exactly(self, events: list[Any]) -> tuple[list[Any], Integers, Integers]:
-        if self.in_nanoseconds is None:
-            self.in_nanoseconds = any(each.ts.is_finite() and each.ts > _NANOSECONDS_SINCE_1973 for each in events)
-        factor = 1 if self.in_nanoseconds else 1000
-        largest = Decimal(2**62) / factor
         timed = [
-            (event, int((event.ts * factor).to_integral_value()), int((event.dur * factor).to_integral_value()))
+            (event, int((event.ts * 1000).to_integral_value()), int((event.dur * 1000).to_integral_value()))
             for event in events
-            if _is_known(event.ts, largest) and _is_known(event.dur, largest)
+            if _is_known(event.ts) and _is_known(event.dur)
         ]
         self._without_duration += len(events) - len(timed)
         start, duration = np.array([times for _, *times in timed], np.int64).reshape(-1, 2).T
@@ -255,15 +235,48 @@ class Columns:
             np.array([shapes[bytes(each.shapes)] for each in arguments], np.int32),
         )
 
-    def metadata(self) -> PartMetadata:
+    def _collectives(self, which: str, events: list[Any], name: NDArray[Any]) -> tuple[list[int], list[Integers]]:
+        """Return the positions of the collectives, and the values of the `Collectives` columns from `source` onwards.
+
+        `name` is the name index of each event.
+        """
+        if which not in _KINDS:
+            return [], []
+        source, holds = _KINDS[which]
+        rows = np.flatnonzero(map_distinct(lambda number: holds(self._names.texts[number]), name, bool)).tolist()
+        columns = np.array([self._collective_arguments(source, events[at].args) for at in rows], np.int64)
+        return rows, [*columns.reshape(-1, 10).T]
+
+    def _collective_arguments(self, source: int, given: Any) -> tuple[int, ...]:
+        elements = _number(given.in_elements)
+        dtype = _text(given.dtype)
+        if source == HOST_RAN and elements == NONE:
+            elements, dtype = _inputs(_decoded(given.shapes), _decoded(given.types))
+        return (
+            source,
+            NONE if given.correlation is None or abs(given.correlation) >= 2**63 else given.correlation,
+            self._text_number(_text(given.collective)),
+            elements,
+            _number(given.out_elements),
+            self._text_number(str(dtype)),
+            _number(given.group_size),
+            self._text_number(_text(given.group)),
+            self._text_number(_text(given.ranks)),
+            _number(given.collective_sequence),
+        )
+
+    def _text_number(self, text: str) -> int:
+        return self._names[text] if text else NONE
+
+    def part(self, ends_at_event: bool, remarks: list[str]) -> Part:
         """Return everything except the rows, for transfer to another process."""
-        return PartMetadata(
-            names=[*self._names],
-            threads=[*self._threads],
+        return Part(
+            names=self._names.texts,
+            threads=self._threads.texts,
             launch_shapes=self._launch_shapes.rows,
             without_duration=self._without_duration,
-            in_nanoseconds=self.in_nanoseconds,
-            device_types=[*self._device_types],
+            ends_at_event=ends_at_event,
+            remarks=remarks,
         )
 
     def rows(self) -> Iterator[tuple[str, Chunk]]:
@@ -272,18 +285,11 @@ class Columns:
             for chunk in table.packed():
                 yield which, chunk
 
-    def append_part(self, metadata: PartMetadata, rows: Iterable[tuple[str, Chunk]]) -> bool:
-        """Add the next part of the file, read by another process; return False if its times are in another unit."""
-        if (
-            None not in (self.in_nanoseconds, metadata.in_nanoseconds)
-            and self.in_nanoseconds != metadata.in_nanoseconds
-        ):
-            return False
-        if self.in_nanoseconds is None:
-            self.in_nanoseconds = metadata.in_nanoseconds
-        names = _renumbered(self._names[name] for name in metadata.names)
-        threads = _renumbered(self._threads[thread] for thread in metadata.threads)
-        shapes = _renumbered(self._launch_shapes[row[:3], row[3:]] for row in metadata.launch_shapes)
+    def append_part(self, part: Part, rows: Iterable[tuple[str, Chunk]]) -> None:
+        """Add the next part of the file, read by another process."""
+        names = _renumbered(self._names[name] for name in part.names)
+        threads = _renumbered(self._threads[thread] for thread in part.threads)
+        shapes = _renumbered(self._launch_shapes[row[:3], row[3:]] for row in part.launch_shapes)
         renumbered = {
             "work": [(column_index(DeviceWork, "launch_shape"), shapes)],
             "launches": [(column_index(Launches, "thread"), threads)],
@@ -293,42 +299,29 @@ class Columns:
                 (column_index(Collectives, each), names) for each in ("collective", "dtype", "group", "ranks")
             ],
         }
-        self._without_duration += metadata.without_duration
-        self._device_types |= dict.fromkeys(metadata.device_types)
+        self._without_duration += part.without_duration
         for which, chunk in rows:
             for column, lookup in ((NAME, names), *renumbered[which]):
                 chunk[column] = Packed.of(lookup[chunk[column].numbers()])
             self._tables[which].extend([chunk])
-        return True
-
-    def _devices(self, header: dict[str, object]) -> tuple[str, ...]:
-        """Return the names of the devices. Kineto names only GPUs; other devices are named by type: `MTIA`."""
-        properties = header.get("deviceProperties")
-        if isinstance(properties, list) and properties:
-            return tuple(str(each.get("name", "")) if isinstance(each, dict) else "" for each in properties)
-        distributed = header.get("distributedInfo")
-        backend = distributed.get("backend") if isinstance(distributed, dict) else None
-        return tuple(dict.fromkeys([*self._device_types, *_device_types(str(backend or ""))]))
 
     def recording(self, title: str, header: dict[str, Any], remarks: Iterable[str]) -> Recording:
         """Return the complete recording, with times relative to the first event. No events may be added afterwards."""
         all_remarks = list(remarks)
         if self._without_duration:
             all_remarks.append(f"{self._without_duration:,} events without a duration were omitted")
-        if self.in_nanoseconds:
-            all_remarks.append("times are read as nanoseconds: as microseconds they would be in the far future")
         resolve_forward_threads(self._tables["operators"])
-        given = header.get("distributedInfo")
+        given, listed = header.get("distributedInfo"), header.get("deviceProperties")
         distributed = given if isinstance(given, dict) else {}
+        devices = listed if isinstance(listed, list) else []
         return Recording(
             title=title,
-            format="kineto",
-            names=tuple(self._names),
+            names=tuple(self._names.texts),
             **self._tables,
             step_pattern=None,
             launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
             origin_ns=shift_to_zero(self._tables.values()),
-            devices=self._devices(header),
+            devices=tuple(str(each.get("name", "")) if isinstance(each, dict) else "" for each in devices),
             rank=_whole(distributed.get("rank")),
             world_size=_whole(distributed.get("world_size")),
             groups=tuple(_process_groups(distributed.get("pg_config"))),
@@ -337,12 +330,6 @@ class Columns:
             predicted=header.get("source") == "predicted",
             remarks=tuple(all_remarks),
         )
-
-
-def _device_types(text: str) -> list[str]:
-    """Return `MTIA` for the category `mtia_runtime` or the backend `mtia:hccl`; an empty list for CUDA and ROCm."""
-    found = (_DEVICE_TYPE.fullmatch(part.strip()) for part in text.lower().split(","))
-    return [each[1].upper().replace("PRIVATEUSE", "PrivateUse") for each in found if each]
 
 
 @cache
@@ -361,8 +348,8 @@ def _process_groups(listed: object) -> Iterator[ProcessGroup]:
             yield ProcessGroup(str(each.get("pg_name", "")), tuple(ranks))
 
 
-def _is_known(value: Decimal | None, largest: Decimal) -> bool:
-    return value is not None and value.is_finite() and abs(value) < largest
+def _is_known(microseconds: Decimal | None) -> bool:
+    return microseconds is not None and microseconds.is_finite() and abs(microseconds) < _LATEST_US
 
 
 def _renumbered(numbers: Iterable[int]) -> Integers:
@@ -388,55 +375,6 @@ def _numbers(values: list[int | None]) -> Integers:
         return np.array([NONE if value is None or abs(value) >= 2**63 else value for value in values], np.int64)
 
 
-class CollectiveRows:
-    """Finds collectives among events and reads their arguments; `names` assigns an index to each text."""
-
-    def __init__(self, names: dict[Any, int]) -> None:
-        self._names = names
-        self._known = {which: np.zeros(0, np.int8) for which in _KINDS}
-        """Whether each name denotes a collective, or _UNSEEN; cached because names repeat millions of times."""
-
-    def find(self, which: str, events: Sequence[Any], name: NDArray[Any]) -> tuple[list[int], Sequence[Integers]]:
-        """Return the positions of the collectives, and the values of the `Collectives` columns from `source` onwards.
-
-        `name` is the name index of each event.
-        """
-        if which not in _KINDS:
-            return [], ()
-        source, holds = _KINDS[which]
-        known = self._known[which]
-        if len(known) < len(self._names):
-            known = np.concatenate([known, np.full(2 * len(self._names) - len(known), _UNSEEN, np.int8)])
-            self._known[which] = known
-        unseen = np.flatnonzero(known[name] == _UNSEEN)
-        for at in unseen[np.unique(name[unseen], return_index=True)[1]].tolist():
-            known[name[at]] = holds(events[at].name)
-        rows = np.flatnonzero(known[name]).tolist()
-        columns = np.array([self._arguments(source, events[at].args) for at in rows], np.int64)
-        return rows, [*columns.reshape(-1, 10).T]
-
-    def _arguments(self, source: int, given: Any) -> tuple[int, ...]:
-        elements = _number(given.in_elements)
-        dtype = _text(given.dtype)
-        if source == HOST_RAN and elements == NONE:
-            elements, dtype = _inputs(_decoded(given.shapes), _decoded(given.types))
-        return (
-            source,
-            NONE if given.correlation is None or abs(given.correlation) >= 2**63 else given.correlation,
-            self._number_of(_text(given.collective)),
-            elements,
-            _number(given.out_elements),
-            self._number_of(str(dtype)),
-            _number(given.group_size),
-            self._number_of(_text(given.group)),
-            self._number_of(_text(given.ranks)),
-            _number(given.collective_sequence),
-        )
-
-    def _number_of(self, text: str) -> int:
-        return self._names[text] if text else NONE
-
-
 def _decoded(raw: msgspec.Raw) -> object:
     with suppress(msgspec.DecodeError, RecursionError):
         return msgspec.json.decode(raw) if bytes(raw) else None
@@ -444,7 +382,6 @@ def _decoded(raw: msgspec.Raw) -> object:
 
 
 def _number(raw: msgspec.Raw) -> int:
-    """Decode a number of elements or ranks; return NONE if it is not a plausible integer."""
     value = _decoded(raw)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**50 else NONE
 

@@ -1,7 +1,7 @@
 """Kineto's events as objects, and their decoding from the bytes of a file.
 
-Unused arguments are not decoded. Complete events are decoded in batches. If a batch fails, its events are decoded one
-by one, which isolates an event with invalid arguments or locates the damage in the file.
+Events are decoded in batches. If a batch fails, its events are decoded one by one, which isolates an event with invalid
+arguments or locates the damage in the file.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     forward_thread: int | None = msgspec.field(default=NONE, name="Fwd thread id")
     shapes: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input Dims")
     types: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input type")
-    engine: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="HW event name")
-    """Engine of an event on an HPU."""
     collective: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Collective name")
     in_elements: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="In msg nelems")
     out_elements: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Out msg nelems")
@@ -67,17 +65,11 @@ class Event(msgspec.Struct, gc=False):
     args: Arguments = _NO_ARGUMENTS
 
 
-class ExactEvent(msgspec.Struct, gc=False):
+class ExactEvent(Event, gc=False):
     """One event with times as decimals, for times that floats cannot represent to the nanosecond."""
 
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str = 0
-    tid: int | str = 0
-    ts: Decimal = Decimal(0)
-    dur: Decimal | None = None
-    args: Arguments = _NO_ARGUMENTS
+    ts: Decimal = Decimal(0)  # type: ignore[assignment]
+    dur: Decimal | None = None  # type: ignore[assignment]
 
 
 class DecodedEvents(NamedTuple):
@@ -97,11 +89,7 @@ _EXACT: Final = msgspec.json.Decoder(list[ExactEvent])
 
 
 def decode_events(buffer: bytes, exact: bool) -> DecodedEvents:
-    """Decode the complete events of a buffer.
-
-    All events except the last, which may be incomplete, are decoded as one batch. If the batch is invalid, the events
-    are decoded one by one.
-    """
+    """Decode the complete events of a buffer: as one batch, or one by one if that is invalid."""
     events = _ALL_BUT_THE_LAST.match(buffer)
     if events is not None:
         # An apparent boundary may lie within an event, and values may be invalid UTF-8 or have the wrong type.

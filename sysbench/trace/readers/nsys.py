@@ -5,8 +5,7 @@ documentation" of NVIDIA's Nsight Systems user guide; times are nanoseconds. Ran
 seq = 12, op_id = 3") become operators, all others remain ranges.
 
 Several threads read columns with millions of numbers. SQLite concatenates tens of thousands of rows of a column into
-one text, and numpy parses it: no Python object is created per number, and other threads can run at the same time. If
-the text does not hold a number for every row, the rows are fetched one by one.
+one text, and numpy parses it: no Python object is created per number, and other threads can run at the same time.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ import subprocess
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import repeat
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -50,7 +48,6 @@ _CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _NVTX: Final = "NVTX_EVENTS"
 _STRINGS: Final = "StringIds"
 _DEVICES: Final = "TARGET_INFO_GPU"
-_PUSH_POP, _START_END = 59, 60
 _EXPORT_TIMEOUT_S: Final = 1800.0
 
 _TIMES: Final = ("start", "end")
@@ -62,8 +59,8 @@ _WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
 _KERNEL_NAME: Final = "demangledName"
 _REPLACEMENTS: Final = {_KERNEL_NAME: ("shortName",)}
 """Columns that replace a missing or empty column."""
-_ENDED: Final = f'"eventType" IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
-"""SQL condition that selects ranges and excludes marks."""
+_ENDED: Final = '"eventType" IN (59, 60) AND "end" IS NOT NULL'
+"""SQL condition that selects ranges (push and pop, start and end) and excludes marks."""
 
 _EMIT_NVTX: Final = re.compile(
     r"(?P<name>.*?), seq = (?P<sequence>\d{1,18})(?:, op_id = \d+)?(?P<shapes>, sizes = .*)?", re.DOTALL
@@ -81,28 +78,29 @@ BATCH_ROWS: Final = 65_536
 _MAX_PARTS: Final = 4096
 """Maximum number of parts of a table. If row ids have gaps, each part covers a wider range of ids."""
 _MAX_THREADS: Final = 4
-_TEXT_SEPARATOR: Final = "\x1e"
-"""ASCII record separator, between texts."""
 
 Result = TypeVar("Result")
 
 
 def read(path: Path, progress: Progress = no_progress) -> Recording:
     """Read an export or a report; raises LogError if it contains no trace."""
-    return (
-        _read_report(path, progress) if path.suffix.lower() in REPORT_SUFFIXES else _read_export(path, path, progress)
-    )
+    is_report = path.suffix.lower() in REPORT_SUFFIXES
+    return _read_report(path, progress) if is_report else _read_export(path, path, progress)
 
 
 def _read_export(export: Path, path: Path, progress: Progress) -> Recording:
     """Read an SQLite export. `path` is the original file, whose name becomes the title of the recording."""
     try:
-        with closing(open_database(export)) as database, QueryRunner.of(export) as queries, gc_paused():
-            return _Reader(path, database, queries, progress).recording()
+        with (
+            closing(open_database(export)) as database,
+            ThreadPoolExecutor(min(processors(), _MAX_THREADS)) as threads,
+            gc_paused(),
+        ):
+            return _Reader(path, database, Queries(export, threads), progress).recording()
     except sqlite3.Error as error:
         raise LogError(f"{path} is not a readable export of Nsight Systems: {error}") from error
     except NonNumericError as error:
-        raise LogError(f"{path} has a non-numeric value in a numeric column of Nsight Systems: {error}") from error
+        raise LogError(f"{path} has a non-numeric value in a numeric column of Nsight Systems") from error
 
 
 def _read_report(path: Path, progress: Progress) -> Recording:
@@ -124,7 +122,7 @@ def _read_report(path: Path, progress: Progress) -> Recording:
 
 
 class _Reader:
-    def __init__(self, path: Path, database: sqlite3.Connection, queries: QueryRunner, progress: Progress) -> None:
+    def __init__(self, path: Path, database: sqlite3.Connection, queries: Queries, progress: Progress) -> None:
         self._path = path
         self._database = database
         self._queries = queries
@@ -167,7 +165,6 @@ class _Reader:
                 devices = tuple(str(name) for (name,) in named)
         return Recording(
             title=self._path.name,
-            format="nsys",
             names=tuple(self._names),
             work=work,
             launches=launches,
@@ -188,8 +185,8 @@ class _Reader:
             return
         present = self._columns[table]
         alternatives = [(name, *_REPLACEMENTS.get(name, ())) for name in wanted]
-        columns = tuple(tuple(name for name in names if name in present) for names in alternatives)
-        for found in self._queries.columns(Query(table, columns, condition)):
+        columns = [_joined([name for name in names if name in present]) for names in alternatives]
+        for found in self._queries.results(table, f"count(*), {', '.join(columns)}", condition, _numeric_columns):
             yield dict(zip(wanted, found, strict=True))
 
     def _work(self) -> Table:
@@ -203,14 +200,12 @@ class _Reader:
             self._progress(f"{units.count(len(work))} kernels")
         for rows in self._rows(_COPIES, (*_TIMES, "copyKind", *_PLACE, "bytes")):
             none = np.full(len(rows["start"]), NONE, np.int64)
-            name = map_distinct(
-                lambda kind: self._name_index(f"Memcpy {_COPY_KINDS.get(kind, 'other')}"), rows["copyKind"]
-            )
+            kinds = rows["copyKind"]
+            name = map_distinct(lambda kind: self._name_index(f"Memcpy {_COPY_KINDS.get(kind, 'other')}"), kinds)
             work.add(_work_columns(rows, name, COPY, none, rows["bytes"]))
         for rows in self._rows(_SETS, (*_TIMES, *_PLACE, "bytes")):
             none = np.full(len(rows["start"]), NONE, np.int64)
-            name = np.full(len(rows["start"]), self._name_index("Memset"), np.int64)
-            work.add(_work_columns(rows, name, SET, none, rows["bytes"]))
+            work.add(_work_columns(rows, np.full_like(none, self._name_index("Memset")), SET, none, rows["bytes"]))
         return work
 
     def _ranges(self) -> tuple[Table, Table]:
@@ -221,7 +216,7 @@ class _Reader:
         # Names of NVTX events that are not registered names, in batches that match the batches of rows.
         name_texts: Iterator[list[str | None]] = repeat([])
         if "text" in self._columns.get(_NVTX, ()):
-            name_texts = self._queries.texts(Query(_NVTX, (("text",),), _ENDED))
+            name_texts = self._queries.results(_NVTX, '"text"', _ENDED, lambda rows: [text for (text,) in rows])
         for rows, texts in zip(self._rows(_NVTX, (*_TIMES, "textId", "globalTid"), _ENDED), name_texts, strict=False):
             start, end, text, thread = rows.values()
             name, sequence, shapes = self._parse_range_names(text, texts)
@@ -260,7 +255,6 @@ class _Reader:
         )
 
     def _name_indices(self, numbers: Integers) -> Integers:
-        """Convert indices into the file's table of names to indices into the recording's table."""
         return map_distinct(lambda number: self._name_index(self._strings.get(number, _UNNAMED)), numbers)
 
     def _thread_indices(self, numbers: Integers) -> Integers:
@@ -282,11 +276,6 @@ def _work_columns(
     ]
 
 
-def is_export(beginning: bytes) -> bool:
-    """Return whether the first bytes of a file are those of an SQLite database."""
-    return beginning.startswith(SQLITE)
-
-
 # --- queries
 
 
@@ -294,106 +283,47 @@ class NonNumericError(Exception):
     """Raised if a value in a numeric column is not a number."""
 
 
-@dataclass(frozen=True)
-class Query:
-    """A query for columns of a table. Missing columns and values are replaced by NONE."""
-
-    table: str
-    columns: tuple[tuple[str, ...], ...]
-    """For each column, its name, then columns that replace its null values; no names if the table lacks the column."""
-    condition: str = ""
-    """SQL condition that selects the rows."""
-
-    def as_texts(self, part: str) -> str:
-        """Return SQL that selects the number of rows, and each column concatenated into one text."""
-        chosen = ", ".join(f"group_concat({_coalesce((*each, str(NONE)))})" for each in self.columns)
-        return f"SELECT count(*), {chosen} FROM {self._source(part)}"
-
-    def as_one_text(self, part: str) -> str:
-        """Return SQL that counts the rows and the non-null values, and selects the single column as one text."""
-        column = _coalesce(*self.columns)
-        return (
-            f"SELECT count(*), count({column}), group_concat({column}, '{_TEXT_SEPARATOR}') FROM {self._source(part)}"
-        )
-
-    def as_values(self, part: str) -> str:
-        """Return SQL that selects the values in the single column."""
-        return f"SELECT {_coalesce(*self.columns)} FROM {self._source(part)}"
-
-    def as_rows(self, part: str) -> str:
-        """Return SQL that selects all columns, row by row."""
-        chosen = ", ".join(_coalesce((*each, str(NONE))) for each in self.columns)
-        return f"SELECT {chosen} FROM {self._source(part)}"
-
-    def _source(self, part: str) -> str:
-        conditions = " AND ".join(filter(None, (part, self.condition)))
-        # Without indices, SQLite returns rows in table order for any condition.
-        return f'"{self.table}" NOT INDEXED' + (f" WHERE {conditions}" if conditions else "")
-
-
-def _coalesce(terms: Sequence[str]) -> str:
-    quoted = [term if term == str(NONE) else f'"{term}"' for term in terms]
-    return quoted[0] if len(quoted) == 1 else f"COALESCE({', '.join(quoted)})"
-
-
 def open_database(path: Path) -> sqlite3.Connection:
     """Open the database read-only."""
     uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
-    database = sqlite3.connect(uri, uri=True, check_same_thread=False)
+    database = sqlite3.connect(uri, uri=True)
     database.text_factory = lambda text: text.decode("utf-8", "replace")
     return database
 
 
-class QueryRunner:
-    """Runs queries on a database over several connections."""
+@dataclass(frozen=True)
+class Queries:
+    """Runs queries part by part, in several threads. Each part has a connection of its own."""
 
-    def __init__(self, connections: Sequence[sqlite3.Connection], threads: ThreadPoolExecutor) -> None:
-        self._count = len(connections)
-        self._threads = threads
-        self._connections: SimpleQueue[sqlite3.Connection] = SimpleQueue()
-        for each in connections:
-            self._connections.put(each)
+    path: Path
+    threads: ThreadPoolExecutor
 
-    @classmethod
-    @contextmanager
-    def of(cls, path: Path) -> Iterator[QueryRunner]:
-        """Open several connections to a database; close them when the `with` block ends."""
-        with ExitStack() as stack:
-            count = min(processors(), _MAX_THREADS)
-            connections = [stack.enter_context(closing(open_database(path))) for _ in range(count)]
-            threads = stack.enter_context(ThreadPoolExecutor(count))
-            stack.callback(threads.shutdown, wait=True, cancel_futures=True)
-            yield cls(connections, threads)
+    def results(
+        self, table: str, select: str, condition: str, convert: Callable[[list[tuple[Any, ...]]], Result]
+    ) -> Iterator[Result]:
+        """Yield the converted rows of all parts of a table in order; threads read a few parts ahead.
 
-    def columns(self, query: Query) -> Iterator[list[Integers]]:
-        """Yield all columns in batches, in the order of the table's rows.
-
-        Raises NonNumericError if a value is not a number, and sqlite3.Error if the query fails.
+        Raises sqlite3.Error if the query fails.
         """
-        return self._results(query, _columns)
-
-    def texts(self, query: Query) -> Iterator[list[str | None]]:
-        """Yield the strings in the single column, in the same batches as `columns`."""
-        return self._results(query, _texts)
-
-    def _results(self, query: Query, run_query: Callable[[sqlite3.Connection, Query, str], Result]) -> Iterator[Result]:
-        """Yield the results for all parts of the table in order; threads read a few parts ahead."""
 
         def answered(part: str) -> Result:
-            with self._connection() as database:
-                return run_query(database, query, part)
+            conditions = " AND ".join(filter(None, (part, condition)))
+            # Without indices, SQLite returns rows in table order for any condition.
+            source = f'"{table}" NOT INDEXED{f" WHERE {conditions}" if conditions else ""}'
+            with closing(open_database(self.path)) as database:
+                return convert(database.execute(f"SELECT {select} FROM {source}").fetchall())
 
         waiting: deque[Future[Result]] = deque()
-        for part in self._parts(query.table):
-            waiting.append(self._threads.submit(answered, part))
-            if len(waiting) > 2 * self._count:
+        for part in self._parts(table):
+            waiting.append(self.threads.submit(answered, part))
+            if len(waiting) > 2 * _MAX_THREADS:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
     def _parts(self, table: str) -> Iterator[str]:
         first = last = None
-        with self._connection() as database, suppress(sqlite3.Error):  # rows need not have ids
+        with closing(open_database(self.path)) as database, suppress(sqlite3.Error):  # rows need not have ids
             first, last = database.execute(f'SELECT min(rowid), max(rowid) FROM "{table}"').fetchone()
         if not (isinstance(first, int) and isinstance(last, int)):
             yield ""
@@ -402,26 +332,19 @@ class QueryRunner:
         for number in range(first, last + 1, step):
             yield f"rowid BETWEEN {number} AND {min(number + step - 1, last)}"
 
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        database = self._connections.get()
-        try:
-            yield database
-        finally:
-            self._connections.put(database)
+
+def _joined(names: Sequence[str]) -> str:
+    """Return SQL that concatenates the values of a column into one text; later names replace missing values."""
+    terms = ", ".join([*(f'"{name}"' for name in names), str(NONE)])
+    return f"group_concat(COALESCE({terms}))" if names else f"group_concat({NONE})"
 
 
-def _columns(database: sqlite3.Connection, query: Query, part: str) -> list[Integers]:
-    count, *texts = database.execute(query.as_texts(part)).fetchone()
+def _numeric_columns(rows: list[tuple[Any, ...]]) -> list[Integers]:
+    ((count, *texts),) = rows
     columns = [_numbers(text) for text in texts]
-    if all(len(column) == count for column in columns):
-        return columns
-    rows = database.execute(query.as_rows(part)).fetchall()
-    try:
-        numbers = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(query.columns))
-    except (ValueError, OverflowError, TypeError) as error:
-        raise NonNumericError(str(error)) from error
-    return [*numbers.reshape(len(rows), len(query.columns)).T]
+    if not all(len(column) == count for column in columns):
+        raise NonNumericError
+    return columns
 
 
 def _numbers(text: str | None) -> Integers:
@@ -432,12 +355,3 @@ def _numbers(text: str | None) -> Integers:
     with suppress(ValueError, DeprecationWarning):
         return np.fromstring(text, np.int64, sep=",")
     return np.zeros(0, np.int64)
-
-
-def _texts(database: sqlite3.Connection, query: Query, part: str) -> list[str | None]:
-    count, non_null, joined = database.execute(query.as_one_text(part)).fetchone()
-    texts = joined.split(_TEXT_SEPARATOR) if non_null else []
-    if count == len(texts):
-        return cast(list[str | None], texts)
-    # Some rows are empty, or a text contains the separator.
-    return [None if text is None else str(text) for (text,) in database.execute(query.as_values(part))]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sysbench.commands.profile.figures import of_run, rooflines
+from sysbench.commands.profile.figures import of_run
 from sysbench.commands.profile.record import ProfileRecord
 from sysbench.errors import DoesNotFitError
 from sysbench.predict.recording import kernel_name, recording
@@ -76,15 +76,12 @@ def test_every_kernel_belongs_to_the_module_that_launched_it(summary: ProfileSum
     assert len(summary.checks) == 2
 
 
-def test_classes_and_parts_add_up_to_the_step_and_have_their_peaks(summary: ProfileSummary) -> None:
-    by_class = [rate for rate in summary.rates if rate.kind == "class"]
-    assert sum(rate.total_ns for rate in by_class) == sum(summary.spent.total_ns)
-    parts = {(rate.part, rate.phase) for rate in summary.rates if rate.kind == "attention"}
-    assert parts == {
+def test_the_parts_of_attention_have_their_peaks(summary: ProfileSummary) -> None:
+    parts = {(rate.part, rate.phase): rate for rate in summary.rates}
+    assert set(parts) == {
         (part, phase) for part in ("scores", "mask", "softmax", "output") for phase in ("forward", "backward")
     }
-    products = next(rate for rate in by_class if (rate.part, rate.phase) == ("matmul", "forward"))
-    assert products.peak_flops_per_s == by_name("h100").peak_flops_per_s["bf16"]
+    assert parts["scores", "forward"].peak_flops_per_s == by_name("h100").peak_flops_per_s["bf16"]
     assert set(summary.precisions) == {"bf16"}
 
 
@@ -95,25 +92,21 @@ def test_the_step_lasts_as_long_as_predicted_without_a_pause_between_phases(summ
     assert STEP.prediction.time.point_s < sum(phase.time.point_s for phase in STEP.prediction.phases)
 
 
-def test_profile_shows_the_step_and_the_limit_that_time_predicts(tmp_path: Path) -> None:
+def test_profile_shows_the_step_that_time_predicts(tmp_path: Path) -> None:
     common = (
         "--simulate", "h100", "--d-model", "64", "--d-ff", "256", "--layers", "2", "--heads", "4", "--vocab", "500",
         "--ctx", "32", "--batch", "2", "--mode", "train", "--quiet", "--out",
     )  # fmt: skip
-    tables = {"time": "predicted", "profile": "summary,limits"}
+    tables = {"time": "predicted", "profile": "summary"}
     times, shown = (
         answered(kind, *common, str(tmp_path / f"{kind}.jsonl"), "--format", "csv", "--tables", names)
         for kind, names in tables.items()
     )
     (step,) = csv.DictReader(io.StringIO(times.out))
-    summary, *limits = csv.DictReader(io.StringIO(shown.out))
+    (summary,) = csv.DictReader(io.StringIO(shown.out))
     timed_s = float(step["step_s"])
     assert float(summary["phased_step_s"]) == pytest.approx(timed_s, rel=1e-9)
     assert float(summary["step_s"]) < timed_s
-    name, share = step["limit"].split()
-    assert limits[0]["limit"] == name
-    assert f"{float(limits[0]['of_step_share']) * 100:.0f}%" == share
-    assert float(limits[0]["time_s"]) / timed_s == pytest.approx(float(limits[0]["of_step_share"]))
 
 
 def test_the_file_and_a_slice_of_it_say_that_they_are_predicted(written: Path, tmp_path: Path) -> None:
@@ -143,7 +136,7 @@ def test_the_file_and_a_slice_of_it_say_that_they_are_predicted(written: Path, t
 )  # fmt: skip
 def test_a_kernel_is_named_so_that_its_class_is_known(kind: str, name: str, expected: str) -> None:
     kernel = Kernel(kind, name, "bf16", 4, dims=(1, 2, 3, 4), layout="flash forward" if kind == "attention" else "TN")  # type: ignore[arg-type]
-    assert (classify(kernel_name(kernel)) or "other") == expected
+    assert classify(kernel_name(kernel)) == expected
 
 
 @pytest.mark.parametrize("format_", ["fp32", "tf32", "bf16", "fp16"])
@@ -197,19 +190,18 @@ def test_the_trace_shows_the_same_tables_as_the_run(ran: tuple[Ran, Path]) -> No
     assert "PREDICTED, not measured: time by class" in marked.out
 
 
-def test_the_roofline_has_the_work_and_time_of_every_part_below_the_roofs(ran: tuple[Ran, Path]) -> None:
+def test_no_part_is_faster_than_the_roofline_of_its_gpu(ran: tuple[Ran, Path]) -> None:
     _, directory = ran
     record = ProfileRecord.model_validate(record_in(directory / "runs"))
-    found = list(rooflines(record.cells, lambda cell: str(cell.axes["simulate"])))
-    assert [each.name for each in found] == ["a100-80gb", "rtx-4090"]
-    for each, cell in zip(found, record.cells, strict=True):
+    for cell in record.cells:
         assert cell.summary is not None
-        flops = {(rate.part, rate.phase): (rate.flops, rate.total_ns) for rate in cell.summary.rates}
-        for point in each.points:
-            work, total_ns = flops[point.part, point.phase]
-            assert point.flops_per_s * total_ns * 1e-9 == pytest.approx(work)
-            assert point.flops_per_s < min(max(each.peaks_flops_per_s), point.intensity * each.bytes_per_s)
-    assert {"classes", "roofline"} <= {each.name for each in of_run(record)}
+        known = [rate for rate in cell.summary.rates if rate.flops and rate.bytes]
+        assert known
+        for rate in known:
+            seconds = rate.total_ns * 1e-9
+            assert (rate.flops or 0) / seconds < (rate.peak_flops_per_s or 0)
+            assert (rate.bytes or 0) / seconds < (rate.peak_bytes_per_s or 0)
+    assert [each.name for each in of_run(record)] == ["classes"]
 
 
 @pytest.mark.parametrize(
