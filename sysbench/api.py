@@ -46,10 +46,7 @@ if TYPE_CHECKING:
 
 
 class Result(ABC):
-    """Base class of results.
-
-    A result consists of tables. A notebook displays the tables that the command line shows by default.
-    """
+    """A result, which consists of tables. A notebook displays those that the command line shows by default."""
 
     @property
     @abstractmethod
@@ -72,9 +69,8 @@ class Result(ABC):
     def rows(self, table: str | None = None) -> list[dict[str, Value]]:
         """Return the rows of a table; by default, of the table that `--format csv` writes.
 
-        The keys are the CSV headings, which include units (`median_s`, `allocated_peak_bytes`), and all rows have the
-        same keys. Numbers are in base units, with nine significant digits; missing values are None. Raises
-        SysbenchError if the table does not exist or this result lacks it.
+        The keys are the CSV headings, which include units (`median_s`, `allocated_peak_bytes`). Numbers are in base
+        units; missing values are None. Raises SysbenchError if the table does not exist or this result lacks it.
         """
         from sysbench.render.csv import tidy
 
@@ -109,7 +105,7 @@ class Run(Result):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of all tables of the command; a given run may lack some of these tables."""
+        """Names of all tables of the command."""
         return tuple(command_of(self.record.kind).part("tables"))
 
     def to_json(self) -> str:
@@ -117,10 +113,7 @@ class Run(Result):
         return self.record.model_dump_json(indent=1)
 
     def save(self, path: str | Path) -> None:
-        """Write the record to a .json file for `load` and the command line; raises SysbenchError on failure.
-
-        Missing directories are created: a measurement must not be lost because of them.
-        """
+        """Write the record to a .json file, in a new directory if needed; raises SysbenchError on failure."""
         from sysbench.log.storage import cannot_write, write_atomically
 
         if Path(path).suffix != ".json":
@@ -153,7 +146,7 @@ class Profile(Result):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of all tables of a trace; a given trace may lack some of these tables."""
+        """Names of all tables of a trace."""
         return tuple(name for name in command_of("profile").part("tables") if name != "summary")
 
     def to_json(self) -> str:
@@ -187,7 +180,7 @@ class Snapshot(Result):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of all tables of a snapshot; a given snapshot may lack some of these tables."""
+        """Names of all tables of a snapshot."""
         from sysbench.commands.memory.snapshot_tables import TABLES
 
         return tuple(TABLES)
@@ -209,10 +202,7 @@ class Snapshot(Result):
 
 
 def load(name: str | Path) -> Run:
-    """Load an earlier run by the path of its log or record, or by its name in `runs/` (`latest`, `time:latest~1`).
-
-    Raises SysbenchError if the name matches no run or several, or if the file cannot be read.
-    """
+    """Load an earlier run by the path of its log or record, or by its name in `runs/` (`latest`, `time:latest~1`)."""
     from sysbench.log import runs
 
     found = runs.find(str(name))
@@ -351,7 +341,7 @@ def record(
 
 
 def _file_of_rank(path: str | Path | None) -> Path | None:
-    """Return the path; on ranks other than 0 with the rank in its name, so that every process has its own file."""
+    """Return the path; on ranks other than 0 with the rank in its name."""
     if path is None:
         return None
     from sysbench.bootstrap import rank_from_environment

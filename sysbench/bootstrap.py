@@ -1,7 +1,4 @@
-"""Names and functions that a worker needs before all other imports, and how its process is started.
-
-Therefore, this module itself imports nothing at import time.
-"""
+"""Names and functions that a worker needs before all other imports: this module imports nothing at import time."""
 
 from __future__ import annotations
 
@@ -20,12 +17,10 @@ CAPTURE_RANGE = "sysbench"
 
 
 def command(module: str) -> list[str]:
-    """Return the command line that runs a module of this sysbench with this Python.
-
-    Without `-P`, Python would prefer a `sysbench` or `torch.py` in the current directory.
-    """
+    """Return the command line that runs a module of this sysbench with this Python."""
     import sys
 
+    # Without `-P`, Python would prefer a `sysbench` or `torch.py` in the current directory.
     return [sys.executable, "-P", "-m", module]
 
 
@@ -42,10 +37,7 @@ def environment() -> dict[str, str]:
 
 
 def exit_with_parent() -> None:
-    """Make the Linux kernel kill this process when its parent ends.
-
-    On other systems, do nothing; the worker's next message to its parent will fail.
-    """
+    """Make the Linux kernel kill this process when its parent ends; elsewhere, its next message will fail."""
     import ctypes
     import signal
     import sys
@@ -56,9 +48,6 @@ def exit_with_parent() -> None:
 
 
 def rank_from_environment(environment: Mapping[str, str]) -> int:
-    """Return the rank of this process under torchrun or srun; 0 if neither started this process.
-
-    Rank 0 runs the engine. Other ranks run a worker (`sysbench.engine.rendezvous`), or exit if the command needs none.
-    """
+    """Return the rank of this process under torchrun or srun; 0, which runs the engine, if neither started it."""
     rank = environment.get("RANK") or environment.get("SLURM_PROCID") or ""
     return int(rank) if rank.isdecimal() else 0

@@ -7,9 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from sysbench.log.records import CellRecord
 from sysbench.spec.axis import Axis, DeclaredAxes
-from sysbench.spec.cell import RunSpec
 from sysbench.spec.model import CHOICES as CHOICES
-from sysbench.spec.validation import option_name
 
 AXES: Mapping[str, Axis] = DeclaredAxes()
 """All axes of cells, in the order of columns."""
@@ -124,19 +122,3 @@ def effort(cells: Sequence[HasAxes]) -> tuple[str, ...]:
     """Return phrases for the numbers of warm-ups and steps that all cells share: `5 warm-ups`, `10 steps`."""
     shared = set(present_axes(cells)) - set(varying(cells))
     return tuple(phrase(axis, cells[0].axes[axis]) for axis in ("warmup", "steps") if axis in shared)
-
-
-def describe_default_axes(spec: RunSpec) -> str:
-    """Return a remark on axes with several values by default: `2 modes (forward, train); choose with --mode`.
-
-    The remark is empty if there are no such axes.
-    """
-    cells, descriptions, flags = list(spec.cells()), [], []
-    for name, axis in AXES.items():
-        if axis.plural and name in type(spec).model_fields and name not in spec.model_fields_set:
-            # Cells of some kinds do not use every axis of the run.
-            values = list(dict.fromkeys(str(value) for cell in cells if (value := getattr(cell, name)) is not None))
-            if len(values) > 1:
-                descriptions.append(f"{len(values)} {axis.plural} ({', '.join(values)})")
-                flags.append(option_name(type(spec), name))
-    return f"{' and '.join(descriptions)}; choose with {' and '.join(flags)}" if descriptions else ""

@@ -50,10 +50,6 @@ def application(words: Sequence[str]) -> typer.Typer:
     completing = _is_completing()
     named = [name for name in commands() if completing or name in words]
     settings: dict[str, object] = {"help_option_names": list(HELP_OPTIONS)}
-    if completing:
-        from sysbench import completion
-
-        settings["obj"] = completion.complete
     app = typer.Typer(
         help="Where do the time and memory of a training step go, how reliable is each number, and how far is the "
         "step from the hardware limit?",

@@ -1,7 +1,7 @@
 """The interface of a command: one frozen record that names its parts, each imported on first use.
 
-A command is a package with a `COMMAND` in its `__init__`, listed in `sysbench.commands.PACKAGES`. No other code
-contains names of commands: given the `kind` of a spec, log or record, `command_of` returns the command.
+A command is a package with a `COMMAND` in its `__init__`, listed in `sysbench.commands.PACKAGES`. Given the `kind` of a
+spec, log or record, `command_of` returns the command.
 """
 
 from __future__ import annotations
@@ -63,26 +63,21 @@ class Command:
     record: str = "record:{class_name}Record"
     """Class of the records; importing the module of this class registers the command's own events."""
     perform: str = "sysbench.commands.running:perform"
-    """Function that runs the cells in this process and writes all files, `(spec, options, surroundings) -> RunResult`;
-    the surroundings are a `sysbench.commands.surroundings.RunSurroundings`."""
+    """Runs the cells and writes all files: `(spec, options, RunSurroundings) -> RunResult`."""
     suited: str | None = None
-    """Function that returns the spec that suits this machine, if it can be another: `(spec, options) -> spec`."""
+    """Returns the spec that suits this machine, if it can be another: `(spec, options) -> spec`."""
     files: str | None = None
-    """Function that writes the files requested by the options, besides log and record: `(record, options) -> paths`."""
+    """Writes the files requested by the options, besides log and record: `(record, options) -> paths`."""
     refuse_files: str | None = None
-    """Function that raises UsageError or OutputError if a requested file cannot be written: `options -> None`."""
+    """Raises UsageError or OutputError if a requested file cannot be written: `options -> None`."""
     gate: str | None = None
-    """Function that yields what a gate guards against and found, `(record, options) -> lines`, if there is a gate."""
+    """Yields what a gate guards against and found: `(record, options) -> lines`."""
     show: str | None = None
-    """Function that shows the argument of `--from`, `(source, options) -> None`, if it can be more than a log or
-    record.
-    """
+    """Shows the argument of `--from` if it can be more than a log or record: `(source, options) -> None`."""
     measure: str | None = "measure:run"
-    """The worker's event generator: `(cell, device, artifact) -> Iterator[Event]`; None for cells measured by the
-    user's own program, which sysbench cannot run.
-    """
+    """The worker's generator, `(cell, device, artifact) -> Iterator[Event]`; None for cells that a program measures."""
     fold: str = "fold:fold"
-    """Function that computes the record from the events."""
+    """Computes the record from the events."""
     tables: str = "tables:TABLES"
     """Builders of the tables, by name."""
     default_tables: str | None = None
@@ -92,7 +87,7 @@ class Command:
     sheet: str = "tables:sheet"
     """The complete output for a record: `(record, names, selection) -> Sheet`."""
     build_tables: str | None = None
-    """Function that returns the named tables of a record, if a builder needs more than the record."""
+    """Returns the named tables of a record, if a builder needs more than the record."""
     headlines: str | None = None
     """Sentences below the tables, if the sheet does not include them."""
     plan: str = "sysbench.commands.plan:sheet"
@@ -105,29 +100,21 @@ class Command:
     """Definitions of the terms in the tables: `cells -> Iterator[Term]`."""
     report: ReportLayout | None = None
     measures: str | None = None
-    """What `compare` and `report` put beside other cells, `cell record -> sysbench.log.measures.Measures`, if there is
-    anything.
-    """
+    """What `compare` and `report` put beside other cells: `cell record -> sysbench.log.measures.Measures`."""
     verdicts: tuple[str, ...] = ()
     """Times for which `compare` gives verdicts; all other times are parts of these."""
     artefact: str | None = None
-    """Function that reads a file that is not a run, for `report` and `compare`:
-    `(path, its first bytes) -> sysbench.commands.artefacts.Artefact`, or None for a file of another kind.
-    """
+    """Reads a file that is not a run: `(path, its first bytes) -> sysbench.commands.artefacts.Artefact | None`."""
     completed_together: str | None = None
-    """Function that completes the records of several runs with what the others know: `records -> records`."""
+    """Completes the records of several runs with what the others know: `records -> records`."""
     step_numbers: str | None = None
     """Numbers of training steps that other commands may know, too: `cell records -> Iterator[StepNumber]`."""
     runs_anywhere: bool = False
-    """Whether the results are those of number formats, not of a device: an experiment for a GPU that is not present
-    then computes them on this machine.
-    """
+    """Whether the results are those of number formats, which any machine computes for a GPU that is not present."""
     can_alternate: bool = False
     """Whether `compare --ab` can measure two specs of the command alternately."""
     expected_duration: str | None = None
-    """Function that estimates how long a predicted cell takes to measure: `cell record -> seconds`, or None without a
-    predicted time.
-    """
+    """Estimates how long a predicted cell takes to measure: `cell record -> seconds | None`."""
     screen: str = "sysbench.render.dashboard.screen:LinesOnly"
     """What a run shows while it goes on: a `CellScreen`."""
 

@@ -1,14 +1,12 @@
 """Costs of a Transformer and of attention, computed from dimensions alone: parameters, FLOPs, bytes moved, memory.
 
-One multiply-add is two operations. The Transformer is `sysbench.lab.transformer`; tests compare the formulas with it.
-In the formulas for attention alone, R = batch × heads is the number of attention matrices, N the number of queries and
-of keys, d their length, and s the bytes of one number.
+One multiply-add is two operations. In the formulas for attention alone, R = batch × heads is the number of attention
+matrices, N the number of queries and of keys, d their length, and s the bytes of one number.
 
-The memory of a step is computed as the total size of the live tensors, in bytes, at each moment that can be the peak.
-In the comments on memory, N is the number of tokens, T the context length, and S = batch · heads · T² the number of
-attention scores of a layer; d, f and V are the widths of model, feed-forward block and vocabulary. "Narrow" tensors
-have autocast's dtype, or fp32 if autocast is off. Each term names the tensors in `sysbench.lab` that it counts; tests
-compare the sums with the live bytes of real steps.
+The memory of a step is the total size of the live tensors, in bytes, at each moment that can be the peak. S = batch ·
+heads · ctx² is the number of attention scores of a layer; d, f and V are the widths of model, feed-forward block and
+vocabulary. "Narrow" tensors have autocast's dtype, or fp32 if autocast is off. Tests compare the sums with the live
+bytes of real steps of `sysbench.lab.transformer`.
 """
 
 from __future__ import annotations
@@ -24,10 +22,7 @@ from sysbench.spec.model import PHASES_OF, AdamW, Attention, Mode, ModelCell, Mo
 
 
 def parameters(shape: ModelShape) -> int:
-    """Return the number of parameters, P = 2·V·d + L·(4d² + 3·d·d_ff + 2d) + d.
-
-    Embedding and head are untied, linear layers have no biases, and an RMSNorm has d gains.
-    """
+    """Return P = 2·V·d + L·(4d² + 3·d·d_ff + 2d) + d: untied embedding and head, no biases, and d gains a norm."""
     d = shape.d_model
     per_layer = 4 * d * d + 3 * d * shape.d_ff + 2 * d
     return 2 * shape.vocab * d + shape.layers * per_layer + d
@@ -73,9 +68,9 @@ def residual_stream_bytes(shape: ModelShape, ctx: int, batch: int) -> int:
 
 
 def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
-    """Return the predicted peak memory of any cell in bytes, biased high; None if the cell has no formula.
+    """Return the predicted peak memory of a cell in bytes, biased high; None if the cell has no formula.
 
-    `device` is the device that will run the cell, if known; it replaces `cell.device`, which may be `auto`.
+    `device` is the device that will run the cell, if known.
     """
     step = cell.step
     if step is None or step.shape is None or step.strategy not in (None, "ddp"):
@@ -91,13 +86,10 @@ def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
 def predicted_memory(
     cell: ModelCell, phases: Sequence[Phase] | None = None, *, first: bool = False
 ) -> MemoryPrediction:
-    """Return the predicted peak memory of a step of `cell`, in bytes of tensors.
+    """Return the predicted peak memory of a step of `cell`: the largest of `peak_candidates`.
 
-    `phases` are the first phases of the step, if only these run. In the `first` step, the optimizer has no state before
-    it runs.
-
-    The prediction is biased high, because it is used to reject cells that cannot fit. It does not include workspaces,
-    the CUDA context or allocator overhead.
+    It is biased high, because it is used to reject cells that cannot fit, and does not include workspaces, the CUDA
+    context or allocator overhead.
     """
     return max(peak_candidates(cell, phases, first=first), key=lambda moment: moment.total_bytes)
 
@@ -132,10 +124,9 @@ def bytes_moved(cell: AttentionCell, phase: AttentionCostsPhase) -> int:
 
 
 def naive_saved_bytes(cell: AttentionCell) -> int:
-    """Return the bytes that naive attention saves for backward, besides inputs and output: 2RN² numbers.
+    """Return the bytes that naive attention saves for backward, besides inputs and output and mask.
 
-    The numbers are the exponentials and the weights (the exponentials divided by their sum). The memory of a causal
-    mask is not counted.
+    2RN² numbers: the exponentials and the weights (the exponentials divided by their sum).
     """
     return 2 * cell.rows * cell.seq * cell.seq * ELEMENT_BYTES[cell.precision]
 
@@ -190,8 +181,7 @@ def peak_candidates(
     """Yield the memory needed at each moment that can be the peak of a step of `cell`, in order.
 
     `phases` are the first phases of a step, if only these run. In the `first` step, the optimizer has no state before
-    it runs. With several micro-batches, the moments are those of any micro-batch except the first: all gradients exist,
-    and each new gradient is added to the existing one.
+    it runs. With several micro-batches, the moments are those of any but the first, when all gradients exist.
     """
     phases = cell.phases if phases is None else phases
     sizes = _Sizes(cell)
@@ -268,17 +258,13 @@ class _Sizes:
         return 2 * 8 * cell.grad_accum * cell.tokens + cell.ctx * self.shape.d_head * FULL_BYTES + mask
 
     def optimizer_temporaries(self, parameters: int) -> int:
-        """Return the bytes of AdamW's denominators: of all parameters at once, of one parameter at a time, or none.
-
-        torch/optim/adam.py: `_multi_tensor_adam` has one list of square roots. `_single_tensor_adam` allocates a square
-        root and then its quotient, while the quotient of the previous parameter is still live.
-        """
+        # AdamW's denominators (torch/optim/adam.py): `_multi_tensor_adam` has a list of all square roots;
+        # `_single_tensor_adam` a square root and its quotient, while the quotient before is still live.
         shape = self.shape
         largest = max(shape.vocab, shape.d_ff, shape.d_model) * shape.d_model * FULL_BYTES
         return {"foreach": parameters, "for-loop": 3 * largest, "fused": 0}[self._cell.optimizer]
 
     def attention(self) -> _Part:
-        """Return the memory of an attention block: norm, projections, attention, output projection, residual sum."""
         d = self.shape.d_model
         products = 4 * d * d
         kernel = self._kernel()
@@ -292,7 +278,6 @@ class _Sizes:
         )
 
     def _kernel(self) -> _Part:
-        """Return the memory of attention itself, without the projections before and after it."""
         return self._materialised() if self._cell.attention in _MATERIALISED else self._fused()
 
     def _materialised(self) -> _Part:
@@ -340,7 +325,6 @@ class _Sizes:
         )
 
     def feed_forward(self) -> _Part:
-        """Return the memory of a feed-forward block: norm, SwiGLU, residual sum."""
         d, f = self.shape.d_model, self.shape.d_ff
         activations = 3 if self._compiled else 4
         return _Part(
@@ -354,7 +338,6 @@ class _Sizes:
         )
 
     def head(self) -> _Part:
-        """Return the memory of the final norm and the projection to logits."""
         d, vocab = self.shape.d_model, self.shape.vocab
         return _Part(
             weights=(vocab * d + d) * FULL_BYTES,
@@ -367,29 +350,21 @@ class _Sizes:
         )
 
     def _norm_saved(self, consumers: int) -> int:
-        """Return the bytes that a norm saves for backward: the residual stream, its normalised form, and the output.
-
-        In fp32, all consumers share the output; under autocast, each has a copy. Compiled code recomputes the
-        normalised form in backward, and casts the output once.
-        """
+        # The residual stream, its normalised form, and the output, of which each consumer has a copy under autocast.
+        # Compiled code recomputes the normalised form in backward, and casts the output once.
         rows = self.stream // self.shape.d_model
         if self._compiled:
             return self.stream + rows + self._narrow
         return 2 * self.stream + rows + (consumers * self._narrow if self._autocast else self.stream)
 
     def _weight_copies(self, elements: int) -> int:
-        """Return the bytes of autocast's copies of weights, which the matrix products save for backward."""
         return elements * HALF_BYTES if self._autocast else 0
 
     def _cached_copies(self, elements: int) -> int:
-        """Return the bytes of weight copies that autocast keeps in a forward pass without a graph.
-
-        Autocast caches copies of leaf tensors only (aten/src/ATen/autocast_mode.cpp, `cached_cast`). On CUDA, it casts
-        the arguments of `einsum`: weights, which are leaves, so it keeps one copy of each. On a CPU, it casts the
-        arguments of the product inside `einsum`: views, so it keeps none. Compiled code casts weights on use.
-        """
+        # Autocast caches copies of leaf tensors only (aten/src/ATen/autocast_mode.cpp, `cached_cast`): on CUDA the
+        # weights, as arguments of `einsum`; on a CPU the product inside `einsum` has views, so it keeps none. Compiled
+        # code casts weights on use.
         return self._weight_copies(elements) if self._caches_weight_copies else 0
 
     def _weight_in_use_copy(self, elements: int) -> int:
-        """Return the size in bytes of autocast's copy of the weight in use; 0 if autocast keeps all copies."""
         return 0 if self._caches_weight_copies else self._weight_copies(elements)

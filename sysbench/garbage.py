@@ -1,7 +1,6 @@
-"""Control of Python's garbage collector, which would disturb measurements and slow down the creation of many objects.
+"""Control of Python's garbage collector: a collection takes as long as a small step, and can free tensors at any time.
 
-A collection takes as long as a small step and can free tensors at any time. While millions of events are read,
-collections take a fifth of the time and free nothing, because events do not form reference cycles.
+While millions of events are read, collections take a fifth of the time and free nothing.
 """
 
 from __future__ import annotations

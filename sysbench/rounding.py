@@ -114,10 +114,9 @@ class EqualSteps:
 def equal_steps(addend: Fraction, accumulator: Format) -> Iterator[EqualSteps]:
     """Yield the running sum `s = rounded(s + addend)`, which starts at 0, as runs of steps with equal increments.
 
-    While s and s + addend lie between the same two powers of two, the spacing of the format is constant, and every step
-    adds the same multiple of the spacing. Only the first step between two powers may differ: it rounds a tie to the
-    even neighbour, and from an even number all further ties are rounded in the same direction. If the sum stalls, the
-    last run has increment 0 and no end (`steps` is 0). If the sum overflows, there is no such run.
+    Between two powers of two the spacing of the format is constant, so every step adds the same multiple of it. Only
+    the first step there may differ: it rounds a tie to the even neighbour, from which all further ties are rounded in
+    one direction. If the sum stalls, the last run has increment 0 and no end (`steps` is 0).
     """
     total, step = Fraction(0), 0
     same_binade = False

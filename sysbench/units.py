@@ -1,8 +1,7 @@
 """Formatting of all quantities with units: seconds, bytes, FLOPs, tokens, percentages, ratios.
 
-A value and its deviation share one unit and one number of decimals: `21.4 ± 0.2 ms`. The values in a column of a table
-also share them, so a scale and a number of decimals can be chosen for several values at once. Commas separate
-thousands: `1,016.0`.
+A value and its deviation, and the values in a column of a table, share one unit and one number of decimals:
+`21.4 ± 0.2 ms`.
 """
 
 from __future__ import annotations
@@ -110,10 +109,9 @@ def decimals_for(deviation: float, scale: Scale) -> int:
 
 
 def shared_decimals(scale: Scale, values: Sequence[float], deviations: Sequence[float] = ()) -> int:
-    """Return one number of decimals for many values and their deviations.
+    """Return one number of decimals for many values, which their median determines.
 
-    The median value determines the number. One more decimal is added, up to two in all, if the median deviation needs
-    it for its first significant digit.
+    One more is added, up to two in all, if the median deviation needs it for its first significant digit.
     """
     finite = [abs(value) / scale.factor for value in values if math.isfinite(value) and value]
     if not finite:

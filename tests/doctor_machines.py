@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from sysbench.commands.doctor.capabilities import Facts
 from sysbench.commands.doctor.record import (
-    AllocatorSection,
     GpuProcess,
     GpuState,
     HostSection,
+    Machine,
     NvmlSection,
     Tool,
     ToolsSection,
@@ -95,15 +94,14 @@ TOOLS = ToolsSection(
     c_compiler=Tool(path="/usr/bin/gcc", version="13.3.0", problem=None),
     cxx_compiler=Tool(path="/usr/bin/g++", version="13.3.0", problem=None),
     python_headers="/usr/include/python3.12",
-    matplotlib="3.10.0",
 )
 
-SOUND = Facts(HOST, NVML, TORCH, TOOLS, AllocatorSection())
+SOUND = Machine(host=HOST, nvml=NVML, torch=TORCH, tools=TOOLS)
 """An H100 where everything works."""
 
-CPU_ALONE = Facts(HOST, NvmlSection(), CPU_TORCH, TOOLS, AllocatorSection())
+CPU_ALONE = Machine(host=HOST, nvml=NvmlSection(), torch=CPU_TORCH, tools=TOOLS)
 
-POOR = Facts(
+POOR = Machine(
     host=HOST.model_copy(
         update={
             "system": HOST.system.model_copy(update={"memory_bytes": 32 * GIB, "container": True})
@@ -142,13 +140,9 @@ POOR = Facts(
         update={
             "nsys": Tool(path="/usr/bin/nsys", version=None, problem="nsys exited with 1: no importer"),
             "python_headers": None,
+            "allocator": "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync",
+            "allocator_not_simulated": "backend:cudaMallocAsync is not simulated; backend:native is",
         }
-    ),
-    allocator=AllocatorSection(
-        variable="PYTORCH_CUDA_ALLOC_CONF",
-        text="backend:cudaMallocAsync",
-        not_simulated="backend:cudaMallocAsync is not simulated; backend:native is",
-        overridden="PYTORCH_ALLOC_CONF=expandable_segments:True",
     ),
 )
 """A shared node in a container, on which much is amiss."""

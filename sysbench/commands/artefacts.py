@@ -1,13 +1,8 @@
-"""Input files that are not runs: traces, memory snapshots, and tables that sysbench wrote with `--json`.
-
-Each command reads its own kinds of files. `report` shows a file in its own section, and `compare` compares two files of
-the same kind.
-"""
+"""Input files that are not runs, traces and memory snapshots: `report` shows them, and `compare` compares two."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,12 +12,13 @@ from pydantic import ValidationError
 from sysbench.command import commands
 from sysbench.errors import LogError
 from sysbench.log.storage import cannot_read
-from sysbench.render.csv import SheetRecord
 from sysbench.render.table import Sheet
 from sysbench.spec.validation import first_error
 from sysbench.units import Unit
 
 Key = tuple[str, ...]
+
+_BEGINNING_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ class Artefact(Protocol):
 
     @property
     def kind(self) -> str:
-        """Kind of file: `trace`, `snapshot`, `plan`."""
+        """Kind of file: `trace`, `snapshot`."""
 
     @property
     def is_simulated(self) -> bool:
@@ -76,29 +72,9 @@ class Artefact(Protocol):
         """Return what this file and another of its kind have to compare; None if files of this kind have nothing."""
 
 
-@dataclass(frozen=True)
-class TablesArtefact:
-    """Tables that sysbench wrote as JSON, such as those of a plan."""
-
-    name: str
-    sheet: Sheet
-    kind: str = "plan"
-
-    @property
-    def is_simulated(self) -> bool:
-        """Whether the tables are those of a simulated run, as their subject says: `simulated for a GPU with 24GiB`."""
-        return any(phrase.startswith("simulated for ") for phrase in self.sheet.subject[1:])
-
-    def compared_with(self, other: Any) -> FileComparison | None:
-        return None
-
-
 def read(path: Path) -> Artefact | None:
-    """Return the trace, snapshot or tables in a file; None for a directory, a log, a record or a missing file.
-
-    Raises LogError if the file cannot be read.
-    """
-    with _as_log_errors(path):
+    """Return the trace or snapshot in a file; None for others. Raises LogError if the file cannot be read."""
+    try:
         if not path.is_file():
             return None
         with path.open("rb") as file:
@@ -107,22 +83,7 @@ def read(path: Path) -> Artefact | None:
             artefact: Artefact | None = command.part("artefact")(path, beginning) if command.artefact else None
             if artefact is not None:
                 return artefact
-        sheet = saved_tables(path, beginning)
-        return TablesArtefact(path.name, sheet) if sheet else None
-
-
-_BEGINNING_BYTES = 4096
-
-
-def saved_tables(path: Path, beginning: bytes) -> Sheet | None:
-    """Return the tables that `--from` or `--plan` wrote to this file with `--json`; None for other files."""
-    return SheetRecord.model_validate_json(path.read_bytes()).sheet if b'"kind": "tables"' in beginning else None
-
-
-@contextmanager
-def _as_log_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
+        return None
     except OSError as error:
         raise cannot_read(path, error) from error
     except ValidationError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sysbench import cells as axes
 from sysbench import formulas, units
@@ -16,11 +16,7 @@ from sysbench.spec.model import ModelCell
 
 
 def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
-    """Return a table with one row per cell: parameters, FLOPs, predicted memory, and whether it fits.
-
-    The predicted memory is compared with the memory of the cell's simulated GPU, or of `device` if the cell is not
-    simulated. If there is no GPU to compare with, no verdict is given.
-    """
+    """Return a table with one row per cell, and whether it fits on its simulated GPU, or else on `device`, if any."""
     gpus = [hardware.by_name(cell.simulated) if cell.simulated else device for cell in cells]
     axis_names = axes.varying(cells) or ("size", "ctx")
     columns = (
@@ -36,39 +32,27 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
         for cell, gpu in zip(cells, gpus, strict=True)
         if cell.step is not None
     )
-    notes = _notes(cells, gpus)
-    return Table(
-        "plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(axis_names), tuple(notes)
-    )
+    title = f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
+    return Table("plan", title, columns, rows, len(axis_names), tuple(_notes(cells, gpus)))
 
 
-def _notes(cells: Sequence[RunCell], gpus: Sequence[Hardware | None]) -> list[str]:
-    predicted = [
-        gpu
-        for cell, gpu in zip(cells, gpus, strict=True)
-        if cell.step is not None and cell.step.shape is not None and formulas.predicted_bytes(cell) is not None
-    ]
+def _notes(cells: Sequence[RunCell], gpus: Sequence[Hardware | None]) -> Iterator[str]:
+    steps = [cell.step for cell in cells if cell.step is not None]
+    predicted = [gpu for cell, gpu in zip(cells, gpus, strict=True) if formulas.predicted_bytes(cell) is not None]
     titles = dict.fromkeys(gpu.title for gpu in predicted if gpu is not None)
-    notes = []
+    if predicted:
+        yield (
+            "predicted memory: estimated by formula; allocator overhead, often 2 to 10%, is not included: sysbench "
+            "memory --simulate counts it"
+        )
     if titles:
-        notes = [
-            "predicted memory: estimated by formula, tensors and cuBLAS workspaces; allocator overhead, often 2 to "
-            "10%, is not included: sysbench memory --simulate counts it",
-            f"compared with {', '.join(titles)}, less {units.size(CONTEXT_BYTES)} for the CUDA context",
-        ]
-    elif predicted:
-        notes = [
-            "predicted memory: estimated by formula, tensors only; the CUDA context and workspaces are not included"
-        ]
-    if any(cell.step is not None and cell.step.own is not None for cell in cells):
-        notes.append("there is no formula for your own model: use memory --simulate GPU")
-    if any(cell.step is not None and cell.step.own is None and cell.step.lora for cell in cells):
-        notes.append("there is no formula for a model with adapters (--lora): use memory --simulate GPU")
-    if any(cell.step is not None and cell.step.strategy not in (None, "ddp") for cell in cells):
-        notes.append(
+        yield f"compared with {', '.join(titles)}, less {units.size(CONTEXT_BYTES)} for the CUDA context"
+    if any(step.own is not None or step.lora for step in steps):
+        yield "there is no formula for your own model, or with --lora: use memory --simulate GPU"
+    if any(step.strategy not in (None, "ddp") for step in steps):
+        yield (
             "parameters and FLOPs are totals of the whole model, not per rank; there is no formula for memory per rank"
         )
-    return notes
 
 
 def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cell]:

@@ -70,7 +70,7 @@ def options_of(kind: Kind, given: Given) -> RunOptions:
         log = find_run_file(kind, resume, options.out)
         log = log.with_suffix(".jsonl") if log.name else log  # `.` and `/` have none
         found["resume"] = log if log.is_file() else resume
-    return options.model_copy(update=found) if found else options
+    return options.model_copy(update=found)
 
 
 def find_run_file(kind: Kind, path: Path, directory: Path) -> Path:
@@ -97,11 +97,7 @@ def suited(spec: RunSpec, options: RunOptions) -> RunSpec:
 
 
 def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None:
-    """Execute a command: show a saved run or the plan, or run the cells and exit with the exit code.
-
-    Raises the exceptions of `options_of` and `run_cells`, UsageError for an unknown table or file format, and
-    OutputError for a file that cannot be written.
-    """
+    """Execute a command: show a saved run or the plan, or run the cells and exit with the exit code."""
     command = command_of(kind)
     options = options_of(kind, options_given)
     source = getattr(options, "source", None)
@@ -228,8 +224,7 @@ def run_cells(
 ) -> RunRecord:
     """Run the cells, then save and show the record.
 
-    If the run fails after its first cell has begun (a full disk), its results so far are saved and shown before the
-    error is raised. Raises UsageError for columns that the run cannot have.
+    If the run fails after its first cell has begun (a full disk), its results so far are saved and shown first.
     """
     refuse_unknown_columns(spec, options)
     refuse_missing_extras(spec, options)
@@ -291,15 +286,10 @@ def _run_with_progress(
         with gc_paused():
             from concurrent.futures import ThreadPoolExecutor  # noqa: F401
 
-            from sysbench import cells as axes
             from sysbench.render import output as summary  # noqa: F401
 
             command_of(spec.kind).part("record")
-        # An experiment chooses its own values, and shows its own line above the dashboard.
-        defaults_line = "" if surroundings.overall else axes.describe_default_axes(spec)
-        if defaults_line:
-            say(defaults_line, options)
-        with _progress_display(spec.kind, options, surroundings, defaults_line) as progress:
+        with _progress_display(spec.kind, options, surroundings) as progress:
             failure, path = None, running.log_path
             try:
                 for event in chain(first_events, running):
@@ -314,7 +304,7 @@ def _run_with_progress(
 
 
 def refuse_at_gate(record: RunRecord, options: RunOptions) -> None:
-    """Exit with GATE_EXIT_CODE, and say why, if the command has a gate that the options close and this run fails."""
+    """Exit with GATE_EXIT_CODE, and say why, if this run fails at a gate of the command."""
     command = command_of(record.kind)
     complaints = list(command.part("gate")(record, options)) if command.gate else []
     for complaint in complaints:
@@ -331,20 +321,20 @@ def exit_code(record: RunRecord) -> int:
     return 1 if outcomes & FAILURES or not outcomes & {"ok", "oom"} else 0
 
 
-def _progress_display(kind: Kind, options: RunOptions, surroundings: RunSurroundings, above: str) -> Progress:
+def _progress_display(kind: Kind, options: RunOptions, surroundings: RunSurroundings) -> Progress:
     from rich.console import Console
 
     from sysbench.log import journal as log
     from sysbench.render.dashboard.cell_lines import CellLines
     from sysbench.render.dashboard.live import Dashboard, can_draw_on
-    from sysbench.render.dashboard.progress import Silent
+    from sysbench.render.dashboard.progress import Progress
 
     if options.quiet:
-        return Silent(surroundings.watch)
+        return Progress(surroundings.watch)
     # The log of an earlier run is read while the worker imports torch.
     earlier = log.read(options.resume) if options.resume else ()
     console = Console(stderr=True)
     view = command_of(kind).part("screen")
     if options.no_live or not view.is_drawn or not can_draw_on(console):
         return CellLines(console, view=view, earlier=earlier, overall=surroundings.overall)
-    return Dashboard(console, view=view, earlier=earlier, overall=surroundings.overall, above=above)
+    return Dashboard(console, view=view, earlier=earlier, overall=surroundings.overall)

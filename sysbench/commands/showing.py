@@ -26,7 +26,7 @@ class ShowOptions(Protocol):
 
     @property
     def json_path(self) -> str | None:
-        """File for JSON, or `-` for stdout; None if no JSON is requested."""
+        """A path, or `-` for stdout."""
 
     @property
     def format(self) -> Format:
@@ -52,7 +52,7 @@ class RecordOptions(ShowOptions, Protocol):
 def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = (), line: str = "") -> None:
     """Print a sheet to stdout as tables, or as JSON with `--json -`; with `--json FILE`, also write the file.
 
-    `line` is printed in place of the tables if it is not empty.
+    `line` replaces the tables.
     """
     from rich.text import Text
 
@@ -71,7 +71,6 @@ def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()
 
 
 def tracebacks(path: Path) -> Iterator[str]:
-    """Yield the lines of the tracebacks in a log."""
     from sysbench.log import journal
     from sysbench.log.events import CellFinished
 
@@ -81,7 +80,6 @@ def tracebacks(path: Path) -> Iterator[str]:
 
 
 def printed_by_models(record: RunRecord) -> Iterator[str]:
-    """Yield the lines that the user's models printed, each prefixed with the model's name."""
     models = (cell.own_model for cell in record.cells if cell.own_model)
     for name, text in dict.fromkeys((model.class_name, model.printed) for model in models):
         yield from (f"{name} printed: {line}" for line in text.splitlines())
@@ -106,7 +104,6 @@ def report_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path, ...
 
 
 def say(text: str, options: RunOptions) -> None:
-    """Write a line to stderr, unless the run is quiet."""
     if not options.quiet:
         stderr.print_line(text)
 

@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sysbench.cells import AXES
 from sysbench.errors import UsageError, unknown
-from sysbench.render.table import Cell, Column, Remark, Sheet, Table
+from sysbench.render.table import Cell, Column, Remark, Sheet, Table, slug
 
 ADD_PREFIX = "+"
 """Prefix of a name: the column is added to the default ones instead of replacing them."""
-
-_NON_NAME_CHARACTERS = re.compile(r"[^a-z0-9.]+")
-
-
-@dataclass(frozen=True)
-class ColumnName:
-    """The names of a column: its key, its title, and the heading of its group."""
-
-    key: str
-    title: str = ""
-    group: str = ""
-
-    @property
-    def display_name(self) -> str:
-        """The column's name in messages and lists."""
-        return self.key or _slug(self.title)
-
-    @property
-    def spellings(self) -> frozenset[str]:
-        """All names that select the column."""
-        texts = (self.key, self.title, self.group, f"{self.group} {self.title}")
-        return frozenset(_slug(text) for text in texts if text)
 
 
 @dataclass(frozen=True)
@@ -43,18 +20,17 @@ class _FilledColumn:
     cells: tuple[Cell, ...]
 
 
-def select_columns(sheet: Sheet, names: Sequence[str], possible: Collection[ColumnName] = ()) -> Sheet:
-    """Return the sheet with only the named columns, in the order of `names`; unchanged if there are no names.
+def select_columns(sheet: Sheet, names: Sequence[str], possible: Collection[Column] = ()) -> Sheet:
+    """Return the sheet with only the named columns, in the order of `names`, besides the axes.
 
-    A name is a column's key, its title, or the heading of its group. With the prefix `+`, a name adds to the columns
-    named without a prefix or, if there are none, to the default columns. Axis columns are always kept. Tables that have
-    none of the columns named without a prefix are omitted. The sheet gets a note for each named column that is
-    `possible` but in none of the tables. Raises UsageError for any other unknown name.
+    With the prefix `+`, a name adds to the columns named without a prefix or, if there are none, to the default ones.
+    Tables that have none of the columns named without a prefix are omitted. The sheet gets a note for each named column
+    that is `possible` but in none of the tables. Raises UsageError for any other unknown name.
     """
     if not names:
         return sheet
     available = [
-        _name(column)
+        column
         for table in sheet.tables
         for column in (*table.columns[table.axes :], *(offer.column for offer in table.on_request))
     ]
@@ -71,25 +47,20 @@ def select_columns(sheet: Sheet, names: Sequence[str], possible: Collection[Colu
     return replace(sheet, tables=tuple(tables), remarks=(*sheet.remarks, *notes))
 
 
-def refuse_unknown(names: Sequence[str], known: Collection[ColumnName]) -> None:
+def refuse_unknown(names: Sequence[str], known: Collection[Column]) -> None:
     """Raise UsageError for the first name that is neither a column nor an axis."""
     for each in names:
         if is_known(each, known):
             continue
         name = each.removeprefix(ADD_PREFIX)
-        choices = dict.fromkeys(text for column in known for text in (column.display_name, _slug(column.group)) if text)
-        nearest_first = sorted(choices, key=lambda text: -difflib.SequenceMatcher(None, _slug(name), text).ratio())
+        choices = dict.fromkeys(text for column in known for text in (column.display_name, slug(column.group)) if text)
+        nearest_first = sorted(choices, key=lambda text: -difflib.SequenceMatcher(None, slug(name), text).ratio())
         raise UsageError(f"--columns {unknown(name, 'a column of these tables', nearest_first)}")
 
 
-def is_known(name: str, columns: Iterable[ColumnName]) -> bool:
+def is_known(name: str, columns: Iterable[Column]) -> bool:
     """Whether this is the name of an axis or of one of the columns."""
     return matches_any(name, columns) or _is_axis(name)
-
-
-def name_of(column: Column) -> str:
-    """Return the name that selects the column on the command line."""
-    return _name(column).display_name
 
 
 def _select(tables: Iterable[Table], replacing: Sequence[str], added: Sequence[str]) -> Iterable[Table]:
@@ -119,7 +90,7 @@ def _with_added(table: Table, base: list[_FilledColumn], added: Sequence[str]) -
 
 def _find_columns(table: Table, names: Sequence[str]) -> list[_FilledColumn]:
     everything = [*_default_columns(table), *(_FilledColumn(offer.column, offer.cells()) for offer in table.on_request)]
-    found = [each for name in names for each in everything if matches_any(name, [_name(each.column)])]
+    found = [each for name in names for each in everything if matches_any(name, [each.column])]
     return list({id(each): each for each in found}.values())
 
 
@@ -138,19 +109,11 @@ def _identity(column: Column) -> tuple[str, ...]:
     return (column.key, column.group, column.title)
 
 
-def _name(column: Column) -> ColumnName:
-    return ColumnName(column.key, column.title, column.group)
-
-
-def matches_any(name: str, known: Iterable[ColumnName]) -> bool:
+def matches_any(name: str, known: Iterable[Column]) -> bool:
     """Whether this is the name of one of the columns; axes do not count."""
-    wanted = _slug(name)
+    wanted = slug(name)
     return bool(wanted) and any(wanted in each.spellings for each in known)
 
 
-def _slug(text: str) -> str:
-    return _NON_NAME_CHARACTERS.sub("_", text.lower()).strip("_")
-
-
 def _is_axis(name: str) -> bool:
-    return any(_slug(name) in (_slug(axis), _slug(declared.title)) for axis, declared in AXES.items())
+    return any(slug(name) in (slug(axis), slug(declared.title)) for axis, declared in AXES.items())

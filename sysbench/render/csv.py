@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from sysbench.log.upgrades import SCHEMA_VERSION
 from sysbench.package import VERSION
-from sysbench.render.table import Cell, Column, Measure, Remark, RemarkKind, Sheet, Table, Word, notes
-from sysbench.spec.frozen import Frozen
+from sysbench.render.table import Cell, Column, Measure, Sheet, Table, Word, notes
 from sysbench.units import Unit, significant
 
 _SUFFIXES: dict[Unit, str] = {
@@ -50,9 +50,8 @@ def csv_text(*tables: Table) -> str:
 def tidy(*tables: Table) -> tuple[list[str], list[dict[str, Value]]]:
     """Return the column headings of all tables, and their rows as dicts keyed by heading.
 
-    The axes come first, including those with the same value in all rows. If the tables have different names, a column
-    `table` precedes the axes. A number with a deviation or an interval has a column for each part. A word in place of
-    a number (`oom`) goes into the separate column `outcome`, so that columns of numbers stay numeric.
+    Axes come first, after a column `table` if the tables have different names. A number with a deviation or an interval
+    has a column for each part. A word in place of a number (`oom`) goes into the column `outcome`.
     """
     several = len({table.name for table in tables}) > 1
     leading: list[str] = ["table"] if several else []
@@ -120,85 +119,32 @@ def _fields(cell: Cell, column: Column, parts: Sequence[str]) -> Iterator[Value]
             yield cell.text if isinstance(cell, Word) else cell
 
 
-class _ColumnRecord(Frozen):
-    key: str
-    title: str
-    unit: Unit | None
-
-
-class _TableRecord(Frozen):
-    name: str
-    title: str
-    axes: int
-    columns: tuple[_ColumnRecord, ...]
-    rows: tuple[dict[str, Value], ...]
-    notes: tuple[str, ...]
-
-
-class _RemarkRecord(Frozen):
-    kind: RemarkKind
-    text: str
-    remedy: str | None
-
-
-class SheetRecord(Frozen):
-    """JSON form of tables that have no record. Rows are as in CSV: units in the keys, base units, nine digits."""
-
-    schema_version: int = SCHEMA_VERSION
-    kind: Literal["tables"] = "tables"
-    sysbench_version: str = VERSION
-    subject: tuple[str, ...]
-    tables: tuple[_TableRecord, ...]
-    remarks: tuple[_RemarkRecord, ...]
-
-    @property
-    def sheet(self) -> Sheet:
-        """The tables and remarks as a sheet."""
-        tables = tuple(
-            Table(
-                table.name,
-                table.title,
-                tuple(Column(column.key, column.title, column.unit) for column in table.columns),
-                tuple(tuple(_cell(row, column) for column in table.columns) for row in table.rows),
-                table.axes,
-                table.notes,
-            )
-            for table in self.tables
-        )
-        return Sheet(self.subject, tables, tuple(Remark(each.kind, each.text, each.remedy) for each in self.remarks))
-
-
-def _cell(row: Mapping[str, Value], column: _ColumnRecord) -> Cell:
-    if column.unit is None:
-        value = row.get(column.key)
-        return "" if value is None else str(value)
-    suffix = _SUFFIXES[column.unit]
-    # Keys that end with their unit were once written with the unit twice.
-    for heading in (*(_heading(column.key, part, column.unit) for part in ("", "_mean")), f"{column.key}{suffix}"):
-        value = row.get(heading)
-        if isinstance(value, int | float):
-            return Measure(value)
-    return None
-
-
 def sheet_json(content: Sheet) -> str:
-    """Return tables and remarks as JSON, in the form of `SheetRecord`."""
+    """Return tables and remarks as JSON. Rows are as in CSV: units in the keys, base units, nine digits."""
     tables = []
     for table in content.tables:
         headings, rows = tidy(table)
-        constants, columns = tuple(column for column, _ in table.constants), table.columns
+        constants = tuple(column for column, _ in table.constants)
+        columns = (*table.columns[: table.axes], *constants, *table.columns[table.axes :])
         tables.append(
-            _TableRecord(
-                name=table.name,
-                title=table.title,
-                axes=table.axes + len(constants),
-                columns=tuple(
-                    _ColumnRecord(key=column.key, title=f"{column.group} {column.title}".strip(), unit=column.unit)
-                    for column in (*columns[: table.axes], *constants, *columns[table.axes :])
-                ),
-                rows=tuple({heading: row.get(heading) for heading in headings} for row in rows),
-                notes=notes(table),
-            )
+            {
+                "name": table.name,
+                "title": table.title,
+                "axes": table.axes + len(constants),
+                "columns": [
+                    {"key": column.key, "title": f"{column.group} {column.title}".strip(), "unit": column.unit}
+                    for column in columns
+                ],
+                "rows": [{heading: row.get(heading) for heading in headings} for row in rows],
+                "notes": notes(table),
+            }
         )
-    remarks = tuple(_RemarkRecord(kind=each.kind, text=each.text, remedy=each.remedy) for each in content.remarks)
-    return SheetRecord(subject=content.subject, tables=tuple(tables), remarks=remarks).model_dump_json(indent=1)
+    found = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "tables",
+        "sysbench_version": VERSION,
+        "subject": content.subject,
+        "tables": tables,
+        "remarks": [asdict(remark) for remark in content.remarks],
+    }
+    return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)

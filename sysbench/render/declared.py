@@ -1,9 +1,7 @@
-"""Declared tables: the columns of a table are known before there is a record.
-
-A command declares a table with its columns. The declaration is a function from a record to a list of tables:
+"""Declared tables: a function from a record to a list of tables, whose columns are known before there is a record.
 
     SUMMARY = DeclaredTable(
-        "summary", "peak memory", rows=lambda record: record.cells, leading=along(),
+        "summary", "peak memory", rows=lambda record: record.cells, leading=leading_axes(),
         columns=(
             Field("allocated_peak", "allocated", "bytes", "{source}", get=lambda cell: cell.peak_allocated_bytes),
             Field("fits", get=fits, optional=True),
@@ -11,20 +9,8 @@ A command declares a table with its columns. The declaration is a function from 
         words={"source": Fill(("measured", "simulated"), source_of)},
     )
 
-A row is any object that `rows` returns: a cell of a run, a pair of cells, a phase of a cell. `get` returns the table
-cell of a row; a bare number becomes a Measure if the column has a unit. An `optional` column is omitted if no row has a
-value, and a column with `when` is omitted if that function returns false.
-
-`Each("phase", columns, values=phases_of)` repeats columns for each value. The value replaces `{phase}` in key, title
-and group, and is passed to `get(row, phase)`, `when(part, phase)`, `note` and `importance`.
-
-If a record needs several tables, `parts` splits it; `rows`, `title`, `notes`, `values`, … then receive one part.
-
-`names(values)` lists the columns before there is a record: axis values come from the spec, all others from
-`possible_values`.
-
-`column_names` and `possible_columns` list the columns that a run can have before it starts: the valid names for
-`--columns`.
+A row is any object that `rows` returns: a cell of a run, a pair of cells, a phase of a cell. If a record needs several
+tables, `parts` splits it; `rows`, `title`, `notes`, `values`, … then receive one part.
 """
 
 from __future__ import annotations
@@ -33,7 +19,7 @@ import itertools
 import re
 import string
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -45,7 +31,7 @@ from sysbench.log.outcomes import MEASURED, Subject
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.render import column_selection
 from sysbench.render.axis_columns import axis_columns, axis_values
-from sysbench.render.column_selection import ColumnName, is_known
+from sysbench.render.column_selection import is_known
 from sysbench.render.table import EMPTY_CELL, EXCLUDED_NOTE, Cell, Column, Measure, OnRequestColumn, Table, Word
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import Format
@@ -61,11 +47,12 @@ AxisValues = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Field:
-    """The declaration of a column.
+    """The declaration of a column. `title` defaults to the key.
 
-    `title` defaults to the key. An `on_request` column is shown only if it is requested by name; it then replaces the
-    column whose key is `replaces`. A `shown_with_outcome` column keeps its value in rows with an outcome instead of
-    numbers.
+    `get` returns the cell of a row; a bare number becomes a Measure if the column has a unit. An `optional` column is
+    omitted if no row has a value, and one with `when` if that function returns false. An `on_request` column is shown
+    only if it is requested by name; it then replaces the column whose key is `replaces`. A `shown_with_outcome` column
+    keeps its value in rows with an outcome instead of numbers.
     """
 
     key: str
@@ -88,12 +75,12 @@ class Field:
 
 @dataclass(frozen=True)
 class Each:
-    """Columns that are repeated for each value of a placeholder: a phase, an arm of a comparison, a context length.
+    """Columns that are repeated for each value of a placeholder, such as a phase.
 
-    `values` are the values, or a function that returns the values for a part. `possible_values` lists the values that
-    are possible before the run, or names the axis that has them. It defaults to `values` if these are fixed, otherwise
-    to the axis with the placeholder's name. `format_value` formats a value for titles and groups; keys contain it
-    unformatted.
+    The value replaces `{placeholder}` in key, title and group, and is passed to `get(row, value)`, `when(part, value)`,
+    `note` and `importance`. `possible_values` lists the values that are possible before the run, or names the axis that
+    has them; by default `values` if these are fixed, otherwise the axis with the placeholder's name. `format_value`
+    formats a value for titles and groups.
     """
 
     placeholder: str
@@ -110,11 +97,7 @@ class Each:
 
 @dataclass(frozen=True)
 class Fill:
-    """A placeholder in titles and groups with one value per table.
-
-    `possible_values` lists the values that are possible before the run, and `value_of(part)` returns the value for a
-    part.
-    """
+    """A placeholder in titles and groups with one value per table, `value_of(part)`."""
 
     possible_values: Sequence[str]
     value_of: Reader[str]
@@ -199,10 +182,9 @@ class _BoundField:
 class DeclaredTable:
     """A table whose structure is known without data.
 
-    `outcome_of` returns the outcome (`oom`) of a row without numbers: the most important column shows the outcome, and
-    the other columns are empty. A table without rows is omitted, unless `keep_empty` is set. `needs` names what a
-    record without rows lacks, as the object of "it needs …"; empty if every record has rows. Rows about a cell that
-    cautions exclude from findings about `about` are marked.
+    `outcome_of` returns the outcome (`oom`) of a row without numbers, which the most important column shows. A table
+    without rows is omitted, unless `keep_empty` is set; `needs` names what the record then lacks ("it needs …"). Rows
+    about a cell that cautions exclude from findings about `about` are marked.
     """
 
     name: str
@@ -224,7 +206,7 @@ class DeclaredTable:
         parts = [part for part in self.parts(record) if self.when(part)]
         return [self._table(part, rows) for part in parts if (rows := tuple(self.rows(part))) or self.keep_empty]
 
-    def names(self, axis_values: AxisValues) -> Iterator[ColumnName]:
+    def names(self, axis_values: AxisValues) -> Iterator[Column]:
         """Yield the names of all columns except the leading ones, given the values of each axis."""
         values = {**axis_values, **{word: fill.possible_values for word, fill in self.words.items()}}
         for bound in _expand(self.columns, lambda each: each.resolve_possible_values(values)):
@@ -232,9 +214,7 @@ class DeclaredTable:
             there = {place for text in texts for _, place, _, _ in string.Formatter().parse(text) if place}
             places = sorted(place for place in there if re.split(r"[.[]", place)[0] not in bound.keys)
             for combination in itertools.product(*(values.get(place, ()) for place in places)):
-                found = dict(zip(places, combination, strict=True))
-                column = _column(bound, found, 0, "")
-                yield ColumnName(column.key, column.title, column.group)
+                yield _column(bound, dict(zip(places, combination, strict=True)), 0, "")
 
     def _table(self, part: object, rows: Sequence[object]) -> Table:
         outcomes = [self.outcome_of(row) for row in rows]
@@ -243,8 +223,6 @@ class DeclaredTable:
         named = [each for each in first if each.columns(part)]
         values = [each.values(part) for each in first]
         shown, offered = self._columns(part, rows)
-        if all(outcome is not None for outcome in outcomes):
-            shown = [(bound, _noted_column(bound, column)) for bound, column in shown]
         outcome_column = min(
             (column for bound, column in shown if not bound.field.shown_with_outcome),
             key=lambda column: column.importance,
@@ -346,21 +324,13 @@ def _column(bound: _BoundField, words: Mapping[str, object], importance: int, no
     )
 
 
-def _noted_column(bound: _BoundField, column: Column) -> Column:
-    """Return the column of a table whose rows all have outcomes: without its note, unless it keeps its values."""
-    return column if bound.field.shown_with_outcome else replace(column, note="")
-
-
 def _cell(declared: Field, value: Any) -> Cell:
     numeric = declared.unit is not None and isinstance(value, int | float)
     return Measure(value) if numeric else value
 
 
-def column_names(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[ColumnName, ...]:
-    """Return the names of the columns that a table can have besides its axes.
-
-    Columns whose names contain an axis value are included only if `spec` is given.
-    """
+def column_names(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[Column, ...]:
+    """Return the names of the columns that a table can have; those that contain an axis value only with `spec`."""
     declared: DeclaredTable = command_of(kind).part("tables")[table]
     return tuple(dict.fromkeys(declared.names(_values(spec))))
 
@@ -384,7 +354,7 @@ def build_tables(
 
 
 def refuse_unknown(names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> None:
-    """Raise UsageError, before the run, if one of `names` cannot be a column of the tables that will be shown."""
+    """Raise UsageError if one of `names` cannot be a column of the tables that the run will show."""
     if not names:
         return
     known = _column_names(spec, tables, form)
@@ -407,12 +377,12 @@ def shows_column(key: str, names: Sequence[str], spec: RunSpec, tables: Sequence
     return bool(columns) if not instead else any(column_selection.matches_any(name, columns) for name in names)
 
 
-def possible_columns(kind: Kind, tables: Sequence[str]) -> list[ColumnName]:
+def possible_columns(kind: Kind, tables: Sequence[str]) -> list[Column]:
     """Return the names of all columns that these tables, by default all tables of the command, can have."""
     return [name for table in tables or command_of(kind).part("tables") for name in column_names(kind, table)]
 
 
-def _column_names(spec: RunSpec, tables: Sequence[str], form: Format) -> list[ColumnName]:
+def _column_names(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Column]:
     command = command_of(spec.kind)
     shown = tables or ((command.long_table,) if form == "csv" else ())
     if not shown:

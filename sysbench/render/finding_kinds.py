@@ -77,10 +77,7 @@ class Comparison(Generic[AnyCell]):
         return ratio_range(self.ratios[0].ratio.value, self.ratios[-1].ratio.value)
 
     def describe(self, name: Namer) -> tuple[str, str]:
-        """Return the ratio and the cells that agree on it: `2.03 ± 0.02×`, ` in all 12 cells`.
-
-        Cells that disagree have a range of ratios, with the names of its ends if they differ significantly.
-        """
+        """Return the ratio, or a range if cells disagree, and the cells: `2.03 ± 0.02×`, ` in all 12 cells`."""
         first, last = self.ratios[0], self.ratios[-1]
         if len(self.ratios) == 1:
             return with_interval(first.ratio), ""
@@ -119,10 +116,7 @@ class Limit(Generic[AnyCell]):
         return tuple(cell.axis_value(self.axis) for cell in self.row[start:end] if cell.outcome != "ok")
 
     def describe(self) -> str:
-        """Return `ctx 512 fits, ctx 1024 does not`; empty if all fit, or if memory ends for another reason.
-
-        If a cell beyond the first that does not fit fits, the axis is not why memory ran out.
-        """
+        """Return `ctx 512 fits, ctx 1024 does not`; empty if all fit, or if a later cell fits: the axis is not why."""
         if self.beyond is None:
             return ""
         beyond = axes.phrase(self.axis, self.beyond.axis_value(self.axis))
@@ -151,10 +145,7 @@ def limit_findings(
     name: Callable[[Sequence[AnyCell]], str],
     shortage: Callable[[Sequence[AnyCell]], str] = lambda _: "",
 ) -> Iterator[Statement]:
-    """Yield `small and medium: ctx 512 fits, ctx 1024 does not.`; rows with the same limit share a sentence.
-
-    `name` and `shortage` describe the cells that do not fit.
-    """
+    """Yield `small and medium: ctx 512 fits, ctx 1024 does not.`; `name` and `shortage` describe cells beyond."""
     axis, alike = "", dict[tuple[str, tuple[int, ...]], list[tuple[AnyCell | None, AnyCell]]]()
     for limit in found:
         axis = limit.axis
@@ -227,25 +218,17 @@ def fit_growth(
 
 
 def growth_text(growths: Sequence[Growth[AnyCell]], name: Namer | None = None, along: str = "") -> str:
-    """Return `forward grows as N^1.97 ± 0.03 and backward as N^1.99 over 4 sizes from N 1024 to 16384`."""
+    """Return `forward grows as N^1.97 ± 0.03 over 4 sizes from N 1024 to 16384; backward grows as …`.
+
+    Of many power laws, only the extremes are listed.
+    """
     if len(growths) > MAX_LISTED_LAWS and name is not None:
         laws = [(each.law.exponent, each) for each in growths if isinstance(each.law, PowerLaw)]
         ends = (function(laws, key=lambda each: each[0])[1] for function in (min, max))
         shown = " to ".join(f"{each.describe()[0]} ({name(each.cells[0])})" for each in ends)
         return f"{growths[0].quantity} grows{along} as {shown} over {len(growths)} settings"
-    quantities: dict[tuple[str, str], list[str]] = {}
+    clauses = []
     for each in growths:
         power, span = each.describe()
-        shown = f"{power} ({name(each.cells[0])})" if name is not None else power
-        quantities.setdefault((span, shown), []).append(each.quantity)
-    powers: dict[str, dict[str, list[str]]] = {}
-    for (span, power), names in quantities.items():
-        powers.setdefault(span, {}).setdefault(join_words(names), []).append(power)
-    clauses = []
-    for span, found in powers.items():
-        words = [f"{names} as {join_words(shown)}" for names, shown in found.items()]
-        first = next(iter(found))
-        verb = f"{'grow' if ' and ' in first else 'grows'}{along} as"
-        words[0] = f"{first} {verb} {join_words(found[first])}"
-        clauses.append(f"{join_words(words)}{span}" if span else "; ".join(words))
+        clauses.append(f"{each.quantity} grows{along} as {power}{f' ({name(each.cells[0])})' if name else ''}{span}")
     return "; ".join(clauses)

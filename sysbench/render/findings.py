@@ -23,10 +23,6 @@ MAX_ALL_NAMED: Final = 6
 """Largest number of cells that are all named; cells that differ only in context count once."""
 
 
-MAX_OMITTED_HALF_WIDTH: Final = 0.02
-"""Half the width of an interval, as a share of the ratio, above which the interval is shown."""
-
-
 @dataclass(frozen=True)
 class Statement:
     """A sentence and the cells that it rests on: none if it says that something cannot be decided."""
@@ -98,30 +94,25 @@ def name_cells_along(
     ignored: Iterable[str] = (),
     along: str = "ctx",
 ) -> str:
-    """Name cells grouped by their values of an axis: `small and large at ctx 128 and 256, and xl at ctx 128`.
-
-    Names contain the axes in which the cells in `among` (by default `cells`) differ, except the axes in `ignored`.
+    """Name cells by the axes in which the cells in `among` differ, with their values of `along` after the other names:
+    `small at ctx 128 and 256, and xl at ctx 128`.
     """
     all_cells = cells if among is None else among
     differing = axes.varying(all_cells)
     if along not in differing:
         return name_cells(cells, namer(all_cells, ignored), MAX_ALL_NAMED)
-    words = [axis for axis in differing if axis not in (*ignored, along)]
-    values_by_name: dict[str, set[int]] = {}
+    values: dict[str, set[int]] = {}
     for cell in cells:
-        name = " ".join(axes.phrase(axis, cell.axes.get(axis)) for axis in words)
-        values_by_name.setdefault(name, set()).add(cell.axes[along])
-    names_by_values: dict[tuple[int, ...], list[str]] = {}
-    for name, values in list(values_by_name.items())[:MAX_ALL_NAMED]:
-        names_by_values.setdefault(tuple(sorted(values)), []).append(name)
+        phrases = (axes.phrase(axis, cell.axes.get(axis)) for axis in differing if axis not in (*ignored, along))
+        values.setdefault(" ".join(phrases), set()).add(cell.axes[along])
     symbol = axes.AXES[along].short_title
-    clauses = [
-        f"{f'{join_words(names)} at ' if names[0] else ''}{symbol} {join_words(list(map(str, values)))}"
-        for values, names in names_by_values.items()
+    words = [
+        f"{f'{name} at ' if name else ''}{symbol} {join_words(list(map(str, sorted(found))))}"
+        for name, found in values.items()
     ]
-    if uncounted := sum(map(len, list(values_by_name.values())[MAX_ALL_NAMED:])):
-        clauses.append(f"{uncounted} more cells")
-    return clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])}, and {clauses[-1]}"
+    if len(words) > MAX_ALL_NAMED:
+        words = [*words[:MAX_ALL_NAMED], f"{len(words) - MAX_ALL_NAMED} more cells"]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, and {words[-1]}"
 
 
 def count_phrase(count: int) -> str:
@@ -153,29 +144,18 @@ def contains_one(found: Ratio) -> bool:
 def no_difference_clause(one: str, other: str, each: Sequence[tuple[Ratio, int]], noun: str = "step") -> str:
     """Return a clause saying that the times of `one` and `other` do not differ measurably.
 
-    `each` contains the ratio of every cell and its number of samples; `noun` is the word for a sample. An interval may
-    exclude 1 although the difference is insignificant (`sysbench.statistics.effect`). The clause then says that the
-    ratios differ from 1 by less than 1%, or that the samples are too few or vary too much.
+    `each` contains the ratio of every cell and its number of samples; `noun` is the word for a sample.
     """
-    ratios, counts = [ratio for ratio, _ in each], sorted(count for _, count in each)
-    sample_count = f"{counts[0]} {noun}s" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]} {noun}s"
-    cells = f" in any of {len(each)} cells" if len(each) > 1 else ""
+    ratios, count = [ratio for ratio, _ in each], min(count for _, count in each)
+    cells = f" in {count_phrase(len(each))}" if len(each) > 1 else ""
     ends = [end for ratio in ratios for end in (ratio.low, ratio.high) if end is not None]
     if ends and all(abs(end - 1) < MIN_EFFECT_SHARE for end in ends):
-        return f"{one} and {other} are equally fast to within 1%{f' in {count_phrase(len(each))}' if cells else ''}"
-    if ends and all(map(contains_one, ratios)):
-        widest = max(ratios, key=lambda ratio: (ratio.high or 1.0) / (ratio.low or 1.0))
-        where = f"{cells} with {sample_count} each" if cells else f" in {sample_count}"
-        subject = "the widest 95% interval of a ratio" if cells else "the 95% interval of the ratio"
-        return (
-            f"{one} and {other} do not differ measurably{where}; {subject} is {interval(widest)}, and more {noun}s "
-            "would narrow it"
-        )
-    if all(abs(ratio.value - 1) < MIN_EFFECT_SHARE for ratio in ratios):
-        return f"{one} and {other} differ by less than 1%{f' in {count_phrase(len(each))}' if cells else ''}"
-    low, high = min(ratio.value for ratio in ratios), max(ratio.value for ratio in ratios)
-    shown = f"the ratio is {ratio_range(low, high) if cells else with_interval(ratios[0])}"
-    return f"{sample_count} are too few, or vary too much, to tell whether {one} or {other} is faster{cells}: {shown}"
+        return f"{one} and {other} are equally fast to within 1%{cells}"
+    if not all(map(contains_one, ratios)):  # an interval without 1 may belong to an insignificant difference
+        where = f" in any of {len(each)} cells" if cells else ""
+        return f"{count} {noun}s are too few, or vary too much, to tell whether {one} or {other} is faster{where}"
+    widest = max(ratios, key=lambda ratio: (ratio.high or 1.0) / (ratio.low or 1.0))
+    return f"{one} and {other} do not differ measurably{cells}: the 95% interval of the ratio is {interval(widest)}"
 
 
 def ratio_range(low: float, high: float) -> str:
@@ -197,41 +177,31 @@ def intervals_overlap(one: Ratio, other: Ratio) -> bool:
 
 
 def ratio_with_name(found: Ratio, name: str) -> str:
-    """Format a ratio with the name of its cell: `2.03× (small)`.
-
-    The interval is added if not all digits are certain: `2.17× (small, 95% CI 1.84–2.70)`.
-    """
-    if (
-        found.low is not None
-        and found.high is not None
-        and found.high - found.low > 2 * MAX_OMITTED_HALF_WIDTH * found.value
-    ):
-        return f"{units.ratio(found.value)} ({name}, 95% CI {interval(found)})"
-    return f"{units.ratio(found.value)} ({name})"
+    """Format a ratio with the name of its cell, and the interval if it is wide: `2.17× (small, 95% CI 1.84–2.70)`."""
+    is_wide = found.low is not None and found.high is not None and found.high - found.low > 0.04 * found.value
+    return f"{units.ratio(found.value)} ({name}{f', 95% CI {interval(found)}' if is_wide else ''})"
 
 
 def pooled_ratio(found: Pooled) -> str:
     """Format a pooled ratio: `2.03 ± 0.02×`. The deviation (after ±) determines the decimals, and is rounded up."""
-    decimals = min(3, max(1, math.ceil(-math.log10(found.max_deviation)))) if found.max_deviation > 0 else 3
-    return f"{found.value:.{decimals}f} ± {_round_up(found.max_deviation, decimals):.{decimals}f}×"
+    return f"{_with_deviation(found.value, found.max_deviation, (1, 3))}×"
 
 
 def pooled_share(found: Pooled) -> str:
     """Format a pooled share: `7.3 ± 0.2%`."""
-    deviation = found.max_deviation * 100
-    decimals = min(2, max(0, math.ceil(-math.log10(deviation)))) if deviation > 0 else 1
-    return f"{found.value * 100:.{decimals}f} ± {_round_up(deviation, decimals):.{decimals}f}%"
+    return f"{_with_deviation(found.value * 100, found.max_deviation * 100, (0, 2))}%"
+
+
+def _with_deviation(value: float, deviation: float, limits: tuple[int, int]) -> str:
+    decimals = min(limits[1], max(limits[0], math.ceil(-math.log10(deviation)))) if deviation > 0 else limits[1]
+    steps = 10.0**decimals
+    return f"{value:.{decimals}f} ± {math.ceil(deviation * steps - 1e-9) / steps:.{decimals}f}"
 
 
 def exponent(law: PowerLaw, symbol: str) -> str:
     """Format the exponent of a power law: `N^1.97 ± 0.03`, or `N^2.00` if the uncertainty rounds to 0."""
     uncertainty = f"{law.half_width:.2f}"
     return f"{symbol}^{law.exponent:.2f}{f' ± {uncertainty}' * (uncertainty != '0.00')}"
-
-
-def _round_up(value: float, decimals: int) -> float:
-    steps = 10.0**decimals
-    return math.ceil(value * steps - 1e-9) / steps
 
 
 def share_with_interval(found: Ratio) -> str:

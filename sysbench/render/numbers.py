@@ -82,7 +82,9 @@ def _format_column(
     column: Column, cells: Sequence[Cell], scale: Scale, measures: Sequence[Measure], deviations: bool
 ) -> FormattedColumn:
     if column.wide_range:
-        return FormattedColumn(column, "", tuple(_with_own_unit(cell, column.unit, deviations) for cell in cells))
+        return FormattedColumn(
+            column, "", tuple(_with_own_unit(cell, column.unit or "number", deviations) for cell in cells)
+        )
     decimals = _decimals(column, scale, measures)
     texts = (
         _format_measure(cell, scale, decimals, column.signed, deviations)
@@ -121,21 +123,16 @@ def _format_measure(measure: Measure, scale: Scale, decimals: int, signed: bool,
     return f"({text})" if measure.excluded else text
 
 
-def _with_own_unit(cell: Cell, unit: Unit | None, deviations: bool) -> str:
-    if not isinstance(cell, Measure) or unit is None:
+def _with_own_unit(cell: Cell, unit: Unit, deviations: bool) -> str:
+    if not isinstance(cell, Measure):
         return _format_unmeasured(cell)
     if cell.text is not None:
         return cell.text
-    if cell.low is not None and cell.high is not None and deviations:
-        scale = shared_scale(unit, [cell.value])
-        decimals = shared_decimals(scale, [cell.value], [])
-        point, low, high = (scale.digits(each, decimals) for each in (cell.value, cell.low, cell.high))
-        return f"{point} ({low}–{high}) {scale.symbol}"
-    if cell.deviation is None or not deviations:
+    if not deviations or (cell.deviation is None and cell.low is None):
         return quantity(unit, cell.value)
     scale = shared_scale(unit, [cell.value])
-    decimals = shared_decimals(scale, [cell.value], [cell.deviation])
-    return f"{scale.digits(cell.value, decimals)} ± {scale.digits(cell.deviation, decimals)} {scale.symbol}"
+    decimals = shared_decimals(scale, [cell.value], [] if cell.deviation is None else [cell.deviation])
+    return f"{_format_measure(cell, scale, decimals, False, True)} {scale.symbol}"
 
 
 def groups(columns: Sequence[FormattedColumn]) -> list[tuple[str, list[int]]]:

@@ -17,12 +17,12 @@ from sysbench.log.records import RunRecord
 from sysbench.log.storage import cannot_write
 from sysbench.render import declared as column_names
 from sysbench.render import theme
-from sysbench.render.column_selection import ColumnName, select_columns
+from sysbench.render.column_selection import select_columns
 from sysbench.render.csv import csv_text
 from sysbench.render.latex import latex
 from sysbench.render.markdown import markdown
 from sysbench.render.remarks import damaged_lines
-from sysbench.render.table import Remark, Sheet, Table
+from sysbench.render.table import Column, Remark, Sheet, Table
 from sysbench.render.terminal import SheetView
 from sysbench.spec.run import Format, Selection
 
@@ -31,10 +31,9 @@ _UNBOUNDED = 100_000
 
 
 def sheet(record: RunRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return a record's sheet with the tables called `names`, or with the default tables.
+    """Return a record's sheet with the tables called `names`, or with the default tables; `selection` is for profiles.
 
-    `selection` restricts a profile to a part. Raises UsageError for a table or a part that does not exist, or for which
-    this record has no data.
+    Raises UsageError for a table or a part that does not exist, or for which this record has no data.
     """
     content = without_headlines(record, names, selection)
     command = command_of(record.kind)
@@ -67,12 +66,9 @@ def nonempty_tables(record: RunRecord, names: Iterable[str], selection: Selectio
 
 
 def show_sheet(
-    content: Sheet, console: Console, form: Format, columns: Sequence[str] = (), possible: Collection[ColumnName] = ()
+    content: Sheet, console: Console, form: Format, columns: Sequence[str] = (), possible: Collection[Column] = ()
 ) -> None:
-    """Print a sheet in one of the formats; only the terminal format has colours and is fitted to a width.
-
-    Raises UsageError for a name in `columns` that neither the tables nor `possible` have.
-    """
+    """Print a sheet; raises UsageError for a name in `columns` that neither the tables nor `possible` have."""
     content = select_columns(content, columns, possible)
     if form == "terminal":
         # Lines of unlimited width need no cropping, which takes as long as the rest of printing.
@@ -91,11 +87,9 @@ def show(
     selection: Selection | None = None,
     columns: Sequence[str] = (),
 ) -> None:
-    """Print the named tables of a record; by default, the usual tables of its command.
+    """Print the named tables of a record; by default those of its command, as CSV the long one of cells and phases.
 
-    `columns` selects columns of these tables. The default for CSV is the long table of all cells and phases; with
-    several tables, the column `table` names each row's table. Raises UsageError for a table or a column that does not
-    exist, or for which this record has no data.
+    Raises UsageError for a table or a column that does not exist, or for which this record has no data.
     """
     names = tuple(tables)
     if form == "csv":
@@ -117,7 +111,7 @@ class _Output(Console):
 
 @contextmanager
 def results() -> Iterator[Console]:
-    """Yield a console on stdout. If the reader stops reading (`| head`), the output ends, but the command continues.
+    """Yield a console on stdout, which ends without an error if the reader stops reading (`| head`).
 
     Raises OutputError if stdout cannot be written, for example because of a full disk.
     """

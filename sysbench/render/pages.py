@@ -1,8 +1,7 @@
-"""Self-contained HTML pages: no network, no server, no other files.
+"""Self-contained HTML pages, rendered from the jinja2 template `page.html` in a folder of `assets`.
 
-A page is rendered from the jinja2 template `page.html` in a folder of `assets`, which also contains its styles and
-scripts. The page's Content-Security-Policy blocks all loading and permits only the page's own scripts, identified by
-hash, so a script injected through a name cannot run.
+The page's Content-Security-Policy blocks all loading and permits only the page's own scripts, identified by hash, so a
+script injected through a name cannot run.
 """
 
 from __future__ import annotations
@@ -36,11 +35,7 @@ _UNPRINTABLE: Final = re.compile(
 
 
 def render(folder: str, **content: object) -> str:
-    """Render a folder's template with `content`.
-
-    All text is escaped, except `markupsafe.Markup`. In the template, `assets("a.js", "b.js")` inserts files from the
-    folder.
-    """
+    """Render a folder's template with `content`, escaped; in it, `assets("a.js")` inserts files from the folder."""
     from markupsafe import Markup
 
     def assets(*names: str) -> Markup:
@@ -58,10 +53,7 @@ def _html_environment() -> Environment:
 
 
 def environment(finalize: Callable[[str], str], **syntax: str) -> Environment:
-    """Create a jinja2 environment that passes every inserted text through `finalize`; `syntax` sets its delimiters.
-
-    The result of `finalize` is escaped as HTML unless it is `markupsafe.Markup`.
-    """
+    """Create a jinja2 environment that passes every inserted text through `finalize`; `syntax` sets its delimiters."""
     # This import takes a tenth of a second, and only writing a page needs it.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

@@ -1,7 +1,4 @@
-"""Tables independent of any format: columns with units, and cells with numbers at full precision.
-
-`sysbench.render.declared` creates tables from records; the renderers in `sysbench.render` format them.
-"""
+"""Tables independent of any format: columns with units, and cells with numbers at full precision."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ _NAMES: Final = frozenset({"xl", "ctx", "cpu", "cuda", "mps", "sdpa", "rsqrt", "
 
 
 def sentence(text: str) -> str:
-    """Return the text with a capital letter at the beginning and a full stop at the end.
-
-    Names keep their spelling: a sentence may begin with `bf16`.
-    """
+    """Return the text with a capital letter, unless it begins with a name such as `bf16`, and a full stop."""
     first = _WORD.match(text)
     if first and first[0] not in _NAMES and (len(first[0]) > 1 or first[0] == "a"):
         text = text[0].upper() + text[1:]
@@ -39,11 +33,10 @@ Tone = Literal["plain", "strong", "quiet", "good", "doubtful", "bad"]
 
 @dataclass(frozen=True)
 class Measure:
-    """A number in the base unit of its column, with its uncertainty if known.
+    """A number in the base unit of its column, with its standard deviation or the bounds of an interval, if known.
 
-    `deviation` is a standard deviation; `low` and `high` are the bounds of an interval. `excluded` marks a number that
-    was measured but does not count (a warm-up step); it is shown in brackets. `text` replaces the formatted number if
-    its exact digits or powers of ten matter.
+    An `excluded` number was measured but does not count (a warm-up step); it is shown in brackets. `text` replaces the
+    formatted number if its exact digits or powers of ten matter.
     """
 
     value: float
@@ -79,15 +72,19 @@ Cell = Measure | Word | str | int | None
 """None stands for a number that was not measured."""
 
 
+def slug(text: str) -> str:
+    """Return a text as a name on the command line: `per_million_tokens`."""
+    return re.sub(r"[^a-z0-9.]+", "_", text.lower()).strip("_")
+
+
 @dataclass(frozen=True)
 class Column:
     """Definition of a column.
 
-    `key` is the name for programs, `title` the heading, `group` a heading above adjacent columns, and `unit` the base
-    unit of the Measures. `note` is an explanation below the table. If a table is too wide, columns with the highest
-    `importance` value are hidden first, and those with 0 never. `wide_range` shows every number with a unit of its own,
-    for numbers that span orders of magnitude. `elastic` texts are shortened in the middle if they do not fit; texts of
-    a column that `wraps` continue on further lines.
+    `key` is the name for programs, `group` a heading above adjacent columns, and `note` an explanation below the table.
+    If a table is too wide, columns with the highest `importance` value are hidden first, and those with 0 never.
+    `wide_range` shows every number with a unit of its own. `elastic` texts are shortened in the middle if they do not
+    fit; texts of a column that `wraps` continue on further lines.
     """
 
     key: str
@@ -105,6 +102,17 @@ class Column:
     def numeric(self) -> bool:
         """Whether the column contains Measures."""
         return self.unit is not None
+
+    @property
+    def display_name(self) -> str:
+        """The column's name on the command line, in messages and lists."""
+        return self.key or slug(self.title)
+
+    @property
+    def spellings(self) -> frozenset[str]:
+        """All names that select the column on the command line."""
+        texts = (self.key, self.title, self.group, f"{self.group} {self.title}")
+        return frozenset(slug(text) for text in texts if text)
 
 
 @dataclass(frozen=True)
@@ -140,7 +148,7 @@ EXCLUDED_NOTE: Final = "! excluded from findings because of cautions"
 
 
 def notes(table: Table) -> tuple[str, ...]:
-    """Return all notes below a table: first the notes on its columns, then the notes on the table."""
+    """Return all notes below a table: those on its columns, then those on the table."""
     of_columns = (column.note for column in table.columns if column.note)
     of_rows = (EXCLUDED_NOTE,) if table.excluded else ()
     return tuple(dict.fromkeys([*of_columns, *table.notes, *of_rows]))

@@ -1,8 +1,7 @@
 """Sheets and tables as Rich renderables, with as many columns as fit on the terminal.
 
-`rich.table` is not used, because it would compute the width of every cell again after `fit` has determined the widths.
-This would take several times as long as the rest of drawing the dashboard, on a core that the measured process may
-need.
+`rich.table` is not used: it would compute the width of every cell again, which takes several times as long as the rest
+of drawing the dashboard, on a core that the measured process may need.
 """
 
 from __future__ import annotations
@@ -36,45 +35,6 @@ TONES = {
 
 Line = list[tuple[str, str]]
 """Texts with their styles, in sequence."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The visible columns of `table` side by side, each as wide as its content."""
-
-    table: Table
-    columns: tuple[FormattedColumn, ...]
-    indent: int
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield headings and rows, without trailing spaces."""
-        for line in self.lines():
-            yield from _segments([(" " * self.indent, ""), *line])
-            yield Segment.line()
-
-    def lines(self) -> Iterator[Line]:
-        """Yield headings and rows."""
-        widths = widths_of(self.columns)
-        rights = [
-            _is_right_aligned(column, [row[position] for row in self.table.rows])
-            for position, column in enumerate(self.columns)
-        ]
-        if any(each.column.group for each in self.columns):
-            yield _group_headings(self.columns, widths)
-        titles = [each.column.title for each in self.columns]
-        if any(titles):
-            yield _table_line(titles, ["bold"] * len(titles), widths, rights)
-        if any(each.symbol for each in self.columns):
-            symbols = [each.symbol for each in self.columns]
-            yield _table_line(symbols, [theme.QUIET] * len(symbols), widths, rights)
-        above: tuple[Cell, ...] = ()
-        for number, cells in enumerate(self.table.rows):
-            texts = [each.texts[number] for each in self.columns]
-            # An axis value that repeats the one above is dimmed.
-            repeated = repeated_axes(cells, above[: self.table.axes - 1])
-            styles = [theme.QUIET] * repeated + [_style(cell) for cell in cells[repeated:]]
-            yield from _row_lines(texts, styles, widths, rights)
-            above = cells
 
 
 def widths_of(columns: Sequence[FormattedColumn]) -> list[int]:
@@ -172,13 +132,46 @@ _MARKS = {
 
 @dataclass(frozen=True)
 class Fit:
-    """A table reduced to the columns that fit the available width, and these columns in formatted form."""
+    """A table reduced to the columns that fit the available width, in formatted form, without its title and notes."""
 
     table: Table
     columns: tuple[FormattedColumn, ...]
     hidden: tuple[str, ...]
     stacked: bool
     """Whether every row becomes a list, because even the indispensable columns do not fit side by side."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield headings and rows, indented and without trailing spaces."""
+        if self.stacked:
+            yield _Indented(_stack_rows(self))
+            return
+        for line in self.lines():
+            yield from _segments([(" " * INDENT, ""), *line])
+            yield Segment.line()
+
+    def lines(self) -> Iterator[Line]:
+        """Yield headings and rows."""
+        widths = widths_of(self.columns)
+        rights = [
+            _is_right_aligned(column, [row[position] for row in self.table.rows])
+            for position, column in enumerate(self.columns)
+        ]
+        if any(each.column.group for each in self.columns):
+            yield _group_headings(self.columns, widths)
+        titles = [each.column.title for each in self.columns]
+        if any(titles):
+            yield _table_line(titles, ["bold"] * len(titles), widths, rights)
+        if any(each.symbol for each in self.columns):
+            symbols = [each.symbol for each in self.columns]
+            yield _table_line(symbols, [theme.QUIET] * len(symbols), widths, rights)
+        above: tuple[Cell, ...] = ()
+        for number, cells in enumerate(self.table.rows):
+            texts = [each.texts[number] for each in self.columns]
+            # An axis value that repeats the one above is dimmed.
+            repeated = repeated_axes(cells, above[: self.table.axes - 1])
+            styles = [theme.QUIET] * repeated + [_style(cell) for cell in cells[repeated:]]
+            yield from _row_lines(texts, styles, widths, rights)
+            above = cells
 
 
 def fit(table: Table, width: int, encoding: str = "utf-8") -> Fit:
@@ -213,18 +206,6 @@ def width_of(columns: Sequence[FormattedColumn]) -> int:
     return INDENT + sum(widths_of(columns)) + GAP * (len(columns) - 1)
 
 
-def grid(fitted: Fit, indent: int = 0) -> RenderableType:
-    """Return a fitted table without its title and notes; rows become lists if the columns do not fit."""
-    return (
-        _Indented(_stack_rows(fitted), " " * indent) if fitted.stacked else Grid(fitted.table, fitted.columns, indent)
-    )
-
-
-def grid_lines(fitted: Fit) -> list[Text]:
-    """Return the lines of a fitted table whose columns fit side by side."""
-    return [Text.assemble(*line) for line in Grid(fitted.table, fitted.columns, 0).lines()]
-
-
 @dataclass(frozen=True)
 class SheetView:
     """A sheet that adapts to the width at which it is printed."""
@@ -233,48 +214,42 @@ class SheetView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield subject, tables and remarks, separated by empty lines."""
-        write = _Writer(options.encoding)
         for line in theme.wrap_phrases(self.sheet.subject, options.max_width - INDENT):
-            yield _Indented(write.text(line, theme.TITLE))
+            yield _Indented(_text(line, theme.TITLE, options.encoding))
         for table in self.sheet.tables:
             yield Text("")
-            yield from _titled_table(table, options, write)
-        for number, remark in enumerate(self.sheet.remarks):
-            if number == 0:
-                yield Text("")
-            yield from _remark(remark, write)
+            yield from _titled_table(table, options)
+        if self.sheet.remarks:
+            yield Text("")
+        for remark in self.sheet.remarks:
+            yield from _remark(remark, options.encoding)
 
 
-@dataclass(frozen=True)
-class _Writer:
-    encoding: str
-
-    def text(self, content: str, style: str = "") -> Text:
-        return Text(theme.terminal_line(" ".join(content.split()), self.encoding), style)
+def _text(content: str, style: str, encoding: str) -> Text:
+    return Text(theme.terminal_line(" ".join(content.split()), encoding), style)
 
 
-def _titled_table(table: Table, options: ConsoleOptions, write: _Writer) -> Iterator[RenderableType]:
-    yield _Indented(write.text(table.title, theme.QUIET))
+def _titled_table(table: Table, options: ConsoleOptions) -> Iterator[RenderableType]:
     found = fit(table, options.max_width, options.encoding)
-    yield grid(found, INDENT)
-    for note in notes(found.table):
-        yield _Indented(write.text(note, theme.QUIET))
+    yield _Indented(_text(table.title, theme.QUIET, options.encoding))
+    yield found
+    below = list(notes(found.table))
     if found.hidden and not found.stacked:
         *others, last = found.hidden
         why = ("hidden columns", "(use --columns", "or a wider terminal):")
-        listed = (*why, *(f"{name}," for name in others), last)
-        for line in theme.wrap_phrases(listed, options.max_width - INDENT, " "):
-            yield _Indented(write.text(line, theme.QUIET))
+        below += theme.wrap_phrases((*why, *(f"{name}," for name in others), last), options.max_width - INDENT, " ")
+    for line in below:
+        yield _Indented(_text(line, theme.QUIET, options.encoding))
 
 
-def _remark(remark: Remark, write: _Writer) -> Iterator[RenderableType]:
+def _remark(remark: Remark, encoding: str) -> Iterator[RenderableType]:
     mark, style = _MARKS[remark.kind]
     if mark:
-        yield _Indented(write.text(remark.text), f" {mark} ", style)
+        yield _Indented(_text(remark.text, "", encoding), f" {mark} ", style)
     else:
-        yield _Indented(write.text(remark.text, style))
+        yield _Indented(_text(remark.text, style, encoding))
     if remark.remedy:
-        yield _Indented(write.text(f"→ {remark.remedy}", theme.ACCENT), "   ")
+        yield _Indented(_text(f"→ {remark.remedy}", theme.ACCENT, encoding), "   ")
 
 
 @dataclass(frozen=True)
@@ -332,32 +307,26 @@ def _encoded(columns: Sequence[FormattedColumn], encoding: str) -> tuple[Formatt
 def _narrowed(
     columns: tuple[FormattedColumn, ...], width: int, min_width: int, encoding: str
 ) -> tuple[FormattedColumn, ...]:
-    for position, each in enumerate(columns):
-        if each.column.wraps and width_of(columns) > width:
-            wide = widths_of([each])[0]
-            is_last = position == len(columns) - 1
-            least = MIN_ELASTIC_WIDTH if is_last else min(min_width, width // 3)
-            room = max(least, wide - width_of(columns) + width)
-            texts = tuple("\n".join(_wrapped(text, room)) for text in each.texts)
-            columns = (*columns[:position], replace(each, texts=texts), *columns[position + 1 :])
-    return _shorten_elastic(columns, width, min_width, encoding)
+    """Wrap the texts of columns that wrap, then shorten those of elastic columns, as far as the width requires it."""
+    found = list(columns)
+    for number, each in sorted(enumerate(columns), key=lambda numbered: numbered[1].column.elastic):
+        missing = width_of(found) - width
+        if each.column.wraps and missing > 0:
+            least = MIN_ELASTIC_WIDTH if number == len(found) - 1 else min(min_width, width // 3)
+            room = max(least, widths_of([each])[0] - missing)
+            found[number] = replace(each, texts=tuple("\n".join(_wrapped(text, room)) for text in each.texts))
+        elif each.column.elastic:
+            widest = max((cell_len(text) for text in each.texts), default=0)
+            room = max(min_width, widest - max(0, missing))
+            texts = tuple(theme.terminal_line(theme.elided(text, room), encoding) for text in each.texts)
+            found[number] = replace(each, texts=texts)
+    return tuple(found)
 
 
 def _wrapped(text: str, width: int) -> Iterator[str]:
     for line in text.replace(" × ", _FIRM_TIMES).split("\n"):
         for part in textwrap.wrap(line, width, break_on_hyphens=False) or [line]:
             yield part.replace(_FIRM_TIMES, " × ")
-
-
-def _shorten_elastic(
-    columns: tuple[FormattedColumn, ...], width: int, min_width: int, encoding: str
-) -> tuple[FormattedColumn, ...]:
-    for position in (number for number, each in enumerate(columns) if each.column.elastic):
-        wide = max((cell_len(text) for text in columns[position].texts), default=0)
-        room = max(min_width, wide - max(0, width_of(columns) - width))
-        texts = tuple(theme.terminal_line(theme.elided(text, room), encoding) for text in columns[position].texts)
-        columns = (*columns[:position], replace(columns[position], texts=texts), *columns[position + 1 :])
-    return columns
 
 
 def _limit_importance(table: Table, importance: int) -> Table:

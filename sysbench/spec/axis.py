@@ -55,7 +55,6 @@ class Axis:
     name_order     position in names of cells and in comparisons: the most telling axis first
     is_count       the phrase is a count with a plural: `1 step`, `2 steps`
     unset          phrase for a cell without a value, or with the default value
-    plural         noun for the values of an axis that has several values by default
     applies_to     other axes on which it depends, with the values for which it has a meaning; none: all but the default
     comparison     what comparing two values means; default: `effort` for that role, otherwise `treatment`
     phrases        phrases of single values to which `phrase` does not apply
@@ -70,7 +69,6 @@ class Axis:
     name_order: int = 45
     is_count: bool = False
     unset: str = ""
-    plural: str = ""
     applies_to: tuple[tuple[str, tuple[object, ...]], ...] = ()
     comparison: Comparison | None = None
     stored_default: object = None

@@ -122,7 +122,7 @@ def _option_for(words: Sequence[str], context: object) -> str:
 
 def _values(field: FieldInfo) -> Iterable[str]:
     option = option_of(field)
-    if (option.metavar or "").startswith("GPU,"):
+    if (option.metavar or "").lstrip("[").startswith("GPU"):
         from sysbench.spec import hardware  # only commands that simulate need it
 
         return [each.slug for each in hardware.known()]
@@ -139,7 +139,7 @@ def _parameters(model: type[BaseModel], *, shows_all: bool) -> Iterator[inspect.
                 help=_help(field),
                 metavar=option.metavar,
                 show_default=False,
-                autocompletion=_completer(model, name),
+                autocompletion=_completer(field),
             )
             yield _parameter(name, _value_type(option), argument)
             continue
@@ -153,7 +153,7 @@ def _parameters(model: type[BaseModel], *, shows_all: bool) -> Iterator[inspect.
                 show_default=False,
                 rich_help_panel=option.panel,
                 hidden=not (shows_all or option.common),
-                autocompletion=None if switch else _completer(model, name),
+                autocompletion=None if switch else _completer(field),
             ),
         )
         for flag, value in option.shorthands:
@@ -171,10 +171,10 @@ def _parameters(model: type[BaseModel], *, shows_all: bool) -> Iterator[inspect.
             )
 
 
-def _completer(model: type[BaseModel], field: str) -> Callable[[typer.Context, str], list[str]]:
-    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        offered: list[str] = ctx.obj(ctx.info_name, model, field, incomplete, ctx.params) if ctx.obj else []
-        return offered
+def _completer(field: FieldInfo) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        earlier, comma, last = incomplete.rpartition(",")
+        return [f"{earlier}{comma}{value}" for value in map(str, _values(field)) if value.startswith(last)]
 
     return complete
 

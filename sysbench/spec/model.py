@@ -140,7 +140,7 @@ Precisions = Annotated[
     ),
 ]
 
-MODE = Axis("work", plural="modes", order=40, name_order=31, comparison="controlled")
+MODE = Axis("work", order=40, name_order=31, comparison="controlled")
 Modes = Annotated[tuple[Mode, ...], BeforeValidator(choices("a mode", get_args(Mode))), MODE]
 
 WARMUP = Axis("effort", "{} warm-up", "warm-up", is_count=True, order=70, name_order=70)
@@ -333,7 +333,7 @@ BATCH = Axis("extent", "batch {}", order=31, name_order=25, comparison="controll
 ContextLengths = Annotated[
     Sizes,
     Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL, common=True),
-    Axis("extent", "ctx {}", plural="context lengths", order=33, name_order=24),
+    Axis("extent", "ctx {}", order=33, name_order=24),
 ]
 
 BUILT_IN_ATTENTION: tuple[Attention, ...] = get_args(Attention)[:-1]

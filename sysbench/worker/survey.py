@@ -35,7 +35,6 @@ def main() -> None:
 
 def _query_torch(facts: Facts, torch: Any) -> None:
     """Collect each fact separately, so that a failure does not affect the others."""
-    from sysbench.lab import devices
     from sysbench.spec.extras import installed_version
 
     queries: dict[str, Callable[[], object]] = {
@@ -46,11 +45,11 @@ def _query_torch(facts: Facts, torch: Any) -> None:
         "archs": lambda: list(torch.cuda.get_arch_list()),
         "triton": lambda: installed_version("triton"),
         "flash_attn": lambda: installed_version("flash-attn"),
-        "threads": torch.get_num_threads,
-        "cpu_capability": torch.backends.cpu.get_cpu_capability,
-        "cpu_bf16": devices.cpu_bf16,
+        "threads": lambda: torch.get_num_threads(),  # also what a broken torch lacks is looked up within the query
+        "cpu_capability": lambda: torch.backends.cpu.get_cpu_capability(),
+        "cpu_bf16": lambda: _lab_devices().cpu_bf16(),
         "cuda_problem": lambda: _cuda_problem(torch),
-        "devices": devices.available_device_fields,
+        "devices": lambda: _lab_devices().available_device_fields(),
         "cudnn": lambda: _cudnn(torch),
         "attention_kernels": lambda: _attention_kernels(torch),
         "backends": lambda: _backends(torch),
@@ -61,6 +60,12 @@ def _query_torch(facts: Facts, torch: Any) -> None:
             facts[field] = query()
         except Exception as error:  # noqa: BLE001  As above: drivers and devices fail in ways of their own.
             facts["unknown"][field] = _one_line(error)
+
+
+def _lab_devices() -> Any:
+    from sysbench.lab import devices
+
+    return devices
 
 
 def _cuda_problem(torch: Any) -> str | None:

@@ -24,8 +24,7 @@ from typing import Protocol
 from rich.console import Console
 
 from sysbench import bootstrap
-from sysbench.commands.doctor.children import ChildProcess, NoAnswerError
-from sysbench.commands.doctor.examination import Examination
+from sysbench.commands.doctor.examination import ChildProcess, Examination, NoAnswerError
 from sysbench.commands.time.live import TimeScreen
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.engine import session

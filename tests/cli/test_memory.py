@@ -74,19 +74,6 @@ def test_without_a_gpu_a_named_one_is_simulated_and_the_host_is_measured_only_on
     assert [cell["source"] for cell in json.loads(ran.out)["cells"]] == ["measured"]
 
 
-def test_what_will_run_although_nobody_chose_it_is_said_before_the_first_cell(tmp_path: Path) -> None:
-    ran = answered("memory", *MINUTE, "--simulate=a100-80gb", cwd=tmp_path)
-    first, *others = ran.err.splitlines()
-    assert first == (
-        "4 context lengths (128, 256, 512, 1024) and 2 modes (forward, train); choose with --ctx and --mode"
-    )
-    assert sum(line.startswith(f"{number}/8 ") for number, line in enumerate(others)) == 8
-    again = answered("memory", f"--resume={only(tmp_path / 'runs', '*.jsonl')}", cwd=tmp_path)
-    assert "choose with" not in again.err
-    searched = answered("memory", *MINUTE, "--simulate=1GiB", "--mode=forward", "--find=ctx", cwd=tmp_path)
-    assert "choose with" not in searched.err  # a search starts from one length
-
-
 def test_the_record_adds_up_to_the_byte(simulated: Path) -> None:
     (cell,) = record_in(simulated / "runs")["cells"]
     assert sum(cell["by_category"].values()) == cell["peak_allocated_bytes"]

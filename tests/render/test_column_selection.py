@@ -18,7 +18,7 @@ from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError
 from sysbench.render import output as summary
-from sysbench.render.column_selection import is_known, name_of, select_columns
+from sysbench.render.column_selection import is_known, select_columns
 from sysbench.render.declared import DeclaredTable, column_names
 from sysbench.render.output import nonempty_tables, sheet
 from sysbench.render.table import Column, Measure, OnRequestColumn, Sheet, Table, notes
@@ -188,7 +188,7 @@ def test_columns_of_other_commands_are_chosen_in_the_same_way() -> None:
     sweep = fixtures_attention.record(spec)
     for table in sheet(sweep).tables:
         for column in table.columns[table.axes :]:
-            (chosen, *_) = select_columns(sheet(sweep), [name_of(column)]).tables
+            (chosen, *_) = select_columns(sheet(sweep), [column.display_name]).tables
             assert column.title in [each.title for each in chosen.columns]
 
 

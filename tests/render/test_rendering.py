@@ -380,7 +380,7 @@ def test_a_column_that_wraps_continues_on_further_lines_and_loses_nothing() -> N
     words = "every word of a long reason is shown, also on a narrow terminal"
     columns = (Column("what", ""), Column("why", "", wraps=True))
     fitted = terminal.fit(Table("t", "", columns, (("a", f"{words}\n→ the remedy"), ("b", "short"))), 40)
-    lines = [line.plain for line in terminal.grid_lines(fitted)]
+    lines = ["".join(text for text, _ in line) for line in fitted.lines()]
     assert max(map(len, lines)) <= 40
     assert lines[0].startswith("a  every word")
     assert " ".join(" ".join(lines[:-2])[1:].split()) == words
@@ -393,7 +393,7 @@ def test_a_column_that_wraps_before_others_leaves_them_their_width_and_breaks_no
     row = ("fused AdamW, LoRA 16, batch 4 × 2", "1,178 (1,045–1,361)", "47 (42–54)")
     fitted = terminal.fit(Table("t", "", columns, (row,)), 60)
     assert not fitted.hidden
-    lines = [line.plain for line in terminal.grid_lines(fitted)][1:]
+    lines = ["".join(text for text, _ in line) for line in fitted.lines()][1:]
     assert max(map(len, lines)) <= 60
     assert lines[0].split("  ") == ["fused AdamW, LoRA 16,", "1,178 (1,045–1,361)", "47 (42–54)"]
     assert lines[1].strip() == "batch 4 × 2"

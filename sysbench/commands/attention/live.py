@@ -112,7 +112,7 @@ def _quantity(title: str, unit: Unit, value: Callable[[CellState], float | None]
         found = value(cell)
         return Measure(found, text=units.short(unit, found)) if found is not None else None
 
-    return Quantity(title, unit, measure, best_along="implementation", wide_range=True)
+    return Quantity(title, unit, measure, wide_range=True)
 
 
 class AttentionScreen(CellScreen[AttentionState]):

@@ -65,7 +65,7 @@ class AttentionSpec(RunSpec):
     seq: Annotated[
         Sizes,
         Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP, common=True),
-        Axis("extent", "N {}", "seq_len", 84, 23, plural="sequence lengths"),
+        Axis("extent", "N {}", "seq_len", 84, 23),
     ] = Field(default=(256, 1024), description="Sequence length N.")
     batch: Annotated[
         Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=SWEEP, common=True), BATCH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,12 +63,11 @@ def doctor(
 
 
 def _examine(examination: Examination, console: Console | None) -> DoctorRecord:
-    from datetime import UTC, datetime
 
     from sysbench.commands.doctor import screen
     from sysbench.commands.doctor.advice import advice
-    from sysbench.commands.doctor.capabilities import Facts, prospects
-    from sysbench.commands.doctor.record import DoctorRecord
+    from sysbench.commands.doctor.capabilities import prospects
+    from sysbench.commands.doctor.record import DoctorRecord, Machine
 
     def show(*parts: RenderableType) -> None:
         if console is not None:
@@ -75,21 +75,17 @@ def _examine(examination: Examination, console: Console | None) -> DoctorRecord:
                 console.print(part)
 
     host = examination.host()
-    show(screen.heading(host), screen.machine(host))
-    tools, allocator, nvml = examination.tools(), examination.allocator(), examination.nvml()
-    show(screen.gpus(nvml), screen.tools(tools, allocator))
+    show(screen.section("machine", host, (host.system.hostname if host.system else "unknown host",)))
+    tools, nvml = examination.tools(), examination.nvml()
+    show(screen.section("NVIDIA's driver", nvml), screen.section("tools", tools))
     with show_status("importing torch", console):
         torch = examination.torch()
-    facts = Facts(host, nvml, torch, tools, allocator)
-    outlook, warnings = prospects(facts), advice(facts)
-    show(screen.torch(torch), screen.prospects(outlook), screen.advice(warnings))
-    return DoctorRecord(
+    machine = Machine(host=host, nvml=nvml, torch=torch, tools=tools)
+    record = DoctorRecord(
+        **dict(machine),
         at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        host=host,
-        nvml=nvml,
-        torch=torch,
-        tools=tools,
-        allocator=allocator,
-        prospects=outlook,
-        advice=warnings,
+        prospects=prospects(machine),
+        advice=advice(machine),
     )
+    show(screen.section("torch", torch), screen.prospects(record.prospects), screen.advice(record.advice))
+    return record

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import psutil
+
 from sysbench.engine.sensors.nvml import READING_FIELDS, Nvml, NvmlUnusableError, open_nvml
 
 Facts = dict[str, Any]
@@ -26,11 +28,8 @@ _QUERIES: Final[Mapping[str, Callable[[Any, Any], object]]] = {
     "power_limit_default_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1e3,
     "mig": lambda nvml, gpu: bool(nvml.nvmlDeviceGetMigMode(gpu)[0]),
     "compute_mode": lambda nvml, gpu: _COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(gpu), "unknown"),
+    "uuid": lambda nvml, gpu: _text(nvml.nvmlDeviceGetUUID(gpu)),
 }
-
-
-def main() -> None:
-    sys.stdout.write(json.dumps(survey()) + "\n")
 
 
 def survey() -> Facts:
@@ -44,28 +43,35 @@ def survey() -> Facts:
         return {}
     import pynvml
 
-    facts: Facts = {"driver": nvml.driver, "unknown": {}, "gpus": []}
-    version = _store_answer(facts, "cuda", pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    facts: Facts = {"driver": nvml.driver, "unknown": {}}
+    version = store_answer(facts, "cuda", pynvml.nvmlSystemGetCudaDriverVersion_v2)
     if version is not None:
         facts["cuda"] = f"{version // 1000}.{version % 1000 // 10}"  # 13000 is CUDA 13.0 (cudaDriverGetVersion)
-    count = _store_answer(facts, "gpus", pynvml.nvmlDeviceGetCount)
+    count = store_answer(facts, "gpus", pynvml.nvmlDeviceGetCount)
     facts["gpus"] = [_gpu(nvml, pynvml, lost, index) for index in range(count or 0)]
     nvml.close()
     return facts
 
 
+def store_answer(facts: Facts, field: str, query: Callable[[], Any]) -> Any:
+    """Store the answer to a question in `field` and return it; on failure, store the reason and return None."""
+    try:
+        facts[field] = query()
+    except Exception as error:  # noqa: BLE001  A machine may be broken in any way; other fields still count.
+        facts[field] = None
+        facts["unknown"][field] = str(error) or type(error).__name__
+    return facts[field]
+
+
 def _gpu(nvml: Nvml, binding: Any, lost: dict[str, str], index: int) -> Facts:
     facts: Facts = {"index": index, "unknown": {}}
-    handle = _store_answer(facts, "everything", lambda: binding.nvmlDeviceGetHandleByIndex(index))
-    if handle is None:
-        facts.pop("everything")
-        return facts
-    for field, query in _QUERIES.items():
-        _store_answer(facts, field, lambda query=query: query(binding, handle))  # type: ignore[misc]
-    uuid = _store_answer(facts, "uuid", lambda: _text(binding.nvmlDeviceGetUUID(handle)))
-    gpu = _store_answer(facts, "everything", lambda: nvml.gpu(uuid)) if uuid else None
-    facts.pop("everything", None)
-    if gpu is None:
+    try:
+        handle = binding.nvmlDeviceGetHandleByIndex(index)
+        for field, query in _QUERIES.items():
+            store_answer(facts, field, lambda query=query: query(binding, handle))  # type: ignore[misc]
+        gpu = nvml.gpu(facts["uuid"])
+    except Exception as error:  # noqa: BLE001  The driver may lose a GPU at any time.
+        facts["unknown"]["everything"] = str(error)
         return facts
     lost.clear()
     # Read exactly as during a run, so that the same fields are missing here and there.
@@ -74,41 +80,23 @@ def _gpu(nvml: Nvml, binding: Any, lost: dict[str, str], index: int) -> Facts:
     if memory is not None:
         facts |= {"total_bytes": memory.total, "free_bytes": memory.free}
     if (processes := gpu.compute_processes()) is not None:
-        facts["processes"] = [_process(process) for process in processes if not _is_sibling(process.pid)]
+        found = [(process, *_name_and_parent(process.pid)) for process in processes]
+        facts["processes"] = [
+            {"pid": process.pid, "used_bytes": process.usedGpuMemory, "name": name}
+            for process, name, parent in found
+            if parent != os.getppid()  # the doctor's other child, in which torch uses the GPU
+        ]
     fields = {**READING_FIELDS, "processes": "processes"}
     facts["unknown"] |= {field.removeprefix("device_"): lost[name] for field, name in fields.items() if name in lost}
     return facts
 
 
-def _store_answer(facts: Facts, field: str, query: Callable[[], Any]) -> Any:
-    """Store the answer to a question in `field` and return it; on failure, store the reason and return None."""
+def _name_and_parent(pid: int) -> tuple[str | None, int | None]:
     try:
-        facts[field] = query()
-    except Exception as error:  # noqa: BLE001  Drivers lack functions, refuse and fail; other fields still count.
-        facts[field] = None
-        facts["unknown"][field] = str(error) or type(error).__name__
-    return facts[field]
-
-
-def _is_sibling(pid: int) -> bool:
-    """Whether a process is the other child process of the doctor, in which torch uses the GPU."""
-    import psutil
-
-    try:
-        return psutil.Process(pid).ppid() == os.getppid()
-    except psutil.Error:
-        return False
-
-
-def _process(process: Any) -> Facts:
-    import psutil
-
-    try:
-        name = psutil.Process(process.pid).name()
-    except psutil.Error:
-        name = None  # in another container, or already gone
-    used = process.usedGpuMemory
-    return {"pid": int(process.pid), "used_bytes": int(used) if used is not None else None, "name": name}
+        process = psutil.Process(pid)
+        return process.name(), process.ppid()
+    except psutil.Error:  # in another container, or already gone
+        return None, None
 
 
 def _text(answer: bytes | str) -> str:
@@ -116,4 +104,4 @@ def _text(answer: bytes | str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(json.dumps(survey()) + "\n")

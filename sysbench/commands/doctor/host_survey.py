@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from sysbench.commands.doctor.questions import Questions
+from sysbench.commands.doctor.gpu_survey import Facts, store_answer
 from sysbench.commands.doctor.record import HostSection
 from sysbench.engine.sensors.host import host_info
 from sysbench.engine.sensors.memory_limits import MemoryLimit, directories, host_available_bytes, memory_limits
@@ -37,46 +37,33 @@ RELEVANT_VARIABLES = (
 
 def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> HostSection:
     """Examine this machine; /proc, /sys and /dev are read under `root`. Never raises."""
-    questions = Questions()
-    found = HostSection(
-        system=questions.ask("system", host_info),
-        usable_cores=questions.ask("usable_cores", processors),
-        quota_cores=questions.ask("quota_cores", lambda: quota_cores(root)),
-        load_1min=questions.ask("load_1min", lambda: os.getloadavg()[0]),
-        cpu_governor=questions.ask("cpu_governor", lambda: _governor(root)),
-        available_bytes=questions.ask("available_bytes", lambda: host_available_bytes(_limits(root))),
-        limit_bytes=questions.ask(
-            "limit_bytes", lambda: min((limit.limit_bytes for limit in _limits(root)), default=None)
-        ),
-        variables={name: environment[name] for name in RELEVANT_VARIABLES if name in environment},
-    )
-    return found.model_copy(update={"unknown": questions.unknown})
+    facts: Facts = {"unknown": {}}
+    queries = {
+        "system": host_info,
+        "usable_cores": processors,
+        "quota_cores": lambda: quota_cores(root),
+        "load_1min": lambda: os.getloadavg()[0],
+        "cpu_governor": lambda: _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None,
+        "available_bytes": lambda: host_available_bytes(_limits(root)),
+        "limit_bytes": lambda: min((limit.limit_bytes for limit in _limits(root)), default=None),
+    }
+    for field, query in queries.items():
+        store_answer(facts, field, query)
+    variables = {name: environment[name] for name in RELEVANT_VARIABLES if name in environment}
+    return HostSection(**facts, variables=variables)
 
 
 def quota_cores(root: Path) -> float | None:
     """Return the lowest limit on CPU time, in cores; None if there is no limit. See "cpu.max" in cgroup-v2.rst."""
-    limits = [
-        *((_text(directory / "cpu.max") or "max").split() for directory in directories("cgroup2", "cpu", root)),
-        *(
-            [(_text(directory / f"cpu.cfs_{name}_us") or "").strip() for name in ("quota", "period")]
-            for directory in directories("cgroup", "cpu", root)
-        ),
-    ]
-    known = [list(map(int, each)) for each in limits if len(each) == 2 and all(map(str.isdigit, each))]
-    return min((quota / period for quota, period in known if period), default=None)
-
-
-def _governor(root: Path) -> str | None:
-    text = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    return text.strip() or None if text else None
+    limits = [_text(directory / "cpu.max").split() for directory in directories("cgroup2", "cpu", root)]
+    for directory in directories("cgroup", "cpu", root):
+        limits.append([_text(directory / f"cpu.cfs_{name}_us") for name in ("quota", "period")])
+    return min((int(limit[0]) / int(limit[1]) for limit in limits if limit and limit[0].isdigit()), default=None)
 
 
 def _limits(root: Path) -> tuple[MemoryLimit, ...]:
     return memory_limits(int(psutil.virtual_memory().total), root)
 
 
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(errors="replace")
-    except FileNotFoundError:
-        return None
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace").strip() if path.exists() else ""

@@ -1,4 +1,4 @@
-"""The record of `sysbench doctor`: what this machine has, what works on it, and how much overhead sysbench has.
+"""The record of `sysbench doctor`: what this machine has, and what works on it.
 
 A field is None if its value is unknown (the section's `unknown` has the reason), or if the thing does not exist: no
 limit, no program.
@@ -13,8 +13,6 @@ from pydantic import Field
 from sysbench.log.events import DeviceInfo, HostInfo
 from sysbench.package import VERSION
 from sysbench.spec.frozen import Frozen
-
-DOCTOR_SCHEMA_VERSION = 1
 
 Works = Literal["yes", "partly", "no", "unknown"]
 """partly: it works with the limitation that the reason names."""
@@ -36,7 +34,6 @@ class HostSection(Section):
     quota_cores: float | None = None
     """CPU time that cgroups allow, in cores; None if there is no limit."""
     load_1min: float | None = None
-    """Load average over the last minute."""
     cpu_governor: str | None = None
     available_bytes: int | None = None
     """Memory available to a new process within the limits of cgroups."""
@@ -123,37 +120,28 @@ class TorchSection(Section):
 class Tool(Frozen):
     """A program that some options need."""
 
-    path: str | None
-    version: str | None
-    problem: str | None
+    path: str | None = None
+    version: str | None = None
+    problem: str | None = None
     """Why the program cannot be used; None if it can."""
 
 
 class ToolsSection(Section):
-    """Programs and files that some options need."""
+    """Programs and files that some options need, and the settings of CUDA's caching allocator."""
 
-    nsys: Tool | None = None
-    c_compiler: Tool | None = None
+    nsys: Tool = Tool()
+    c_compiler: Tool = Tool()
     """C compiler, with which Triton compiles its launchers."""
-    cxx_compiler: Tool | None = None
+    cxx_compiler: Tool = Tool()
     """C++ compiler, with which torch.compile compiles CPU kernels."""
     python_headers: str | None = None
     """Directory of Python.h, which compiled launchers include."""
-    matplotlib: str | None = None
-
-
-class AllocatorSection(Section):
-    """The settings of CUDA's caching allocator in this environment."""
-
-    variable: str | None = None
-    """The environment variable that contains the settings."""
-    text: str | None = None
-    problem: str | None = None
-    """Problem with the settings."""
-    not_simulated: str | None = None
+    allocator: str | None = None
+    """The environment variable with the allocator's settings: NAME=VALUE."""
+    allocator_problem: str | None = None
+    """What torch will refuse in the settings."""
+    allocator_not_simulated: str | None = None
     """A valid setting that cannot be simulated."""
-    overridden: str | None = None
-    """Another variable with a different value, which torch ignores."""
 
 
 class Prospect(Frozen):
@@ -169,21 +157,46 @@ class Advice(Frozen):
     """A property of this machine that distorts measurements, and how to fix it."""
 
     message: str
-    remedy: str | None = None
+    remedy: str
 
 
-class DoctorRecord(Frozen):
-    """The complete result of `sysbench doctor`."""
+class Machine(Frozen):
+    """All facts about a machine."""
 
-    schema_version: int = DOCTOR_SCHEMA_VERSION
-    kind: Literal["doctor"] = "doctor"
-    sysbench_version: str = VERSION
-    at: str
-    """ISO 8601, UTC."""
     host: HostSection
     nvml: NvmlSection
     torch: TorchSection
     tools: ToolsSection
-    allocator: AllocatorSection
+
+    @property
+    def device(self) -> DeviceInfo | None:
+        """The device that `--device auto` selects; None if torch cannot be used."""
+        return self.torch.devices[0] if self.torch.devices else None
+
+    @property
+    def gpu(self) -> DeviceInfo | None:
+        """The first CUDA device that torch sees."""
+        return next((device for device in self.torch.devices if device.type == "cuda"), None)
+
+    @property
+    def state(self) -> GpuState | None:
+        """State of `gpu` according to the driver; None if it does not list it."""
+        uuid = self.gpu.uuid if self.gpu else None
+        return next((state for state in self.nvml.gpus if uuid and _bare(state.uuid) == _bare(uuid)), None)
+
+
+class DoctorRecord(Machine):
+    """The complete result of `sysbench doctor`."""
+
+    schema_version: int = 2
+    kind: Literal["doctor"] = "doctor"
+    sysbench_version: str = VERSION
+    at: str
+    """ISO 8601, UTC."""
     prospects: list[Prospect]
     advice: list[Advice]
+
+
+def _bare(uuid: str | None) -> str:
+    # Only the driver puts a prefix before UUIDs.
+    return (uuid or "").removeprefix("GPU-").removeprefix("MIG-").lower()

@@ -7,37 +7,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sysbench.commands.artefacts import Breakdown, FileComparison, Key, TablesArtefact, saved_tables
+from sysbench.commands.artefacts import Breakdown, FileComparison, Key
 from sysbench.render.csv import tidy
 
 if TYPE_CHECKING:
+    from sysbench.render.table import Sheet
     from sysbench.snapshot.timeline import Timeline
 
 _SUFFIXES = (".pickle", ".pickle.gz", ".pkl")
 
 
 @dataclass(frozen=True)
-class SnapshotArtefact(TablesArtefact):
-    """A memory snapshot, or the tables of one."""
+class SnapshotArtefact:
+    """A memory snapshot."""
 
+    name: str
+    sheet: Sheet
+    timeline: Timeline
     kind: str = "snapshot"
-    timeline: Timeline | None = None
-    """All allocations of a snapshot; None if only its tables are known, which have the largest groups."""
+
+    @property
+    def is_simulated(self) -> bool:
+        return self.timeline.source == "simulated"
 
     def compared_with(self, other: SnapshotArtefact) -> FileComparison:
+        from sysbench.commands.memory.snapshot_tables import peak_bytes_by_line
+
         a, b = (side._bytes("categories", "size_bytes", "category") for side in (self, other))
         title = "memory at the peak by category"
         categories = Breakdown("categories", title, {"category": "category"}, "bytes", a, b, "all")
         columns = {"category": "category", "line": "line"}
-        timelines = [side.timeline for side in (self, other) if side.timeline is not None]
-        if len(timelines) == 2:
-            from sysbench.commands.memory.snapshot_tables import peak_bytes_by_line
-
-            a, b = map(peak_bytes_by_line, timelines)
-            lines = Breakdown("largest", "allocations at the peak by line", columns, "bytes", a, b, "all")
-        else:
-            a, b = (side._bytes("largest", "total_bytes", *columns) for side in (self, other))
-            lines = Breakdown("largest", "the largest allocations at the peak", columns, "bytes", a, b)
+        a, b = (peak_bytes_by_line(side.timeline) for side in (self, other))
+        lines = Breakdown("largest", "allocations at the peak by line", columns, "bytes", a, b, "all")
         return FileComparison((categories, lines), "at the peak of each side")
 
     def _bytes(self, table: str, column_name: str, *columns: str) -> dict[Key, float]:
@@ -48,15 +49,12 @@ class SnapshotArtefact(TablesArtefact):
 
 
 def read(path: Path, beginning: bytes) -> SnapshotArtefact | None:
-    """Return the snapshot in this file, or the tables that `--from` wrote to it with `--json`; None for other files."""
-    if path.name.lower().endswith(_SUFFIXES):
-        from sysbench.commands.memory.snapshot_tables import sheet
-        from sysbench.snapshot import snapshot
-        from sysbench.snapshot.categories import from_snapshot
-
-        timeline = from_snapshot(snapshot.read(path))
-        return SnapshotArtefact(path.name, sheet(timeline, path.name), timeline=timeline)
-    tables = saved_tables(path, beginning)
-    if tables is None or all(table.name != "categories" for table in tables.tables):
+    """Return the snapshot in this file; None for other files."""
+    if not path.name.lower().endswith(_SUFFIXES):
         return None
-    return SnapshotArtefact(path.name, tables)
+    from sysbench.commands.memory.snapshot_tables import sheet
+    from sysbench.snapshot import snapshot
+    from sysbench.snapshot.categories import from_snapshot
+
+    timeline = from_snapshot(snapshot.read(path))
+    return SnapshotArtefact(path.name, sheet(timeline, path.name), timeline)

@@ -68,7 +68,7 @@ class Canvas:
         halves = int(min(max(completed / total, 0.0), 1.0) * width * 2)
         text = theme.terminal_line("━" * (halves // 2) + "╸" * (halves % 2), self.encoding)
         rest = width - len(text)
-        return Text(text, style).append(" " * rest if self.plain else "━" * rest, "bar.back")
+        return Text(text, style).append((" " if self.plain else "━") * rest, "bar.back")
 
     def after_bar(
         self, label: Text, completed: float, total: float, longest: int, after: Text, style: str = "cyan"
@@ -87,7 +87,7 @@ class Canvas:
     def table(self, table: Table) -> list[Text] | None:
         """Return the lines of a table, without columns that do not fit; None if even the indispensable do not."""
         fitted = terminal.fit(table, self.width, self.encoding)
-        return None if fitted.stacked else terminal.grid_lines(fitted)
+        return None if fitted.stacked else [Text.assemble(*line) for line in fitted.lines()]
 
     def fitted(self, line: Text) -> Text:
         """Return the line in characters that the terminal can show, cut to the width."""

@@ -11,16 +11,15 @@ from sysbench.log.cautions import fewer_threads
 from sysbench.log.events import CellFinished, Event, Reading, RunResumed, ThreadsProbed, WorkerReady
 from sysbench.render import theme
 from sysbench.render.dashboard.experiment_progress import ExperimentProgress
-from sysbench.render.dashboard.progress import PassiveProgress
+from sysbench.render.dashboard.progress import Progress
 from sysbench.render.dashboard.run_state import RunState
 from sysbench.render.dashboard.screen import CellScreen
 
 
-class CellLines(PassiveProgress):
-    """Progress lines of a run with cells: one for the device, and one for each finished cell.
+class CellLines(Progress):
+    """One line for the device, and one for each finished cell.
 
-    If the stream breaks (closed pipe, full disk), the output ends, but the run continues. `earlier` are the events in
-    the log of a resumed run; `overall` is the progress of its experiment.
+    `earlier` are the events in the log of a resumed run; `overall` is the progress of its experiment.
     """
 
     def __init__(
@@ -31,6 +30,7 @@ class CellLines(PassiveProgress):
         earlier: Iterable[Event] = (),
         overall: ExperimentProgress | None = None,
     ) -> None:
+        super().__init__()
         self._view = view
         self._overall = overall
         self._file = console.file
@@ -41,7 +41,7 @@ class CellLines(PassiveProgress):
         self.state = reduce(view.advance, earlier, view.initial)
 
     def show(self, event: Event) -> None:
-        """Write the progress lines for this event."""
+        """Write the lines for this event; if the stream breaks, the output ends."""
         before = self.state
         self.state = self._view.advance(before, event)
         suffix = ""
@@ -62,10 +62,9 @@ class CellLines(PassiveProgress):
         elif isinstance(event, Reading) and state.interference and self._says_first("interference"):
             yield state.interference
         elif isinstance(event, CellFinished) and (cell := state.ended.get(event.cell)) is not None:
-            yield f"{state.done}/{len(state.planned)} {view.label(cell, state)}  {view.result(cell)}"
+            yield f"{len(state.ended)}/{len(state.planned)} {view.label(cell, state)}  {view.result(cell)}"
         first_run = self._overall is None or self._overall.number <= 1
-        if first_run and "notice" not in self._said and (notice := view(state, event.at_s).notice()):
-            self._said.add("notice")
+        if first_run and (notice := view(state, event.at_s).notice()) and self._says_first("notice"):
             yield " → ".join(notice)
 
     def _says_first(self, kind: str) -> bool:

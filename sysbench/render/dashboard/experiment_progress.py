@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -14,8 +14,8 @@ from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed, Ru
 from sysbench.render import theme
 from sysbench.render.dashboard.canvas import remaining_text, round_remaining
 
-MIN_HEIGHT_FOR_WARNINGS = 12
-"""Fewest lines of a terminal that shows warnings above a screen."""
+MIN_HEIGHT_FOR_LINES = 12
+"""Fewest lines of a terminal that shows several lines above a screen."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,8 @@ class PendingCell:
     """A cell that has not been measured yet."""
 
     kind: str
-    """Name of the cell's command."""
     expected_s: float | None = None
-    """Expected duration of the cell, from an earlier run; None if unknown."""
+    """Duration in an earlier run; None if unknown."""
 
 
 @dataclass
@@ -42,15 +41,13 @@ class ExperimentProgress:
     number: int = 0
     run: str = ""
     _cell: str | None = None
-    """Key of the cell that is running."""
     _cell_start_s: float | None = None
     """Start of the current cell; the first cell of a run starts with its worker."""
     _is_compiling: bool = False
     _durations_s: dict[str, list[float]] = field(default_factory=dict)
-    """Durations of finished cells by command."""
 
     def start_run(self, number: int, run: str) -> None:
-        """Switch to another run."""
+        """Switch to another run of the experiment."""
         self.number, self.run = number, run
         self._cell, self._cell_start_s, self._is_compiling = None, None, False
 
@@ -102,10 +99,7 @@ class ExperimentProgress:
         return statistics.fmean(durations_s) if durations_s else None
 
     def describe(self, now_s: float, run_s: float | None = None) -> str:
-        """Describe the progress: `run 7 of 15, about 12 min left in total`.
-
-        `run_s` is what the current run expects for itself, as in `remaining_s`.
-        """
+        """Describe the progress, with `run_s` as in `remaining_s`: `run 7 of 15, about 12 min left in total`."""
         remaining_s = self.remaining_s(now_s, run_s) if self.pending else None
         remaining = ""
         if remaining_s is not None:
@@ -118,21 +112,17 @@ class ExperimentProgress:
 
 @dataclass(frozen=True)
 class WithTopLines:
-    """A line, such as the progress of an experiment, and warnings, each on at most two lines, above a screen."""
+    """Lines with their styles, each wrapped to at most two, above a screen; a low terminal shows only the first."""
 
-    line: str
-    warnings: tuple[str, ...]
+    lines: Sequence[tuple[str, str]]
     screen: RenderableType
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the lines, then the screen in the remaining space; a low terminal shows no warnings."""
+        """Yield the lines, then the screen in the remaining space."""
         width, height = max(1, options.max_width - 2), options.height or options.size.height
-        line = Text(theme.terminal_line(self.line, options.encoding), theme.QUIET)
-        line.truncate(width, overflow="ellipsis")
-        lines = [line] if self.line else []
-        for warning in self.warnings if height >= MIN_HEIGHT_FOR_WARNINGS else ():
-            text = Text(theme.terminal_line(warning, options.encoding), theme.WARNING)
-            lines += text.wrap(console, width)[:2]
+        lines: list[Text] = []
+        for text, style in self.lines if height >= MIN_HEIGHT_FOR_LINES else self.lines[:1]:
+            lines += Text(theme.terminal_line(text, options.encoding), style).wrap(console, width)[:2]
         for each in lines:
             yield Text(" ", end="").append_text(each)
             yield Segment.line()

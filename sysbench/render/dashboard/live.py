@@ -5,8 +5,7 @@ next drawing waits until this time is at most a fixed share of the time elapsed:
 1% while they are timed on another device, 5% while nothing is timed. There are at most 4 drawings per second. There
 is no drawing thread: drawing happens only when an event arrives.
 
-The dashboard uses the terminal's alternate screen: a resize leaves no torn frames, neither on the screen nor in the
-scrollback buffer, and the terminal's content is restored at the end.
+The alternate screen of the terminal leaves no torn frames after a resize, and restores the content at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ from rich.console import Console
 from rich.live import Live
 
 from sysbench.log.events import Event
+from sysbench.render import theme
 from sysbench.render.dashboard.experiment_progress import ExperimentProgress, WithTopLines
+from sysbench.render.dashboard.progress import Progress
 from sysbench.render.dashboard.run_state import RunState
 from sysbench.render.dashboard.screen import CellScreen
 
@@ -37,10 +38,7 @@ IDLE_SHARE = 0.05
 
 
 def can_draw_on(console: Console) -> bool:
-    """Whether the console supports a dashboard: a terminal that can move its cursor.
-
-    With FORCE_COLOR set, Rich treats any stream as a terminal, but a file has no cursor.
-    """
+    """Whether the console is a terminal that can move its cursor; with FORCE_COLOR, Rich takes any stream for one."""
     return console.file.isatty() and not console.is_dumb_terminal
 
 
@@ -64,10 +62,7 @@ class DrawThrottle:
     _cost_s: float = 0.0
 
     def due(self, share: float, *, resized: bool = False) -> bool:
-        """Whether a drawing is due, given the share of a core that drawing may use.
-
-        If the terminal was `resized`, this limit does not apply.
-        """
+        """Whether a drawing is due, given the share of a core that drawing may use, unless the terminal was resized."""
         wait_s = 0.0 if resized else self._cost_s / share
         return self.clock.monotonic() - self._drawn_s >= max(INTERVAL_S, wait_s)
 
@@ -88,12 +83,10 @@ def core_share(view: type[CellScreen], state: RunState) -> float:
     return DEVICE_SHARE if state.on_gpu else CPU_SHARE
 
 
-class Dashboard:
-    """Live display of a run on a terminal.
+class Dashboard(Progress):
+    """Live display of a run on a terminal, which holds back output to stderr until its end.
 
-    Output to stderr is held back until the display ends. `earlier` are the events in the log of a resumed run;
-    `overall` is the progress of its experiment. If the run is not part of an experiment, `above` is a line above the
-    display.
+    `earlier` are the events in the log of a resumed run; `overall` is the progress of its experiment.
     """
 
     def __init__(
@@ -104,14 +97,13 @@ class Dashboard:
         view: type[CellScreen],
         earlier: Iterable[Event] = (),
         overall: ExperimentProgress | None = None,
-        above: str = "",
     ) -> None:
+        super().__init__()
         self._console = console
         self._clock = clock or Clock()
         self._throttle = DrawThrottle(self._clock)
         self._view = view
         self._overall = overall
-        self._above = above
         self._state = reduce(view.advance, earlier, view.initial)
         self._size = console.size
         self._is_broken = False
@@ -153,14 +145,11 @@ class Dashboard:
         now_s = self._clock.epoch()
         screen = self._view(self._state, now_s)
         try:
-            above = self._above
-            if self._overall:
-                above = self._overall.describe(now_s, screen.remaining_s())
-            warnings = self._state.warnings
-            self._live.update(WithTopLines(above, warnings, screen) if above or warnings else screen, refresh=True)
+            lines = [(self._overall.describe(now_s, screen.remaining_s()), theme.QUIET)] if self._overall else []
+            lines += [(warning, theme.WARNING) for warning in self._state.warnings]
+            self._live.update(WithTopLines(lines, screen) if lines else screen, refresh=True)
         except OSError:
-            # If the terminal goes away (a closed window, a lost connection), the dashboard ends, but the run continues.
-            self._is_broken = True
+            self._is_broken = True  # the terminal has gone away; the run continues
 
 
 class _DeferredOutput(io.StringIO):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from sysbench.log.events import Event
 from sysbench.stderr import printable
@@ -15,23 +15,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-class Progress(Protocol):
-    """A progress display: a context manager that receives the events of a run."""
+class Progress:
+    """A progress display, which receives the events of a run; this one shows nothing and only passes them on."""
 
-    def __enter__(self) -> Self:
-        """Start the display."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """End the display, and restore the terminal."""
-
-    def show(self, event: Event) -> None:
-        """Process one event, and update the display if an update is due. Does not raise if the terminal is lost."""
-
-
-class PassiveProgress:
-    """Base class of progress displays that have nothing to restore at the end."""
+    def __init__(self, callback: Callable[[Event], object] | None = None) -> None:
+        self._callback = callback
 
     def __enter__(self) -> Self:
         return self
@@ -41,15 +29,8 @@ class PassiveProgress:
     ) -> None:
         pass
 
-
-class Silent(PassiveProgress):
-    """A progress display that only passes events to `callback`."""
-
-    def __init__(self, callback: Callable[[Event], object] | None = None) -> None:
-        self._callback = callback
-
     def show(self, event: Event) -> None:
-        """Pass the event to `callback`."""
+        """Process one event, and update the display if an update is due. Does not raise if the terminal is lost."""
         if self._callback is not None:
             self._callback(event)
 

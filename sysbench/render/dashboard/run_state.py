@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev
 from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
@@ -48,7 +48,7 @@ class CellState:
     stage: Stage | None = None
     stage_since_s: float = 0.0
     outcome: Outcome | None = None
-    """Outcome; None while the cell is running or waiting."""
+    """None while the cell is running or waiting."""
     detail: str | None = None
     took_s: float = 0.0
     """Duration of the finished cell."""
@@ -67,11 +67,7 @@ AnyState = TypeVar("AnyState", bound="RunState")
 
 @dataclass(frozen=True)
 class RunState(Generic[CellsOf]):
-    """State of a run after some event.
-
-    `planned` and `ended` are replaced only when they change, so results that depend only on them can be cached by
-    identity (`sysbench.render.dashboard.canvas.memoized`).
-    """
+    """State of a run after some event. `planned` and `ended` are replaced only when they change (see `memoized`)."""
 
     started_s: float = 0.0
     host: HostInfo | None = None
@@ -123,11 +119,6 @@ class RunState(Generic[CellsOf]):
         return tuple(present.items())
 
     @property
-    def done(self) -> int:
-        """Number of finished cells."""
-        return len(self.ended)
-
-    @property
     def running(self) -> str:
         """Key of the running cell; empty if none is running."""
         return self.current_key if self.current_key and self.current_cell and self.current_cell.outcome is None else ""
@@ -135,11 +126,7 @@ class RunState(Generic[CellsOf]):
     @property
     def is_timing(self) -> bool:
         """Whether steps are currently being timed or profiled."""
-        return (
-            self.current_cell is not None
-            and self.current_cell.outcome is None
-            and self.current_cell.stage in TIMED_STAGES
-        )
+        return bool(self.running and self.current_cell and self.current_cell.stage in TIMED_STAGES)
 
     @property
     def device(self) -> DeviceInfo | None:
@@ -151,15 +138,12 @@ class RunState(Generic[CellsOf]):
     @property
     def on_gpu(self) -> bool:
         """Whether the current cell runs on a device other than the CPU."""
-        return (
-            self.current_cell is not None
-            and self.current_cell.device is not None
-            and self.current_cell.device.type != "cpu"
-        )
+        device = self.current_cell.device if self.current_cell else None
+        return device is not None and device.type != "cpu"
 
 
 def with_cell(state: AnyState, key: str, cell: CellState) -> AnyState:
-    """Return a state with a new state for the cell `key`, which is the current cell or has ended."""
+    """Return a state with a new state of the cell `key`."""
     ended: Mapping[str, CellState] = state.ended
     if cell.outcome is not None:
         ended = {**{other: each for other, each in ended.items() if other != key}, key: cell.final_state()}
@@ -167,10 +151,7 @@ def with_cell(state: AnyState, key: str, cell: CellState) -> AnyState:
 
 
 def with_reading(state: AnyState, event: Reading) -> AnyState:
-    """Return the state after a reading.
-
-    A reading without a load says nothing about other processes. Between cells, readings only count other processes.
-    """
+    """Return the state after a reading, which need not have a load; between cells, it only counts other processes."""
     since_s, now = state.busy_since_s, state.current_cell
     if event.host_cpu_share is not None:
         is_busy = event.host_cpu_share > BUSY_SHARE
@@ -191,10 +172,7 @@ def _with_threads(torch: TorchInfo | None, probe: ThreadsProbe | None) -> TorchI
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the sample standard deviation, which is 0 for a single value."""
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return mean, 0.0
-    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
 def finished(cell: AnyCell, event: CellFinished) -> AnyCell:
@@ -218,9 +196,9 @@ def cell_handler(change: Callable[[Any, Any], Any]) -> Handler:
 
 
 def handlers(state: type[RunState], cell: type[CellState], others: Mapping[type, Handler]) -> dict[type, Handler]:
-    """Return a handler for each event class; `state` and `cell` are the classes for states of runs and of cells.
+    """Return a handler for each event class; `others` adds handlers, or replaces common ones.
 
-    `others` adds handlers, or replaces common ones.
+    `state` and `cell` are the classes for states of runs and of cells.
     """
 
     def started(_: RunState, event: RunStarted) -> RunState:

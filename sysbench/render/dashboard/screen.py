@@ -1,8 +1,7 @@
-"""The dashboard of a run with cells: what all commands show, and slots that a command fills.
+"""The dashboard of a run with cells: a stack of slots, which all commands have or a command fills.
 
-A screen is a stack of slots. Each states how many lines it needs and how many it could use; a terminal with few lines
-shows only the most important ones. Slots of variable height are below those of fixed height, so that nothing moves as
-results arrive.
+Each slot states how many lines it needs and how many it could use; a low terminal shows only the most important ones.
+Slots of variable height are below those of fixed height, so that nothing moves as results arrive.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from sysbench import units
 from sysbench.log.events import Event, Reading
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
-from sysbench.render.dashboard.board import HEADING_LINES, Quantity, board, layout
+from sysbench.render.dashboard.board import Quantity, board
 from sysbench.render.dashboard.canvas import MIN_LABEL_WIDTH, Canvas, Piece, memoized, remaining_text, round_remaining
 from sysbench.render.dashboard.run_state import CellState, RunState
 
@@ -36,8 +35,8 @@ MIN_MARGIN_WIDTH = 40
 
 MAX_PROGRESS_WIDTH, MAX_MEMORY_WIDTH = 48, 24
 
-GAP = 3
-"""Spaces between two boards side by side."""
+MIN_BOARD_ROWS, MAX_BOARD_ROWS = 4, 40
+"""Rows that a board needs, if there are as many, and has at most."""
 
 MIN_OTHER_LOAD = 0.05
 """Smallest load of other processes that is shown."""
@@ -172,12 +171,12 @@ class CellScreen(Generic[State]):
         margin = 1 if options.max_width >= MIN_MARGIN_WIDTH else 0
         canvas = Canvas(console, max(1, options.max_width - margin - 1))
         height = max(1, options.height or options.size.height)
-        for line in stacked(list(self._slots(canvas, height)), height):
+        for line in stacked(list(self._slots(canvas)), height):
             yield Segment(" " * margin)
             yield from canvas.fitted(line).render(console)
             yield Segment.line()
 
-    def _slots(self, canvas: Canvas, height: int) -> Iterator[Slot]:
+    def _slots(self, canvas: Canvas) -> Iterator[Slot]:
         yield fixed(TITLE, [self._title(canvas)])
         yield fixed(HARDWARE, [self._hardware(canvas)])
         if notice := self.notice():
@@ -187,8 +186,7 @@ class CellScreen(Generic[State]):
         yield fixed(PROGRESS, [self._progress(canvas)], gap=True)
         yield from self.details(canvas)
         yield from self._sensors(canvas)
-        if boards := self._boards(canvas, height):
-            yield boards
+        yield from self._boards(canvas)
         if recent := self.recent(canvas):
             yield recent
         yield from self.below(canvas)
@@ -198,7 +196,7 @@ class CellScreen(Generic[State]):
         count = len(state.planned)
         ending = Text()
         if count > 1:
-            number = min(state.done + (now is None or now.outcome is None), count)
+            number = min(len(state.ended) + (now is None or now.outcome is None), count)
             left_s = self.remaining_s()
             left = [(remaining_text(round_remaining(left_s)), theme.QUIET)] if left_s else []
             ending = canvas.join([(f"cell {number} of {count}", "bold"), *left])
@@ -225,7 +223,7 @@ class CellScreen(Generic[State]):
 
     def _progress(self, canvas: Canvas) -> Text:
         state, now = self.state, self.state.current_cell
-        if now is None or (not state.worker_ready and state.done < len(state.planned)):
+        if now is None or (not state.worker_ready and len(state.ended) < len(state.planned)):
             name, since_s = "preparing" if state.worker_ready else "starting the worker", state.worker_since_s
             return _progress_line(canvas, name, self._waited(since_s))
         if now.outcome is not None:
@@ -254,29 +252,19 @@ class CellScreen(Generic[State]):
             label = canvas.label("device" if reading.device_utilisation is not None else "host")
             yield fixed(SENSORS, [label.append_text(canvas.join(load, canvas.width - label.cell_len))])
 
-    def _boards(self, canvas: Canvas, height: int) -> Slot | None:
-        grid = layout(self.state.planned) if self.quantities() else None
-        if grid is None:
-            return None
-        rows = len(grid.row_values)
-        boards = self._drawn_boards(canvas, min(rows, height))
-        widths = [max((line.cell_len for line in lines), default=0) for lines in boards]
-        beside = sum(widths) + GAP * (len(widths) - 1) <= canvas.width
-
-        def lines(height: int) -> list[Text]:
-            one = rows + HEADING_LINES
-            count = len(boards) if beside else max(1, (height + 1) // (one + 1))
-            shown = boards if height >= one else self._drawn_boards(canvas, height - HEADING_LINES)
-            if beside:
-                return _side_by_side(shown, widths)[:height]
-            return [line for lines in shown[:count] for line in (*lines, Text())][:-1][:height]
-
-        one = rows + HEADING_LINES
-        most = one if beside else len(boards) * (one + 1) - 1
-        return Slot(BOARD, lines, HEADING_LINES + 1, most, gap=True)
-
-    def _drawn_boards(self, canvas: Canvas, rows: int) -> list[list[Text]]:
-        return [board(canvas, self.state, quantity, rows) for quantity in self.quantities()]
+    def _boards(self, canvas: Canvas) -> Iterator[Slot]:
+        if varying := differing_axes(self.state.planned):
+            for quantity in self.quantities():
+                draw = partial(board, canvas, self.state, quantity, varying)
+                if lines := draw(MAX_BOARD_ROWS):
+                    headings = len(draw(1)) - 1
+                    yield Slot(
+                        BOARD,
+                        lambda height, draw=draw, headings=headings: draw(height - headings),  # type: ignore[misc]
+                        min(len(lines), headings + MIN_BOARD_ROWS),
+                        len(lines),
+                        gap=True,
+                    )
 
 
 class LinesOnly(CellScreen[RunState[CellState]]):
@@ -359,15 +347,3 @@ def _load(reading: Reading) -> Iterator[Piece]:
         yield f"throttled: {', '.join(reading.throttle_reasons)}", theme.WARNING
     if reading.host_cpu_share is not None and reading.host_cpu_share >= MIN_OTHER_LOAD:
         yield f"other processes use {units.share(reading.host_cpu_share)} of the CPU", theme.WARNING
-
-
-def _side_by_side(boards: Sequence[Sequence[Text]], widths: Sequence[int]) -> list[Text]:
-    lines = []
-    for number in range(max(map(len, boards))):
-        line, at = Text(), 0
-        for board_lines, width in zip(boards, widths, strict=True):
-            line.append(" " * (at - line.cell_len))
-            line.append_text(board_lines[number] if number < len(board_lines) else Text())
-            at += width + GAP
-        lines.append(line)
-    return lines

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sysbench.cells import describe_default_axes
 from sysbench.command import cell_of, spec_of
 from sysbench.commands.accum.spec import DTYPES, AccumSpec
 from sysbench.errors import UsageError
@@ -47,10 +46,6 @@ def test_a_mistake_gets_one_line_that_names_it(given: dict[str, str], said: str)
 def test_without_options_the_sums_are_made_in_every_format() -> None:
     (cell,) = AccumSpec().cells()
     assert (cell.experiment, cell.value, cell.count, cell.dtypes) == ("sums", 0.01, 1000, DTYPES["sums"])
-
-
-def test_experiments_that_use_no_model_add_no_context_length_to_what_runs_by_default() -> None:
-    assert describe_default_axes(AccumSpec(experiment="all")) == ""  # type: ignore[arg-type]
 
 
 def test_all_is_every_experiment_once() -> None:

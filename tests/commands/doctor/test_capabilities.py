@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +10,11 @@ from rich.console import Console
 
 from sysbench.commands.doctor import screen as doctor_screen
 from sysbench.commands.doctor.advice import advice
-from sysbench.commands.doctor.capabilities import Facts, prospects, supports_capability
+from sysbench.commands.doctor.capabilities import prospects, supports_capability
 from sysbench.commands.doctor.record import (
-    AllocatorSection,
     DoctorRecord,
     GpuProcess,
+    Machine,
     NvmlSection,
     Prospect,
     Tool,
@@ -27,27 +26,35 @@ from tests.golden.compare import assert_golden, plain_environment
 __all__ = ["plain_environment"]
 
 
-def outlook(facts: Facts) -> dict[str, Prospect]:
+def outlook(facts: Machine) -> dict[str, Prospect]:
     found = prospects(facts)
     assert len({each.what for each in found}) == len(found)
     return {each.what: each for each in found}
 
 
-def works(facts: Facts) -> dict[str, str]:
+def works(facts: Machine) -> dict[str, str]:
     return {what: each.works for what, each in outlook(facts).items()}
 
 
-def with_torch(facts: Facts, **changes: Any) -> Facts:
+def replace(facts: Machine, **sections: Any) -> Machine:
+    return facts.model_copy(update=sections)
+
+
+def with_torch(facts: Machine, **changes: Any) -> Machine:
     return replace(facts, torch=facts.torch.model_copy(update=changes))
 
 
-def with_host(facts: Facts, **changes: Any) -> Facts:
+def with_host(facts: Machine, **changes: Any) -> Machine:
     return replace(facts, host=facts.host.model_copy(update=changes))
 
 
-def with_gpu(facts: Facts, **changes: Any) -> Facts:
+def with_gpu(facts: Machine, **changes: Any) -> Machine:
     (state,) = facts.nvml.gpus
     return replace(facts, nvml=facts.nvml.model_copy(update={"gpus": [state.model_copy(update=changes)]}))
+
+
+def with_tools(facts: Machine, **changes: Any) -> Machine:
+    return replace(facts, tools=facts.tools.model_copy(update=changes))
 
 
 def test_on_a_sound_gpu_machine_only_what_is_not_installed_does_not_work() -> None:
@@ -67,27 +74,22 @@ def test_whatever_does_not_work_says_why() -> None:
 
 def test_without_a_gpu_everything_measures_on_the_cpu() -> None:
     found = works(machines.CPU_ALONE)
-    assert all(found[command] == "yes" for command in ("time", "memory", "profile", "attention", "accum"))
+    assert all(found[command] == "yes" for command in ("time, attention, accum", "memory", "profile"))
     assert found["--precision bf16"] == "yes"
     for what in ("--device cuda", "--precision fp16", "--precision tf32", "profile --with nsys", "--columns +energy"):
         assert found[what] == "no", what
 
 
-NOTHING = Facts(
-    machines.HOST,
-    NvmlSection(),
-    TorchSection(unknown={"everything": "torch cannot be imported: ImportError: libcudart.so.13"}),
-    machines.TOOLS,
-    AllocatorSection(),
+NOTHING = machines.CPU_ALONE.model_copy(
+    update={"torch": TorchSection(unknown={"everything": "torch cannot be imported: ImportError: libcudart.so.13"})}
 )
 
 
-def test_without_a_torch_nothing_measures_and_reports_are_still_made() -> None:
+def test_without_a_torch_nothing_measures_and_simulations_know_their_settings() -> None:
     assert NOTHING.device is None
     found = outlook(NOTHING)
-    assert found["time"].works == "no"
-    assert "libcudart.so.13" in found["time"].reason
-    assert found["report, compare, --from"].works == "yes"
+    assert found["whatever measures"].works == "no"
+    assert "libcudart.so.13" in found["whatever measures"].reason
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_without_a_torch_nothing_measures_and_reports_are_still_made() -> None:
         ),
         (
             with_host(with_torch(machines.SOUND, devices=[machines.CPU]), variables={"CUDA_VISIBLE_DEVICES": "-1"}),
-            "CUDA_VISIBLE_DEVICES='-1' hides the GPU",
+            "CUDA_VISIBLE_DEVICES='-1' hides all GPUs",
             "unset it",
         ),
         (
@@ -136,20 +138,17 @@ def test_without_a_torch_nothing_measures_and_reports_are_still_made() -> None:
             "wait",
         ),
         (
-            replace(
+            with_tools(
                 machines.SOUND,
-                allocator=AllocatorSection(
-                    variable="PYTORCH_CUDA_ALLOC_CONF",
-                    text="expandable_segment:True",
-                    problem="expandable_segment is not an allocator option. Did you mean expandable_segments?",
-                ),
+                allocator="PYTORCH_CUDA_ALLOC_CONF=expandable_segment:True",
+                allocator_problem="expandable_segment is not an allocator option. Did you mean expandable_segments?",
             ),
-            "torch will refuse PYTORCH_CUDA_ALLOC_CONF: expandable_segment is not an allocator option.",
+            "torch will refuse PYTORCH_CUDA_ALLOC_CONF=expandable_segment:True: expandable_segment is not",
             "correct or unset it",
         ),
     ],
 )
-def test_why_cuda_cannot_be_used_is_told_apart(facts: Facts, reason: str, remedy: str) -> None:
+def test_why_cuda_cannot_be_used_is_told_apart(facts: Machine, reason: str, remedy: str) -> None:
     found = outlook(facts)["--device cuda"]
     assert found.works == "no"
     assert found.reason.startswith(reason)
@@ -158,8 +157,8 @@ def test_why_cuda_cannot_be_used_is_told_apart(facts: Facts, reason: str, remedy
 
 def test_a_gpu_that_runs_nothing_stops_what_would_run_on_it() -> None:
     facts = with_gpu(machines.SOUND, compute_mode="prohibited")
-    assert outlook(facts)["time"].works == "no"
-    assert "--device cpu" in (outlook(facts)["time"].remedy or "")
+    assert outlook(facts)["whatever measures"].works == "no"
+    assert "--device cpu" in (outlook(facts)["whatever measures"].remedy or "")
 
 
 @pytest.mark.parametrize(
@@ -185,14 +184,14 @@ def test_an_older_gpu_has_what_it_has_tensor_cores_for() -> None:
     turing = with_torch(machines.SOUND, devices=[machines.gpu("NVIDIA T4", "7.5"), machines.CPU])
     found = outlook(turing)
     assert (found["--precision fp16"].works, found["--precision bf16"].works) == ("yes", "partly")
-    assert found["--precision bf16"].remedy == "--precision fp16"
+    assert "no tensor cores" in found["--precision bf16"].reason
     pascal = with_torch(machines.SOUND, archs=["sm_61"], devices=[machines.gpu("Tesla P40", "6.1"), machines.CPU])
     assert outlook(pascal)["--compile"].works == "no"
     assert "7.0" in outlook(pascal)["--compile"].reason
 
 
 def test_compiling_needs_all_of_its_tools() -> None:
-    def refused(facts: Facts) -> str:
+    def refused(facts: Machine) -> str:
         found = outlook(facts)["--compile"]
         assert found.works == "no"
         assert outlook(facts)["--attention flex"].works == ("no" if facts.gpu else "partly")
@@ -200,11 +199,9 @@ def test_compiling_needs_all_of_its_tools() -> None:
 
     none = Tool(path=None, version=None, problem="neither gcc nor clang found on PATH")
     assert "Triton, which generates GPU kernels, is not installed" in refused(with_torch(machines.SOUND, triton=None))
-    tools = machines.TOOLS.model_copy(update={"c_compiler": none})
-    assert "neither gcc nor clang" in refused(replace(machines.SOUND, tools=tools))
-    assert works(replace(machines.CPU_ALONE, tools=tools))["--compile"] == "yes"  # there it takes g++
-    headless = machines.TOOLS.model_copy(update={"python_headers": None})
-    assert "Python.h" in refused(replace(machines.CPU_ALONE, tools=headless))
+    assert "neither gcc nor clang" in refused(with_tools(machines.SOUND, c_compiler=none))
+    assert works(with_tools(machines.CPU_ALONE, c_compiler=none))["--compile"] == "yes"  # there it takes g++
+    assert "Python.h" in refused(with_tools(machines.CPU_ALONE, python_headers=None))
     off = with_host(machines.SOUND, variables={"TORCHDYNAMO_DISABLE": "1"})
     assert refused(off).startswith("TORCHDYNAMO_DISABLE=1")
 
@@ -231,35 +228,23 @@ def test_energy_needs_the_counter_of_the_very_gpu_that_torch_uses() -> None:
 def test_what_spoils_measurements_is_said_with_its_remedy() -> None:
     found = advice(machines.POOR)
     said = " | ".join(each.message for each in found)
-    for word in ("CUDA_LAUNCH_BLOCKING", "other processes", "hw-thermal", "350 W", "12.0 GiB", "load average 6.2"):
+    for word in ("CUDA_LAUNCH_BLOCKING", "in use by others", "hw-thermal", "350 W", "12.0 GiB", "load average 6.2"):
         assert word in said, word
-    for word in ("64 threads", "powersave", "is ignored", "in every process"):
+    for word in ("64 threads", "powersave", "in every process"):
         assert word in said, word
-    assert all(each.remedy for each in found)
-
-
-def test_on_a_busy_machine_fewer_threads_are_offered_beside_waiting() -> None:
-    def remedy(threads: int, load: float) -> str:
-        facts = with_torch(with_host(machines.SOUND, usable_cores=8, load_1min=load), threads=threads)
-        return next(each.remedy for each in advice(facts) if "load average" in each.message)
-
-    assert "--threads 5:" in remedy(8, 3.1)
-    assert "--threads 1:" in remedy(8, 30.0)
-    assert "--threads" not in remedy(1, 3.1)
 
 
 # --- the screen
 
 
-def screen(facts: Facts, width: int, encoding: str = "utf-8") -> str:
+def screen(facts: Machine, width: int, encoding: str = "utf-8") -> str:
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=out, width=width, color_system=None)
     parts = [
-        doctor_screen.heading(facts.host),
-        doctor_screen.machine(facts.host),
-        doctor_screen.gpus(facts.nvml),
-        doctor_screen.tools(facts.tools, facts.allocator),
-        doctor_screen.torch(facts.torch),
+        doctor_screen.section("machine", facts.host, ("bench",)),
+        doctor_screen.section("NVIDIA's driver", facts.nvml),
+        doctor_screen.section("tools", facts.tools),
+        doctor_screen.section("torch", facts.torch),
         doctor_screen.prospects(prospects(facts)),
         doctor_screen.advice(advice(facts)),
     ]
@@ -292,16 +277,7 @@ def test_a_terminal_without_utf_8_gets_plain_characters() -> None:
 
 def test_the_record_survives_its_json() -> None:
     facts = machines.POOR
-    record = DoctorRecord(
-        at="2026-11-20T14:03:11Z",
-        host=facts.host,
-        nvml=facts.nvml,
-        torch=facts.torch,
-        tools=facts.tools,
-        allocator=facts.allocator,
-        prospects=prospects(facts),
-        advice=advice(facts),
-    )
+    record = DoctorRecord(**dict(facts), at="2026-11-20T14:03:11Z", prospects=prospects(facts), advice=advice(facts))
     assert DoctorRecord.model_validate_json(record.model_dump_json()) == record
 
 
@@ -309,7 +285,7 @@ def test_the_record_survives_its_json() -> None:
     ("gpus", "backends", "cores", "works", "reason"),
     [
         (0, ["gloo"], 2, "yes", "gloo, over 2 cores"),
-        (0, ["gloo"], 1, "partly", "gloo, but they share one core"),
+        (0, ["gloo"], 1, "partly", "gloo, over 1 core"),
         (0, [], 2, "no", "this torch has no gloo"),
         (1, ["gloo", "nccl 2.28.9"], 8, "partly", "needs a device for each rank, but from cuda:0 on there is 1"),
         (2, ["gloo", "nccl 2.28.9"], 8, "yes", "NCCL 2.28.9, over 2 GPUs"),

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.commands.doctor import children, host_survey
-from sysbench.commands.doctor import questions as allocator_check
-from sysbench.commands.doctor.children import ChildProcess, NoAnswerError
-from sysbench.commands.doctor.questions import Questions
-from sysbench.commands.doctor.record import NvmlSection
+from sysbench.commands.doctor import examination, host_survey
+from sysbench.commands.doctor.examination import ChildProcess, Examination, NoAnswerError
+from sysbench.commands.doctor.gpu_survey import Facts, store_answer
+from sysbench.commands.doctor.record import NvmlSection, ToolsSection
 from tests.engine.stub_nvml import FIRST, SECOND, Driver, compile_driver
 from tests.processes import has_ended
 
@@ -76,21 +75,12 @@ def test_an_answer_in_no_encoding_is_an_answer() -> None:
 # --- questions that are answered here
 
 
-def test_a_question_that_fails_or_hangs_leaves_its_reason_and_the_others_their_answers() -> None:
-    questions = Questions(timeout_s=0.2)
-    assert questions.ask("load", lambda: 1.5) == 1.5
-    assert questions.ask("shm", lambda: 1 // 0) is None
-    assert questions.ask("disk", lambda: time.sleep(3)) is None
-    assert questions.unknown == {
-        "shm": "ZeroDivisionError: integer division or modulo by zero",
-        "disk": "no answer within 0.2 s",
-    }
-
-
-def test_nothing_is_not_the_same_as_unknown() -> None:
-    questions = Questions()
-    assert questions.ask("quota", lambda: None) is None
-    assert questions.unknown == {}
+def test_a_question_that_fails_leaves_its_reason_and_the_others_their_answers() -> None:
+    facts: Facts = {"unknown": {}}
+    assert store_answer(facts, "load", lambda: 1.5) == 1.5
+    assert store_answer(facts, "quota", lambda: None) is None
+    assert store_answer(facts, "shm", lambda: 1 // 0) is None
+    assert facts["unknown"] == {"shm": "integer division or modulo by zero"}
 
 
 # --- the machine
@@ -149,66 +139,54 @@ def test_a_machine_without_proc_is_surveyed_all_the_same(tmp_path: Path) -> None
 # --- tools
 
 
-def asked(environment: dict[str, str]) -> dict[str, dict[str, str | None]]:
-    questions = children.query_versions(environment)
-    try:
-        return {name: question.answer() for name, question in questions.items()}
-    finally:
-        for question in questions.values():
-            question.close()
+def asked(environment: dict[str, str]) -> ToolsSection:
+    with Examination(environment) as questions:
+        return questions.tools()
 
 
 def test_programs_that_are_not_there_are_said_not_to_be(tmp_path: Path) -> None:
     found = asked({"PATH": str(tmp_path)})
-    assert found["nsys"] == {"path": None, "version": None, "problem": "nsys not found on PATH"}
-    assert found["c_compiler"]["problem"] == "neither gcc nor clang found on PATH"
-    assert found["cxx_compiler"]["path"] is None
+    assert (found.nsys.path, found.nsys.problem) == (None, "nsys not found on PATH")
+    assert found.c_compiler.problem == "neither gcc nor clang found on PATH"
+    assert found.cxx_compiler.path is None
 
 
 def test_an_nsys_that_works_has_a_version(tmp_path: Path) -> None:
     program(tmp_path, "nsys", "echo NVIDIA Nsight Systems version 2024.6.2.225-246235244400v0")
-    found = asked({"PATH": f"{tmp_path}{os.pathsep}/bin"})["nsys"]
-    assert found == {"path": str(tmp_path / "nsys"), "version": "2024.6.2.225", "problem": None}
+    found = asked({"PATH": f"{tmp_path}{os.pathsep}/bin"}).nsys
+    assert (found.path, found.version, found.problem) == (str(tmp_path / "nsys"), "2024.6.2.225", None)
 
 
 def test_an_nsys_that_fails_or_hangs_is_of_no_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "nsys", "echo the importer is missing >&2; exit 1")
-    assert (
-        asked({"PATH": f"{tmp_path}{os.pathsep}/bin"})["nsys"]["problem"]
-        == "nsys exited with 1: the importer is missing"
-    )
-    monkeypatch.setattr(children, "TOOL_TIMEOUT_S", 0.3)
+    path = f"{tmp_path}{os.pathsep}/bin"
+    assert asked({"PATH": path}).nsys.problem == "nsys exited with 1: the importer is missing"
+    monkeypatch.setattr(examination, "TOOL_TIMEOUT_S", 0.3)
     program(tmp_path, "nsys", "sleep 60")
-    assert asked({"PATH": f"{tmp_path}{os.pathsep}/bin"})["nsys"]["problem"] == "no answer within 0.3 s"
+    assert asked({"PATH": path}).nsys.problem == "no answer within 0.3 s"
 
 
 def test_a_compiler_that_a_variable_names_must_be_it(tmp_path: Path) -> None:
     """Triton and Inductor take what CC and CXX name, and do not look for another."""
     program(tmp_path, "gcc", "echo gcc 12.2.0")
-    found = asked({"PATH": f"{tmp_path}{os.pathsep}/bin", "CC": "icx"})["c_compiler"]
-    assert found["problem"] == "icx cannot be started: program not found"
-    assert asked({"PATH": f"{tmp_path}{os.pathsep}/bin"})["c_compiler"]["version"] == "12.2.0"
+    found = asked({"PATH": f"{tmp_path}{os.pathsep}/bin", "CC": "icx"}).c_compiler
+    assert found.problem == "icx cannot be started: program not found"
+    assert asked({"PATH": f"{tmp_path}{os.pathsep}/bin"}).c_compiler.version == "12.2.0"
 
 
 # --- the allocator's settings
 
 
 def test_a_typo_in_the_allocators_settings_names_the_nearest() -> None:
-    found = allocator_check.check_allocator_settings({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segment:True"})
-    assert found.problem is not None
-    assert "Did you mean expandable_segments?" in found.problem
+    found = asked({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segment:True"})
+    assert found.allocator_problem is not None
+    assert "Did you mean expandable_segments?" in found.allocator_problem
 
 
 def test_settings_that_torch_takes_and_we_do_not_simulate_are_no_mistake() -> None:
-    found = allocator_check.check_allocator_settings({"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"})
-    assert found.problem is None
-    assert found.not_simulated is not None
-
-
-def test_of_two_settings_that_differ_the_one_that_counts_is_named() -> None:
-    both = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    found = allocator_check.check_allocator_settings(both)
-    assert (found.variable, found.overridden) == ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF=max_split_size_mb:64")
+    found = asked({"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"})
+    assert (found.allocator, found.allocator_problem) == ("PYTORCH_ALLOC_CONF=backend:cudaMallocAsync", None)
+    assert found.allocator_not_simulated is not None
 
 
 # --- NVIDIA's driver
