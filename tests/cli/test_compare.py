@@ -95,13 +95,6 @@ def test_a_mistake_is_answered_in_one_line(runs: Path, arguments: list[str], com
     assert shown.complaint.startswith(f"sysbench compare: {complaint}")
 
 
-def test_a_plan_of_two_arms_measures_nothing(tmp_path: Path) -> None:
-    shown = answered("compare", "--ab", ARM, f"{ARM} --compile", "--plan", cwd=tmp_path, COLUMNS="100")
-    assert shown.code == 0
-    assert "14 rounds of A and B: 28 runs, each in a fresh process" in shown.out
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.slow
 def test_two_specs_are_measured_in_turns_and_can_be_looked_at_again(tmp_path: Path) -> None:
     ran = answered("compare", "--ab", ARM, f"time {ARM} --layers 4", "--rounds", "2", cwd=tmp_path, COLUMNS="100")

@@ -39,8 +39,7 @@ command = "accum"
         "profile --plan",
         "attention --plan",
         "accum --plan",
-        "compare --ab time time --plan",
-        "run --list",
+        "run",
     ],
 )
 def test_a_plan_is_to_be_had_as_json(line: str, tmp_path: Path) -> None:

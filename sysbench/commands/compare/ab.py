@@ -18,7 +18,6 @@ from pathlib import Path
 
 from sysbench import units
 from sysbench.command import command_of, kinds
-from sysbench.commands import showing
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import load_side
 from sysbench.commands.compare.comparison import Comparison, compare_sides
@@ -36,7 +35,6 @@ from sysbench.log.events import Event, RunFinished, RunStarted, ThreadsProbe, Th
 from sysbench.log.outcomes import FAILURES
 from sysbench.log.runs import ARMS, Arm, log_name
 from sysbench.log.storage import create_directory, refuse_unwritable, write_atomically
-from sysbench.render.table import Sheet, Table
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.command_options import parse_options, validated
 from sysbench.spec.run import RunOptions
@@ -63,10 +61,7 @@ def parse_arms(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
 
 
 def parse_spec(text: str) -> RunSpec:
-    """Parse a command line such as `time --size small --compile`; `time` and a leading `sysbench` are optional.
-
-    Raises UsageError with the same message as the command itself.
-    """
+    """Parse a command line; `time` and a leading `sysbench` are optional. Raises UsageError as the command does."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -81,16 +76,12 @@ def parse_spec(text: str) -> RunSpec:
 
 
 def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
-    """Measure both arms in alternating rounds, show the comparison, and return the exit code."""
     specs = parse_arms(texts)
     a, b = ([cells.flatten_axes(cell.model_dump(mode="json")) for cell in spec.cells()] for spec in specs.values())
     cells.match(a, b)
     cells.refuse_obstacles(cells.find_obstacles(a, b, options.across), options.across)
     for spec in specs.values():
         refuse_impossible(list(spec.cells()))
-    if options.plan:
-        _show_plan(specs, options)
-        return 0
     if options.json_path not in (None, "-"):
         refuse_unwritable(Path(str(options.json_path)))
     directory = create_directory(options.out, "compare")
@@ -110,7 +101,6 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
 
 
 def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: Path, logs: Logs) -> bool:
-    """Run all rounds and collect their logs; return whether the user interrupted them."""
     progress = RoundProgress(options.rounds, lambda text: say(text, options))
     began_s = time.monotonic()
     finished_turns = 0
@@ -159,7 +149,6 @@ def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs
 
 
 def say(text: str, options: CompareOptions) -> None:
-    """Print a line to stderr, unless --quiet is given."""
     if not options.quiet:
         with suppress(OSError):  # a closed pipe ends the progress, not the measurement
             print_line(text)
@@ -170,21 +159,6 @@ def _exit_code(comparison: Comparison | None) -> int:
         return 1
     outcomes = {outcome for cell in comparison.cells for outcome in (cell.a_outcome, cell.b_outcome)}
     return exit_code(comparison) or int(bool(outcomes & FAILURES))
-
-
-def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
-    count_of_cells = len({cell.key for spec in specs.values() for cell in spec.cells()})
-    subject = (
-        "compare --ab",
-        f"{options.rounds} rounds of A and B: {2 * options.rounds} runs, each in a fresh process",
-        f"{count_of_cells} different cell{'' if count_of_cells == 1 else 's'}",
-    )
-    showing.show_sheet(Sheet(subject, tuple(_plan_table(arm, spec) for arm, spec in specs.items())), options)
-
-
-def _plan_table(arm: Arm, spec: RunSpec) -> Table:
-    table: Table = command_of(spec.kind).part("plan")(list(spec.cells())).tables[0]
-    return replace(table, title=f"{arm}: {table.title}" if table.title else arm)
 
 
 @dataclass(frozen=True)
@@ -217,12 +191,7 @@ def run_rounds(
     on_event: Callable[[int, Arm, Event], None],
     launcher: Launcher | None = None,
 ) -> Iterator[Turn]:
-    """Run all rounds, and yield each turn once its log is complete. The last turn may be interrupted.
-
-    `on_event` receives every event. An interrupt signal ends the current turn cleanly, and no further turn starts.
-    Raises UsageError if this machine lacks what the spec requires, SysbenchError if no worker starts, and OutputError
-    if a file is not writable.
-    """
+    """Run all rounds, and yield each turn once its log is complete; an interrupt ends the current turn cleanly."""
     surroundings = Surroundings(ceilings=False)  # A and B are compared with each other, not with ceilings
     with catch_interrupts() as interrupts:
         for number in range(1, rounds + 1):
@@ -286,7 +255,6 @@ class RoundProgress:
             self._say(line)
 
     def show_round(self, number: int, comparison: Comparison, elapsed_s: float) -> None:
-        """Say how long both arms took in a round, what is known so far, and how long the rest will take."""
         times = [time for cell in comparison.cells for time in cell.times if time.headline]
         words = [f"round {number:>{len(str(self._rounds))}} of {self._rounds}"]
         if times:

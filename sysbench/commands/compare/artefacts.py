@@ -51,18 +51,21 @@ def sheet(a: Artefact, b: Artefact, names: Iterable[str] = ()) -> Sheet:
 
 
 def _table(breakdown: Breakdown) -> Table:
-    sides = {key: (breakdown.a.get(key, 0.0), breakdown.b.get(key, 0.0)) for key in {**breakdown.a, **breakdown.b}}
-    keys = sorted(sides, key=lambda key: (abs(sides[key][1] - sides[key][0]), max(sides[key])), reverse=True)
-    rows: list[tuple[Cell, ...]] = [
-        (*_row(breakdown, key, breakdown.a.get(key), breakdown.b.get(key)), *_calls_of(breakdown, key))
-        for key in keys[:MAX_ROWS]
-    ]
+    a, b = breakdown.a, breakdown.b
+
+    def importance(key: Key) -> tuple[float, float]:
+        sides = a.get(key, 0.0), b.get(key, 0.0)
+        return abs(sides[1] - sides[0]), max(sides)
+
+    keys = sorted({**a, **b}, key=importance, reverse=True)
+    rows: list[tuple[Cell, ...]] = []
+    for key in keys[:MAX_ROWS]:
+        calls = (Measure(side.get(key, 0.0)) for side in breakdown.calls or ())
+        rows.append((*_row(breakdown, key, a.get(key), b.get(key)), *calls))
     if breakdown.total_label:
         total_key = (breakdown.total_label, *[""] * (len(breakdown.columns) - 1))
-        totals = tuple(sum(side.values()) for side in breakdown.calls) if breakdown.calls else ()
-        rows.append(
-            (*_row(breakdown, total_key, sum(breakdown.a.values()), sum(breakdown.b.values())), *map(Measure, totals))
-        )
+        calls = (Measure(sum(side.values())) for side in breakdown.calls or ())
+        rows.append((*_row(breakdown, total_key, sum(a.values()), sum(b.values())), *calls))
     columns = (
         *(Column(name, title, elastic=True) for name, title in breakdown.columns.items()),
         Column("a", "A", breakdown.unit),
@@ -72,15 +75,11 @@ def _table(breakdown: Breakdown) -> Table:
         *(Column(f"{side.lower()}_calls", side, "count", "calls per step") for side in "AB" if breakdown.calls),
     )
     notes = []
-    if not breakdown.total_label and any(key not in breakdown.a or key not in breakdown.b for key in keys[:MAX_ROWS]):
+    if not breakdown.total_label and any(key not in a or key not in b for key in keys[:MAX_ROWS]):
         notes.append("—: not among the largest of that side")
     if len(keys) > MAX_ROWS:
         notes.append(f"{len(keys) - MAX_ROWS} more with smaller differences")
     return Table(breakdown.table, breakdown.title, columns, tuple(rows), len(breakdown.columns), tuple(notes))
-
-
-def _calls_of(breakdown: Breakdown, key: Key) -> tuple[Measure, ...]:
-    return tuple(Measure(side.get(key, 0.0)) for side in breakdown.calls or ())
 
 
 def _row(breakdown: Breakdown, key: Key, a: float | None, b: float | None) -> tuple[str | Measure | None, ...]:

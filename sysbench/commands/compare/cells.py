@@ -30,7 +30,6 @@ def acceptable_axes() -> tuple[str, ...]:
 
 
 def refuse_unknown_axes(across: Iterable[str]) -> None:
-    """Raise UsageError for a value that --across does not take."""
     for name in across:
         if name not in acceptable_axes():
             raise UsageError(f"--across {unknown(name, 'an axis', acceptable_axes())}")
@@ -53,7 +52,6 @@ class Occurrence:
 
     @cached_property
     def measures(self) -> Measures:
-        """The numbers that are compared."""
         return measures_of(self.record)
 
 
@@ -72,10 +70,7 @@ class SideCell:
         return measured[-1] if measured else self.occurrences[-1]
 
     def times(self, quantity: str, *, complete_only: bool) -> dict[int, list[float]]:
-        """Return the samples of a quantity in seconds, by run.
-
-        `complete_only` omits runs in which the cell did not finish.
-        """
+        """Return the samples of a quantity in seconds, by run; `complete_only` omits unfinished runs."""
         accepted = {"ok"} if complete_only else MEASURED
         measured = (each for each in self.occurrences if each.record.outcome in accepted)
         samples_by_run = ((each.run, each.measures.times.get(quantity)) for each in measured)
@@ -100,12 +95,10 @@ class Side:
     cells: tuple[SideCell, ...]
 
     def of_kind(self, kind: Kind) -> list[SideCell]:
-        """Return the cells of a command."""
         return [cell for cell in self.cells if cell.kind == kind]
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The commands of the cells."""
         return tuple(dict.fromkeys(cell.kind for cell in self.cells))
 
 
@@ -215,10 +208,7 @@ def find_obstacles(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] =
 
 
 def refuse_obstacles(obstacles: Iterable[Obstacle], across: Sequence[str] = ()) -> None:
-    """Raise UsageError if there are obstacles; the message has the complete `--across`, or what it cannot cover.
-
-    `across` has the axes that were given already.
-    """
+    """Raise UsageError if there are obstacles, with the complete `--across` that helps; `across` was given already."""
     distinct = list(dict.fromkeys(obstacles))
     if not distinct:
         return
@@ -270,10 +260,7 @@ def match(a: Sequence[Axes], b: Sequence[Axes]) -> Matching:
 
 
 def _differing_axes(a: Sequence[Axes], b: Sequence[Axes]) -> tuple[list[str], list[str]]:
-    """Return the axes without a common value, and those of them that have a single value on each side.
-
-    The latter exclude axes of effort.
-    """
+    """Return the axes without a common value, and those with a single value on each side (without axes of effort)."""
     names = dict.fromkeys(name for cell in (*a, *b) for name in cell)
     values = {name: (_distinct_values(a, name), _distinct_values(b, name)) for name in names}
     disjoint = [name for name, (a_values, b_values) in values.items() if not set(a_values) & set(b_values)]
@@ -295,7 +282,6 @@ def _distinct_values(cells: Iterable[Axes], axis: str) -> tuple[str, ...]:
 
 
 def value_text(value: object) -> str:
-    """Return the value of an axis or an option as text."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -308,7 +294,6 @@ def value_text(value: object) -> str:
 
 
 def _describe_difference(axis: str, a: Sequence[Axes], b: Sequence[Axes]) -> str:
-    """Describe a difference: `precision is fp32 in A and bf16 in B`."""
     a_values, b_values = (_abbreviated_list(_distinct_values(side, axis)) for side in (a, b))
     return f"{axis.replace('_', ' ')} is {a_values} in A and {b_values} in B"
 
@@ -326,7 +311,6 @@ def varying_axes(cells: Sequence[HasAxes]) -> tuple[str, ...]:
 
 
 def label(cell: HasAxes, axes: Iterable[str]) -> str:
-    """Name a cell by its values on these axes: `ctx 512 bf16`."""
     phrases = (_phrase(axis, value) for axis in axes if (value := cell.axes.get(axis)) not in (None, False))
     return " ".join(phrases) or str(cell.axes.get("size") or cell.axes.get("implementation") or "")
 

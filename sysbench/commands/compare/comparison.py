@@ -12,7 +12,7 @@ from sysbench import units
 from sysbench.command import Kind, command_of
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import Axes, Matching, NoMatchingCellsError, Side, SideCell
-from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, same_code, warnings
+from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, warnings
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.errors import LogError, UsageError
 from sysbench.log.measures import Better, Measures
@@ -164,8 +164,6 @@ class Comparison(Frozen):
     across: list[str]
     """Axes in which the two cells of every pair differ."""
     differences: list[Difference]
-    same_code: list[str] = stored_unless([])
-    """References to the user's code whose files are equal on both sides."""
     cells: list[CellComparison]
     left_over: list[LeftOver]
     geometric_means: list[GeometricMean]
@@ -175,12 +173,10 @@ class Comparison(Frozen):
 
     @property
     def named_cells(self) -> list[tuple[str, CellComparison]]:
-        """The compared cells, each with a name that distinguishes it from the others."""
         return list(zip(names(self.cells), self.cells, strict=True))
 
     @property
     def kinds(self) -> list[Kind]:
-        """The commands of the compared cells."""
         return list(dict.fromkeys(cell.kind for cell in self.cells))
 
 
@@ -205,11 +201,7 @@ class Rules:
 
 
 def compare(a: Side, b: Side, rules: Rules) -> Comparison:
-    """Compare two sides cell by cell.
-
-    Raises UsageError if the sides are not comparable, and LogError if a side is empty, if the sides have no command in
-    common, or if times are invalid.
-    """
+    """Compare two sides; raises UsageError or LogError if they are not comparable, or if a side is empty."""
     kinds = [kind for kind in a.kinds if kind in b.kinds]
     if not kinds:
         problem = f"nothing to compare: A has {_list_commands(a)}, and B has {_list_commands(b)}"
@@ -244,7 +236,6 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         margin=rules.margin,
         across=across,
         differences=differences(a, b),
-        same_code=same_code(a, b),
         cells=compared,
         left_over=[*_left_over_cells("A", a, b, matchings), *_left_over_cells("B", b, a, matchings)],
         geometric_means=list(_geometric_means(compared)),
@@ -414,7 +405,6 @@ MAX_CELLS_WITH_PHASES = 4
 
 
 def compare_sides(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Comparison:
-    """Compare two sides, and apply the gate if there is one."""
     few = len(a.cells) <= MAX_CELLS_WITH_PHASES
     include_phases = bool(few or options.tables or options.json_path or options.format == "csv")
     result = compare(a, b, Rules(options.margin, options.across, paired, include_phases))

@@ -17,8 +17,6 @@ Part = Literal["spec", "code", "environment"]
 Values = dict[str, dict[str, None]]
 """The distinct values of each setting or property, in order of appearance."""
 
-_FILE_OF = "file of "
-
 
 class Difference(Frozen):
     """A setting or property that differs between the sides; a side with several runs may have several values."""
@@ -42,16 +40,6 @@ def differences(a: Side, b: Side) -> list[Difference]:
     return found
 
 
-def same_code(a: Side, b: Side) -> list[str]:
-    """Return the references to the user's code whose files are equal on both sides."""
-    a_digests, b_digests = _code(a, b), _code(b, a)
-    return [
-        name.removeprefix(_FILE_OF)
-        for name in a_digests
-        if name in b_digests and a_digests[name].keys() == b_digests[name].keys()
-    ]
-
-
 def _spec(side: Side, other: Side) -> Values:
     """Return the values of every option of the commands that both sides have; an option that is not stored is none."""
     kinds = [kind for kind in side.kinds if kind in other.kinds]
@@ -71,7 +59,7 @@ def _code(side: Side, other: Side) -> Values:
     values: Values = {}
     for file in (file for record in side.records for cell in record.cells for file in cell.code_files):
         if file.sha256 is not None:
-            values.setdefault(f"{_FILE_OF}{file.target}", {})[file.sha256[:8]] = None
+            values.setdefault(f"file of {file.target}", {})[file.sha256[:8]] = None
     return values
 
 

@@ -27,12 +27,10 @@ REGRESSION_EXIT_CODE = 3
 
 
 def exit_code(comparison: Comparison) -> int:
-    """Return 3 if B is significantly worse than the gate allows, or with --strict possibly worse; otherwise 0."""
     return 0 if comparison.gate is None or comparison.gate.holds else REGRESSION_EXIT_CODE
 
 
 def show(comparison: Comparison, options: CompareOptions) -> None:
-    """Show a comparison as the options ask for it; raises OutputError if it cannot be written."""
     content = comparison.model_dump_json(indent=1) + "\n" if options.json_path is not None else ""
     if options.json_path not in (None, "-"):
         write_atomically(Path(options.json_path), content.encode())

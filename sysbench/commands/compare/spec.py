@@ -76,9 +76,6 @@ class CompareOptions(BaseModel):
     timeout_s: Annotated[float, Option(flags=("--timeout",), metavar="S", panel=MEASUREMENT)] = Field(
         default=1800.0, gt=0, description="With --ab: abort a cell after S seconds of silence."
     )
-    plan: Annotated[bool, Option(panel=MEASUREMENT)] = Field(
-        default=False, description="With --ab: show the cells of both arms; run nothing."
-    )
     json_path: JsonPath = Field(
         default=None,
         description="Also write the complete result as JSON to this file; - writes only the JSON, to stdout.",
@@ -109,6 +106,4 @@ class CompareOptions(BaseModel):
             raise ValueError("--export junit reports which cells fail a gate: add --gate")
         if self.export is not None and self.json_path == "-":
             raise ValueError("--export and --json - both write to stdout: give --json a path")
-        if self.plan and self.ab is None:
-            raise ValueError("--plan shows what --ab would measure: add --ab")
         return self

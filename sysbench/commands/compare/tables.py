@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sysbench import units
-from sysbench.command import Kind, runnable
+from sysbench.command import Kind
 from sysbench.commands.compare.cells import value_text, varying_axes
 from sysbench.commands.compare.comparison import (
     MAX_CELLS_WITH_PHASES,
@@ -59,7 +59,6 @@ def sheet(comparison: Comparison, chosen: Iterable[str] = (), *, complete: bool 
 
 
 def subject(comparison: Comparison) -> tuple[str, ...]:
-    """Return the names of both sides, with the number of runs and a mark for simulated memory."""
     titles = (
         mark_simulated(side.name if side.runs == 1 else f"{side.name} ({side.runs} runs)", source)
         for side, source in zip((comparison.a, comparison.b), _sources(comparison.cells), strict=True)
@@ -68,14 +67,12 @@ def subject(comparison: Comparison) -> tuple[str, ...]:
 
 
 def refuse_unknown_tables(chosen: Iterable[str]) -> None:
-    """Raise UsageError for the name of a table that comparisons of runs do not have."""
     for name in chosen:
         if name not in TABLES:
             raise UsageError(f"--tables {unknown(name, 'a table', TABLES)}")
 
 
 def differences_table(comparison: Comparison) -> list[Table]:
-    """Return what differs between the specs, the code and the environments."""
     columns = (Column("what", ""), Column("a", "A", elastic=True), Column("b", "B", elastic=True))
     rows = tuple((each.name, each.a, each.b) for each in comparison.differences)
     return [Table("differences", "differences", columns, rows, 1)] if rows else []
@@ -110,7 +107,6 @@ def _time_row(time: TimeComparison) -> tuple[Cell, ...]:
 
 
 def predictions_table(comparison: Comparison) -> list[Table]:
-    """Return the predicted times of both sides; without verdicts, as nothing was measured."""
     columns = (
         Column("quantity", "time"),
         Column("a_predicted", "A", "s"),
@@ -257,7 +253,7 @@ def _remarks(comparison: Comparison) -> Iterator[Remark]:
             yield Remark("note", f"only in {arm}, and not compared: {', '.join(_abbreviated(only))}")
     yield from (Remark("caution", caution) for caution in comparison.cautions)
     if not comparison.differences:
-        yield Remark("note", _describe_sameness(comparison))
+        yield Remark("note", "A and B have no known differences in options, software and files of your own code")
     if comparison.gate is not None:
         yield from _gate_remarks(comparison.gate)
 
@@ -323,7 +319,6 @@ def _amount_findings(comparison: Comparison) -> Iterator[str]:
 
 
 def memory_label(a: str, b: str) -> str:
-    """Return `memory`, with the sources unless both sides were measured: `memory (measured in A, simulated in B)`."""
     return mark_simulated("memory", a if a == b else f"{a} in A, {b} in B")
 
 
@@ -332,14 +327,6 @@ def _describe_changes(numbers: Sequence[AmountComparison], noun: str) -> str:
     changes = [(each.b - each.a) / abs(each.a) for each in changed if each.a]
     ends = dict.fromkeys(f"{change * 100:+,.1f}%" for change in (min(changes), max(changes))) if changes else ()
     return f"{len(changed) or 'none'} of {len(numbers)} {noun} changed{', by ' * bool(ends)}{' to '.join(ends)}"
-
-
-def _describe_sameness(comparison: Comparison) -> str:
-    code = f", same file of {', '.join(comparison.same_code)}" if comparison.same_code else ""
-    caveat = "; modules that it imports could differ" if code else ""
-    if set(comparison.kinds) - set(runnable()):
-        caveat += "; the code of the program could differ"
-    return f"A and B have no known differences: same spec, same software{code}{caveat}"
 
 
 def _outcome_changes(comparison: Comparison) -> Iterator[Remark]:

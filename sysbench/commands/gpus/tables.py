@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
 from sysbench import units
@@ -67,16 +66,6 @@ def _measure(value: float | None) -> Measure | None:
     return None if value is None else Measure(value)
 
 
-@dataclass(frozen=True)
-class _Number:
-    name: str
-    value: float
-    unit: Unit
-    basis: str
-    source: str
-    spread: float | None = None
-
-
 def gpu(card: Hardware) -> Sheet:
     columns = (
         Column("number", "number"),
@@ -86,17 +75,6 @@ def gpu(card: Hardware) -> Sheet:
         Column("basis", "basis", importance=1),
         Column("source", "source", importance=1, elastic=True),
     )
-    rows = tuple(
-        (
-            each.name,
-            Measure(each.value, text=units.quantity(each.unit, each.value)),
-            each.unit,
-            _measure(each.spread),
-            each.basis,
-            each.source,
-        )
-        for each in _numbers(card)
-    )
     notes = (
         *("spread: standard deviation of the logarithm, about the relative uncertainty",) * bool(card.rates),
         "sources in full: a wider terminal, or --format markdown",
@@ -104,30 +82,31 @@ def gpu(card: Hardware) -> Sheet:
     no_rates = Remark("note", "no rates are known: memory can be simulated, but times cannot be predicted")
     return Sheet(
         (card.slug, card.title),
-        (Table("gpu", "numbers and sources", columns, rows, 1, notes),),
+        (Table("gpu", "numbers and sources", columns, tuple(_numbers(card)), 1, notes),),
         () if card.rates else (no_rates,),
     )
 
 
-def _numbers(card: Hardware) -> Iterator[_Number]:
-    sheet = card.source or units.UNKNOWN
+def _numbers(card: Hardware) -> Iterator[tuple[Cell, ...]]:
+    def row(
+        name: str, value: float, unit: Unit, basis: str, source: str, spread: float | None = None
+    ) -> tuple[Cell, ...]:
+        return name, Measure(value, text=units.quantity(unit, value)), unit, _measure(spread), basis, source
+
     properties: tuple[tuple[str, float | None, Unit], ...] = (
         ("memory", card.memory_bytes, "bytes"),
         ("bandwidth", card.memory_bandwidth_bytes_per_s, "bytes_per_s"),
         ("L2 cache", card.l2_bytes, "bytes"),
         ("multiprocessors", card.sms, "count"),
         ("power limit", card.power_limit_w, "watts"),
+        *((f"peak {each}", card.peak_flops_per_s.get(each), "flops_per_s") for each in get_args(Precision)),
     )
-    peaks: Iterator[tuple[str, float | None, Unit]] = (
-        (f"peak {each}", card.peak_flops_per_s.get(each), "flops_per_s") for each in get_args(Precision)
-    )
-    for name, value, unit in (*properties, *peaks):
+    for name, value, unit in properties:
         if value is not None:
-            yield _Number(name, value, unit, "data sheet", sheet)
+            yield row(name, value, unit, "data sheet", card.source or units.UNKNOWN)
     for precision, ceiling in card.measured.items():
-        yield _Number(
-            f"ceiling {precision}", ceiling.matmul_flops_per_s, "flops_per_s", "measured elsewhere", ceiling.source
-        )
+        flops_per_s = ceiling.matmul_flops_per_s
+        yield row(f"ceiling {precision}", flops_per_s, "flops_per_s", "measured elsewhere", ceiling.source)
     for name, rate in card.rates.items():
         unit = _RATE_UNITS.get(name.partition("_")[0], "s")
-        yield _Number(name, rate.value, unit, rate.basis, rate.source, rate.spread)
+        yield row(name, rate.value, unit, rate.basis, rate.source, rate.spread)

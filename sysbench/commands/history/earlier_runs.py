@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
@@ -44,12 +44,10 @@ class EarlierRun:
 
     @property
     def complete(self) -> bool:
-        """Whether every cell has an outcome."""
         return self.outcome.startswith("complete")
 
     @property
     def in_progress(self) -> bool:
-        """Whether another process is writing to the run."""
         log = self.path if self.path.is_dir() else self.path.with_suffix(".jsonl")
         return log.exists() and _locked(log)
 
@@ -84,7 +82,6 @@ def find_run(name: str, directory: Path) -> EarlierRun:
 
 
 def cells_by_outcome(run: EarlierRun) -> dict[str, str]:
-    """Return the names of the cells with each outcome; empty if the run is unreadable."""
     try:
         cells = runs.load(run.path).cells
     except LogError:
@@ -100,8 +97,8 @@ def _read_run(directory: Path, name: str, paths: Sequence[Path]) -> EarlierRun:
     if not run_directory.is_dir() or paths[0].stem == name:
         candidates = dict.fromkeys((paths[0].with_suffix(".jsonl"), paths[0].with_suffix(".json"), paths[0]))
         log_and_record = tuple(each for each in candidates if each.is_file())
-        summary = _read_summary(paths[0])
-        return EarlierRun(name, paths[0], log_and_record, summary.kind, summary.what, summary.began_s, summary.outcome)
+        kind, what, began_s, status, cells = _read_summary(paths[0])
+        return EarlierRun(name, paths[0], log_and_record, kind, what, began_s, _outcome_text(status, cells))
     summaries = [_read_summary(path) for path in paths]
     files = tuple(sorted(path for path in run_directory.rglob("*") if path.is_file()))
     kind, what, missing = "", f"{len(paths)} run{'' if len(paths) == 1 else 's'}", 0
@@ -120,40 +117,32 @@ def _read_run(directory: Path, name: str, paths: Sequence[Path]) -> EarlierRun:
     return EarlierRun(name, run_directory, files, kind, what, min(each.began_s for each in summaries), outcome)
 
 
-@dataclass(frozen=True)
-class _RunSummary:
+class _Summary(NamedTuple):
     kind: str
     what: str
     began_s: float
     status: str
     cells: Counter[str]
 
-    @property
-    def outcome(self) -> str:
-        return _outcome_text(self.status, self.cells)
-
 
 def _outcome_text(status: str, cells: Counter[str]) -> str:
     return ", ".join([status, *(f"{count:,} {outcome}" for outcome, count in cells.most_common())])
 
 
-def _read_summary(path: Path) -> _RunSummary:
+def _read_summary(path: Path) -> _Summary:
     """Read a log or a record; on failure, the status is `unreadable` and the start is the file's modification time."""
     kind = runs.kind_at(path) or "unknown"
     try:
-        spec, began_s, status, cells = (
-            _summary_fields_of_record(path) if runs.is_record(path) else _summary_fields_of_log(path)
-        )
+        if runs.is_record(path):
+            top = from_json(path.read_bytes())
+            spec, began_s, status = top["spec"], datetime.fromisoformat(top["started_at"]).timestamp(), top["status"]
+            cells = Counter(cell["outcome"] for cell in top["cells"])
+        else:
+            spec, began_s, status, cells = _summary_fields_of_log(path)
         what = command_line(spec_of({"kind": kind, **spec})).removeprefix(f"sysbench {kind}").strip()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return _RunSummary(kind, "", path.stat().st_mtime, "unreadable", Counter())
-    return _RunSummary(kind, what, began_s, status, cells)
-
-
-def _summary_fields_of_record(path: Path) -> tuple[dict[str, object], float, str, Counter[str]]:
-    top = from_json(path.read_bytes())
-    began_s = datetime.fromisoformat(top["started_at"]).timestamp()
-    return top["spec"], began_s, top["status"], Counter(cell["outcome"] for cell in top["cells"])
+        return _Summary(kind, "", path.stat().st_mtime, "unreadable", Counter())
+    return _Summary(kind, what, began_s, status, cells)
 
 
 def _summary_fields_of_log(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:

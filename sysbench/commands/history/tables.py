@@ -32,10 +32,7 @@ def run_list(runs: Sequence[EarlierRun], directory: Path) -> Sheet:
 
 
 def run_details(run: EarlierRun) -> Sheet:
-    """Return details of a run: its spec, its outcome, its files, and the commands that accept it.
-
-    If cells are missing, also the outcome of each cell, and the command that runs the missing ones.
-    """
+    """Return a run's spec, outcome and files, the commands that accept it, and its missing cells."""
     files = tuple((str(path), Measure(path.stat().st_size)) for path in run.files)
     columns = (Column("file", "file"), Column("size", "size", "bytes", wide_range=True))
     next_commands = {

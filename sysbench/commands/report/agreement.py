@@ -81,13 +81,11 @@ def profile_agreement(runs: Runs) -> Iterator[Finding]:
 
 
 def simulation_agreement(runs: Runs) -> Iterator[Finding]:
-    """Yield a finding that compares measured and simulated peaks for the same GPU."""
     if pairs := match(runs, "peak", "simulated"):
         yield Finding(f"simulated vs. measured peaks: {_error_range(pairs)}", _basis(runs, pairs), "mixed")
 
 
 def prediction_agreement(runs: Runs) -> Iterator[Finding]:
-    """Yield a finding that compares measured and predicted steps for the same device."""
     if pairs := match(runs, "step", "predicted"):
         inside = f"{sum(each.in_interval for each in pairs)} of {len(pairs)} inside their 90% intervals"
         text = f"predicted vs. measured steps: {_error_range(pairs)}, {inside}"

@@ -17,28 +17,28 @@ from typing import TYPE_CHECKING
 
 from sysbench.command import command_of, spec_of
 from sysbench.commands.artefacts import Artefact
-from sysbench.commands.report import agreement, environment, first_page, method
+from sysbench.commands.report import agreement, environment, first_page
 from sysbench.commands.report.document import (
     Basis,
     Document,
     Finding,
     GroupedCaution,
-    Headline,
     Origin,
     Picture,
     ReportedRun,
     Section,
     origin_of,
     report_layout,
+    reported_commands,
 )
 from sysbench.commands.report.wording import group_cautions
-from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import MARK
 from sysbench.log.records import RunRecord
 from sysbench.render import output as sheets
 from sysbench.render.findings import Statement
 from sysbench.render.plots import DOTS_PER_INCH
 from sysbench.render.table import Remark, Sheet, Table, sentence
+from sysbench.render.terms import Term
 from sysbench.spec.command_options import command_line
 from sysbench.spec.run import Selection
 
@@ -75,7 +75,6 @@ IMAGE_SUFFIX = ".png"
 
 
 def saved_pictures(run: ReportedRun) -> Iterator[Picture]:
-    """Yield the figures that the run has saved as PNG files, unchanged; incomplete files are skipped."""
     for path in run.pictures:
         if path.suffix == IMAGE_SUFFIX and _is_complete_image(path):
             caption_name = path.stem.removeprefix(f"{run.name}-").replace("-", " ")
@@ -123,10 +122,7 @@ def assemble_document(
     question: str = "",
     missing_runs: Sequence[str] = (),
 ) -> Document:
-    """Assemble a report with a section for each run, then one for each trace and memory snapshot.
-
-    `missing_runs` contains a line for each missing run, with the reason.
-    """
+    """Assemble a report with a section for each run, trace and snapshot, and a line for each missing run."""
     machines = environment.machine_names(runs)
     names = _UniqueNames()
     sheets_by_run = [sheets.without_headlines(run.record) for run in runs]
@@ -169,33 +165,14 @@ def assemble_document(
                 if each.kind == "caution"
             ),
         ),
-        method=tuple(method.terms(runs)),
+        method=tuple(_terms(runs)),
     )
 
 
-def filter_document(full: Document, tables: Sequence[str] = (), *, summary: bool = False) -> Document:
-    """Return the document with only these tables; with `summary`, only its first page, cautions and environment.
-
-    Raises UsageError for an unknown table.
-    """
-    known_tables = dict.fromkeys(_unnumbered_name(table) for section in full.sections for table in section.tables)
-    for name in tables:
-        if name not in known_tables:
-            raise UsageError(f"--tables {unknown(name, 'a table of this report', known_tables)}")
-    if summary:
-        only = [Headline(section.title, "", each) for section in full.sections for each in section.findings]
-        return replace(full, headlines=full.headlines or tuple(only), sections=(), pictures=(), method=())
-    if not tables:
-        return full
-    sections = [
-        replace(section, tables=tuple(table for table in section.tables if _unnumbered_name(table) in tables))
-        for section in full.sections
-    ]
-    return replace(full, sections=tuple(sections))
-
-
-def _unnumbered_name(table: Table) -> str:
-    return re.sub(r"-\d+$", "", table.name)
+def first_page_of(full: Document) -> Document:
+    """Return only the first page of a report, its cautions and its environment."""
+    only = [(section, each) for section in full.sections for each in section.findings]
+    return replace(full, headlines=full.headlines or tuple(only), sections=(), pictures=(), method=())
 
 
 def number_duplicates(titles: Sequence[str]) -> list[str]:
@@ -311,3 +288,29 @@ def _pictures(run: ReportedRun) -> Iterator[Picture]:
     command = command_of(run.record.kind)
     for figure in command.part("figures")(run.record) if command.figures else ():
         yield Picture(figure.name, figure.caption, figure.draw, origin_of(figure.cells))
+
+
+def _terms(runs: Sequence[ReportedRun]) -> Iterator[Term]:
+    """Yield the definition of every term in the report once, in the order of the commands that use the terms."""
+    term_by_word: dict[str, Term] = {}
+    for command in reported_commands():
+        cells = [cell for run in runs if run.record.kind == command.name for cell in run.record.cells]
+        for term in command.part("terms")(cells) if cells and command.terms else ():
+            term_by_word.setdefault(term.word, term)
+    yield from term_by_word.values()
+    if any(cell.cautions for run in runs for cell in run.record.cells):
+        yield Term("caution", "a reason to doubt a number, detected in the data, with a remedy.")
+    if any(run.origin in ("simulated", "mixed") for run in runs):
+        yield Term(
+            "simulated",
+            "computed without the hardware: the allocations of the step, replayed with a model of CUDA's caching "
+            "allocator on tensors without data. Simulated numbers next to measured ones are always marked.",
+        )
+    if any(run.origin == "predicted" for run in runs):
+        yield Term(
+            "predicted",
+            "computed without the hardware: every kernel of the step is timed with the rates of the GPU, and a host "
+            "issues the kernels one by one. The interval contains the time in 90% of cases; the lower bound "
+            "assumes data-sheet rates and zero host time, and is not a prediction. Predicted times never share a "
+            "column with measured ones.",
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     from sysbench.commands.report.document import Document
     from sysbench.commands.report.wording import WrittenFile
 
-MAX_SECTIONS_WITHOUT_HINT = 3
-"""If a terminal shows more sections than this, the command recommends `--summary`."""
-
 
 @command_options(ReportSpec)
 def report(given: Given) -> None:
@@ -33,26 +29,13 @@ def report(given: Given) -> None:
     document = _build_document(spec)
     if not spec.output:
         _show(document)
-        if (
-            len(document.sections) > MAX_SECTIONS_WITHOUT_HINT
-            and not (spec.summary or spec.quiet)
-            and sys.stdout.isatty()
-        ):
-            print_line("--summary shows the findings alone; -o report.html writes a page with figures")
     for path in spec.output:
         for written in _write(path, _files(document, path.name)):
             if not spec.quiet:
                 print_line(f"saved  {written}")
-    if spec.open_page:
-        import webbrowser
-
-        page = next(path for path in spec.output if path.suffix.lower() == ".html")
-        if not webbrowser.open(page.resolve().as_uri()):
-            print_line(f"no browser found to open {page}")
 
 
 def _refuse_unwritable(paths: Iterable[Path]) -> None:
-    """Raise OutputError if a report cannot be written; called before anything is read or drawn."""
     from sysbench.log import storage
 
     for path in paths:
@@ -63,7 +46,7 @@ def _refuse_unwritable(paths: Iterable[Path]) -> None:
 
 
 def _build_document(spec: ReportSpec) -> Document:
-    from sysbench.commands.report.assemble import assemble_document, filter_document
+    from sysbench.commands.report.assemble import assemble_document, first_page_of
     from sysbench.commands.report.sources import read_sources
     from sysbench.log.runs import RUNS
     from sysbench.render.dashboard.progress import show_status
@@ -79,14 +62,14 @@ def _build_document(spec: ReportSpec) -> Document:
         if name not in (*names, *kinds):
             raise UsageError(f"--only {unknown(name, 'a run of this report', dict.fromkeys((*kinds, *names)))}")
     with gc_paused():
-        full_document = assemble_document(
+        document = assemble_document(
             [run for run in sources.runs if not spec.only or {run.name, run.record.kind} & set(spec.only)],
             [each for each in sources.artefacts if not spec.only or {each.name, each.kind} & set(spec.only)],
             title=spec.title or sources.title,
             question=sources.question,
             missing_runs=() if spec.only else sources.missing_runs,
         )
-    return filter_document(full_document, spec.tables, summary=spec.summary)
+    return first_page_of(document) if spec.summary else document
 
 
 def _show(document: Document) -> None:
@@ -115,7 +98,7 @@ def _write(path: Path, files: Iterable[WrittenFile]) -> Iterable[Path]:
 
 
 def _files(document: Document, name: str) -> Iterable[WrittenFile]:
-    from sysbench.commands.report import long_table, page, text_formats
+    from sysbench.commands.report import page, text_formats
     from sysbench.commands.report.wording import WrittenFile
 
     match Path(name).suffix.lower():
@@ -124,7 +107,7 @@ def _files(document: Document, name: str) -> Iterable[WrittenFile]:
         case ".tex":
             return text_formats.latex_files(document, name)
         case ".csv":
-            return long_table.files(document, name)
+            return [text_formats.csv_file(document, name)]
         case _:
             return [WrittenFile(name, page.render(document).encode())]
 

@@ -5,13 +5,11 @@ A document is computed from records alone, so equal records result in equal docu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, Literal
-
-from typing_extensions import TypeVar
+from typing import TYPE_CHECKING, Final, Literal
 
 from sysbench import cells as axes
 from sysbench.command import Command, Kind, ReportLayout, command_of, kinds
@@ -86,16 +84,6 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Headline:
-    """A finding of a section on the first page."""
-
-    section: str
-    """The section's title."""
-    anchor: str
-    finding: Finding
-
-
-@dataclass(frozen=True)
 class GroupedCaution:
     """A caution, and all cells that it applies to."""
 
@@ -129,7 +117,7 @@ class Document:
     """A line for each run that an experiment in the report lacks, with the reason and the command."""
     overview: tuple[Table, ...] = ()
     """The table of headline numbers; none for a single run."""
-    headlines: tuple[Headline, ...] = ()
+    headlines: tuple[tuple[Section, Finding], ...] = ()
     """The most important findings of the sections; none for a single section."""
 
     def cautions_of(self, run: str) -> list[tuple[int, str, str]]:
@@ -141,16 +129,13 @@ class Document:
         ]
 
 
-AnyRecord = TypeVar("AnyRecord", bound=RunRecord, covariant=True, default=RunRecord)
-
-
 @dataclass(frozen=True)
-class ReportedRun(Generic[AnyRecord]):
+class ReportedRun:
     """One run in a report."""
 
     name: str
     """Name given by `sysbench run`, or the command, numbered if there are several; unique in the report."""
-    record: AnyRecord
+    record: RunRecord
     title: str = ""
     """Title given by the run's experiment; empty if there is none."""
     question: str = ""
@@ -165,8 +150,8 @@ class ReportedRun(Generic[AnyRecord]):
         return axes.varying(self.record.cells)
 
     def label(self, cell: CellRecord) -> str:
-        """Label a cell by the axes in which the cells of the run differ: `medium ctx 512 bf16`."""
-        return label(cell, self._varying_axes)
+        """Name a cell by the axes in which the cells of the run differ, `medium ctx 512 bf16`, or by its title."""
+        return cell.cell.title if cell.cell.named_by_title else axes.label(cell, self._varying_axes)
 
     def basis(self, cells: Iterable[CellRecord]) -> Basis:
         return Basis(self.name, tuple(dict.fromkeys(self.label(cell) for cell in cells)))
@@ -179,16 +164,8 @@ class ReportedRun(Generic[AnyRecord]):
 _MODELLED: Final[frozenset[Origin]] = frozenset({"simulated", "predicted"})
 
 
-def label(cell: CellRecord, differing: Sequence[str]) -> str:
-    """Label a cell by the axes in `differing`, or by its title if cells of its command are named so."""
-    return cell.cell.title if cell.cell.named_by_title else axes.label(cell, differing)
-
-
 def origin_of(cells: Iterable[CellRecord], about: Subject = "times") -> Origin:
-    """Return the origin of these cells' numbers; cells without a `source` are measured.
-
-    Cells with predicted times have simulated memory.
-    """
+    """Return the origin of these cells' numbers; the memory of cells with predicted times is simulated."""
     sources: set[Origin] = {getattr(cell, "source", "measured") for cell in cells}
     if modelled := sources & _MODELLED:
         predicted = "predicted" in modelled and about != "memory"
@@ -201,5 +178,4 @@ def report_layout(kind: Kind) -> ReportLayout:
 
 
 def reported_commands() -> list[Command]:
-    """Return all commands that run cells, in the order in which a report presents their runs."""
     return sorted(map(command_of, kinds()), key=lambda command: report_layout(command.name).position)

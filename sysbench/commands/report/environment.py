@@ -12,10 +12,7 @@ from sysbench.render.table import Cell, Column, Measure, Table
 
 
 def machine_names(runs: Sequence[ReportedRun]) -> dict[str, str]:
-    """Return the name of each run's machine, by run.
-
-    Machines with equal host names are numbered: containers and replaced machines share them.
-    """
+    """Return the name of each run's machine; machines with equal host names, such as containers, are numbered."""
     names: dict[tuple[object, ...], str] = {}
     counts: Counter[str] = Counter()
     for run in runs:
@@ -32,7 +29,6 @@ def _identity(run: ReportedRun) -> tuple[str, str, int, int]:
 
 
 def tables(runs: Sequence[ReportedRun]) -> tuple[Table, ...]:
-    """Return the tables of machines, software and simulated GPUs that have rows."""
     names = machine_names(runs)
     candidates = (_machines(runs, names), _software(runs, names), _simulated(runs))
     return tuple(table for table in candidates if table.rows)

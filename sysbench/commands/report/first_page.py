@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from sysbench.command import command_of
-from sysbench.commands.report.document import Headline, Picture, ReportedRun, Section
+from sysbench.commands.report.document import Finding, Picture, ReportedRun, Section
 from sysbench.log.measures import measures_of
 from sysbench.log.outcomes import Subject
 from sysbench.log.records import CellRecord
@@ -74,26 +74,18 @@ def _headline_numbers(cell: CellRecord) -> Iterator[tuple[str, Subject, float]]:
             yield amount.headline, "memory", amount.value
 
 
-def headlines(sections: Sequence[Section]) -> tuple[Headline, ...]:
-    """Return the findings of the first page: the first two of every section, or the first if there are many sections.
-
-    A report of a single section has none: the section itself begins with its findings.
-    """
+def headlines(sections: Sequence[Section]) -> tuple[tuple[Section, Finding], ...]:
+    """Return the first two findings of every section, or the first if there are many; none for a single section."""
     if len(sections) < 2:
         return ()
     count = 2 if 2 * len(sections) <= MAX_HEADLINES else 1
-    return tuple(
-        Headline(section.title, section.anchor, finding) for section in sections for finding in section.findings[:count]
-    )
+    return tuple((section, finding) for section in sections for finding in section.findings[:count])
 
 
 def move_pictures(
     sections: Sequence[Section], runs: Sequence[ReportedRun]
 ) -> tuple[tuple[Picture, ...], tuple[Section, ...]]:
-    """Return the figures for the first page, and the sections without them.
-
-    These are the first figures of up to four sections, each of another command, with a cell that can be relied on.
-    """
+    """Return the first figures of up to four commands with reliable cells, and the sections without these."""
     if len(sections) < 2:
         return (), tuple(sections)
     kinds = {run.name: run.record.kind for run in runs if reliable(run.record.cells)}

@@ -66,10 +66,7 @@ def picture_html(content: Picture, number: int) -> Markup:
 
 
 def _themed(style: str) -> str:
-    """Return a style whose neutral colours follow the theme of the page.
-
-    White text stays white: it stands on a coloured surface, which does not change.
-    """
+    """Return a style whose neutral colours follow the page's theme; white text stands on a surface that does not."""
 
     def paint(found: re.Match[str]) -> str:
         name = _THEME_COLOURS.get(found[2])
@@ -101,7 +98,6 @@ class ShownCell(NamedTuple):
 
 
 def table_content(content: Table) -> dict[str, object]:
-    """Return the content of a table for the page's template, together with CSV and Markdown for copying."""
     columns = format_columns(content)
     # Numbers are right-aligned, as are whole numbers in columns without a unit.
     right_aligned = [

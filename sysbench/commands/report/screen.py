@@ -17,10 +17,9 @@ from sysbench.render.table import Remark, Sheet
 
 
 def sheets(document: Document) -> Iterator[Sheet]:
-    """Yield the parts of a report in order: main findings, a section for each run, cautions, environment."""
     title_lines = tuple(text for text in (document.title, document.question, simulated_notice(document)) if text)
     main_findings = [_finding(each) for each in document.findings]
-    main_findings += [_finding(each.finding, each.section) for each in document.headlines]
+    main_findings += [_finding(finding, section.title) for section, finding in document.headlines]
     yield Sheet(title_lines, document.overview, tuple(main_findings))
     for section in document.sections:
         subject = (section.title, *([section.question] if section.question else ()), *section_phrases(section))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sysbench.command import command_of
@@ -32,31 +32,25 @@ class Sources:
 
 @dataclass
 class _LoadedRun:
-    path: Path
+    directory: Path
     record: RunRecord
-    entry: RunEntry | None = None
-    experiment: Manifest | None = None
-    sort_key: tuple[int, str, int] = field(default=(0, "", 0))
+    entry: RunEntry | None
+    """The run's entry in the manifest of its directory, if it belongs to an experiment."""
 
 
 def read_sources(names: Sequence[str]) -> Sources:
-    """Read every named source once.
-
-    Runs of an experiment keep the experiment's order; other runs follow, sorted by command and time. Traces, memory
-    snapshots and files written by `--from FILE --json` keep their order. Raises LogError if a name matches no run, or
-    if a file cannot be read.
-    """
+    """Read every named source once: runs in an experiment's order, then others by command and time, then artefacts."""
     artefact_by_name = {name: artefacts.read(Path(name)) for name in names}
     named_paths = (path.resolve() for name in names if artefact_by_name[name] is None for path in runs.find(name))
     paths = list(dict.fromkeys(named_paths))
     directories = dict.fromkeys(path.parent for path in paths)
     experiments = {each: manifest.read(each) for each in directories if manifest.is_manifest(each)}
-    loaded = _deduplicate(_read_run(path, experiments) for path in paths)
-    loaded.sort(key=lambda each: each.sort_key)
+    loaded = _load(paths, experiments)
+    loaded.sort(key=lambda each: _order(each, experiments))
     _complete_together(loaded)
     run_names = number_duplicates([each.entry.name if each.entry else each.record.kind for each in loaded])
-    experiment_by_id = {id(each.experiment): each.experiment for each in loaded}
-    single_experiment = next(iter(experiment_by_id.values())) if len(experiment_by_id) == 1 else None
+    origins = {each.directory if each.entry else None for each in loaded}
+    single_experiment = next((experiments[each] for each in origins if each and len(origins) == 1), None)
     return Sources(
         tuple(_reported_run(each, name) for each, name in zip(loaded, run_names, strict=True)),
         tuple(each for each in artefact_by_name.values() if each is not None),
@@ -75,35 +69,27 @@ def _complete_together(loaded: Sequence[_LoadedRun]) -> None:
                 each.record = record
 
 
-def _read_run(path: Path, experiments: dict[Path, Manifest]) -> _LoadedRun:
-    loaded = _LoadedRun(path, runs.load(path))
-    experiment = experiments.get(path.parent)
-    if experiment is not None:
-        for position, entry in enumerate(experiment.runs):
-            if path.name in (entry.log, entry.record):
-                loaded.entry, loaded.experiment = entry, experiment
-                loaded.sort_key = (list(experiments).index(path.parent), "", position)
-                return loaded
-    # Runs without an experiment come last.
-    loaded.sort_key = (len(experiments) + report_layout(loaded.record.kind).position, loaded.record.started_at, 0)
-    return loaded
+def _load(paths: Iterable[Path], experiments: Mapping[Path, Manifest]) -> list[_LoadedRun]:
+    """Load one record per run, the one with the most results: a run may have both a log and a record."""
+    loaded: dict[str, _LoadedRun] = {}
+    for path in paths:
+        record = runs.load(path)
+        entries = experiments[path.parent].runs if path.parent in experiments else ()
+        entry = next((each for each in entries if path.name in (each.log, each.record)), None)
+        run = loaded.setdefault(_run_identity(record), _LoadedRun(path.parent, record, entry))
+        if _completeness(record) > _completeness(run.record):
+            run.record = record
+        if run.entry is None:
+            run.directory, run.entry = path.parent, entry
+    return list(loaded.values())
 
 
-def _deduplicate(loaded_runs: Iterable[_LoadedRun]) -> list[_LoadedRun]:
-    """Keep one file per run, the file with the most results: a run may have both a log and a record."""
-    best: dict[str, _LoadedRun] = {}
-    for each in loaded_runs:
-        identity = _run_identity(each.record)
-        other = best.get(identity)
-        if other is None or _completeness(each.record) > _completeness(other.record):
-            best[identity] = each if other is None or each.entry else _with_entry_of(each, other)
-        elif other.entry is None and each.entry is not None:
-            best[identity] = _with_entry_of(other, each)
-    return list(best.values())
-
-
-def _with_entry_of(content: _LoadedRun, entry_source: _LoadedRun) -> _LoadedRun:
-    return _LoadedRun(content.path, content.record, entry_source.entry, entry_source.experiment, entry_source.sort_key)
+def _order(run: _LoadedRun, experiments: Mapping[Path, Manifest]) -> tuple[int, str, int]:
+    """Return the sort key of a run; those without an experiment come last."""
+    if run.entry is not None:
+        experiment = experiments[run.directory]
+        return list(experiments).index(run.directory), "", experiment.runs.index(run.entry)
+    return len(experiments) + report_layout(run.record.kind).position, run.record.started_at, 0
 
 
 def _run_identity(record: RunRecord) -> str:
@@ -126,15 +112,14 @@ def _reported_run(loaded: _LoadedRun, name: str) -> ReportedRun:
     if entry.why.startswith(entry.here):
         note = entry.why
     # Files outside the manifest's own directory are ignored.
-    saved_files = [loaded.path.parent / file for file in entry.files if Path(file).name == file]
+    saved_files = [loaded.directory / file for file in entry.files if Path(file).name == file]
     pictures = tuple(path for path in saved_files if path.is_file())
     return ReportedRun(name, loaded.record, entry.title, entry.question, note, pictures)
 
 
 def _missing_runs(experiments: dict[Path, Manifest], loaded_runs: Sequence[_LoadedRun]) -> Iterator[str]:
-    """Yield a line for each run that an experiment in the report lacks, with the reason."""
     for directory, experiment in experiments.items():
-        reported = [each.entry for each in loaded_runs if each.entry and each.experiment is experiment]
+        reported = [each.entry for each in loaded_runs if each.entry and each.directory == directory]
         file_names = (name for entry in experiment.runs for name in (entry.log, entry.record))
         absent = experiment.runs_without(name for name in file_names if runs.kind_at(directory / name))
         if not reported or len(reported) + len(absent) < len(experiment.runs):

@@ -43,14 +43,8 @@ class ReportSpec(BaseModel):
     only: Annotated[tuple[str, ...], BeforeValidator(split_words), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
         default=(), description="Only these runs, by name or by command: time,memory; an unknown name lists all."
     )
-    tables: Annotated[tuple[str, ...], BeforeValidator(split_words), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
-        default=(), description="Only these tables of each run; an unknown name lists all."
-    )
     summary: Annotated[bool, Option(panel=OUTPUT)] = Field(
         default=False, description="Only the first page: headline numbers, the main findings, cautions and environment."
-    )
-    open_page: Annotated[bool, Option(flags=("--open",), panel=OUTPUT)] = Field(
-        default=False, description="Open the page in the browser once it is written; needs -o with .html."
     )
     quiet: Annotated[bool, Option(flags=("--quiet", "-q"), panel=OUTPUT)] = Field(
         default=False, description="Do not list the files that were written."
@@ -67,10 +61,6 @@ class ReportSpec(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.open_page and not any(path.suffix.lower() == ".html" for path in self.output):
-            raise ValueError("--open opens a page in the browser: it needs -o report.html")
-        if self.summary and self.tables:
-            raise ValueError("--summary omits the tables of runs: it cannot be combined with --tables")
         for path in self.output:
             if self.output.count(path) > 1:
                 raise ValueError(f"--output {path} is given twice")

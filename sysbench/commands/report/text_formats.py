@@ -1,4 +1,4 @@
-"""Reports as Markdown (GitHub-flavoured) and as LaTeX documents, with figures as separate PNG or PDF files.
+"""Reports as Markdown (GitHub-flavoured) and as LaTeX documents, with figures as separate files, and as CSV.
 
 The LaTeX documents require LaTeX 2020 or later, with the packages booktabs, graphicx and geometry.
 """
@@ -6,14 +6,16 @@ The LaTeX documents require LaTeX 2020 or later, with the packages booktabs, gra
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 
 from sysbench.commands.report.document import Document
-from sysbench.commands.report.wording import WrittenFile, files_with_pictures, render_template
+from sysbench.commands.report.wording import WrittenFile, files_with_pictures, render_template, text_file
 from sysbench.render import latex, markdown
+from sysbench.render.csv import csv_text
 from sysbench.render.numbers import format_columns
-from sysbench.render.table import Table, notes
+from sysbench.render.table import Cell, Column, Table, notes
 from sysbench.render.terminal import fit
 
 ROWS_PER_PAGE: Final = 40
@@ -24,12 +26,10 @@ PAGE_WIDTH_CHARACTERS: Final = 124
 
 
 def latex_files(document: Document, name: str) -> Iterator[WrittenFile]:
-    """Yield the figures as PDF files, then the report as a file called `name`."""
     return files_with_pictures(document, name, "pdf", latex_text)
 
 
 def latex_text(document: Document, folder: str) -> str:
-    """Return the report as LaTeX; its figures are files in `folder`."""
     return render_template(
         "report.tex",
         document,
@@ -63,12 +63,10 @@ def _latex_table(table: Table, mark: str) -> Iterator[str]:
 
 
 def markdown_files(document: Document, name: str) -> Iterator[WrittenFile]:
-    """Yield the figures as PNG files, then the report as a file called `name`."""
     return files_with_pictures(document, name, "png", markdown_text)
 
 
 def markdown_text(document: Document, folder: str) -> str:
-    """Return the report as Markdown; its figures are files in `folder`."""
     return render_template(
         "report.md",
         document,
@@ -77,3 +75,13 @@ def markdown_text(document: Document, folder: str) -> str:
         table=lambda content, mark: "\n\n".join(markdown.table(content, mark)),
         path=lambda picture: quote(f"{folder}/{picture.name}.png"),
     )
+
+
+def csv_file(document: Document, name: str) -> WrittenFile:
+    """Return all rows of all tables of runs as CSV, with the columns of `--format csv`, and where they are from."""
+    tables = []
+    for section in document.sections:
+        source = {"run": section.run, "machine": section.machine, "section": section.title, "origin": section.origin}
+        columns: tuple[tuple[Column, Cell], ...] = tuple((Column(key, key), text) for key, text in source.items())
+        tables += [replace(table, constants=(*columns, *table.constants)) for table in section.tables]
+    return text_file(name, csv_text(*tables))

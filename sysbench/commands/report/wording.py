@@ -35,7 +35,7 @@ ORIGIN_MARKS: Final[Mapping[Origin, str]] = {
 
 def simulated_notice(document: Document) -> str:
     """Return a notice that some results were not measured; empty if all were."""
-    origins = {section.origin for section in document.sections} or {each.finding.origin for each in document.headlines}
+    origins = {section.origin for section in document.sections} or {finding.origin for _, finding in document.headlines}
     if origins == {"simulated"}:
         return "Nothing in this report was measured: everything is simulated."
     if origins <= {"simulated", "predicted"} and origins:
@@ -89,12 +89,10 @@ class WrittenFile:
 
 
 def text_file(name: str, text: str) -> WrittenFile:
-    """Create a text file, without control codes and without characters that cannot be encoded."""
     return WrittenFile(name, theme.encodable(theme.without_control_characters(text), "utf-8").encode())
 
 
 def pictures_of(document: Document) -> Iterator[Picture]:
-    """Yield all figures of a report in order."""
     yield from document.pictures
     for section in document.sections:
         yield from section.pictures
@@ -117,10 +115,7 @@ def render_template(
     escaped: Callable[[str], str],
     **markup: Callable[..., str],
 ) -> str:
-    """Render a report with a template in `assets/report_text`.
-
-    `escaped` escapes every inserted text, except the results of the functions in `markup`.
-    """
+    """Render a template in `assets/report_text`; `escaped` escapes every text but the results of `markup`."""
     from markupsafe import Markup
 
     def trusted(function: Callable[..., str]) -> Callable[..., Markup]:

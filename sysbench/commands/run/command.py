@@ -35,7 +35,7 @@ def run(options_given: Given, overrides_given: Given) -> None:
         from sysbench.log.storage import refuse_unwritable
 
         refuse_unwritable(Path(str(options.json_path)))
-    if options.listed or (options.experiment is None and options.resume is None):
+    if options.experiment is None and options.resume is None:
         _list_experiments(options, overrides)
         return
     with ExitStack() as resources:
@@ -60,8 +60,6 @@ def _list_experiments(options: ExperimentOptions, overrides: dict[str, str]) -> 
     from sysbench.commands.run import experiment_file
     from sysbench.commands.run import tables as experiment_tables
 
-    if options.experiment is not None:
-        raise UsageError(f"--list lists the built-in experiments; --plan shows what {options.experiment} would run")
     if overrides or options.plan:
         given = ", ".join([*(f"--{name}" for name in overrides), *(["--plan"] * options.plan)])
         raise UsageError(f"{given} also needs the name of an experiment ({', '.join(experiment_file.names())})")
@@ -75,7 +73,6 @@ def _plan_runs(
     overrides: dict[str, str],
     gpu_name: str | None,
 ) -> tuple[Sequence[PlannedRun], Durations]:
-    """Plan the runs, and return them with the earlier durations of their cells."""
     from sysbench.commands.run.experiment import plan, refuse_code
     from sysbench.log.durations import Durations, earlier_durations
 
@@ -92,7 +89,7 @@ def _plan_runs(
             refuse_unpredictable((gpu.slug,), force=options.force, option="--for")
             if not options.plan:
                 resources.enter_context(prelaunched(Launcher()))
-            return prediction.to_predictions(planned, gpu), Durations()
+            return [prediction.to_prediction(each, gpu) for each in planned], Durations()
         earlier = earlier_durations(options.out, gpu.names)
         new = [each for each in planned if any(cell.key not in earlier.cells_s for cell in each.spec.cells())]
         if gpu.rates:
@@ -109,7 +106,6 @@ def _plan_runs(
 
 
 def named_gpu(gpu_name: str) -> Hardware:
-    """Return the GPU named by `--for`; raises UsageError for an unknown name."""
     from sysbench.spec import hardware
 
     try:

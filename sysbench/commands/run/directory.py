@@ -59,10 +59,7 @@ def create_directory(out: Path, name: str, content: Manifest) -> Iterator[Experi
 
 @contextmanager
 def open_directory(path: Path) -> Iterator[ExperimentDirectory]:
-    """Open and lock the directory of an earlier experiment.
-
-    Raises LogError if the directory has no valid manifest, and UsageError if another process is writing to it.
-    """
+    """Open and lock the directory of an earlier experiment; raises LogError without a manifest."""
     content = manifest.read(path)
     with _lock(path):
         yield ExperimentDirectory(path, content)

@@ -40,12 +40,7 @@ class PlannedRun:
 def plan(
     experiment: WrittenExperiment, overrides: Mapping[str, str], devices: Sequence[DeviceType]
 ) -> tuple[PlannedRun, ...]:
-    """Plan every run of the experiment for a machine with these `devices`; the first one is the default (`auto`).
-
-    `overrides` maps long option names to values ("" for a switch). An override applies to every run that has the option
-    and does not keep its own value. Raises UsageError for an override that no run uses, and for options that are
-    invalid on any type of device.
-    """
+    """Plan every run for a machine with these devices; raises UsageError for options that are invalid on any device."""
     words = {name: OptionValue(text) for name, text in overrides.items()}
     planned: list[PlannedRun] = []
     for run in override(experiment.runs, words, experiment.name):

@@ -129,10 +129,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> WrittenExperiment:
-    """Read an experiment, given by name or by path; raises UsageError for an unknown name and for an invalid file.
-
-    A name that ends in .toml or contains a slash is a path.
-    """
+    """Read an experiment, given by name, or by a path that ends in .toml or contains a slash."""
     return _read_file(find_file(name), ())
 
 
@@ -237,10 +234,7 @@ def _included_runs(entries: object, root: Place, chain: tuple[Path, ...]) -> lis
 
 
 def override(runs: Sequence[WrittenRun], options: OptionValues, experiment: str) -> list[WrittenRun]:
-    """Return the runs with `options`, by long name, except those that a run keeps or does not have.
-
-    Raises UsageError for an option that no run of the experiment takes.
-    """
+    """Return the runs with `options`, by long name; raises UsageError for an option that no run takes."""
     used: set[str] = set()
     fixed: dict[str, str] = {}
     changed = []

@@ -26,32 +26,24 @@ from sysbench.spec.hardware import Hardware
 from sysbench.spec.validation import validated
 
 
-def to_predictions(planned: Sequence[PlannedRun], gpu: Hardware) -> tuple[PlannedRun, ...]:
-    """Convert every run to a prediction for `gpu`.
-
-    A run that cannot be predicted is marked as skipped, with the reason.
-    """
-    return tuple(_to_prediction(each, gpu) for each in planned)
-
-
-def _to_prediction(planned: PlannedRun, gpu: Hardware) -> PlannedRun:
+def to_prediction(planned: PlannedRun, gpu: Hardware) -> PlannedRun:
+    """Convert a run to a prediction for `gpu`; one that cannot be predicted is left out, with the reason."""
     entry = planned.entry
     if entry.here == "left out" or "simulate" in entry.options:
         return planned
+    spec, options = planned.spec, {name: word for name, word in entry.options.items() if name != "device"}
+    changes: dict[str, object]
     if command_of(entry.command).runs_anywhere:
-        here = {"here": "changed", "why": "it needs no GPU: computed on this machine"}
-        options = {name: word for name, word in entry.options.items() if name != "device"}
-        default = {"device": type(planned.spec).model_fields["device"].default}
-        spec = planned.spec.model_copy(update=default)
-        return PlannedRun(entry.model_copy(update={**here, "options": options}), spec, planned.options)
-    try:
-        spec = _spec_for_gpu(planned.spec, gpu)
-    except UsageError as error:
-        left_out = {"here": "left out", "why": f"no prediction for {gpu.slug}: {error}"}
-        return PlannedRun(entry.model_copy(update=left_out), planned.spec, planned.options)
-    options = {name: word for name, word in entry.options.items() if name != "device"} | {"simulate": gpu.slug}
-    simulated = {"here": "simulated", "why": f"predicted for {gpu.title}", "options": options}
-    return PlannedRun(entry.model_copy(update=simulated), spec, planned.options)
+        spec = spec.model_copy(update={"device": type(spec).model_fields["device"].default})
+        changes = {"here": "changed", "why": "it needs no GPU: computed on this machine", "options": options}
+    else:
+        try:
+            spec = _spec_for_gpu(spec, gpu)
+            options["simulate"] = gpu.slug
+            changes = {"here": "simulated", "why": f"predicted for {gpu.title}", "options": options}
+        except UsageError as error:
+            changes = {"here": "left out", "why": f"no prediction for {gpu.slug}: {error}"}
+    return PlannedRun(entry.model_copy(update=changes), spec, planned.options)
 
 
 def _spec_for_gpu(spec: RunSpec, gpu: Hardware) -> RunSpec:
@@ -83,12 +75,7 @@ class _OutOfTimeError(Exception):
 def predict_durations_s(
     planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool, budget_s: float = PLAN_BUDGET_S
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Predict how long each cell would take to measure on `gpu`; return seconds by cell key.
-
-    Cells that cannot be predicted are left out. The quickest predictions come first; also returns the names of the runs
-    that could not be predicted within `budget_s` seconds after the first cell. Exceptions raised while predicting
-    propagate.
-    """
+    """Return predicted seconds by cell key, and the names of the runs for which `budget_s` was too short."""
     first_finished_s: list[float] = []
 
     def watch(event: object) -> None:
@@ -191,40 +178,26 @@ def expected(duration_s: float) -> str:
 
 
 def describe_total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
-    """Describe the expected duration of the runs: `about 12 min in total`; runs of unknown duration are left out."""
+    """Describe the expected duration of the runs: `about 12 min in total for 3 of 4 runs, from …`."""
     executed = [each for each in planned if each.entry.here != "left out"]
     known_s = [seconds for each in executed if (seconds := run_s(each, earlier)) is not None]
-    if len(known_s) == len(executed):
-        return f"about {expected(sum(known_s))} in total, {_describe_source(earlier)}"
-    if known_s and earlier.predicted_s:
-        known = f"{len(known_s)} of {len(executed)} runs"
-        return f"about {expected(sum(known_s))} in total for {known}, {_describe_source(earlier)}"
-    if not known_s and (earlier.predicted_s or earlier.not_predicted):
-        return "duration unknown: no run is predicted yet as a whole"
     if not known_s:
-        return "duration unknown: none of its runs was measured on such a device before"
-    return f"about {expected(sum(known_s))} in total for {len(known_s)} of {len(executed)} runs; the others are new"
-
-
-def _describe_source(earlier: Durations) -> str:
-    if not earlier.predicted_s:
-        return "from earlier durations of the same cells"
-    before = "earlier durations of the same cells, and " if earlier.cells_s else ""
-    return f"from {before}PREDICTED steps; building models and starting workers are not included"
+        return "duration unknown: no run was measured on such a device before, or predicted as a whole"
+    some = f" for {len(known_s)} of {len(executed)} runs" if len(known_s) < len(executed) else ""
+    sources = ["earlier durations of the same cells"] if earlier.cells_s else []
+    if earlier.predicted_s:
+        sources.append("PREDICTED steps; building models and starting workers are not included")
+    return f"about {expected(sum(known_s))} in total{some}, from {', and '.join(sources)}"
 
 
 def initial_progress(planned: Sequence[PlannedRun], earlier: Durations) -> ExperimentProgress:
-    """Return the initial progress of an experiment."""
     runs: dict[str, Mapping[str, PendingCell]] = {}
     for each in planned:
         cells = {} if each.entry.here == "left out" else {cell.key: cell for cell in each.spec.cells()}
-        startup_s = earlier.startup_s(each.entry.command)
-        waiting_cells = {}
-        for number, (key, cell) in enumerate(cells.items()):
-            expected_s = cell_s(cell, earlier)
-            cell_startup_s = 0.0 if number else startup_s
-            waiting_cells[key] = PendingCell(
-                each.entry.command, None if expected_s is None else expected_s + cell_startup_s
-            )
-        runs[each.entry.name] = waiting_cells
+        durations_s = {key: cell_s(cell, earlier) for key, cell in cells.items()}
+        startup_s = [earlier.startup_s(each.entry.command), *[0.0] * len(cells)]  # the first cell waits for the worker
+        runs[each.entry.name] = {
+            key: PendingCell(each.entry.command, None if duration_s is None else duration_s + start_s)
+            for (key, duration_s), start_s in zip(durations_s.items(), startup_s, strict=False)
+        }
     return experiment_progress.initial_progress(runs)

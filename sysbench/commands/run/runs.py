@@ -54,7 +54,6 @@ def run_experiment(
     overrides: Mapping[str, str],
     earlier: Durations,
 ) -> int:
-    """Run an experiment in a new directory, and return the exit code."""
     make_directory(options.out)
     for each in planned:
         _refuse_wrong_results(each, options)
@@ -74,11 +73,7 @@ def run_experiment(
 
 
 def resume_experiment(path: Path, options: ExperimentOptions, overrides: Mapping[str, str], planner: Planner) -> int:
-    """Continue the experiment in a directory, given by path or by name in `--out`; return the exit code.
-
-    Only missing and failed cells run. Raises LogError if the directory does not contain an experiment, and UsageError
-    if its runs, their options or their devices differ from the plan.
-    """
+    """Run the missing and failed cells of an experiment; raises UsageError if its runs have changed."""
     path = find_experiment(str(path), options.out)
     with experiment_directory.open_directory(path) as directory:
         saved_manifest = directory.manifest
@@ -101,7 +96,6 @@ def resume_experiment(path: Path, options: ExperimentOptions, overrides: Mapping
 def show_plan(
     experiment: WrittenExperiment, planned: Sequence[PlannedRun], earlier: Durations, options: ExperimentOptions
 ) -> None:
-    """Show the runs planned for this machine, or for the GPU of `--for`, with their expected durations."""
     gpu = hardware.by_name(options.plan_for) if options.plan_for is not None else None
     showing.show_sheet(experiment_tables.plan(experiment.title, planned, earlier, gpu), options)
 
@@ -119,23 +113,20 @@ def _refuse_changed_runs(path: Path, saved_runs: Sequence[RunEntry], planned_run
     if [run.name for run in saved_runs] != [run.name for run in planned_runs]:
         missing = sorted({run.name for run in saved_runs} ^ {run.name for run in planned_runs}) or ["their order"]
         raise UsageError(f"--resume {path}: the runs of the experiment have changed ({', '.join(missing)})")
-    for saved_run, planned_run in zip(saved_runs, planned_runs, strict=True):
-        if (saved_run.command, saved_run.here) != (planned_run.command, planned_run.here):
-            raise UsageError(
-                f"--resume {path}: {planned_run.name} was {saved_run.here} there ({saved_run.command}), "
-                f"here it is {planned_run.here} ({planned_run.command})"
-            )
-        for name in {**saved_run.options, **planned_run.options}:
-            saved_value, planned_value = saved_run.options.get(name), planned_run.options.get(name)
-            if saved_value != planned_value:
+    for runs in zip(saved_runs, planned_runs, strict=True):
+        former, now = (
+            {
+                "run": f"{run.here} ({run.command})",
+                **{f"--{name}": word or "given" for name, word in run.options.items()},
+            }
+            for run in runs
+        )
+        for name in {**former, **now}:
+            there, here = former.get(name, "not given"), now.get(name, "not given")
+            if there != here:
                 raise UsageError(
-                    f"--resume {path}: {planned_run.name} was made with different options: "
-                    f"--{name} {_describe_value(saved_value)} there, {_describe_value(planned_value)} here"
+                    f"--resume {path}: {runs[0].name} was made differently: {name} {there} there, {here} here"
                 )
-
-
-def _describe_value(word: str | None) -> str:
-    return "not given" if word is None else word or "given"
 
 
 # --- in sequence
@@ -192,7 +183,6 @@ def _say(text: str, options: ExperimentOptions) -> None:
 
 
 def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None:
-    """Print a sheet to stdout, after an empty line unless it is the `first` one."""
     if options.json_path == "-":
         return
     with results() as console:

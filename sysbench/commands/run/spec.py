@@ -25,9 +25,6 @@ class ExperimentOptions(RunOptions):
     experiment: Annotated[str | None, Option(metavar="[NAME|FILE.toml]", positional=True)] = Field(
         default=None, description="A built-in experiment, or a file. Without it, the built-in experiments are listed."
     )
-    listed: Annotated[bool, Option(flags=("--list",), panel=OUTPUT, common=True)] = Field(
-        default=False, description="List the built-in experiments."
-    )
     out: Annotated[Path, Option(metavar="DIR", panel=OUTPUT, common=True)] = Field(
         default=Path("runs"), description="Directory in which to create the experiment's directory."
     )
@@ -64,7 +61,6 @@ class ExperimentOptions(RunOptions):
 
 
 def _create_overrides_model() -> type[BaseModel]:
-    """Create a pydantic model with a field for every non-positional option of any command's spec."""
     kinds_by_option: dict[str, list[Kind]] = {}
     for kind in runnable():
         for name, key in keys_of(kind).items():

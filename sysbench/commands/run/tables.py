@@ -44,11 +44,7 @@ def heading(entry: RunEntry, number: int, count: int) -> Sheet:
 
 
 def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Hardware | None = None) -> Sheet:
-    """Return the table of an experiment's runs with expected durations, and the tables of each run's cells.
-
-    The cells' memory is compared with that of `gpu`, if given. `earlier` contains durations of cells on the same
-    device.
-    """
+    """Return the table of an experiment's runs with expected durations, and the tables of each run's cells."""
 
     def duration_cell(each: PlannedRun) -> Measure | None:
         run_s = prediction.run_s(each, earlier)
@@ -56,7 +52,6 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
         return Measure(run_s, text=f"{mark}{prediction.expected(run_s)}") if run_s is not None else None
 
     cells: list[list[RunCell]] = [list(each.spec.cells()) if each.entry.here != "left out" else [] for each in planned]
-    total = sum(map(len, cells))
     columns = (
         Column("number", ""),
         Column("run", "run"),
@@ -86,7 +81,7 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
         )
         for number, (each, its_cells) in enumerate(zip(planned, cells, strict=True), start=1)
     )
-    count = f"{len(planned)} run{'' if len(planned) == 1 else 's'}, {total} cell{'' if total == 1 else 's'}"
+    count = f"runs: {len(planned)}, cells: {sum(map(len, cells))}"
     details = [
         table
         for each, its_cells in zip(planned, cells, strict=True)

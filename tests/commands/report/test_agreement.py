@@ -27,16 +27,16 @@ _SHARED: dict[str, Any] = {
 }
 
 
-def timed(seconds: float, **axes: Any) -> ReportedRun[Any]:
+def timed(seconds: float, **axes: Any) -> ReportedRun:
     cell = time_cell({"forward": spread_about(seconds, seconds / 1000)}, size="large", **axes)
     return ReportedRun("times", time_record([cell]))
 
 
-def profiled(*cells: ProfileCellRecord) -> ReportedRun[Any]:
+def profiled(*cells: ProfileCellRecord) -> ReportedRun:
     return ReportedRun("kernels", ProfileRecord(**_SHARED, spec={"kind": "profile"}, cells=list(cells)))
 
 
-def memory(name: str, *cells: MemoryCellRecord) -> ReportedRun[Any]:
+def memory(name: str, *cells: MemoryCellRecord) -> ReportedRun:
     return ReportedRun(name, MemoryRecord(**_SHARED, spec={"kind": "memory"}, cells=list(cells)))
 
 
@@ -84,7 +84,7 @@ def test_a_simulation_for_another_gpu_or_protocol_is_not() -> None:
     assert not list(simulation_agreement([memory("measured", training), memory("simulated", simulated)]))
 
 
-def measured_on(hardware_: DeviceInfo, *ctx_and_s: tuple[int, float]) -> ReportedRun[Any]:
+def measured_on(hardware_: DeviceInfo, *ctx_and_s: tuple[int, float]) -> ReportedRun:
     cells = [
         time_cell({"forward": spread_about(seconds, seconds / 1000)}, size="tiny", ctx=ctx, hardware_=hardware_)
         for ctx, seconds in ctx_and_s
@@ -106,7 +106,7 @@ def test_predicted_steps_are_held_against_those_measured_later_on_that_gpu() -> 
 
 
 def test_a_prediction_for_another_gpu_or_that_is_withheld_is_not() -> None:
-    def ahead(slug: str, step_s: float | None) -> ReportedRun[Any]:
+    def ahead(slug: str, step_s: float | None) -> ReportedRun:
         spec = TimeSpec(size=("tiny",), ctx=(128,), mode=("forward",), simulate=(slug,))
         return ReportedRun("ahead", predicted(spec, (step_s, "ok")))
 

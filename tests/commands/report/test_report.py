@@ -19,20 +19,18 @@ from markdown_it.token import Token
 from rich.console import Console
 
 from sysbench.command import Kind, command_of, kinds
-from sysbench.commands.report import agreement, long_table, page, screen
-from sysbench.commands.report.assemble import TITLE, assemble_document, filter_document
+from sysbench.commands.report import agreement, page, screen
+from sysbench.commands.report.assemble import TITLE, assemble_document, first_page_of
 from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun, reported_commands
-from sysbench.commands.report.text_formats import latex_files, latex_text, markdown_files, markdown_text
+from sysbench.commands.report.text_formats import csv_file, latex_files, latex_text, markdown_files, markdown_text
 from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.errors import UsageError
 from sysbench.log.outcomes import Caution
 from sysbench.log.records import RunRecord
 from sysbench.render.findings import Statement
 from sysbench.render.table import Measure
 from sysbench.render.terminal import SheetView
-from sysbench.units import significant
 from tests import fixtures_timing
 from tests.commands.time import test_predicted
 from tests.fixtures_runs import KINDS, record, stream
@@ -54,7 +52,7 @@ HOSTILE = [
 ORDER = [command.name for command in reported_commands()]
 
 
-def run(kind: Kind, name: str = "", **changes: Any) -> ReportedRun[Any]:
+def run(kind: Kind, name: str = "", **changes: Any) -> ReportedRun:
     return ReportedRun(kind, record(kind, name), **changes)
 
 
@@ -113,7 +111,7 @@ def test_the_same_records_make_the_same_report() -> None:
     first, second = (assemble_document([run(kind) for kind in ORDER]) for _ in range(2))
     for writer in (markdown_text, latex_text):
         assert writer(first, "files") == writer(second, "files")
-    assert long_table.text(first) == long_table.text(second)
+    assert csv_file(first, "r") == csv_file(second, "r")
     # Pictures take their time: those of one command stand for all.
     first, second = (assemble_document([run("accum")]) for _ in range(2))
     assert page.render(first) == page.render(second)
@@ -132,7 +130,7 @@ def test_a_run_that_was_killed_at_any_point_can_be_reported(kind: Kind) -> None:
         assert "unfinished" in found.run_lines[0]
         assert markdown_text(found, "files")
         assert latex_text(found, "files")
-        assert long_table.text(found)
+        assert csv_file(found, "r")
 
 
 def test_a_caution_is_said_once_with_all_the_cells_it_is_about() -> None:
@@ -152,7 +150,7 @@ def test_a_caution_is_said_once_with_all_the_cells_it_is_about() -> None:
     assert caution.bases == (Basis("one", labels), Basis("two", labels))
 
 
-def drifting(name: str, messages: Iterable[str]) -> ReportedRun[Any]:
+def drifting(name: str, messages: Iterable[str]) -> ReportedRun:
     """A run with a caution of this code in its first cells."""
     clean = record("time")
     cells = [
@@ -180,14 +178,16 @@ def test_messages_in_other_words_are_cautions_of_their_own() -> None:
 
 
 def test_a_summary_has_findings_and_cautions_and_no_tables_of_runs(whole: Document) -> None:
-    short = filter_document(whole, summary=True)
-    assert {each.anchor for each in short.headlines} == {each.anchor for each in whole.sections if each.findings}
+    short = first_page_of(whole)
+    assert {section.anchor for section, _ in short.headlines} == {
+        each.anchor for each in whole.sections if each.findings
+    }
     assert (short.cautions, short.environment, short.overview) == (whole.cautions, whole.environment, whole.overview)
     assert (short.sections, short.pictures) == ((), ())
     remarks = [remark.text for sheet in screen.sheets(short) for remark in sheet.remarks if remark.kind == "finding"]
     assert len(remarks) == len(set(remarks)) == len(short.headlines) + len(short.findings)
-    only = filter_document(assemble_document([run("time")]), summary=True)
-    assert [each.finding for each in only.headlines] == list(assemble_document([run("time")]).sections[0].findings)
+    only = first_page_of(assemble_document([run("time")]))
+    assert [finding for _, finding in only.headlines] == list(assemble_document([run("time")]).sections[0].findings)
 
 
 def test_the_first_page_has_all_headline_numbers_and_at_most_four_figures(whole: Document) -> None:
@@ -204,7 +204,7 @@ def test_the_first_page_has_all_headline_numbers_and_at_most_four_figures(whole:
 
 
 def test_an_excluded_cell_is_in_no_range_of_the_first_page() -> None:
-    def slow(name: str, doubted: bool) -> ReportedRun[TimeRecord]:
+    def slow(name: str, doubted: bool) -> ReportedRun:
         found = record("time", machine=TWO_CORES)
         caution = Caution(code="threads-wait", message="", remedy="")
         slowest = max(found.cells, key=lambda cell: samples.median_s if (samples := cell.samples("step")) else 0.0)
@@ -221,13 +221,6 @@ def test_an_excluded_cell_is_in_no_range_of_the_first_page() -> None:
     assert table.excluded == {table.rows.index(doubted)}
 
 
-def test_only_the_tables_that_are_named_are_left_and_a_wrong_name_lists_all(whole: Document) -> None:
-    (time,) = (section for section in filter_document(whole, ["summary"]).sections if section.run == "time")
-    assert {table.name for table in time.tables} == {"summary"}
-    with pytest.raises(UsageError, match="Did you mean summary"):
-        filter_document(whole, ["sumary"])
-
-
 def test_the_first_screen_has_a_finding_of_every_run(whole: Document) -> None:
     first, *_ = screen.sheets(whole)
     for section in whole.sections:
@@ -239,7 +232,7 @@ def test_the_first_screen_has_a_finding_of_every_run(whole: Document) -> None:
 
 
 def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> None:
-    def busy(name: str, *shares: int) -> ReportedRun[TimeRecord]:
+    def busy(name: str, *shares: int) -> ReportedRun:
         doubts = [Caution(code="host-busy", message=f"others used {share}%", remedy="close") for share in shares]
         clean = fixtures_timing.record(TimeSpec(size="small", ctx="128,512"))
         cells = [cell.model_copy(update={"cautions": [doubt]}) for cell, doubt in zip(clean.cells, doubts, strict=True)]
@@ -378,7 +371,7 @@ def test_which_cells_are_kept_out_of_the_findings_is_said_among_the_cautions_and
     assert [each.text for each in section.findings] == ["It is fast."]
     assert [each.message for each in found.cautions][-1] == "Cautions keep all of them out."
     headlines = assemble_document([run("memory"), run("time")]).headlines
-    assert [each.finding.text for each in headlines if each.anchor == "time"] == ["It is fast."]
+    assert [finding.text for section, finding in headlines if section.anchor == "time"] == ["It is fast."]
     page_text = page.render(found)
     assert page_text.count("Cautions keep all of them out.") == 2, (
         "in their own part, and where the section points to it"
@@ -527,7 +520,7 @@ def test_in_the_terminal_no_name_is_markup_and_none_moves_the_cursor(hostile: tu
 def test_no_file_of_a_report_commands_a_terminal_and_all_can_be_written(hostile: tuple[str, Document]) -> None:
     _, found = hostile
     bare = replace(found, pictures=(), sections=tuple(replace(section, pictures=()) for section in found.sections))
-    for files in (markdown_files, latex_files, long_table.files):
+    for files in (markdown_files, latex_files, lambda *given: [csv_file(*given)]):
         (file,) = files(bare, "r")
         text = file.content.decode("utf-8")
         assert not [letter for letter in text if ord(letter) < 32 and letter not in "\n\t"]
@@ -562,31 +555,24 @@ def test_what_is_simulated_is_marked_where_it_stands(whole: Document) -> None:
     assert r"\textbf{SIMULATED}" in latex_text(whole, "files")
 
 
-def test_the_long_table_has_every_number_of_every_table(whole: Document) -> None:
-    rows = list(csv.DictReader(io.StringIO(long_table.text(whole))))
-    measures = [
-        (section.run, table.name, repr(significant(cell.value)))
-        for section in whole.sections
-        for table in section.tables
-        for row in table.rows
-        for cell in row[table.axes :]
-        if isinstance(cell, Measure)
-    ]
-    assert Counter((row["run"], row["table"], row["value"]) for row in rows if row["value"]) == Counter(measures)
-    (forward,) = (
+def test_csv_has_every_row_of_every_table_with_where_it_is_from(whole: Document) -> None:
+    rows = list(csv.DictReader(io.StringIO(csv_file(whole, "report.csv").content.decode())))
+    assert Counter((row["run"], row["table"]) for row in rows) == Counter(
+        (section.run, table.name) for section in whole.sections for table in section.tables for _ in table.rows
+    )
+    (row,) = (
         row
         for row in rows
-        if (row["table"], row["size"], row["ctx"], row["precision"], row["column"])
-        == ("summary", "xl", "128", "bf16", "forward")
+        if (row["table"], row["size"], row["ctx"], row["precision"]) == ("summary", "xl", "128", "bf16")
     )
     cell = next(
         cell
         for cell in record("time").cells
         if (cell.axes["size"], cell.axes["ctx"], cell.axes["precision"]) == ("xl", 128, "bf16")
     )
-    assert float(forward["value"]) == pytest.approx(cell.phases["forward"].wall.mean_s, rel=1e-8)
-    assert float(forward["std"]) == pytest.approx(cell.phases["forward"].wall.std_s, rel=1e-8)
-    assert (forward["unit"], forward["origin"]) == ("s", "measured")
+    assert float(row["forward_mean_s"]) == pytest.approx(cell.phases["forward"].wall.mean_s, rel=1e-8)
+    assert float(row["forward_std_s"]) == pytest.approx(cell.phases["forward"].wall.std_s, rel=1e-8)
+    assert row["origin"] == "measured"
     assert {row["origin"] for row in rows if row["run"] == "memory"} == {"simulated"}
 
 
