@@ -205,10 +205,10 @@ def load(name: str | Path) -> Run:
     """Load an earlier run by the path of its log or record, or by its name in `runs/` (`latest`, `time:latest~1`)."""
     from sysbench.log import runs
 
-    found = runs.find(str(name))
-    if len(found) > 1:
-        raise LogError(f"{name} matches {len(found)} runs, load one of them: {', '.join(map(str, found))}")
-    return Run(runs.load(found[0]))
+    paths = runs.find(str(name))
+    if len(paths) > 1:
+        raise LogError(f"{name} matches {len(paths)} runs, load one of them: {', '.join(map(str, paths))}")
+    return Run(runs.load(paths[0]))
 
 
 def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = None, **options: object) -> Run:

@@ -106,7 +106,7 @@ def subject(cells: Sequence[HasAxes]) -> tuple[str, ...]:
         and (axis != "optimizer" or str(cell["mode"]).startswith("train"))
         and (axis != "execution" or cell["execution"] != "eager")
     ]
-    dtypes = {each.axes.get("parameter_dtype") for each in cells}
+    dtypes = {cell.axes.get("parameter_dtype") for cell in cells}
     if "precision" not in differing and len(dtypes) == 1 and (dtype := dtypes.pop()):
         # A user's model decides itself in which format its parameters are; fp32 is then none that is computed in.
         index = phrases.index(precision := phrase("precision", cell["precision"]))

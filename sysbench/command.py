@@ -170,8 +170,8 @@ class Command:
 @cache
 def load_command(package: str) -> Command:
     """Return the command of this package."""
-    found: Command = importlib.import_module(package).COMMAND
-    return found
+    command: Command = importlib.import_module(package).COMMAND
+    return command
 
 
 def commands() -> Mapping[str, Command]:
@@ -183,10 +183,10 @@ def commands() -> Mapping[str, Command]:
 
 def command_of(kind: Kind) -> Command:
     """Return the command named `kind`; raises ValueError if no command with cells has this name."""
-    found = commands().get(kind)
-    if found is None or found.spec is None:
+    command = commands().get(kind)
+    if command is None or command.spec is None:
         raise ValueError(f"{kind} is not a command that measures cells ({', '.join(kinds())})")
-    return found
+    return command
 
 
 def kinds() -> tuple[Kind, ...]:

@@ -152,5 +152,5 @@ class Stall:
 
 def stall(addend: Fraction, accumulator: Format) -> Stall | None:
     """Return the point from which adding `addend` no longer changes the sum; None if the sum overflows first."""
-    ends = (each for each in equal_steps(addend, accumulator) if each.steps == 0)
-    return next((Stall(each.first_step, each.start_total) for each in ends), None)
+    ends = (step for step in equal_steps(addend, accumulator) if step.steps == 0)
+    return next((Stall(end.first_step, end.start_total) for end in ends), None)

@@ -42,7 +42,7 @@ def refuse_present_gpus(slugs: Sequence[str], *, force: bool, option: str = "--s
     from sysbench.spec import hardware
 
     present_slugs = {known.slug for name, size_bytes in present_gpus() if (known := hardware.find(name, size_bytes))}
-    if not force and (slug := next((each for each in slugs if each in present_slugs), None)) is not None:
+    if not force and (slug := next((slug for slug in slugs if slug in present_slugs), None)) is not None:
         raise UsageError(
             f"{option} {slug}: this machine has this GPU; remove {option} to measure it, or add --force to predict "
             "anyway"
@@ -61,7 +61,7 @@ def _rate_problems(gpu: Hardware) -> Iterator[str]:
     from sysbench.spec import hardware
 
     calibration = gpu.calibration
-    sheet = next((each for each in hardware.known() if each.slug == gpu.slug), None)
+    sheet = next((known for known in hardware.known() if known.slug == gpu.slug), None)
     if calibration is not None and sheet is not None and hardware.find(calibration.device) not in (None, sheet):
         yield (
             f"{hardware.user_directory() / gpu.slug}.toml was calibrated on {calibration.device}, which is a "

@@ -60,7 +60,7 @@ def refuse_missing_extras(spec: RunSpec, options: RunOptions) -> None:
 
     models: Sequence[str] = getattr(spec, "model", ())
     needed = [
-        *([extras.TRANSFORMERS] if any(each.startswith("hf:") for each in models) else []),
+        *([extras.TRANSFORMERS] if any(model.startswith("hf:") for model in models) else []),
         *([extras.PEFT] if any(getattr(spec, "lora", ())) else []),
         *([extras.FP8] if any(each in FP8 for each in getattr(spec, "precision", ())) else []),
     ]

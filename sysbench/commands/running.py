@@ -80,10 +80,10 @@ def find_run_file(kind: Kind, path: Path, directory: Path) -> Path:
     from sysbench.log import runs
 
     name = str(path)
-    found = runs.find(name, directory, kind)
-    if len(found) > 1:
-        raise LogError(f"{name} matches {len(found)} runs, name one of them: {', '.join(map(str, found))}")
-    return found[0]
+    paths = runs.find(name, directory, kind)
+    if len(paths) > 1:
+        raise LogError(f"{name} matches {len(paths)} runs, name one of them: {', '.join(map(str, paths))}")
+    return paths[0]
 
 
 def suited(spec: RunSpec, options: RunOptions) -> RunSpec:
@@ -182,7 +182,7 @@ def perform(spec: RunSpec, options: RunOptions, surroundings: RunSurroundings = 
 
 def _advise_on_shared_memory(spec: RunSpec, options: RunOptions) -> None:
     """Say before several ranks run on GPUs that /dev/shm may be too small: NCCL's own errors do not name it."""
-    devices = {each.device.partition(":")[0] for each in spec.cells() if each.workers > 1}
+    devices = {cell.device.partition(":")[0] for cell in spec.cells() if cell.workers > 1}
     if options.on or not devices & {"auto", "cuda"} or not Path("/dev/shm").is_dir():
         return
     from shutil import disk_usage

@@ -15,9 +15,9 @@ from sysbench.spec.cell import RunSpec
 
 def record(path: Path, kind: Kind) -> RunRecord:
     """Return the record in a file, or the record folded from a log."""
-    found = runs.load(path)
-    _refuse_other(path, found.kind, kind)
-    return found
+    run = runs.load(path)
+    _refuse_other(path, run.kind, kind)
+    return run
 
 
 def spec(path: Path, kind: Kind) -> RunSpec:

@@ -51,7 +51,7 @@ def convert_raw_stream(report: Path) -> None:
     stream = report.with_suffix(".qdstrm")
     if report.is_file() or not stream.is_file():
         return
-    importer = next((each for each in _importers(Path(nsys_path())) if each.is_file()), None)
+    importer = next((importer for importer in _importers(Path(nsys_path())) if importer.is_file()), None)
     if importer is None:
         raise SysbenchError(f"nsys left {stream.name}, but {_IMPORTER.name}, which turns it into a report, is missing")
     libraries = os.pathsep.join(filter(None, [str(importer.parent), os.environ.get("LD_LIBRARY_PATH")]))

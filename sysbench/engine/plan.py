@@ -62,21 +62,21 @@ def device_of_rank(rank: int, first: DeviceInfo, devices: Sequence[DeviceInfo]) 
     """Return the device of a rank: the GPU `rank` places after the first one, or the CPU, which all ranks share."""
     if first.type != "cuda" or rank == 0:
         return first
-    return next(each for each in devices if each.type == "cuda" and each.index == first.index + rank)
+    return next(device for device in devices if device.type == "cuda" and device.index == first.index + rank)
 
 
 def devices_of_other_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
     """Return the devices on this machine of all ranks of a cell but the first: the GPUs after that of rank 0."""
     first = placed.device
     after = range(first.index + 1, first.index + placed.cell.workers)
-    return [each for each in devices if each.type == first.type == "cuda" and each.index in after]
+    return [device for device in devices if device.type == first.type == "cuda" and device.index in after]
 
 
 def _refuse_too_many_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) -> None:
     first, ranks = placed.device, placed.cell.workers
     if ranks == 1 or first.type == "cpu":
         return
-    available = sum(each.type == first.type and each.index >= first.index for each in devices)
+    available = sum(device.type == first.type and device.index >= first.index for device in devices)
     if ranks > available:
         wording = "is 1 device" if available == 1 else f"are {available} devices"
         raise UsageError(

@@ -209,11 +209,11 @@ class Session:
         links = self.surroundings.links
         placed = place(self.cells, ready.devices, links.ranks if links is not None else None)
         if self.earlier is not None:
-            self.earlier.refuse_other_machine(ready, ((each.cell, each.device) for each in placed))
-            for each in placed:
-                if self.earlier.outcome(each.cell) == "oom":
-                    self._admission.remember_too_large(each)
-        return [each for each in placed if self._is_pending(each.cell)]
+            self.earlier.refuse_other_machine(ready, ((cell.cell, cell.device) for cell in placed))
+            for cell in placed:
+                if self.earlier.outcome(cell.cell) == "oom":
+                    self._admission.remember_too_large(cell)
+        return [cell for cell in placed if self._is_pending(cell.cell)]
 
 
 def _stop(executor: Supervisor | ParallelExecutor | None) -> Sequence[Event]:

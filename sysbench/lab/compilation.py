@@ -48,7 +48,7 @@ def stage_entered(cell: str, stage: Stage) -> StageEntered:
 
 def model_built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
     """Return the ModelBuilt event for the cell with key `cell`; building the step took `build_s` seconds."""
-    parameters = sum(each.numel() for each in step.model.parameters())
+    parameters = sum(parameter.numel() for parameter in step.model.parameters())
     head = step.work.model.lm_head.weight.numel() if isinstance(step.work.model, Transformer) else 0
     return ModelBuilt(
         at_s=time.time(),

@@ -122,7 +122,7 @@ class TrainingStep:
     @property
     def loss(self) -> float | None:
         """Loss of the last step, averaged over its micro-batches."""
-        return sum(each.item() for each in self._losses) if self._losses else None
+        return sum(loss.item() for loss in self._losses) if self._losses else None
 
     @property
     def latest_loss(self) -> Tensor | None:
@@ -132,7 +132,7 @@ class TrainingStep:
     def optimizer_state(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each tensor of the optimizer's state, after its parameter; of a state in blocks, each of its parts."""
         for parameter, states in self._optimizer.state.items() if self._optimizer is not None else ():
-            for state in (each for each in states.values() if isinstance(each, Tensor)):
+            for state in (state for state in states.values() if isinstance(state, Tensor)):
                 # The names of the parts, as torchao's subclasses of Tensor declare them.
                 parts = getattr(state, "tensor_attrs", None)
                 yield from [(parameter, getattr(state, name)) for name in parts] if parts else [(parameter, state)]
@@ -146,21 +146,21 @@ class TrainingStep:
     def loss_scale(self) -> tuple[Tensor, ...]:
         """Under fp16, the loss scale and the number of steps since it last changed; empty before the first backward."""
         state = (self._scaler._scale, self._scaler._growth_tracker) if self._scaler.is_enabled() else ()
-        return tuple(each for each in state if each is not None)
+        return tuple(tensor for tensor in state if tensor is not None)
 
     @property
     def gradients_present(self) -> bool | None:
         """Whether every trainable parameter has a gradient; None without backward, or where it frees gradients."""
         if "backward" not in self.cell.phases or self._in_backward:
             return None
-        return all(each.grad is not None for each in self.model.parameters() if each.requires_grad)
+        return all(parameter.grad is not None for parameter in self.model.parameters() if parameter.requires_grad)
 
     @torch.no_grad()
     def fingerprint(self) -> Tensor | None:
         """Copy up to 64 values of each parameter to the host, to detect changes; None without an optimizer."""
         if self._optimizer is None:
             return None
-        local = [getattr(each, "to_local", each.detach)() for each in self.model.parameters()]
+        local = [getattr(parameter, "to_local", parameter.detach)() for parameter in self.model.parameters()]
         return torch.cat([each.flatten()[:64] for each in local]).cpu()
 
     def _zero_grad(self) -> None:

@@ -155,8 +155,8 @@ def block_lists(model: nn.Module) -> Iterator[list[nn.Module]]:
     """
     for child in model.children():
         members = list(child.children()) if isinstance(child, nn.ModuleList | nn.Sequential) else []
-        same_class = len(members) > 1 and len({type(each) for each in members}) == 1
-        if same_class and all(any(True for _ in each.parameters()) for each in members):
+        same_class = len(members) > 1 and len({type(member) for member in members}) == 1
+        if same_class and all(any(True for _ in member.parameters()) for member in members):
             yield members
         else:
             yield from block_lists(child)

@@ -83,7 +83,7 @@ class CellEvents:
     @property
     def warmup_s(self) -> list[float]:
         """Wall times of the warm-up steps, in order."""
-        return [each.step.wall_s for each in self.warmup if each.step.wall_s is not None]
+        return [measured.step.wall_s for measured in self.warmup if measured.step.wall_s is not None]
 
     @property
     def device_used_peak_bytes(self) -> int | None:
@@ -373,11 +373,11 @@ def merge_ranks(seen: CellEvents) -> CellEvents:
     def slowest_samples(steps: Iterable[list[StepMeasured]]) -> list[StepMeasured]:
         return [max(same_step, key=lambda each: each.step.wall_s or 0.0) for same_step in zip(*steps, strict=False)]
 
-    peaks = [each.memory for each in ranks if each.memory is not None]
+    peaks = [rank.memory for rank in ranks if rank.memory is not None]
     return replace(
         seen,
-        steps=slowest_samples(each.steps for each in ranks),
-        warmup=slowest_samples(each.warmup for each in ranks),
+        steps=slowest_samples(rank.steps for rank in ranks),
+        warmup=slowest_samples(rank.warmup for rank in ranks),
         memory=max(peaks, key=lambda each: each.allocated_peak_bytes or 0, default=None),
     )
 

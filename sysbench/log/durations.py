@@ -36,7 +36,7 @@ class Durations:
 
     def startup_s(self, kind: Kind) -> float:
         """Return the median time in seconds from the start of a run of this command to its first cell."""
-        every = self.startups_s.get(kind) or [one for each in self.startups_s.values() for one in each]
+        every = self.startups_s.get(kind) or [one for startup_s in self.startups_s.values() for one in startup_s]
         return statistics.median(every) if every else 0.0
 
 

@@ -45,8 +45,8 @@ class Measures:
 def measures_of(cell: CellRecord) -> Measures:
     """Return the numbers that the cell's command names; none if it names none."""
     command = command_of(cell.cell.kind)
-    found: Measures = command.part("measures")(cell) if command.measures else Measures()
-    return found if cell.outcome == "ok" else replace(found, prediction=None)
+    measures: Measures = command.part("measures")(cell) if command.measures else Measures()
+    return measures if cell.outcome == "ok" else replace(measures, prediction=None)
 
 
 def phase_times(phases: Mapping[str, PhaseRecord]) -> dict[str, Samples]:

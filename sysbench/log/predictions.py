@@ -79,7 +79,7 @@ class GpuPrediction(Frozen):
 
     def phase(self, name: str) -> PredictedPhase | None:
         """Return the phase with this name; None if there is none, or if times are withheld."""
-        return next((each for each in self.phases if each.name == name), None) if self.withheld is None else None
+        return next((phase for phase in self.phases if phase.name == name), None) if self.withheld is None else None
 
     @property
     def times(self) -> dict[str, PredictedTime]:
@@ -143,7 +143,7 @@ class PredictedStep(GpuPrediction):
     @property
     def phased_step_s(self) -> float | None:
         """Seconds of the step with a wait for the device after each phase, as `sysbench time` measures it."""
-        return math.fsum(each.point_s for each in self.phases) if self.step else None
+        return math.fsum(phase.point_s for phase in self.phases) if self.step else None
 
     def cautions(self) -> Iterator[Caution]:
         """Yield reasons to doubt the prediction, and whether the step barely fits in memory.

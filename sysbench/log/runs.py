@@ -143,10 +143,10 @@ def _runs_at(path: Path, kind: str | None) -> list[Path]:
         if kind is not None and load(path).kind != kind:
             raise LogError(f"{path} is not a record of `sysbench {kind}`")
         return [path]
-    found = _of_kind(_runs_below(path, strict=True), kind)
-    if not found:
+    paths = _of_kind(_runs_below(path, strict=True), kind)
+    if not paths:
         raise LogError(f"{path} contains no run of `sysbench {kind}`" if kind else f"{path} contains no runs")
-    return found
+    return paths
 
 
 def _find_named(name: str, rest: str, kind: str | None, directory: Path) -> list[Path]:

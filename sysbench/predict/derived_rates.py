@@ -94,7 +94,7 @@ def derive_rates(trace: Trace, gpu: GpuRates) -> DerivedRates:
         *_launches(trace),
         *_host_rates(trace, launched),
     ]
-    seen = {each.rate for each in observations}
+    seen = {observation.rate for observation in observations}
     unseen = {name: _UNSEEN_REASONS.get(name, _TOO_LITTLE) for name in (*GPU_RATES, *HOST_RATES) if name not in seen}
     return DerivedRates(tuple(observations), unseen)
 
@@ -193,7 +193,7 @@ def _identify_kernel(operator: str, shapes: str, name: str) -> Kernel | None:
     item = _ITEM_BYTES[dtype]
     if bare in PRODUCTS:
         operands = sizes[1:3] if bare in ("addmm", "baddbmm") else sizes[:2]
-        if len(operands) < 2 or any(len(each) not in (2, 3) for each in operands):
+        if len(operands) < 2 or any(len(operand) not in (2, 3) for operand in operands):
             return None
         (*batches, m, k), (*_, inner, n) = operands
         batch = batches[0] if batches else 1
@@ -203,8 +203,8 @@ def _identify_kernel(operator: str, shapes: str, name: str) -> Kernel | None:
         moved = item * batch * (m * k + k * n + m * n)
         return Kernel("gemm", bare, dtype, moved, batch * m * n, 2 * batch * m * n * k, (batch, m, n, k), layout)
     elements = int(np.prod(sizes[0]))
-    if bare in _STREAMING and "vectorized" in name and all(each in (sizes[0], []) for each in sizes):
-        moved = 1 + sum(each == sizes[0] for each in sizes) if bare != "copy_" else 2
+    if bare in _STREAMING and "vectorized" in name and all(size in (sizes[0], []) for size in sizes):
+        moved = 1 + sum(size == sizes[0] for size in sizes) if bare != "copy_" else 2
         return Kernel("map", bare, dtype, min(moved, _STREAMING[bare]) * item * elements, elements)
     if bare == "_softmax" and elements:
         return Kernel(

@@ -106,7 +106,7 @@ def _log_phase_times(
     logs: list[float] = []
     for step in steps:
         predicted_s = {
-            each.name: each.time.point_s for each in predict(step.trace, changed_gpu, changed_host, draws=1).phases
+            phase.name: phase.time.point_s for phase in predict(step.trace, changed_gpu, changed_host, draws=1).phases
         }
         logs += [np.log(predicted_s[name]) for name in step.phases_s]
     return np.array(logs)

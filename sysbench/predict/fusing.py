@@ -113,8 +113,8 @@ def _kernel(flows: Sequence[Flow], moved_bytes: int) -> Kernel:
     """Return the fused kernel of a group, row-wise if a row-wise one moves a quarter of its largest's bytes."""
     kernels = [kernel for flow in flows for kernel in flow.kernels]
     largest = max(kernels, key=lambda kernel: kernel.bytes)
-    rows = next((each for each in kernels if each.kind in _ROW_WISE and 4 * each.bytes >= largest.bytes), None)
-    elements = max(each.elements for each in kernels)
+    rows = next((kernel for kernel in kernels if kernel.kind in _ROW_WISE and 4 * kernel.bytes >= largest.bytes), None)
+    elements = max(kernel.elements for kernel in kernels)
     if rows is None:
         return Kernel("map", "fused", largest.dtype, moved_bytes, elements)
     return Kernel("softmax", "fused", largest.dtype, moved_bytes, elements, dims=rows.dims)

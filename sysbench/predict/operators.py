@@ -136,7 +136,7 @@ class Call:
     @cached_property
     def is_on_device(self) -> bool:
         """Return whether any argument or result is a tensor on the simulated device."""
-        return any(type(each) is SimulatedTensor for each in [*self.tensors, *self.results])
+        return any(type(tensor) is SimulatedTensor for tensor in [*self.tensors, *self.results])
 
     @property
     def host(self) -> tuple[HostWork, ...]:
@@ -159,13 +159,13 @@ class Call:
             return 0
         if self.name.startswith("_fused_adam"):
             return 7 * sum(map(_bytes, self.lists[0]))
-        written = self.results or [each for changed in self.lists[:1] for each in changed]
+        written = self.results or [tensor for changed in self.lists[:1] for tensor in changed]
         return round(_UNFUSED_SLOWDOWN * sum(map(_bytes, [*self._on_host, *written])))
 
     @property
     def kernels(self) -> Kernels:
         """Return the kernels that the operator launches on the device, in order."""
-        if self.name == "_to_copy" and (self._on_host or any(type(each) is HostTensor for each in self.results)):
+        if self.name == "_to_copy" and (self._on_host or any(type(result) is HostTensor for result in self.results)):
             return _copy(self, "host_to_device" if self._on_host else "device_to_host")
         if self._is_free or self.name in ("_local_scalar_dense", "update_on_host"):
             return ()
@@ -179,11 +179,11 @@ class Call:
         if torch.Tag.pointwise in self.func.tags or self.name in _ELEMENTWISE:
             return kernels
         work = flops(self.func, self.args, self.options, self.result)
-        return tuple(each._replace(kind="unknown", flops=work) for each in kernels)
+        return tuple(kernel._replace(kind="unknown", flops=work) for kernel in kernels)
 
     @cached_property
     def _on_host(self) -> list[Tensor]:
-        return [each for each in self.tensors if type(each) is HostTensor]
+        return [tensor for tensor in self.tensors if type(tensor) is HostTensor]
 
     @property
     def _is_free(self) -> bool:
@@ -191,7 +191,9 @@ class Call:
 
     def argument(self, name: str) -> Any:
         """Return the value of the argument `name`; None if it is omitted."""
-        position = next((i for i, each in enumerate(self.func._schema.arguments) if each.name == name), len(self.args))
+        position = next(
+            (i for i, argument in enumerate(self.func._schema.arguments) if argument.name == name), len(self.args)
+        )
         return self.options.get(name, self.args[position] if position < len(self.args) else None)
 
     def flag(self, name: str) -> bool:
@@ -333,7 +335,7 @@ def _concatenation(call: Call) -> Kernels:
         dimensions += 1
     if dimensions <= MAX_BATCHED_DIMENSIONS:
         return (call.kernel("indexed", call.result, 2 * _bytes(call.result)),)
-    return tuple(call.kernel("indexed", each, 2 * _bytes(each)) for each in call.tensors)
+    return tuple(call.kernel("indexed", tensor, 2 * _bytes(tensor)) for tensor in call.tensors)
 
 
 def _filled_copy(call: Call) -> Kernels:
@@ -438,7 +440,7 @@ def _recurrent(call: Call) -> Kernels:
     batch = max(1, rows // steps)
     kernels: list[Kernel] = []
     for first in range(0, len(weights), stride):
-        of_input, *of_states = (each for each in weights[first : first + stride] if each.dim() == 2)
+        of_input, *of_states = (weight for weight in weights[first : first + stride] if weight.dim() == 2)
         gates_bytes = batch * of_states[0].shape[0] * of_states[0].element_size()
         each_step = [_step_product(call, weight, batch, backward=backward, reads=1 / steps) for weight in of_states]
         kernels.append(_step_product(call, of_input, rows, backward=backward))
@@ -484,7 +486,7 @@ def _found_positions(call: Call) -> Kernels:
 
 
 def _gathered(call: Call) -> Kernels:
-    return tuple(each._replace(kind="indexed") for each in _elementwise(call))
+    return tuple(kernel._replace(kind="indexed") for kernel in _elementwise(call))
 
 
 def _elementwise(call: Call) -> Kernels:
@@ -492,7 +494,7 @@ def _elementwise(call: Call) -> Kernels:
         return ()
     out = call.results[0]
     in_place = call.name.endswith("_") and call.name != "copy_"
-    sources = [each for each in call.tensors if each.dim() and (in_place or each is not out)]
+    sources = [tensor for tensor in call.tensors if tensor.dim() and (in_place or tensor is not out)]
     moved_bytes = sum(map(bytes_touched, sources)) + sum(map(bytes_touched, call.results))
     return (call.kernel(_elementwise_kind(call.name, sources, out), out, moved_bytes),)
 
@@ -505,7 +507,7 @@ def _elementwise_kind(name: str, sources: list[Tensor], out: Tensor) -> Kind:
         and _innermost_dimension(sources[-1]) != _innermost_dimension(out)
     ):
         return "transpose"
-    alike = all(each.shape == out.shape and each.stride() == out.stride() for each in sources)
+    alike = all(source.shape == out.shape and source.stride() == out.stride() for source in sources)
     return "map" if alike else "indexed"
 
 
@@ -538,8 +540,8 @@ def _dequantize_blocks(call: Call) -> Kernels:
 
 def _multi_tensor(call: Call, kind: Kind, *, passes: int, lists: int) -> Kernels:
     tensors = call.lists[0]
-    count = sum(each.numel() for each in tensors)
-    chunks = sum(math.ceil(each.numel() / _CHUNK) for each in tensors)
+    count = sum(tensor.numel() for tensor in tensors)
+    chunks = sum(math.ceil(tensor.numel() / _CHUNK) for tensor in tensors)
     most = _TENSORS_PER_LAUNCH[min(5, max(1, lists))]
     launches = max(1, math.ceil(chunks / _CHUNKS_PER_LAUNCH), math.ceil(len(tensors) / most))
     moved_bytes = passes * tensors[0].element_size() * count // launches

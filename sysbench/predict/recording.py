@@ -83,7 +83,7 @@ class _Writer:
         self._ended_ns = _to_ns(timeline.ended_s)
         self._kernel_ns = _to_ns(np.array(prediction.kernel_s))
         self._launch_ns = int(prediction.host.rates["launch"].value * 1e9)
-        last_ns = max(int(each[-1]) if len(each) else 0 for each in (self._issued_ns, self._ended_ns))
+        last_ns = max(int(ndarray[-1]) if len(ndarray) else 0 for ndarray in (self._issued_ns, self._ended_ns))
         self._end_ns = last_ns + int(prediction.host.rates["synchronize"].value * 1e9)
 
     def recording(self, title: str) -> Recording:
@@ -144,7 +144,7 @@ class _Writer:
             [
                 self._ended_ns - duration_ns,
                 duration_ns,
-                self._name_numbers([kernel_name(each) for each in self._trace.kernels])[kernels],
+                self._name_numbers([kernel_name(kernel) for kernel in self._trace.kernels])[kernels],
                 np.full(count, KERNEL),
                 np.zeros(count, np.int64),
                 np.full(count, STREAM),

@@ -183,8 +183,8 @@ def predict(
         device = {each: device[each] + seconds_by_limit[each] for each in device}
         total_s += walked.total_s
     step_s = walk(walking.Issued(trace.phases, host.drawn(draws, seed)), unique_s).total_s if sync_per_step else total_s
-    host_s, device_s = math.fsum(each.host_s for each in phases), math.fsum(each.device_s for each in phases)
-    bound_s = math.fsum(each.lower_bound_s for each in phases)
+    host_s, device_s = math.fsum(phase.host_s for phase in phases), math.fsum(phase.device_s for phase in phases)
+    bound_s = math.fsum(phase.lower_bound_s for phase in phases)
     draws_s = np.maximum(step_s * factor, bounded * bound_s)
     unknown, unknown_share = _unknown(trace, unique_s[:, 0])
     return StepPrediction(
@@ -251,7 +251,9 @@ def _unknown(trace: Trace, kernel_s: Draws) -> tuple[dict[str, int], float]:
     """Return the number of launches of each unknown operator, and the share of all of them in the step's work."""
     counts = sum(trace.counts.values(), np.zeros(len(trace.kernels), dtype=np.intp))
     is_unknown = np.array([kernel.kind == "unknown" for kernel in trace.kernels], dtype=bool)
-    work = np.array([kernel_s, *zip(*((float(each.flops), float(each.bytes)) for each in trace.kernels), strict=True)])
+    work = np.array(
+        [kernel_s, *zip(*((float(kernel.flops), float(kernel.bytes)) for kernel in trace.kernels), strict=True)]
+    )
     done = (work * counts).sum(axis=1)
     shares = (work * counts * is_unknown).sum(axis=1) / np.where(done > 0, done, 1.0)
     names = {trace.kernels[i].name: int(counts[i]) for i in np.flatnonzero(is_unknown)}

@@ -183,24 +183,25 @@ class Trace:
     def with_phases(self, phases: Iterable[str]) -> Trace:
         """Return a trace with only these phases."""
         wanted = set(phases)
-        return replace(self, phases=tuple(each for each in self.phases if each.name in wanted))
+        return replace(self, phases=tuple(phase for phase in self.phases if phase.name in wanted))
 
     def with_shared_host(self, ranks: int) -> Trace:
         """Return a copy of the trace in which this many ranks share the memory of one host."""
-        return replace(self, phases=tuple(each.with_shared_host(ranks) for each in self.phases))
+        return replace(self, phases=tuple(phase.with_shared_host(ranks) for phase in self.phases))
 
     def with_graphs(self, phases: Iterable[str]) -> Trace:
         """Return a copy of the trace in which each of these phases is one CUDA graph."""
         graphs = set(phases)
         return replace(
-            self, phases=tuple(replace(each, replayed=True) if each.name in graphs else each for each in self.phases)
+            self,
+            phases=tuple(replace(phase, replayed=True) if phase.name in graphs else phase for phase in self.phases),
         )
 
     def with_tf32(self) -> Trace:
         """Return a copy of the trace in which fp32 matrix products may use tf32."""
         kernels = (
-            each._replace(dtype="tf32") if (each.kind, each.dtype) == ("gemm", "fp32") else each
-            for each in self.kernels
+            kernel._replace(dtype="tf32") if (kernel.kind, kernel.dtype) == ("gemm", "fp32") else kernel
+            for kernel in self.kernels
         )
         return replace(self, kernels=tuple(kernels))
 

@@ -126,9 +126,9 @@ class Tracer:
             self._writer.columns_of(stage)  # keeps the phases in order
             reads, writes = (
                 {
-                    number: bytes_touched(each)
-                    for each in tensors
-                    if (number := recorder.device.number_of(each)) is not None
+                    number: bytes_touched(tensor)
+                    for tensor in tensors
+                    if (number := recorder.device.number_of(tensor)) is not None
                 }
                 for tensors in (read, written)
             )

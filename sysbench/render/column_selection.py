@@ -70,28 +70,30 @@ def _select(tables: Iterable[Table], replacing: Sequence[str], added: Sequence[s
             yield _with_added(table, [], added)
         elif not replacing:
             yield _with_added(table, _default_columns(table), added)
-        elif found := _find_columns(table, replacing):
+        elif columns := _find_columns(table, replacing):
             # Later columns are less important, so that they are hidden first.
-            ranked = [replace(each, column=replace(each.column, importance=rank)) for rank, each in enumerate(found)]
+            ranked = [
+                replace(column, column=replace(column.column, importance=rank)) for rank, column in enumerate(columns)
+            ]
             yield _with_added(table, ranked, added)
 
 
 def _with_added(table: Table, base: list[_FilledColumn], added: Sequence[str]) -> Table:
     """Return the table with its axes, `base`, and the added columns."""
-    base_identities = {_identity(each.column) for each in base}
-    more = [each for each in _find_columns(table, added) if _identity(each.column) not in base_identities]
-    replaced_keys = {offer.replaces for offer in table.on_request for each in more if offer.column == each.column}
-    kept = [each for each in base if each.column.key not in replaced_keys]
-    never_hidden = (replace(each, column=replace(each.column, importance=0)) for each in more)
+    base_identities = {_identity(column.column) for column in base}
+    more = [column for column in _find_columns(table, added) if _identity(column.column) not in base_identities]
+    replaced_keys = {offer.replaces for offer in table.on_request for column in more if offer.column == column.column}
+    kept = [column for column in base if column.column.key not in replaced_keys]
+    never_hidden = (replace(column, column=replace(column.column, importance=0)) for column in more)
     shown = [*_all_columns(table)[: table.axes], *kept, *never_hidden]
-    rows = zip(*(each.cells for each in shown), strict=True) if table.rows else ()
-    return replace(table, columns=tuple(each.column for each in shown), rows=tuple(rows))
+    rows = zip(*(column.cells for column in shown), strict=True) if table.rows else ()
+    return replace(table, columns=tuple(column.column for column in shown), rows=tuple(rows))
 
 
 def _find_columns(table: Table, names: Sequence[str]) -> list[_FilledColumn]:
     everything = [*_default_columns(table), *(_FilledColumn(offer.column, offer.cells()) for offer in table.on_request)]
-    found = [each for name in names for each in everything if matches_any(name, [each.column])]
-    return list({id(each): each for each in found}.values())
+    columns = [column for name in names for column in everything if matches_any(name, [column.column])]
+    return list({id(column): column for column in columns}.values())
 
 
 def _default_columns(table: Table) -> list[_FilledColumn]:
@@ -112,7 +114,7 @@ def _identity(column: Column) -> tuple[str, ...]:
 def matches_any(name: str, known: Iterable[Column]) -> bool:
     """Whether this is the name of one of the columns; axes do not count."""
     wanted = slug(name)
-    return bool(wanted) and any(wanted in each.spellings for each in known)
+    return bool(wanted) and any(wanted in column.spellings for column in known)
 
 
 def _is_axis(name: str) -> bool:

@@ -92,7 +92,7 @@ def _used_parts(cells: Sequence[Cell]) -> list[str]:
     measures = [cell for cell in cells if isinstance(cell, Measure)]
     return [
         "value",
-        *(part for part in list(_PART_SUFFIXES)[1:] if any(getattr(each, part) is not None for each in measures)),
+        *(part for part in list(_PART_SUFFIXES)[1:] if any(getattr(measure, part) is not None for measure in measures)),
     ]
 
 

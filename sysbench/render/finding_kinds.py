@@ -49,22 +49,22 @@ class Comparison(Generic[AnyCell]):
     @classmethod
     def of(cls, ratios: Iterable[Compared[AnyCell]]) -> Comparison[AnyCell] | None:
         """Return the comparison of the ratios that have an interval; None if there are none."""
-        known = [each for each in ratios if each.ratio.low is not None]
+        known = [ratio for ratio in ratios if ratio.ratio.low is not None]
         return cls(tuple(sorted(known, key=lambda each: each.ratio.value))) if known else None
 
     def significant(self, *directions: int) -> list[Compared[AnyCell]]:
         """Return the ratios with one of these directions."""
-        return [each for each in self.ratios if each.direction in directions]
+        return [ratio for ratio in self.ratios if ratio.direction in directions]
 
     @property
     def cells(self) -> tuple[AnyCell, ...]:
         """All cells that are compared."""
-        return tuple({cell.key: cell for each in self.ratios for cell in each.cells}.values())
+        return tuple({cell.key: cell for ratio in self.ratios for cell in ratio.cells}.values())
 
     @property
     def pooled(self) -> Pooled | None:
         """The pooled ratio if all cells agree on it; otherwise None."""
-        return pooled([each.ratio for each in self.ratios])
+        return pooled([ratio.ratio for ratio in self.ratios])
 
     @property
     def differ(self) -> bool:
@@ -90,7 +90,7 @@ class Comparison(Generic[AnyCell]):
 
     def no_difference(self, one: str, other: str) -> str:
         """Return a clause saying that the times of `one` and `other` do not differ measurably."""
-        return no_difference_clause(one, other, [(each.ratio, each.sample_count) for each in self.ratios])
+        return no_difference_clause(one, other, [(ratio.ratio, ratio.sample_count) for ratio in self.ratios])
 
 
 # --- where memory ends
@@ -223,9 +223,9 @@ def growth_text(growths: Sequence[Growth[AnyCell]], name: Namer | None = None, a
     Of many power laws, only the extremes are listed.
     """
     if len(growths) > MAX_LISTED_LAWS and name is not None:
-        laws = [(each.law.exponent, each) for each in growths if isinstance(each.law, PowerLaw)]
+        laws = [(growth.law.exponent, growth) for growth in growths if isinstance(growth.law, PowerLaw)]
         ends = (function(laws, key=lambda each: each[0])[1] for function in (min, max))
-        shown = " to ".join(f"{each.describe()[0]} ({name(each.cells[0])})" for each in ends)
+        shown = " to ".join(f"{end.describe()[0]} ({name(end.cells[0])})" for end in ends)
         return f"{growths[0].quantity} grows{along} as {shown} over {len(growths)} settings"
     clauses = []
     for each in growths:

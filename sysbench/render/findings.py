@@ -66,15 +66,15 @@ def with_setting(found: Iterable[Statement], cells: Sequence[CellRecord]) -> Ite
     Without `fp32: `, a sentence about the only cell without serious cautions would read as if it were about all.
     """
     differing = axes.varying([cell for cell in cells if cell.outcome == "ok"])
-    for each in found:
-        if not each.cells:
-            yield each
+    for statement in found:
+        if not statement.cells:
+            yield statement
             continue
-        shared = set(differing) - set(axes.varying(each.cells)) - {"mode"}  # phases tell the mode
-        text = each.text.casefold()
-        phrases = [axes.phrase(axis, each.cells[0].axes.get(axis)) for axis in differing if axis in shared]
+        shared = set(differing) - set(axes.varying(statement.cells)) - {"mode"}  # phases tell the mode
+        text = statement.text.casefold()
+        phrases = [axes.phrase(axis, statement.cells[0].axes.get(axis)) for axis in differing if axis in shared]
         unsaid = " ".join(phrase for phrase in phrases if phrase.casefold() not in text)
-        yield replace(each, text=f"{unsaid}: {each.text}") if unsaid else each
+        yield replace(statement, text=f"{unsaid}: {statement.text}") if unsaid else statement
 
 
 def join_words(words: Sequence[str]) -> str:

@@ -112,7 +112,7 @@ def _table(table: Table, subject: Sequence[str]) -> str:
 
 def tabular(columns: Sequence[FormattedColumn], rows: Iterable[int], *, separate_units: bool = False) -> Iterator[str]:
     """Yield the lines of a `tabular` environment; `separate_units` puts units on a line below the column names."""
-    yield rf"\begin{{tabular}}{{@{{}}{''.join('r' if each.column.numeric else 'l' for each in columns)}@{{}}}}"
+    yield rf"\begin{{tabular}}{{@{{}}{''.join('r' if column.column.numeric else 'l' for column in columns)}@{{}}}}"
     yield r"\toprule"
     yield from _headings(columns, separate_units)
     yield r"\midrule"
@@ -124,17 +124,20 @@ def tabular(columns: Sequence[FormattedColumn], rows: Iterable[int], *, separate
 
 
 def _headings(columns: Sequence[FormattedColumn], separate_units: bool) -> Iterator[str]:
-    if any(each.column.group for each in columns):
+    if any(column.column.group for column in columns):
         spans = groups(columns)
         yield _row([rf"\multicolumn{{{len(members)}}}{{c}}{{{escaped(group)}}}" for group, members in spans])
         yield " ".join(rf"\cmidrule(lr){{{members[0] + 1}-{members[-1] + 1}}}" for group, members in spans if group)
     if separate_units:
-        yield _row([escaped(each.column.title) for each in columns])
-        if any(each.symbol for each in columns):
-            yield _row([escaped(each.symbol) for each in columns])
+        yield _row([escaped(column.column.title) for column in columns])
+        if any(column.symbol for column in columns):
+            yield _row([escaped(column.symbol) for column in columns])
         return
     yield _row(
-        [escaped(f"{each.column.title} ({each.symbol})" if each.symbol else each.column.title) for each in columns]
+        [
+            escaped(f"{column.column.title} ({column.symbol})" if column.symbol else column.column.title)
+            for column in columns
+        ]
     )
 
 

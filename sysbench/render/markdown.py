@@ -43,8 +43,8 @@ def table(content: Table, mark: str = "") -> Iterator[str]:
     texts = [[_heading(column), *own] for column, own in zip(columns, cells, strict=True)]
     widths = [max(3, *(len(text) for text in column)) for column in texts]
     rules = [
-        f"{'-' * (width - 1)}:" if each.column.numeric else "-" * width
-        for each, width in zip(columns, widths, strict=True)
+        f"{'-' * (width - 1)}:" if column.column.numeric else "-" * width
+        for column, width in zip(columns, widths, strict=True)
     ]
     lines = [_line(row, columns, widths) for row in zip(*texts, strict=True)]
     yield "\n".join([lines[0], _line(rules, columns, widths), *lines[1:]])
@@ -60,8 +60,8 @@ def _heading(shown_column: FormattedColumn) -> str:
 
 def _line(texts: Sequence[str], columns: Sequence[FormattedColumn], widths: Sequence[int]) -> str:
     padded = (
-        text.rjust(width) if each.column.numeric else text.ljust(width)
-        for text, each, width in zip(texts, columns, widths, strict=True)
+        text.rjust(width) if column.column.numeric else text.ljust(width)
+        for text, column, width in zip(texts, columns, widths, strict=True)
     )
     return f"| {' | '.join(padded)} |"
 
@@ -69,6 +69,6 @@ def _line(texts: Sequence[str], columns: Sequence[FormattedColumn], widths: Sequ
 def remarks(items: Sequence[Remark]) -> str:
     """Format remarks as a list."""
     return "\n".join(
-        f"- {_MARKS[each.kind]}{paragraph(each.text)}{f' → {escaped(each.remedy)}' if each.remedy else ''}"
-        for each in items
+        f"- {_MARKS[item.kind]}{paragraph(item.text)}{f' → {escaped(item.remedy)}' if item.remedy else ''}"
+        for item in items
     )

@@ -89,7 +89,7 @@ DARK_TEXT: Final = "#1b1f24"
 def text_colour_on(colour: str) -> str:
     """Return the text colour, dark or white, that has more contrast with `colour`, by relative luminance (WCAG 2.2)."""
     channels = [int(colour[position : position + 2], 16) / 255 for position in (1, 3, 5)]
-    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
+    linear = [channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4 for channel in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return DARK_TEXT if luminance > 0.22 else "#ffffff"
 

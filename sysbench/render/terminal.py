@@ -40,8 +40,8 @@ Line = list[tuple[str, str]]
 def widths_of(columns: Sequence[FormattedColumn]) -> list[int]:
     """Return the width of every column; the last column of a group is widened if the group's heading needs it."""
     widths = [
-        max(cell_len(line) for text in (each.column.title, each.symbol, *each.texts) for line in text.split("\n"))
-        for each in columns
+        max(cell_len(line) for text in (column.column.title, column.symbol, *column.texts) for line in text.split("\n"))
+        for column in columns
     ]
     for group, members in groups(columns):
         missing = cell_len(group) - _total_width([widths[position] for position in members])
@@ -156,17 +156,17 @@ class Fit:
             _is_right_aligned(column, [row[position] for row in self.table.rows])
             for position, column in enumerate(self.columns)
         ]
-        if any(each.column.group for each in self.columns):
+        if any(column.column.group for column in self.columns):
             yield _group_headings(self.columns, widths)
-        titles = [each.column.title for each in self.columns]
+        titles = [column.column.title for column in self.columns]
         if any(titles):
             yield _table_line(titles, ["bold"] * len(titles), widths, rights)
-        if any(each.symbol for each in self.columns):
-            symbols = [each.symbol for each in self.columns]
+        if any(column.symbol for column in self.columns):
+            symbols = [column.symbol for column in self.columns]
             yield _table_line(symbols, [theme.QUIET] * len(symbols), widths, rights)
         above: tuple[Cell, ...] = ()
         for number, cells in enumerate(self.table.rows):
-            texts = [each.texts[number] for each in self.columns]
+            texts = [column.texts[number] for column in self.columns]
             # An axis value that repeats the one above is dimmed.
             repeated = repeated_axes(cells, above[: self.table.axes - 1])
             styles = [theme.QUIET] * repeated + [_style(cell) for cell in cells[repeated:]]
@@ -272,13 +272,15 @@ class _Indented:
 def _stack_rows(fitted: Fit) -> RenderableType:
     blocks: list[RenderableType] = []
     for position, row in enumerate(fitted.table.rows):
-        pairs = [(each, each.texts[position], cell) for each, cell in zip(fitted.columns, row, strict=True)]
-        leading = " ".join(_labelled_text(each, cell, text) for each, text, cell in pairs if not each.column.numeric)
+        pairs = [(column, column.texts[position], cell) for column, cell in zip(fitted.columns, row, strict=True)]
+        leading = " ".join(
+            _labelled_text(column, cell, text) for column, text, cell in pairs if not column.column.numeric
+        )
         blocks.append(Text(leading, "bold"))
-        for each, text, cell in pairs:
-            if each.column.numeric and text:
-                unit = each.symbol if isinstance(cell, Measure) else ""
-                name = f"{each.column.group} {each.column.title}".strip()
+        for column, text, cell in pairs:
+            if column.column.numeric and text:
+                unit = column.symbol if isinstance(cell, Measure) else ""
+                name = f"{column.column.group} {column.column.title}".strip()
                 # The number comes first, so that it is not separated from its unit by a line break.
                 blocks.append(_Indented(Text(" ".join(filter(None, (text, unit, name))))))
     return Group(*blocks)
@@ -296,11 +298,11 @@ def _encoded(columns: Sequence[FormattedColumn], encoding: str) -> tuple[Formatt
 
     return tuple(
         FormattedColumn(
-            replace(each.column, title=fitted(each.column.title), group=fitted(each.column.group)),
-            fitted(each.symbol),
-            tuple(fitted(text, lines=each.column.wraps) for text in each.texts),
+            replace(column.column, title=fitted(column.column.title), group=fitted(column.column.group)),
+            fitted(column.symbol),
+            tuple(fitted(text, lines=column.column.wraps) for text in column.texts),
         )
-        for each in columns
+        for column in columns
     )
 
 
@@ -309,17 +311,17 @@ def _narrowed(
 ) -> tuple[FormattedColumn, ...]:
     """Wrap the texts of columns that wrap, then shorten those of elastic columns, as far as the width requires it."""
     found = list(columns)
-    for number, each in sorted(enumerate(columns), key=lambda numbered: numbered[1].column.elastic):
+    for number, column in sorted(enumerate(columns), key=lambda numbered: numbered[1].column.elastic):
         missing = width_of(found) - width
-        if each.column.wraps and missing > 0:
+        if column.column.wraps and missing > 0:
             least = MIN_ELASTIC_WIDTH if number == len(found) - 1 else min(min_width, width // 3)
-            room = max(least, widths_of([each])[0] - missing)
-            found[number] = replace(each, texts=tuple("\n".join(_wrapped(text, room)) for text in each.texts))
-        elif each.column.elastic:
-            widest = max((cell_len(text) for text in each.texts), default=0)
+            room = max(least, widths_of([column])[0] - missing)
+            found[number] = replace(column, texts=tuple("\n".join(_wrapped(text, room)) for text in column.texts))
+        elif column.column.elastic:
+            widest = max((cell_len(text) for text in column.texts), default=0)
             room = max(min_width, widest - max(0, missing))
-            texts = tuple(theme.terminal_line(theme.elided(text, room), encoding) for text in each.texts)
-            found[number] = replace(each, texts=texts)
+            texts = tuple(theme.terminal_line(theme.elided(text, room), encoding) for text in column.texts)
+            found[number] = replace(column, texts=texts)
     return tuple(found)
 
 

@@ -56,7 +56,7 @@ class RecordingFamily:
             return ()
         nodes = tuple(sorted({below, above, *alike[: self.degree + 2]}, key=distance))
         if nodes not in self._patterns:
-            self._patterns[nodes] = _size_patterns([self.traced[each] for each in nodes])
+            self._patterns[nodes] = _size_patterns([self.traced[node] for node in nodes])
         patterns, numbers = self._patterns[nodes]
         sizes = [_size_bounds(nodes, pattern, value, self.degree) for pattern in patterns]
         ends = (0,) if all(low == high for low, high in sizes) else (0, 1)
@@ -67,7 +67,7 @@ def _size_patterns(recordings: Sequence[Recording]) -> _Patterns:
     """Return the distinct sizes that an allocation has in these recordings, and which of them each allocation has."""
     found: dict[tuple[int, ...], int] = {}
     allocations = zip(*(recording.allocations for recording in recordings), strict=True)
-    numbers = [found.setdefault(tuple(one.size_bytes for one in each), len(found)) for each in allocations]
+    numbers = [found.setdefault(tuple(one.size_bytes for one in allocation), len(found)) for allocation in allocations]
     return list(found), numbers
 
 
@@ -100,7 +100,7 @@ def _polynomial(nodes: Sequence[int], sizes: Sequence[int], value: int) -> Fract
 
 def _with_sizes(recording: Recording, sizes: Sequence[int]) -> Recording:
     allocations = (
-        each if each.size_bytes == size else each._replace(size_bytes=size)
-        for each, size in zip(recording.allocations, sizes, strict=True)
+        allocation if allocation.size_bytes == size else allocation._replace(size_bytes=size)
+        for allocation, size in zip(recording.allocations, sizes, strict=True)
     )
     return replace(recording, allocations=tuple(allocations))

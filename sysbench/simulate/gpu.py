@@ -124,7 +124,7 @@ class Gpu:
     def with_nccl_memory(self, strategy: Strategy | None, ranks: int) -> Gpu:
         """Return a copy with the NCCL memory of one of `ranks` ranks, which has one communicator per process group."""
         groups = layout(strategy, ranks)
-        return replace(self, nccl_bytes=sum(NCCL_BYTES.get(each, MAX_NCCL_BYTES) for each in groups))
+        return replace(self, nccl_bytes=sum(NCCL_BYTES.get(group, MAX_NCCL_BYTES) for group in groups))
 
     @classmethod
     def of(cls, hardware: Hardware, *, context_bytes: int = CONTEXT_BYTES, other_bytes: int = 0) -> Gpu:

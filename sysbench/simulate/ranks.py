@@ -139,8 +139,8 @@ def _is_elementwise(func: Operator) -> bool:
 
 def _have_same_sharding(sharded: Sequence[DTensor]) -> bool:
     placements = sharded[0].placements
-    return not any(each.is_partial() for each in placements) and all(
-        each.placements == placements and each.device_mesh is sharded[0].device_mesh for each in sharded
+    return not any(placement.is_partial() for placement in placements) and all(
+        tensor.placements == placements and tensor.device_mesh is sharded[0].device_mesh for tensor in sharded
     )
 
 
@@ -186,15 +186,15 @@ class BucketedReplica(nn.Module):
         given = bucket_cap_mb and bucket_cap_mb * MIB
         # An explicit capacity also applies to the first bucket (_BucketCapacityConfig).
         self._capacities = (given, given) if given else (FIRST_BUCKET_BYTES, BUCKET_BYTES)
-        self._trainable: list[Tensor] = [each for each in module.parameters() if each.requires_grad]
+        self._trainable: list[Tensor] = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._order: list[Tensor] = []
         self._stream = torch.cpu.Stream()
         self._broadcast([*module.parameters(), *module.buffers()])
         self._set_buckets([self._trainable])
         self._rebuilt = False
         self._synchronizes = self._sends_buffers = True
-        for each in self._trainable:
-            each.register_post_accumulate_grad_hook(self._complete)
+        for tensor in self._trainable:
+            tensor.register_post_accumulate_grad_hook(self._complete)
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """Run the model, after a broadcast of rank 0's buffers.
@@ -224,13 +224,13 @@ class BucketedReplica(nn.Module):
         self._bucket_of: dict[Tensor, int] = {}
         self._views: dict[Tensor, Tensor] = {}
         for number, parameters in enumerate(buckets):
-            lengths = [each.numel() for each in parameters]
+            lengths = [parameter.numel() for parameter in parameters]
             flat = parameters[0].new_empty(sum(lengths))
             self._buckets.append((flat, parameters))
-            for each, view in zip(parameters, flat.split(lengths), strict=True):
-                self._bucket_of[each], self._views[each] = number, view.view_as(each)
-                if self._are_views and each.grad is not None:
-                    each.grad = self._views[each].copy_(each.grad)
+            for tensor, view in zip(parameters, flat.split(lengths), strict=True):
+                self._bucket_of[tensor], self._views[tensor] = number, view.view_as(tensor)
+                if self._are_views and tensor.grad is not None:
+                    tensor.grad = self._views[tensor].copy_(tensor.grad)
 
     @torch.no_grad()
     def _complete(self, parameter: Tensor) -> None:
@@ -255,15 +255,15 @@ class BucketedReplica(nn.Module):
             self._reduced += 1
         if self._reduced == len(self._buckets):
             torch.cpu.current_stream().wait_stream(self._stream)
-            for each, view in self._views.items() if not self._are_views else ():
-                assert each.grad is not None
-                each.grad.copy_(view)
+            for tensor, view in self._views.items() if not self._are_views else ():
+                assert tensor.grad is not None
+                tensor.grad.copy_(view)
 
     def _broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Broadcast tensors from rank 0, concatenated into chunks of limited size (broadcast_coalesced)."""
         kinds: dict[torch.dtype, list[Tensor]] = {}
-        for each in tensors:
-            kinds.setdefault(each.dtype, []).append(each.detach())
+        for tensor in tensors:
+            kinds.setdefault(tensor.dtype, []).append(tensor.detach())
         for same_dtype in kinds.values():
             for chunk in _fill_buckets(same_dtype, BROADCAST_BYTES, BROADCAST_BYTES):
                 flat = torch.cat([part.flatten() for part in chunk])
@@ -276,9 +276,9 @@ def _fill_buckets(tensors: Sequence[Tensor], first_bytes: int, other_bytes: int)
     """Yield buckets, each closed as soon as it reaches its capacity (compute_bucket_assignment_by_size)."""
     bucket: list[Tensor] = []
     capacity_bytes, size_bytes = first_bytes, 0
-    for each in tensors:
-        bucket.append(each)
-        size_bytes += each.numel() * each.element_size()
+    for tensor in tensors:
+        bucket.append(tensor)
+        size_bytes += tensor.numel() * tensor.element_size()
         if size_bytes >= capacity_bytes:
             yield bucket
             bucket, capacity_bytes, size_bytes = [], other_bytes, 0

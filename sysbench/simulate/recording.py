@@ -197,7 +197,9 @@ class Recording:
             allocations=tuple(self.allocations[number] for number in kept),
             spans=tuple(span._replace(first=kept_before[span.first], end=kept_before[span.end]) for span in self.spans),
             workspaces=frozenset(renumbered[number] for number in self.workspaces & renumbered.keys()),
-            reductions={renumbered[number]: each for number, each in self.reductions.items() if number in renumbered},
+            reductions={
+                renumbered[number]: reduction for number, reduction in self.reductions.items() if number in renumbered
+            },
         )
 
     @property
@@ -489,7 +491,7 @@ class Recorder(DeviceObserver):
         if outer is not None:
             self._spans.append(outer._replace(end=len(self._events)))
         self._open, self.phase = Span(step, name, len(self._events), len(self._events)), name
-        self.occurrence = sum((each.step, each.name) == (step, name) for each in self._spans)
+        self.occurrence = sum((span.step, span.name) == (step, name) for span in self._spans)
         if self._origins is not None and step != self.step:
             self._origins.forget_forward()
         self.step = step

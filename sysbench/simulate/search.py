@@ -135,9 +135,9 @@ def find_fewest_ranks(
         is_useless = _are_more_ranks_useless(tried, uncertain_bytes if value else 0)
         if is_useless:
             break
-    safe = next((ranks for ranks, each in tried.items() if left_bytes(each.verdict, uncertain_bytes) >= 0), 0)
+    safe = next((ranks for ranks, memory in tried.items() if left_bytes(memory.verdict, uncertain_bytes) >= 0), 0)
     result = simulate(tried[value].recording.cell, protocol, gpu, settings) if value else None
-    beyond = max((ranks for ranks, each in tried.items() if not each.verdict.fits), default=None)
+    beyond = max((ranks for ranks, memory in tried.items() if not memory.verdict.fits), default=None)
     return Largest(value, safe, result, tried[beyond] if beyond else None, more_is_useless=is_useless and not value)
 
 
@@ -149,8 +149,8 @@ def _are_more_ranks_useless(tried: dict[int, SimulatedMemory], margin_bytes: int
     rank is not sharded, and the allocator's cache is released before memory runs out.
     """
     sharded = [
-        each.gpu.memory_bytes - each.gpu.outside_bytes - max(each.recording.live_bytes(), default=0)
-        for ranks, each in tried.items()
+        memory.gpu.memory_bytes - memory.gpu.outside_bytes - max(memory.recording.live_bytes(), default=0)
+        for ranks, memory in tried.items()
         if ranks > 1
     ]
     if len(sharded) < 2:

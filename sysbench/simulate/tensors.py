@@ -479,8 +479,8 @@ class SimulatedDevice(ObservedDevice):
             if each is None or each.dtype not in (torch.bool, torch.uint8):
                 positions.append(each)
                 continue
-            found = self.run(_aten.nonzero.default, (each,), {})
-            positions += self.run(_aten.unbind.int, (found, 1), {}) if type(found) is SimulatedTensor else [each]
+            tensor = self.run(_aten.nonzero.default, (each,), {})
+            positions += self.run(_aten.unbind.int, (tensor, 1), {}) if type(tensor) is SimulatedTensor else [each]
         return self._compute(func, (source, positions, *values), kwargs)
 
     def _from_cache(self, cached: _CachedResult, args: Arguments) -> object:
@@ -555,7 +555,7 @@ def _fills(value: Tensor) -> bool:
 
 
 def _is_on_host(values: Iterable[object]) -> bool:
-    kinds = {type(each) for each in tensors_in(values)}
+    kinds = {type(tensor) for tensor in tensors_in(values)}
     return HostTensor in kinds and SimulatedTensor not in kinds
 
 
@@ -678,9 +678,9 @@ class KnownValues:
         arguments = list(_simulated([*args, *kwargs.values()]))
         if not arguments and next(_simulated([result]), None) is None:
             return
-        known = all(self.of(each) is not None for each in arguments)
+        known = all(self.of(argument) is not None for argument in arguments)
         random = torch.Tag.nondeterministic_seeded in func.tags or "empty" in func._schema.name
-        if not known or random or any(each.numel() > MAX_ELEMENTS for each in _simulated([result])):
+        if not known or random or any(tensor.numel() > MAX_ELEMENTS for tensor in _simulated([result])):
             self._forget(func, args, kwargs)
             self._follow_choices(func, args, result)
             return
@@ -706,10 +706,12 @@ class KnownValues:
     def _follow_choices(self, func: Operator, args: Arguments, result: object) -> None:
         """Note which results are choices among a number of alternatives, such as the experts of each token."""
         name = func._schema.name.partition("::")[2]
-        given = next(filter(None, (vars(each).get(_CHOICE_ATTRIBUTE) for each in _simulated(args))), None)
+        given = next(filter(None, (vars(tensor).get(_CHOICE_ATTRIBUTE) for tensor in _simulated(args))), None)
         choice: _Choice | None = None
         if name in _CHOOSING and args[0].dim():
-            dimension = next((i for i, each in enumerate(func._schema.arguments) if each.name == "dim"), len(args))
+            dimension = next(
+                (i for i, argument in enumerate(func._schema.arguments) if argument.name == "dim"), len(args)
+            )
             choice = _Choice(
                 args[0].shape[args[dimension] if dimension < len(args) and args[dimension] is not None else -1]
             )
@@ -718,22 +720,22 @@ class KnownValues:
         elif given is not None and name in _MASKING:
             choice = _Choice(given.alternatives, is_mask=True)
         if choice is not None:
-            for each in _simulated([result]):
-                if not each.is_floating_point() or choice.is_mask:
-                    setattr(each, _CHOICE_ATTRIBUTE, choice)
+            for tensor in _simulated([result]):
+                if not tensor.is_floating_point() or choice.is_mask:
+                    setattr(tensor, _CHOICE_ATTRIBUTE, choice)
 
     def _forget(self, func: Operator, args: Arguments, kwargs: Options) -> None:
         if not func._schema.is_mutable:
             return
-        named = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | dict(kwargs)
+        named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | dict(kwargs)
         for argument in func._schema.arguments:
             if argument.alias_info is not None and argument.alias_info.is_write:
-                for each in _simulated([named.get(argument.name)]):
-                    if (values := self.of(each)) is not None:
+                for tensor in _simulated([named.get(argument.name)]):
+                    if (values := self.of(tensor)) is not None:
                         self._lost.add(values.untyped_storage()._cdata)
 
     def _with_values(self, values: Iterable[object]) -> list[object]:
-        return [self._with_value(each) for each in values]
+        return [self._with_value(value) for value in values]
 
     def _with_value(self, value: object) -> object:
         if isinstance(value, Tensor):

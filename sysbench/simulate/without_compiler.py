@@ -68,7 +68,8 @@ def without_compiler() -> Iterator[None]:
 
 def _are_integers(arguments: Iterable[object]) -> bool:
     return all(
-        _are_integers(each) if isinstance(each, tuple | list) else type(each) in (bool, int) for each in arguments
+        _are_integers(argument) if isinstance(argument, tuple | list) else type(argument) in (bool, int)
+        for argument in arguments
     )
 
 

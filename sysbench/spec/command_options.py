@@ -104,7 +104,7 @@ def usage_error_message(error: Exception) -> str | None:
     names = [flag.removeprefix("--") for flag in flags]
     own_name = _SYNONYMS.get(name, "")
     suggestion = own_name if own_name in names else nearest(name, names)
-    all_options = "--help all" if any(getattr(each, "hidden", False) for each in context.command.params) else "--help"
+    all_options = "--help all" if any(getattr(param, "hidden", False) for param in context.command.params) else "--help"
     question = f". Did you mean --{suggestion}?" if suggestion else f". {context.command_path} {all_options} lists all"
     return f"No such option: {typed}{question}"
 
@@ -125,7 +125,7 @@ def _values(field: FieldInfo) -> Iterable[str]:
     if (option.metavar or "").lstrip("[").startswith("GPU"):
         from sysbench.spec import hardware  # only commands that simulate need it
 
-        return [each.slug for each in hardware.known()]
+        return [gpu.slug for gpu in hardware.known()]
     return option.values or literals(field.annotation)
 
 
@@ -294,11 +294,11 @@ def _option_words(spec: BaseModel) -> Iterator[str]:
         ):
             continue
         option = option_of(field)
-        for each in _entries(value) if option.repeated else (value,):
+        for entry in _entries(value) if option.repeated else (value,):
             if not option.positional:
                 yield option_name(model, name)
-            if each is not True:
-                yield (option.word or _option_word)(each)
+            if entry is not True:
+                yield (option.word or _option_word)(entry)
 
 
 def _entries(value: Mapping[str, object] | Iterable[object]) -> Iterable[object]:

@@ -42,7 +42,7 @@ def code_reference(value: object) -> str:
 
 def _parse_targets(value: object) -> tuple[str, ...]:
     return tuple(
-        each if each.startswith(HUGGING_FACE) and len(each) > 3 else code_reference(each) for each in split_words(value)
+        word if word.startswith(HUGGING_FACE) and len(word) > 3 else code_reference(word) for word in split_words(value)
     )
 
 

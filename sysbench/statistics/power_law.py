@@ -102,8 +102,8 @@ def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoP
     if (np.diff(x) == 0).any():
         raise ValueError("duplicate size: give one value for each size")
     first = _find_first_fitted(x, y)
-    found = _fit_line(x[first:], y[first:]) if first is not None else None
-    if found is None or (law := _to_power_law(found, x, y, first or 0)).half_width > MAX_HALF_WIDTH:
+    line = _fit_line(x[first:], y[first:]) if first is not None else None
+    if line is None or (law := _to_power_law(line, x, y, first or 0)).half_width > MAX_HALF_WIDTH:
         pairs = itertools.pairwise(zip(_to_sizes(x), x.tolist(), y.tolist(), strict=True))
         return NoPowerLaw(_to_sizes(x), tuple(Slope(a[0], b[0], (b[2] - a[2]) / (b[1] - a[1])) for a, b in pairs))
     return law

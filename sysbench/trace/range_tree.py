@@ -170,15 +170,15 @@ def _meanings(used: Integers, names: Sequence[str], step_pattern: str | None) ->
     meaning = np.full(len(names), _MODULE, np.int64)
     texts = {name: names[name][:MAX_NAME_LENGTH] for name in distinct(used).tolist()}
     families = (*_STEP_NAMES, _OWN_STEP_NAMES) if step_pattern is None else (re.compile(step_pattern),)
-    family = next((each for each in families if any(map(each.fullmatch, texts.values()))), None)
+    family = next((family for family in families if any(map(family.fullmatch, texts.values()))), None)
     for name, text in texts.items():
-        phase = next((number for number, each in enumerate(_PHASE_NAMES) if each.fullmatch(text)), None)
+        phase = next((number for number, pattern in enumerate(_PHASE_NAMES) if pattern.fullmatch(text)), None)
         is_step = family is not None and family.fullmatch(text) is not None
         if phase is not None and not (is_step and step_pattern):
             meaning[name] = phase
         elif is_step:
             meaning[name] = _STEP
-        elif any(each.fullmatch(text) for each in _STEP_NAMES):
+        elif any(pattern.fullmatch(text) for pattern in _STEP_NAMES):
             meaning[name] = _TRANSPARENT
     return meaning
 

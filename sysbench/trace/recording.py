@@ -304,14 +304,14 @@ class Table:
 
     def filter(self, predicate: Callable[..., NDArray[np.bool_]], *indices: int) -> Table:
         """Return a table of the rows for which `predicate` of the given columns is true; it shares whole chunks."""
-        found = Table(self.width)
+        table = Table(self.width)
         for chunk in self.packed():
             chosen = predicate(*(chunk[index].numbers() for index in indices))
             if chosen.all():
-                found.extend([[*chunk]])
+                table.extend([[*chunk]])
             elif chosen.any():
-                found.add([packed.numbers()[chosen] for packed in chunk])
-        return found
+                table.add([packed.numbers()[chosen] for packed in chunk])
+        return table
 
     def bounds(self, at: int) -> tuple[int, int] | None:
         """Return the smallest and the largest value in a column; None if the table is empty."""

@@ -53,7 +53,7 @@ def _query_torch(facts: Facts, torch: Any) -> None:
         "cudnn": lambda: _cudnn(torch),
         "attention_kernels": lambda: _attention_kernels(torch),
         "backends": lambda: _backends(torch),
-        "profiler_activities": lambda: sorted(each.name for each in torch.profiler.supported_activities()),
+        "profiler_activities": lambda: sorted(activity.name for activity in torch.profiler.supported_activities()),
     }
     for field, query in queries.items():
         try:

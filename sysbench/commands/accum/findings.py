@@ -71,15 +71,15 @@ def mixed_format(cell: AccumCellRecord) -> str:
 
 
 def _of_autocast(cell: AccumCellRecord) -> str | None:
-    precision = next((each.precision for each in cell.dtypes), None)
+    precision = next((dtype.precision for dtype in cell.dtypes), None)
     if precision is None:
         return None
-    chosen = [each for each in cell.dtypes if each.precision == precision]
+    chosen = [dtype for dtype in cell.dtypes if dtype.precision == precision]
     modules = ("fc1", "ln") if cell.cell.size == "toy" else ("layers.*.attention_norm", "layers.*.attention.q")
-    main = [each for each in chosen if each.part not in ("input", "output") or each.name in modules]
+    main = [dtype for dtype in chosen if dtype.part not in ("input", "output") or dtype.name in modules]
     main.sort(key=lambda each: _COURSE_ORDER.index(each.part))
-    said = ", ".join(f"{place(each)} {short(each.on_cuda)}" for each in main)
-    differing = [place(each) for each in chosen if each.here and each.on_cuda and each.here != each.on_cuda]
+    said = ", ".join(f"{place(dtype)} {short(dtype.on_cuda)}" for dtype in main)
+    differing = [place(dtype) for dtype in chosen if dtype.here and dtype.on_cuda and dtype.here != dtype.on_cuda]
     here = "CPU" if cell.device and cell.device.type == "cpu" else "device"
     rest = f"these dtypes differ: {join_words(differing)}" if differing else "all dtypes are the same"
     return f"Under {precision} autocast on CUDA, the dtypes are: {said}. On this {here}, {rest}."
@@ -98,8 +98,8 @@ def short(dtype: str | None) -> str:
 
 
 def _of_norm(cell: AccumCellRecord) -> str | None:
-    alone = {each.dtype: each for each in cell.norms if each.statistics == each.dtype}
-    said = [_breaks(each) for each in alone.values()]
+    alone = {norm.dtype: norm for norm in cell.norms if norm.statistics == norm.dtype}
+    said = [_breaks(norm) for norm in alone.values()]
     narrow, brain = alone.get("fp16"), alone.get("bf16")
     if narrow and brain and brain.error_at_one > narrow.error_at_one:
         said.append(
@@ -123,15 +123,15 @@ def _breaks(each: NormRecord) -> str:
 
 def _of_scaling(cell: AccumCellRecord) -> str | None:
     rows = [each for each in cell.scaled if each.precision == "fp16"] or cell.scaled
-    bare = next((each for each in rows if each.scale == 1), None)
+    bare = next((row for row in rows if row.scale == 1), None)
     if bare is None:
         return None
     said = f"Without a scaler, {percent(bare.lost_share)} of the gradients become zero in {bare.precision}"
-    kept = [each for each in rows if each.step_kept and each.scale > 1]
+    kept = [row for row in rows if row.step_kept and row.scale > 1]
     best = min(kept, key=lambda each: (each.lost, each.scale), default=None)
     if best is not None and best.lost < bare.lost:
         said += f", and {percent(best.lost_share)} with a loss scale of {power(best.scale)}"
-    too_much = min((each.scale for each in rows if not each.step_kept), default=None)
+    too_much = min((row.scale for row in rows if not row.step_kept), default=None)
     if too_much is not None:
         said += f". From {power(too_much)} on, gradients overflow and the scaler skips the step"
     return said + "."

@@ -52,11 +52,11 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
         exact = left @ right
         for method in methods:
             rounded = [
-                round_to_tf32(each.float()) if method.dtype == "tf32" else each.to(TORCH_DTYPES[method.dtype])
-                for each in (left, right)
+                round_to_tf32(tensor.float()) if method.dtype == "tf32" else tensor.to(TORCH_DTYPES[method.dtype])
+                for tensor in (left, right)
             ]
             expected = rounded[0].double() @ rounded[1].double()
-            found = method.multiply(*(each.to(where) for each in rounded)).cpu().double()
+            found = method.multiply(*(tensor.to(where) for tensor in rounded)).cpu().double()
             yield ProductMeasured(
                 at_s=time.time(),
                 cell=cell.key,

@@ -40,10 +40,10 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
     pairs += [(name, "fp32") for name in cell.dtypes if name != "fp32"]
     for name, statistics_format in pairs:
         rounded = inputs.to(TORCH_DTYPES[name]).to(where)
-        outputs, found = normalised(rounded, TORCH_DTYPES[statistics_format], cell.eps)
+        outputs, statistics = normalised(rounded, TORCH_DTYPES[statistics_format], cell.eps)
         difference = torch.linalg.vector_norm(outputs.cpu().double() - expected, dim=-1)
         errors = (difference / torch.linalg.vector_norm(expected, dim=-1)).tolist()
-        columns = zip(*(column.cpu().double().tolist() for column in found), strict=True)
+        columns = zip(*(column.cpu().double().tolist() for column in statistics), strict=True)
         yield NormMeasured(
             at_s=time.time(),
             cell=cell.key,

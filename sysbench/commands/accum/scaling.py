@@ -51,16 +51,16 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
                 scaler.scale(loss).backward(retain_graph=True)
                 scaler.unscale_(optimizer)
                 scaler.step(optimizer)
-                found = _gradients(work)
-                error = torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected)
+                tensor = _gradients(work)
+                error = torch.linalg.vector_norm(tensor - expected) / torch.linalg.vector_norm(expected)
                 yield ScaledBackward(
                     at_s=time.time(),
                     cell=cell.key,
                     precision=precision,
                     scale=float(scale),
                     gradients=int(counts.sum()),
-                    lost=int(((found == 0) & counts).sum()),
-                    overflowed=int((~torch.isfinite(found) & counts).sum()),
+                    lost=int(((tensor == 0) & counts).sum()),
+                    overflowed=int((~torch.isfinite(tensor) & counts).sum()),
                     relative_error=float(error),
                     step_kept=optimizer.was_called,
                 )
@@ -68,9 +68,9 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 def _gradients(work: Supervised) -> Tensor:
     """Return the gradients of all parameters as one vector, and reset them."""
-    found = [parameter.grad.flatten() for parameter in work.model.parameters() if parameter.grad is not None]
+    tensors = [parameter.grad.flatten() for parameter in work.model.parameters() if parameter.grad is not None]
     work.model.zero_grad(set_to_none=True)
-    return torch.cat(found)
+    return torch.cat(tensors)
 
 
 def _distribution(cell: AccumCell, gradients: Tensor) -> GradientsMeasured:

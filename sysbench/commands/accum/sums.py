@@ -133,7 +133,7 @@ def _refuse_over_budget(
         began_s = time.perf_counter()
         sequential(wide, wide.number(0.0), _TRIAL_STEPS)
         step_s = (time.perf_counter() - began_s) / _TRIAL_STEPS
-        predicted_s += count * step_s * sum(_OPERATIONS[each.order] for each in group)
+        predicted_s += count * step_s * sum(_OPERATIONS[summation.order] for summation in group)
     if predicted_s > cell.budget_s:
         raise UnavailableError(
             f"--count {count} would take about {units.duration(predicted_s)} here, longer than --budget "

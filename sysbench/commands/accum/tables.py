@@ -36,7 +36,7 @@ def sheet(record: AccumRecord, names: Iterable[str] = (), selection: Selection |
         tables=tuple(tables_for(record, names)),
         remarks=(
             *(Remark("outcome", f"{cell.cell.title}: {remarks.reason(cell)}") for cell in failed),
-            *(Remark("finding", each.text) for each in of_run(record)),
+            *(Remark("finding", statement.text) for statement in of_run(record)),
         ),
     )
 
@@ -164,8 +164,8 @@ FORMATS = _Declared(
 
 def _by_place(cell: AccumCellRecord) -> list[dict[str, DtypeRecord]]:
     found: dict[tuple[str, str], dict[str, DtypeRecord]] = {}
-    for each in cell.dtypes:
-        found.setdefault((each.part, each.name), {})[each.precision] = each
+    for dtype in cell.dtypes:
+        found.setdefault((dtype.part, dtype.name), {})[dtype.precision] = dtype
     return list(found.values())
 
 
@@ -196,7 +196,7 @@ AUTOCAST = _Declared(
                 Field("{precision}_here", "{here}", group="under {precision}", get=_type_here),
                 Field("{precision}_cuda", "CUDA, simulated", group="under {precision}", get=_type_on_cuda),
             ),
-            values=lambda cell: list(dict.fromkeys(each.precision for each in cell.dtypes)),
+            values=lambda cell: list(dict.fromkeys(dtype.precision for dtype in cell.dtypes)),
             possible_values=DTYPES["autocast"],
         ),
     ),
@@ -291,8 +291,8 @@ _ProductsOfLength = tuple[int, Mapping[tuple[str, str], ProductRecord]]
 
 def _by_length(cell: AccumCellRecord) -> list[_ProductsOfLength]:
     found: dict[int, dict[tuple[str, str], ProductRecord]] = {}
-    for each in cell.products:
-        found.setdefault(each.k, {})[each.dtype, each.accumulation] = each
+    for product in cell.products:
+        found.setdefault(product.k, {})[product.dtype, product.accumulation] = product
     return list(found.items())
 
 
@@ -306,9 +306,9 @@ def _products_notes(cell: AccumCellRecord) -> Iterator[str]:
     error = "‖C − C64‖ / ‖C64‖, including the rounding of the inputs"
     yield f"({m} × k) · (k × {m}), entries uniform in [0, 1); error: {error}"
     yield "as it is: as the device sums by default; narrow: every partial sum rounded to the format"
-    if any(each.accumulation == "reduced" for each in cell.products):
+    if any(product.accumulation == "reduced" for product in cell.products):
         yield "reduced, not reduced: allow_…_reduced_precision_reduction on and off"
-    if any(each.source == "rounded" for each in cell.products):
+    if any(product.source == "rounded" for product in cell.products):
         yield "tf32: this device has no TF32; inputs rounded to 10 bits of mantissa, sums in fp32"
 
 
@@ -350,12 +350,12 @@ def results(cell: AccumCellRecord) -> Iterator[tuple[str, str, str, Cell, Cell]]
     records = (
         *((f"{each.accumulator} += {_added(each)}, {each.order}", each) for each in cell.sums),
         *((f"{each.precision}, loss × {each.scale:g}", each) for each in cell.scaled),
-        *((f"{each.dtype}, {each.accumulation}, k {each.k}", each) for each in cell.products),
+        *((f"{product.dtype}, {product.accumulation}, k {product.k}", product) for product in cell.products),
     )
     numbers: list[tuple[str, str, float | None]] = [
         (subject, name, value)
-        for subject, each in records
-        for name, value in each
+        for subject, frozen in records
+        for name, value in frozen
         if not isinstance(value, str | bool) and name not in _IN_SUBJECT
     ]
     for norm in cell.norms:

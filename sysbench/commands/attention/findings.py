@@ -100,7 +100,7 @@ SWEPT: Final = ("implementation", "dim", "seq")
 
 def growth(cells: Iterable[AttentionCellRecord]) -> list[Growth[AttentionCellRecord]]:
     """Return the growth of each quantity with N, for each row with two or more reliable values."""
-    found = [
+    growths = [
         fit_growth(
             NAMES[quantity],
             "N",
@@ -111,7 +111,7 @@ def growth(cells: Iterable[AttentionCellRecord]) -> list[Growth[AttentionCellRec
         for row in group_ignoring(cells, "seq")
         for quantity in QUANTITIES
     ]
-    return [each for each in found if each is not None]
+    return [each for each in growths if each is not None]
 
 
 def frontier(cells: Iterable[AttentionCellRecord]) -> list[Limit[AttentionCellRecord]]:
@@ -121,7 +121,7 @@ def frontier(cells: Iterable[AttentionCellRecord]) -> list[Limit[AttentionCellRe
 def smallest_beyond(cells: Cells) -> AttentionCellRecord | None:
     """Return the cell that needs the least memory among the cells that do not fit and whose tensors are known."""
     over = [row.beyond for row in frontier(cells) if row.beyond is not None and row.beyond.tensors]
-    return min(over, key=lambda cell: sum(each.size_bytes for each in cell.tensors), default=None)
+    return min(over, key=lambda cell: sum(tensor.size_bytes for tensor in cell.tensors), default=None)
 
 
 def compared(
@@ -173,10 +173,10 @@ def passages(cells: Cells) -> list[Passage]:
             for quantity in TIMES:
                 both_timed = compared(here, first, second, quantity)
                 lengths = [float(cell.cell.seq) for cell, _ in both_timed]
-                for each in crossovers(lengths, [ratio for _, ratio in both_timed]):
-                    late, early = (first, second) if each.falls else (second, first)
+                for crossover in crossovers(lengths, [ratio for _, ratio in both_timed]):
+                    late, early = (first, second) if crossover.falls else (second, first)
                     both = [cell for cell in here if cell.cell.implementation in (first, second)]
-                    found.append(Passage(late, early, dim, quantity, each, both))
+                    found.append(Passage(late, early, dim, quantity, crossover, both))
     return found
 
 
@@ -208,7 +208,7 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
         if len(timed) > 1:
             name = min(timed, key=lambda each: value(timed[each], quantity) or 0.0)
             ratios = {other: _ratio(timed[other], timed[name], quantity) for other in timed if other != name}
-            tied = frozenset(other for other, found in ratios.items() if direction(found) == 0)
+            tied = frozenset(other for other, ratio in ratios.items() if direction(ratio) == 0)
             best.append((row[0].cell.seq, name, tied))
     # Noise decides which tied implementation has the smallest median: merge consecutive lengths with the same tied set.
     runs = [list(group) for _, group in groupby(best, key=lambda each: {each[1]} | each[2])]
@@ -226,14 +226,14 @@ def of_run(record: AttentionRecord) -> Iterator[Statement]:
             "times": "predicted" if any(cell.source == "predicted" for cell in cells) else "",
             "memory": "simulated" if any(cell.cell.simulated for cell in cells) else "",
         }
-        for each in (
+        for statement in (
             *_unanswered(cells),
             *_fastest(reliable(here), dim),
             *_grows(here, dim),
             *_ends(reliable(cells, "memory")),
         ):
-            prefix = ", ".join(filter(None, [setting, marks[each.about]]))
-            yield replace(each, text=f"{prefix}: {each.text}" if prefix else each.text)
+            prefix = ", ".join(filter(None, [setting, marks[statement.about]]))
+            yield replace(statement, text=f"{prefix}: {statement.text}" if prefix else statement.text)
         prefix = f"{setting}: " if setting else ""
         for excluded in exclusions(cells):
             yield replace(excluded, text=f"{prefix}{excluded.text}")
@@ -251,10 +251,10 @@ def _fastest(cells: Cells, dim: int | None) -> Iterator[Statement]:
         if found := leads(cells, quantity):
             takes = {(late.implementation, early.implementation) for early, late in pairwise(found)}
             crossings = [
-                f" From about N {each.crossover.at:.0f} on, {each.slower_first} is faster than {each.other} "
-                f"(interpolated between N {each.crossover.below:.0f} and N {each.crossover.above:.0f})."
-                for each in passages(cells)
-                if each.quantity == quantity and (each.slower_first, each.other) in takes
+                f" From about N {passage.crossover.at:.0f} on, {passage.slower_first} is faster than {passage.other} "
+                f"(interpolated between N {passage.crossover.below:.0f} and N {passage.crossover.above:.0f})."
+                for passage in passages(cells)
+                if passage.quantity == quantity and (passage.slower_first, passage.other) in takes
             ]
             said = "; ".join([*map(_lead, found), *_margin(found[-1], cells, quantity)])
             timed = [cell for cell in cells if value(cell, quantity) is not None]

@@ -59,7 +59,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecor
         }
     needed_bytes = None
     if accounted:
-        together_bytes = sum(each.size_bytes for each in accounted.tensors)
+        together_bytes = sum(tensor.size_bytes for tensor in accounted.tensors)
         needed_bytes = max(together_bytes, accounted.reserved_bytes or 0) or None
     return AttentionCellRecord(
         **run_record.cell_fields(cell, seen),
@@ -78,7 +78,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecor
         fell_back=seen.compiled.fell_back if seen.compiled else None,
         forward=times["forward"],
         backward=times["backward"],
-        device_events=bool(timed) and all(each.sample.device_s is not None for each in timed),
+        device_events=bool(timed) and all(timed.sample.device_s is not None for timed in timed),
         warmup_samples_s={phase: _seconds(timed, phase, warmup=True) for phase in PHASES},
         naive_saved_bytes=attention_costs.naive_saved_bytes(cell),
         fused_saved_bytes=attention_costs.fused_saved_bytes(cell),
@@ -147,16 +147,16 @@ def _cautions(
             message="the results were not compared with fp64, because memory ran out",
             remedy="check the implementation with a shorter --seq or a smaller --batch",
         )
-    for phase, found in times.items():
-        if found is None or seen.finished is None or seen.finished.outcome != "ok":
+    for phase, samples in times.items():
+        if samples is None or seen.finished is None or seen.finished.outcome != "ok":
             continue
-        if statistics.two_modes(found.samples_s) is not None:
+        if statistics.two_modes(samples.samples_s) is not None:
             yield Caution(
                 code="two-modes",
                 message=f"{phase} times fall into two groups",
                 remedy="lock the clocks, or keep the machine idle during the run",
             )
-        if statistics.drift(found.samples_s) is not None:
+        if statistics.drift(samples.samples_s) is not None:
             yield Caution(
                 code="drift", message=f"{phase} times drift during the measurement", remedy="use more --warmup"
             )

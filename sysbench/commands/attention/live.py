@@ -66,10 +66,10 @@ def left_s(state: AttentionState, now_s: float) -> float | None:
 
 def _expected_s(cell: CellState, finished: list[CellState]) -> float:
     """Return the expected duration of a cell: a constant part, and one that grows with the FLOPs of its calls."""
-    similar = [each for each in finished if each.cell.implementation == cell.cell.implementation] or finished
+    similar = [state for state in finished if state.cell.implementation == cell.cell.implementation] or finished
     work = _work(cell)
     nearest = min(similar, key=lambda each: (abs(_work(each).bit_length() - work.bit_length()), -_work(each)))
-    constant_s = statistics.median(max(0.0, each.took_s - _calls_s(each)) for each in similar)
+    constant_s = statistics.median(max(0.0, state.took_s - _calls_s(state)) for state in similar)
     return constant_s + _calls_s(nearest) * work / max(_work(nearest), 1)
 
 
@@ -129,9 +129,9 @@ class AttentionScreen(CellScreen[AttentionState]):
         times = (("forward", cell.forward), ("backward", cell.backward))
         words = [f"{name} {units.seconds(median_s)}" for name, median_s in times if median_s is not None]
         words += [
-            f"PREDICTED {each.name} {units.seconds(each.point_s)} "
-            f"({units.seconds(each.low_s)} to {units.seconds(each.high_s)})"
-            for each in cell.predicted
+            f"PREDICTED {phase.name} {units.seconds(phase.point_s)} "
+            f"({units.seconds(phase.low_s)} to {units.seconds(phase.high_s)})"
+            for phase in cell.predicted
         ]
         if cell.saved_bytes is not None:
             mark = "simulated: " if cell.cell.simulated else ""

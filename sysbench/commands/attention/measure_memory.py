@@ -69,9 +69,9 @@ class _Ledger(DispatchMode):
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         result = func(*args, **kwargs)
-        for each in result if isinstance(result, list | tuple) else (result,):
-            if isinstance(each, Tensor):
-                self.see(each, result_name(func))
+        for tensor in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(tensor, Tensor):
+                self.see(tensor, result_name(func))
         return result
 
     def see(self, tensor: Tensor, name: str) -> None:

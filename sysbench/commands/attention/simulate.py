@@ -200,9 +200,9 @@ class _Labels(DispatchMode):
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         first = self._recorder.count
         result = func(*args, **kwargs)
-        for each in result if isinstance(result, list | tuple) else (result,):
-            if isinstance(each, Tensor):
-                self.note(each, result_name(func), first)
+        for tensor in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(tensor, Tensor):
+                self.note(tensor, result_name(func), first)
         for number in range(first, self._recorder.count):
             if number not in self._found:
                 name = f"scratch of {result_name(func)}"

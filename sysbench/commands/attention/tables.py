@@ -51,7 +51,7 @@ def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selecti
         remarks=(
             *remarks.outcomes(record, [cell for cell in record.cells if not cell.lacks_memory]),
             *remarks.cautions(record),
-            *(Remark("finding", found.text) for found in of_run(record)),
+            *(Remark("finding", statement.text) for statement in of_run(record)),
             *_notes(record),
         ),
     )
@@ -107,8 +107,8 @@ def _time(cell: AttentionCellRecord, phase: Quantity) -> Measure | None:
 
 
 def _predicted(cell: AttentionCellRecord, phase: Quantity) -> Measure | None:
-    found = predicted(cell, phase)
-    return Measure(found.point_s, low=found.low_s, high=found.high_s) if found else None
+    time = predicted(cell, phase)
+    return Measure(time.point_s, low=time.low_s, high=time.high_s) if time else None
 
 
 def _error(cell: AttentionCellRecord, *names: str) -> Measure | None:
@@ -275,7 +275,7 @@ CROSSOVERS = DeclaredTable(
         Field("at", "near N", get=lambda each: f"{each.crossover.at:.0f}"),
         Field("bracket", "between", get=lambda each: f"{each.crossover.below:.0f}–{each.crossover.above:.0f}"),
     ),
-    rows=lambda record: [each for cells in axes.group_ignoring(record.cells, *SWEPT) for each in passages(cells)],
+    rows=lambda record: [passage for cells in axes.group_ignoring(record.cells, *SWEPT) for passage in passages(cells)],
     leading=(
         leading_axes(_varying_settings, lambda each: each.cells),
         leading_fields(
@@ -322,10 +322,10 @@ FRONTIER = DeclaredTable(
 
 def _accounted(cell: AttentionCellRecord) -> Iterator[tuple[str, Cell, str, str, Measure]]:
     """Yield the tensors, largest first, then the total, reserved and available memory."""
-    for each in sorted(cell.tensors, key=lambda each: -each.size_bytes):
-        shape = " × ".join(map(str, each.shape)) or EMPTY_CELL
-        yield each.name, shape, each.dtype, each.phase, Measure(each.size_bytes)
-    total = sum(each.size_bytes for each in cell.tensors)
+    for tensor in sorted(cell.tensors, key=lambda each: -each.size_bytes):
+        shape = " × ".join(map(str, tensor.shape)) or EMPTY_CELL
+        yield tensor.name, shape, tensor.dtype, tensor.phase, Measure(tensor.size_bytes)
+    total = sum(tensor.size_bytes for tensor in cell.tensors)
     yield "total", "", "", "", Measure(total, tone="strong")
     if cell.needed_bytes is not None and cell.needed_bytes > total:
         yield "reserved by the allocator", "", "", "", Measure(cell.needed_bytes)

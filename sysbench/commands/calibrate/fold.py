@@ -99,10 +99,10 @@ def of_trace(path: Path) -> CalibrateRecord:
         ]
     )
     rates = [
-        each.model_copy(update={"spread": math.hypot(each.spread, PROFILED_SPREAD)})
-        if each.name in HOST_RATES
-        else each
-        for each in record.rates
+        rate.model_copy(update={"spread": math.hypot(rate.spread, PROFILED_SPREAD)})
+        if rate.name in HOST_RATES
+        else rate
+        for rate in record.rates
     ]
     return record.model_copy(update={"rates": rates})
 
@@ -119,7 +119,7 @@ def _cell(cell: CalibrateCell, seen: CellEvents, run: Run) -> CalibrateCellRecor
 
 def case_of(timed: WorkTimed) -> CaseRecord:
     median_s = statistics.median(timed.samples_s)
-    logs = [math.log(each) for each in timed.samples_s]
+    logs = [math.log(sample_s) for sample_s in timed.samples_s]
     return timed.as_record(
         CaseRecord,
         value=timed.work / median_s if timed.rate in PER_SECOND else median_s / timed.work,

@@ -53,8 +53,8 @@ def with_measured_rates(record: CalibrateRecord) -> Hardware:
         threads = f", {axes.phrase('threads', torch.threads)}" if torch is not None and device.type == "cpu" else ""
         source = f"sysbench calibrate on {device.name}, {date}, torch {version}{threads}"
     measured = {
-        each.name: Rate(value=each.value, spread=each.spread, source=source, basis="calibrated")
-        for each in record.rates
+        rate.name: Rate(value=rate.value, spread=rate.spread, source=source, basis="calibrated")
+        for rate in record.rates
     }
     absent = dict.fromkeys(GPU_ONLY_RATES, NO_DEVICE) if device.type == "cpu" else {}
     return base.model_copy(

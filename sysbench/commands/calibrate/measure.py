@@ -165,7 +165,7 @@ def launch(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
         if kernels_s:
             yield Timed("kernel_s", "add to one element", 1, kernels_s)
             with_gaps_s = bench.seconds(lambda: one.add_(1), 0.3)
-            gaps_s = [max(each - min(kernels_s), 1e-9) for each in with_gaps_s]
+            gaps_s = [max(gap_s - min(kernels_s), 1e-9) for gap_s in with_gaps_s]
             yield Timed("gap_s", "between adds to one element", 1, gaps_s)
 
 

@@ -71,10 +71,10 @@ class WorkTimed(TimedWork, Event):
 
 def work_observed(cell: str, at_s: float, observations: Iterable[Observation]) -> Iterator[WorkTimed]:
     """Yield the work that a file of another run shows, as if it had been timed."""
-    for each in observations:
+    for observation in observations:
         yield WorkTimed(
-            at_s=at_s, cell=cell, rate=each.rate, case=each.case, counts=True, work=each.work,
-            samples_s=list(each.samples_s),
+            at_s=at_s, cell=cell, rate=observation.rate, case=observation.case, counts=True, work=observation.work,
+            samples_s=list(observation.samples_s),
         )  # fmt: skip
 
 

@@ -55,7 +55,9 @@ class CalibrateCell(RunCell):
         return self.part
 
     def problem(self, device: DeviceType | None) -> str | None:
-        return next((found for each in self.precisions if device and (found := precision_problem(each, device))), None)
+        return next(
+            (found for precision in self.precisions if device and (found := precision_problem(precision, device))), None
+        )
 
 
 class CalibrateSpec(RunSpec):

@@ -51,7 +51,7 @@ def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selecti
         remarks=(
             *remarks.outcomes(record),
             *remarks.cautions(record),
-            *(Remark("finding", each.text) for each in of_run(record)),
+            *(Remark("finding", statement.text) for statement in of_run(record)),
         ),
     )
 

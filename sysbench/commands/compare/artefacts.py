@@ -17,7 +17,7 @@ MAX_ROWS = 20
 def summary_line(a: Artefact, b: Artefact) -> str:
     """Summarize the comparison on one line: the total time per step, or the peak. Raises LogError like `sheet`."""
     compared = _compare(a, b)
-    totals = next(each for each in compared.breakdowns if each.total_label)
+    totals = next(breakdown for breakdown in compared.breakdowns if breakdown.total_label)
     total_a, total_b = sum(totals.a.values()), sum(totals.b.values())
     values = f"{units.quantity(totals.unit, total_a)} in A, {units.quantity(totals.unit, total_b)} in B"
     what = memory_label(*(source_of([side.is_simulated]) for side in (a, b)))
@@ -39,7 +39,7 @@ def _compare(a: Artefact, b: Artefact) -> FileComparison:
 def sheet(a: Artefact, b: Artefact, names: Iterable[str] = ()) -> Sheet:
     """Return tables of the differences between A and B; raises LogError if the two are not of the same kind."""
     compared = _compare(a, b)
-    breakdowns = {each.table: each for each in compared.breakdowns}
+    breakdowns = {breakdown.table: breakdown for breakdown in compared.breakdowns}
     source_a, source_b = (source_of([side.is_simulated]) for side in (a, b))
     for name in (table_names := tuple(names) or tuple(breakdowns)):
         if name not in breakdowns:

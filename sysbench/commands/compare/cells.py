@@ -66,20 +66,20 @@ class SideCell:
     @property
     def latest(self) -> Occurrence:
         """The last occurrence with valid samples, or else the last one."""
-        measured = [each for each in self.occurrences if each.record.outcome in MEASURED]
+        measured = [occurrence for occurrence in self.occurrences if occurrence.record.outcome in MEASURED]
         return measured[-1] if measured else self.occurrences[-1]
 
     def times(self, quantity: str, *, complete_only: bool) -> dict[int, list[float]]:
         """Return the samples of a quantity in seconds, by run; `complete_only` omits unfinished runs."""
         accepted = {"ok"} if complete_only else MEASURED
-        measured = (each for each in self.occurrences if each.record.outcome in accepted)
-        samples_by_run = ((each.run, each.measures.times.get(quantity)) for each in measured)
+        measured = (occurrence for occurrence in self.occurrences if occurrence.record.outcome in accepted)
+        samples_by_run = ((occurrence.run, occurrence.measures.times.get(quantity)) for occurrence in measured)
         return {run: samples.samples_s for run, samples in samples_by_run if samples is not None and samples.samples_s}
 
     def amounts(self) -> dict[str, Amount]:
         """Return the numbers without samples, each the worst of all runs, or the largest if none is better."""
         worst: dict[str, Amount] = {}
-        for amounts in (each.measures.amounts for each in self.occurrences):
+        for amounts in (occurrence.measures.amounts for occurrence in self.occurrences):
             for name, amount in amounts.items():
                 choose = min if amount.better == "higher" else max
                 worst[name] = choose(worst.get(name, amount), amount, key=attrgetter("value"))
@@ -146,7 +146,7 @@ def _size_label(label: str, model: Mapping[str, object]) -> str:
 def _device_name(record: RunRecord, cell: CellRecord) -> str | None:
     requested = str(cell.axes.get("device"))
     # A cell that never started has no device of its own.
-    fitting = (each for each in record.environment.devices if requested in ("auto", each.type, each.torch_name))
+    fitting = (device for device in record.environment.devices if requested in ("auto", device.type, device.torch_name))
     device = cell.device or next(fitting, None)
     if device is None:
         return None
@@ -213,12 +213,12 @@ def refuse_obstacles(obstacles: Iterable[Obstacle], across: Sequence[str] = ()) 
     if not distinct:
         return
     reason = "A and B are not comparable"
-    if all(each.confounds for each in distinct):
+    if all(obstacle.confounds for obstacle in distinct):
         reason = "A and B differ in several ways, so the cause of a difference would be unclear"
-    axes = dict.fromkeys([*across, *(each.axis for each in distinct)])
-    advice = _single_value_advice(list(dict.fromkeys(each.axis for each in distinct if not each.coverable)))
+    axes = dict.fromkeys([*across, *(obstacle.axis for obstacle in distinct)])
+    advice = _single_value_advice(list(dict.fromkeys(obstacle.axis for obstacle in distinct if not obstacle.coverable)))
     advice = advice or f". --across {','.join(axes)} compares them anyway"
-    raise UsageError(f"{reason}: {'; '.join(each.description for each in distinct)}{advice}")
+    raise UsageError(f"{reason}: {'; '.join(obstacle.description for obstacle in distinct)}{advice}")
 
 
 def _single_value_advice(axes: Sequence[str]) -> str:

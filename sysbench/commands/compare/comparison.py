@@ -316,7 +316,7 @@ def _step_ratio_interval(a: Measures, b: Measures) -> tuple[float, float] | tupl
 def _compare_times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
     headlines = command_of(a.kind).verdicts
     # The headlines come first, in their own order.
-    phases = (name for each in (*a.occurrences, *b.occurrences) for name in each.measures.times)
+    phases = (name for occurrence in (*a.occurrences, *b.occurrences) for name in occurrence.measures.times)
     for quantity in dict.fromkeys((*headlines, *phases)) if rules.include_phases else headlines:
         # An interrupted round has fewer samples than the others, but would have the same weight.
         a_samples, b_samples = (side.times(quantity, complete_only=rules.paired) for side in (a, b))

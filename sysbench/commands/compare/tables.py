@@ -74,7 +74,7 @@ def refuse_unknown_tables(chosen: Iterable[str]) -> None:
 
 def differences_table(comparison: Comparison) -> list[Table]:
     columns = (Column("what", ""), Column("a", "A", elastic=True), Column("b", "B", elastic=True))
-    rows = tuple((each.name, each.a, each.b) for each in comparison.differences)
+    rows = tuple((difference.name, difference.a, difference.b) for difference in comparison.differences)
     return [Table("differences", "differences", columns, rows, 1)] if rows else []
 
 
@@ -120,8 +120,13 @@ def predictions_table(comparison: Comparison) -> list[Table]:
     )
 
     def rows(cell: CellComparison) -> Rows:
-        for each in cell.predictions:
-            yield each.quantity, _interval(each.a), _interval(each.b), Measure(each.ratio, low=each.low, high=each.high)
+        for prediction in cell.predictions:
+            yield (
+                prediction.quantity,
+                _interval(prediction.a),
+                _interval(prediction.b),
+                Measure(prediction.ratio, low=prediction.low, high=prediction.high),
+            )
 
     return _tables_by_kind(comparison, lambda kind: Table("predictions", f"{kind}: {MARK}", columns, (), 1), rows)
 
@@ -299,10 +304,10 @@ def _ratio_text(quantity: str, takes: str, ratio: float, cells: int) -> str:
 def _prediction_findings(comparison: Comparison) -> Iterator[str]:
     ratios: dict[tuple[str, str], list[float]] = {}
     for cell in comparison.cells:
-        has_step = any(each.quantity == "step" for each in cell.predictions)
-        for each in cell.predictions:
-            if each.quantity == "step" or not has_step:
-                ratios.setdefault((cell.kind, each.quantity), []).append(each.ratio)
+        has_step = any(prediction.quantity == "step" for prediction in cell.predictions)
+        for prediction in cell.predictions:
+            if prediction.quantity == "step" or not has_step:
+                ratios.setdefault((cell.kind, prediction.quantity), []).append(prediction.ratio)
     for (kind, quantity), found in ratios.items():
         text = _ratio_text(quantity, "is predicted to take", statistics.geometric_mean(found), len(found))
         yield f"{kind}: {text}; nothing was measured"
@@ -323,8 +328,8 @@ def memory_label(a: str, b: str) -> str:
 
 
 def _describe_changes(numbers: Sequence[AmountComparison], noun: str) -> str:
-    changed = [each for each in numbers if each.b != each.a]
-    changes = [(each.b - each.a) / abs(each.a) for each in changed if each.a]
+    changed = [number for number in numbers if number.b != number.a]
+    changes = [(comparison.b - comparison.a) / abs(comparison.a) for comparison in changed if comparison.a]
     ends = dict.fromkeys(f"{change * 100:+,.1f}%" for change in (min(changes), max(changes))) if changes else ()
     return f"{len(changed) or 'none'} of {len(numbers)} {noun} changed{', by ' * bool(ends)}{' to '.join(ends)}"
 

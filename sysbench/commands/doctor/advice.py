@@ -44,7 +44,9 @@ def _variables(machine: Machine) -> Iterator[tuple[str, str]]:
 def _gpu(state: GpuState) -> Iterator[tuple[str, str]]:
     name = f"GPU {state.index}"
     if state.processes:
-        users = ", ".join(f"{each.name or 'a process not visible from here'} ({each.pid})" for each in state.processes)
+        users = ", ".join(
+            f"{process.name or 'a process not visible from here'} ({process.pid})" for process in state.processes
+        )
         yield f"{name} is in use by others: {users}", "wait until they end, or use another GPU"
     if state.throttle_reasons:
         yield (

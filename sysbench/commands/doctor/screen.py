@@ -46,14 +46,14 @@ def section(title: str, found: Section, heading: Sequence[str] = ()) -> Renderab
 def prospects(items: Sequence[Prospect]) -> RenderableType:
     columns = (Column("what", "", wraps=True), Column("works", ""), Column("reason", "", wraps=True))
     rows = []
-    for each in items:
-        remedy = f"\n→ {each.remedy}" if each.remedy else ""
-        rows.append((each.what, Word(each.works, _TONES[each.works]), " ".join(each.reason.split()) + remedy))
+    for item in items:
+        remedy = f"\n→ {item.remedy}" if item.remedy else ""
+        rows.append((item.what, Word(item.works, _TONES[item.works]), " ".join(item.reason.split()) + remedy))
     return SheetView(Sheet((), (Table("prospects", "what works here", columns, tuple(rows)),)))
 
 
 def advice(items: Sequence[Advice]) -> RenderableType:
-    return SheetView(Sheet((), (), tuple(Remark("caution", each.message, each.remedy) for each in items)))
+    return SheetView(Sheet((), (), tuple(Remark("caution", item.message, item.remedy) for item in items)))
 
 
 def _facts(found: BaseModel) -> Iterator[tuple[str, str]]:
@@ -84,7 +84,10 @@ def _text(value: Any, show: Any) -> str:
     if isinstance(value, dict):
         return " ".join(f"{name}={each if isinstance(each, str) else '/'.join(each)}" for name, each in value.items())
     if isinstance(value, list):
-        named = (f"{each.name or '?'} ({each.pid})" if isinstance(each, GpuProcess) else str(each) for each in value)
+        named = (
+            f"{process.name or '?'} ({process.pid})" if isinstance(process, GpuProcess) else str(process)
+            for process in value
+        )
         return ", ".join(named)
     return " ".join(str(show(value)).split())
 

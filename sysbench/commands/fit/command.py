@@ -59,8 +59,8 @@ def _verifiable(spec: FitSpec) -> FitSpec:
     """Return the spec, with the GPUs that are here if none is named; raises UsageError if no named one is here."""
     from sysbench.engine.supervisor import list_devices
 
-    cuda = [each for each in list_devices() if each.type == "cuda"]
-    here = dict.fromkeys(known.slug for each in cuda if (known := hardware.find(each.name, each.memory_bytes)))
+    cuda = [device for device in list_devices() if device.type == "cuda"]
+    here = dict.fromkeys(known.slug for device in cuda if (known := hardware.find(device.name, device.memory_bytes)))
     if spec.gpus and here.keys() & set(spec.gpus):
         return spec
     if here and not spec.gpus:

@@ -45,11 +45,11 @@ def run(cell: FitCell, processes: Processes) -> Iterator[ExtentFound]:
             refused[slug] = error
     if not sharing:
         raise next(iter(refused.values()))
-    found = [_event(cell, slug, axis, 0, 0, str(error)) for axis in UNITS for slug, error in refused.items()]
+    extents = [_event(cell, slug, axis, 0, 0, str(error)) for axis in UNITS for slug, error in refused.items()]
     searches = itertools.product(UNITS, sharing.values())
-    for _ in processes.run([_searched(cell, axis, slugs, found) for axis, slugs in searches]):
-        yield from found
-        found.clear()
+    for _ in processes.run([_searched(cell, axis, slugs, extents) for axis, slugs in searches]):
+        yield from extents
+        extents.clear()
 
 
 def _searched(cell: FitCell, axis: SearchAxis, slugs: Sequence[str], found: list[ExtentFound]) -> Strand:
@@ -117,7 +117,9 @@ class Extent:
     def _left_bytes(self, units: int, gpu: Gpu, spare_bytes: int) -> int | None:
         if self._refused is not None and units >= self._refused:
             return None
-        bounds_bytes = [left_bytes(each.replay_on(gpu)[1], spare_bytes) for each in self._replays(units, gpu.scratch)]
+        bounds_bytes = [
+            left_bytes(replay.replay_on(gpu)[1], spare_bytes) for replay in self._replays(units, gpu.scratch)
+        ]
         if bounds_bytes and (max(bounds_bytes) < 0 or min(bounds_bytes) >= 0):
             return min(bounds_bytes)
         try:
@@ -136,7 +138,7 @@ class Extent:
         family = self._families.setdefault(scratch, RecordingFamily(DEGREES[self._axis]))
         for traced in self._traced.keys() - family.traced.keys():
             family.traced[traced] = self._traced[traced].with_scratch(scratch)
-        return [ReplayCache(each, self._settings) for each in family.bounds(units)]
+        return [ReplayCache(bound, self._settings) for bound in family.bounds(units)]
 
 
 _extents = cache(Extent)

@@ -58,11 +58,11 @@ class FitScreen(CellScreen[FitState]):
     @staticmethod
     def result(cell: CellState) -> str:
         if cell.extents:
-            return f"limits of {len({each.gpu for each in cell.extents})} GPUs"
+            return f"limits of {len({extent.gpu for extent in cell.extents})} GPUs"
         if not cell.tried:
             return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
         simulated = f"{len(cell.tried)} combinations" if len(cell.tried) > 1 else "1 combination"
-        return f"{simulated} simulated, {sum(each.fits for each in cell.tried)} fit"
+        return f"{simulated} simulated, {sum(tried.fits for tried in cell.tried)} fit"
 
     def where(self, cell: CellState) -> str:
         gpus = cell.cell.on
@@ -70,9 +70,9 @@ class FitScreen(CellScreen[FitState]):
 
     def progress(self, cell: CellState) -> Progress:
         if cell.extents:
-            found = cell.extents[-1]
+            extent = cell.extents[-1]
             done = f"{len(cell.extents)} of {2 * len(cell.cell.on)} limits"
-            return Progress(texts=((done, ""), (f"{found.gpu}: {found.axis} {found.largest or 'none'}", "bold")))
+            return Progress(texts=((done, ""), (f"{extent.gpu}: {extent.axis} {extent.largest or 'none'}", "bold")))
         if cell.surveyed:
             return Progress(texts=((f"{cell.surveyed} steps of the page simulated", "bold"),))
         if not cell.tried:

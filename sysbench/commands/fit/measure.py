@@ -66,7 +66,7 @@ class Simulations:
     def __init__(self, question: FitCell, depths: Depths | None = None) -> None:
         self.question = question
         self._depths = depths
-        self._smaller = tuple(with_layers(question, each) for each in depths[:2]) if depths else ()
+        self._smaller = tuple(with_layers(question, depth) for depth in depths[:2]) if depths else ()
         self._estimates: dict[tuple[Combination, str], Trial] = {}
         self._new: list[Trial] = []
         self.trials: dict[tuple[Combination, str], Trial | None] = {}

@@ -37,7 +37,7 @@ def render(record: RunRecord[FitCellRecord]) -> str:
         data={
             "asked": {"batch": cell.cell.batch, "ctx": cell.cell.ctx, "changes": ""},
             "reference": cell.explained.reference if cell.explained else "",
-            "steps": [_step(record, each) for each in cell.surveyed],
+            "steps": [_step(record, step) for step in cell.surveyed],
         },
     )
 

@@ -41,7 +41,7 @@ def sheet(record: FitRecord, names: Iterable[str] = (), selection: Selection | N
         tables=tuple(
             build_tables(TABLES, record, chosen)
             if chosen
-            else [each for name in usual for each in TABLES[name](record)]
+            else [table for name in usual for table in TABLES[name](record)]
         ),
         remarks=(
             *(Remark("finding", statement.text) for statement in of_run(record)),
@@ -75,8 +75,12 @@ def _training(row: _Row) -> Training | None:
 
 
 def _cost_of_million(row: _Row) -> Cell:
-    found = row.cell.training(row.trial, MILLION)
-    return Measure(found.cost.point, text=units.with_digits(found.cost.point)) if found and found.cost else None
+    training = row.cell.training(row.trial, MILLION)
+    return (
+        Measure(training.cost.point, text=units.with_digits(training.cost.point))
+        if training and training.cost
+        else None
+    )
 
 
 _NUMBERS = (
@@ -272,7 +276,7 @@ def _refusals(cell: FitCellRecord) -> Iterator[str]:
             refused.setdefault((extent.axis, extent.largest), []).append(extent)
     for (axis, value), extents in refused.items():
         above = f", {axis} above {value:,}" if value else ""
-        yield f"{', '.join(each.gpu for each in extents)}{above}: {extents[0].refusal}"
+        yield f"{', '.join(extent.gpu for extent in extents)}{above}: {extents[0].refusal}"
 
 
 LARGEST = DeclaredTable(
@@ -361,9 +365,9 @@ class _Verification(NamedTuple):
 
 def _verifications(record: FitRecord) -> Iterator[_Verification]:
     for cell in record.cells:
-        for each in cell.verified:
-            same = (trial for trial in cell.trials if trial.gpu == each.gpu and trial.changes == each.changes)
-            yield _Verification(each, next(same))
+        for step in cell.verified:
+            same = (trial for trial in cell.trials if trial.gpu == step.gpu and trial.changes == step.changes)
+            yield _Verification(step, next(same))
 
 
 def _measured_step(row: _Verification) -> Cell:

@@ -37,7 +37,7 @@ def gpu_list(gpus: Sequence[Hardware]) -> Sheet:
         Column("rates", "all rates from", importance=5, elastic=True),
         Column("source", "peaks from", importance=6, elastic=True),
     )
-    rows = tuple(_row(each) for each in gpus)
+    rows = tuple(_row(hardware) for hardware in gpus)
     notes = (
         "peak: dense, from the data sheet; 16-bit: bf16 or fp16; matmul: the sustained rate that predictions use",
         "sysbench gpus NAME shows every number with its source; sysbench calibrate measures those of a GPU here",
@@ -47,7 +47,7 @@ def gpu_list(gpus: Sequence[Hardware]) -> Sheet:
 
 def _row(gpu: Hardware) -> tuple[Cell, ...]:
     rate = gpu.rates.get(_HALF_RATE)
-    bases = Counter(each.basis for each in gpu.rates.values())
+    bases = Counter(rate.basis for rate in gpu.rates.values())
     return (
         gpu.slug,
         gpu.title,

@@ -96,7 +96,7 @@ def _read_run(directory: Path, name: str, paths: Sequence[Path]) -> EarlierRun:
     run_directory = directory / name
     if not run_directory.is_dir() or paths[0].stem == name:
         candidates = dict.fromkeys((paths[0].with_suffix(".jsonl"), paths[0].with_suffix(".json"), paths[0]))
-        log_and_record = tuple(each for each in candidates if each.is_file())
+        log_and_record = tuple(candidate for candidate in candidates if candidate.is_file())
         kind, what, began_s, status, cells = _read_summary(paths[0])
         return EarlierRun(name, paths[0], log_and_record, kind, what, began_s, _outcome_text(status, cells))
     summaries = [_read_summary(path) for path in paths]
@@ -110,11 +110,11 @@ def _read_run(directory: Path, name: str, paths: Sequence[Path]) -> EarlierRun:
             missing = sum(entry.here != "left out" for entry in experiment.runs_without(path.name for path in paths))
     elif runs.find_arms(paths) and all(path.absolute().parent.parent == run_directory.absolute() for path in paths):
         kind, what = "compare", f"two arms, {what}"
-    status = "complete" if not missing and all(each.status == "complete" for each in summaries) else "incomplete"
-    outcome = _outcome_text(status, sum((each.cells for each in summaries), Counter[str]()))
+    status = "complete" if not missing and all(summary.status == "complete" for summary in summaries) else "incomplete"
+    outcome = _outcome_text(status, sum((summary.cells for summary in summaries), Counter[str]()))
     if missing:
         outcome += f", {missing} run{'' if missing == 1 else 's'} missing"
-    return EarlierRun(name, run_directory, files, kind, what, min(each.began_s for each in summaries), outcome)
+    return EarlierRun(name, run_directory, files, kind, what, min(summary.began_s for summary in summaries), outcome)
 
 
 class _Summary(NamedTuple):

@@ -22,10 +22,8 @@ _COLUMNS = (
 
 
 def run_list(runs: Sequence[EarlierRun], directory: Path) -> Sheet:
-    rows = tuple(
-        (each.name, each.kind, each.what, _when(each), _outcome(each), Measure(each.size_bytes)) for each in runs
-    )
-    total = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, {units.size(sum(each.size_bytes for each in runs))}"
+    rows = tuple((run.name, run.kind, run.what, _when(run), _outcome(run), Measure(run.size_bytes)) for run in runs)
+    total = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, {units.size(sum(run.size_bytes for run in runs))}"
     return Sheet(
         (f"runs in {directory}", total), (Table("history", "newest first", _COLUMNS, rows, 1),) if rows else ()
     )

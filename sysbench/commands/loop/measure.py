@@ -105,13 +105,13 @@ class Stopwatch:
         """Return a context manager for a phase, a no-op in other threads; raises UsageError for an invalid name."""
         if threading.get_ident() != self._thread:
             return marks.NULL_CONTEXT
-        found = self._phases.get(name) if isinstance(name, str) else None
-        if found is None:
+        phase = self._phases.get(name) if isinstance(name, str) else None
+        if phase is None:
             try:
-                found = self._phases[name] = _Phase(self, validated_phase_name(name, self._declared_phases))
+                phase = self._phases[name] = _Phase(self, validated_phase_name(name, self._declared_phases))
             except ValueError as error:
                 raise UsageError(str(error)) from None
-        return found
+        return phase
 
     def step(self) -> None:
         """Do nothing, because the caller already marks the end of the step."""

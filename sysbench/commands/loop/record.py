@@ -54,7 +54,7 @@ class LoopCellRecord(CellRecord):
     @property
     def steps(self) -> int:
         """Number of measured steps, including a last step whose end is unknown."""
-        return max((len(clock.samples_s) for each in self.phases.values() if (clock := each.times)), default=0)
+        return max((len(clock.samples_s) for phase in self.phases.values() if (clock := phase.times)), default=0)
 
 
 class LoopRecord(RunRecord[LoopCellRecord]):

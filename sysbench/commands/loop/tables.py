@@ -109,7 +109,7 @@ TABLES = {table.name: table for table in (PHASES, MEMORY, CELLS)}
 
 def sheet(record: LoopRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     (cell,) = record.cells
-    found = build_tables(TABLES, record, names) if names else [*PHASES(record), *MEMORY(record)]
+    tables = build_tables(TABLES, record, names) if names else [*PHASES(record), *MEMORY(record)]
     return Sheet(
         subject=(
             cell.cell.name,
@@ -118,11 +118,11 @@ def sheet(record: LoopRecord, names: Iterable[str] = (), selection: Selection | 
             phrase("steps", cell.steps),
             *record.environment.software,
         ),
-        tables=tuple(found),
+        tables=tuple(tables),
         remarks=(
             *remarks.outcomes(record),
             *remarks.cautions(record),
-            *(Remark("finding", each.text) for each in findings(record)),
+            *(Remark("finding", finding.text) for finding in findings(record)),
             *(Remark("note", text) for text in _notes(cell)),
         ),
     )

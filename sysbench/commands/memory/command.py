@@ -85,7 +85,7 @@ def perform(spec: MemorySpec, options: MemoryOptions, surroundings: RunSurroundi
                 continue
             path = recorded[cell.key]
             if snapshots:
-                saved += [each for each in paths_of_ranks(path, cell.cell.workers) if each.is_file()]
+                saved += [path for path in paths_of_ranks(path, cell.cell.workers) if path.is_file()]
             fullest = path_of_rank(path, cell.fullest_rank.rank if cell.fullest_rank else 0)
             saved += _draw_cell(cell, fullest, figures.get(cell.key), pages.get(cell.key))
         return running.RunResult(record, showing.report_saved(map(showing.Saved, saved), options))

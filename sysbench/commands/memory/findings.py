@@ -55,8 +55,8 @@ def _by_source(
         gpu = group[0].cell.simulate
         prefix = f"{f'simulated for {gpu}' if gpu else 'measured'}: " if len(groups) > 1 else ""
         for kind in kinds:
-            for each in with_setting(kind(reliable(group, "memory")), group):
-                yield Statement(f"{prefix}{each.text}", each.cells, about="memory")
+            for statement in with_setting(kind(reliable(group, "memory")), group):
+                yield Statement(f"{prefix}{statement.text}", statement.cells, about="memory")
         yield from exclusions(group, "memory")
 
 

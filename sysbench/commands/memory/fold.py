@@ -70,17 +70,17 @@ def _search_result(seen: CellEvents) -> LargestRecord | None:
     found = seen.last(LargestFound)
     if found is None:
         return None
-    return found.as_record(LargestRecord, tried=[each.value for each in seen.all(CandidateTried)])
+    return found.as_record(LargestRecord, tried=[tried.value for tried in seen.all(CandidateTried)])
 
 
 def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, object]:
     peak, gpu = seen.last(PeakMeasured), seen.last(GpuSimulated)
     snapshot = seen.last(SnapshotWritten)
     # Combine the operating system's maximum with the sampled one, because sampling misses short peaks.
-    resident = [each.host_rss_bytes for each in seen.readings] + [peak.host_rss_peak_bytes if peak else None]
+    resident = [reading.host_rss_bytes for reading in seen.readings] + [peak.host_rss_peak_bytes if peak else None]
     resident_peak = max((size_bytes for size_bytes in resident if size_bytes is not None), default=None)
     # What is in use outside the allocator is the context only if no other program uses the GPU.
-    is_shared = any(each.other_processes for each in seen.readings)
+    is_shared = any(reading.other_processes for reading in seen.readings)
     context_bytes = peak.outside_bytes if peak else gpu.context_bytes if gpu else None
     return {
         "peak_allocated_bytes": peak.allocated_peak_bytes if peak else None,

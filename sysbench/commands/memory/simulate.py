@@ -96,8 +96,8 @@ def _search(
         more_is_useless=outcome.more_is_useless,
     )
     if outcome.result is not None:
-        found: SimulatedMemory = outcome.result
-        return found
+        memory: SimulatedMemory = outcome.result
+        return memory
     # Without stacks, as searches simulate, the largest allocations would have no source lines.
     return simulate(beyond.recording.cell, cell.mode, gpu, settings)
 

@@ -141,7 +141,7 @@ def _line_rows(timeline: Timeline) -> list[_LineRow]:
         depth, node = pending.pop()
         if node.total_bytes >= MIN_LINE_SHARE * root.total_bytes:
             rows.append(_LineRow(depth, node, root.total_bytes))
-            pending += [(depth + 1, each) for each in sorted(node.children.values(), key=lambda each: each.total_bytes)]
+            pending += [(depth + 1, node) for node in sorted(node.children.values(), key=lambda each: each.total_bytes)]
     return rows
 
 

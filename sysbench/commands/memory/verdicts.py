@@ -88,7 +88,7 @@ def fit_command(record: MemoryRecord) -> str | None:
         question = command_of("fit").spec_class(**fields)
     except ValidationError:
         return None
-    return command_line(question) if all(each.problem("cuda") is None for each in question.cells()) else None
+    return command_line(question) if all(cell.problem("cuda") is None for cell in question.cells()) else None
 
 
 def _gpu_name(cell: MemoryCellRecord) -> str | None:

@@ -49,7 +49,7 @@ class BreakdownRow:
 
     @cached_property
     def total_ns(self) -> int:
-        return sum(each.total_ns for each in self.times)
+        return sum(time.total_ns for time in self.times)
 
     @property
     def share(self) -> float:
@@ -61,14 +61,14 @@ class BreakdownRow:
 
     @cached_property
     def calls(self) -> int:
-        return sum(each.calls for each in self.times)
+        return sum(time.calls for time in self.times)
 
     @property
     def calls_per_step(self) -> Measure:
         return self.profile.calls_per_step(self.calls)
 
     def time_in_phase(self, phase: str) -> Measure:
-        return self.profile.per_step(sum(each.total_ns for each in self.times if each.phase == phase))
+        return self.profile.per_step(sum(time.total_ns for time in self.times if time.phase == phase))
 
 
 # --- modules and phases
@@ -84,7 +84,7 @@ def _tree_title(profiles: Profiles) -> str:
 
 
 def _tree_phases(profiles: Profiles) -> list[str]:
-    present = {each.phase for profile in profiles.all for each in profiles.selected_times(profile)}
+    present = {time.phase for profile in profiles.all for time in profiles.selected_times(profile)}
     return [phase for phase in PHASES if phase in present]
 
 
@@ -93,7 +93,7 @@ def _tree_rows(profiles: Profiles) -> Iterator[BreakdownRow]:
         times = profiles.selected_times(profile)
         if not times:
             continue
-        whole_ns = sum(each.total_ns for each in times)
+        whole_ns = sum(time.total_ns for time in times)
         yield BreakdownRow(profile, "everything", times, whole_ns)
         inclusive, members = _inclusive_times(times)
         first_position: dict[str, int] = {}
@@ -104,7 +104,7 @@ def _tree_rows(profiles: Profiles) -> Iterator[BreakdownRow]:
             ancestors = [each for each in ancestry(path)[:-1] if each in inclusive]
             name = f"{'  ' * len(ancestors)}  {path[len(ancestors[-1]) + 1 :] if ancestors else path}"
             yield BreakdownRow(profile, name, inclusive[path], whole_ns, len(members[path]))
-        outside = [each for each in times if each.module == EVERYWHERE]
+        outside = [time for time in times if time.module == EVERYWHERE]
         if inclusive and outside:
             yield BreakdownRow(profile, "  outside modules", outside, whole_ns)
 
@@ -113,9 +113,9 @@ def _inclusive_times(times: Sequence[KernelTime]) -> tuple[dict[str, list[Kernel
     """For each folded path, return the times including submodules, and the set of modules that the path stands for."""
     inclusive: dict[str, list[KernelTime]] = defaultdict(list)
     members: dict[str, set[str]] = defaultdict(set)
-    for each in times:
-        for path in ancestry(each.module)[:MAX_DEPTH]:
-            inclusive[folded(path)].append(each)
+    for time in times:
+        for path in ancestry(time.module)[:MAX_DEPTH]:
+            inclusive[folded(path)].append(time)
             members[folded(path)].add(path)
     # A list of layers is redundant if its layers have all of its time.
     for path in list(inclusive):
@@ -207,11 +207,11 @@ def _class_notes(profiles: Profiles) -> Iterator[str]:
     for profile in profiles.all:
         others = Counter[str]()
         softmax_classes = set()
-        for each in profile.times:
-            if each.kernel_class == "other":
-                others[each.name.short] += each.total_ns
-            elif part_of(each.module) == "softmax":
-                softmax_classes.add(each.kernel_class)
+        for time in profile.times:
+            if time.kernel_class == "other":
+                others[time.name.short] += time.total_ns
+            elif part_of(time.module) == "softmax":
+                softmax_classes.add(time.kernel_class)
         if others.total() > LARGE_OTHER_SHARE * profile.total_ns:
             names = [
                 f"{name} {units.share(total_ns / profile.total_ns)}"
@@ -282,8 +282,8 @@ class _KernelRow(BreakdownRow):
     @property
     def kernel_class(self) -> Cell:
         time_ns = Counter[str]()
-        for each in self.times:
-            time_ns[each.kernel_class] += each.total_ns
+        for time in self.times:
+            time_ns[time.kernel_class] += time.total_ns
         return EMPTY_CELL if self.is_rest else ", ".join(kind for kind, _ in time_ns.most_common())
 
     def launch_shape(self, name: str) -> Cell:
@@ -295,7 +295,7 @@ def _kernel_rows(profiles: Profiles) -> Iterator[_KernelRow]:
     for profile in profiles.all:
         selected_range, names = find_range(profile, profiles.selection.range), profile.summary.names
         statistics = {row.kernel: row for row in profile.summary.kernels if row.range == selected_range.name}
-        whole_ns = sum(each.total_ns for each in profile.times if selected_range.contains(each))
+        whole_ns = sum(time.total_ns for time in profile.times if selected_range.contains(time))
         by_kernel: dict[int, list[KernelTime]] = defaultdict(list)
         for each in profiles.selected_times(profile):
             by_kernel[each.kernel].append(each)

@@ -88,10 +88,10 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
 
 def _traces_in(directory: Path) -> list[Path]:
     """Return all traces in a directory; a report of Nsight Systems is omitted if its export is there too."""
-    found = sorted(path for path in directory.iterdir() if path.name.lower().endswith(_TRACE_SUFFIXES))
-    if not found:
+    paths = sorted(path for path in directory.iterdir() if path.name.lower().endswith(_TRACE_SUFFIXES))
+    if not paths:
         raise UsageError(f"--from {directory} contains no trace ({', '.join(_TRACE_SUFFIXES)})")
-    return [path for path in found if path.suffix != _NSYS_REPORT_SUFFIX or path.with_suffix(".sqlite") not in found]
+    return [path for path in paths if path.suffix != _NSYS_REPORT_SUFFIX or path.with_suffix(".sqlite") not in paths]
 
 
 def _show_traces(paths: Sequence[Path], directory: Path | None, options: ProfileOptions) -> None:
@@ -107,8 +107,8 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
             storage.refuse_unwritable(target)
     with show_status("reading", silent=options.quiet) as progress:
         loaded = [_load_trace(path, options, progress, several=len(paths) > 1) for path in paths]
-    ranks = compare_ranks([each.rank for each in loaded if each.rank], directory)
-    summaries = [each.summary for each in loaded]
+    ranks = compare_ranks([trace.rank for trace in loaded if trace.rank], directory)
+    summaries = [trace.summary for trace in loaded]
     if ranks is not None:
         summaries.sort(key=lambda each: each.rank or 0)
     record_json = TraceRecord(summaries=summaries, ranks=ranks).model_dump_json(indent=1) + "\n"

@@ -189,21 +189,21 @@ def compare_ranks(readings: Sequence[RankReading], directory: Path | None = None
     from sysbench.trace.ranks.summarise import summarise
 
     ranks: dict[int, RankReading] = {}
-    for each in readings:
-        if each.rank is None or (each.rank in ranks and directory is None):
+    for reading in readings:
+        if reading.rank is None or (reading.rank in ranks and directory is None):
             return None
-        if each.rank in ranks:
+        if reading.rank in ranks:
             raise UsageError(
-                f"--from {directory} has two traces of rank {each.rank}, {ranks[each.rank].title} and {each.title}: "
-                "keep one per rank, or list the files to compare them side by side"
+                f"--from {directory} has two traces of rank {reading.rank}, {ranks[reading.rank].title} and "
+                f"{reading.title}: keep one per rank, or list the files to compare them side by side"
             )
-        ranks[each.rank] = each
-    sizes = {each.world_size: each for each in readings if each.world_size is not None}
+        ranks[reading.rank] = reading
+    sizes = {reading.world_size: reading for reading in readings if reading.world_size is not None}
     if len(sizes) > 1:
-        examples = " and ".join(f"{each.title} of {size}" for size, each in [*sizes.items()][:2])
+        examples = " and ".join(f"{reading.title} of {size}" for size, reading in [*sizes.items()][:2])
         raise UsageError(f"the traces come from different runs: {examples} ranks")
     try:
-        return summarise(ranks) if any(each.collectives for each in readings) else None
+        return summarise(ranks) if any(reading.collectives for reading in readings) else None
     except ValidationError as error:
-        titles = ", ".join(each.title for each in ranks.values())
+        titles = ", ".join(rank.title for rank in ranks.values())
         raise LogError(f"{titles}: inconsistent data: {first_error(error)}") from None

@@ -135,7 +135,7 @@ class Profiles:
 
     def selected_times(self, profile: Profile) -> list[KernelTime]:
         selected_range = find_range(profile, self.selection.range)
-        return [each for each in profile.times if selected_range.contains(each) and self.matches(each.name.name)]
+        return [time for time in profile.times if selected_range.contains(time) and self.matches(time.name.name)]
 
     def row_limit(self, count: int) -> int:
         """Return the number of rows to show out of `count`; `--top 0` shows all."""
@@ -144,8 +144,8 @@ class Profiles:
     @cached_property
     def _matching_names(self) -> frozenset[str]:
         summaries = [profile.summary for profile in self.all]
-        names = {each.name for summary in summaries for each in summary.names}
-        names |= {each.name for summary in summaries for each in summary.operators}
+        names = {name.name for summary in summaries for name in summary.names}
+        names |= {operator.name for summary in summaries for operator in summary.operators}
         pattern = self.selection.kernel
         return matching_names(pattern.search, names, f"--kernel {pattern.pattern}") if pattern else frozenset(names)
 

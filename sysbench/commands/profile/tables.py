@@ -137,7 +137,10 @@ def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection
     predictions = [cell.prediction for cell in record.cells if cell.prediction]
     devices = dict.fromkeys(cell.device.name for cell in record.cells if cell.device and not cell.prediction)
     prediction_sources = dict.fromkeys(
-        (*(each.gpu for each in predictions), *(f"issued by {each.host}" for each in predictions))
+        (
+            *(prediction.gpu for prediction in predictions),
+            *(f"issued by {prediction.host}" for prediction in predictions),
+        )
     )
     titles = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
     profilers = dict.fromkeys(
@@ -226,7 +229,7 @@ def _profiles_of_run(record: ProfileRecord, selection: Selection) -> Profiles:
 
 
 def _step_counts(profiles: Profiles) -> Iterator[str]:
-    recorded = [each.summary for each in profiles.all if not each.summary.predicted]
+    recorded = [profile.summary for profile in profiles.all if not profile.summary.predicted]
     for count, marked in dict.fromkeys((summary.steps, summary.steps_marked) for summary in recorded):
         profiled = f"{count} step{'' if count == 1 else 's'} profiled"
         yield profiled if marked else "no steps marked (--step-pattern): the whole trace counts as one"

@@ -56,7 +56,7 @@ class TraceArtefact:
             calls=(_by_class(a_calls), _by_class(b_calls)),
         )
         basis = f"per step: A {self._steps}, B {other._steps}"
-        return FileComparison((classes, kernels), basis, " and ".join(f"{each}s" for each in works))
+        return FileComparison((classes, kernels), basis, " and ".join(f"{work}s" for work in works))
 
     @property
     def _steps(self) -> str:

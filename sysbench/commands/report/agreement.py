@@ -70,12 +70,12 @@ def profile_agreement(runs: Runs) -> Iterator[Finding]:
         pairs = match(runs, phase, "profiled")
         if not pairs:
             continue
-        name = namer([each.measured.cell for each in pairs])
-        shares = range_text([(each.ratio, each.measured.cell) for each in pairs], name)
+        name = namer([pair.measured.cell for pair in pairs])
+        shares = range_text([(pair.ratio, pair.measured.cell) for pair in pairs], name)
         text = f"{phase}: profiled kernels account for {shares} of the time measured without a profiler"
-        if idle := [each.measured.cell for each in pairs if each.ratio < MIN_KERNEL_SHARE]:
+        if idle := [pair.measured.cell for pair in pairs if pair.ratio < MIN_KERNEL_SHARE]:
             text += f"; the device was idle for the rest at {name_cells(idle, name)}"
-        if slower := [each.measured.cell for each in pairs if each.ratio > MAX_KERNEL_SHARE]:
+        if slower := [pair.measured.cell for pair in pairs if pair.ratio > MAX_KERNEL_SHARE]:
             text += f"; kernels ran slower in the profile at {name_cells(slower, name)}"
         yield Finding(text if idle or slower else f"{text}, so the two agree", _basis(runs, pairs))
 
@@ -87,14 +87,14 @@ def simulation_agreement(runs: Runs) -> Iterator[Finding]:
 
 def prediction_agreement(runs: Runs) -> Iterator[Finding]:
     if pairs := match(runs, "step", "predicted"):
-        inside = f"{sum(each.in_interval for each in pairs)} of {len(pairs)} inside their 90% intervals"
+        inside = f"{sum(pair.in_interval for pair in pairs)} of {len(pairs)} inside their 90% intervals"
         text = f"predicted vs. measured steps: {_error_range(pairs)}, {inside}"
         yield Finding(text, _basis(runs, pairs), "predicted")
 
 
 def _error_range(pairs: Sequence[Pair]) -> str:
-    name = namer([each.measured.cell for each in pairs])
-    errors = [(each.ratio - 1, each.measured.cell) for each in pairs]
+    name = namer([pair.measured.cell for pair in pairs])
+    errors = [(pair.ratio - 1, pair.measured.cell) for pair in pairs]
     return range_text(errors, name, lambda share: f"{'+' if share >= 0 else '−'}{units.share(abs(share))}")
 
 

@@ -135,14 +135,14 @@ def assemble_document(
                 _section(run, title, sheet, found, machines[run.name] if several else "", names)
                 for run, title, sheet, found in zip(runs, titles, sheets_by_run, statements, strict=True)
             ),
-            *(_artefact_section(each, names) for each in artefacts),
+            *(_artefact_section(artefact, names) for artefact in artefacts),
         ),
         runs,
     )
     return Document(
         title=title or TITLE,
         question=question,
-        run_lines=(*map(_describe_run, runs), *(f"{each.kind}: {each.name}" for each in artefacts)),
+        run_lines=(*map(_describe_run, runs), *(f"{artefact.kind}: {artefact.name}" for artefact in artefacts)),
         missing_runs=tuple(missing_runs),
         environment=environment.tables(runs),
         findings=tuple(finding for across in agreement.CROSS_RUN_FINDINGS for finding in across(runs)),
@@ -159,10 +159,10 @@ def assemble_document(
                 if each.is_exclusion
             ),
             *(
-                GroupedCaution(each.text, each.remedy or "", (Basis(artefact.name, ()),))
+                GroupedCaution(remark.text, remark.remedy or "", (Basis(artefact.name, ()),))
                 for artefact in artefacts
-                for each in artefact.sheet.remarks
-                if each.kind == "caution"
+                for remark in artefact.sheet.remarks
+                if remark.kind == "caution"
             ),
         ),
         method=tuple(_terms(runs)),
@@ -171,7 +171,7 @@ def assemble_document(
 
 def first_page_of(full: Document) -> Document:
     """Return only the first page of a report, its cautions and its environment."""
-    only = [(section, each) for section in full.sections for each in section.findings]
+    only = [(section, finding) for section in full.sections for finding in section.findings]
     return replace(full, headlines=full.headlines or tuple(only), sections=(), pictures=(), method=())
 
 
@@ -202,7 +202,7 @@ class _UniqueNames:
 def _section(
     run: ReportedRun, title: str, sheet: Sheet, statements: Sequence[Statement], machine: str, names: _UniqueNames
 ) -> Section:
-    remarks = [each for each in sheet.remarks if each.kind in ("outcome", "note")]
+    remarks = [remark for remark in sheet.remarks if remark.kind in ("outcome", "note")]
     if run.record.status != "complete":
         remarks.insert(0, Remark("outcome", f"this run is not complete: {_describe_status(run)}"))
     return Section(
@@ -219,13 +219,14 @@ def _section(
         ),
         origin=run.origin,
         findings=tuple(
-            Finding(each.text, (run.basis(each.cells),), origin_of(each.cells, each.about))
-            for each in statements
-            if not each.is_exclusion
+            Finding(statement.text, (run.basis(statement.cells),), origin_of(statement.cells, statement.about))
+            for statement in statements
+            if not statement.is_exclusion
         ),
         tables=tuple(_rename_duplicates(tuple(tables_of(run.record)))),
         pictures=tuple(
-            replace(each, name=names.reserve(run.name, each.name)) for each in (*_pictures(run), *saved_pictures(run))
+            replace(picture, name=names.reserve(run.name, picture.name))
+            for picture in (*_pictures(run), *saved_pictures(run))
         ),
         remarks=tuple(remarks),
     )
@@ -233,7 +234,9 @@ def _section(
 
 def _artefact_section(artefact: Artefact, names: _UniqueNames) -> Section:
     sheet = artefact.sheet
-    remarks = {kind: [each for each in sheet.remarks if each.kind == kind] for kind in ("finding", "outcome", "note")}
+    remarks = {
+        kind: [remark for remark in sheet.remarks if remark.kind == kind] for kind in ("finding", "outcome", "note")
+    }
     origin: Origin = "simulated" if any("simulated" in phrase for phrase in sheet.subject) else "measured"
     return Section(
         anchor=names.reserve(artefact.kind, artefact.name),
@@ -243,7 +246,7 @@ def _artefact_section(artefact: Artefact, names: _UniqueNames) -> Section:
         machine="",
         subject=tuple(phrase for phrase in sheet.subject if phrase != artefact.name),
         origin=origin,
-        findings=tuple(Finding(each.text, (Basis(artefact.name, ()),), origin) for each in remarks["finding"]),
+        findings=tuple(Finding(remark.text, (Basis(artefact.name, ()),), origin) for remark in remarks["finding"]),
         tables=tuple(_rename_duplicates(sheet.tables)),
         pictures=(),
         remarks=(*remarks["outcome"], *remarks["note"]),

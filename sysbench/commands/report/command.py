@@ -56,15 +56,19 @@ def _build_document(spec: ReportSpec) -> Document:
     source_names = spec.source or (str(RUNS),)
     with show_status(f"looking for runs in {', '.join(source_names)}", silent=spec.quiet):
         sources = read_sources(source_names)
-    kinds = [run.record.kind for run in sources.runs] + [each.kind for each in sources.artefacts]
-    names = [run.name for run in sources.runs] + [each.name for each in sources.artefacts]
+    kinds = [run.record.kind for run in sources.runs] + [artefact.kind for artefact in sources.artefacts]
+    names = [run.name for run in sources.runs] + [artefact.name for artefact in sources.artefacts]
     for name in spec.only:
         if name not in (*names, *kinds):
             raise UsageError(f"--only {unknown(name, 'a run of this report', dict.fromkeys((*kinds, *names)))}")
     with gc_paused():
         document = assemble_document(
             [run for run in sources.runs if not spec.only or {run.name, run.record.kind} & set(spec.only)],
-            [each for each in sources.artefacts if not spec.only or {each.name, each.kind} & set(spec.only)],
+            [
+                artefact
+                for artefact in sources.artefacts
+                if not spec.only or {artefact.name, artefact.kind} & set(spec.only)
+            ],
             title=spec.title or sources.title,
             question=sources.question,
             missing_runs=() if spec.only else sources.missing_runs,

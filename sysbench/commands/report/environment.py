@@ -40,7 +40,10 @@ def _machines(runs: Sequence[ReportedRun], names: dict[str, str]) -> Table:
         environments = [run.record.environment for run in runs if names[run.name] == name]
         host = environments[0].host
         accelerators = dict.fromkeys(
-            _describe_accelerator(device) for each in environments for device in each.devices if device.type != "cpu"
+            _describe_accelerator(device)
+            for environment in environments
+            for device in environment.devices
+            if device.type != "cpu"
         )
         has_threads = host.physical_cores not in (None, host.logical_cores)
         cores = f"{host.physical_cores}, with {host.logical_cores} threads" if has_threads else str(host.logical_cores)

@@ -101,15 +101,16 @@ def table_content(content: Table) -> dict[str, object]:
     columns = format_columns(content)
     # Numbers are right-aligned, as are whole numbers in columns without a unit.
     right_aligned = [
-        each.column.numeric or (bool(content.rows) and all(isinstance(row[number], int) for row in content.rows))
-        for number, each in enumerate(columns)
+        column.column.numeric or (bool(content.rows) and all(isinstance(row[number], int) for row in content.rows))
+        for number, column in enumerate(columns)
     ]
     return {
         "columns": columns,
         "groups": groups(columns),
         # Approximate width of the table, which is scaled down on paper if necessary.
         "characters": sum(
-            2 + min(MAX_LINE_LENGTH, max(map(len, (each.column.title, each.symbol, *each.texts)))) for each in columns
+            2 + min(MAX_LINE_LENGTH, max(map(len, (column.column.title, column.symbol, *column.texts))))
+            for column in columns
         ),
         "rights": right_aligned,
         "rows": _rows(content, columns, right_aligned),
@@ -122,13 +123,13 @@ def table_content(content: Table) -> dict[str, object]:
 def _rows(
     content: Table, columns: Sequence[FormattedColumn], right_aligned: Sequence[bool]
 ) -> Iterator[list[ShownCell]]:
-    tails = [max((len(_split_uncertainty(text)[1]) for text in each.texts), default=0) for each in columns]
+    tails = [max((len(_split_uncertainty(text)[1]) for text in column.texts), default=0) for column in columns]
     previous: Sequence[Cell] = ()
     for number, cells in enumerate(content.rows):
         repeated = repeated_axes(cells, previous[: content.axes - 1])
-        texts = [each.texts[number] for each in columns]
+        texts = [column.texts[number] for column in columns]
         cell_arguments = zip(cells, texts, tails, right_aligned, strict=True)
-        yield [_cell(*each, position < repeated) for position, each in enumerate(cell_arguments)]
+        yield [_cell(*argument, position < repeated) for position, argument in enumerate(cell_arguments)]
         previous = cells
 
 

@@ -18,12 +18,12 @@ from sysbench.render.table import Remark, Sheet
 
 def sheets(document: Document) -> Iterator[Sheet]:
     title_lines = tuple(text for text in (document.title, document.question, simulated_notice(document)) if text)
-    main_findings = [_finding(each) for each in document.findings]
+    main_findings = [_finding(finding) for finding in document.findings]
     main_findings += [_finding(finding, section.title) for section, finding in document.headlines]
     yield Sheet(title_lines, document.overview, tuple(main_findings))
     for section in document.sections:
         subject = (section.title, *([section.question] if section.question else ()), *section_phrases(section))
-        yield Sheet(subject, (), tuple(_finding(each) for each in section.findings))
+        yield Sheet(subject, (), tuple(_finding(finding) for finding in section.findings))
         yield Sheet((), section.tables, section.remarks)
     if document.missing_runs:
         yield Sheet(("Missing runs",), (), tuple(Remark("outcome", line) for line in document.missing_runs))

@@ -44,16 +44,16 @@ def read_sources(names: Sequence[str]) -> Sources:
     named_paths = (path.resolve() for name in names if artefact_by_name[name] is None for path in runs.find(name))
     paths = list(dict.fromkeys(named_paths))
     directories = dict.fromkeys(path.parent for path in paths)
-    experiments = {each: manifest.read(each) for each in directories if manifest.is_manifest(each)}
+    experiments = {directory: manifest.read(directory) for directory in directories if manifest.is_manifest(directory)}
     loaded = _load(paths, experiments)
     loaded.sort(key=lambda each: _order(each, experiments))
     _complete_together(loaded)
-    run_names = number_duplicates([each.entry.name if each.entry else each.record.kind for each in loaded])
-    origins = {each.directory if each.entry else None for each in loaded}
-    single_experiment = next((experiments[each] for each in origins if each and len(origins) == 1), None)
+    run_names = number_duplicates([run.entry.name if run.entry else run.record.kind for run in loaded])
+    origins = {run.directory if run.entry else None for run in loaded}
+    single_experiment = next((experiments[origin] for origin in origins if origin and len(origins) == 1), None)
     return Sources(
-        tuple(_reported_run(each, name) for each, name in zip(loaded, run_names, strict=True)),
-        tuple(each for each in artefact_by_name.values() if each is not None),
+        tuple(_reported_run(run, name) for run, name in zip(loaded, run_names, strict=True)),
+        tuple(artefact for artefact in artefact_by_name.values() if artefact is not None),
         single_experiment.title if single_experiment else "",
         single_experiment.question if single_experiment else "",
         tuple(_missing_runs(experiments, loaded)),
@@ -61,12 +61,12 @@ def read_sources(names: Sequence[str]) -> Sources:
 
 
 def _complete_together(loaded: Sequence[_LoadedRun]) -> None:
-    for kind in {each.record.kind for each in loaded}:
+    for kind in {run.record.kind for run in loaded}:
         if command_of(kind).completed_together:
-            of_kind = [each for each in loaded if each.record.kind == kind]
-            records = command_of(kind).part("completed_together")([each.record for each in of_kind])
-            for each, record in zip(of_kind, records, strict=True):
-                each.record = record
+            of_kind = [run for run in loaded if run.record.kind == kind]
+            records = command_of(kind).part("completed_together")([run.record for run in of_kind])
+            for run, record in zip(of_kind, records, strict=True):
+                run.record = record
 
 
 def _load(paths: Iterable[Path], experiments: Mapping[Path, Manifest]) -> list[_LoadedRun]:
@@ -75,7 +75,7 @@ def _load(paths: Iterable[Path], experiments: Mapping[Path, Manifest]) -> list[_
     for path in paths:
         record = runs.load(path)
         entries = experiments[path.parent].runs if path.parent in experiments else ()
-        entry = next((each for each in entries if path.name in (each.log, each.record)), None)
+        entry = next((entry for entry in entries if path.name in (entry.log, entry.record)), None)
         run = loaded.setdefault(_run_identity(record), _LoadedRun(path.parent, record, entry))
         if _completeness(record) > _completeness(run.record):
             run.record = record
@@ -119,7 +119,7 @@ def _reported_run(loaded: _LoadedRun, name: str) -> ReportedRun:
 
 def _missing_runs(experiments: dict[Path, Manifest], loaded_runs: Sequence[_LoadedRun]) -> Iterator[str]:
     for directory, experiment in experiments.items():
-        reported = [each.entry for each in loaded_runs if each.entry and each.directory == directory]
+        reported = [run.entry for run in loaded_runs if run.entry and run.directory == directory]
         file_names = (name for entry in experiment.runs for name in (entry.log, entry.record))
         absent = experiment.runs_without(name for name in file_names if runs.kind_at(directory / name))
         if not reported or len(reported) + len(absent) < len(experiment.runs):

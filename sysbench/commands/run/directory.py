@@ -23,11 +23,11 @@ class ExperimentDirectory:
     manifest: Manifest
 
     def entry(self, name: str) -> RunEntry:
-        return next(each for each in self.manifest.runs if each.name == name)
+        return next(run for run in self.manifest.runs if run.name == name)
 
     def update_entry(self, entry: RunEntry) -> None:
         """Replace the manifest entry that has the same name, and write the manifest; raises OutputError on failure."""
-        runs = tuple(entry if each.name == entry.name else each for each in self.manifest.runs)
+        runs = tuple(entry if run.name == entry.name else run for run in self.manifest.runs)
         self.manifest = self.manifest.model_copy(update={"runs": runs})
         self.save()
 

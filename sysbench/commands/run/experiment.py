@@ -45,7 +45,7 @@ def plan(
     planned: list[PlannedRun] = []
     for run in override(experiment.runs, words, experiment.name):
         name = run.name if run.place.file == experiment.path else f"{run.place.file.stem}-{run.name}"
-        used_names = {each.entry.name.lower() for each in planned}
+        used_names = {run.entry.name.lower() for run in planned}
         # Runs of an experiment that is included twice are numbered.
         names = (name if number == 1 else f"{name}-{number}" for number in count(1))
         name = next(candidate for candidate in names if candidate.lower() not in used_names)
@@ -57,8 +57,8 @@ def refuse_code(experiment: WrittenExperiment) -> None:
     """Raise UsageError if the file is not in the current directory and imports code."""
     if experiment.path.resolve().parent == Path.cwd():
         return
-    for each in plan(experiment, {}, ("cuda",)):
-        named = (*getattr(each.spec, "model", ()), *getattr(each.spec, "optimizer", ()))
+    for run in plan(experiment, {}, ("cuda",)):
+        named = (*getattr(run.spec, "model", ()), *getattr(run.spec, "optimizer", ()))
         code = next((name for name in named if ":" in name), None)
         if code is not None:
             raise UsageError(
@@ -68,15 +68,15 @@ def refuse_code(experiment: WrittenExperiment) -> None:
 
 
 def _plan_run(run: WrittenRun, name: str, devices: Sequence[DeviceType]) -> PlannedRun:
-    for each in (DeviceOverrides(), *run.instead.values()):
+    for overrides in (DeviceOverrides(), *run.instead.values()):
         # Options that are invalid on one type of device are refused on all.
-        _spec_and_options(run, {**run.words, **each.words})
+        _spec_and_options(run, {**run.words, **overrides.words})
 
     # The type of device that the run uses: the first one that it names, or the default if the machine lacks that one.
     initial_words = {**run.words, **run.overrides}
     device_name = (initial_words["device"].text or "") if "device" in initial_words else "auto"
     device_type = next(
-        (each for each in devices if each == device_name.partition(",")[0].partition(":")[0].strip()), devices[0]
+        (device for device in devices if device == device_name.partition(",")[0].partition(":")[0].strip()), devices[0]
     )
     instead = run.instead.get(device_type, DeviceOverrides())
     words = {**run.words, **instead.words, **run.overrides}
@@ -145,8 +145,8 @@ def _difference_from_file(
 def _describe_change(run: WrittenRun, name: str, word: OptionValue) -> str:
     option_name = next(
         option_name
-        for option_name, each in keys_of(run.command).items()
-        if each.field == name and each.shorthand_value is None
+        for option_name, key in keys_of(run.command).items()
+        if key.field == name and key.shorthand_value is None
     )
     previous = (run.words[name].text or "") if name in run.words else ""
     if word.text is None:

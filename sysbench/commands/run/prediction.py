@@ -99,7 +99,7 @@ def predict_durations_s(
             except _OutOfTimeError:
                 break
             del waiting[0]
-            record_by_key = {_key_without_device(each.cell): each for each in record.cells}
+            record_by_key = {_key_without_device(cell.cell): cell for cell in record.cells}
             on_gpu = [cell for cell in run.spec.cells() if cell.device.partition(":")[0] in ("auto", "cuda")]
             cell_durations_s = {
                 cell.key: measuring_s(spec.kind, record_by_key[_key_without_device(cell)]) for cell in on_gpu
@@ -109,13 +109,13 @@ def predict_durations_s(
 
 
 def _predictable(planned: Iterable[PlannedRun], gpu: Hardware) -> Iterator[tuple[PlannedRun, RunSpec]]:
-    for each in planned:
-        if each.entry.here == "left out" or "simulate" in each.entry.options:
+    for run in planned:
+        if run.entry.here == "left out" or "simulate" in run.entry.options:
             continue
-        if command_of(each.entry.command).expected_duration is None:
+        if command_of(run.entry.command).expected_duration is None:
             continue
         with suppress(UsageError):
-            yield each, _spec_for_gpu(each.spec, gpu)
+            yield run, _spec_for_gpu(run.spec, gpu)
 
 
 def _work(spec: RunSpec) -> int:
@@ -139,11 +139,11 @@ def measuring_s(kind: str, cell: CellRecord) -> float | None:
 def total_measuring_s(records: Iterable[RunRecord]) -> float:
     """Return how long all cells of these runs would take to measure; 0 unless all of them are predicted."""
     cells = [
-        (record.kind, each) for record in records if command_of(record.kind).expected_duration for each in record.cells
+        (record.kind, cell) for record in records if command_of(record.kind).expected_duration for cell in record.cells
     ]
-    if not all(each.cell.simulated for _, each in cells):
+    if not all(cell.cell.simulated for _, cell in cells):
         return 0.0
-    return sum(measuring_s(kind, each) or 0.0 for kind, each in cells)
+    return sum(measuring_s(kind, cell) or 0.0 for kind, cell in cells)
 
 
 def _perform(spec: RunSpec, directory: Path, watch: Callable[[object], None]) -> RunRecord:
@@ -179,8 +179,8 @@ def expected(duration_s: float) -> str:
 
 def describe_total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
     """Describe the expected duration of the runs: `about 12 min in total for 3 of 4 runs, from …`."""
-    executed = [each for each in planned if each.entry.here != "left out"]
-    known_s = [seconds for each in executed if (seconds := run_s(each, earlier)) is not None]
+    executed = [run for run in planned if run.entry.here != "left out"]
+    known_s = [seconds for run in executed if (seconds := run_s(run, earlier)) is not None]
     if not known_s:
         return "duration unknown: no run was measured on such a device before, or predicted as a whole"
     some = f" for {len(known_s)} of {len(executed)} runs" if len(known_s) < len(executed) else ""
@@ -192,12 +192,12 @@ def describe_total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
 
 def initial_progress(planned: Sequence[PlannedRun], earlier: Durations) -> ExperimentProgress:
     runs: dict[str, Mapping[str, PendingCell]] = {}
-    for each in planned:
-        cells = {} if each.entry.here == "left out" else {cell.key: cell for cell in each.spec.cells()}
+    for run in planned:
+        cells = {} if run.entry.here == "left out" else {cell.key: cell for cell in run.spec.cells()}
         durations_s = {key: cell_s(cell, earlier) for key, cell in cells.items()}
-        startup_s = [earlier.startup_s(each.entry.command), *[0.0] * len(cells)]  # the first cell waits for the worker
-        runs[each.entry.name] = {
-            key: PendingCell(each.entry.command, None if duration_s is None else duration_s + start_s)
+        startup_s = [earlier.startup_s(run.entry.command), *[0.0] * len(cells)]  # the first cell waits for the worker
+        runs[run.entry.name] = {
+            key: PendingCell(run.entry.command, None if duration_s is None else duration_s + start_s)
             for (key, duration_s), start_s in zip(durations_s.items(), startup_s, strict=False)
         }
     return experiment_progress.initial_progress(runs)

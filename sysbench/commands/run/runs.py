@@ -55,8 +55,8 @@ def run_experiment(
     earlier: Durations,
 ) -> int:
     make_directory(options.out)
-    for each in planned:
-        _refuse_wrong_results(each, options)
+    for run in planned:
+        _refuse_wrong_results(run, options)
     name = options.experiment or experiment.name
     content = Manifest(
         sysbench_version=VERSION,
@@ -66,7 +66,7 @@ def run_experiment(
         overrides=dict(overrides),
         started_at=time.time(),
         plan_for=options.plan_for,
-        runs=tuple(each.entry for each in planned),
+        runs=tuple(run.entry for run in planned),
     )
     with experiment_directory.create_directory(options.out, experiment.name, content) as directory:
         return _run_all(directory, planned, options, earlier)
@@ -86,7 +86,7 @@ def resume_experiment(path: Path, options: ExperimentOptions, overrides: Mapping
         planned, earlier = planner(
             experiment, {**saved_manifest.overrides, **overrides}, options.plan_for or saved_manifest.plan_for
         )
-        _refuse_changed_runs(path, saved_manifest.runs, [each.entry for each in planned])
+        _refuse_changed_runs(path, saved_manifest.runs, [run.entry for run in planned])
         if options.plan:
             show_plan(experiment, planned, earlier, options)
             return 0
@@ -139,10 +139,10 @@ def _run_all(
     overall = prediction.initial_progress(planned, earlier)
     try:
         with catch_interrupts() as interrupts:
-            for number, each in enumerate(planned, start=1):
-                overall.start_run(number, each.entry.name)
-                run_results.append(_run_one(directory, each, overall, options))
-                overall.drop_run(each.entry.name)
+            for number, run in enumerate(planned, start=1):
+                overall.start_run(number, run.entry.name)
+                run_results.append(_run_one(directory, run, overall, options))
+                overall.drop_run(run.entry.name)
                 if interrupts.requested:
                     break
         _show(experiment_tables.outcome(directory.manifest.title, run_results), options)
@@ -156,8 +156,8 @@ def _run_all(
             _say(f"resume with: sysbench run --resume {shlex.quote(str(directory.path))}", options)
     if stopped:
         return INTERRUPTED_EXIT_CODE
-    codes = [running.exit_code(each.record) for each in run_results if each.record is not None]
-    return 1 if any(each.error for each in run_results) or any(codes) or not codes else 0
+    codes = [running.exit_code(result.record) for result in run_results if result.record is not None]
+    return 1 if any(result.error for result in run_results) or any(codes) or not codes else 0
 
 
 def _was_interrupted(run_result: FinishedRun) -> bool:
@@ -168,7 +168,9 @@ def _was_interrupted(run_result: FinishedRun) -> bool:
 def _write_json(saved_manifest: Manifest, run_results: Sequence[FinishedRun], options: ExperimentOptions) -> None:
     if options.json_path is None:
         return
-    records = {each.entry.name: each.record.model_dump(mode="json") for each in run_results if each.record is not None}
+    records = {
+        result.entry.name: result.record.model_dump(mode="json") for result in run_results if result.record is not None
+    }
     text = json.dumps({"experiment": saved_manifest.model_dump(mode="json"), "records": records}, indent=1) + "\n"
     if options.json_path != "-":
         write_atomically(Path(options.json_path), text.encode())

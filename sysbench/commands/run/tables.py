@@ -33,7 +33,7 @@ class FinishedRun:
 
 
 def listing(experiments: Iterable[WrittenExperiment]) -> Sheet:
-    rows = tuple((each.name, each.title) for each in experiments)
+    rows = tuple((experiment.name, experiment.title) for experiment in experiments)
     columns = (Column("experiment", "experiment"), Column("title", "about"))
     return Sheet(("sysbench run NAME",), (Table("experiments", "built-in experiments", columns, rows, 1),))
 
@@ -51,7 +51,7 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
         mark = "PREDICTED " if any(cell.key not in earlier.cells_s for cell in each.spec.cells()) else ""
         return Measure(run_s, text=f"{mark}{prediction.expected(run_s)}") if run_s is not None else None
 
-    cells: list[list[RunCell]] = [list(each.spec.cells()) if each.entry.here != "left out" else [] for each in planned]
+    cells: list[list[RunCell]] = [list(run.spec.cells()) if run.entry.here != "left out" else [] for run in planned]
     columns = (
         Column("number", ""),
         Column("run", "run"),
@@ -84,12 +84,12 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
     count = f"runs: {len(planned)}, cells: {sum(map(len, cells))}"
     details = [
         table
-        for each, its_cells in zip(planned, cells, strict=True)
+        for run, its_cells in zip(planned, cells, strict=True)
         if its_cells
-        for table in _cells(each.entry, its_cells, gpu)
+        for table in _cells(run.entry, its_cells, gpu)
     ]
     reasons = tuple(
-        Remark("note", f"{each.entry.name}: {each.entry.why}") for each in planned if each.entry.here != "as written"
+        Remark("note", f"{run.entry.name}: {run.entry.why}") for run in planned if run.entry.here != "as written"
     )
     subject = (title, f"planned for {gpu.title}") if gpu else (title,)
     total_time = Remark("note", prediction.describe_total(planned, earlier))
@@ -110,11 +110,15 @@ def outcome(title: str, run_results: Sequence[FinishedRun]) -> Sheet:
         Column("ok", "ok"),
         Column("otherwise", "otherwise"),
     )
-    rows = tuple((number, *_outcome_cells(each)) for number, each in enumerate(run_results, start=1))
-    remarks = [Remark("outcome", f"{each.entry.name}: {each.error}") for each in run_results if each.error]
-    remarks += [Remark("note", f"{each.entry.name}: {each.entry.why}") for each in run_results if each.entry.why]
+    rows = tuple((number, *_outcome_cells(result)) for number, result in enumerate(run_results, start=1))
+    remarks = [Remark("outcome", f"{result.entry.name}: {result.error}") for result in run_results if result.error]
+    remarks += [
+        Remark("note", f"{result.entry.name}: {result.entry.why}") for result in run_results if result.entry.why
+    ]
     if (
-        measuring_s := prediction.total_measuring_s(each.record for each in run_results if each.record is not None)
+        measuring_s := prediction.total_measuring_s(
+            result.record for result in run_results if result.record is not None
+        )
     ) > 0:
         time_note = f"PREDICTED: measuring all of this on that GPU takes about {units.duration(measuring_s)}"
         remarks.append(Remark("note", f"{time_note}; building models and starting workers are not included"))

@@ -77,16 +77,16 @@ def _comparisons(cells: Cells) -> Iterator[Statement]:
         values = [value for value in axes.values_along(cells, axis) if value is not None]
         for arm in values[1:]:
             base = values[0]
-            found = _compare(cells, axis, base, arm)
-            if found is not None and found.significant(-1) and not found.significant(1):
+            comparison = _compare(cells, axis, base, arm)
+            if comparison is not None and comparison.significant(-1) and not comparison.significant(1):
                 # Swap the values, so that the sentence says which one is faster.
                 base, arm = arm, base
-                found = _compare(cells, axis, base, arm)
-            if found is not None:
-                text = _comparison_text(cells, axis, (base, arm), found)
-                yield Statement(f"{text}{_memory_effect(cells, axis, base, arm)}", found.cells)
+                comparison = _compare(cells, axis, base, arm)
+            if comparison is not None:
+                text = _comparison_text(cells, axis, (base, arm), comparison)
+                yield Statement(f"{text}{_memory_effect(cells, axis, base, arm)}", comparison.cells)
                 if axis == "execution":
-                    yield from _compile_payback(found, cells)
+                    yield from _compile_payback(comparison, cells)
             elif excluded := _excluded_pairs(cells, axis, base, arm):
                 which = " or ".join(axes.phrase(axis, value) for value in (arm, base))
                 yield undecided(f"whether {which} is faster", excluded)
@@ -117,7 +117,7 @@ def _comparison_text(cells: Cells, axis: str, values: tuple[object, object], fou
     if significant is None:
         return f"{prefix}{found.no_difference(arm, base)}."
     amount, where = _amount(found, significant, name)
-    slower = [each.cells[0] for each in found.significant(-1)] if found.significant(1) else []
+    slower = [compared.cells[0] for compared in found.significant(-1)] if found.significant(1) else []
     exception = f" It is slower for {name_cells(slower, name)}." if slower else ""
     return f"{prefix}{arm} is {amount} as fast as {base}{where}.{exception}"
 
@@ -127,10 +127,10 @@ def _amount(found: Comparison[TimeCellRecord], significant: Comparison[TimeCellR
     amount, where = significant.describe(name)
     count, total = len(significant.ratios), len(found.ratios)
     if count < total:
-        names = name_cells([each.cells[0] for each in significant.ratios], name)
+        names = name_cells([compared.cells[0] for compared in significant.ratios], name)
         where = f" in {count} of {total} cells ({names}); the rest does not differ significantly"
     elif count > 1 and not where:
-        mean = units.ratio(standard.geometric_mean(each.ratio.value for each in significant.ratios))
+        mean = units.ratio(standard.geometric_mean(compared.ratio.value for compared in significant.ratios))
         where = f", with a geometric mean of {mean} over {count_phrase(count)}"
     return amount, where
 
@@ -154,7 +154,7 @@ def _memory_effect(cells: Cells, axis: str, base: object, arm: object) -> str:
 def _compile_payback(found: Comparison[TimeCellRecord], cells: Cells) -> Iterator[Statement]:
     paybacks = [
         (cell.compile_s / (before.median_s - after.median_s), cell)
-        for base, cell in (each.cells for each in found.significant(1))
+        for base, cell in (compared.cells for compared in found.significant(1))
         if base.compile_s is None and cell.compile_s is not None
         if (before := base.samples("step")) and (after := cell.samples("step"))
     ]
@@ -169,22 +169,22 @@ def _compile_payback(found: Comparison[TimeCellRecord], cells: Cells) -> Iterato
 
 
 def _backward(cells: Cells) -> Iterator[Statement]:
-    found = Comparison.of(
+    comparison = Comparison.of(
         Compared(longer, (cell,), direction(longer), len(forward.samples_s))
         for cell in cells
         if (forward := cell.samples("forward")) and (backward := cell.samples("backward"))
         if forward.median_s > 0 and backward.median_s > 0
         if (longer := ratio(backward.samples_s, forward.samples_s))
     )
-    if found is None:
+    if comparison is None:
         return
-    significant = Comparison.of(found.significant(-1, 1))
+    significant = Comparison.of(comparison.significant(-1, 1))
     if significant is None:
-        text = f"{found.no_difference('backward', 'forward')}."
+        text = f"{comparison.no_difference('backward', 'forward')}."
     else:
-        amount, where = _amount(found, significant, namer(cells))
+        amount, where = _amount(comparison, significant, namer(cells))
         text = f"backward takes {amount} as long as forward{where}."
-    yield Statement(text, found.cells)
+    yield Statement(text, comparison.cells)
 
 
 def _warmup_study(cells: Cells) -> Iterator[Statement]:
@@ -205,12 +205,12 @@ def _warmup_study(cells: Cells) -> Iterator[Statement]:
 
 def _mean_against_median(cell: TimeCellRecord) -> str:
     """Return `339% above the median without warm-up (258.2 ± 630.6 ms)`."""
-    found = cell.samples("step")
-    assert found is not None
+    samples = cell.samples("step")
+    assert samples is not None
     after = f"after {axes.phrase('warmup', cell.cell.warmup)}" if cell.cell.warmup else "without warm-up"
-    excess = found.mean_s / found.median_s - 1
+    excess = samples.mean_s / samples.median_s - 1
     shown = f"{units.share(abs(excess))} {'above' if excess >= 0 else 'below'} the median {after}"
-    return f"{shown} ({units.seconds_with_deviation(found.mean_s, found.std_s)})"
+    return f"{shown} ({units.seconds_with_deviation(samples.mean_s, samples.std_s)})"
 
 
 # --- predictions

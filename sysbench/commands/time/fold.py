@@ -202,7 +202,9 @@ def _readings(readings: Sequence[Reading]) -> ReadingsRecord | None:
         device_utilisation=median("device_utilisation"),
         energy_j=joules[-1] - joules[0] if len(joules) > 1 else None,
         host_cpu_share=median("host_cpu_share"),
-        throttle_reasons=list(dict.fromkeys(reason for each in readings for reason in each.throttle_reasons or ())),
+        throttle_reasons=list(
+            dict.fromkeys(reason for reading in readings for reason in reading.throttle_reasons or ())
+        ),
         other_processes=max(known("other_processes"), default=None),
     )
 

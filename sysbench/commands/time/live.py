@@ -173,9 +173,9 @@ def run_remaining_s(state: LiveState) -> float | None:
     left_s = cell_remaining_s(now) if now else 0.0
     if left_s is None:
         return None
-    if any(each.step for each in state.ended.values()):
+    if any(cell.step for cell in state.ended.values()):
         return left_s + _waiting_s(state.planned, state.ended, state.running)
-    waiting_flops = sum(each.flops for each in _waiting(state.planned, state.ended, state.running))
+    waiting_flops = sum(cell.flops for cell in _waiting(state.planned, state.ended, state.running))
     if not waiting_flops or now is None:
         return None if waiting_flops else left_s
     return left_s + waiting_flops * _step_s(now) / now.step_flops
@@ -191,19 +191,19 @@ Cells = Mapping[str, TimedCell]
 
 
 def _waiting(planned: Cells, ended: Cells, running: str) -> list[TimedCell]:
-    return [each for key, each in planned.items() if key not in ended and key != running]
+    return [cell for key, cell in planned.items() if key not in ended and key != running]
 
 
 @memoized
 def _waiting_s(planned: Cells, ended: Cells, running: str) -> float:
-    timed = [(each, each.step[0]) for each in ended.values() if each.step]
-    paces = {_choices(each.cell): step_s / each.step_flops for each, step_s in timed}
+    timed = [(cell, cell.step[0]) for cell in ended.values() if cell.step]
+    paces = {_choices(cell.cell): step_s / cell.step_flops for cell, step_s in timed}
     typical = statistics.median(paces.values())
     outside_s = statistics.fmean(
-        max(0.0, each.took_s - (each.cell.warmup + each.cell.steps) * step_s) for each, step_s in timed
+        max(0.0, cell.took_s - (cell.cell.warmup + cell.cell.steps) * step_s) for cell, step_s in timed
     )
     waiting = _waiting(planned, ended, running)
-    return math.fsum(each.flops * paces.get(_choices(each.cell), typical) + outside_s for each in waiting)
+    return math.fsum(cell.flops * paces.get(_choices(cell.cell), typical) + outside_s for cell in waiting)
 
 
 def _choices(cell: TimeCell) -> tuple[object, ...]:

@@ -82,12 +82,12 @@ class PredictedRow(NamedTuple):
         if len(both) < 2:
             return None
         this, base = (prediction for _, prediction in both)
-        found = step_ratio(this, base)
-        if found is None or not self.by_cost:
-            return found
+        ratio = step_ratio(this, base)
+        if ratio is None or not self.by_cost:
+            return ratio
         cost, base_cost = this.price_per_million_tokens, base.price_per_million_tokens
         return (
-            PredictedRatio(*(each * cost / base_cost / found.point for each in found)) if cost and base_cost else None
+            PredictedRatio(*(each * cost / base_cost / ratio.point for each in ratio)) if cost and base_cost else None
         )
 
     @property
@@ -118,8 +118,8 @@ def _step(row: PredictedRow) -> Cell:
 
 
 def _phase(row: PredictedRow, name: str) -> Cell:
-    found = row.prediction.phase(name) if row.prediction else None
-    return Measure(found.point_s) if found else None
+    phase = row.prediction.phase(name) if row.prediction else None
+    return Measure(phase.point_s) if phase else None
 
 
 def _limit(row: PredictedRow) -> str:
@@ -129,10 +129,14 @@ def _limit(row: PredictedRow) -> str:
 
 def _of_collectives(name: str) -> Callable[[PredictedRow], float | None]:
     def get(row: PredictedRow) -> float | None:
-        found = row.prediction
-        if found is None or found.step is None or not any(phase.communication_s for phase in found.phases):
+        prediction = row.prediction
+        if (
+            prediction is None
+            or prediction.step is None
+            or not any(phase.communication_s for phase in prediction.phases)
+        ):
             return None
-        return math.fsum(getattr(phase, name) for phase in found.phases)
+        return math.fsum(getattr(phase, name) for phase in prediction.phases)
 
     return get
 
@@ -176,7 +180,7 @@ def _interval_note(cells: Iterable[TimeCellRecord]) -> tuple[str, ...]:
 
 
 def _phases(record: TimeRecord) -> tuple[str, ...]:
-    present = {each.name for cell in record.cells if cell.prediction for each in cell.prediction.phases}
+    present = {phase.name for cell in record.cells if cell.prediction for phase in cell.prediction.phases}
     return tuple(phase for phase in IMPORTANCE if phase in present) if len(present) > 1 else ()
 
 

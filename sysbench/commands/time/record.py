@@ -164,11 +164,11 @@ class TimeCellRecord(ModelCellRecord):
         """
         if phase not in ("step", *get_args(Phase)):
             raise KeyError(f"{phase!r} is not a phase: {', '.join(('step', *get_args(Phase)))}")
-        found = self.prediction
-        if found is None:
+        prediction = self.prediction
+        if prediction is None:
             samples = self.samples(phase)
             return samples.median_s if samples else None
-        parts = (found.step,) if phase == "step" else (part for part in found.phases if part.name == phase)
+        parts = (prediction.step,) if phase == "step" else (part for part in prediction.phases if part.name == phase)
         return next((part.point_s for part in parts if part is not None), None)
 
     def samples(self, phase: str) -> Samples | None:
@@ -226,7 +226,7 @@ def share_ceilings(records: Sequence[TimeRecord]) -> list[TimeRecord]:
 
 def _subject(record: TimeRecord, ceiling: CeilingRecord) -> tuple[object, ...] | None:
     environment = record.environment
-    device = next((each.name for each in environment.devices if each.torch_name == ceiling.device), None)
+    device = next((device.name for device in environment.devices if device.torch_name == ceiling.device), None)
     if device is None or environment.torch is None:
         return None
     probe = environment.threads_probe
@@ -247,7 +247,9 @@ def _with_ceilings(record: TimeRecord, best: Mapping[tuple[object, ...], Ceiling
         if ceiling is None or ceiling.disturbed or cell.rates is None:
             return cell
         rates = cell.rates.with_ceiling(compared_devices(cell.cell, device) * ceiling.matmul_flops_per_s)
-        cautions = [each for each in cell.cautions if each.code != "ceiling-doubtful" or rates.ceiling_share is None]
+        cautions = [
+            caution for caution in cell.cautions if caution.code != "ceiling-doubtful" or rates.ceiling_share is None
+        ]
         return cell.model_copy(update={"rates": rates, "cautions": cautions})
 
     return record.model_copy(update={"ceilings": list(ceilings.values()), "cells": list(map(compared, record.cells))})

@@ -67,8 +67,8 @@ def _phase_mean(cell: TimeCellRecord, phase: str) -> Cell:
 
 
 def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
-    found = measured_samples(cell, phase)
-    return found.median_s if found else None
+    samples = measured_samples(cell, phase)
+    return samples.median_s if samples else None
 
 
 # --- values of a whole cell
@@ -115,10 +115,10 @@ def _energy_note(record: TimeRecord) -> str:
         "energy: read from NVML's counter during the measured steps, for the whole GPU, including idle power and "
         f"other processes; the counter is updated every 0.02 to {COUNTER_UPDATE_S:g} s"
     )
-    if shares := [each.uncertainty_share for each in counted if each.uncertainty_share is not None]:
+    if shares := [energy.uncertainty_share for energy in counted if energy.uncertainty_share is not None]:
         note += f", so the uncertainty is ± {units.share(max(shares))}"
-    if withheld := [each for each in counted if each.withheld]:
-        needed = max((each.steps_needed or 0 for each in withheld), default=0)
+    if withheld := [energy for energy in counted if energy.withheld]:
+        needed = max((energy.steps_needed or 0 for energy in withheld), default=0)
         remedy = f"; use --steps {needed}" if needed else ""
         note += f"; withheld: {withheld[0].withheld} ({MIN_COUNTED_S:g} s is needed{remedy})"
     return note
@@ -154,7 +154,7 @@ _IMPORTANCE = {"step": 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 1
 def _rank_steps_s(cell: TimeCellRecord) -> dict[int, float]:
     if cell.outcome not in MEASURED:
         return {}
-    return {each.rank: each.median_step_s for each in cell.ranks if each.median_step_s is not None}
+    return {rank.rank: rank.median_step_s for rank in cell.ranks if rank.median_step_s is not None}
 
 
 def _rank_spread(cell: TimeCellRecord) -> float | None:
@@ -205,7 +205,7 @@ RANKS = DeclaredTable(
             get=lambda row: row[1].host_rss_peak_bytes,
         ),
     ),
-    rows=lambda record: [(cell, each) for cell in record.cells if cell.outcome in MEASURED for each in cell.ranks],
+    rows=lambda record: [(cell, rank) for cell in record.cells if cell.outcome in MEASURED for rank in cell.ranks],
     leading=(
         leading_axes(cells_of=lambda row: row[:1]),
         leading_fields(Field("rank", get=lambda row: str(row[1].rank))),
@@ -228,11 +228,13 @@ def _ceilings(record: TimeRecord) -> str:
         return ""
 
     rates: dict[bool, list[str]] = {}
-    for each in record.ceilings:
-        threads = f" with {axes.phrase('threads', each.threads)}" if each.threads else ""
-        date = f" ({each.seen_at[:10]})" if each.seen_at else ""
-        shown = f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {each.device}{threads}{date}"
-        rates.setdefault(each.disturbed, []).append(shown)
+    for ceiling in record.ceilings:
+        threads = f" with {axes.phrase('threads', ceiling.threads)}" if ceiling.threads else ""
+        date = f" ({ceiling.seen_at[:10]})" if ceiling.seen_at else ""
+        shown = (
+            f"{units.flop_rate(ceiling.matmul_flops_per_s)} in {ceiling.precision} on {ceiling.device}{threads}{date}"
+        )
+        rates.setdefault(ceiling.disturbed, []).append(shown)
     words = {
         False: "a large matrix product reached",
         True: "other processes disturbed a large matrix product, so it is no ceiling:",
@@ -339,8 +341,8 @@ class _ArmsRow:
             return None
         if (word := outcome(cell)) is not None:
             return word if phase == self.arms.phases[-1] else EMPTY_CELL
-        found = measured_samples(cell, phase)
-        return Measure(found.median_s) if found else None
+        samples = measured_samples(cell, phase)
+        return Measure(samples.median_s) if samples else None
 
     def speedup(self, phase: str, arm: object) -> Cell:
         base, other = (self.cells.get(value) for value in (self.arms.values[0], arm))
@@ -412,8 +414,8 @@ _prediction_column = partial(Field, when=predicted.is_predicted)
 
 def _predicted_s(row: PhaseRow, name: str) -> float | None:
     cell, phase, _ = row
-    found = cell.prediction
-    time = (found.step if phase == "step" else found.phase(phase or "")) if found else None
+    prediction = cell.prediction
+    time = (prediction.step if phase == "step" else prediction.phase(phase or "")) if prediction else None
     return getattr(time, name, None)
 
 
@@ -455,8 +457,8 @@ def _training_rows(record: TimeRecord) -> list[TimeCellRecord]:
     """Return the cells, the cheapest first, then the fastest; cells without a time come last."""
 
     def order(cell: TimeCellRecord) -> tuple[float, float]:
-        found = cell.training
-        cost, duration_s = (found.cost, found.duration_s.point) if found else (None, math.inf)
+        training = cell.training
+        cost, duration_s = (training.cost, training.duration_s.point) if training else (None, math.inf)
         return (cost.point if cost else math.inf, duration_s)
 
     return sorted(record.cells, key=order)
@@ -465,7 +467,7 @@ def _training_rows(record: TimeRecord) -> list[TimeCellRecord]:
 def _training_title(record: TimeRecord) -> str:
     trainings = [cell.training for cell in record.cells if cell.training]
     tokens = f"training on {units.count(trainings[0].tokens)} tokens"
-    order = "cheapest first" if any(each.cost for each in trainings) else "fastest first"
+    order = "cheapest first" if any(training.cost for training in trainings) else "fastest first"
     return (
         f"{MARK if predicted.is_predicted(record) else 'not measured'}: {tokens}{f', {order}' * (len(trainings) > 1)}"
     )

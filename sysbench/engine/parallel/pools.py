@@ -175,8 +175,8 @@ class OnRay:
         self._arguments = arguments
         self._run = run
         resources = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        self._most_cpus = max(each.get("CPU", 1) for each in resources)
-        self._most_gpus = max(each.get("GPU", 0) for each in resources)
+        self._most_cpus = max(resource.get("CPU", 1) for resource in resources)
+        self._most_gpus = max(resource.get("GPU", 0) for resource in resources)
 
     def start(self, shards: Sequence[Shard]) -> Sequence[Job]:
         """Submit shards; a shard that is measured on a CPU requests all CPUs of the largest machine."""

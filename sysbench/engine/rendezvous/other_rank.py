@@ -167,7 +167,7 @@ class _WorkerRelay:
             self._report_end(GOODBYE_S)
 
     def _device(self, command: protocol.Measure) -> DeviceInfo:
-        alike = [each for each in self._devices if each.type == command.device.type]
+        alike = [device for device in self._devices if device.type == command.device.type]
         if not alike:
             raise SysbenchError(f"rank {self._own.rank} has no {command.device.type} device, on which rank 0 measures")
         if command.device.type != "cuda" or len(alike) == 1:  # srun may make a single GPU visible to each process

@@ -54,7 +54,7 @@ class Sampler:
     def use(self, device: DeviceInfo | None, others: Sequence[DeviceInfo] = ()) -> None:
         """Set the device of the next cell, None for a cell without one, and the devices of its other ranks here."""
         self._gpu = self._find(device) if device is not None else None
-        self._other_gpus = [gpu for each in others if (gpu := self._find(each)) is not None]
+        self._other_gpus = [gpu for other in others if (gpu := self._find(other)) is not None]
 
     def read(self, at_s: float) -> Reading:
         """Take a reading of all values that are quick to read; `at_s` is its timestamp. Unknown values are None."""

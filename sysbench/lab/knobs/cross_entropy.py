@@ -108,7 +108,7 @@ class DeferredLogits(TorchFunctionMode):
         if func == _DTYPE:
             return dtype
         if name in ("float", "to"):
-            named = (each for each in (*args[1:], *options.values()) if isinstance(each, torch.dtype))
+            named = (dtype for dtype in (*args[1:], *options.values()) if isinstance(dtype, torch.dtype))
             return self._defer(hidden.view_as(hidden), torch.float32 if name == "float" else next(named, dtype))
         if name in _RESHAPES:
             return self._defer(func(hidden, *self._sizes(name, hidden, args[1:]), **options), dtype)

@@ -30,7 +30,11 @@ def use_float8(model: nn.Module, precision: StepPrecision, device: torch.device)
     layers = {name: layer for layer, name in linear_layers(model).items() if isinstance(layer, nn.Linear)}
     if not layers:
         raise UnavailableError(f"--precision {precision}: {type(model).__name__} has no linear layers for fp8")
-    odd = [name for name, each in layers.items() if each.in_features % FP8_MULTIPLE or each.out_features % FP8_MULTIPLE]
+    odd = [
+        name
+        for name, linear in layers.items()
+        if linear.in_features % FP8_MULTIPLE or linear.out_features % FP8_MULTIPLE
+    ]
     if odd:
         layer = layers[odd[0]]
         more = f", and {len(odd) - 1} more" if len(odd) > 1 else ""

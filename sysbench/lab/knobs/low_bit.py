@@ -62,9 +62,9 @@ class BlockFormat:
     def _paged_moments(self, parameter: Tensor) -> list[Tensor]:
         codes = torch.uint8 if self.applies_to(parameter) else torch.float32
         is_paged = parameter.numel() >= _SMALLEST_PAGED
-        found = [] if is_paged else [torch.zeros_like(parameter, dtype=codes) for _ in range(2)]
+        tensors = [] if is_paged else [torch.zeros_like(parameter, dtype=codes) for _ in range(2)]
         blocks = math.ceil(parameter.numel() / self.block) if self.applies_to(parameter) else 0
-        return found + [parameter.new_zeros(blocks, dtype=torch.float32) for _ in range(2) if blocks]
+        return tensors + [parameter.new_zeros(blocks, dtype=torch.float32) for _ in range(2) if blocks]
 
     def temporaries(self, parameter: Tensor) -> list[Tensor]:
         """Return what the update of a parameter allocates: only that of 4-bit codes does, before it packs them.
@@ -120,7 +120,7 @@ class BlockwiseAdamW(torch.optim.Optimizer):
         parameter, state = _local(whole), self.state[whole]
         if not state:
             self._add_shared_tables(parameter)
-            state |= {str(number): each for number, each in enumerate(self._stored.moments(parameter))}
+            state |= {str(number): moment for number, moment in enumerate(self._stored.moments(parameter))}
         assert whole.grad is not None
         _update_in_blocks(parameter, _local(whole.grad), list(state.values()), self._stored.temporaries(parameter))
 

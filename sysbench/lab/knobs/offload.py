@@ -30,8 +30,8 @@ _copy_to_device: Any = torch.ops.sysbench.copy_to_device_
 
 def offloaded_adamw(model: nn.Module, options: Mapping[str, Any]) -> torch.optim.Optimizer:
     """Return AdamW with these options for the trainable parameters; raises UnavailableError if torchao is missing."""
-    trained = [each for each in model.parameters() if each.requires_grad]
-    if any(each.is_meta for each in trained):
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if any(parameter.is_meta for parameter in trained):
         return _UpdatesOnHost(trained, options)
     if complaint := extras.missing(*extras.OFFLOAD):
         raise UnavailableError(complaint)
@@ -47,15 +47,15 @@ class _UpdatesOnHost(torch.optim.Optimizer):
 
     def __init__(self, trained: Sequence[Tensor], options: Mapping[str, Any]) -> None:
         super().__init__(trained, {})
-        small = [each for each in trained if each.numel() < _SMALLEST]
+        small = [tensor for tensor in trained if tensor.numel() < _SMALLEST]
         self._on_device = torch.optim.AdamW(small, **options) if small else None
         self._is_fused = bool(options["fused"])
         self._stream = torch.cpu.Stream()
         self._copied: dict[Tensor, None] = {}
         """Parameters whose gradients are on the host, in the order of the copies."""
-        for each in trained:
-            if each.numel() >= _SMALLEST:
-                each.register_post_accumulate_grad_hook(self._copy_gradient)
+        for tensor in trained:
+            if tensor.numel() >= _SMALLEST:
+                tensor.register_post_accumulate_grad_hook(self._copy_gradient)
 
     def _copy_gradient(self, parameter: Tensor) -> None:
         self._stream.wait_stream(torch.cpu.current_stream())

@@ -37,8 +37,8 @@ def optimizer_for(model: nn.Module, choice: str) -> torch.optim.Optimizer:
         return _optimizer(parameters, choice)
     matrices = _matrices_of_blocks(model)
     return Optimizers(
-        _optimizer([each for each in parameters if each in matrices], "muon"),
-        _optimizer([each for each in parameters if each not in matrices], "foreach"),
+        _optimizer([parameter for parameter in parameters if parameter in matrices], "muon"),
+        _optimizer([parameter for parameter in parameters if parameter not in matrices], "foreach"),
     )
 
 
@@ -64,10 +64,12 @@ _CLASSES: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], Mapping[str, 
 def _matrices_of_blocks(model: nn.Module) -> set[Tensor]:
     if not hasattr(torch.optim, "Muon"):
         raise UnavailableError(f"--optimizer muon needs torch 2.9 or newer; this is {torch.__version__}")
-    found: set[Tensor] = {each for block in blocks(model) for each in block.parameters() if each.dim() == 2}
-    if not found:
+    tensors: set[Tensor] = {
+        parameter for block in blocks(model) for parameter in block.parameters() if parameter.dim() == 2
+    }
+    if not tensors:
         raise UnavailableError(f"--optimizer muon is for the matrices of blocks, and {type(model).__name__} has none")
-    return found
+    return tensors
 
 
 def offloaded(model: nn.Module, choice: str) -> torch.optim.Optimizer:
@@ -79,14 +81,14 @@ class Optimizers(torch.optim.Optimizer):
     """Several optimizers, each for its own parameters, as one."""
 
     def __init__(self, *members: torch.optim.Optimizer) -> None:
-        super().__init__([{"params": group["params"]} for each in members for group in each.param_groups], {})
+        super().__init__([{"params": group["params"]} for member in members for group in member.param_groups], {})
         self.members = members
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Let each optimizer take its step."""
-        for each in self.members:
-            each.step()
-            self.state.update(each.state)
+        for member in self.members:
+            member.step()
+            self.state.update(member.state)
 
 
 class InBackward(Optimizers):
@@ -98,9 +100,9 @@ class InBackward(Optimizers):
 
     def __init__(self, model: nn.Module, choice: str) -> None:
         matrices = _matrices_of_blocks(model) if choice == "muon" else set()
-        trained = [each for each in model.parameters() if each.requires_grad]
-        kinds = ["foreach" if choice == "muon" and each not in matrices else choice for each in trained]
-        super().__init__(*(_optimizer([each], kind) for each, kind in zip(trained, kinds, strict=True)))
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        kinds = ["foreach" if choice == "muon" and parameter not in matrices else choice for parameter in trained]
+        super().__init__(*(_optimizer([parameter], kind) for parameter, kind in zip(trained, kinds, strict=True)))
         for parameter, member in zip(trained, self.members, strict=True):
             parameter.register_post_accumulate_grad_hook(partial(self._update, member))
 

@@ -94,7 +94,7 @@ class PackedLinear(nn.Linear):
         self.weight = nn.Parameter(new((size + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
         # Both tables of values, the mean of the scales, their codes, and the scales of these.
         sizes = (16, 256, 1, self.scales, math.ceil(self.scales / _NESTED_BLOCK))
-        self.kept = [new(each, dtype=torch.uint8 if each == self.scales else torch.float32) for each in sizes]
+        self.kept = [new(size, dtype=torch.uint8 if size == self.scales else torch.float32) for size in sizes]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (…, in_features) to (…, out_features), in the dtype of x."""

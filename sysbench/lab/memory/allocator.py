@@ -211,7 +211,9 @@ class History:
         if name in ("forward", "loss"):
             default_category, default_since_us = "activations", self._step_since_us
         elif name == "backward":
-            category_by_address = dict.fromkeys(_addresses(each.grad for each in step.model.parameters()), "gradients")
+            category_by_address = dict.fromkeys(
+                _addresses(parameter.grad for parameter in step.model.parameters()), "gradients"
+            )
             # Apart from whole gradients, only the loss scale of fp16 remains.
             default_category = "gradients" if step.keeps_whole_gradients else "optimizer state"
         elif name == "optimizer":
@@ -344,7 +346,7 @@ def _workspaces(
 
 
 def _phase_at(time_us: int, boundaries: Iterable[_Boundary]) -> str:
-    return next((each.phase for each in boundaries if each.phase and time_us < each.time_us), "")
+    return next((boundary.phase for boundary in boundaries if boundary.phase and time_us < boundary.time_us), "")
 
 
 def _assign_block_categories(content: dict[str, Any], live: dict[int, dict[str, Any]]) -> None:
@@ -372,7 +374,7 @@ def _module_by_address(step: _Step) -> dict[int, str]:
     model: nn.Module = step.work.model
     named = [*model.named_buffers(), *model.named_parameters()]
     module_of = {tensor: name.rpartition(".")[0] for name, tensor in named}
-    tensors = [*module_of.items(), *((each.grad, module) for each, module in module_of.items())]
+    tensors = [*module_of.items(), *((tensor.grad, module) for tensor, module in module_of.items())]
     tensors += [(state, module_of.get(parameter, "")) for parameter, state in step.optimizer_state()]
     return {address: module for tensor, module in tensors for address in _addresses([tensor])}
 

@@ -117,7 +117,7 @@ def _import_module(name: str, root: Path, option: str) -> ModuleType:
             raise  # something that their module imports
         package, _, missing = error.name.rpartition(".")
         paths = getattr(sys.modules.get(package), "__path__", None) or [str(root)]
-        available = [each.name for each in pkgutil.iter_modules(paths)]
+        available = [module.name for module in pkgutil.iter_modules(paths)]
         suggestion = nearest(missing, available)
         hint = f" Did you mean {suggestion}?" if suggestion else " --app-dir names the directory to import from"
         raise UnavailableError(f"{option} {name}: no module {missing} in {paths[0]}.{hint}") from None
@@ -215,14 +215,16 @@ def arguments_for(
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a C function without a signature
         return dict(given)
-    accepts_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    accepts_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     named = {
-        name: each for name, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        name: parameter
+        for name, parameter in parameters.items()
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
     }
     unknown_name = next((name for name in given if name not in named), None)
     if unknown_name is not None and not accepts_any:
         raise UnavailableError(f"--model-arg {unknown_name}: {unknown(unknown_name, f'an argument of {what}', named)}")
-    required = [name for name, each in named.items() if each.default is each.empty]
+    required = [name for name, parameter in named.items() if parameter.default is parameter.empty]
     known = {**fallbacks, **preferred, **given}
     if missing := [name for name in required if name not in known]:
         takes = ", ".join(map(str, named.values()))

@@ -67,10 +67,10 @@ def create_inputs(
         return tuple(_inferred_inputs(model, cell, device))
     batches = (create() for _ in range(cell.grad_accum))
     return tuple(
-        each
-        if each.tokens is None or vocabulary is None
-        else replace(each, next_tokens=each.tokens.roll(-1, 1).long(), vocabulary=vocabulary)
-        for each in batches
+        batch
+        if batch.tokens is None or vocabulary is None
+        else replace(batch, next_tokens=batch.tokens.roll(-1, 1).long(), vocabulary=vocabulary)
+        for batch in batches
     )
 
 
@@ -86,7 +86,7 @@ def _inputs_from_function(
     with user_code(description), device:
         value = function(**given)
     moved: Any = tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
-    if not any(isinstance(each, Tensor) for each in tree_leaves(moved)):
+    if not any(isinstance(leaf, Tensor) for leaf in tree_leaves(moved)):
         raise UnavailableError(
             f"{description} returned {type(value).__name__}; it must return a tensor, a tuple or a dict of tensors"
         )
@@ -97,8 +97,8 @@ def _inputs_from_function(
 
 def _tokens_in(value: Any, cell: ModelCell) -> Tensor | None:
     integers, shape = (torch.int64, torch.int32), (cell.batch, cell.ctx)
-    tensors = (each for each in tree_leaves(value) if isinstance(each, Tensor))
-    return next((each for each in tensors if each.dtype in integers and each.shape == shape), None)
+    tensors = (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+    return next((tensor for tensor in tensors if tensor.dtype in integers and tensor.shape == shape), None)
 
 
 def _inputs_from_options(
@@ -137,21 +137,24 @@ def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) ->
     except (TypeError, ValueError):
         parameters = []
     required = [
-        each
-        for each in parameters
-        if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        parameter
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     remedy = (
         f"add {GET_INPUTS}(batch, ctx) beside the model, --inputs module:function, or --input tokens=int64[B,T]<1000"
     )
-    if described := describe_inputs(model, [each.name for each in parameters]):
+    if described := describe_inputs(model, [parameter.name for parameter in parameters]):
         raise UnavailableError(f"{name} takes more than token ids: add --input {shlex.quote(described)}")
     if vocabulary is None:
         raise UnavailableError(f"{name} has no embedding, so the inputs of its forward cannot be inferred: {remedy}")
     if len(required) > 1:
-        takes = ", ".join(each.name for each in required)
+        takes = ", ".join(parameter.name for parameter in required)
         raise UnavailableError(f"{name}.forward takes {takes}, and these inputs cannot be inferred: {remedy}")
-    own_loss = next((each.name for each in parameters if each.name in TARGETS and each not in required), None)
+    own_loss = next(
+        (parameter.name for parameter in parameters if parameter.name in TARGETS and parameter not in required), None
+    )
     for tokens, next_tokens in random_tokens(vocabulary, cell, device):
         keywords = {own_loss: next_tokens} if own_loss is not None and "loss" in cell.phases else {}
         yield Inputs((tokens,), keywords, f"token ids below {vocabulary}", tokens, next_tokens, vocabulary)

@@ -36,7 +36,7 @@ class Loss:
         """Return the loss, a tensor with one element that requires a gradient."""
         if self._code is None:
             named = dict(_named_tensors(output))
-            if self._keeps_loss is not None and all(each.dim() for each in named.values()):
+            if self._keeps_loss is not None and all(tensor.dim() for tensor in named.values()):
                 named.update(_kept_losses(self._keeps_loss))
             if self._chosen is None or self._chosen[0] not in named:  # chosen once: choosing takes time in every step
                 name, compute, self.description = choose_loss(output, named, self._inputs)
@@ -62,7 +62,7 @@ class Loss:
 def _count_required(function: Callable[..., object]) -> int:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
-    return sum(each.default is each.empty and each.kind in positional for each in parameters)
+    return sum(parameter.default is parameter.empty and parameter.kind in positional for parameter in parameters)
 
 
 def choose_loss(
@@ -72,25 +72,25 @@ def choose_loss(
 
     It is the model's own if the output contains one, else the cross-entropy of the logits, else the mean of the output.
     """
-    scalar = next((name for name, each in named.items() if not each.dim()), None)
+    scalar = next((name for name, tensor in named.items() if not tensor.dim()), None)
     if "loss" in named:
         scalar = "loss" if not named["loss"].dim() else None
     if scalar is not None:
         is_kept = not any(scalar == name for name, _ in _named_tensors(output))
         return scalar, _identity, f"the model's own, which it keeps as {scalar}" if is_kept else "the model's own"
     candidates = {"logits": named["logits"]} if "logits" in named else named
-    floating = {name: each for name, each in candidates.items() if each.is_floating_point()}
+    floating = {name: tensor for name, tensor in candidates.items() if tensor.is_floating_point()}
     if not floating:
-        dtypes = ", ".join(str(each.dtype).removeprefix("torch.") for each in candidates.values())
+        dtypes = ", ".join(str(candidate.dtype).removeprefix("torch.") for candidate in candidates.values())
         what = f"only tensors of {dtypes}" if dtypes else f"{type(output).__name__}, which holds no tensor"
         raise UnavailableError(
             f"the model returned {what}: a loss needs floating-point numbers. Add --loss module:function"
         )
     tokens, next_tokens = inputs.tokens, inputs.next_tokens
-    for name, each in floating.items():
-        if tokens is None or next_tokens is None or each.dim() != 3 or each.shape[:2] != tokens.shape:
+    for name, tensor in floating.items():
+        if tokens is None or next_tokens is None or tensor.dim() != 3 or tensor.shape[:2] != tokens.shape:
             continue
-        if each.shape[-1] >= inputs.vocabulary > 0:
+        if tensor.shape[-1] >= inputs.vocabulary > 0:
             return name, partial(cross_entropy, targets=next_tokens), "cross entropy of the logits"
     return next(iter(floating)), _mean, "mean of the output"
 

@@ -69,8 +69,8 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
         losses = load_code(own.loss, own.directory, "--loss") if own.loss is not None else None
         optimizers = load_code(cell.optimizer, own.directory, "--optimizer") if ":" in cell.optimizer else None
     config = code_file(own.target, own.config) if code is None else code.file
-    files = (config, *inputs[0].files, *(each.file for each in (losses, optimizers) if each is not None))
-    batches = tuple(Batch(each.arguments, each.keywords, Loss(each, losses, model)) for each in inputs)
+    files = (config, *inputs[0].files, *(code.file for code in (losses, optimizers) if code is not None))
+    batches = tuple(Batch(inputs.arguments, inputs.keywords, Loss(inputs, losses, model)) for inputs in inputs)
     first: Any = batches[0].loss
     backend = BACKENDS.get(cell.attention)
     return Workload(
@@ -145,7 +145,9 @@ def _find_config(code: LoadedCode, known: Collection[str]) -> _Config | None:
     except (TypeError, ValueError):  # a function implemented in C
         return None
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    required = [each for each in parameters if each.default is each.empty and each.kind not in variadic]
+    required = [
+        parameter for parameter in parameters if parameter.default is parameter.empty and parameter.kind not in variadic
+    ]
     if len(required) != 1 or required[0].name in known:
         return None
     name, kind, here = required[0].name, required[0].annotation, vars(code.module)
@@ -172,19 +174,19 @@ def _config_model(cell: ModelCell, own: OwnModel) -> nn.Module:
 
 def _prepare_model(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
     tensors = [*model.parameters(), *model.buffers()]
-    if any(each.device.type == "meta" for each in tensors):
+    if any(tensor.device.type == "meta" for tensor in tensors):
         raise UnavailableError(
             f"{type(model).__name__} has parameters on the meta device, which have no values: build it with values"
         )
     quantize(model, cell, device)
-    if any(each.device != device for each in [*model.parameters(), *model.buffers()]):
+    if any(tensor.device != device for tensor in [*model.parameters(), *model.buffers()]):
         model.to(device)
     if cell.precision == "bf16-true":
         for parameter in model.parameters():
             if parameter.dtype == torch.float32:  # created with a dtype of its own
                 parameter.data = parameter.data.to(torch.bfloat16)
     model.train(cell.mode != "inference")
-    if "backward" in cell.phases and not any(each.requires_grad for each in model.parameters()):
+    if "backward" in cell.phases and not any(parameter.requires_grad for parameter in model.parameters()):
         raise UnavailableError(
             f"no parameter of {type(model).__name__} requires a gradient, so there is no backward: use --mode inference"
         )
@@ -217,7 +219,7 @@ def _own_optimizer(factory: LoadedCode, model: nn.Module) -> torch.optim.Optimiz
         first = next(iter(inspect.signature(factory.value).parameters), "params")
     except (TypeError, ValueError):
         first = "params"
-    name, trainable = factory.file.target, [each for each in model.parameters() if each.requires_grad]
+    name, trainable = factory.file.target, [parameter for parameter in model.parameters() if parameter.requires_grad]
     with user_code(f"--optimizer {name}"):
         optimizer = factory.value(trainable if first.startswith("param") else model)
     if isinstance(optimizer, tuple | list | dict):

@@ -131,8 +131,8 @@ def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any],
 
 def _count_by_dtype(parameters: Iterable[Tensor]) -> dict[str, int]:
     counted: Counter[str] = Counter()
-    for each in parameters:
-        counted[str(each.dtype).removeprefix("torch.")] += each.numel()
+    for parameter in parameters:
+        counted[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
     return dict(counted.most_common())
 
 
@@ -165,10 +165,14 @@ def facts_of(
 def adapted_facts_of(work: Workload, by_phase: Mapping[str, int] | None) -> AdaptedModelFacts:
     """Return how many parameters a model has and trains, with its FLOPs by phase, if known."""
     parameters = list(work.model.parameters())  # torch yields shared ones once
-    linear = [each for each in work.model.modules() if isinstance(each, nn.Linear)]
-    packed = {each.weight: each.in_features * each.out_features for each in linear if each.weight.dtype == torch.uint8}
+    linear = [module for module in work.model.modules() if isinstance(module, nn.Linear)]
+    packed = {
+        linear.weight: linear.in_features * linear.out_features
+        for linear in linear
+        if linear.weight.dtype == torch.uint8
+    }
     return AdaptedModelFacts(
-        parameters=sum(packed.get(each, each.numel()) for each in parameters),
-        trainable_parameters=sum(each.numel() for each in parameters if each.requires_grad),
+        parameters=sum(packed.get(parameter, parameter.numel()) for parameter in parameters),
+        trainable_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
         flops=None if by_phase is None else dict(by_phase),
     )

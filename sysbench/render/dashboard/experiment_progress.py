@@ -53,7 +53,7 @@ class ExperimentProgress:
 
     def drop_run(self, run: str) -> None:
         """Drop the unfinished cells of a run that has ended or is skipped."""
-        self.pending = {name: each for name, each in self.pending.items() if name[0] != run}
+        self.pending = {name: cell for name, cell in self.pending.items() if name[0] != run}
 
     def update(self, event: Event) -> None:
         """Update the progress with an event of the current run."""
@@ -75,7 +75,7 @@ class ExperimentProgress:
         estimate for this run. Without it, a cell that takes longer than expected makes the rest unknown, and so does
         one that compiles, unless the same cell took so long before.
         """
-        pending_s = {name: self._expected_s(each) for name, each in self.pending.items()}
+        pending_s = {name: self._expected_s(cell) for name, cell in self.pending.items()}
         if run_s is not None:
             pending_s = {name: each for name, each in pending_s.items() if name[0] != self.run}
         if any(each is None for each in pending_s.values()):
@@ -123,13 +123,13 @@ class WithTopLines:
         lines: list[Text] = []
         for text, style in self.lines if height >= MIN_HEIGHT_FOR_LINES else self.lines[:1]:
             lines += Text(theme.terminal_line(text, options.encoding), style).wrap(console, width)[:2]
-        for each in lines:
-            yield Text(" ", end="").append_text(each)
+        for line in lines:
+            yield Text(" ", end="").append_text(line)
             yield Segment.line()
         yield from console.render(self.screen, options.update(height=max(1, height - len(lines))))
 
 
 def initial_progress(runs: Mapping[str, Mapping[str, PendingCell]]) -> ExperimentProgress:
     """Return the progress of an experiment before its first run; `runs` maps each run to its cells by key."""
-    pending = {(run, key): each for run, cells in runs.items() for key, each in cells.items()}
+    pending = {(run, key): cell for run, cells in runs.items() for key, cell in cells.items()}
     return ExperimentProgress(len(runs), pending)

@@ -206,7 +206,7 @@ def handlers(state: type[RunState], cell: type[CellState], others: Mapping[type,
         return state(started_s=event.at_s, host=event.host, worker_since_s=event.at_s, planned=planned)
 
     def resumed(before: RunState, event: RunResumed) -> RunState:
-        kept = {key: each for key, each in before.ended.items() if each.outcome in LASTING}
+        kept = {key: state for key, state in before.ended.items() if state.outcome in LASTING}
         return state(
             started_s=event.at_s, host=before.host, worker_since_s=event.at_s, planned=before.planned, ended=kept
         )

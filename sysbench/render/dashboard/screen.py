@@ -205,7 +205,7 @@ class CellScreen(Generic[State]):
             ending = Text()
         room = canvas.width - ending.cell_len - len(kind) - 2 * bool(ending)
         phrases = self.subject(now) if now is not None else ()
-        subject = canvas.join([(each, theme.TITLE if at < 4 else "") for at, each in enumerate(phrases)], room)
+        subject = canvas.join([(phrase, theme.TITLE if at < 4 else "") for at, phrase in enumerate(phrases)], room)
         line = Text().append(kind, theme.ACCENT).append_text(subject)
         return line.append(" " * (canvas.width - line.cell_len - ending.cell_len)).append_text(ending)
 

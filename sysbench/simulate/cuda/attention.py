@@ -77,7 +77,7 @@ def _flash(
     scale = d_head**-0.5 if scale is None else scale
     padding = -d_head % 8
     if padding:
-        q, k, v = (torch.nn.functional.pad(each, (0, padding)) for each in (q, k, v))
+        q, k, v = (torch.nn.functional.pad(tensor, (0, padding)) for tensor in (q, k, v))
     operator = torch.ops.aten._scaled_dot_product_flash_attention.default
     output: Tensor = operator(q, k, v, dropout, is_causal, False, scale=scale)[0]
     return output[..., :d_head] if padding else output
@@ -270,7 +270,7 @@ def flash_attn_on(gpu: Gpu) -> Callable[..., object]:
     """
 
     def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> object:
-        by_head = [each.transpose(1, 2) for each in (q, k, v)]
+        by_head = [tensor.transpose(1, 2) for tensor in (q, k, v)]
         problem = _flash_problem(gpu, *by_head)
         if problem is not None:
             raise UnavailableError(problem.replace("Flash attention", "flash-attn"))
@@ -293,7 +293,7 @@ class _FlashAttention(torch.autograd.Function):
         d_head = q.shape[-1]
         padding = -d_head % 8
         if padding:
-            q, k, v = (torch.nn.functional.pad(each, (0, padding)) for each in (q, k, v))
+            q, k, v = (torch.nn.functional.pad(tensor, (0, padding)) for tensor in (q, k, v))
         output = torch.empty_like(q)
         batch, rows, heads, _ = q.shape
         logsumexp = q.new_empty((batch, heads, rows), dtype=torch.float32)
@@ -317,4 +317,4 @@ class _FlashAttention(torch.autograd.Function):
         _sums = q.new_empty((batch, heads, rounded), dtype=torch.float32)
         wide = -(-d_head // 32) * 32 if d_head <= 128 else -(-d_head // 64) * 64
         _accumulated = q.new_empty((batch, rounded, heads, wide), dtype=torch.float32)
-        return *(each[..., : ctx.d_head] for each in gradients), None
+        return *(tensor[..., : ctx.d_head] for tensor in gradients), None

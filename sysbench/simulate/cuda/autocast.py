@@ -230,5 +230,5 @@ def _is_cacheable(tensor: Tensor, dtype: torch.dtype) -> bool:
 def _promoted_dtype(values: Sequence[object]) -> torch.dtype:
     """Return fp32 if any floating-point argument is fp32, otherwise autocast's dtype (promote_type)."""
     flat = [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
-    found = any(_is_eligible(each) and each.dtype == torch.float32 for each in flat)
+    found = any(_is_eligible(tensor) and tensor.dtype == torch.float32 for tensor in flat)
     return torch.float32 if found else torch.get_autocast_dtype("cpu")

@@ -63,7 +63,7 @@ def _recurrent(mode: int, *, packed: bool = False) -> Callable[..., object]:
         states, params, has_biases, layers, dropout, train, bidirectional, *batch_first = args
         tensors = [source, *(states if mode == _LSTM else [states]), *params]
         if torch.is_autocast_enabled("cpu"):
-            tensors = [each.to(torch.get_autocast_dtype("cpu")) for each in tensors]
+            tensors = [tensor.to(torch.get_autocast_dtype("cpu")) for tensor in tensors]
         source, state, *rest = tensors
         cell = rest.pop(0) if mode == _LSTM else None
         width = (state if cell is None else cell).shape[2]

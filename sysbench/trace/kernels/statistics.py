@@ -149,7 +149,7 @@ class KernelTimeSums:
         phase, module = np.divmod(outer, len(modules))
         columns = {"phase": phase, "module": module, "kernel": kernel, "total_ns": total_ns, "calls": calls}
         spent = KernelTimeColumns(**{name: column.tolist() for name, column in columns.items()})
-        kernel_ns, kernel_calls = (sum_by_group(each, kernel, len(kernels)) for each in (total_ns, calls))
+        kernel_ns, kernel_calls = (sum_by_group(ndarray, kernel, len(kernels)) for ndarray in (total_ns, calls))
         return StepTime(modules, kernels, spent, kernel_ns, kernel_calls)
 
     def _limit_modules(self, module: Integers, total_ns: Integers) -> tuple[tuple[str, ...], Integers]:
@@ -248,7 +248,7 @@ def _statistics(
     squares = np.add.reduceat((durations - np.repeat(means, counts)) ** 2, first)
     deviations = np.sqrt(squares / np.maximum(counts - 1, 1))
     medians = (durations[first + (counts - 1) // 2] + durations[first + counts // 2]) / 2
-    least, most = (each.reduceat(launch_shape, first) for each in (np.minimum, np.maximum))
+    least, most = (nout1.reduceat(launch_shape, first) for nout1 in (np.minimum, np.maximum))
     common_shape = np.where(least == most, least, NONE).tolist()
     for number, (start, count) in enumerate(zip(first.tolist(), counts.tolist(), strict=True)):
         shape = shapes[common_shape[number]].tolist() if common_shape[number] != NONE else None
@@ -281,18 +281,18 @@ class OperatorSums:
 
     def add(self, part: StepWork) -> None:
         """Add a slice."""
-        operators, found = part.slice.operators, part.attribution
-        parents = found.operators.parents
+        operators, attribution = part.slice.operators, part.attribution
+        parents = attribution.operators.parents
         self_device = np.zeros(len(operators.name), np.int64)
-        if found.source == "device":
-            attributed = part.is_counted & (found.operator != NONE)
+        if attribution.source == "device":
+            attributed = part.is_counted & (attribution.operator != NONE)
             self_device = sum_by_group(
-                found.work.duration_ns[attributed], found.operator[attributed], len(operators.name)
+                attribution.work.duration_ns[attributed], attribution.operator[attributed], len(operators.name)
             )
         outermost = ~_is_nested_in_same_name(operators.name, parents)
         columns = (
             np.ones(len(operators.name), np.int64),
-            self_time_ns(found.operators, operators.duration_ns),
+            self_time_ns(attribution.operators, operators.duration_ns),
             np.where(outermost, operators.duration_ns, 0),
             self_device,
             np.where(outermost, _sum_with_nested(self_device, parents, depths(parents)), 0),

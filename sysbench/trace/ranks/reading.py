@@ -290,14 +290,14 @@ def _collectives(recording: Recording, rows: Collectives, steps: _Steps, clock_n
     calls = _match_calls(recording, rows, ran)
     step = steps.of_collectives(rows)
     only_group = recording.groups[0] if len(recording.groups) == 1 else None
-    found = []
+    collectives = []
     for row, call in zip(ran.tolist(), calls, strict=True):
         at = int(call) if rows.collective[row] == NONE and rows.collective[call] != NONE else row
         kind = kind_of(_text(recording, rows.collective[at]) or _text(recording, rows.name[call]))
         group = _group(recording, rows, at, only_group)
         size = (int(rows.in_elements[at]), int(rows.out_elements[at]))
         start_ns = clock_ns + int(rows.start_ns[row])
-        found.append(
+        collectives.append(
             Collective(
                 kind=kind,
                 start_ns=start_ns,
@@ -308,7 +308,7 @@ def _collectives(recording: Recording, rows: Collectives, steps: _Steps, clock_n
                 sequence=int(rows.sequence[at]),
             )
         )
-    return found
+    return collectives
 
 
 def _match_calls(recording: Recording, rows: Collectives, ran: Integers) -> Integers:
@@ -341,7 +341,7 @@ def _group(recording: Recording, rows: Collectives, row: int, only_group: Proces
     if not name and size == NONE and only_group is not None:
         return Group(only_group.name, only_group.ranks, len(only_group.ranks))
     ranks = tuple(int(each) for each in re.findall(r"\d+", listed)) if "..." not in listed else ()
-    known = next((each.ranks for each in recording.groups if each.name == name), None)
+    known = next((group.ranks for group in recording.groups if group.name == name), None)
     members = ranks or known
     return Group(name, members, size if size != NONE else len(members) if members else None)
 

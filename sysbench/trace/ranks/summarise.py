@@ -56,7 +56,7 @@ def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
     """Compare the readings of one or more ranks. For a single rank, waiting times are unknown."""
     ranks = sorted(readings)
     labels = [set(readings[rank].steps) for rank in ranks]
-    steps = [step for step in readings[ranks[0]].steps if all(step in each for each in labels)]
+    steps = [step for step in readings[ranks[0]].steps if all(step in label for label in labels)]
     matched, unmatched = match_collectives(readings, steps)
     clock = align(readings, matched)
     waiting = wait_times(matched, clock)
@@ -84,8 +84,8 @@ def _breakdown(
     for number, step in enumerate(reading.steps):
         if step in steps:
             durations = {name: int(column[number]) for name, column in vars(reading.breakdown).items()}
-            causes = (found for (late, _, where), found in waited.items() if (late, where) == (rank, step))
-            yield RankStep(rank=rank, step=step, caused_ns=sum(found.total_ns for found in causes), **durations)
+            causes = (intervals for (late, _, where), intervals in waited.items() if (late, where) == (rank, step))
+            yield RankStep(rank=rank, step=step, caused_ns=sum(intervals.total_ns for intervals in causes), **durations)
 
 
 Shape = tuple[Kind, int | None, int | None]
@@ -117,9 +117,9 @@ def _statistics(
                 events=len(same_shape),
                 duration_ns=sum(event.end_ns - event.start_ns for event in same_shape),
                 matched=len(calls),
-                transfer_ns=sum(each.transfer_ns for each in calls),
-                waits=sum(len(each.waiting_ns) for each in calls),
-                waiting_ns=sum(int(each.waiting_ns.sum()) for each in calls),
+                transfer_ns=sum(call.transfer_ns for call in calls),
+                waits=sum(len(call.waiting_ns) for call in calls),
+                waiting_ns=sum(int(call.waiting_ns.sum()) for call in calls),
             )
         )
     return sorted(rows, key=lambda row: -row.duration_ns)
@@ -161,7 +161,7 @@ def _straggler(
     lead = 2 * by_step - caused_ns.sum(axis=0)
     error = lead.std(ddof=1) / math.sqrt(len(steps))
     is_insignificant = lead.mean() <= t_quantile(1 - 2 * SIGNIFICANCE_LEVEL / len(ranks), len(steps) - 1) * error
-    step_ns = float(np.mean([each.window_ns for each in breakdown]))
+    step_ns = float(np.mean([step.window_ns for step in breakdown]))
     waiting_ns = float(by_step.mean()) / len({waiter for late, waiter, _ in waited if late == rank})
     if is_insignificant or share < STRAGGLER_SHARE or waiting_ns < MIN_WAITING_SHARE * step_ns:
         return None
@@ -194,7 +194,7 @@ def _cautions(
         )
     others = {rank: reading for rank, reading in readings.items() if set(reading.steps) != set(steps)}
     if others:
-        listed = [f"rank {rank} has {len(each.steps)}" for rank, each in [*others.items()][:MAX_LISTED]]
+        listed = [f"rank {rank} has {len(reading.steps)}" for rank, reading in [*others.items()][:MAX_LISTED]]
         yield f"steps do not match: {', '.join(listed)}; the {len(steps)} steps common to all ranks are compared"
     ahead = {rank: offset for rank, offset in clock.offsets_ns.items() if abs(offset) > MIN_OFFSET_CAUTION_NS}
     if ahead:
@@ -228,12 +228,12 @@ class MatchedCollective:
     @property
     def start_ns(self) -> Integers:
         """Return the collective's start on each rank, by that rank's clock."""
-        return np.array([each.start_ns for each in self.events], np.int64)
+        return np.array([event.start_ns for event in self.events], np.int64)
 
     @property
     def end_ns(self) -> Integers:
         """Return the collective's end on each rank, by that rank's clock."""
-        return np.array([each.end_ns for each in self.events], np.int64)
+        return np.array([event.end_ns for event in self.events], np.int64)
 
 
 @dataclass(frozen=True)
@@ -263,14 +263,18 @@ def match_collectives(readings: Mapping[int, RankReading], steps: Sequence[str])
     found: dict[Key, dict[int, Collective]] = defaultdict(dict)
     for rank, reading in readings.items():
         counted = Counter[tuple[Group, str]]()
-        for each in reading.collectives:
-            if each.step == NONE or each.kind == "send_recv" or (step := reading.steps[each.step]) not in steps:
+        for collective in reading.collectives:
+            if (
+                collective.step == NONE
+                or collective.kind == "send_recv"
+                or (step := reading.steps[collective.step]) not in steps
+            ):
                 continue
-            if each.sequence != NONE:
-                found[each.group, "", each.sequence][rank] = each
+            if collective.sequence != NONE:
+                found[collective.group, "", collective.sequence][rank] = collective
             else:
-                counted[each.group, step] += 1
-                found[each.group, step, counted[each.group, step]][rank] = each
+                counted[collective.group, step] += 1
+                found[collective.group, step, counted[collective.group, step]][rank] = collective
     traced_ranks: dict[Group, set[int]] = defaultdict(set)
     for (group, *_), events in found.items():
         traced_ranks[group] |= events.keys()
@@ -282,11 +286,11 @@ def match_collectives(readings: Mapping[int, RankReading], steps: Sequence[str])
         size = group.size or len(readings)
         if expected < MIN_RANKS:
             continue
-        if len(ranks) < expected or expected > size or len({each.kind for each in events.values()}) > 1:
+        if len(ranks) < expected or expected > size or len({event.kind for event in events.values()}) > 1:
             unmatched += 1
             continue
         first = events[ranks[0]]
-        sizes = [each.bytes for each in events.values() if each.bytes is not None]
+        sizes = [event.bytes for event in events.values() if event.bytes is not None]
         step = readings[ranks[0]].steps[first.step]
         ordered_events = tuple(events[rank] for rank in ranks)
         matched.append(
@@ -303,11 +307,11 @@ def align(readings: Mapping[int, RankReading], matched: Sequence[MatchedCollecti
     The offset between two ranks is the median difference between these end times. CPU traces from one host share a
     clock, so their offset is 0: there a thread records an end only when it is next scheduled.
     """
-    aligning = [each for each in matched if each.kind in ENDS_TOGETHER]
+    aligning = [collective for collective in matched if collective.kind in ENDS_TOGETHER]
     differences_by_pair: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for each in aligning:
-        first, *others = each.ranks
-        end_differences_ns = each.end_ns[1:] - each.end_ns[0]
+    for collective in aligning:
+        first, *others = collective.ranks
+        end_differences_ns = collective.end_ns[1:] - collective.end_ns[0]
         for rank, difference_ns in zip(others, end_differences_ns.tolist(), strict=True):
             one, other = readings[first], readings[rank]
             if one.source == other.source == "cpu" and one.host is not None and one.host == other.host:
@@ -324,7 +328,7 @@ def align(readings: Mapping[int, RankReading], matched: Sequence[MatchedCollecti
                 if rank not in offset_ns:
                     offset_ns[rank] = offset_ns[current] + int(np.median(differences_ns))
                     queue.append(rank)
-    spreads = [int(np.ptp(_aligned(each.end_ns, each.ranks, offset_ns))) for each in aligning]
+    spreads = [int(np.ptp(_aligned(collective.end_ns, collective.ranks, offset_ns))) for collective in aligning]
     residual_ns = int(np.median(spreads)) if spreads else 0
     return Clock(collectives=len(aligning), residual_ns=residual_ns, offsets_ns=offset_ns)
 
@@ -336,12 +340,12 @@ def _aligned(times_ns: Integers, ranks: Sequence[int], offset_ns: Mapping[int, i
 def wait_times(matched: Sequence[MatchedCollective], clock: Clock) -> list[WaitTimes]:
     """Return the transfer and waiting times of the collectives that end at the same time on all ranks."""
     found = []
-    for each in matched:
-        if each.kind not in ENDS_TOGETHER:
+    for collective in matched:
+        if collective.kind not in ENDS_TOGETHER:
             continue
-        duration_ns = each.end_ns - each.start_ns
-        arrival_ns = _aligned(each.start_ns, each.ranks, clock.offsets_ns)
+        duration_ns = collective.end_ns - collective.start_ns
+        arrival_ns = _aligned(collective.start_ns, collective.ranks, clock.offsets_ns)
         transfer_ns = int(duration_ns.min())
         waiting_ns = np.minimum(duration_ns - transfer_ns, arrival_ns.max() - arrival_ns)
-        found.append(WaitTimes(each, transfer_ns, waiting_ns, each.ranks[int(arrival_ns.argmax())]))
+        found.append(WaitTimes(collective, transfer_ns, waiting_ns, collective.ranks[int(arrival_ns.argmax())]))
     return found

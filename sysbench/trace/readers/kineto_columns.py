@@ -216,23 +216,23 @@ class Columns:
             return (
                 name,
                 np.array([_kind_of_work(event.cat) for event in events], np.int8),
-                _numbers([each.device for each in arguments]),
-                _numbers([each.stream for each in arguments]),
-                _numbers([each.correlation for each in arguments]),
-                np.array([launch_shapes[each.grid, each.block] for each in arguments], np.int32),
-                _numbers([each.bytes for each in arguments]),
+                _numbers([argument.device for argument in arguments]),
+                _numbers([argument.stream for argument in arguments]),
+                _numbers([argument.correlation for argument in arguments]),
+                np.array([launch_shapes[argument.grid, argument.block] for argument in arguments], np.int32),
+                _numbers([argument.bytes for argument in arguments]),
             )
         thread = np.array([threads[event.pid, event.tid] for event in events], np.int32)
         if which == "launches":
-            return (name, thread, _numbers([each.correlation for each in arguments]))
+            return (name, thread, _numbers([argument.correlation for argument in arguments]))
         if which == "ranges":
             return (name, thread)
         return (
             name,
             thread,
-            _numbers([each.sequence for each in arguments]),
-            _numbers([each.forward_thread for each in arguments]),
-            np.array([shapes[bytes(each.shapes)] for each in arguments], np.int32),
+            _numbers([argument.sequence for argument in arguments]),
+            _numbers([argument.forward_thread for argument in arguments]),
+            np.array([shapes[bytes(argument.shapes)] for argument in arguments], np.int32),
         )
 
     def _collectives(self, which: str, events: list[Any], name: NDArray[Any]) -> tuple[list[int], list[Integers]]:
@@ -321,7 +321,7 @@ class Columns:
             step_pattern=None,
             launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
             origin_ns=shift_to_zero(self._tables.values()),
-            devices=tuple(str(each.get("name", "")) if isinstance(each, dict) else "" for each in devices),
+            devices=tuple(str(device.get("name", "")) if isinstance(device, dict) else "" for device in devices),
             rank=_whole(distributed.get("rank")),
             world_size=_whole(distributed.get("world_size")),
             groups=tuple(_process_groups(distributed.get("pg_config"))),

@@ -131,7 +131,7 @@ def decode_one_by_one(buffer: bytes, exact: bool) -> DecodedEvents:
 _TRIPLES: Final = frozenset({"grid", "block"})
 _NUMBERS: Final = frozenset({"device", "stream", "correlation", "bytes", "Sequence number", "Fwd thread id"})
 _UNDECODED: Final = frozenset(
-    {each.encode_name for each in msgspec.structs.fields(Arguments) if each.type is msgspec.Raw}
+    {field.encode_name for field in msgspec.structs.fields(Arguments) if field.type is msgspec.Raw}
 )
 
 

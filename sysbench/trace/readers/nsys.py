@@ -142,8 +142,8 @@ class _Reader:
         self._launch_shapes: dict[tuple[int, ...], int] = {}
         self._strings: dict[int, str] = {}
         if _STRINGS in self._columns:
-            found = database.execute("SELECT id, value FROM StringIds")
-            self._strings = {number: str(value) for number, value in found}
+            cursor = database.execute("SELECT id, value FROM StringIds")
+            self._strings = {number: str(value) for number, value in cursor}
 
     def recording(self) -> Recording:
         operators, ranges = self._ranges()

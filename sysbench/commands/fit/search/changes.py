@@ -42,12 +42,12 @@ def changed(question: FitCell, combination: Combination) -> FitCell:
 
 def changes_of(question: FitCell) -> list[Change]:
     """Return all changes that may be tried: those of axes, of micro-batches, and of the number of ranks."""
-    found = [change for name, axis in axes_of_model(ModelSpec).items() for change in _of_axis(question, name, axis)]
+    changes = [change for name, axis in axes_of_model(ModelSpec).items() for change in _of_axis(question, name, axis)]
     if "batch" not in question.keep:
-        found += _of_batch(question)
+        changes += _of_batch(question)
     if "ranks" not in question.keep and question.ranks == 1:
-        found += _of_ranks(question)
-    return [change for change in found if _is_possible(question, change)]
+        changes += _of_ranks(question)
+    return [change for change in changes if _is_possible(question, change)]
 
 
 def _of_axis(question: FitCell, name: str, axis: Axis) -> Iterator[Change]:
@@ -60,7 +60,9 @@ def _of_axis(question: FitCell, name: str, axis: Axis) -> Iterator[Change]:
     change = Change(name, (), costs_time=remedy.costs_time, frees_state=remedy.frees_state, replays=remedy.replays)
     if not _is_turned(question, name):
         yield from (replace(change, fields=((name, each),)) for each in remedy.values if each != value)
-    yield from (replace(change, fields=((name, each),), relearns=True) for each in remedy.relearns if each != value)
+    yield from (
+        replace(change, fields=((name, relearn),), relearns=True) for relearn in remedy.relearns if relearn != value
+    )
 
 
 def _is_turned(question: FitCell, name: str) -> bool:

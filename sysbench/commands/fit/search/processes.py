@@ -77,7 +77,9 @@ class Processes:
                         self._homes[chosen[1].home] = connection
                     connection.send(chosen[1].compute)
             if running:
-                connection = next(each for each in wait(list(running)) if isinstance(each, Connection))
+                connection = next(
+                    connection for connection in wait(list(running)) if isinstance(connection, Connection)
+                )
                 answer = self._answer(connection)
                 strand, task = running.pop(connection)
             else:

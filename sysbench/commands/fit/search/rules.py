@@ -70,19 +70,22 @@ class Search:
     def stages(self) -> Iterator[list[Strand]]:
         yield [_in_turns(self._try((), gpu) for gpu in self.gpus)]
         asked = {gpu: self._outcomes[(), gpu] for gpu in self.gpus}
-        gpus = [gpu for gpu, found in asked.items() if found and (self.faster or not found.fits)]
+        gpus = [gpu for gpu, outcome in asked.items() if outcome and (self.faster or not outcome.fits)]
         if not gpus:
             return
         speedups = [change for change in self._plain if not change.costs_time]
         for count in range(1, len(speedups) + 1):  # what fewer of them keep may rule out the combination of more
-            combinations = [each for each in _combinations(speedups, count) if len(each) == count]
-            yield [_in_turns([self._try(each, gpu) for gpu in gpus]) for each in combinations]
+            combinations = [combination for combination in _combinations(speedups, count) if len(combination) == count]
+            yield [_in_turns([self._try(combination, gpu) for gpu in gpus]) for combination in combinations]
         starts = {gpu: self._starts(speedups, gpu) for gpu in gpus}
         # Backwards, because adapters come last, and their library takes seconds to import.
         relearning = [change for change in reversed(self.changes) if change.relearns]
         yield [
             _in_turns([self._search_plain(starts[gpu], gpu) for gpu in gpus]),
-            *(_in_turns([self._search_relearning(starts[gpu], (each,), gpu) for gpu in gpus]) for each in relearning),
+            *(
+                _in_turns([self._search_relearning(starts[gpu], (change,), gpu) for gpu in gpus])
+                for change in relearning
+            ),
         ]
         unfit = [
             gpu for gpu in gpus if not any(where == gpu and self.fits(tried, gpu) for tried, where in self._outcomes)
@@ -115,7 +118,7 @@ class Search:
     def _search_relearning(self, starts: Sequence[Combination], changes: Combination, gpu: str) -> Strand:
         start = min(starts, key=lambda each: outcome.step_s if (outcome := self._outcomes.get((each, gpu))) else 0.0)
         groups = {change.group for change in changes}
-        combination = (*(each for each in start if each.group not in groups), *changes)
+        combination = (*(change for change in start if change.group not in groups), *changes)
         yield from self._try(combination, gpu)
         if not self._fits_somehow(combination, gpu):
             yield from self._try_more(combination, self._costly, gpu, MAX_CHANGES - 1)
@@ -199,7 +202,7 @@ class Search:
 
     def _any_fits(self, gpu: str) -> bool:
         return any(
-            where == gpu and self.fits(combination, where) and not any(each.relearns for each in combination)
+            where == gpu and self.fits(combination, where) and not any(change.relearns for change in combination)
             for combination, where in self._outcomes
         )
 
@@ -209,7 +212,7 @@ def _kind(combination: Combination) -> Combination:
 
 
 def _in_turns(strands: Iterable[Strand]) -> Strand:
-    waiting: deque[tuple[Strand, Outcome | None]] = deque((each, None) for each in strands)
+    waiting: deque[tuple[Strand, Outcome | None]] = deque((strand, None) for strand in strands)
     while waiting:
         strand, outcome = waiting.popleft()
         try:

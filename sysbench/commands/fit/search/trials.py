@@ -73,8 +73,8 @@ def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu
     peaks = {peak.span.name: peak for peak in sorted(replay.peaks_of_last_step(), key=allocated_bytes)}
     highest = max(peaks.values(), key=allocated_bytes)
     at_peak, in_optimizer = (
-        by_category(replay.recording, replay.sizes, each.position)
-        for each in (highest, peaks.get("optimizer", highest))
+        by_category(replay.recording, replay.sizes, peak.position)
+        for peak in (highest, peaks.get("optimizer", highest))
     )
     is_known = card.rates and prediction.withheld is None
     estimate = prediction.time
@@ -150,7 +150,7 @@ def _layers_in_config(question: FitCell) -> dict[str, int]:
 
 def estimated(smaller: Sequence[FitCell], depths: Depths, combination: Combination, gpu: str) -> Trial | None:
     """Return the trial of the whole model on the lines through those of two smaller ones, without its interval."""
-    small, large = (simulated(each, combination, gpu) for each in smaller)
+    small, large = (simulated(cell, combination, gpu) for cell in smaller)
     if small is None or large is None:
         return None
     distance = (depths.whole - depths.small) / (depths.large - depths.small)
