@@ -31,7 +31,7 @@ SMALL = (
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     """A step that does not fit as asked, and what was left."""
-    words = (*SMALL, "--explain", "--output=page.html")
+    words = (*SMALL, "--explain", "--figure=f.svg", "--output=page.html")
     ran, out = ran_once(tmp_path_factory, "fit", "fit", *words, COLUMNS="300")
     assert ran.code == 0, ran.err
     return ran, out
@@ -56,6 +56,7 @@ def test_the_answer_says_what_does_not_fit_why_and_what_to_change(answer: tuple[
         "--optimizer fused --simulate",
     ):
         assert words in shown
+    assert "Step time against memory" in (answer[1] / "f.svg").read_text()
 
 
 def test_each_command_alone_gives_the_bytes_and_the_time_of_its_row(answer: tuple[Ran, Path], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sysbench import units
-from sysbench.commands import running, showing
+from sysbench.commands import refusals, running, showing
 from sysbench.commands.fit.spec import FitOptions, FitSpec
 from sysbench.commands.prediction_checks import refuse_cost_without_price
 from sysbench.commands.surroundings import ALONE, RunSurroundings
@@ -78,6 +78,7 @@ def _changed(spec: FitSpec, **changes: Any) -> FitSpec:
 def refuse_unsupported_files(options: FitOptions) -> None:
     if options.output is not None and options.output.suffix.lower() != ".html":
         raise UsageError(f"--output {options.output} must end in .html: it is a page to explore")
+    refusals.refuse_unsupported_figure(options.figure)
 
 
 def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
@@ -98,9 +99,16 @@ def gate(record: FitRecord, options: FitOptions) -> Iterator[str]:
 
 
 def write_files(record: FitRecord, options: FitOptions) -> tuple[Path, ...]:
-    if options.output is None:
-        return ()
-    from sysbench.commands.fit import page
+    saved = []
+    if options.figure is not None and any(cell.trials for cell in record.cells):
+        from sysbench.commands.fit import figures
+        from sysbench.render import plots
 
-    page.write(options.output, record)
-    return showing.report_saved([showing.Saved(options.output)], options)
+        plots.write(options.figure, lambda: figures.frontier(record))
+        saved.append(showing.Saved(options.figure))
+    if options.output is not None:
+        from sysbench.commands.fit import page
+
+        page.write(options.output, record)
+        saved.append(showing.Saved(options.output))
+    return showing.report_saved(saved, options)

@@ -231,6 +231,9 @@ class FitOptions(SavedOptions):
     gate: Annotated[bool, Option(panel=OUTPUT, common=True)] = Field(
         default=False, description="Exit with 3 if the step as asked does not fit on every GPU: a check for CI."
     )
+    figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None, description="Draw step time against memory, with every combination tried: .png, .svg or .pdf."
+    )
     output: Annotated[Path | None, Option(flags=("--output", "-o"), metavar="FILE", panel=OUTPUT, common=True)] = Field(
         default=None,
         description="Write an offline HTML page to explore GPUs, batches, contexts and changes: page.html.",
