@@ -32,8 +32,6 @@ class Breakdown:
     unit: Unit
     a: Mapping[Key, float]
     b: Mapping[Key, float]
-    total_label: str = ""
-    """Label of the row with the total; empty if the amounts are incomplete and have no total."""
     calls: tuple[Mapping[Key, float], Mapping[Key, float]] | None = None
     """Calls per step in both files, by name; None for memory, which has none."""
 

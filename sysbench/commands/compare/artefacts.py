@@ -17,7 +17,7 @@ MAX_ROWS = 20
 def summary_line(a: Artefact, b: Artefact) -> str:
     """Summarize the comparison on one line: the total time per step, or the peak. Raises LogError like `sheet`."""
     compared = _compare(a, b)
-    totals = next(breakdown for breakdown in compared.breakdowns if breakdown.total_label)
+    totals = compared.breakdowns[0]
     total_a, total_b = sum(totals.a.values()), sum(totals.b.values())
     values = f"{units.quantity(totals.unit, total_a)} in A, {units.quantity(totals.unit, total_b)} in B"
     what = memory_label(*(source_of([side.is_simulated]) for side in (a, b)))
@@ -61,11 +61,10 @@ def _table(breakdown: Breakdown) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for key in keys[:MAX_ROWS]:
         calls = (Measure(side.get(key, 0.0)) for side in breakdown.calls or ())
-        rows.append((*_row(breakdown, key, a.get(key), b.get(key)), *calls))
-    if breakdown.total_label:
-        total_key = (breakdown.total_label, *[""] * (len(breakdown.columns) - 1))
-        calls = (Measure(sum(side.values())) for side in breakdown.calls or ())
-        rows.append((*_row(breakdown, total_key, sum(a.values()), sum(b.values())), *calls))
+        rows.append((*_row(key, a.get(key, 0.0), b.get(key, 0.0)), *calls))
+    total_key = ("all", *[""] * (len(breakdown.columns) - 1))
+    calls = (Measure(sum(side.values())) for side in breakdown.calls or ())
+    rows.append((*_row(total_key, sum(a.values()), sum(b.values())), *calls))
     columns = (
         *(Column(name, title, elastic=True) for name, title in breakdown.columns.items()),
         Column("a", "A", breakdown.unit),
@@ -74,19 +73,9 @@ def _table(breakdown: Breakdown) -> Table:
         Column("ratio", "B / A", "ratio", note="B / A: above 1, B is larger"),
         *(Column(f"{side.lower()}_calls", side, "count", "calls per step") for side in "AB" if breakdown.calls),
     )
-    notes = []
-    if not breakdown.total_label and any(key not in a or key not in b for key in keys[:MAX_ROWS]):
-        notes.append("—: not among the largest of that side")
-    if len(keys) > MAX_ROWS:
-        notes.append(f"{len(keys) - MAX_ROWS} more with smaller differences")
-    return Table(breakdown.table, breakdown.title, columns, tuple(rows), len(breakdown.columns), tuple(notes))
+    notes = (f"{len(keys) - MAX_ROWS} more with smaller differences",) if len(keys) > MAX_ROWS else ()
+    return Table(breakdown.table, breakdown.title, columns, tuple(rows), len(breakdown.columns), notes)
 
 
-def _row(breakdown: Breakdown, key: Key, a: float | None, b: float | None) -> tuple[str | Measure | None, ...]:
-    """Return the row for `key`. An amount missing on one side is 0 if the amounts are complete, else unknown."""
-    if breakdown.total_label:
-        a, b = a or 0.0, b or 0.0
-    both_known = a is not None and b is not None
-    difference = Measure(b - a) if both_known else None  # type: ignore[operator]
-    ratio = Measure(b / a) if a and b is not None else None
-    return (*key, *(None if side is None else Measure(side) for side in (a, b)), difference, ratio)
+def _row(key: Key, a: float, b: float) -> tuple[str | Measure | None, ...]:
+    return (*key, Measure(a), Measure(b), Measure(b - a), Measure(b / a) if a else None)

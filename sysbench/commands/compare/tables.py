@@ -317,10 +317,10 @@ def _amount_findings(comparison: Comparison) -> Iterator[str]:
     exact = [(cell, amount) for cell in comparison.cells for amount in cell.amounts if amount.exact]
     if peaks := [(cell, amount) for cell, amount in exact if amount.unit == "bytes" and amount.a]:
         label = memory_label(*_sources(cell for cell, _ in peaks))
-        yield f"{label}: {_describe_changes([peak for _, peak in peaks], 'peaks')}"
+        yield f"{label}: {_describe_changes([peak for _, peak in peaks], 'peak')}"
     for kind in comparison.kinds:
         if others := [amount for cell, amount in exact if cell.kind == kind and amount.unit != "bytes"]:
-            yield f"{kind}: {_describe_changes(others, 'numbers')}"
+            yield f"{kind}: {_describe_changes(others, 'number')}"
 
 
 def memory_label(a: str, b: str) -> str:
@@ -331,7 +331,10 @@ def _describe_changes(numbers: Sequence[AmountComparison], noun: str) -> str:
     changed = [number for number in numbers if number.b != number.a]
     changes = [(comparison.b - comparison.a) / abs(comparison.a) for comparison in changed if comparison.a]
     ends = dict.fromkeys(f"{change * 100:+,.1f}%" for change in (min(changes), max(changes))) if changes else ()
-    return f"{len(changed) or 'none'} of {len(numbers)} {noun} changed{', by ' * bool(ends)}{' to '.join(ends)}"
+    by = f", by {' to '.join(ends)}" if ends else ""
+    if len(numbers) == 1:
+        return f"the {noun} changed{by}" if changed else f"the {noun} did not change"
+    return f"{len(changed) or 'none'} of {len(numbers)} {noun}s changed{by}"
 
 
 def _outcome_changes(comparison: Comparison) -> Iterator[Remark]:

@@ -35,10 +35,10 @@ class SnapshotArtefact:
 
         a, b = (side._bytes("categories", "size_bytes", "category") for side in (self, other))
         title = "memory at the peak by category"
-        categories = Breakdown("categories", title, {"category": "category"}, "bytes", a, b, "all")
+        categories = Breakdown("categories", title, {"category": "category"}, "bytes", a, b)
         columns = {"category": "category", "line": "line"}
         a, b = (peak_bytes_by_line(side.timeline) for side in (self, other))
-        lines = Breakdown("largest", "allocations at the peak by line", columns, "bytes", a, b, "all")
+        lines = Breakdown("largest", "allocations at the peak by line", columns, "bytes", a, b)
         return FileComparison((categories, lines), "at the peak of each side")
 
     def _bytes(self, table: str, column_name: str, *columns: str) -> dict[Key, float]:

@@ -43,7 +43,7 @@ class TraceArtefact:
         (a_seconds, a_calls), (b_seconds, b_calls) = self._per_step(), other._per_step()
         work = " or ".join(works)
         kernels = Breakdown(
-            "kernels", f"time by {work}", {"class": "class", "kernel": work}, "s", a_seconds, b_seconds, "all",
+            "kernels", f"time by {work}", {"class": "class", "kernel": work}, "s", a_seconds, b_seconds,
             (a_calls, b_calls),
         )  # fmt: skip
         classes = replace(

@@ -708,7 +708,7 @@ def test_quiet_says_what_became_of_memory_and_of_cells() -> None:
 @pytest.mark.parametrize(
     ("peaks_bytes", "sentence"),
     [
-        ([(10, 4160)], "Memory (simulated): 1 of 1 peaks changed, by +41,500.0%."),
+        ([(10, 4160)], "Memory (simulated): the peak changed, by +41,500.0%."),
         ([(10, 10), (20, 20)], "Memory (simulated): none of 2 peaks changed."),
         ([(10, 11), (20, 20)], "Memory (simulated): 1 of 2 peaks changed, by +10.0%."),
         ([(10, 11), (20, 21)], "Memory (simulated): 2 of 2 peaks changed, by +5.0% to +10.0%."),
