@@ -19,7 +19,7 @@ import itertools
 import re
 import string
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -223,6 +223,8 @@ class DeclaredTable:
         named = [each for each in first if each.columns(part)]
         values = [each.values(part) for each in first]
         shown, offered = self._columns(part, rows)
+        if None not in outcomes:  # notes would explain numbers that no row has
+            shown = [(at, column if at.field.shown_with_outcome else replace(column, note="")) for at, column in shown]
         outcome_column = min(
             (column for bound, column in shown if not bound.field.shown_with_outcome),
             key=lambda column: column.importance,

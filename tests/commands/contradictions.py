@@ -125,7 +125,7 @@ def _within(each: Statement) -> Iterator[str]:
     text = each.text
     if re.search(r"\bnan\b|\binf\b", text) or not text.endswith("."):
         yield "no sentence"
-    for low, high in re.findall(r"do not differ measurably.*?interval of (?:a|the) ratio is ([\d.]+)–([\d.]+)", text):
+    for low, high in re.findall(r"do not differ measurably.*?interval of (?:a|the) ratio is ([\d.]+)–(\d+\.\d+)", text):
         if not float(low) <= 1 <= float(high):
             yield "an interval without 1 is said to be of equals"
     for value, low in re.findall(r"(?<!compiled )is (\d+\.\d+)× \(95% CI (\d+\.\d+)–[\d.]+\) as fast", text):

@@ -92,6 +92,11 @@ def _comparison(
     name = namer([first for first, _ in pairs], ("mode",))
     is_notable = any(abs(ratio - 1) > NOTABLE for ratio, _ in ratios)
     much = f"{range_text(ratios, name, units.ratio)} as much memory as" if is_notable else "as much memory as"
+    if is_notable and len(pairs) == 1:
+        ((first, second),), ((ratio, _),) = pairs, ratios
+        saved_bytes = first.peak_bytes - second.peak_bytes
+        more = f"{units.size(abs(saved_bytes))} {'less' if saved_bytes > 0 else 'more'}"
+        much = f"{more} memory ({units.ratio(ratio)}) than"
     yield Statement(f"{names[0]} needs {much} {names[1]}.", tuple(cell for pair in pairs for cell in pair))
 
 

@@ -337,7 +337,7 @@ def test_a_plan_explains_predicted_memory_and_names_gpus_only_where_a_cell_has_i
     assert (
         plan(own).notes
         == plan(own, h100).notes
-        == ("there is no formula for your own model: use memory --simulate GPU",)
+        == ("there is no formula for your own model, or with --lora: use memory --simulate GPU",)
     )
     for device in (None, h100):
         notes = " ".join(plan([*own, *known], device).notes)
