@@ -37,7 +37,7 @@ from sysbench.log.events import (
     encode,
 )
 from sysbench.log.storage import cannot_read, cannot_write, make_directory, sync_directory, write_all
-from sysbench.log.upgrades import refuse_other_schema
+from sysbench.log.upgrades import FORMER_EVENTS, refuse_other_schema
 from sysbench.spec.validation import first_error
 
 LINE_LIMIT_BYTES = 16 * 1024**2
@@ -221,6 +221,8 @@ class _Reader:
     def events(self, line: bytes, number: int) -> Iterator[Event]:
         if not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES:
             return  # the process that wrote it was killed
+        if FORMER_EVENTS.match(line):
+            return
         try:
             event = decode(line)
         except (ValueError, RecursionError) as error:

@@ -14,6 +14,9 @@ SCHEMA_VERSION = 1
 
 Fields = dict[str, Any]
 
+FORMER_EVENTS = re.compile(rb'\s*{\s*"event":\s*"(combination_estimated|memory_drawn)"')
+"""Lines of logs of earlier versions with events that nothing shows any more."""
+
 _SKIPPED: Mapping[Reason, re.Pattern[str]] = {
     "larger-than-failed": re.compile(r", which (ran out of memory|does not fit)\b"),
     "exceeds-memory": re.compile(r"\b([KMGT]i?)?B are free|\bof memory$"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sysbench.commands.fit.spec import FitCell
 from sysbench.log.events import Event
@@ -55,8 +55,8 @@ class Trial(Frozen):
     """Tokens of a step over all ranks."""
     uncertainty_bytes: Bytes
     """Uncertainty of the simulated margin."""
-    recomputed_flops: Flops
-    """FLOPs that backward computes again."""
+    recomputed_flops: Flops = 0
+    """FLOPs that backward computes again; 0 in logs of earlier versions, which did not store it."""
 
     @property
     def needed_bytes(self) -> int:
@@ -143,6 +143,15 @@ class SurveyedStep(Frozen):
     phases: list[PhaseMemory]
     """Memory over the step on a GPU with enough memory."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_version(cls, fields: object) -> object:
+        """Logs of earlier versions have memory over the step as one field."""
+        if not isinstance(fields, dict) or not isinstance(memory := fields.get("memory"), dict):
+            return fields
+        now = {name: memory.get(name) for name in ("usable_bytes", "phases")}
+        return {name: value for name, value in fields.items() if name != "memory"} | now
+
 
 class StepSurveyed(SurveyedStep, Event):
     """A step on a page was simulated."""
@@ -171,8 +180,8 @@ class StepVerified(VerifiedStep, Event):
     cell: str
 
 
-class FitCellRecord(ModelCellRecord):
-    """The answer to one question."""
+class FitCellRecord(ModelCellRecord, extra="ignore"):
+    """The answer to one question; ignores fields of earlier versions."""
 
     cell: FitCell = Field(alias="axes")
 

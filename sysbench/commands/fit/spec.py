@@ -21,7 +21,7 @@ from sysbench.spec.run import OUTPUT, SavedOptions
 
 QUESTION = "Question"
 
-QUESTION_FIELDS = ("budget", "keep", "faster", "max_ranks", "table", "explore", "verify", "host_link")
+QUESTION_FIELDS = ("budget", "keep", "faster", "max_ranks", "table", "explain", "explore", "verify", "host_link")
 """Fields that a cell has from its spec."""
 
 BATCH_AND_RANKS = ("batch", "ranks")
@@ -61,6 +61,8 @@ class FitCell(ModelCell):
     """Largest number of GPUs to suggest where a step fits on none alone."""
     table: bool = stored_unless(False)
     """Whether to find the largest batch size and context length on each GPU, in place of changes."""
+    explain: bool = stored_unless(False)
+    """Whether the first suggestion is compared with the step as asked."""
     explore: bool = stored_unless(False)
     """Whether to simulate other batches and contexts, for a page."""
     verify: bool = stored_unless(False)
