@@ -10,16 +10,16 @@ import fcntl
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain, count
+from itertools import chain, count, groupby, islice
 from pathlib import Path
 from types import TracebackType
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from sysbench.command import command_of
@@ -30,6 +30,7 @@ from sysbench.log.events import (
     Event,
     LineDamaged,
     MemoryForeseen,
+    Reading,
     RunFinished,
     RunResumed,
     RunStarted,
@@ -177,7 +178,12 @@ def read(path: Path) -> Iterator[Event]:
             lines = iter(partial(file.readline, LINE_LIMIT_BYTES), b"")
             # The first event names the command, whose own events must be registered for the rest.
             yield _decode_first(path, next(lines, b""))
-            yield from chain.from_iterable(map(_Reader().events, lines, count(2)))
+            reader, numbers = _Reader(), count(2)
+            for are_readings, group in groupby(lines, lambda line: line.startswith(_READING)):
+                size = _BATCH_LINES if are_readings else 1
+                while batch := list(islice(group, size)):
+                    decode_batch = reader.readings if are_readings else reader.events_of
+                    yield from decode_batch(batch, list(islice(numbers, len(batch))))
     except OSError as error:
         raise cannot_read(path, error) from error
 
@@ -205,6 +211,11 @@ def _decode_first(path: Path, line: bytes) -> RunStarted:
 _CELL_KEY = re.compile(rb'"cell":\s*"(\w+)"')
 
 
+_READING = b'{"event":"reading"'
+_READINGS: TypeAdapter[list[Reading]] = TypeAdapter(list[Reading], config=ConfigDict(defer_build=True))
+_BATCH_LINES = 256
+
+
 @dataclass
 class _Reader:
     """Decodes the lines of a log after the first: cells with a damaged line are unfinished, others are whole."""
@@ -217,6 +228,21 @@ class _Reader:
     """Cells with a damaged line, until they begin again."""
     at_s: float = 0.0
     """Time of the last event."""
+
+    def readings(self, lines: Sequence[bytes], numbers: Sequence[int]) -> Iterator[Event]:
+        """Decode lines of sensor readings together: they are most of a log, and it takes a third less time."""
+        try:
+            readings = _READINGS.validate_json(b"[" + b",".join(lines) + b"]")
+        except (ValueError, RecursionError):
+            readings = []
+        if len(readings) != len(lines) or not lines[-1].endswith(b"\n"):
+            yield from self.events_of(lines, numbers)
+            return
+        self.at_s = readings[-1].at_s
+        yield from readings
+
+    def events_of(self, lines: Sequence[bytes], numbers: Sequence[int]) -> Iterator[Event]:
+        return chain.from_iterable(map(self.events, lines, numbers))
 
     def events(self, line: bytes, number: int) -> Iterator[Event]:
         if not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES:
