@@ -178,12 +178,12 @@ def read(path: Path) -> Iterator[Event]:
             lines = iter(partial(file.readline, LINE_LIMIT_BYTES), b"")
             # The first event names the command, whose own events must be registered for the rest.
             yield _decode_first(path, next(lines, b""))
-            reader, numbers = _Reader(), count(2)
+            reader, number = _Reader(), 2
             for are_readings, group in groupby(lines, lambda line: line.startswith(_READING)):
-                size = _BATCH_LINES if are_readings else 1
-                while batch := list(islice(group, size)):
-                    decode_batch = reader.readings if are_readings else reader.events_of
-                    yield from decode_batch(batch, list(islice(numbers, len(batch))))
+                while batch := list(islice(group, _BATCH_LINES if are_readings else 1)):
+                    whole = reader.readings(batch) if are_readings else None
+                    yield from whole or chain.from_iterable(map(reader.events, batch, count(number)))
+                    number += len(batch)
     except OSError as error:
         raise cannot_read(path, error) from error
 
@@ -210,10 +210,10 @@ def _decode_first(path: Path, line: bytes) -> RunStarted:
 
 _CELL_KEY = re.compile(rb'"cell":\s*"(\w+)"')
 
-
 _READING = b'{"event":"reading"'
 _READINGS: TypeAdapter[list[Reading]] = TypeAdapter(list[Reading], config=ConfigDict(defer_build=True))
 _BATCH_LINES = 256
+"""Number of lines with readings that are decoded together."""
 
 
 @dataclass
@@ -229,20 +229,20 @@ class _Reader:
     at_s: float = 0.0
     """Time of the last event."""
 
-    def readings(self, lines: Sequence[bytes], numbers: Sequence[int]) -> Iterator[Event]:
-        """Decode lines of sensor readings together: they are most of a log, and it takes a third less time."""
+    def readings(self, lines: Sequence[bytes]) -> list[Reading] | None:
+        """Return the readings on these lines, or None if a line is damaged or partial: then decode each by itself.
+
+        Readings are most of a log, and decoding them together takes less than half the time.
+        """
         try:
             readings = _READINGS.validate_json(b"[" + b",".join(lines) + b"]")
         except (ValueError, RecursionError):
-            readings = []
+            return None
+        # Every line begins with an object: if there are as many readings as lines, each line has exactly one.
         if len(readings) != len(lines) or not lines[-1].endswith(b"\n"):
-            yield from self.events_of(lines, numbers)
-            return
+            return None
         self.at_s = readings[-1].at_s
-        yield from readings
-
-    def events_of(self, lines: Sequence[bytes], numbers: Sequence[int]) -> Iterator[Event]:
-        return chain.from_iterable(map(self.events, lines, numbers))
+        return readings
 
     def events(self, line: bytes, number: int) -> Iterator[Event]:
         if not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES:

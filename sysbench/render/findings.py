@@ -184,33 +184,16 @@ def ratio_with_name(found: Ratio, name: str) -> str:
 
 def pooled_ratio(found: Pooled) -> str:
     """Format a pooled ratio: `2.03 ± 0.02×`. The deviation (after ±) determines the decimals, and is rounded up."""
-    return f"{_with_deviation(found.value, found.max_deviation, (1, 3))}×"
-
-
-def pooled_share(found: Pooled) -> str:
-    """Format a pooled share: `7.3 ± 0.2%`."""
-    return f"{_with_deviation(found.value * 100, found.max_deviation * 100, (0, 2))}%"
-
-
-def _with_deviation(value: float, deviation: float, limits: tuple[int, int]) -> str:
-    decimals = min(limits[1], max(limits[0], math.ceil(-math.log10(deviation)))) if deviation > 0 else limits[1]
+    deviation = found.max_deviation
+    decimals = min(3, max(1, math.ceil(-math.log10(deviation)))) if deviation > 0 else 3
     steps = 10.0**decimals
-    return f"{value:.{decimals}f} ± {math.ceil(deviation * steps - 1e-9) / steps:.{decimals}f}"
+    return f"{found.value:.{decimals}f} ± {math.ceil(deviation * steps - 1e-9) / steps:.{decimals}f}×"
 
 
 def exponent(law: PowerLaw, symbol: str) -> str:
     """Format the exponent of a power law: `N^1.97 ± 0.03`, or `N^2.00` if the uncertainty rounds to 0."""
     uncertainty = f"{law.half_width:.2f}"
     return f"{symbol}^{law.exponent:.2f}{f' ± {uncertainty}' * (uncertainty != '0.00')}"
-
-
-def share_with_interval(found: Ratio) -> str:
-    """Format a share with its interval, cut off at 100%: `7.3% (95% CI 7.1–7.4%)`."""
-    if found.low is None or found.high is None:
-        return units.share(found.value)
-    decimals = 0 if abs(found.value) >= 0.0995 else 1
-    low, value, high = (f"{each * 100:.{decimals}f}" for each in (found.low, found.value, min(found.high, 1.0)))
-    return units.share(found.value) if low == value == high else f"{units.share(found.value)} (95% CI {low}–{high}%)"
 
 
 def range_text(

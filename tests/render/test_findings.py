@@ -8,7 +8,6 @@ from sysbench.render.findings import (
     contains_one,
     no_difference_clause,
     ratio_range,
-    share_with_interval,
     with_interval,
     with_ranges,
 )
@@ -25,11 +24,6 @@ from sysbench.statistics import Ratio
 )
 def test_an_interval_is_shown_if_its_ends_differ_from_the_ratio(found: Ratio, shown: str) -> None:
     assert with_interval(found) == shown
-
-
-def test_a_share_is_shown_as_a_ratio_is() -> None:
-    assert share_with_interval(Ratio(0.054, 0.054, 0.0541)) == "5.4%"
-    assert share_with_interval(Ratio(0.4, 0.2, 1.3)) == "40% (95% CI 20–100%)"
 
 
 @pytest.mark.parametrize(
