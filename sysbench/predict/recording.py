@@ -83,7 +83,7 @@ class _Writer:
         self._ended_ns = _to_ns(timeline.ended_s)
         self._kernel_ns = _to_ns(np.array(prediction.kernel_s))
         self._launch_ns = int(prediction.host.rates["launch"].value * 1e9)
-        last_ns = max(int(ndarray[-1]) if len(ndarray) else 0 for ndarray in (self._issued_ns, self._ended_ns))
+        last_ns = max(int(times_ns[-1]) if len(times_ns) else 0 for times_ns in (self._issued_ns, self._ended_ns))
         self._end_ns = last_ns + int(prediction.host.rates["synchronize"].value * 1e9)
 
     def recording(self, title: str) -> Recording:

@@ -161,7 +161,7 @@ def _launched_in(window: Window, launches: Table) -> Callable[[Integers, Integer
     def launched(start_ns: Integers, correlation: Integers) -> Booleans:
         has_number = correlation != NONE
         linked, launched_in_window = (
-            has_number & _is_in_sorted(ndarray, correlation) for ndarray in (all_launches, window_launches)
+            has_number & _is_in_sorted(launches, correlation) for launches in (all_launches, window_launches)
         )
         found: Booleans = launched_in_window | (window.holds(start_ns) & ~linked)
         return found

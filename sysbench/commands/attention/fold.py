@@ -78,7 +78,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecor
         fell_back=seen.compiled.fell_back if seen.compiled else None,
         forward=times["forward"],
         backward=times["backward"],
-        device_events=bool(timed) and all(timed.sample.device_s is not None for timed in timed),
+        device_events=bool(timed) and all(call.sample.device_s is not None for call in timed),
         warmup_samples_s={phase: _seconds(timed, phase, warmup=True) for phase in PHASES},
         naive_saved_bytes=attention_costs.naive_saved_bytes(cell),
         fused_saved_bytes=attention_costs.fused_saved_bytes(cell),

@@ -329,7 +329,7 @@ def memory_label(a: str, b: str) -> str:
 
 def _describe_changes(numbers: Sequence[AmountComparison], noun: str) -> str:
     changed = [number for number in numbers if number.b != number.a]
-    changes = [(comparison.b - comparison.a) / abs(comparison.a) for comparison in changed if comparison.a]
+    changes = [(number.b - number.a) / abs(number.a) for number in changed if number.a]
     ends = dict.fromkeys(f"{change * 100:+,.1f}%" for change in (min(changes), max(changes))) if changes else ()
     by = f", by {' to '.join(ends)}" if ends else ""
     if len(numbers) == 1:

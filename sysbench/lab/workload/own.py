@@ -70,7 +70,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
         optimizers = load_code(cell.optimizer, own.directory, "--optimizer") if ":" in cell.optimizer else None
     config = code_file(own.target, own.config) if code is None else code.file
     files = (config, *inputs[0].files, *(code.file for code in (losses, optimizers) if code is not None))
-    batches = tuple(Batch(inputs.arguments, inputs.keywords, Loss(inputs, losses, model)) for inputs in inputs)
+    batches = tuple(Batch(given.arguments, given.keywords, Loss(given, losses, model)) for given in inputs)
     first: Any = batches[0].loss
     backend = BACKENDS.get(cell.attention)
     return Workload(

@@ -167,9 +167,7 @@ def adapted_facts_of(work: Workload, by_phase: Mapping[str, int] | None) -> Adap
     parameters = list(work.model.parameters())  # torch yields shared ones once
     linear = [module for module in work.model.modules() if isinstance(module, nn.Linear)]
     packed = {
-        linear.weight: linear.in_features * linear.out_features
-        for linear in linear
-        if linear.weight.dtype == torch.uint8
+        layer.weight: layer.in_features * layer.out_features for layer in linear if layer.weight.dtype == torch.uint8
     }
     return AdaptedModelFacts(
         parameters=sum(packed.get(parameter, parameter.numel()) for parameter in parameters),

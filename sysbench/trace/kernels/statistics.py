@@ -149,7 +149,7 @@ class KernelTimeSums:
         phase, module = np.divmod(outer, len(modules))
         columns = {"phase": phase, "module": module, "kernel": kernel, "total_ns": total_ns, "calls": calls}
         spent = KernelTimeColumns(**{name: column.tolist() for name, column in columns.items()})
-        kernel_ns, kernel_calls = (sum_by_group(ndarray, kernel, len(kernels)) for ndarray in (total_ns, calls))
+        kernel_ns, kernel_calls = (sum_by_group(amounts, kernel, len(kernels)) for amounts in (total_ns, calls))
         return StepTime(modules, kernels, spent, kernel_ns, kernel_calls)
 
     def _limit_modules(self, module: Integers, total_ns: Integers) -> tuple[tuple[str, ...], Integers]:
@@ -248,7 +248,7 @@ def _statistics(
     squares = np.add.reduceat((durations - np.repeat(means, counts)) ** 2, first)
     deviations = np.sqrt(squares / np.maximum(counts - 1, 1))
     medians = (durations[first + (counts - 1) // 2] + durations[first + counts // 2]) / 2
-    least, most = (nout1.reduceat(launch_shape, first) for nout1 in (np.minimum, np.maximum))
+    least, most = (extreme.reduceat(launch_shape, first) for extreme in (np.minimum, np.maximum))
     common_shape = np.where(least == most, least, NONE).tolist()
     for number, (start, count) in enumerate(zip(first.tolist(), counts.tolist(), strict=True)):
         shape = shapes[common_shape[number]].tolist() if common_shape[number] != NONE else None
