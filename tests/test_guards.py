@@ -11,6 +11,7 @@ import pytest
 
 import sysbench
 from tests.cli.running import answered, environment, record_in
+from tests.processes import HANG_S
 
 STEP: dict[str, Any] = {"d_model": 64, "d_ff": 128, "layers": 1, "heads": 2, "vocab": 200_000, "ctx": 32, "batch": 2}
 WORDS = [f"--{name.replace('_', '-')}={value}" for name, value in STEP.items()]
@@ -119,7 +120,7 @@ def test_the_fixture_is_there_without_configuration_and_records_peaks(tmp_path: 
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "test_memory.py").write_text(TEST)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--sysbench-record"]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=HANG_S, check=False)
     assert "1 failed, 2 passed" in done.stdout, done.stdout
     assert "the reason in the model" in done.stdout
     assert len(json.loads((tmp_path / "test_memory-peaks.json").read_text())) == 1

@@ -23,6 +23,7 @@ import pytest
 
 from sysbench.cli import main
 from sysbench.engine.process import unused_workers_ended
+from tests.processes import HANG_S
 
 MINUTE = ("--d-model", "32", "--d-ff", "64", "--layers", "1", "--heads", "2", "--vocab", "50", "--batch", "1")
 """A model whose steps take well under a millisecond: what is left is sysbench itself."""
@@ -65,7 +66,7 @@ def sysbench(*arguments: str, cwd: Path | None = None, **extra: str) -> Ran:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANG_S,
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
@@ -92,7 +93,7 @@ def started(*arguments: str, cwd: Path | None = None, **extra: str) -> Iterator[
 
 def wait_until(done: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     """Wait for what a running command is about to do."""
-    deadline_s = time.monotonic() + 120
+    deadline_s = time.monotonic() + HANG_S
     while not done():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline_s, "it takes too long"

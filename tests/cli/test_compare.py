@@ -16,6 +16,7 @@ from sysbench.commands.time.spec import TimeSpec
 from tests import fixtures_timing
 from tests.cli.running import MINUTE, answered, environment, only, started, sysbench
 from tests.cli.test_options import flags
+from tests.processes import HANG_S
 
 ARM = " ".join((*MINUTE, "--ctx", "16", "--steps", "9", "--warmup", "1", "--device", "cpu", "--mode", "forward"))
 
@@ -118,7 +119,7 @@ def test_ctrl_c_shows_the_rounds_that_are_finished(tmp_path: Path) -> None:
                 break
         time.sleep(0.5)
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=120)
+        out, err = running.communicate(timeout=HANG_S)
     assert running.returncode == 130
     assert "B / A" in out
     assert "stopped after 1 of 50 rounds" in err

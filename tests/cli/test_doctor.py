@@ -13,6 +13,7 @@ import typer
 from sysbench.cli import application
 from sysbench.commands.doctor.record import DoctorRecord
 from tests.cli.running import answered, command, environment, ran_once, sysbench
+from tests.processes import HANG_S
 
 
 def script(directory: Path, name: str, text: str) -> None:
@@ -111,7 +112,7 @@ def test_a_reader_that_goes_away_ends_the_output_and_nothing_else() -> None:
     begun.stdout.close()
     with begun.stderr as complaints:
         assert complaints.read() == ""
-    assert begun.wait(120) == 0
+    assert begun.wait(HANG_S) == 0
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from sysbench.commands.fit.spec import CTX_UNIT, FitOptions, FitSpec, remedy_nam
 from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.spec.command_options import command_line, parse_options
 from tests.cli.running import Ran, answered, ran_once, record_in, started, wait_until
+from tests.processes import HANG_S
 
 QUESTION = ("--d-model=64", "--d-ff=256", "--layers=2", "--heads=4", "--vocab=20000", "--ctx=256", "--batch=4")
 SHAPE = {"d_model": (64,), "d_ff": (256,), "layers": (2,), "heads": (4,), "vocab": (20_000,)}
@@ -312,7 +313,7 @@ def test_an_interrupted_search_shows_what_was_found_so_far_and_says_that_it_did_
     with started(*words, cwd=tmp_path, COLUMNS="300") as process:
         wait_until(has_tried, process)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, err
     assert "24GiB: as asked, the step fits" in out
     assert "The search did not end: better changes may exist." in out

@@ -14,6 +14,7 @@ import pytest
 
 from sysbench.log import runs
 from tests.cli.running import QUICK, answered, command, environment, started, wait_until
+from tests.processes import HANG_S
 from tests.unprivileged import permissions_obeyed
 
 RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
@@ -256,7 +257,7 @@ def test_a_log_that_is_moved_or_deleted_during_its_run_is_copied(is_deleted: boo
             shutil.rmtree(out)
         else:
             out.rename(tmp_path / "elsewhere")
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=HANG_S)
     assert process.returncode == 1
     (log,) = tmp_path.glob("*.jsonl")
     assert f"was moved or deleted during the run; its copy is {log}" in said

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import QUICK, Ran, environment, record_in
+from tests.processes import HANG_S
 
 AT_AN_IMPORT = """
 import os, signal, sys
@@ -58,7 +59,7 @@ def run(program: str, *arguments: str, temporary: Path) -> Ran:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)

@@ -20,6 +20,7 @@ from sysbench.snapshot.snapshot import read
 from sysbench.spec.command_options import parse_options, validated
 from tests import fixtures_timing
 from tests.cli.running import MINUTE, Ran, answered, only, ran_once, record_in, started, sysbench, wait_until
+from tests.processes import HANG_S
 
 CELL = (*MINUTE, "--ctx", "16", "--mode", "train")
 SIMULATED = (*CELL, "--simulate", "a100-80gb")
@@ -247,7 +248,7 @@ def test_ctrl_c_keeps_the_finished_cells_and_resume_adds_the_rest(tmp_path: Path
     with started(*words) as running:
         wait_until(lambda: _finished(tmp_path), running)
         running.send_signal(signal.SIGINT)
-        running.communicate(timeout=60)
+        running.communicate(timeout=HANG_S)
     assert running.returncode == 130
     assert record_in(tmp_path)["status"] == "interrupted"
     before = [cell["outcome"] for cell in record_in(tmp_path)["cells"]]

@@ -16,6 +16,7 @@ import pytest
 
 from sysbench.log.events import CellStarted, decode, encode
 from tests.cli.running import MINUTE, answered, only, ran_once, record_in, started, wait_until
+from tests.processes import HANG_S
 
 SIMULATED = ("memory", *MINUTE, "--ctx=16,32", "--mode=forward", "--simulate=24GiB")
 MORE = ("--ctx=16-48+16",)
@@ -65,7 +66,7 @@ def test_what_a_worker_of_ray_was_doing_when_it_was_killed_is_done_again(
     with started(*SIMULATED, "--on=ray", f"--out={tmp_path}") as running:
         wait_until(lambda: bool(carrying_out("ray::run_shard", running.pid)), running)
         carrying_out("ray::run_shard", running.pid)[0].kill()
-        _, said = running.communicate(timeout=120)
+        _, said = running.communicate(timeout=HANG_S)
     assert running.returncode == 0, said
     results = ("key", "outcome", "peak_allocated_bytes", "peak_reserved_bytes", "by_category", "verdict")
     assert_carried_out_alike(record_in(tmp_path), one_after_the_other, results)
@@ -88,7 +89,7 @@ def test_a_process_that_is_killed_loses_its_cell_and_no_other(
         wait_until(lambda: third_has_started() and bool(finished(tmp_path)), running)
         before = finished(tmp_path)
         list(seen.values())[-1].kill()
-        running.communicate(timeout=120)
+        running.communicate(timeout=HANG_S)
     assert running.returncode == 1
     assert set(before) <= set(finished(tmp_path))
     record = record_in(tmp_path)
@@ -115,12 +116,12 @@ def test_ctrl_c_ends_every_process_and_keeps_what_was_finished(
         wait_until(lambda: len(carrying_out("sysbench.worker", running.pid)) == 2, running)
         there = carrying_out("sysbench", running.pid)
         running.send_signal(signal.SIGINT)
-        running.communicate(timeout=60)
+        running.communicate(timeout=HANG_S)
     assert running.returncode == 130
     record = record_in(tmp_path)
     assert record["status"] == "interrupted"
     assert [cell["key"] for cell in record["cells"] if cell["outcome"] == "ok"] == [before]
-    _, alive = psutil.wait_procs(there, timeout=10)
+    _, alive = psutil.wait_procs(there, timeout=HANG_S)
     assert not alive
 
 

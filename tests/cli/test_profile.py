@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cli.running import MINUTE, Ran, answered, only, ran_once, record_in, started, sysbench, wait_until
+from tests.processes import HANG_S
 
 CELL = (*MINUTE, "--ctx", "16", "--device", "cpu", "--steps", "3", "--warmup", "1", "--mode", "forward-backward")
 LAYERS = 1
@@ -133,7 +134,7 @@ def test_a_run_that_was_interrupted_is_resumed_in_silence_and_leaves_no_trace(tm
         logs = (tmp_path / "runs").glob
         wait_until(lambda: any('"cell_started"' in log.read_text() for log in logs("*.jsonl")), process)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=HANG_S)
     assert process.returncode == 130
     log = log_in(tmp_path)
     assert '"profile_read"' not in log.read_text()

@@ -19,6 +19,7 @@ from sysbench.log.durations import Durations
 from sysbench.log.manifest import Manifest, RunEntry
 from tests.cli.running import answered, started, wait_until
 from tests.cli.test_options import OPTIONS, flags
+from tests.processes import HANG_S
 
 TINY = 'd-model = 32\nd-ff = 64\nlayers = 1\nheads = 2\nvocab = 50\nbatch = 1\nwarmup = 0\nmode = "forward"\n'
 
@@ -118,7 +119,7 @@ def test_an_experiment_is_interrupted_killed_continued_and_then_complete(tmp_pat
     with started("run", path, "--out", str(tmp_path), "--seed", "3") as process:
         wait_until(lambda: _second_cell_is_being_measured(tmp_path), process)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANG_S)
     (directory,) = tmp_path.glob("*-mine")
     assert process.returncode == 130, err
     assert "Traceback" not in err

@@ -28,6 +28,7 @@ from tests.cli.running import (
     started,
     wait_until,
 )
+from tests.processes import HANG_S
 
 CONTROL = "\x1b"
 
@@ -121,7 +122,7 @@ def test_an_interrupted_run_is_saved_and_can_be_finished(tmp_path: Path) -> None
     with started("time", *QUICK, *words) as process:
         wait_until(lambda: measured_in(tmp_path) >= 50, process)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, err
     interrupted = record_in(tmp_path)
     assert interrupted["status"] == "interrupted"
@@ -160,7 +161,7 @@ def test_a_log_of_another_spec_is_not_continued(finished: Path, tmp_path: Path) 
 
 def test_a_worker_that_is_killed_costs_its_cell_and_no_other(tmp_path: Path) -> None:
     def kill() -> None:
-        until_s = time.monotonic() + 60
+        until_s = time.monotonic() + HANG_S
         while measured_in(tmp_path) < 20:
             assert time.monotonic() < until_s
             time.sleep(0.05)
@@ -197,7 +198,7 @@ def test_a_reader_that_goes_away_is_no_failure(tmp_path: Path) -> None:
     process.stdout.close()
     err = process.stderr.read().decode()
     process.stderr.close()
-    assert process.wait(timeout=120) == 0, err
+    assert process.wait(timeout=HANG_S) == 0, err
     assert "Traceback" not in err
     assert "BrokenPipe" not in err
     assert record_in(tmp_path)["status"] == "complete"

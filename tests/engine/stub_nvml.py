@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.fake_gpu.build import NotAvailableError, build_nvml
+from tests.processes import HANG_S
 
 FIRST = "GPU-11111111-aaaa-bbbb-cccc-000000000001"
 SECOND = "GPU-22222222-aaaa-bbbb-cccc-000000000002"
@@ -67,7 +68,7 @@ class Driver:
             },
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -30,6 +30,7 @@ from sysbench.log.journal import read
 from sysbench.spec.run import RunOptions
 from tests.cli.running import MINUTE, answered, environment
 from tests.engine.fakes import FakeSampler, ScriptedLauncher, carry_out, of_kind, only_log, outcomes, spec_of, verdicts
+from tests.processes import HANG_S
 
 HELLO = Hello(rank=1, ranks=2, host="elsewhere", version="1.0", digest="d", spec="s")
 
@@ -297,7 +298,7 @@ def test_ctrl_c_under_torchrun_on_either_of_two_nodes_ends_all_ranks_and_keeps_t
         )
     everyone = []
     try:
-        deadline_s = time.monotonic() + 90
+        deadline_s = time.monotonic() + HANG_S
         step_of_rank_0 = '\n{"event":"step_measured"'  # a step of the other rank stands within an event
         while not any(step_of_rank_0 in log.read_text() for log in tmp_path.glob("*.jsonl")):
             assert time.monotonic() < deadline_s
@@ -305,13 +306,13 @@ def test_ctrl_c_under_torchrun_on_either_of_two_nodes_ends_all_ranks_and_keeps_t
         everyone = [child for node in nodes for child in psutil.Process(node.pid).children(recursive=True)]
         os.killpg(nodes[node].pid, signal.SIGINT)
         for node in nodes:
-            node.wait(60)
+            node.wait(HANG_S)
     finally:
         for node in nodes:
             node.kill()
             node.wait()
     assert len(everyone) == 4  # on each node sysbench and a worker
-    assert psutil.wait_procs(everyone, timeout=20)[1] == []
+    assert psutil.wait_procs(everyone, timeout=HANG_S)[1] == []
     (log,) = tmp_path.glob("*.jsonl")
     events = list(read(log))
     assert [event.outcome for event in of_kind(events, CellFinished)] == ["interrupted"]

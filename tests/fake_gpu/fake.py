@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.fake_gpu.build import build
+from tests.processes import HANG_S
 
 MIB = 2**20
 H100_MIB = 81559
@@ -119,7 +120,7 @@ class FakeGpu:
             **{f"FAKE_GPU_{name.upper()}": str(value) for name, value in settings.items()},
         }
 
-    def run(self, *words: str, timeout_s: float = 240, **options: str | float | bool) -> Ran:
+    def run(self, *words: str, timeout_s: float = HANG_S, **options: str | float | bool) -> Ran:
         """Run a program to its end; options are those of `environment`, and variables in capitals."""
         variables = {name: str(value) for name, value in options.items() if name.isupper()}
         wanted = {name: value for name, value in options.items() if not name.isupper()}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.cli.running import answered
 from tests.fake_gpu.fake import FakeGpu
 
 ROOT = Path(__file__).parents[2]
@@ -84,20 +86,20 @@ def pairs(gpu: FakeGpu, group: Group) -> list[Pair]:
     Within this process: its workers are forked where `tests.worker.forked` is in place.
     """
     slug, capability = group.gpu
-    measured = _cells(gpu, group, "--device=cuda", "--no-skip", capability=capability)
-    simulated = _cells(gpu, group, f"--simulate={slug}", capability=capability)
+    nvml = "expandable" in f"{group}"  # such segments ask it
+    there: dict[str, Any] = {"capability": capability, "nvml": nvml, **group.settings}
+    measured = _cells(group, partial(gpu.answered, "memory", *group.words, "--device=cuda", "--no-skip", **there))
+    simulated = _cells(group, partial(answered, "memory", *group.words, f"--simulate={slug}", **group.settings))
     return [Pair(_name(real, group), real, made) for real, made in zip(measured, simulated, strict=True)]
 
 
-def _cells(gpu: FakeGpu, group: Group, *words: str, capability: str) -> list[dict[str, Any]]:
+def _cells(group: Group, run: Callable[..., Any]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as directory:
-        nvml = "expandable" in f"{group}"  # such segments ask it
-        options: dict[str, Any] = {"capability": capability, "nvml": nvml, **group.settings}
-        ran = gpu.answered("memory", *group.words, *words, "--json=-", "--no-live", cwd=Path(directory), **options)
+        ran = run("--json=-", "--no-live", cwd=Path(directory))
     try:
         cells: list[dict[str, Any]] = json.loads(ran.out)["cells"]
     except json.JSONDecodeError:
-        raise RuntimeError(f"{group.name} {words[0]}: exit code {ran.code}, {ran.err[-800:]}") from None
+        raise RuntimeError(f"{group.name}: exit code {ran.code}, {ran.err[-800:]}") from None
     return cells
 
 

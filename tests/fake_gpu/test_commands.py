@@ -13,6 +13,7 @@ import psutil
 
 from tests.cli.running import only, record_in, started, wait_until
 from tests.fake_gpu.fake import FakeGpu, Ran
+from tests.processes import HANG_S
 
 LAYERS, STEPS, WARMUP = 2, 4, 1
 MODEL = ("--d-model=64", "--d-ff=128", f"--layers={LAYERS}", "--heads=2", "--vocab=100", "--batch=2", "--ctx=32")
@@ -200,7 +201,7 @@ def test_ctrl_c_and_a_killed_worker_cost_what_was_running_and_resume_does_the_re
         wait_until(lambda: events(tmp_path).count("cell_finished") == 1, running)
         wait_until(lambda: events(tmp_path).count("cell_started") == 2, running)
         running.send_signal(signal.SIGINT)
-        running.communicate(timeout=60)
+        running.communicate(timeout=HANG_S)
     assert running.returncode == 130
     record = record_in(tmp_path)
     assert record["status"] == "interrupted"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import HANG_S
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -21,7 +23,7 @@ def ran(directory: Path, tests: str, *options: str, ignoring: str = "") -> tuple
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     return done.stdout, done.stderr

@@ -26,6 +26,7 @@ from sysbench.spec.model import ModelCell
 from tests.cli.running import answered
 from tests.fake_gpu.memory import ROOT
 from tests.lab.two_ranks import RANKS
+from tests.processes import HANG_S
 
 CPU = torch.device("cpu")
 RANK = 4
@@ -198,7 +199,7 @@ def test_two_ranks_train_the_same_adapters(tmp_path: Path) -> None:
     ]
     found = tmp_path / "steps.pt"
     written = json.dumps([each.model_dump(mode="json") for each in asked])
-    subprocess.run([sys.executable, "-m", "tests.lab.two_ranks", written, str(found)], timeout=200, check=True)
+    subprocess.run([sys.executable, "-m", "tests.lab.two_ranks", written, str(found)], timeout=HANG_S, check=True)
     replicated, sharded = torch.load(found)
     step = TrainingStep(cell(lora=RANK), CPU)
     assert replicated["gradients"].keys() == sharded["gradients"].keys() == trained(step).keys()

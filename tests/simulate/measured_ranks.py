@@ -6,6 +6,7 @@ bytes at the end of every phase of every cell of 2 ranks.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -64,6 +65,8 @@ def main() -> None:
     """Measure the cells of each number of ranks, which share what has been imported here."""
     cells, folder = [MemoryCell.model_validate(each) for each in json.loads(sys.argv[1])], Path(sys.argv[2])
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # each step begins with a collection, which would traverse what is imported: half of the time
     for ranks in sorted({cell.ranks for cell in cells}):
         own = [cell for cell in cells if cell.ranks == ranks]
         start_processes(measure, (ranks, own, folder / f"{ranks}.json"), nprocs=ranks, start_method="fork")

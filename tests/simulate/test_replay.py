@@ -18,6 +18,7 @@ from sysbench.simulate.recording import Platform, StepRecording, record
 from sysbench.simulate.replay import Replay, ReplayCache, verdict_of
 from sysbench.spec.hardware import by_name
 from sysbench.spec.model import ModelCell, ModelShape
+from tests.processes import HANG_S
 
 CELL = ModelCell(
     device="cuda", size="custom", model=ModelShape(d_model=256, d_ff=1024, layers=3, heads=4, vocab=5000), ctx=256,
@@ -151,9 +152,9 @@ assert sum(expected is not None for *_, expected in answers(real)) > 30
 
 @pytest.mark.slow
 def test_numbers_are_compared_without_sympy_as_torch_compares_them_with_it_and_symbols_by_torch() -> None:
-    subprocess.run([sys.executable, "-c", WITHOUT_ALGEBRA], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", WITHOUT_ALGEBRA], check=True, timeout=HANG_S)
 
 
 @pytest.mark.slow
 def test_the_first_simulation_of_a_process_needs_no_compiler_leaves_no_trace_and_is_like_the_next() -> None:
-    subprocess.run([sys.executable, "-c", WITHOUT_COMPILER], check=True, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, "-c", WITHOUT_COMPILER], check=True, capture_output=True, timeout=HANG_S)

@@ -14,6 +14,7 @@ import pytest
 from sysbench.engine import nsys
 from sysbench.trace import range_tree, traces
 from sysbench.trace.summary import PHASES
+from tests.processes import HANG_S
 
 PROGRAM = """
 import torch
@@ -59,7 +60,7 @@ def test_a_run_under_nsys_has_the_ranges_of_the_program(tmp_path: Path) -> None:
         env=launcher.environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=240,
+        timeout=HANG_S,
         check=True,
     )
     nsys.convert_raw_stream(report)

@@ -3,6 +3,7 @@
 `python -m tests.worker.forked` imports what a worker imports and then forks one for each request on its stdin. Such a
 worker runs the same `main`, in the same directory, environment, session and streams as a new process would, and is a
 child of the process that asked: its memory is read, its death is noticed, and it is killed, as that of any worker.
+A slow package that one worker imports is imported before the next one is forked.
 Whatever is about the start of a worker starts a real one: `sysbench`, or an environment of its own.
 """
 
@@ -18,7 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import psutil
@@ -34,6 +38,10 @@ _PRELOADS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 """With each other value of these, another process forks: workers see a GPU that is not there (tests/fake_gpu)."""
 _READ_WHEN_USED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_CUBLAS_WORKSPACE_CACHE")
 """Settings of CUDA, which are read by the first that uses a GPU: that is the worker."""
+_SLOW = ("torch.distributed.fsdp", "torch.distributed.tensor", "torch._inductor.compile_fx")
+"""Modules that take half a second or more to import, and that only some workers need."""
+_SLOW_AND_ASKING_FOR_A_GPU = ("transformers.modeling_utils", "peft", "torchao.quantization", "bitsandbytes")
+"""Whoever has asked CUDA cannot be forked, so these are imported ahead only where there is none."""
 _START = subprocess.Popen.__init__
 _launch = WorkerProcess._launch
 
@@ -107,13 +115,35 @@ class _Reaper:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
+class _Teller(MetaPathFinder):
+    """Writes down the slow modules that this process imports."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.wanted = _SLOW if "LD_PRELOAD" in os.environ else (*_SLOW, *_SLOW_AND_ASKING_FOR_A_GPU)
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name in self.wanted:
+            with self.file.open("a") as told:
+                told.write(f"{name}\n")
+
+
 def _serve() -> None:
     """Fork for each request; returns in a worker, as its `main` is about to begin, and ends the program at the end."""
     doorway = socket.socket(fileno=os.dup(0))
+    directory = tempfile.TemporaryDirectory()
+    slow = Path(directory.name) / "imported"
+    slow.touch()
     while True:
         request, (*files,), *_ = socket.recv_fds(doorway, _REQUEST_BYTES, 1)
         if not request:
+            directory.cleanup()
             sys.exit()
+        for name in slow.read_text().splitlines():
+            if name not in sys.modules:
+                with suppress(Exception):  # the worker that needs it says what is wrong
+                    import_module(name)
+                gc.freeze()
         reading, writing = os.pipe()
         parent = os.fork()
         if not parent:
@@ -122,6 +152,8 @@ def _serve() -> None:
                 os.write(writing, b"%d" % worker)
                 os._exit(0)  # which makes the one that asked the parent of the worker
             doorway.close()
+            directory._finalizer.detach()  # type: ignore[attr-defined]
+            sys.meta_path.insert(0, _Teller(slow))
             _become(between, **json.loads(request), output=files[0])
             return
         os.waitpid(parent, 0)

@@ -17,6 +17,7 @@ from sysbench.engine import protocol
 from sysbench.log.events import DeviceInfo, RunFinished, encode
 from sysbench.worker.service import Channel, EngineGoneError
 from tests.engine.fakes import spec_of
+from tests.processes import HANG_S
 
 EVENT = RunFinished(at_s=1.5, status="complete")
 CPU = DeviceInfo(name="Made-up CPU", type="cpu")
@@ -65,7 +66,7 @@ def test_the_meeting_point_is_not_passed_on_to_what_the_worker_starts(tmp_path: 
     with Listener(str(address), authkey=key) as listener:
         worker = subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
         with listener.accept():
-            shown, _ = worker.communicate(timeout=30)
+            shown, _ = worker.communicate(timeout=HANG_S)
     assert shown.strip() == "[]"
 
 

@@ -11,6 +11,8 @@ from textwrap import dedent
 
 import pytest
 
+from tests.processes import HANG_S
+
 # Each script runs in a Python process of its own, because a process that has run autograd may not fork one that can.
 PRELUDE = """
     import os, signal, time
@@ -44,7 +46,7 @@ PRELUDE = """
 
 def said(script: str, code: int = 0) -> str:
     words = [sys.executable, "-c", dedent(PRELUDE) + dedent(script)]
-    run = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    run = subprocess.run(words, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert run.returncode == code, run.stderr
     return run.stdout.strip()
 
@@ -122,7 +124,7 @@ def test_no_process_outlives_its_parent() -> None:
     """
     pids = [int(each) for each in said(script, -signal.SIGKILL).split()]
     assert len(pids) == 2
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + HANG_S
     while any(is_running(pid) for pid in pids):
         assert time.monotonic() < deadline_s
         time.sleep(0.05)

@@ -26,6 +26,7 @@ from sysbench.log.events import Event, PhaseSample, StepMeasured
 from sysbench.log.outcomes import CautionCode
 from sysbench.statistics import relative_width
 from tests.cli.running import answered
+from tests.processes import HANG_S
 
 SHORT_S, LONG_S, REST_S = 0.004, 0.010, 0.002
 
@@ -494,7 +495,7 @@ sysbench.measure(lambda: None, device="cpu", steps=2, warmup=0, save="measured.j
 def test_every_rank_of_a_launch_has_files_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(ON_EVERY_RANK)
     launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "loop.py")
-    ran = subprocess.run(launch, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run(launch, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert ran.returncode == 0, ran.stderr
     written = {path.name for path in tmp_path.glob("*.json*")}
     assert written == {f"{name}{rank}.json" for name in ("run", "measured") for rank in ("", "-rank1")} | {

@@ -35,6 +35,7 @@ from tests import fixtures_timing
 from tests.commands.time import test_predicted
 from tests.fixtures_runs import KINDS, record, stream
 from tests.fixtures_timing import TWO_CORES
+from tests.processes import HANG_S
 
 HOSTILE = [
     "[bold red]evil[/] [link=file:///etc]x[/link]",
@@ -495,7 +496,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
         ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "my report.tex"],
         cwd=tmp_path,
         capture_output=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     log = done.stdout.decode(errors="replace")
