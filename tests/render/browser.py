@@ -36,10 +36,9 @@ FLAGS = (
 
 
 def missing() -> str | None:
-    """Why no browser can be driven here, or None."""
-    if CHROMIUM is None:
-        return "no chromium on this machine"
-    return "no chromedriver on this machine" if CHROMEDRIVER is None else None
+    """Why no browser can be driven here and how to get one, or None."""
+    there = CHROMIUM is not None and CHROMEDRIVER is not None
+    return None if there else "no Chromium with chromedriver (on Debian: apt-get install chromium chromium-driver)"
 
 
 class Browser:
