@@ -59,6 +59,8 @@ _WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
 _KERNEL_NAME: Final = "demangledName"
 _REPLACEMENTS: Final = {_KERNEL_NAME: ("shortName",)}
 """Columns that replace a missing or empty column."""
+_NVTX_TEXT: Final = """CASE typeof("text") WHEN 'text' THEN "text" END"""
+"""SQL expression for the text of an NVTX event; NULL for a number or a blob, which SQLite allows in any column."""
 _ENDED: Final = '"eventType" IN (59, 60) AND "end" IS NOT NULL'
 """SQL condition that selects ranges (push and pop, start and end) and excludes marks."""
 
@@ -99,6 +101,8 @@ def _read_export(export: Path, path: Path, progress: Progress) -> Recording:
             return _Reader(path, database, Queries(export, threads), progress).recording()
     except sqlite3.Error as error:
         raise LogError(f"{path} is not a readable export of Nsight Systems: {error}") from error
+    except UnicodeDecodeError as error:  # sqlite3 decodes its own messages, which quote the damaged schema
+        raise LogError(f"{path} is not a readable export of Nsight Systems: its schema is damaged") from error
     except NonNumericError as error:
         raise LogError(f"{path} has a non-numeric value in a numeric column of Nsight Systems") from error
 
@@ -142,8 +146,7 @@ class _Reader:
         self._launch_shapes: dict[tuple[int, ...], int] = {}
         self._strings: dict[int, str] = {}
         if _STRINGS in self._columns:
-            cursor = database.execute("SELECT id, value FROM StringIds")
-            self._strings = {number: str(value) for number, value in cursor}
+            self._strings = dict(database.execute(f"SELECT id, value FROM {_STRINGS} WHERE typeof(value) = 'text'"))
 
     def recording(self) -> Recording:
         operators, ranges = self._ranges()
@@ -216,7 +219,7 @@ class _Reader:
         # Names of NVTX events that are not registered names, in batches that match the batches of rows.
         name_texts: Iterator[list[str | None]] = repeat([])
         if "text" in self._columns.get(_NVTX, ()):
-            name_texts = self._queries.results(_NVTX, '"text"', _ENDED, lambda rows: [text for (text,) in rows])
+            name_texts = self._queries.results(_NVTX, _NVTX_TEXT, _ENDED, lambda rows: [text for (text,) in rows])
         for rows, texts in zip(self._rows(_NVTX, (*_TIMES, "textId", "globalTid"), _ENDED), name_texts, strict=False):
             start, end, text, thread = rows.values()
             name, sequence, shapes = self._parse_range_names(text, texts)
