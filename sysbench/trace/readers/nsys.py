@@ -30,9 +30,10 @@ from sysbench import units
 from sysbench.errors import LogError
 from sysbench.garbage import gc_paused
 from sysbench.log.storage import ScratchDirectory
-from sysbench.trace.columns import launch_shapes, map_distinct
+from sysbench.trace.columns import distinct_rows, map_distinct
 from sysbench.trace.readers.reading import Progress, no_progress, processors
-from sysbench.trace.recording import COPY, KERNEL, NONE, SET, Integers, Recording, Table, shift_to_zero
+from sysbench.trace.readers.timing import with_consistent_times
+from sysbench.trace.recording import COPY, KERNEL, NONE, SET, Integers, Recording, Table
 
 SQLITE: Final = b"SQLite format 3\x00"
 REPORT_SUFFIXES: Final = (".nsys-rep", ".qdrep")
@@ -98,7 +99,7 @@ def _read_export(export: Path, path: Path, progress: Progress) -> Recording:
             ThreadPoolExecutor(min(processors(), _MAX_THREADS)) as threads,
             gc_paused(),
         ):
-            return _Reader(path, database, Queries(export, threads), progress).recording()
+            return with_consistent_times(_Reader(path, database, Queries(export, threads), progress).recording())
     except sqlite3.Error as error:
         raise LogError(f"{path} is not a readable export of Nsight Systems: {error}") from error
     except UnicodeDecodeError as error:  # sqlite3 decodes its own messages, which quote the damaged schema
@@ -174,7 +175,7 @@ class _Reader:
             operators=operators,
             ranges=ranges,
             launch_shapes=np.array([*self._launch_shapes], np.int64).reshape(-1, 6),
-            origin_ns=shift_to_zero(tables),
+            origin_ns=0,
             devices=devices,
             remarks=tuple(remarks),
         )
@@ -196,7 +197,7 @@ class _Reader:
         work = Table(9)
         for rows in self._rows(_KERNELS, (*_TIMES, _KERNEL_NAME, *_PLACE, *_GRID, *_BLOCK)):
             none = np.full(len(rows["start"]), NONE, np.int64)
-            shapes, which = launch_shapes([rows[name] for name in (*_GRID, *_BLOCK)])
+            shapes, which = distinct_rows([rows[name] for name in (*_GRID, *_BLOCK)])
             ours = [self._launch_shapes.setdefault(tuple(row), len(self._launch_shapes)) for row in shapes.tolist()]
             shape = np.array([*ours, NONE], np.int64)[which]
             work.add(_work_columns(rows, self._name_indices(rows[_KERNEL_NAME]), KERNEL, shape, none))
