@@ -126,22 +126,23 @@ def slice_recording(recording: Recording) -> tuple[RangeTree, Slices]:
 
 def _append_launches(work: Table, launches: Table) -> None:
     """Append the columns of `LaunchedWork`."""
-    index, backlog = LaunchIndex.of(launches), Backlog()
+    index = LaunchIndex.of(launches)
+    backlog = Backlog(index)
     device, stream = column_index(DeviceWork, "device"), column_index(DeviceWork, "stream")
 
     def launched(
-        rows: Integers, start_ns: Integers, duration_ns: Integers, device: Integers, stream: Integers, number: Integers
+        rows: Integers, start_ns: Integers, device: Integers, stream: Integers, correlation: Integers
     ) -> Sequence[Integers]:
-        launch = index.launch_of(number)
-        backlog.add(rows, start_ns, start_ns + duration_ns, device, stream, launch != NONE)
+        launch = index.launch_of(correlation)
+        backlog.add(rows, start_ns, device, stream, correlation)
         return (
             launch,
             take_or_none(index.thread, launch),
-            index.launch_time_ns(launch, number, start_ns),
+            index.launch_time_ns(launch, correlation, start_ns),
             np.where(launch == NONE, 0, take_or_none(index.duration_ns, launch)),
         )
 
-    work.append_columns(4, launched, START, DURATION, device, stream, column_index(DeviceWork, "correlation"))
+    work.append_columns(4, launched, START, device, stream, column_index(DeviceWork, "correlation"))
     queued = backlog.rows()
     work.append_columns(1, lambda rows: [np.isin(rows, queued).astype(np.int64)])
 

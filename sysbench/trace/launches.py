@@ -1,11 +1,10 @@
 """Links from device work to the calls that launched it, and the work that was launched before the recording began.
 
 When a recording begins, the device may still have a queue of work that the host launched earlier: kernels are recorded,
-their launches are not. The device works through this backlog without a pause, on each stream before the first work
-whose launch was recorded.
-
-A launch that was lost in the middle of a recording is estimated from the correlation numbers of the others, which count
-the calls of a process.
+their launches are not. Work without a recorded launch belongs to this backlog if it runs before all work of its device
+that has one. Streams have queues of their own: it also belongs to the backlog if it runs only before such work of its
+own stream, unless its correlation number lies between those of recorded calls. Correlation numbers count the calls of
+a process, so the launch of such work was lost in the middle of the recording.
 """
 
 from __future__ import annotations
@@ -14,12 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sysbench.trace.columns import KeyIndex, distinct, distinct_rows, take_or_none
 from sysbench.trace.recording import NONE, START, Integers, Launches, Table, column_index
-
-LONGEST_PAUSE_NS: Final = 100_000
-"""Longest pause between pieces of queued work. Launching queued work takes the device a few microseconds."""
 
 _LATEST: Final = np.iinfo(np.int64).max
 
@@ -44,6 +41,10 @@ class LaunchIndex:
         """Return the first launch with each correlation number; NONE if it was not recorded."""
         return self.index.first(correlation)
 
+    def spans(self, correlation: Integers) -> NDArray[np.bool_]:
+        """Return whether each correlation number lies between those of recorded calls."""
+        return self.index.nearest(correlation) != NONE
+
     def launch_time_ns(self, launch: Integers, correlation: Integers, own_start_ns: Integers) -> Integers:
         """Return the time at which work was launched, given its launch or NONE.
 
@@ -60,47 +61,41 @@ class LaunchIndex:
 
 @dataclass
 class Backlog:
-    """Finds the device work that was launched before the recording began, in work that is added piece by piece."""
+    """Finds the work that was launched before the recording began, in work that is added piece by piece."""
 
+    launches: LaunchIndex
     _first_linked_ns: dict[tuple[int, int], int] = field(default_factory=dict)
     """Start of the first work with a recorded launch, by device and stream."""
     _unlinked: list[list[Integers]] = field(default_factory=list)
-    """Row, start, end, device and stream of work without a recorded launch."""
+    """Row, start, device and stream of work without a recorded launch, and whether its launch may have been lost."""
 
     def add(
-        self, rows: Integers, start_ns: Integers, end_ns: Integers, device: Integers, stream: Integers, linked: Integers
+        self, rows: Integers, start_ns: Integers, device: Integers, stream: Integers, correlation: Integers
     ) -> None:
-        """Add work; `linked` says whether its launch was recorded."""
-        here = np.flatnonzero(linked)
+        """Add work."""
+        linked = self.launches.launch_of(correlation) != NONE
+        here, others = np.flatnonzero(linked), np.flatnonzero(~linked)
         places, which = distinct_rows([device[here], stream[here]])
         first_ns = np.full(len(places) + 1, _LATEST, np.int64)  # the last entry is for work without a device or stream
         np.minimum.at(first_ns, which, start_ns[here])
         for (number, stream_number), first in zip(places.tolist(), first_ns.tolist(), strict=False):
             place = (number, stream_number)
             self._first_linked_ns[place] = min(first, self._first_linked_ns.get(place, first))
-        others = np.flatnonzero(~linked)
         if len(others):
-            self._unlinked.append([column[others] for column in (rows, start_ns, end_ns, device, stream)])
+            is_lost = self.launches.spans(correlation[others]).astype(np.int64)
+            self._unlinked.append([*(column[others] for column in (rows, start_ns, device, stream)), is_lost])
 
     def rows(self) -> Integers:
         """Return the rows of the work that was launched before the recording began, in ascending order."""
         if not self._unlinked or not self._first_linked_ns:
             return np.zeros(0, np.int64)
-        rows, start_ns, end_ns, device, stream = map(np.concatenate, zip(*self._unlinked, strict=True))
-        found = []
+        rows, start_ns, device, stream, is_lost = map(np.concatenate, zip(*self._unlinked, strict=True))
+        until_ns = np.full(len(rows), np.iinfo(np.int64).min, np.int64)
         for number in distinct(device).tolist():
-            streams = {key[1]: first for key, first in self._first_linked_ns.items() if key[0] == number}
+            streams = {place[1]: first for place, first in self._first_linked_ns.items() if place[0] == number}
             if not streams:
                 continue
-            first_ns = min(streams.values())
-            mine = np.flatnonzero(device == number)
-            limit_ns = np.full(len(mine), first_ns, np.int64)
-            for each in distinct(stream[mine]).tolist():
-                limit_ns[stream[mine] == each] = streams.get(each, first_ns)
-            mine = mine[start_ns[mine] < limit_ns]
-            mine = mine[np.argsort(start_ns[mine], kind="stable")]
-            # Work that begins after a pause was not in the queue.
-            until_ns = np.maximum.accumulate(np.concatenate([[first_ns], end_ns[mine] + LONGEST_PAUSE_NS]))[:-1]
-            queued = int(np.argmin(np.append(start_ns[mine] < until_ns, False)))
-            found.append(rows[mine[:queued]])
-        return np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
+            until_ns[device == number] = min(streams.values())
+            for each, first_ns in streams.items():
+                until_ns[(device == number) & (stream == each) & (is_lost == 0)] = first_ns
+        return np.sort(rows[start_ns < until_ns])

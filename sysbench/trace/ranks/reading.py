@@ -174,8 +174,8 @@ class _Work:
         self._launches = LaunchIndex.of(recording.launches)
         launch = self._launches.launch_of(correlation)
         self.launched_ns = self._launches.launch_time_ns(launch, correlation, self.start_ns)
-        backlog, rows = Backlog(), np.arange(len(launch), dtype=np.int64)
-        backlog.add(rows, self.start_ns, self.end_ns, self.device, self.stream, launch != NONE)
+        backlog, rows = Backlog(self._launches), np.arange(len(launch), dtype=np.int64)
+        backlog.add(rows, self.start_ns, self.device, self.stream, correlation)
         self.is_backlog = np.isin(rows, backlog.rows()) & has_steps
         """Whether each piece of work is left out of the steps; without steps, nothing is."""
 
