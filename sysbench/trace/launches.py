@@ -43,7 +43,8 @@ class LaunchIndex:
 
     def spans(self, correlation: Integers) -> NDArray[np.bool_]:
         """Return whether each correlation number lies between those of recorded calls."""
-        return self.index.nearest(correlation) != NONE
+        spanned: NDArray[np.bool_] = self.index.nearest(correlation) != NONE
+        return spanned
 
     def launch_time_ns(self, launch: Integers, correlation: Integers, own_start_ns: Integers) -> Integers:
         """Return the time at which work was launched, given its launch or NONE.

@@ -205,6 +205,7 @@ class Run:
         by_class = defaultdict[str, int](int)
         for each in own:
             by_class[each.kind] += each.duration_us * 1000
+        first_us = max(self._ready_us(steps[0]), min(each.start_us for each in own if each.step == steps[0]))
         before = [each for each in self.recorded if each.launched_us < self.recording_us and not each.is_corrupt]
         return Count(
             steps=len(steps),
@@ -212,6 +213,7 @@ class Run:
             by_class_ns=dict(by_class),
             busy_ns=covered(own_ns),
             window_ns=covered(windows),
+            device_window_ns=max(end for _, end in own_ns) - first_us * 1000,
             communication_ns=[
                 sum(each.duration_us * 1000 for each in own if (each.kind, each.step) == ("communication", step))
                 for step in steps
@@ -220,14 +222,16 @@ class Run:
             backlog_ns=sum(each.duration_us for each in before) * 1000,
         )
 
-    def _begin_us(self, step: int) -> int:
-        """When the host has begun the step and the device is done with all that came before, on any stream."""
-        begun_us = self.marks_us[step][0]
+    def _ready_us(self, step: int) -> int:
+        """When the device is done with all that came before, or has begun the step on the stream of most kernels."""
         main_us = min(each.start_us for each in self.kernels if each.step == step and each.stream == COMPUTE)
         earlier = [
             each.end_us for each in self.recorded if not each.is_corrupt and (each.step is None or each.step < step)
         ]
-        return max(begun_us, min(main_us, max(earlier, default=0)))
+        return min(main_us, max(earlier, default=0))
+
+    def _begin_us(self, step: int) -> int:
+        return max(self.marks_us[step][0], self._ready_us(step))
 
     def _end_us(self, step: int) -> int:
         return max(self.marks_us[step][1], *(each.end_us for each in self.kernels if each.step == step))
@@ -242,6 +246,8 @@ class Count:
     by_class_ns: dict[str, int]
     busy_ns: int
     window_ns: int
+    device_window_ns: int
+    """From the first work of the first step, or the end of earlier work, to the end of the last."""
     communication_ns: list[int]
     """Time of communication in each step."""
     backlog: int

@@ -45,6 +45,7 @@ def reported(run: Run, path: Path) -> Count:
         by_class_ns=dict(summary.by_class()),
         busy_ns=summary.busy_ns,
         window_ns=summary.device.window_ns,
+        device_window_ns=int(rank.breakdown.window_ns.sum()),
         communication_ns=communication_ns,
         backlog=summary.backlog,
         backlog_ns=summary.backlog_ns,

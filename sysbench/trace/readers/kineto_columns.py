@@ -320,6 +320,7 @@ class Columns:
             step_pattern=None,
             launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
             origin_ns=0,
+            lost_launches_ns=(),
             devices=tuple(str(device.get("name", "")) if isinstance(device, dict) else "" for device in devices),
             rank=_whole(distributed.get("rank")),
             world_size=_whole(distributed.get("world_size")),

@@ -144,6 +144,7 @@ def _follows_launch(work: Table, launches: Table) -> Callable[[Integers, Integer
 
     def follows_launch(start_ns: Integers, correlation: Integers) -> Booleans:
         launch = index.launch_of(correlation)
-        return (launch == NONE) | (start_ns >= take_or_none(index.start_ns, launch) - MIN_LEAD_NS)
+        possible: Booleans = (launch == NONE) | (start_ns >= take_or_none(index.start_ns, launch) - MIN_LEAD_NS)
+        return possible
 
     return follows_launch
