@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.trace import range_tree
-from sysbench.trace.columns import Nesting, distinct, first_rows, map_distinct, self_time_ns, take_or_none
+from sysbench.trace.columns import Nesting, distinct, map_distinct, self_time_ns, take_or_none
+from sysbench.trace.launches import Backlog, LaunchIndex
 from sysbench.trace.range_tree import BACKWARD, FORWARD, RangeTree
 from sysbench.trace.recording import (
     DURATION,
@@ -36,9 +37,7 @@ from sysbench.trace.recording import (
     START,
     DeviceWork,
     Integers,
-    Launches,
     Operators,
-    Ranges,
     Recording,
     Table,
     column_index,
@@ -70,9 +69,11 @@ class LaunchedWork(DeviceWork):
     thread: Integers
     """Thread that launched the work; NONE if not recorded."""
     at_ns: Integers
-    """Time of the launch; the start time of the work if the launch was not recorded."""
+    """Time of the launch; an estimate or the start time of the work if the launch was not recorded."""
     launch_ns: Integers
     """Duration of the launching call; 0 if the launch was not recorded."""
+    is_backlog: Integers
+    """1 if the work was launched before the recording began, otherwise 0."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Slices:
 
 def slice_recording(recording: Recording) -> tuple[RangeTree, Slices]:
     """Return the range tree and the slices of a recording. The recording itself cannot be used afterwards."""
-    ranges = range_tree.read(Ranges(*recording.ranges.columns()), recording.names, recording.step_pattern)
+    ranges = range_tree.of(recording)
     add_modules(recording.operators, recording.names, ranges)
     on_device = len(recording.work) > 0
     if on_device:
@@ -124,22 +125,26 @@ def slice_recording(recording: Recording) -> tuple[RangeTree, Slices]:
 
 
 def _append_launches(work: Table, launches: Table) -> None:
-    """Append columns with the launch of each piece of work: the first launch with its correlation number."""
-    first_launch = first_rows(launches.column(column_index(Launches, "correlation")))
-    start_ns, duration_ns = launches.column(START), launches.column(DURATION)
-    thread = launches.column(column_index(Launches, "thread"))
+    """Append the columns of `LaunchedWork`."""
+    index = LaunchIndex.of(launches)
+    backlog = Backlog(index)
+    device, stream = column_index(DeviceWork, "device"), column_index(DeviceWork, "stream")
 
-    def launched(_: Integers, own_start_ns: Integers, correlation: Integers) -> Sequence[Integers]:
-        launch = first_launch(correlation)
-        unknown = launch == NONE
+    def launched(
+        rows: Integers, start_ns: Integers, device: Integers, stream: Integers, correlation: Integers
+    ) -> Sequence[Integers]:
+        launch = index.launch_of(correlation)
+        backlog.add(rows, start_ns, device, stream, correlation)
         return (
             launch,
-            take_or_none(thread, launch),
-            np.where(unknown, own_start_ns, take_or_none(start_ns, launch)),
-            np.where(unknown, 0, take_or_none(duration_ns, launch)),
+            take_or_none(index.thread, launch),
+            index.launch_time_ns(launch, correlation, start_ns),
+            np.where(launch == NONE, 0, take_or_none(index.duration_ns, launch)),
         )
 
-    work.append_columns(4, launched, START, column_index(DeviceWork, "correlation"))
+    work.append_columns(4, launched, START, device, stream, column_index(DeviceWork, "correlation"))
+    queued = backlog.rows()
+    work.append_columns(1, lambda rows: [np.isin(rows, queued).astype(np.int64)])
 
 
 def _slice_boundaries(operators: Table, work: Table) -> list[int]:
@@ -367,6 +372,7 @@ def _host_work(operators: Operators, nesting: Nesting) -> LaunchedWork:
         thread=operators.thread,
         at_ns=operators.start_ns,
         launch_ns=np.zeros(count, np.int64),
+        is_backlog=np.zeros(count, np.int64),
     )
 
 

@@ -80,39 +80,61 @@ def sum_by_key(keys: Integers, *columns: Integers) -> list[Integers]:
     return [groups, *(sum_by_group(column, which, len(groups)) for column in columns)]
 
 
-def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
-    """Return the distinct launch shapes (grid and block), one per row of an (n, 6) array, and each input row's index.
+def distinct_rows(columns: Sequence[Integers]) -> tuple[Integers, Integers]:
+    """Return the distinct rows of the columns, one per row of an array, and each input row's index among them.
 
-    The index of an incomplete row is NONE.
+    The index of an incomplete row, in which some value is NONE, is NONE.
     """
-    complete = np.logical_and.reduce([column != NONE for column in shapes])
+    complete = np.logical_and.reduce([column != NONE for column in columns])
     known = slice(None) if complete.all() else np.flatnonzero(complete)
     code = np.zeros(int(complete.sum()), np.int64)
-    columns = [column[known] for column in shapes]
+    columns = [column[known] for column in columns]
     for column in columns:
         values, which = unique_with_inverse(column)
         if len(values) > 1:  # most columns are constant and need no further distinction
             _, code = unique_with_inverse(code * len(values) + which)
     found = np.full(len(complete), NONE, np.int64)
     found[known] = code
-    rows = np.zeros((int(code.max(initial=-1)) + 1, len(shapes)), np.int64)
+    rows = np.zeros((int(code.max(initial=-1)) + 1, len(columns)), np.int64)
     for at, column in enumerate(columns):
         rows[code, at] = column
     return rows, found
 
 
-def first_rows(keys: Integers) -> Callable[[Integers], Integers]:
-    """Return a function that finds the first row with each key: NONE if there is none, or if the key is NONE."""
-    order = np.argsort(keys, kind="stable").astype(np.int32)  # half the memory: there can be tens of millions
-    ordered = keys[order]
+@dataclass(frozen=True)
+class KeyIndex:
+    """Rows of a table, indexed by a key; rows whose key is NONE are left out."""
 
-    def find(wanted: Integers) -> Integers:
-        if not len(ordered):
+    keys: Integers
+    """Keys in ascending order."""
+    order: NDArray[np.int32]
+    """Row of each key. 32 bits halve the memory: there can be tens of millions."""
+
+    @classmethod
+    def of(cls, keys: Integers) -> KeyIndex:
+        """Index the rows of a column of keys."""
+        order = np.argsort(keys, kind="stable").astype(np.int32)
+        order = order[keys[order] != NONE]
+        return cls(keys[order], order)
+
+    def first(self, wanted: Integers) -> Integers:
+        """Return the first row with each key; NONE if there is none."""
+        if not len(self.keys):
             return np.full(len(wanted), NONE, np.int64)
-        position = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-        return np.where((wanted != NONE) & (ordered[position] == wanted), order[position], np.int64(NONE))
+        position = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        return np.where(self.keys[position] == wanted, self.order[position], np.int64(NONE))
 
-    return find
+    def nearest(self, wanted: Integers) -> Integers:
+        """Return the row whose key is nearest, the lower of two equally near; NONE beyond the first or last key."""
+        if not len(self.keys):
+            return np.full(len(wanted), NONE, np.int64)
+        above = np.clip(np.searchsorted(self.keys, wanted), 1, max(len(self.keys) - 1, 1))
+        above = np.minimum(above, len(self.keys) - 1)
+        below = np.maximum(above - 1, 0)
+        # Differences as floats: keys of a damaged file may differ by more than 64 bits can hold.
+        is_below = wanted - self.keys[below].astype(np.float64) <= self.keys[above].astype(np.float64) - wanted
+        within = (wanted >= self.keys[0]) & (wanted <= self.keys[-1])
+        return np.where(within, self.order[np.where(is_below, below, above)], np.int64(NONE))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -63,6 +63,10 @@ class RangeTree:
     """Start and end of every step on the host, by step number."""
     step_name: Integers
     """Name of the range that marks each step."""
+    marked_start_ns: Integers
+    """Start of every marked step, also of those that are not counted."""
+    marked_step: Integers
+    """Number of every marked step; NONE if it is not counted."""
     milestones: Nesting
     """Ranges of steps and phases on all threads. They classify work on threads without such ranges of their own."""
     milestone: Integers
@@ -72,6 +76,39 @@ class RangeTree:
     def steps(self) -> int:
         """Return the number of marked steps."""
         return len(self.step_start_ns)
+
+    @property
+    def steps_left_out(self) -> int:
+        """Return the number of marked steps that are not counted."""
+        return len(self.marked_step) - self.steps
+
+    def last_step_begun(self, at_ns: Integers) -> Integers:
+        """For each time, return the number of the last step that began before it; NONE if there is none."""
+        found = np.searchsorted(self.marked_start_ns, at_ns, side="right") - 1
+        return take_or_none(self.marked_step, found)
+
+    def without_steps_at(self, at_ns: Integers) -> RangeTree:
+        """Return the tree without the steps that contain one of these times, unless that leaves no step."""
+        last = np.searchsorted(self.step_start_ns, at_ns, side="right") - 1
+        left_out = np.zeros(self.steps, bool)
+        left_out[
+            [
+                row
+                for row, at in zip(last.tolist(), at_ns.tolist(), strict=True)
+                if row >= 0 and at < self.step_end_ns[row]
+            ]
+        ] = True
+        if left_out.all() or not left_out.any():
+            return self
+        number = np.where(left_out, NONE, np.cumsum(~left_out) - 1)
+        return replace(
+            self,
+            step=take_or_none(number, self.step),
+            step_start_ns=self.step_start_ns[~left_out],
+            step_end_ns=self.step_end_ns[~left_out],
+            step_name=self.step_name[~left_out],
+            marked_step=number,
+        )
 
     def at(self, thread: Integers, at_ns: Integers) -> Integers:
         """For each time on a thread, return the index of the innermost range; NONE if there is none."""
@@ -149,9 +186,17 @@ def read(ranges: Ranges, names: Sequence[str], step_pattern: str | None = None) 
         step_start_ns=ranges.start_ns[step_ranges],
         step_end_ns=(ranges.start_ns + ranges.duration_ns)[step_ranges],
         step_name=ranges.name[step_ranges],
+        marked_start_ns=ranges.start_ns[step_ranges],
+        marked_step=np.arange(len(step_ranges), dtype=np.int64),
         milestones=milestones,
         milestone=milestone,
     )
+
+
+def of(recording: Recording) -> RangeTree:
+    """Determine the meaning of the ranges of a recording. Steps that have lost device work are not counted."""
+    tree = read(Ranges(*recording.ranges.columns()), recording.names, recording.step_pattern)
+    return tree.without_steps_at(np.array(recording.lost_launches_ns, np.int64))
 
 
 def step_names(used: Integers, names: Sequence[str], step_pattern: str | None) -> list[int]:

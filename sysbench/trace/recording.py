@@ -155,6 +155,8 @@ class RecordingMetadata:
     """Whether the recording was predicted for a device that was not present, instead of recorded."""
     step_pattern: str | None = None
     """Regular expression for the names of the ranges that mark steps; None recognises usual names."""
+    lost_launches_ns: tuple[int, ...] = ()
+    """Launch times of device work that was omitted because its recorded times cannot be right."""
     remarks: tuple[str, ...] = field(default=())
     """Defects of the file and how they were handled: `cut off at byte 1,048,576`; one line each."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -11,6 +11,7 @@ from sysbench import units
 from sysbench.spec import hardware as known_hardware
 from sysbench.trace.attribution import attribute, slice_recording
 from sysbench.trace.columns import Intervals, union
+from sysbench.trace.device_steps import DeviceSteps
 from sysbench.trace.kernels.names import kernel_name
 from sysbench.trace.kernels.statistics import (
     WORK_PHASES,
@@ -72,6 +73,8 @@ def summarise(
         busy_ns=anywhere.total_ns if source == "device" else sums.operators_busy_ns,
         left_out=sums.left_out,
         left_out_ns=sums.left_out_ns,
+        backlog=sums.backlog,
+        backlog_ns=sums.backlog_ns,
         unlinked_ns=sums.unlinked_ns,
         phases=list(WORK_PHASES),
         modules=list(time.modules),
@@ -83,7 +86,7 @@ def summarise(
         precisions=_precisions(time, names),
         rates=list(rates(time, cell, device)),
         checks=list(sums.products.checks(cell, sums.steps, source)) if cell is not None else [],
-        remarks=list(recording.remarks),
+        remarks=[*recording.remarks, *_steps_left_out(tree)],
     )
 
 
@@ -97,7 +100,9 @@ class _Sums:
         self.launches: Final = LaunchSums()
         self.products: Final = ProductCounts(recording.names)
         self.steps: Final = max(tree.steps, 1)
-        self.left_out = self.left_out_ns = self.unlinked_ns = self.operators_busy_ns = 0
+        self.left_out = self.left_out_ns = self.backlog = self.backlog_ns = 0
+        self.unlinked_ns = self.operators_busy_ns = 0
+        self._device_steps = DeviceSteps(tree.step_start_ns)
         self._step_end_ns = tree.step_end_ns.copy()
         self._extent_ns: tuple[int, int] | None = None
         """Times of the first launch and of the end of the last piece of work."""
@@ -106,13 +111,22 @@ class _Sums:
         for each in (self.time, self.calls, self.operators, self.launches, self.products):
             each.add(part)
         work, found = part.work, part.attribution.work
-        self.left_out += int((~part.is_counted).sum())
-        self.left_out_ns += int(found.duration_ns[~part.is_counted].sum())
+        queued = ~part.is_counted & (found.is_backlog == 1)
+        left_out = ~part.is_counted & ~queued
+        self.left_out += int(left_out.sum())
+        self.left_out_ns += int(found.duration_ns[left_out].sum())
+        self.backlog += int(queued.sum())
+        self.backlog_ns += int(found.duration_ns[queued].sum())
         self.unlinked_ns += int(work.duration_ns[work.thread == NONE].sum())
         if self._source == "cpu":
             operators = part.slice.operators
             start = operators.start_ns[part.is_counted]
             self.operators_busy_ns += union(start, start + operators.duration_ns[part.is_counted]).total_ns
+        if self._tree.steps and self._source == "device":
+            step = np.full(len(found.start_ns), NONE, np.int64)
+            step[part.is_counted] = part.step
+            ended = found.start_ns + found.duration_ns
+            self._device_steps.add(found.at_ns, found.start_ns, ended, found.device, found.stream, step, queued)
         if not len(work.start_ns):
             return
         finished = work.start_ns + work.duration_ns
@@ -124,11 +138,21 @@ class _Sums:
         self._extent_ns = (begin, end)
 
     def windows(self) -> Intervals:
-        """Return a window per step, from the start of the step until host and device have finished it."""
+        """Return the windows of the steps.
+
+        A step lasts from its start on the host, or until the device is done with what came before, if that is later,
+        until host and device have finished it.
+        """
         if self._tree.steps:
-            return union(self._tree.step_start_ns, self._step_end_ns)
+            begin_ns = np.maximum(self._tree.step_start_ns, self._device_steps.ready_ns())
+            return union(np.minimum(begin_ns, self._step_end_ns), self._step_end_ns)
         extent = np.array([] if self._extent_ns is None else [self._extent_ns], np.int64).reshape(-1, 2)
         return Intervals(extent[:, 0], extent[:, 1])
+
+
+def _steps_left_out(tree: RangeTree) -> Iterator[str]:
+    if tree.steps_left_out:
+        yield f"{tree.steps_left_out} of {len(tree.marked_step)} steps lost kernels to this and are excluded"
 
 
 def _precisions(time: StepTime, names: Sequence[KernelName]) -> dict[str, int]:

@@ -183,7 +183,7 @@ class DeviceUse(Stored):
     """Device utilisation. Absent from a CPU profile."""
 
     window_ns: Nanoseconds
-    """Time from the start of each step until both host and device have finished it."""
+    """Duration of the steps, summed over devices; see `ProfileSummary.window_ns`."""
     busy_ns: Nanoseconds
     """Part of the window in which at least one kernel or copy runs."""
     work_ns: Nanoseconds
@@ -239,12 +239,16 @@ class ProfileSummary(Stored):
     steps_marked: bool
     """Whether ranges mark the steps."""
     window_ns: Nanoseconds
-    """Duration of the steps, each from its start until host and device have finished it."""
+    """Duration of the steps, each from its start, or until the device is done with earlier work if that is later, until
+    host and device have finished it."""
     busy_ns: Nanoseconds
     """Time in which at least one kernel or copy runs; on a CPU, at least one operator."""
     left_out: Count
     """Number of kernels and copies launched outside all steps; no table includes them."""
     left_out_ns: Nanoseconds
+    backlog: Count = stored_unless(0)
+    """Number of kernels and copies launched before the recording began. If steps are marked, no table includes them."""
+    backlog_ns: Nanoseconds = stored_unless(0)
     unlinked_ns: Nanoseconds
     """Time of kernels and copies without a recorded launch."""
     phases: list[str]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from hypothesis import strategies as st
 
-from sysbench.trace.columns import launch_shapes
+from sysbench.trace.columns import distinct_rows
 from sysbench.trace.recording import (
     COPY,
     KERNEL,
@@ -99,7 +99,7 @@ class Builder:
         launches = np.array(self.launches, np.int64).reshape(-1, 5).T
         operators = np.array(self.operators, np.int64).reshape(-1, 7).T
         ranges = np.array(self.ranges, np.int64).reshape(-1, 4).T
-        shapes, shape = launch_shapes([*work[7:13]])
+        shapes, shape = distinct_rows([*work[7:13]])
         return Trace(
             title=title,
             names=tuple(self.names),

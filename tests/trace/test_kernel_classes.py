@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.trace.kernels.names import MAX_LENGTH, classify, elide_middle, precision, short_name
+from sysbench.trace.kernels.names import (
+    MAX_LENGTH,
+    classify,
+    distinct_short_names,
+    elide_middle,
+    kernel_name,
+    precision,
+    short_name,
+)
 from sysbench.trace.summary import KernelClass
 
 MATMUL: list[tuple[str, str | None]] = [
@@ -189,12 +197,40 @@ SHORT = [
     ("autograd::engine::evaluate_function: PermuteBackward0", "evaluate_function: PermuteBackward0"),
     ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
     ("", "(no name)"),
+    ("std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type vllm::fused_add_rms_norm_kernel"
+     "<c10::BFloat16, 8>(c10::BFloat16*, long, c10::BFloat16 const*, float, int)", "fused_add_rms_norm_kernel<BFloat16>"),
+    ("std::enable_if<((8)<(0)), int>::type ns::kernel<ns::Functor<float> >(float*)", "kernel<Functor<float>>"),
+    ("_ZN7ck_tile6kentryILi1ENS_13FmhaFwdKernelINS_28BlockFmhaPipelineQRKSVSAsyncEEEEEvT0_.kd",
+     "kentry<FmhaFwdKernel<BlockFmhaPipelineQRKSVSAsync>>"),
+    ("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi64EEEvPT0_PT_Pf", "add_rmsnorm_quant_kernel<bfloat16_t>"),
+    ("_ZN5aiter9cut_short", "_ZN5aiter9cut_short"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "short"), SHORT)
 def test_a_template_comes_down_to_the_function_and_what_it_is_made_for(name: str, short: str) -> None:
     assert short_name(name) == short
+
+
+def test_instances_of_one_template_are_told_apart() -> None:
+    instances = [f"void ns::f<float, {size}, true>(float*)" for size in (64, 128)] + ["void ns::g<float, 1>(float*)"]
+    labels = distinct_short_names([kernel_name(name) for name in instances])
+    assert labels == ["f<float> [64]", "f<float> [128]", "g<float>"]
+
+
+def doubling(levels: int) -> str:
+    """A mangled name of a function with parameters of type A<int, int>, A<A<int, int>, A<int, int>>, and so on."""
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    back = [f"S{digits[level // 36] if level > 35 else ''}{digits[level % 36]}_" for level in range(levels)]
+    return "_Z4gemm1AIiiE" + "".join(f"S_I{each}{each}E" for each in back)
+
+
+def test_a_name_that_stands_for_gigabytes_is_only_a_name() -> None:
+    assert short_name(doubling(3)) == "gemm"
+    hostile = [doubling(60), "_Z4gemm" + "P" * 3900 + "i", "_Z4gemm\n_Z1fv", "_Z4gemm\udcff", "_Z" + "1a" * 5000]
+    assert [classify(name) for name in hostile[:2]] == ["matmul"] * 2
+    assert all(len(short_name(name)) <= MAX_LENGTH for name in hostile)
+    assert short_name("_ZN2ns1fIiEEvT_") == "f<int>"  # names after it are still demangled
 
 
 @given(st.text(alphabet="ab<>(),:{}[]#&*~ \n\t", max_size=300) | st.text(max_size=100))

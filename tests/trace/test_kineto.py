@@ -413,6 +413,39 @@ def test_an_event_without_a_time_is_at_the_very_beginning(tmp_path: Path) -> Non
     assert (trace.operators.start_ns.tolist(), trace.work.start_ns.tolist()) == ([0], [2000])
 
 
+def ten_kernels() -> list[dict[str, Any]]:
+    """Ten launches, each followed by its kernel of 50 µs."""
+    events = []
+    for number in range(10):
+        place = {"ph": "X", "ts": 100 * number, "dur": 50, "args": {"correlation": number, "stream": 7, "device": 0}}
+        events += [{**place, "cat": "cuda_runtime", "name": "launch"}, {**place, "cat": "kernel", "name": "gemm"}]
+    return events
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"dur": -5}, {"dur": 1e11}, {"ts": -1e11}, {"ts": 1e11}, {"ts": -9e7}, {"ts": -1e11, "dur": 1e11 + 50}],
+    ids=["negative", "endless", "a day early", "a day late", "90 s before its launch", "a day early, ends in time"],
+)
+def test_an_impossible_time_costs_its_own_event_alone_and_is_said(tmp_path: Path, wrong: dict[str, float]) -> None:
+    events = ten_kernels()
+    events[1] |= wrong
+    path = tmp_path / "times.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    summary = summarise(kineto.read(path))
+    assert summary.device is not None
+    assert (sum(summary.spent.calls), summary.busy_ns, summary.device.window_ns) == (9, 450_000, 850_000)
+    assert summary.remarks == ["1 events with impossible times were omitted"]
+
+
+def test_a_call_that_lasts_much_longer_than_all_else_is_possible(tmp_path: Path) -> None:
+    call = {"ph": "X", "cat": "cpu_op", "name": "compile", "ts": -2e9, "dur": 2e9 + 5}
+    path = tmp_path / "long.json"
+    path.write_text(json.dumps({"traceEvents": [*ten_kernels(), call]}))
+    trace = kineto.read(path).whole()
+    assert (len(trace.operators.name), len(trace.work.name), trace.remarks) == (1, 10, ())
+
+
 def test_wrong_types_cost_their_own_event_alone(tmp_path: Path) -> None:
     path = tmp_path / "types.json"
     one(path, args={"grid": "large", "stream": "seven"}, dur=5)

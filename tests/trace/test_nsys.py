@@ -143,6 +143,29 @@ def test_ranges_without_kernels_are_a_trace_that_says_so(tmp_path: Path) -> None
     assert trace.remarks == ("no GPU activity was recorded",)
 
 
+@pytest.mark.parametrize("text", [7, 2.5, b"\xff\x00"])
+def test_a_text_that_is_a_number_or_a_blob_costs_only_itself(tmp_path: Path, text: object) -> None:
+    path = tmp_path / "report.sqlite"
+    nsys_files.write(path, new=False, kernel_count=2, range_count=2)  # one operator, one range
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE loose AS SELECT * FROM NVTX_EVENTS")
+        database.execute("DROP TABLE NVTX_EVENTS")
+        database.execute('CREATE TABLE NVTX_EVENTS (start, "end", eventType, text, globalTid)')
+        database.execute("INSERT INTO NVTX_EVENTS SELECT * FROM loose")
+        database.execute("UPDATE NVTX_EVENTS SET text = ? WHERE text = 'step'", (text,))
+        database.execute("CREATE TABLE strings (id INTEGER, value)")
+        database.execute("INSERT INTO strings SELECT id, value FROM StringIds WHERE id != 1")
+        database.execute("INSERT INTO strings VALUES (1, ?)", (text,))
+        database.execute("DROP TABLE StringIds")
+        database.execute("ALTER TABLE strings RENAME TO StringIds")
+        database.commit()
+    trace = traces.read(path).whole()
+    assert [trace.names[name] for name in trace.operators.name.tolist()] == ["aten::mm"]
+    assert [trace.names[name] for name in trace.ranges.name.tolist()] == ["(unnamed)"]
+    kernel_names = [trace.names[name] for name in trace.work.name[trace.work.kind == KERNEL].tolist()]
+    assert kernel_names == ["(unnamed)", nsys_files.STRINGS[1]]
+
+
 def test_a_hostile_name_is_only_a_name(tmp_path: Path) -> None:
     path = tmp_path / "hostile.sqlite"
     name = "'); DROP TABLE StringIds; -- [red]<script>" + "x" * 10_000
@@ -179,6 +202,11 @@ def words_for_numbers(path: Path) -> None:
         database.commit()
 
 
+def damaged_schema(path: Path) -> None:
+    nsys_files.write(path, new=True, kernel_count=3, range_count=0)
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE NVTX_EVENTS", b"CREATE \x97ABLE NVTX_EVENTS"))
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -186,6 +214,7 @@ def words_for_numbers(path: Path) -> None:
         (truncated, "is not a readable export of Nsight Systems"),
         (empty_tables, "has no kernels, no calls and no ranges"),
         (words_for_numbers, "has a non-numeric value"),
+        (damaged_schema, "is not a readable export of Nsight Systems"),
         (
             lambda path: path.write_bytes(nsys.SQLITE + b"\x00" * 50),
             "is not a readable export of Nsight Systems",

@@ -101,7 +101,7 @@ def test_sums_are_exact_where_floats_are_not() -> None:
 
 @given(st.lists(st.tuples(*[st.integers(-1, 2)] * 6), max_size=20))
 def test_launch_shapes_are_told_apart(rows: list[tuple[int, ...]]) -> None:
-    shapes, which = columns.launch_shapes([column([row[at] for row in rows]) for at in range(6)])
+    shapes, which = columns.distinct_rows([column([row[at] for row in rows]) for at in range(6)])
     assert [None if each == NONE else tuple(shapes[each].tolist()) for each in which] == [
         None if NONE in row else row for row in rows
     ]

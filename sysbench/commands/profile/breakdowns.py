@@ -13,6 +13,7 @@ from sysbench.commands.profile.findings import RANGES, Phases
 from sysbench.commands.profile.profiles import NS, Profile, Profiles, find_range
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, leading_fields
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, multiplicity
+from sysbench.trace.kernels.names import distinct_short_names
 from sysbench.trace.summary import (
     EVERYWHERE,
     PHASES,
@@ -299,9 +300,10 @@ def _kernel_rows(profiles: Profiles) -> Iterator[_KernelRow]:
         by_kernel: dict[int, list[KernelTime]] = defaultdict(list)
         for each in profiles.selected_times(profile):
             by_kernel[each.kernel].append(each)
+        labels = distinct_short_names([names[kernel] for kernel in sorted(by_kernel)])
         rows = [
-            _KernelRow(profile, names[kernel].short, times, whole_ns, statistics=statistics.get(kernel))
-            for kernel, times in sorted(by_kernel.items())
+            _KernelRow(profile, label, by_kernel[kernel], whole_ns, statistics=statistics.get(kernel))
+            for kernel, label in zip(sorted(by_kernel), labels, strict=True)
         ]
         if (column := profiles.selection.sort) == "name":
             rows.sort(key=lambda row: row.label.casefold())

@@ -265,6 +265,9 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
         if summary.left_out:
             amount = f"{summary.left_out} in {units.seconds(summary.left_out_ns * NS)}"
             yield Remark("note", f"excluded: {profiles.work_noun}s outside all steps ({amount})")
+        if summary.backlog:
+            amount = f"{summary.backlog} in {units.seconds(summary.backlog_ns * NS)}"
+            yield Remark("note", f"excluded: kernels launched before the recording began ({amount})")
         if summary.unlinked_ns and summary.source == "device":
             unlinked = units.seconds(profile.per_step(summary.unlinked_ns).value)
             text = f"{unlinked} {profiles.per} are spent in kernels without a recorded launch, which belong to no range"

@@ -13,10 +13,12 @@ does not match `gemm`. A name that matches no phrase has the class `other`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
+from sysbench.trace.kernels.demangling import demangled
 from sysbench.trace.summary import KernelClass, KernelName
 
 MAX_LENGTH: Final = 72
@@ -27,6 +29,7 @@ _MAX_READ: Final = 4000
 _MAX_DEPTH: Final = 8
 """Maximum depth to which nested templates are examined."""
 _SHOWN_ARGUMENTS: Final = 3
+_LONGEST_DIFFERENCE: Final = 24
 
 _NOISE: Final = (
     (re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::"), ""),
@@ -67,13 +70,40 @@ _UNINFORMATIVE: Final = _words(
 
 def short_name(name: str) -> str:
     """Return the short form of a kernel's name, at most MAX_LENGTH characters long."""
-    text = name[:_MAX_READ].removeprefix(_ENGINE)
+    text = demangled(name)[:_MAX_READ].removeprefix(_ENGINE)
     if _CODE.search(text):
-        cleaned = text
-        for pattern, replacement in _NOISE:
-            cleaned = pattern.sub(replacement, cleaned)
-        text = _function(cleaned.removeprefix("void ").strip(), 0) or text
+        text = _function(_without_noise(text), 0) or text
     return elide_middle(" ".join(text.split()) or "(no name)", MAX_LENGTH)
+
+
+def distinct_short_names(names: Sequence[KernelName]) -> list[str]:
+    """Return the short form of each name; those that look alike also show the template arguments in which they differ.
+
+    For example, two instances of `f<float>` become `f<float> [64]` and `f<float> [128]`.
+    """
+    alike: dict[str, list[int]] = defaultdict(list)
+    for place, name in enumerate(names):
+        alike[name.short].append(place)
+    shown = [name.short for name in names]
+    for places in alike.values():
+        if len(places) > 1:
+            arguments = [_template_arguments(names[place].name[:_MAX_READ]) for place in places]
+            columns = [column for column in zip(*arguments, strict=False) if len(set(column)) > 1]
+            for place, differing in zip(places, zip(*columns, strict=True), strict=False):
+                shown[place] += f" [{elide_middle(', '.join(differing), _LONGEST_DIFFERENCE)}]"
+    return shown
+
+
+def _template_arguments(name: str) -> list[str]:
+    text = _without_return_type(_without_noise(name))
+    opening = next(_outside_brackets(text, "<("), len(text))
+    return list(_arguments(text[opening + 1 :])) if text[opening : opening + 1] == "<" else []
+
+
+def _without_noise(text: str) -> str:
+    for pattern, replacement in _NOISE:
+        text = pattern.sub(replacement, text)
+    return text.strip()
 
 
 def elide_middle(text: str, longest: int) -> str:
@@ -85,12 +115,13 @@ def elide_middle(text: str, longest: int) -> str:
 
 
 def _function(text: str, depth: int) -> str:
-    head, inside = _split(text)
-    base = head.rstrip(":& *").rpartition("::")[2].strip() or head.strip()
-    if depth >= _MAX_DEPTH or not inside:
+    text = _without_return_type(text)
+    opening = next(_outside_brackets(text, "<("), len(text))
+    base = text[:opening].rstrip(":& *").rpartition("::")[2].strip() or text[:opening].strip()
+    if depth >= _MAX_DEPTH or text[opening : opening + 1] != "<":
         return base
     # Functors are the informative arguments. If there are none, types are.
-    arguments = [argument for argument in _arguments(inside) if argument and not _LITERAL.fullmatch(argument)]
+    arguments = [argument for argument in _arguments(text[opening + 1 :]) if not _LITERAL.fullmatch(argument)]
     functors = [argument for argument in arguments if not _TYPE.fullmatch(argument)]
     shortened = [_function(argument, depth + 1) for argument in functors or arguments]
     informative = [each for each in shortened if each and re.split(r"[<( ]", each)[0] not in _UNINFORMATIVE]
@@ -100,53 +131,54 @@ def _function(text: str, depth: int) -> str:
     return f"{base}<{', '.join(shown)}>" if shown else base
 
 
-def _split(text: str) -> tuple[str, str]:
-    """Return the text before the first bracket and, if this bracket is a `<`, the text inside the brackets."""
-    opening = next((position for position, character in enumerate(text) if character in "<("), len(text))
-    if opening == len(text) or text[opening] == "(":
-        return text[:opening], ""
-    depth, closing = 0, len(text)
-    for position in range(opening, len(text)):
-        depth += (text[position] in "<(") - (text[position] in ">)")
-        if not depth:
-            closing = position
-            break
-    return text[:opening], text[opening + 1 : closing]
+def _without_return_type(text: str) -> str:
+    """Remove the return type of a function: all before the last space of the part before its parameters."""
+    text = text.removeprefix("void ")
+    declarator = text[: next(_outside_brackets(text, "("), 0)].rstrip()
+    return text[max(_outside_brackets(declarator, " "), default=-1) + 1 :]
 
 
-def _arguments(inside: str) -> list[str]:
-    """Split a list of template arguments at the commas outside all brackets."""
-    found, depth, begin = [], 0, 0
-    for position, character in enumerate(inside):
-        depth += (character in "<(") - (character in ">)")
-        if character == "," and not depth:
-            found.append(inside[begin:position].strip())
-            begin = position + 1
-    return [*found, inside[begin:].strip()]
+def _arguments(text: str) -> Iterator[str]:
+    """Yield the template arguments up to the bracket that closes their list."""
+    text = text[: next(_outside_brackets(text, ">"), len(text))]
+    begin = 0
+    for end in (*_outside_brackets(text, ","), len(text)):
+        if argument := text[begin:end].strip():
+            yield argument
+        begin = end + 1
+
+
+def _outside_brackets(text: str, wanted: str) -> Iterator[int]:
+    """Yield the positions of the wanted characters outside all brackets of C++.
+
+    In parentheses, `<` and `>` may be operators, as in `((8)>(0))`: these open and close nothing.
+    """
+    opened: list[str] = []
+    for position, character in enumerate(text):
+        if not opened and character in wanted:
+            yield position
+        if character in "<(":
+            opened.append(character)
+        elif character == ">" and opened and opened[-1] == "<":
+            opened.pop()
+        elif character == ")":
+            while opened and opened.pop() != "(":
+                pass
 
 
 # --- words
 
 _CAMEL_CASE: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
-_MANGLED: Final = re.compile(r"L[a-z]n?\d+E|DF\d+[_b]|S[0-9A-Z]*_|T\d*_|(?P<length>\d+)")
-"""Matches literals, types, back references (their digits are not lengths) or lengths in mangled names (Itanium ABI)."""
+_LENGTHS: Final = re.compile(r"(?<=[A-Za-z_])\d+(?=[A-Za-z])")
+"""Matches the lengths of identifiers in a mangled name, and some other numbers."""
 
 
 def words(name: str) -> str:
     """Return the words of a name in lower case, with underscores around and between them: `_cat_array_copy_`."""
-    text = " ".join(_identifiers(name)) if name.startswith("_Z") else name
-    return f"_{_SEPARATORS.sub('_', _CAMEL_CASE.sub('_', text).lower()).strip('_')}_"
-
-
-def _identifiers(mangled: str) -> Iterator[str]:
-    """Yield the identifiers in a mangled C++ name, in which each identifier follows its length: `13FmhaFwdKernel`."""
-    place = 0
-    while part := _MANGLED.search(mangled, place):
-        place = part.end()
-        if part["length"]:
-            place += int(part["length"][-3:])
-            yield mangled[part.end() : place]
+    if name.startswith("_Z"):  # it cannot be demangled
+        name = _LENGTHS.sub(" ", name)
+    return f"_{_SEPARATORS.sub('_', _CAMEL_CASE.sub('_', name).lower()).strip('_')}_"
 
 
 def _phrases(text: str) -> re.Pattern[str]:
@@ -434,7 +466,7 @@ instruction (`s1688`) means TF32 if the name contains no 16-bit format. cuDNN's 
 @lru_cache(maxsize=65_536)
 def classify(name: str) -> KernelClass:
     """Return the class of a kernel or operator, judging by its name; `other` if no phrase matches."""
-    text = name[:_MAX_READ]
+    text = demangled(name)[:_MAX_READ]
     if text.startswith(("aten::", "prims::")):
         bare = text.rpartition("::")[2].split(".")[0]
         known = _BY_OPERATOR.get(bare) or _BY_OPERATOR.get(bare.rstrip("_"))
@@ -454,11 +486,12 @@ def classify(name: str) -> KernelClass:
 
 def precision(name: str) -> str | None:
     """Return the input format of a matrix product, judging by the kernel's name; None if it contains no format."""
-    return next((format_ for format_, pattern in _PRECISIONS if pattern.search(name[:_MAX_READ])), None)
+    text = demangled(name)[:_MAX_READ]
+    return next((format_ for format_, pattern in _PRECISIONS if pattern.search(text)), None)
 
 
 def kernel_name(name: str) -> KernelName:
     """Return the class, the number format and the short form of a kernel or operator."""
     kind = classify(name)
     format_ = precision(name) if kind in ("matmul", "attention") else None
-    return KernelName(name=name, short=short_name(name), kernel_class=kind, precision=format_)
+    return KernelName(name=demangled(name), short=short_name(name), kernel_class=kind, precision=format_)

@@ -1,6 +1,7 @@
 """Time of kernels by phase and module and by call, and statistics of operators and devices, summed slice by slice.
 
-Work is counted if it was launched within a step. If no steps are marked, all work is counted.
+Work is counted if it was launched within a step. If no steps are marked, all work is counted, including work that was
+launched before the recording began.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ class StepWork:
     @classmethod
     def of(cls, part: Slice, attribution: Attribution, ranges: RangeTree) -> StepWork:
         """Select the work of a slice that was launched within a step."""
-        # Work without a known launch belongs to the last step that began before it.
-        before = np.searchsorted(ranges.step_start_ns, attribution.work.start_ns, side="right") - 1
-        step = np.where((attribution.step == NONE) & (attribution.work.thread == NONE), before, attribution.step)
-        counted = step != NONE if ranges.steps else np.ones(len(step), bool)
         work = attribution.work
+        # Work without a known launch belongs to the last step that began before it.
+        is_unlinked = (attribution.step == NONE) & (work.thread == NONE)
+        step = np.where(is_unlinked, ranges.last_step_begun(work.at_ns), attribution.step)
+        counted = (step != NONE) & (work.is_backlog == 0) if ranges.steps else np.ones(len(step), bool)
         if not counted.all():
             columns: dict[str, NDArray[Any]] = {name: column[counted] for name, column in vars(work).items()}
             work = replace(work, **columns)

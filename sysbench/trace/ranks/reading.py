@@ -10,8 +10,10 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from sysbench.trace import range_tree
-from sysbench.trace.columns import Intervals, first_rows, map_distinct, take_or_none, union
+from sysbench.trace.columns import Intervals, map_distinct, union
+from sysbench.trace.device_steps import DeviceSteps
 from sysbench.trace.kernels.names import classify
+from sysbench.trace.launches import Backlog, LaunchIndex
 from sysbench.trace.ranks.summary import Kind, kind_of
 from sysbench.trace.recording import (
     CALLED,
@@ -19,11 +21,9 @@ from sysbench.trace.recording import (
     KERNEL,
     KERNEL_RAN,
     NONE,
-    START,
     Collectives,
     DeviceWork,
     Integers,
-    Launches,
     Operators,
     ProcessGroup,
     Ranges,
@@ -139,8 +139,8 @@ def read(recording: Recording) -> RankReading:
     """Read one rank's recording, which remains usable."""
     source: Literal["device", "cpu"] = "device" if len(recording.work) else "cpu"
     rows = Collectives(*recording.collectives.columns())
-    tree = range_tree.read(Ranges(*recording.ranges.columns()), recording.names, recording.step_pattern)
-    work = _Work(recording)
+    tree = range_tree.of(recording)
+    work = _Work(recording, tree.steps > 0)
     steps = _Steps(work, tree.step_start_ns, tree.step_end_ns)
     activity = _on_device(recording, work, rows) if source == "device" else _on_host(recording, rows)
     names = [recording.names[name] for name in tree.step_name.tolist()]
@@ -165,27 +165,31 @@ def read(recording: Recording) -> RankReading:
 class _Work:
     """Columns of the device work that are needed: large recordings are not unpacked completely."""
 
-    def __init__(self, recording: Recording) -> None:
-        self.start_ns, duration_ns, self.name, self.kind, correlation = (
+    def __init__(self, recording: Recording, has_steps: bool) -> None:
+        self.start_ns, duration_ns, self.name, self.kind, self.device, self.stream, correlation = (
             recording.work.column(column_index(DeviceWork, each))
-            for each in ("start_ns", "duration_ns", "name", "kind", "correlation")
+            for each in ("start_ns", "duration_ns", "name", "kind", "device", "stream", "correlation")
         )
         self.end_ns = self.start_ns + duration_ns
-        self._launch_of = first_rows(recording.launches.column(column_index(Launches, "correlation")))
-        self._launches_ns = recording.launches.column(START)
-        self.launched_ns = self.launch_times_ns(correlation, self.start_ns)
+        self._launches = LaunchIndex.of(recording.launches)
+        launch = self._launches.launch_of(correlation)
+        self.launched_ns = self._launches.launch_time_ns(launch, correlation, self.start_ns)
+        backlog, rows = Backlog(self._launches), np.arange(len(launch), dtype=np.int64)
+        backlog.add(rows, self.start_ns, self.device, self.stream, correlation)
+        self.is_backlog = np.isin(rows, backlog.rows()) & has_steps
+        """Whether each piece of work is left out of the steps; without steps, nothing is."""
 
-    def launch_times_ns(self, correlation: Integers, own_ns: Integers) -> Integers:
-        """Return the launch time of each piece of work; its start time, `own_ns`, if the launch was not recorded."""
-        launch = self._launch_of(correlation)
-        return np.where(launch == NONE, own_ns, take_or_none(self._launches_ns, launch))
+    def launch_times_ns(self, correlation: Integers, own_start_ns: Integers) -> Integers:
+        """Return the launch time of work with these correlation numbers."""
+        return self._launches.launch_time_ns(self._launches.launch_of(correlation), correlation, own_start_ns)
 
 
 class _Steps:
-    """Steps of one rank. Device work belongs to the step in which it was launched."""
+    """Steps of one rank. Device work belongs to the step in which it was launched, backlog to none."""
 
     def __init__(self, work: _Work, start_ns: Integers, end_ns: Integers) -> None:
         self._start_ns, self._end_ns, self._work = start_ns, end_ns, work
+        self._backlog_ns = work.start_ns[work.is_backlog]
 
     def _numbers(self, at_ns: Integers) -> Integers:
         """Return the step number at each time: NONE outside all steps; always 0 if no steps are marked."""
@@ -196,24 +200,32 @@ class _Steps:
 
     def of_collectives(self, rows: Collectives) -> Integers:
         started = self._work.launch_times_ns(rows.correlation, rows.start_ns)
-        return self._numbers(np.where(rows.source == KERNEL_RAN, started, rows.start_ns))
+        on_device = rows.source == KERNEL_RAN
+        step = self._numbers(np.where(on_device, started, rows.start_ns))
+        # A row of the work and its row among the collectives have the same start.
+        step[on_device & (started == rows.start_ns) & np.isin(rows.start_ns, self._backlog_ns)] = NONE
+        return step
 
     def windows(self, busy: Intervals) -> tuple[Integers, Integers]:
         """Return the start and end of each step; if no steps are marked, of all activity.
 
-        On a device, a step lasts from its first work until the first work of the next step. On a host, it lasts until
-        the next one starts.
+        On a device, a step lasts from its first work, or until earlier work is done if that is later, until the next
+        step starts. On a host, it lasts until the next one starts.
         """
         extent = np.array([busy.start_ns[:1].sum(), busy.end_ns[-1:].sum()], np.int64)
         if not len(self._start_ns):
             return extent[:1], extent[1:]
-        if not len(self._work.start_ns):
+        work = self._work
+        if not len(work.start_ns):
             return self._start_ns, np.concatenate([self._start_ns[1:], self._end_ns[-1:]])
         first = np.full(len(self._start_ns), np.iinfo(np.int64).max)
-        step = self._numbers(self._work.launched_ns)
+        step = np.where(work.is_backlog, NONE, self._numbers(work.launched_ns))
         counted = step != NONE
-        np.minimum.at(first, step[counted], self._work.start_ns[counted])
-        ends = self._work.end_ns[counted]
+        np.minimum.at(first, step[counted], work.start_ns[counted])
+        on_device = DeviceSteps(self._start_ns)
+        on_device.add(work.launched_ns, work.start_ns, work.end_ns, work.device, work.stream, step, work.is_backlog)
+        first = np.maximum(first, on_device.ready_ns())
+        ends = work.end_ns[counted]
         last = int(ends.max()) if len(ends) else int(extent[1])
         # A step without work is empty: it starts where the next step does.
         start = np.minimum(np.minimum.accumulate(first[::-1])[::-1], last)
@@ -223,13 +235,13 @@ class _Steps:
 def _on_device(recording: Recording, work: _Work, rows: Collectives) -> Activity:
     """Return when a device computes and communicates. Collectives on the host, such as gloo's, also count."""
     communicates = map_distinct(lambda name: classify(recording.names[name]) == "communication", work.name, bool)
-    communicates &= work.kind == KERNEL
-    computes = (work.kind == KERNEL) & ~communicates
+    is_kernel = (work.kind == KERNEL) & ~work.is_backlog
+    communicates, computes = is_kernel & communicates, is_kernel & ~communicates
     communication = _merge(union(work.start_ns[communicates], work.end_ns[communicates]), _host_intervals(rows))
     return Activity(
         compute=union(work.start_ns[computes], work.end_ns[computes]),
         communication=communication,
-        busy=_merge(union(work.start_ns, work.end_ns), communication),
+        busy=_merge(union(work.start_ns[~work.is_backlog], work.end_ns[~work.is_backlog]), communication),
     )
 
 

@@ -39,6 +39,7 @@ from sysbench.trace.readers.reading import (
     send_message,
     start_module,
 )
+from sysbench.trace.readers.timing import with_consistent_times
 from sysbench.trace.recording import Chunk, Recording
 
 _HEADER_BYTES: Final = 16 * 1024**2
@@ -88,7 +89,7 @@ def read(path: Path, progress: Progress = no_progress) -> Recording:
                 why = f": {'; '.join(remarks)}" if remarks else ""
                 raise LogError(f"{path} has no events with a duration{why}")
             header, defects = _decoded_header(before)
-            return columns.recording(path.name, header, [*defects, *remarks])
+            return with_consistent_times(columns.recording(path.name, header, [*defects, *remarks]))
     except OSError as error:
         raise cannot_read(path, error) from error
 

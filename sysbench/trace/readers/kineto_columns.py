@@ -46,7 +46,6 @@ from sysbench.trace.recording import (
     Recording,
     Table,
     column_index,
-    shift_to_zero,
 )
 
 _WORK: Final = (
@@ -306,7 +305,7 @@ class Columns:
             self._tables[which].extend([chunk])
 
     def recording(self, title: str, header: dict[str, Any], remarks: Iterable[str]) -> Recording:
-        """Return the complete recording, with times relative to the first event. No events may be added afterwards."""
+        """Return the complete recording, with times as in the file. No events may be added afterwards."""
         all_remarks = list(remarks)
         if self._without_duration:
             all_remarks.append(f"{self._without_duration:,} events without a duration were omitted")
@@ -320,7 +319,8 @@ class Columns:
             **self._tables,
             step_pattern=None,
             launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
-            origin_ns=shift_to_zero(self._tables.values()),
+            origin_ns=0,
+            lost_launches_ns=(),
             devices=tuple(str(device.get("name", "")) if isinstance(device, dict) else "" for device in devices),
             rank=_whole(distributed.get("rank")),
             world_size=_whole(distributed.get("world_size")),

@@ -30,9 +30,10 @@ from sysbench import units
 from sysbench.errors import LogError
 from sysbench.garbage import gc_paused
 from sysbench.log.storage import ScratchDirectory
-from sysbench.trace.columns import launch_shapes, map_distinct
+from sysbench.trace.columns import distinct_rows, map_distinct
 from sysbench.trace.readers.reading import Progress, no_progress, processors
-from sysbench.trace.recording import COPY, KERNEL, NONE, SET, Integers, Recording, Table, shift_to_zero
+from sysbench.trace.readers.timing import with_consistent_times
+from sysbench.trace.recording import COPY, KERNEL, NONE, SET, Integers, Recording, Table
 
 SQLITE: Final = b"SQLite format 3\x00"
 REPORT_SUFFIXES: Final = (".nsys-rep", ".qdrep")
@@ -59,6 +60,8 @@ _WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
 _KERNEL_NAME: Final = "demangledName"
 _REPLACEMENTS: Final = {_KERNEL_NAME: ("shortName",)}
 """Columns that replace a missing or empty column."""
+_NVTX_TEXT: Final = """CASE typeof("text") WHEN 'text' THEN "text" END"""
+"""SQL expression for the text of an NVTX event; NULL for a number or a blob, which SQLite allows in any column."""
 _ENDED: Final = '"eventType" IN (59, 60) AND "end" IS NOT NULL'
 """SQL condition that selects ranges (push and pop, start and end) and excludes marks."""
 
@@ -96,9 +99,11 @@ def _read_export(export: Path, path: Path, progress: Progress) -> Recording:
             ThreadPoolExecutor(min(processors(), _MAX_THREADS)) as threads,
             gc_paused(),
         ):
-            return _Reader(path, database, Queries(export, threads), progress).recording()
+            return with_consistent_times(_Reader(path, database, Queries(export, threads), progress).recording())
     except sqlite3.Error as error:
         raise LogError(f"{path} is not a readable export of Nsight Systems: {error}") from error
+    except UnicodeDecodeError as error:  # sqlite3 decodes its own messages, which quote the damaged schema
+        raise LogError(f"{path} is not a readable export of Nsight Systems: its schema is damaged") from error
     except NonNumericError as error:
         raise LogError(f"{path} has a non-numeric value in a numeric column of Nsight Systems") from error
 
@@ -142,8 +147,7 @@ class _Reader:
         self._launch_shapes: dict[tuple[int, ...], int] = {}
         self._strings: dict[int, str] = {}
         if _STRINGS in self._columns:
-            cursor = database.execute("SELECT id, value FROM StringIds")
-            self._strings = {number: str(value) for number, value in cursor}
+            self._strings = dict(database.execute(f"SELECT id, value FROM {_STRINGS} WHERE typeof(value) = 'text'"))
 
     def recording(self) -> Recording:
         operators, ranges = self._ranges()
@@ -171,7 +175,7 @@ class _Reader:
             operators=operators,
             ranges=ranges,
             launch_shapes=np.array([*self._launch_shapes], np.int64).reshape(-1, 6),
-            origin_ns=shift_to_zero(tables),
+            origin_ns=0,
             devices=devices,
             remarks=tuple(remarks),
         )
@@ -193,7 +197,7 @@ class _Reader:
         work = Table(9)
         for rows in self._rows(_KERNELS, (*_TIMES, _KERNEL_NAME, *_PLACE, *_GRID, *_BLOCK)):
             none = np.full(len(rows["start"]), NONE, np.int64)
-            shapes, which = launch_shapes([rows[name] for name in (*_GRID, *_BLOCK)])
+            shapes, which = distinct_rows([rows[name] for name in (*_GRID, *_BLOCK)])
             ours = [self._launch_shapes.setdefault(tuple(row), len(self._launch_shapes)) for row in shapes.tolist()]
             shape = np.array([*ours, NONE], np.int64)[which]
             work.add(_work_columns(rows, self._name_indices(rows[_KERNEL_NAME]), KERNEL, shape, none))
@@ -216,7 +220,7 @@ class _Reader:
         # Names of NVTX events that are not registered names, in batches that match the batches of rows.
         name_texts: Iterator[list[str | None]] = repeat([])
         if "text" in self._columns.get(_NVTX, ()):
-            name_texts = self._queries.results(_NVTX, '"text"', _ENDED, lambda rows: [text for (text,) in rows])
+            name_texts = self._queries.results(_NVTX, _NVTX_TEXT, _ENDED, lambda rows: [text for (text,) in rows])
         for rows, texts in zip(self._rows(_NVTX, (*_TIMES, "textId", "globalTid"), _ENDED), name_texts, strict=False):
             start, end, text, thread = rows.values()
             name, sequence, shapes = self._parse_range_names(text, texts)
