@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 
 from sysbench.errors import UsageError
+from sysbench.frames import owner
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.block_sizes import block_bytes, rounded_requests
 from sysbench.snapshot.layout import NONE, STATES, Annotation, Column, Frame, Snapshot
@@ -205,15 +206,15 @@ _ENGINE = re.compile(r"torch::autograd::(Engine|python::PythonEngine|generated|N
 
 
 def _trait_of(frame: Frame) -> int:
-    filename = frame.filename.replace("\\", "/")
+    file = owner(frame.filename)
     # Omit the parameters of a C++ function: their types are not evidence.
     name = frame.name.partition("(")[0]
     trait = 0
-    if "torch/optim/" in filename or name.startswith("Optimizer.step"):
+    if file.is_in("torch", "optim") or name.startswith("Optimizer.step"):
         trait |= _Trait.OPTIMIZER
-    if _ENGINE.search(name) or (name in ("_engine_run_backward", "backward") and "torch/" in filename):
+    if _ENGINE.search(name) or (name in ("_engine_run_backward", "backward") and file.package == "torch"):
         trait |= _Trait.BACKWARD
-    if filename.endswith("torch/nn/modules/module.py"):
+    if file.is_in("torch", "nn", "modules", "module.py"):
         trait |= _Trait.BUILDING if name in ("_apply", "to", "cuda") else 0
         trait |= _Trait.FORWARD if name.endswith("_call_impl") else 0
     if name == "__init__" or name.endswith("load_state_dict"):

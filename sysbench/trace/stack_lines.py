@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 from typing import Final, Protocol, TypeVar
 
-_PACKAGES = ("sysbench", "torch")
-"""Packages whose files are shown by their path within the package, which is unambiguous."""
+from sysbench.frames import Owner, owner
 
 
 class StackFrame(Protocol):
@@ -29,13 +27,12 @@ class StackFrame(Protocol):
 
 AnyFrame = TypeVar("AnyFrame", bound=StackFrame)
 
-_LIBRARY: Final = re.compile(r"(^|/)(site-packages|dist-packages|torch|lib/python[\d.]*)/|^<frozen")
-_NEVER_LIBRARY: Final = re.compile(r"(^|/)(sysbench|torch/optim)/")
-"""Files that are never treated as library code. A line in torch's optimizers is more informative than the call of
-`step`."""
-_ROUTING: Final = re.compile(r"(^|/)torch/_native/")
-"""Files that every call of some operators passes through, also in the backward pass (PyTorch 2.15 and later)."""
-_MODEL_CALLING: Final = re.compile(r"(^|/)sysbench/(lab|workload)/(step|workload/(own|hugging_face|imports))\.py$")
+_MODEL_CALLING: Final = (
+    ("sysbench", "lab", "step.py"),
+    ("sysbench", "lab", "workload", "own.py"),
+    ("sysbench", "lab", "workload", "hugging_face.py"),
+    ("sysbench", "lab", "workload", "imports.py"),
+)
 """Files of sysbench that only call a model. For a library's model, the library's line is more informative."""
 _ALLOCATING: Final = re.compile(r"(torch::(unwind|CapturedTraceback)|c10|at::(detail|_ops|empty\w*))\b")
 """C++ functions that every allocation passes through."""
@@ -47,14 +44,21 @@ def most_informative_frame(stack: Sequence[AnyFrame]) -> AnyFrame | None:
     The order of preference is: the first frame of the user's own Python code, the first Python frame, and the first C++
     function that is not part of the allocator's call path. None for a stack without any frame that says something.
     """
-    stack = [frame for frame in stack if not _ROUTING.search(frame.filename)]
+    # Calls of some operators pass through this folder, also in the backward pass (PyTorch 2.15 and later).
+    stack = [frame for frame in stack if not owner(frame.filename).is_in("torch", "_native")]
     python = [frame for frame in stack if frame.filename.endswith(".py") or frame.filename.startswith("<")]
     for frame in python:
-        filename = frame.filename.replace("\\", "/")
-        if not _MODEL_CALLING.search(filename) and (_NEVER_LIBRARY.search(filename) or not _LIBRARY.search(filename)):
+        if _is_informative(owner(frame.filename)):
             return frame
     native = (frame for frame in stack if not _ALLOCATING.match(frame.name))
     return next(iter(python), None) or next(native, None) or next(iter(stack), None)
+
+
+def _is_informative(file: Owner) -> bool:
+    """Return whether a file's lines say what a program does; those of torch's optimizers do."""
+    if file.is_library:
+        return file.is_in("torch", "optim")
+    return not any(file.is_in(*place) for place in _MODEL_CALLING)
 
 
 def frame_location(stack: Sequence[StackFrame]) -> str | None:
@@ -71,9 +75,7 @@ def frame_location(stack: Sequence[StackFrame]) -> str | None:
 
 def shorten_path(filename: str) -> str:
     """Shorten a path to the part that begins with `torch` or follows `sysbench`, or else to its last two components."""
-    parts = PurePosixPath(filename.replace("\\", "/")).parts
-    for package in _PACKAGES:
-        if package in parts[:-1]:
-            position = len(parts) - 1 - parts[::-1].index(package)
-            return "/".join(parts[position + (package == "sysbench") :])
-    return "/".join(parts[-2:])
+    file = owner(filename)
+    if file.package == "torch":
+        return "/".join(file.path)
+    return "/".join(file.path[1:] if file.package == "sysbench" else file.path[-2:])

@@ -117,7 +117,9 @@ ENGINE = Frame("??", 0, "torch::autograd::generated::MmBackward0::apply(std::vec
     [
         ((*PLUMBING, Frame("/x/site-packages/torch/nn/linear.py", 12, "forward"), USERS), "me/a.py:3 f"),
         ((*PLUMBING, Frame("/x/torch/optim/adamw.py", 7, "step"), USERS), "torch/optim/adamw.py:7 step"),
+        ((Frame("/x/sysbench/.venv/site-packages/torch/optim/adam.py", 7, "step"),), "torch/optim/adam.py:7 step"),
         ((*PLUMBING, Frame("/x/site-packages/einops/e.py", 5, "g")), "einops/e.py:5 g"),
+        ((Frame("/me/torch/train.py", 5, "g"), USERS), "torch/train.py:5 g"),
         ((Frame("/x/site-packages/gpt/g.py", 5, "h"), Frame("/y/sysbench/lab/step.py", 9, "_forward")), "gpt/g.py:5 h"),
         ((Frame("/y/sysbench/lab/step.py", 9, "_forward"),), "lab/step.py:9 _forward"),
         ((*PLUMBING, ENGINE), "torch::autograd::generated::MmBackward0::apply"),
