@@ -368,8 +368,8 @@ def _are_released_by_optimizer(lives: Lifetimes, freed_traits: Column, phases: t
         last = np.zeros(len(phases) + 1, np.int64)
         np.maximum.at(last, _phase_of(lives.born, phases), lives.born)
         in_optimizer = np.array([*(phase.name == "optimizer" for phase in phases), False])[died_in]
-        return in_optimizer & (lives.died < last[died_in])
-    return ((freed_traits & _Trait.OPTIMIZER) > 0) & ((freed_traits & _Trait.CLEARING) == 0)
+        return np.asarray(in_optimizer & (lives.died < last[died_in]))
+    return np.asarray(((freed_traits & _Trait.OPTIMIZER) > 0) & ((freed_traits & _Trait.CLEARING) == 0))
 
 
 def _last_born(born: Column, phase: Column) -> Column:

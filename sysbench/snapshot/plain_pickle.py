@@ -45,7 +45,8 @@ def _without_argument(*names: str) -> bytes:
 
 def _with_argument(*names: str) -> bytes:
     """Return a pattern for opcodes whose argument has a fixed size."""
-    return b"|".join(_code(name) + b"." * _OPCODES[name].arg.n for name in names)
+    arguments = ((name, _OPCODES[name].arg) for name in names)
+    return b"|".join(_code(name) + b"." * argument.n for name, argument in arguments if argument is not None)
 
 
 def _with_length(name: str, lengths: range) -> bytes:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from sysbench.errors import UnavailableError
 from sysbench.lab.attention import KINDS
 from sysbench.lab.memory.accounting import round_to_block
+from sysbench.package import DIRECTORY
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, record
 from sysbench.simulate.tensors import (
@@ -244,16 +245,13 @@ READS = ("x.sum().item()", "bool((x > 0).any())", "x.cpu()", "x.to('cpu', torch.
 
 @pytest.mark.parametrize("read", READS)
 def test_other_code_that_reads_a_value_is_refused(read: str) -> None:
+    """Also a library's that sysbench itself calls, such as a model of torchvision."""
     installed = Path(torch.__file__).parents[1]
-    for folder in (
-        installed / "torchvision",
-        installed / "torchao" / "optim",
-        Path("/home/me/torch"),
-        Path("/home/me"),
-    ):
-        code = compile(read, folder / "functional.py", "eval")
+    step = compile("eval(model, values)", str(DIRECTORY / "lab" / "step.py"), "eval")
+    for folder in (installed / "torchvision", installed / "torchao" / "optim", Path("/home/me/torch")):
+        model = compile(read, folder / "functional.py", "eval")
         with SimulatedDevice(Books()), pytest.raises(UnavailableError, match="reads a tensor value"):
-            eval(code, {"torch": torch, "x": torch.ones(3, device=DEVICE)})  # noqa: S307
+            eval(step, {"model": model, "values": {"torch": torch, "x": torch.ones(3, device=DEVICE)}})  # noqa: S307
 
 
 def test_values_that_follow_from_constants_and_inputs_can_be_read() -> None:
