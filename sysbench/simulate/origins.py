@@ -6,34 +6,21 @@ whose gradient it computes.
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-import einops
 import torch
 from torch import nn
 
+from sysbench.frames import PYTHON, owner_here
 from sysbench.lab.ranges import ROOT_PATH, module_callbacks, range_callbacks
 from sysbench.snapshot.layout import Frame
 
 OUTSIDE = ROOT_PATH
 """Path for operators outside all modules, such as the loss, and for the whole model."""
-
-_TORCH = str(Path(torch.__file__).parent)
-_OPTIMIZERS = str(Path(_TORCH) / "optim")
-_HIDDEN_FILES = (
-    _TORCH,
-    str(Path(einops.__file__).parent),
-    str(Path(__file__).parent),
-    contextmanager.__code__.co_filename,
-    copy.__file__,
-)
-"""Code that only passes calls on, so that its frames carry no information. Frames of torch's optimizers are kept."""
 
 
 Stack = tuple[Frame, ...]
@@ -113,6 +100,14 @@ class Origins:
     def _frames(self, frame: FrameType | None) -> Iterator[Frame]:
         while frame is not None and frame.f_code is not self._until:
             filename = frame.f_code.co_filename
-            if filename.startswith(_OPTIMIZERS) or not filename.startswith(_HIDDEN_FILES):
+            if not _only_passes_calls_on(filename):
                 yield Frame(filename, frame.f_lineno, frame.f_code.co_qualname)
             frame = frame.f_back
+
+
+def _only_passes_calls_on(filename: str) -> bool:
+    """Return whether a file's frames carry no information. Those of torch's optimizers do."""
+    owner = owner_here(filename)
+    if owner.package == "torch":
+        return not owner.is_in("torch", "optim")
+    return owner.package in ("einops", PYTHON) or owner.is_in("sysbench", "simulate")

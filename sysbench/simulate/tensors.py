@@ -20,7 +20,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import wraps
-from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -32,9 +31,9 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
 from sysbench.errors import UnavailableError
+from sysbench.frames import owner_here
 from sysbench.lab.dispatch import Arguments, DispatchMode, Handler, Operator, Options
 from sysbench.lab.memory.accounting import StorageWatch, tensors_in
-from sysbench.package import DIRECTORY
 from sysbench.spec.extras import installed_torch
 
 DEVICE = torch.device("cpu", 0)
@@ -44,9 +43,8 @@ it as a CPU: unlike `meta`, it has generators, gradient scalers and autocast."""
 _META = torch.device("meta")
 _aten = torch.ops.aten
 
-_TORCH = str(Path(torch.__file__).parent)
-_SYSBENCH = str(DIRECTORY)
-_MAY_READ_VALUES = (str(Path(_TORCH, "optim")), str(Path(_TORCH, "amp")), str(Path(_SYSBENCH, "lab")))
+_MAY_READ_VALUES = (("torch", "optim"), ("torch", "amp"), ("torch", "autograd", "graph.py"), ("sysbench", "lab"))
+"""Code whose memory does not depend on the values it reads; `graph.py` moves saved tensors to the host and back."""
 
 
 class SimulatedTensor(Tensor):
@@ -382,10 +380,11 @@ class SimulatedDevice(ObservedDevice):
         return _as_simulated(copied, kind) if kind is HostTensor else self._new((source,), copied)
 
     def _copy(self, func: Operator, args: Arguments, kwargs: Options) -> object:
-        """Handle `copy_`: a simulated target stays unchanged; copying a simulated source to the host gives zeros."""
+        """Handle `copy_`: a simulated target stays unchanged, and the host reads the values of a simulated source."""
         if _is_on_device(args[0]):
             return args[0]
-        return args[0].zero_() if _is_on_device(args[1]) else func(*args, **kwargs)
+        target, source, *rest = args
+        return func(target, self._value(source, target.dtype) if _is_on_device(source) else source, *rest, **kwargs)
 
     def _multiply_groups(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Handle grouped matrix products: torch's shape function supports only bf16, but its kernels support more."""
@@ -508,10 +507,10 @@ def _refuse_user_reads() -> None:
     """Raise UnavailableError if user code reads a value, because the code may behave differently for the real value."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        file = frame.f_code.co_filename
-        if file.startswith(_MAY_READ_VALUES):
+        owner = owner_here(frame.f_code.co_filename)
+        if any(owner.is_in(*place) for place in _MAY_READ_VALUES):
             return
-        if not file.startswith((_TORCH, _SYSBENCH)):
+        if owner.package not in ("torch", "sysbench"):
             break
         frame = frame.f_back
     raise UnavailableError("the code reads a tensor value, which a simulation does not have: measure it on a device")

@@ -21,10 +21,12 @@ from typing import Final
 import numpy as np
 
 from sysbench.errors import UsageError
+from sysbench.frames import owner
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.block_sizes import block_bytes, rounded_requests
 from sysbench.snapshot.layout import NONE, STATES, Annotation, Column, Frame, Snapshot
 from sysbench.snapshot.lifetimes import Lifetimes, lifetimes
+from sysbench.snapshot.own_optimizers import stacks_of_own_optimizers
 from sysbench.snapshot.residents import resident_categories
 from sysbench.snapshot.timeline import PHASES, UNKNOWN, Allocations, Phase, Timeline
 from sysbench.trace.workspaces import (
@@ -58,6 +60,7 @@ class _Trait(IntFlag):
     FORWARD = 4
     BUILDING = 8
     WORKSPACE = 16
+    CLEARING = 32
 
 
 _OUTSIDE, _FORWARD, _BACKWARD, _OPTIMIZER = range(4)
@@ -189,11 +192,25 @@ def infer(
     traits = np.append(stack_traits, 0)
     in_trace = np.flatnonzero(lives.born > 0)
     order = in_trace[np.argsort(lives.born[in_trace], kind="stable")]
-    phases = _infer_phases(traits[stack[order]], stack[order] != NONE, lives.born[order], lives.states)
-    freed_traits = traits[freed_stack]
+    has_stack = stack != NONE
+    # On CUDA, autograd runs on its own threads without Python code. If Python's stacks alone are recorded, it has none.
+    is_stackless = ~has_stack & (lives.born > 0) & has_stack[in_trace].any()
+    in_backward = ((traits[stack] & _Trait.BACKWARD) > 0) | is_stackless
+    freed_in_backward = (traits[freed_stack] & _Trait.BACKWARD) > 0
     if (freed_stack != NONE).any() and not (traits & _Trait.BACKWARD).any():
-        # Python's stacks alone: autograd's threads have none.
-        freed_traits[(freed_stack == NONE) & (lives.freed_row != NONE)] |= _Trait.BACKWARD
+        freed_in_backward |= (freed_stack == NONE) & (lives.freed_row != NONE)
+    is_kept, first_backward = lives.died == lives.states, lives.born[in_backward].min(initial=lives.states)
+    of_optimizer = stacks_of_own_optimizers(
+        stacks,
+        stack,
+        size_bytes,
+        is_parameter=is_kept & (lives.born < first_backward),
+        is_training=in_backward | freed_in_backward | ((traits[stack] & _Trait.FORWARD) > 0),
+        is_state=is_kept & (lives.born > first_backward),
+    )
+    traits[:-1][of_optimizer] |= _Trait.OPTIMIZER
+    phases = _infer_phases(traits[stack[order]], is_stackless[order], lives.born[order], lives.states)
+    freed_traits = traits[freed_stack] | np.where(freed_in_backward, _Trait.BACKWARD, 0).astype(np.uint8)
     return _infer_categories(lives, traits[stack], freed_traits, size_bytes, stream, phases), phases
 
 
@@ -205,19 +222,21 @@ _ENGINE = re.compile(r"torch::autograd::(Engine|python::PythonEngine|generated|N
 
 
 def _trait_of(frame: Frame) -> int:
-    filename = frame.filename.replace("\\", "/")
+    file = owner(frame.filename)
     # Omit the parameters of a C++ function: their types are not evidence.
     name = frame.name.partition("(")[0]
     trait = 0
-    if "torch/optim/" in filename or name.startswith("Optimizer.step"):
+    if file.is_in("torch", "optim") or name.startswith("Optimizer.step"):
         trait |= _Trait.OPTIMIZER
-    if _ENGINE.search(name) or (name in ("_engine_run_backward", "backward") and "torch/" in filename):
+    if _ENGINE.search(name) or (name in ("_engine_run_backward", "backward") and file.package == "torch"):
         trait |= _Trait.BACKWARD
-    if filename.endswith("torch/nn/modules/module.py"):
+    if file.is_in("torch", "nn", "modules", "module.py"):
         trait |= _Trait.BUILDING if name in ("_apply", "to", "cuda") else 0
         trait |= _Trait.FORWARD if name.endswith("_call_impl") else 0
     if name == "__init__" or name.endswith("load_state_dict"):
         trait |= _Trait.BUILDING
+    if name.endswith("zero_grad"):
+        trait |= _Trait.CLEARING
     if "Workspace" in name or "CUDABlasHandle" in name:
         trait |= _Trait.WORKSPACE
     return trait
@@ -234,12 +253,9 @@ def _runs(label: Column) -> list[tuple[int, int, int]]:
     return [(int(label[start]), int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
 
 
-def _infer_phases(trait: Column, has_stack: Column, born: Column, states: int) -> tuple[Phase, ...]:
-    # On CUDA, autograd runs on its own threads without Python code. Only its allocations have
-    # no Python stack.
-    stackless = ~has_stack & has_stack.any()
+def _infer_phases(trait: Column, is_stackless: Column, born: Column, states: int) -> tuple[Phase, ...]:
     label = np.select(
-        [(trait & _Trait.OPTIMIZER) > 0, (trait & _Trait.BACKWARD) > 0, (trait & _Trait.FORWARD) > 0, stackless],
+        [(trait & _Trait.OPTIMIZER) > 0, (trait & _Trait.BACKWARD) > 0, (trait & _Trait.FORWARD) > 0, is_stackless],
         [_OPTIMIZER, _BACKWARD, _FORWARD, _BACKWARD],
         _OUTSIDE,
     ).astype(np.uint8)
@@ -288,6 +304,8 @@ def _infer_categories(
     freed_in_backward = ((freed_traits & _Trait.BACKWARD) > 0) | (died_in == "backward")
     building = ((traits & _Trait.BUILDING) > 0) & ~optimizer & ~backward & ~forward
     first = min((phase.first for phase in phases), default=-1)
+    state_sizes = size_bytes[optimizer & outlives_phase & (lives.born > 0)]
+    is_replaced = _are_released_by_optimizer(lives, freed_traits, phases) & np.isin(size_bytes, state_sizes)
     category = np.select(
         [
             (traits & _Trait.WORKSPACE) > 0,
@@ -306,7 +324,7 @@ def _infer_categories(
             _CODE["workspace"],
             _CODE["workspace"],
             _CODE["parameters"],
-            _pre_trace_categories(lives, traits, size_bytes, is_kept, freed_in_backward),
+            _pre_trace_categories(lives, traits, size_bytes, is_kept, freed_in_backward, is_replaced),
             _CODE["optimizer state"],
             _CODE["gradients"],
             _CODE["activations"],
@@ -340,6 +358,20 @@ def _explain_residents(
     )
 
 
+def _are_released_by_optimizer(lives: Lifetimes, freed_traits: Column, phases: tuple[Phase, ...]) -> Column:
+    """Return which allocations the optimizer releases, as it does with state that it replaces; `zero_grad` does not.
+
+    Without stacks of releases, those are meant that the optimizer releases before its last allocation.
+    """
+    if not freed_traits.any():
+        died_in = _phase_of(lives.died, phases)
+        last = np.zeros(len(phases) + 1, np.int64)
+        np.maximum.at(last, _phase_of(lives.born, phases), lives.born)
+        in_optimizer = np.array([*(phase.name == "optimizer" for phase in phases), False])[died_in]
+        return np.asarray(in_optimizer & (lives.died < last[died_in]))
+    return np.asarray(((freed_traits & _Trait.OPTIMIZER) > 0) & ((freed_traits & _Trait.CLEARING) == 0))
+
+
 def _last_born(born: Column, phase: Column) -> Column:
     """Return, for each allocation, the state after the last allocation of its phase."""
     last = np.zeros(int(phase.max(initial=0)) + 1, np.int64)
@@ -367,7 +399,12 @@ def _are_workspaces(lives: Lifetimes, size_bytes: Column, stream: Column, is_kep
 
 
 def _pre_trace_categories(
-    lives: Lifetimes, traits: Column, size_bytes: Column, is_kept: Column, freed_in_backward: Column
+    lives: Lifetimes,
+    traits: Column,
+    size_bytes: Column,
+    is_kept: Column,
+    freed_in_backward: Column,
+    is_replaced: Column,
 ) -> Column:
     """Return the categories of allocations that predate the trace."""
     kept_sizes = size_bytes[(lives.born == 0) & is_kept]
@@ -377,6 +414,7 @@ def _pre_trace_categories(
             (traits & _Trait.BACKWARD) > 0,
             (traits & _Trait.FORWARD) > 0,
             is_kept,
+            is_replaced,
             freed_in_backward,
             # A gradient is released between steps, where zero_grad runs, and has the size of a parameter.
             np.isin(size_bytes, kept_sizes) | (len(kept_sizes) == 0),
@@ -386,6 +424,7 @@ def _pre_trace_categories(
             _CODE["gradients"],
             _CODE["activations"],
             UNKNOWN,
+            _CODE["optimizer state"],
             _CODE["activations"],
             _CODE["gradients"],
         ],

@@ -1,6 +1,6 @@
-"""Fast reader for untrusted pickles of plain data, in bounded memory and without executing anything from the file.
+"""Reader for untrusted pickles of plain data, in bounded memory and without executing anything from the file.
 
-`pickle.Unpickler` never reads the file itself. It reads a filtered copy, produced one window at a time:
+`pickle.Unpickler` never reads the file itself. It reads a checked copy, produced one window at a time:
 
 - Only opcodes of plain data pass: dict, list, tuple, str, int, float, bool, None and bytes. A file that imports a name,
   or builds or calls an object, is refused, as are texts and memo slots larger than those in any snapshot.
@@ -8,8 +8,9 @@
   `persistent_load`. The caller can then replace the list's content with something smaller while the rest is still
   unread. A file of 1 GB can thus be read although its objects never exist all at once.
 
-The filter is a regular expression. Opcodes are a prefix code, so a pattern of whole opcodes that starts at the first
-opcode can split the bytes only at opcode boundaries. Opcodes: Lib/pickletools.py of CPython, protocols 2 to 5.
+Every opcode begins with a byte that says how its argument ends, so the file can be read in one way only. The check is a
+regular expression: any number of the accepted opcodes, each with its argument. The first byte that it does not match
+begins an opcode that needs a closer look, or is refused. Opcodes: Lib/pickletools.py of CPython, protocols 2 to 5.
 """
 
 from __future__ import annotations
@@ -27,37 +28,49 @@ import psutil
 CHUNK_BYTES = 1 << 18
 MAX_TEXT_BYTES: Final = 16 << 20
 DEFAULT_BUDGET_BYTES: Final = 2 << 30
-_MAX_REMEMBERED_BYTES: Final = 64 << 20
 _POINTER_BYTES: Final = 8
 
-
-def _by_length(lengths: range) -> bytes:
-    """Return a pattern for arguments that begin with their length in one byte, with one alternative per length."""
-    return b"(?:" + b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in lengths) + b")"
+_OPCODES: Final = {opcode.name: opcode for opcode in pickletools.opcodes}
+_NAMES: Final = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
 
 
-_TEXT: Final = rb"\x8c" + _by_length(range(96))
-_NUMBER: Final = rb"(?:K.|M..|J.{4}|\x8a" + _by_length(range(9, -1, -1)) + rb")"
-_REFERENCES: Final = rb"(?:(?:j....)++|(?:h.)++)++"
-_LIST: Final = rb"\](?!\x94\([hj])"
-"""Matches a new list that does not begin with a reference."""
-_PAIR: Final = rb"h.(?:K.K.\x86\x94|" + _NUMBER + rb"|h.|" + _LIST + rb"\x94|" + _TEXT + rb"\x94|)"
-"""Matches a key and its value, the bulk of a snapshot. Other patterns would match them too, but more slowly."""
-_MEMO: Final = rb"q.|r...[\x00-\x03]"
-"""Matches memo slots. The unpickler allocates all slots up to the highest, so the limit is 2²⁶."""
-_ACCEPTED: Final = rb"|".join(
-    (rb"(?:" + _PAIR + rb")++", rb"[\x94(}uNsd\x88\x89)]++", _LIST, rb"(?:j....)++", _NUMBER, _TEXT, rb"G.{8}", _MEMO)
+def _code(name: str) -> bytes:
+    return re.escape(_OPCODES[name].code.encode("latin-1"))
+
+
+def _without_argument(*names: str) -> bytes:
+    """Return a pattern for opcodes that have no argument."""
+    return b"[" + b"".join(map(_code, names)) + b"]"
+
+
+def _with_argument(*names: str) -> bytes:
+    """Return a pattern for opcodes whose argument has a fixed size."""
+    arguments = ((name, _OPCODES[name].arg) for name in names)
+    return b"|".join(_code(name) + b"." * argument.n for name, argument in arguments if argument is not None)
+
+
+def _with_length(name: str, lengths: range) -> bytes:
+    """Return a pattern for an opcode whose argument begins with its length in one byte, one of `lengths`."""
+    return _code(name) + b"(?:" + b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in lengths) + b")"
+
+
+_ACCEPTED: Final = (
+    _with_argument("LONG_BINGET", "BINGET"),
+    _without_argument("MEMOIZE", "MARK", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "DICT", "SETITEM", "SETITEMS"),
+    _without_argument("NONE", "NEWTRUE", "NEWFALSE"),
+    rb"K.K.\x86",  # a tuple of two small numbers, as in every trace entry: needs no look by `persistent_load`
+    _with_argument("BININT1", "BININT2", "BININT", "BINFLOAT", "BINPUT"),
+    rb"r...[\x00-\x03]",  # LONG_BINPUT: the unpickler allocates all slots up to the highest, so the limit is 2²⁶
+    _with_length("LONG1", range(9, -1, -1)),
+    _with_length("SHORT_BINUNICODE", range(64)),
 )
-_RUN: Final = re.compile(
-    rb"(?:" + _ACCEPTED + rb")*+(?:\]\x94\((" + _REFERENCES + rb")e|([eal\x85-\x87t]))?", re.DOTALL
-)
-"""Matches accepted opcodes, up to a whole list of references, or to an opcode that completes a list or a tuple."""
+"""Patterns of opcodes that pass, the most frequent ones first."""
+_FILLING: Final = _without_argument("APPEND", "APPENDS", "LIST", "TUPLE1", "TUPLE2", "TUPLE3", "TUPLE")
+"""Matches opcodes that pass and complete a list or a tuple."""
+_RUN: Final = re.compile(b"(?:" + b"|".join(_ACCEPTED) + b")*(" + _FILLING + b")?", re.DOTALL)
 
-_INT32: Final = struct.Struct("<i")
-_OPCODES: Final = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
-_FIXED_BYTES: Final = {"PROTO": 2, "FRAME": 9, "STOP": 1, "EMPTY_LIST": 1}
-"""Accepted opcodes that end a run, and their sizes. EMPTY_LIST ends a run if its references are not all in the
-window."""
+_SKIPPED_BYTES: Final = {"PROTO": 2, "FRAME": 9}
+"""Opcodes that the copy does not need, and their sizes."""
 _LENGTHS: Final = {
     "SHORT_BINUNICODE": struct.Struct("<B"),
     "BINUNICODE": struct.Struct("<I"),
@@ -70,8 +83,10 @@ _BOUNDED_OPCODES: Final = b"KMJ\x8aGhjqr"
 """Opcodes that are accepted in a run if their argument is complete and within its size limit."""
 _HEAD_BYTES: Final = 256
 """Length that exceeds any of these opcodes; also the maximum length of an opcode in `_NAMED`."""
+_LAST: Final = ("STOP", "GLOBAL", "INST", "STACK_GLOBAL")
+"""Opcodes after which the unpickler reads no further: at the others but STOP, `find_class` refuses what they name."""
 _NAMED: Final = re.compile(rb"[ci][^\n]*\n[^\n]*\n|\x93")
-"""Opcodes that name objects: they pass and end the copy, because the unpickler's `find_class` then refuses them."""
+"""Matches opcodes that name objects, which pass and end the copy, so that `find_class` can say what they name."""
 
 
 class UnreadableError(Exception):
@@ -91,18 +106,17 @@ def load(
     """Return the object in a pickle.
 
     `finish` is called with every non-empty list after each batch of items, and may replace the items with something
-    smaller. If it leaves a single item, later lists that hold the same references are replaced with this item, without
-    another call of `finish`.
+    smaller.
 
     Raises UnreadableError if the file is not a complete pickle of plain data, or if the memory of this process grows by
     more than `budget_bytes`.
     """
-    filtered = _Filter(stream, budget_bytes)
+    checked = _CheckedCopy(stream, budget_bytes)
     gc_was_enabled = gc.isenabled()
     # There is no garbage, but every collection would traverse the growing number of objects.
     gc.disable()
     try:
-        return _Unpickler(filtered, finish).load()
+        return _Unpickler(checked, finish).load()
     except (
         pickle.UnpicklingError,
         AttributeError,
@@ -112,7 +126,7 @@ def load(
         TypeError,
         ValueError,
     ) as error:
-        raise UnreadableError(f"is damaged before byte {filtered.offset}: {error}") from error
+        raise UnreadableError(f"is damaged before byte {checked.offset}: {error}") from error
     except MemoryError:
         raise UnreadableError("needs more memory than is available") from None
     finally:
@@ -121,47 +135,32 @@ def load(
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler of the filtered copy. It passes completed lists to `finish` and rejects nested tuples."""
+    """Unpickler of the checked copy. It passes completed lists to `finish` and refuses names and nested tuples."""
 
-    def __init__(self, filtered: _Filter, finish: Callable[[list[object]], None]) -> None:
-        super().__init__(filtered)
+    def __init__(self, checked: _CheckedCopy, finish: Callable[[list[object]], None]) -> None:
+        super().__init__(checked)
         self._finish = finish
-        self._remaining_items = filtered.remaining_items
-        self._latest: list[object] = []
 
     def find_class(self, module: str, name: str) -> object:
         refused = f"{module}.{name}"[:80]
         raise UnreadableError(f"is refused: it refers to {refused!r}, but a snapshot contains only plain data")
 
     def persistent_load(self, value: Any) -> object:
-        """Pass a list to `finish`, or refuse a nested tuple. If the value is the number of a reduced list, return its
-        only item.
-        """
+        """Return a list or a tuple that has been completed, after `finish` has seen a list."""
         if type(value) is list:
             self._finish(value)
-            self._latest = value
-        elif type(value) is tuple:
-            # As a dict key the tuple would be hashed, which takes time exponential in its depth.
-            if tuple in map(type, value):
-                raise UnreadableError("contains a nested tuple, unlike any snapshot")
-        elif value in self._remaining_items:
-            return self._remaining_items[value]
-        elif len(self._latest) == 1:
-            self._remaining_items[value] = self._latest[0]
+        elif tuple in map(type, value):
+            # As a dict key it would be hashed, which takes time exponential in its depth.
+            raise UnreadableError("contains a nested tuple, unlike any snapshot")
         return value
 
 
-class _Filter:
-    """The filtered copy as a file object. Each window is a pickle frame, which the unpickler reads in one call."""
+class _CheckedCopy:
+    """The checked copy as a file object. Each window is a pickle frame, which the unpickler reads in one call."""
 
     def __init__(self, stream: ByteStream, budget_bytes: int) -> None:
         self.offset = 0
         """Number of bytes read from the stream."""
-        self.remaining_items: dict[int, object] = {}
-        """The remaining item of each list of references that was reduced to one item, by the list's number."""
-        self._numbers: dict[bytes, int] = {}
-        """Numbers of lists of references, in order of first appearance."""
-        self._numbered_bytes = 0
         self._memoized = 0
         """Number of objects that the unpickler numbers, or more: opcodes are counted with arguments alike."""
         self._memo_slots = 0
@@ -170,7 +169,7 @@ class _Filter:
         self._budget_bytes = budget_bytes
         self._process = psutil.Process()
         self._rss_bytes = self._process.memory_info().rss
-        self._windows = self._filtered_windows()
+        self._windows = self._checked_windows()
         self._frame = b""
         self._position = 0
 
@@ -199,7 +198,7 @@ class _Filter:
         """Return no bytes. The unpickler finds lines within frames and does not need this method."""
         return b""
 
-    def _filtered_windows(self) -> Iterator[bytes]:
+    def _checked_windows(self) -> Iterator[bytes]:
         window = b""
         while chunk := self._stream.read(CHUNK_BYTES):
             if not self.offset and not chunk.startswith(b"\x80"):
@@ -209,17 +208,18 @@ class _Filter:
             position, accepted = 0, bytearray()
             while True:
                 run = _RUN.match(window, position)
-                if run is not None and run.end() > position:
-                    accepted += self._filtered_run(run)
-                    position = run.end()
+                assert run is not None  # any number of opcodes includes none
+                accepted += run[0] + b"Q" if run[1] else run[0]
+                position = run.end()
+                if run[1]:
                     continue
                 size_bytes = self._size_bytes(window[position : position + _HEAD_BYTES])
                 if not size_bytes or position + size_bytes > len(window):
                     break
-                opcode = window[position]
-                if opcode not in b"\x80\x95":
+                name = _NAMES[window[position : position + 1]]
+                if name not in _SKIPPED_BYTES:
                     accepted += window[position : position + size_bytes]
-                if opcode in b".ci\x93":
+                if name in _LAST:
                     yield bytes(accepted)
                     return
                 position += size_bytes
@@ -228,34 +228,15 @@ class _Filter:
                 yield bytes(accepted)
         raise UnreadableError(f"is truncated: it ends after {self.offset} bytes")
 
-    def _filtered_run(self, run: re.Match[bytes]) -> bytes:
-        """Return the opcodes of a run. If they complete a list or tuple, append BINPERSID to pass it to the caller.
-
-        A list of references gets a number, which is also passed and then dropped: `BININT number BINPERSID POP`. If the
-        same references occur again and the first list was reduced to one item, the copy has a list of only this item:
-        `EMPTY_LIST MEMOIZE BININT number BINPERSID APPEND`.
-        """
-        references, completing = run.groups()
-        if references is None:
-            return run[0] + b"Q" if completing else run[0]
-        number = self._numbers.get(references)
-        if number is None:
-            self._numbered_bytes += len(references) + 200
-            if self._numbered_bytes > _MAX_REMEMBERED_BYTES:
-                return run[0] + b"Q"
-            number = self._numbers[references] = len(self._numbers)
-        reference = b"J" + _INT32.pack(number) + b"Q"
-        if number not in self.remaining_items:
-            return run[0] + b"Q" + reference + b"0"
-        return run.string[run.start() : run.start(1) - 1] + reference + b"a"
-
     def _size_bytes(self, head: bytes) -> int:
         """Return the size of the opcode after a run; 0 if the window ends within the opcode."""
-        name = _OPCODES.get(head[:1], f"opcode 0x{head[:1].hex()}")
+        name = _NAMES.get(head[:1], f"opcode 0x{head[:1].hex()}")
         if name == "PROTO" and head[1:2] > b"\x05":
             raise UnreadableError(f"is a pickle of an unknown protocol, {head[1]}")
-        if name in _FIXED_BYTES:
-            return _FIXED_BYTES[name]
+        if name == "STOP":
+            return 1
+        if name in _SKIPPED_BYTES:
+            return _SKIPPED_BYTES[name]
         length = _LENGTHS.get(name)
         if length is not None and len(head) > length.size:
             (text_bytes,) = length.unpack_from(head, 1)

@@ -169,6 +169,18 @@ _FRAME: Final = object()
 """The only key of a dict that replaces a frame; its value is the frame's position in the table."""
 
 
+def _is_frame(item: object) -> bool:
+    return type(item) is dict and "filename" in item
+
+
+def _positions(items: list[Any]) -> bytes | None:
+    """Return the positions of frames that have been replaced; None if `items` holds anything else."""
+    try:
+        return array("I", map(itemgetter(_FRAME), items)).tobytes()
+    except (KeyError, TypeError):
+        return None
+
+
 class _StackTable:
     """Table of distinct frames and stacks.
 
@@ -182,21 +194,24 @@ class _StackTable:
 
     def add(self, items: list[Any]) -> None:
         """Add a list of frames to the table and replace the list's content; leave a list of anything else unchanged."""
-        for record in items:
-            if type(record) is dict and "filename" in record:
-                filename, line, name = record["filename"], record.get("line"), record.get("name")
-                frame = Frame(
-                    filename if isinstance(filename, str) else "",
-                    line if isinstance(line, int) else 0,
-                    name if isinstance(name, str) else "",
-                )
-                record.clear()
-                record[_FRAME] = self._frames.setdefault(frame, len(self._frames))
-        try:
-            key = array("I", map(itemgetter(_FRAME), items)).tobytes()
-        except (KeyError, TypeError):
-            return
-        items[:] = [self._stacks.setdefault(key, _Stack(len(self._stacks)))]
+        key = _positions(items)
+        if key is None:
+            for record in items:
+                if _is_frame(record):
+                    self._replace(record)
+            key = _positions(items)
+        if key is not None:
+            items[:] = [self._stacks.setdefault(key, _Stack(len(self._stacks)))]
+
+    def _replace(self, record: dict[object, Any]) -> None:
+        filename, line, name = record["filename"], record.get("line"), record.get("name")
+        frame = Frame(
+            filename if isinstance(filename, str) else "",
+            line if isinstance(line, int) else 0,
+            name if isinstance(name, str) else "",
+        )
+        record.clear()
+        record[_FRAME] = self._frames.setdefault(frame, len(self._frames))
 
     def position(self, frames: Any) -> int:
         """Return the position of a stack; NONE for an empty one. Raises TypeError if the frames are malformed."""
@@ -290,6 +305,10 @@ class SnapshotCollector:
 
     def finish(self, items: list[Any]) -> None:
         """Convert the list's latest items: dicts of one kind to rows, or frames to a stack."""
+        if type(items[0]) is dict and (_FRAME in items[0] or "filename" in items[0]):
+            if len(items) % _PICKLE_BATCH_ITEMS:
+                self._stacks.add(items)
+            return
         latest = list(takewhile(lambda item: type(item) is dict, reversed(items)))[::-1]
         if not latest:
             return
@@ -302,8 +321,6 @@ class SnapshotCollector:
                 rows.add(latest)
                 items[len(items) - len(latest) :] = [rows] * len(latest)
                 return
-        if len(items) % _PICKLE_BATCH_ITEMS:
-            self._stacks.add(items)
 
     def _entry_columns(self, entries: list[dict[object, object]]) -> dict[str, Column]:
         sizes = _numbers([entry.get("size") for entry in entries])

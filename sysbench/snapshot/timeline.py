@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from sysbench.frames import owner
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import NONE, Column, Frame, Stacks
 
@@ -242,15 +243,11 @@ class Timeline:
         return int(self.reserved_bytes.max()) if self.reserved_bytes is not None else None
 
 
-_LIBRARIES: Final = ("/torch/", "site-packages/", "/lib/python", "/sysbench/worker/", "/sysbench/commands/")
-"""Parts of the names of files whose calls say nothing about the user's code."""
-
-
 def _own_calls(frames: Sequence[Frame]) -> list[str]:
     calls: list[str | None] = []
     for frame in reversed(frames):
-        filename = frame.filename.replace("\\", "/")
-        is_library = any(each in filename for each in _LIBRARIES)
-        is_own = filename.endswith(".py") and not is_library and frame.name != "<module>"
-        calls.append(f"{filename.rpartition('/')[2]}:{frame.line} {frame.name}" if is_own else None)
+        file = owner(frame.filename)
+        is_plumbing = file.is_library or file.is_in("sysbench", "worker") or file.is_in("sysbench", "commands")
+        is_own = frame.filename.endswith(".py") and not is_plumbing and frame.name != "<module>"
+        calls.append(f"{file.path[-1]}:{frame.line} {frame.name}" if is_own else None)
     return [call for call, _ in itertools.groupby(calls) if call]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from itertools import chain
 from typing import Final, Protocol, TypeVar
 
-_PACKAGES = ("sysbench", "torch")
-"""Packages whose files are shown by their path within the package, which is unambiguous."""
+from sysbench.frames import Owner, owner
 
 
 class StackFrame(Protocol):
@@ -29,51 +28,67 @@ class StackFrame(Protocol):
 
 AnyFrame = TypeVar("AnyFrame", bound=StackFrame)
 
-_LIBRARY: Final = re.compile(r"(^|/)(site-packages|dist-packages|torch|lib/python[\d.]*)/|^<frozen")
-_NEVER_LIBRARY: Final = re.compile(r"(^|/)(sysbench|torch/optim)/")
-"""Files that are never treated as library code. A line in torch's optimizers is more informative than the call of
-`step`."""
-_ROUTING: Final = re.compile(r"(^|/)torch/_native/")
-"""Files that every call of some operators passes through, also in the backward pass (PyTorch 2.15 and later)."""
-_MODEL_CALLING: Final = re.compile(r"(^|/)sysbench/(lab|workload)/(step|workload/(own|hugging_face|imports))\.py$")
+_MODEL_CALLING: Final = (
+    ("sysbench", "lab", "step.py"),
+    ("sysbench", "lab", "workload", "own.py"),
+    ("sysbench", "lab", "workload", "hugging_face.py"),
+    ("sysbench", "lab", "workload", "imports.py"),
+)
 """Files of sysbench that only call a model. For a library's model, the library's line is more informative."""
-_ALLOCATING: Final = re.compile(r"(torch::(unwind|CapturedTraceback)|c10|at::(detail|_ops|empty\w*))\b")
-"""C++ functions that every allocation passes through."""
+_ALLOCATING: Final = re.compile(
+    r"(^|\s)(torch::(unwind|CapturedTraceback|cuda::gather\w*)|c10|at::(detail|_ops|empty\w*))(::|$)"
+)
+"""C++ functions that every allocation passes through; names of template functions begin with a type."""
+_NODE: Final = re.compile(r"torch::autograd::(?:\w+::)*(\w+)(?:<.*>)?::apply$")
+"""Nodes of autograd's graph, which carry out backward on threads without Python code."""
 
 
 def most_informative_frame(stack: Sequence[AnyFrame]) -> AnyFrame | None:
     """Return the most informative frame of a stack that is given innermost first.
 
-    The order of preference is: the first frame of the user's own Python code, the first Python frame, and the first C++
-    function that is not part of the allocator's call path. None for a stack without any frame that says something.
+    The order of preference is: the first frame of the user's own Python code, the first Python frame, the node of
+    autograd's graph, and the first C++ function that is not part of the allocator's call path. None for an empty stack.
     """
-    stack = [frame for frame in stack if not _ROUTING.search(frame.filename)]
+    # Calls of some operators pass through this folder, also in the backward pass (PyTorch 2.15 and later).
+    stack = [frame for frame in stack if not owner(frame.filename).is_in("torch", "_native")]
     python = [frame for frame in stack if frame.filename.endswith(".py") or frame.filename.startswith("<")]
     for frame in python:
-        filename = frame.filename.replace("\\", "/")
-        if not _MODEL_CALLING.search(filename) and (_NEVER_LIBRARY.search(filename) or not _LIBRARY.search(filename)):
+        if _is_informative(owner(frame.filename)):
             return frame
-    native = (frame for frame in stack if not _ALLOCATING.match(frame.name))
-    return next(iter(python), None) or next(native, None) or next(iter(stack), None)
+    node = (frame for frame in stack if _NODE.match(_cpp_name(frame.name)))
+    native = (frame for frame in stack if not _ALLOCATING.search(_cpp_name(frame.name)))
+    return next(chain(python, node, native, stack), None)
+
+
+def _cpp_name(name: str) -> str:
+    """Return the name of a C++ function without unnamed namespaces and parameters."""
+    return name.replace("(anonymous namespace)::", "").partition("(")[0]
+
+
+def _is_informative(file: Owner) -> bool:
+    """Return whether a file's lines say what a program does; those of torch's optimizers do."""
+    if file.is_library:
+        return file.is_in("torch", "optim")
+    return not any(file.is_in(*place) for place in _MODEL_CALLING)
 
 
 def frame_location(stack: Sequence[StackFrame]) -> str | None:
     """Return the most informative frame as text; None for an empty stack.
 
-    Examples: `workload/attention.py:88 naive`, or a C++ function's name without parameters.
+    Examples: `workload/attention.py:88 naive`, `BmmBackward0`, or a C++ function's name without parameters.
     """
     frame = most_informative_frame(stack)
     if frame is None:
         return None
-    name = frame.name.replace("(anonymous namespace)", "").partition("(")[0]
+    name = _cpp_name(frame.name)
+    node = _NODE.match(name)
+    name = node[1] if node is not None else name
     return f"{shorten_path(frame.filename)}:{frame.line} {name}" if frame.line else name or None
 
 
 def shorten_path(filename: str) -> str:
     """Shorten a path to the part that begins with `torch` or follows `sysbench`, or else to its last two components."""
-    parts = PurePosixPath(filename.replace("\\", "/")).parts
-    for package in _PACKAGES:
-        if package in parts[:-1]:
-            position = len(parts) - 1 - parts[::-1].index(package)
-            return "/".join(parts[position + (package == "sysbench") :])
-    return "/".join(parts[-2:])
+    file = owner(filename)
+    if file.package == "torch":
+        return "/".join(file.path)
+    return "/".join(file.path[1:] if file.package == "sysbench" else file.path[-2:])

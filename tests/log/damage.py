@@ -28,6 +28,7 @@ from unittest import mock
 
 from sysbench.cli import main as sysbench
 from sysbench.command import kinds
+from sysbench.frames import owner_here
 from sysbench.log.runs import kind_at
 from sysbench.package import source_digest
 
@@ -253,10 +254,9 @@ def _answer(command: str, words: list[str]) -> Answer:
 
 
 def _where(error: BaseException) -> str:
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if "/sysbench/" in f.filename or "/tests/" in f.filename
-    ]
-    names = [f"{frame.filename.rpartition('/sysbench/')[2]}:{frame.lineno}" for frame in frames[-2:]]
+    calls = ((owner_here(each.filename), each.lineno) for each in traceback.extract_tb(error.__traceback__))
+    own = [(file.path, line) for file, line in calls if not file.is_library]
+    names = [f"{'/'.join(path[-3:])}:{line}" for path, line in own[-2:]]
     return f"{' > '.join(names)} {type(error).__name__}: {str(error).splitlines()[0][:90] if str(error) else ''}"
 
 

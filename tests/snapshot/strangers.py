@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from sysbench.frames import owner
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate
 from sysbench.snapshot import CATEGORIES, snapshot
@@ -161,7 +162,7 @@ def _seen(frames: Frames, phase: str, kind: Kind) -> Frames:
     for frame in frames:
         name = frame["name"].rpartition(".")[2]
         filename = frame["filename"]
-        if "sysbench" in filename:
+        if owner(filename).package == "sysbench":
             filename = f"/home/me/{filename.rpartition('/')[2]}"
         lines.append({**frame, "filename": filename, "name": name})
         if name == "forward":

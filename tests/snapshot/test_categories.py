@@ -107,7 +107,18 @@ def test_what_is_always_there_is_parameters_and_twice_as_much_optimizer_state(
     assert [CATEGORIES[code] for code in timeline.allocations.category[older]] == expected
 
 
-PLUMBING = (Frame("??", 0, "torch::unwind::unwind()"), Frame("??", 0, "c10::cuda::malloc(int)"))
+PLUMBING = tuple(
+    Frame("??", 0, name)
+    for name in (
+        "torch::unwind::unwind()",
+        "torch::CapturedTraceback::gather(bool, bool, bool)",
+        "torch::cuda::(anonymous namespace)::gather_with_cpp()",
+        "c10::cuda::CUDACachingAllocator::Native::NativeCachingAllocator::malloc(void**, signed char, unsigned long)",
+        "at::TensorBase at::detail::_empty_generic<long>(c10::ArrayRef<long>, c10::Allocator*)",
+        "at::_ops::bmm::redispatch(c10::DispatchKeySet, at::Tensor const&, at::Tensor const&)",
+    )
+)
+KERNEL = Frame("??", 0, "at::(anonymous namespace)::wrapper_CUDA_bmm(at::Tensor const&, at::Tensor const&)")
 USERS = Frame("/me/a.py", 3, "f")
 ENGINE = Frame("??", 0, "torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>&&)")
 
@@ -117,10 +128,14 @@ ENGINE = Frame("??", 0, "torch::autograd::generated::MmBackward0::apply(std::vec
     [
         ((*PLUMBING, Frame("/x/site-packages/torch/nn/linear.py", 12, "forward"), USERS), "me/a.py:3 f"),
         ((*PLUMBING, Frame("/x/torch/optim/adamw.py", 7, "step"), USERS), "torch/optim/adamw.py:7 step"),
+        ((Frame("/x/sysbench/.venv/site-packages/torch/optim/adam.py", 7, "step"),), "torch/optim/adam.py:7 step"),
         ((*PLUMBING, Frame("/x/site-packages/einops/e.py", 5, "g")), "einops/e.py:5 g"),
+        ((Frame("/me/torch/train.py", 5, "g"), USERS), "torch/train.py:5 g"),
         ((Frame("/x/site-packages/gpt/g.py", 5, "h"), Frame("/y/sysbench/lab/step.py", 9, "_forward")), "gpt/g.py:5 h"),
         ((Frame("/y/sysbench/lab/step.py", 9, "_forward"),), "lab/step.py:9 _forward"),
-        ((*PLUMBING, ENGINE), "torch::autograd::generated::MmBackward0::apply"),
+        ((*PLUMBING, KERNEL, ENGINE), "MmBackward0"),
+        ((*PLUMBING, KERNEL), "at::wrapper_CUDA_bmm"),
+        ((*PLUMBING, Frame("??", 0, "c10d::ProcessGroupNCCL::allreduce(int)")), "c10d::ProcessGroupNCCL::allreduce"),
         (PLUMBING[:1], "torch::unwind::unwind"),
         ((), None),
     ],

@@ -215,7 +215,7 @@ def test_the_tree_of_calls_has_the_users_own_lines_and_every_byte() -> None:
     def stack(*lines: tuple[str, int, str]) -> list[dict[str, Any]]:
         return [frame(*each) for each in reversed(lines)]
 
-    train, forward = ("/home/me/train.py", 9, "train"), ("/home/me/model.py", 12, "forward")
+    train, forward = ("/home/me/lib/python/train.py", 9, "train"), ("/home/me/torch/model.py", 12, "forward")
     library = ("/venv/lib/python3.11/site-packages/torch/nn/functional.py", 7, "linear")
     made = {
         512: stack(train, forward, library),

@@ -6,7 +6,7 @@ releases before forward or after the optimizer, gradients that stay, frozen weig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -47,7 +47,7 @@ class Loop:
     order: tuple[str, ...]
     stays: bool = False
     frozen: int = 0
-    optimizer: Literal["adamw", "fused", "sgd", "momentum"] = "adamw"
+    optimizer: Literal["adamw", "fused", "sgd", "momentum", "by hand", "without torch's class"] = "adamw"
     changes: dict[str, Any] = field(default_factory=dict)
     in_suite: bool = True
     """Whether the suite runs this loop; `tests.bench.categories` runs all."""
@@ -68,6 +68,10 @@ LOOPS: Final[tuple[Loop, ...]] = (
     Loop("SGD without state, after the step", _LAST, optimizer="sgd", changes=_NAIVE),
     Loop("SGD without state, at the start", _FIRST, optimizer="sgd", changes=_BF16, in_suite=False),
     Loop("momentum, after the step", _LAST, optimizer="momentum", changes=_NAIVE, in_suite=False),
+    Loop("by hand, zero_grad after the step", _LAST, optimizer="by hand", changes=_NAIVE),
+    Loop("by hand, zero_grad at the start", _FIRST, optimizer="by hand", changes=_BF16, in_suite=False),
+    Loop("without torch's class, zero_grad after the step", _LAST, optimizer="without torch's class", changes=_BF16),
+    Loop("without torch's class, at the start", _FIRST, optimizer="without torch's class", changes=_NAIVE),
     Loop("gradients stay, AdamW", _FIRST, stays=True, changes=_NAIVE),
     Loop("gradients stay, momentum", _LAST, stays=True, optimizer="momentum", changes=_BF16),
     Loop("gradients stay, SGD", _FIRST, stays=True, optimizer="sgd", changes=_NAIVE, in_suite=False),
@@ -83,6 +87,46 @@ LOOPS: Final[tuple[Loop, ...]] = (
     Loop("no optimizer, gradients cleared at the start", _FIRST[:4], changes=_NAIVE, in_suite=False),
     Loop("no optimizer, gradients cleared after backward", (*_LAST[:3], "zero_grad"), changes=_BF16),
 )
+
+
+class ByHand(torch.optim.Optimizer):
+    """AdamW as students write it: state is not changed in place, but replaced."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                _update(parameter, parameter.grad, self.state[parameter])
+
+
+class WithoutTorchsClass:
+    """The same without torch's base class."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+        self.state: dict[torch.nn.Parameter, dict[str, torch.Tensor]] = {each: {} for each in self.parameters}
+        self.param_groups = [{"params": self.parameters}]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                _update(parameter, parameter.grad, self.state[parameter])
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+def _update(parameter: torch.nn.Parameter, gradient: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
+    if not state:
+        state.update(m=torch.zeros_like(parameter), v=torch.zeros_like(parameter))
+    state["m"] = 0.9 * state["m"] + 0.1 * gradient
+    state["v"] = 0.99 * state["v"] + 0.01 * gradient**2
+    parameter.data -= 0.01 * state["m"] / (state["v"].sqrt() + 1e-8)
 
 
 def recorded(loop: Loop, gpu: str = "a100-80gb") -> tuple[Known, tuple[int, ...]]:
@@ -124,6 +168,8 @@ def _prepare(step: TrainingStep, loop: Loop) -> None:
         "fused": lambda: torch.optim.AdamW(trained, fused=True),
         "sgd": lambda: torch.optim.SGD(trained, foreach=True),
         "momentum": lambda: torch.optim.SGD(trained, momentum=0.9, foreach=True),
+        "by hand": lambda: ByHand(trained),
+        "without torch's class": lambda: WithoutTorchsClass(trained),
     }[loop.optimizer]()
 
 

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from sysbench.commands.memory.figures import COLOURS, DARK_PHASES, STACKING
+from sysbench.frames import owner
 from sysbench.render import pages
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import Column, Stacks
@@ -110,14 +111,23 @@ def _creation_order(timeline: Timeline) -> Column:
 
 
 def _frame_table(stacks: Stacks) -> tuple[list[str], list[list[int]]]:
-    """Return the distinct strings, and each frame as (filename, line, name) with indices into the strings."""
+    """Return the distinct strings, and each frame as (filename, line, name, whether it is a library's).
+
+    Filename and name are indices into the strings.
+    """
     strings: dict[str, int] = {}
     frames = [
         [
             strings.setdefault(frame.filename, len(strings)),
             frame.line,
             strings.setdefault(frame.name, len(strings)),
+            int(_is_library(frame.filename)),
         ]
         for frame in stacks.frames
     ]
     return list(strings), frames
+
+
+def _is_library(filename: str) -> bool:
+    is_python = filename.endswith(".py") or filename.startswith("<")
+    return not is_python or owner(filename).is_library

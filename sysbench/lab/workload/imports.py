@@ -19,18 +19,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from sysbench.errors import SysbenchError, UnavailableError, nearest, unknown
+from sysbench.frames import PYTHON, owner_here
 from sysbench.lab.memory.allocator import is_out_of_memory
 from sysbench.log.events import CodeFile
-from sysbench.package import DIRECTORY
 
 MAX_PRINTED_CHARACTERS = 2000
 """Number of characters that are kept from the output of the user's code."""
-
-_LIBRARY_DIRECTORIES = (str(Path(torch.__file__).parent), str(DIRECTORY))
-
 
 _IMPORTED_S: dict[str, float] = {}
 """Duration of each import, by target."""
@@ -169,8 +164,8 @@ def _user_frame(error: BaseException) -> traceback.FrameSummary | None:
     user_frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((*_LIBRARY_DIRECTORIES, "<"))
-        and not frame.filename.startswith(str(Path(importlib.__file__).parent))
+        if not frame.filename.startswith("<")
+        and owner_here(frame.filename).package not in ("torch", "sysbench", PYTHON)
     ]
     return user_frames[-1] if user_frames else None
 

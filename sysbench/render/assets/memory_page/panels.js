@@ -90,9 +90,8 @@ class Panels {
     const { frames, strings, stackStart, stackFrame } = this.page.data;
     const found = [];
     for (let k = stackStart[stack]; k < stackStart[stack + 1]; k++) {
-      const [filename, line, name] = frames[stackFrame[k]];
+      const [filename, line, name, library] = frames[stackFrame[k]];
       const path = strings[filename];
-      const library = !/\.py$|^</.test(path) || /site-packages|[/\\]torch[/\\]|[/\\]lib[/\\]python/.test(path);
       const parts = path.split(/[/\\]/);
       const short = parts.length > 3 ? `…/${parts.slice(-2).join("/")}` : path;
       found.push({ path, short, file: parts[parts.length - 1], line, name: strings[name], library });

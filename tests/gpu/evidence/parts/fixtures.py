@@ -5,18 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
-import re
 from pathlib import Path
 from typing import Any
 
+from sysbench.frames import owner
 from tests.gpu.evidence.promises import at_most
 from tests.gpu.evidence.work import ROOT, TINY, Part, Work
 
 LARGEST_BYTES = 1_000_000
 LARGEST = "the largest recording"
-
-_INSTALLED = re.compile(r".*/(?:site|dist)-packages/|.*/lib/python3\.\d+/")
-"""What differs from one machine to the next."""
 
 
 def _run(work: Work) -> None:
@@ -56,7 +53,8 @@ def without_places(value: Any) -> Any:
 
 
 def _file(name: str) -> str:
-    return _INSTALLED.sub("", name.replace(f"{ROOT}/", "")) if isinstance(name, str) else name
+    file = owner(name)
+    return "/".join(file.path) if file.package else name.replace(f"{ROOT}/", "")
 
 
 def kept(directory: Path) -> list[Path]:
