@@ -3,7 +3,8 @@
 Three facts are known about each allocation: the stack when it was made, the stack when it was released, and its
 lifetime. Together they explain nearly all memory of a training step:
 
-- Optimizer state: allocated by torch.optim, and kept.
+- Optimizer state: allocated by torch.optim or by the program's own optimizer (`own_optimizers`), and kept; or
+  released by the optimizer, which replaces it.
 - Activations: allocated in forward and released in backward, because they were saved for backward.
 - Gradients: allocated in backward and not released there.
 - Parameters or optimizer state: allocated before the trace and never released.

@@ -169,39 +169,42 @@ _FRAME: Final = object()
 """The only key of a dict that replaces a frame; its value is the frame's position in the table."""
 
 
-def _is_frame(item: object) -> bool:
-    return type(item) is dict and "filename" in item
-
-
-def _positions(items: list[Any]) -> bytes | None:
-    """Return the positions of frames that have been replaced; None if `items` holds anything else."""
-    try:
-        return array("I", map(itemgetter(_FRAME), items)).tobytes()
-    except (KeyError, TypeError):
-        return None
+_MAX_REMEMBERED_BYTES: Final = 64 << 20
 
 
 class _StackTable:
     """Table of distinct frames and stacks.
 
     Frames and lists of frames are replaced in place, because a pickle may refer to the same object again; later
-    references then find the replacement.
+    references then find the replacement. Most lists hold the same frame objects as an earlier list, which is found by
+    the addresses of the objects.
     """
 
     def __init__(self) -> None:
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[bytes, _Stack] = {}
+        self._by_addresses: dict[bytes, _Stack] = {}
+        self._remembered_bytes = 0
+        self._records: list[dict[object, Any]] = []
+        """All frame objects: as long as they exist, no other object has their addresses."""
 
     def add(self, items: list[Any]) -> None:
         """Add a list of frames to the table and replace the list's content; leave a list of anything else unchanged."""
-        key = _positions(items)
-        if key is None:
+        addresses = np.fromiter(items, object, len(items)).tobytes()
+        stack = self._by_addresses.get(addresses)
+        if stack is None:
             for record in items:
-                if _is_frame(record):
+                if type(record) is dict and "filename" in record:
                     self._replace(record)
-            key = _positions(items)
-        if key is not None:
-            items[:] = [self._stacks.setdefault(key, _Stack(len(self._stacks)))]
+            try:
+                key = array("I", map(itemgetter(_FRAME), items)).tobytes()
+            except (KeyError, TypeError):
+                return
+            stack = self._stacks.setdefault(key, _Stack(len(self._stacks)))
+            self._remembered_bytes += len(addresses)
+            if self._remembered_bytes <= _MAX_REMEMBERED_BYTES:
+                self._by_addresses[addresses] = stack
+        items[:] = [stack]
 
     def _replace(self, record: dict[object, Any]) -> None:
         filename, line, name = record["filename"], record.get("line"), record.get("name")
@@ -211,6 +214,7 @@ class _StackTable:
             name if isinstance(name, str) else "",
         )
         record.clear()
+        self._records.append(record)
         record[_FRAME] = self._frames.setdefault(frame, len(self._frames))
 
     def position(self, frames: Any) -> int:
