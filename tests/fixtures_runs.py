@@ -271,7 +271,7 @@ def _fit(name: str, machine: Machine) -> Iterator[Event]:
         cell=cell.key,
         phase="backward",
         allocated_peak_bytes=30 * GIB,
-        causes=[Cause(name=name or "attention scores", size_bytes=20 * GIB, shrinks_with="fused attention")],
+        causes=[Cause(kind="activations" if name else "attention scores", module=name, size_bytes=20 * GIB)],
         reference="a100-80gb",
     )
     trials: tuple[tuple[dict[str, Any], bool, int, float], ...] = (

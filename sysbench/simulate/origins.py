@@ -34,6 +34,8 @@ class Origin(NamedTuple):
     """Path of the module in the model: `layers.3.attention.q`."""
     stack: int
     """Position in `Origins.stacks`."""
+    operator: str = ""
+    """Name of the operator, without namespace and overload: `_softmax`."""
 
 
 class Origins:

@@ -124,6 +124,8 @@ class Allocation(NamedTuple):
     """Path of the module that the allocation belongs to; empty if none."""
     stack: int
     """Position in `Recording.stacks`."""
+    operator: str = ""
+    """Name of the operator that made it: `_softmax`; empty if origins are not recorded."""
     stream: int = 0
     """Number of the owning CUDA stream; 0 is the default stream. FSDP2 communicates on its own streams."""
 
@@ -440,7 +442,7 @@ class Recorder(DeviceObserver):
     def begins(self, func: Operator, arguments: Arguments) -> None:
         """Determine the operator's origin, which applies to all its allocations; record copies of its arguments."""
         if self._origins is not None:
-            self._origin = self._origins.current()
+            self._origin = self._origins.current()._replace(operator=func._opname)
         if (copies := self._platform.copies.get(func)) is not None:
             self._copies = [self._allocate(size_bytes, self._origin) for size_bytes in copies(*arguments)]
 
@@ -454,7 +456,7 @@ class Recorder(DeviceObserver):
                 first = first[0]
             number = self.device.number_of(first) if isinstance(first, Tensor) else None
             source = self._allocation_origins[number] if number is not None else Origin(OUTSIDE, 0)
-            origin = Origin(source.module, origin.stack or source.stack)
+            origin = Origin(source.module, origin.stack or source.stack, origin.operator)
         return self._allocate(size_bytes, origin)
 
     def observes(self, func: Operator) -> bool:

@@ -1,4 +1,4 @@
-"""The causes of the peak of the step as asked, in words."""
+"""The causes of the peak of the step as asked: by category, operator and module of its allocations."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 import time
 from collections import Counter
 
-from sysbench.commands.fit.record import Cause, PeakExplained
+from sysbench.commands.fit.record import Cause, CauseKind, PeakExplained
 from sysbench.commands.fit.search.trials import REFERENCE, allocated_bytes, unlimited_replay
 from sysbench.commands.fit.spec import FitCell
 from sysbench.log.events import Event
 from sysbench.predict.simulated_step import SimulatedStep
-from sysbench.spec.model import ModelCell, ModelShape
+from sysbench.simulate.origins import OUTSIDE
+from sysbench.simulate.recording import Allocation
 
 
 def explained(cell: FitCell) -> list[Event]:
@@ -22,21 +23,19 @@ def explained(cell: FitCell) -> list[Event]:
 def _explanation(cell: FitCell) -> PeakExplained:
     replay = unlimited_replay(cell.step, cell.on[0], with_modules=True)
     peak = max(replay.peaks_of_last_step(), key=allocated_bytes)
-    sizes: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[CauseKind, str]] = Counter()
     for number in replay.recording.live_at(peak.position):
         allocation = replay.recording.allocations[number]
-        cause = _cause(cell.step, allocation.category, allocation.module, allocation.size_bytes)
-        sizes[cause] += replay.sizes[number]
-    causes = [
-        Cause(name=name, size_bytes=size_bytes, shrinks_with=remedy)
-        for (name, remedy), size_bytes in sizes.most_common()
-    ]
+        stack = replay.recording.stacks[allocation.stack]
+        sizes[_cause(allocation, bool(stack) and stack[0].filename == "autograd")] += replay.sizes[number]
     return PeakExplained(
         at_s=time.time(),
         cell=cell.key,
         phase=peak.span.name,
         allocated_peak_bytes=peak.allocated_bytes,
-        causes=causes,
+        causes=[
+            Cause(kind=kind, module=module, size_bytes=size_bytes) for (kind, module), size_bytes in sizes.most_common()
+        ],
         reference=REFERENCE,
     )
 
@@ -46,28 +45,29 @@ MODULE_DEPTH = 3
 
 _NUMBER = re.compile(r"\.\d+")
 
-_OF_STATE = {
-    "parameters": ("weights", "sharding over ranks"),
-    "gradients": ("gradients", "sharding over ranks"),
-    "optimizer state": ("optimizer state", "another optimizer, offloading, sharding over ranks"),
+_BY_CATEGORY: dict[str, CauseKind] = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer state": "optimizer state",
+    "workspace": "workspace",
+    "communication": "communication",
 }
+_FUSED_ATTENTION = "_scaled_dot_product"
+"""Beginning of the names of operators that compute attention without storing its scores."""
+_OUTPUT_LAYER = "lm_head"
 
 
-def _cause(cell: ModelCell, category: str, module: str, size_bytes: int) -> tuple[str, str]:
-    if category in _OF_STATE:
-        return _OF_STATE[category]
-    if category == "workspace":
-        return "workspaces of cuBLAS", "nothing"
-    if category == "communication":
-        return "buffers of collectives", "smaller buckets or blocks"
-    shape = cell.shape
-    if shape is not None and _is_multiple(size_bytes, cell.batch * shape.heads * cell.ctx**2):
-        return "attention scores", "fused attention, micro-batches, checkpointing"
-    if isinstance(shape, ModelShape) and _is_multiple(size_bytes, cell.tokens * shape.vocab):
-        return "logits and their gradients", "chunked cross-entropy, micro-batches"
-    path = ".".join(_NUMBER.sub(".*", module).split(".")[:MODULE_DEPTH])
-    return f"activations of {path or 'the step'}", "checkpointing, micro-batches"
-
-
-def _is_multiple(size_bytes: int, elements: int) -> bool:
-    return any(size_bytes == elements * width for width in (1, 2, 4))
+def _cause(allocation: Allocation, is_backward: bool) -> tuple[CauseKind, str]:
+    if (kind := _BY_CATEGORY.get(allocation.category)) is not None:
+        return kind, ""
+    path, operator = allocation.module.split("."), allocation.operator
+    # Materialised attention is the module `attend`, whose parts have names (`named`). Its output has no scores, unlike
+    # the backward of that part.
+    if "attend" in path and not operator.startswith(_FUSED_ATTENTION) and (path[-1] != "output" or is_backward):
+        return "attention scores", ""
+    if path == [_OUTPUT_LAYER] and not is_backward:
+        return "logits", ""
+    if allocation.module == OUTSIDE and operator.startswith(("_log_softmax", "nll_loss", "_to_copy")):
+        return "logits", ""
+    place = ".".join(_NUMBER.sub(".*", allocation.module).split(".")[:MODULE_DEPTH])
+    return "softmax" if "softmax" in operator else "activations", place

@@ -25,7 +25,7 @@ def of_run(record: FitRecord) -> Iterator[Statement]:
             yield Statement(" ".join(_answer(cell, gpu, [part for part in parts if part.gpu == gpu])), (cell,))
         if cell.training_tokens and (training := _whole_training(cell, firsts, cell.training_tokens)):
             yield Statement(training, (cell,))
-        if record.status != "complete" and cell.trials:
+        if cell.outcome != "ok" and cell.trials:
             yield Statement("the search did not end: better changes may exist.", (cell,))
         if cell.extents:
             yield Statement(_smallest_gpu(cell), (cell,))
@@ -99,9 +99,11 @@ def _nothing_fits(cell: FitCellRecord, gpu: str) -> Iterator[str]:
     miss = nearest_miss(cell.trials, gpu)
     if miss is None:
         return
-    if any(trial.changes for trial in cell.trials if trial.gpu == gpu):
+    tried = sum(bool(trial.changes) for trial in cell.trials if trial.gpu == gpu)
+    if tried:
         nearest = words(miss.changes) if miss.changes else "the step as asked"
-        yield f"Nothing that was tried fits: nearest is {nearest}, which lacks {units.size(-miss.margin_bytes)}."
+        none = "Nothing that was tried" if cell.outcome == "ok" else f"None of the {tried} combinations tried so far"
+        yield f"{none} fits: nearest is {nearest}, which lacks {units.size(-miss.margin_bytes)}."
     if miss.state_bytes > miss.gpu_bytes:
         yield f"Weights, gradients and optimizer state alone take {units.size(miss.state_bytes)}."
     larger = min(

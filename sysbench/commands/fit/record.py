@@ -81,13 +81,27 @@ class CombinationTried(Trial, Event):
     cell: str
 
 
+CauseKind = Literal[
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "workspace",
+    "communication",
+    "attention scores",
+    "softmax",
+    "logits",
+    "activations",
+    "rest",
+]
+
+
 class Cause(Frozen):
     """A part of the peak of the step as asked."""
 
-    name: str
+    kind: CauseKind
+    module: str = stored_unless("")
+    """Path of the modules that it belongs to, such as `layers.*.attention`, where they tell causes of a kind apart."""
     size_bytes: Bytes
-    shrinks_with: str
-    """What makes it smaller, in words."""
 
 
 class PeakExplained(Event):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from sysbench import cells as axes
-from sysbench.command import command_of
+from sysbench.command import STORED, spec_of
 from sysbench.commands.fit.record import FitCellRecord, Trial
 from sysbench.commands.fit.spec import FitSpec
 from sysbench.log.records import RunRecord
@@ -123,17 +123,17 @@ def words(changes: Mapping[str, object]) -> str:
 
 def command(record: RunRecord[FitCellRecord], trial: Trial) -> str:
     """Return the command that predicts a step on its GPU, or its memory if the GPU's rates are unknown."""
-    asked = FitSpec.model_validate(record.spec)
+    asked = FitSpec.model_validate(record.spec, context=STORED)
     cell = record.cells[0].cell
     given = {name: getattr(asked, name) for name in ModelSpec.model_fields if name in asked.model_fields_set}
     exact = {"ctx": cell.ctx, "batch": cell.batch, "grad_accum": cell.grad_accum, **trial.changes}
     fields = {**given, **{name: (value,) for name, value in exact.items()}, "simulate": (trial.gpu,)}
     fields.pop("kind", None)
     if trial.step is None:
-        return command_line(command_of("memory").spec_class(**fields, mode=("train",)))
+        return command_line(spec_of({"kind": "memory", **fields, "mode": ("train",)}))
     if asked.host_link and cell.model_copy(update=trial.changes).offload != NONE:
         fields["host_link"] = asked.host_link
-    return command_line(command_of("time").spec_class(**fields))
+    return command_line(spec_of({"kind": "time", **fields}))
 
 
 def nearest_miss(trials: Sequence[Trial], gpu: str) -> Trial | None:

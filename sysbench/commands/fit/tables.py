@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from sysbench import cells as axes
 from sysbench import units
+from sysbench.command import STORED
 from sysbench.commands.fit.findings import of_run, verdict
-from sysbench.commands.fit.record import Cause, Extent, FitCellRecord, FitRecord, Trial, VerifiedStep
+from sysbench.commands.fit.record import Cause, CauseKind, Extent, FitCellRecord, FitRecord, Trial, VerifiedStep
 from sysbench.commands.fit.spec import CTX_UNIT, FitSpec
 from sysbench.commands.fit.suggestions import Suggestions, best_trial, command, suggestions, words
 from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
@@ -35,7 +36,7 @@ MILLION = 1_000_000
 
 def sheet(record: FitRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     chosen = tuple(names)
-    usual = default_tables(FitSpec.model_validate(record.spec))
+    usual = default_tables(FitSpec.model_validate(record.spec, context=STORED))
     return Sheet(
         subject=(*axes.subject(record.cells), *record.environment.software),
         tables=tuple(
@@ -144,6 +145,28 @@ ASKED = DeclaredTable(
 """One row per GPU: the step without changes."""
 
 
+_CAUSES: dict[CauseKind, tuple[str, str]] = {
+    "parameters": ("weights", "sharding over ranks"),
+    "gradients": ("gradients", "sharding over ranks"),
+    "optimizer state": ("optimizer state", "another optimizer, offloading, sharding over ranks"),
+    "workspace": ("workspaces of cuBLAS", "nothing"),
+    "communication": ("buffers of collectives", "smaller buckets or blocks"),
+    "attention scores": ("attention scores", "fused attention, micro-batches, checkpointing"),
+    "softmax": ("softmax", "fused attention, micro-batches, checkpointing"),
+    "logits": ("logits and their gradients", "chunked cross-entropy, micro-batches"),
+    "activations": ("activations", "checkpointing, micro-batches"),
+    "rest": ("everything else", ""),
+}
+"""By kind of a cause: its name, and what makes it smaller."""
+
+
+def _cause_name(row: _Share) -> str:
+    name, module = _CAUSES[row.cause.kind][0], row.cause.module
+    if row.cause.kind in ("activations", "softmax"):
+        return f"{name} of {module or 'the step'}"
+    return name
+
+
 class _Share(NamedTuple):
     cause: Cause
     of_bytes: int
@@ -157,7 +180,7 @@ def _causes(record: FitRecord) -> Iterator[_Share]:
         yield from (_Share(cause, peak_bytes) for cause in shown)
         rest = peak_bytes - sum(cause.size_bytes for cause in shown)
         if rest >= least_bytes:
-            yield _Share(Cause(name="everything else", size_bytes=rest, shrinks_with=""), peak_bytes)
+            yield _Share(Cause(kind="rest", size_bytes=rest), peak_bytes)
 
 
 def _causes_title(record: FitRecord) -> str:
@@ -171,10 +194,10 @@ CAUSES = DeclaredTable(
     (
         Field("size", unit="bytes", get=lambda row: row.cause.size_bytes),
         Field("share", unit="share", get=lambda row: row.cause.size_bytes / row.of_bytes),
-        Field("shrinks_with", "shrinks with", get=lambda row: row.cause.shrinks_with, importance=1, elastic=True),
+        Field("shrinks_with", "shrinks with", get=lambda row: _CAUSES[row.cause.kind][1], importance=1, elastic=True),
     ),
     rows=_causes,
-    leading=leading_fields(Field("cause", get=lambda row: row.cause.name)),
+    leading=leading_fields(Field("cause", get=_cause_name)),
     needs="a simulated step",
 )
 """The largest parts of the peak, without changes."""

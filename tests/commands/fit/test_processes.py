@@ -106,6 +106,27 @@ def test_a_task_whose_process_dies_runs_in_this_one() -> None:
     assert said(script) == "['survived', 'survived', 'survived', 9]"
 
 
+@pytest.mark.parametrize("idle", [True, False])
+@pytest.mark.parametrize("killed", ["[0]", "[0, 1]"])
+def test_a_process_that_is_killed_while_it_waits_or_works_costs_no_task(killed: str, idle: bool) -> None:
+    script = f"""
+        with Processes(2) as processes:
+            def strand(number):
+                found.append((yield Task(partial(square, number))))
+                found.append((yield Task(partial(square, found[-1]))))
+            def kill():
+                for each in {killed}:
+                    processes._children[each].kill()
+                    processes._children[each].join()
+            found = []
+            kill() if {idle} else None
+            for done, _ in enumerate(processes.run([strand(2), strand(3)])):
+                kill() if done == 0 else None
+            print(sorted(found))
+    """
+    assert said(script) == "[4, 9, 16, 81]"
+
+
 def test_gradients_are_computed_also_if_the_parent_has_computed_some_before() -> None:
     script = """
         differentiate()

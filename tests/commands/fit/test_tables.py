@@ -75,6 +75,24 @@ def test_a_search_that_tried_no_change_does_not_call_the_step_as_asked_the_neare
         assert "nearest is the step as asked" not in said
 
 
+def test_a_search_that_did_not_end_does_not_say_that_nothing_fits() -> None:
+    record = typed(fixtures_runs.record("fit"), FitRecord)
+    (cell,) = record.cells
+    asked = cell.trials[0].model_copy(update={"fits": False, "margin_bytes": -(1 << 33)})
+    tried = asked.model_copy(update={"changes": {"optimizer": "fused"}, "margin_bytes": -(1 << 32)})
+    crashed = cell.model_copy(update={"trials": [asked, tried], "outcome": "crashed"})
+    said = " ".join(each.text for each in of_run(record.model_copy(update={"cells": [crashed]})))
+    assert "None of the 1 combinations tried so far fits: nearest is fused AdamW" in said
+    assert "the search did not end: better changes may exist." in said
+
+
+def test_a_record_names_a_gpu_that_this_machine_does_not_know() -> None:
+    record = typed(fixtures_runs.record("fit"), FitRecord).model_dump_json(by_alias=True).replace("rtx-4090", "my-card")
+    text = printed(FitRecord.model_validate_json(record), 200)
+    assert "my-card: as asked" in text
+    assert "--simulate my-card" in text
+
+
 def answered() -> FitRecord:
     """The record of a question with everything that is asked beyond the search."""
     record = typed(fixtures_runs.record("fit"), FitRecord)
@@ -117,13 +135,13 @@ def test_causes_that_round_to_nothing_are_not_listed() -> None:
     (cell,) = record.cells
     assert cell.explained is not None
     large = cell.explained.causes[0]
-    tiny = large.model_copy(update={"name": "activations of attend", "size_bytes": 100})
+    tiny = large.model_copy(update={"kind": "activations", "module": "attend", "size_bytes": 100})
     explained = cell.explained.model_copy(
         update={"causes": [large, tiny], "allocated_peak_bytes": large.size_bytes + 200}
     )
     shown = sheet(record.model_copy(update={"cells": [cell.model_copy(update={"explained": explained})]}), ["causes"])
     (table,) = shown.tables
-    assert [row[0] for row in table.rows] == [large.name]
+    assert [row[0] for row in table.rows] == [large.kind]
 
 
 def test_where_memory_runs_out_is_not_said_to_be_where_the_peak_is() -> None:

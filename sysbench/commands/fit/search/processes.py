@@ -43,7 +43,8 @@ class Processes:
 
     count  number of processes; the default is the number of threads that torch would use
 
-    A child that ends by itself, as when the system lacks memory, is not replaced; this process does its task.
+    A child that ends by itself, as when the system lacks memory, is not replaced: another process does its task, at last
+    this one.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -70,22 +71,23 @@ class Processes:
             for connection in self._idle[:]:
                 chosen = next((each for each in waiting if self._may_run(each[1], connection)), None)
                 if chosen is not None:
-                    waiting.remove(chosen)
                     self._idle.remove(connection)
-                    running[connection] = chosen
-                    if chosen[1].home is not None:
-                        self._homes[chosen[1].home] = connection
-                    connection.send(chosen[1].compute)
+                    if self._give(connection, chosen[1]):
+                        waiting.remove(chosen)
+                        running[connection] = chosen
             if running:
                 connection = next(
                     connection for connection in wait(list(running)) if isinstance(connection, Connection)
                 )
                 answer = self._answer(connection)
                 strand, task = running.pop(connection)
+                if answer is None:
+                    waiting.appendleft((strand, task))
+                    continue
             else:
                 strand, task = waiting.popleft()
-                answer = None
-            is_error, result = answer or (False, task.compute())
+                answer = False, task.compute()
+            is_error, result = answer
             if is_error:
                 raise result
             with suppress(StopIteration):
@@ -107,12 +109,26 @@ class Processes:
     def _may_run(self, task: Task, connection: Connection) -> bool:
         return self._homes.get(task.home, connection) is connection
 
+    def _give(self, connection: Connection, task: Task) -> bool:
+        """Hand a task to a process; return False if the process has ended."""
+        try:
+            connection.send(task.compute)
+        except OSError:
+            self._forget(connection)
+            return False
+        if task.home is not None:
+            self._homes[task.home] = connection
+        return True
+
+    def _forget(self, connection: Connection) -> None:
+        self._homes = {home: each for home, each in self._homes.items() if each is not connection}
+
     def _answer(self, connection: Connection) -> tuple[bool, Any] | None:
         """Return whether the result is an error, and the result; None if the process has ended."""
         try:
             answer: tuple[bool, Any] = connection.recv()
         except (EOFError, OSError):
-            self._homes = {home: each for home, each in self._homes.items() if each is not connection}
+            self._forget(connection)
             return None
         self._idle.insert(0, connection)  # first: it has what it traced
         return answer
@@ -138,7 +154,7 @@ def _can_compute(connection: Connection) -> bool:
     """Return whether a new process can run autograd: a forked one cannot if this process has run it before."""
     try:
         return bool(connection.recv())
-    except EOFError:
+    except (EOFError, OSError):
         return False
 
 
