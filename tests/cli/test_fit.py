@@ -128,7 +128,9 @@ def test_the_gate_exits_with_3_only_where_the_step_does_not_fit(tmp_path: Path) 
         "--keep=batch,precision,lora,optimizer,optimizer-in-backward,checkpoint,cross-entropy,ranks",
         "--gate",
     )
-    assert answered(*words, "--budget=760MiB", cwd=tmp_path).code == 3
+    refused = answered(*words, "--budget=760MiB", cwd=tmp_path)
+    assert refused.code == 3
+    assert "1 combination simulated" in refused.err  # a gate needs no search
     assert answered(*words, cwd=tmp_path).code == 0
 
 

@@ -38,6 +38,8 @@ def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
         raise UsageError("--table answers for other batches and contexts, and --gate for the step as asked: drop one")
     if options.output is not None:
         spec = _changed(spec, explore=True)
+    if options.gate and not (spec.faster or spec.explain or spec.verify or spec.explore or options.figure):
+        spec = _changed(spec, asked_only=True)
     if spec.verify:
         return _verifiable(spec)
     if spec.gpus:

@@ -22,7 +22,8 @@ def of_run(record: FitRecord) -> Iterator[Statement]:
         parts = list(suggestions(cell))
         firsts = {part.gpu: part for part in reversed(parts)}
         for gpu in cell.gpus:
-            yield Statement(" ".join(_answer(cell, gpu, [part for part in parts if part.gpu == gpu])), (cell,))
+            answer = _answer(cell, gpu, [part for part in parts if part.gpu == gpu])
+            yield Statement(" ".join(filter(None, answer)), (cell,))
         if cell.training_tokens and (training := _whole_training(cell, firsts, cell.training_tokens)):
             yield Statement(training, (cell,))
         if cell.outcome != "ok" and cell.trials:
@@ -69,6 +70,8 @@ def _answer(cell: FitCellRecord, gpu: str, found: Sequence[Suggestions]) -> Iter
         yield _best(found[0])
         if found[0].best.ranks > asked.ranks:
             yield from _on_as_many(found[1:], asked.ranks)
+    elif cell.cell.asked_only:
+        yield "" if asked.is_safe else "sysbench fit without --gate searches for changes that make it fit."
     elif asked.is_safe and cell.cell.faster:
         yield "No change that was tried makes it faster."
     elif asked.is_safe:

@@ -49,8 +49,9 @@ def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iter
 def search_with(simulations: Simulations, processes: Processes) -> Iterator[CombinationTried]:
     """Search, and simulate whole what is worth showing, until nothing that is worth it is an estimate."""
     question = simulations.question
+    changes = () if question.asked_only else changes_of(question)
     while True:
-        for strands in Search(question.on, changes_of(question), question.faster).stages():
+        for strands in Search(question.on, changes, question.faster).stages():
             for _ in processes.run([simulations.answered(strand) for strand in strands]):
                 yield from simulations.take_events()
         promising = list(simulations.promising())

@@ -21,7 +21,9 @@ from sysbench.spec.run import OUTPUT, SavedOptions
 
 QUESTION = "Question"
 
-QUESTION_FIELDS = ("budget", "keep", "faster", "max_ranks", "table", "explain", "explore", "verify", "host_link")
+QUESTION_FIELDS = (
+    *("budget", "keep", "faster", "max_ranks", "table", "explain", "explore", "verify", "host_link", "asked_only"),
+)
 """Fields that a cell has from its spec."""
 
 BATCH_AND_RANKS = ("batch", "ranks")
@@ -67,6 +69,8 @@ class FitCell(ModelCell):
     """Whether to simulate other batches and contexts, for a page."""
     verify: bool = stored_unless(False)
     """Whether to measure the first suggestion on the GPUs that are here."""
+    asked_only: bool = stored_unless(False)
+    """Whether to simulate only the step as asked, for a gate."""
     host_link: PerSecond | None = stored_unless(None)
     """Bytes per second of copies between GPU and host; None for the calibrated rate, if any."""
 
@@ -136,6 +140,8 @@ class FitSpec(ModelSpec):
     )
     explore: bool = stored_unless(False)
     """Whether to simulate other batches and contexts, for the page of `--output`."""
+    asked_only: bool = stored_unless(False)
+    """Whether to simulate only the step as asked, for `--gate`."""
     keep: Annotated[Texts, Option(metavar="NAME,…", panel=QUESTION, common=True)] = Field(
         default=(), description="What must not be changed: batch, ranks, precision, attention, checkpoint, …"
     )
@@ -231,7 +237,9 @@ class FitOptions(SavedOptions):
     parallel: None = None
 
     gate: Annotated[bool, Option(panel=OUTPUT, common=True)] = Field(
-        default=False, description="Exit with 3 if the step as asked does not fit on every GPU: a check for CI."
+        default=False,
+        description="Exit with 3 if the step as asked does not fit on every GPU: a check for CI, which searches for "
+        "no changes.",
     )
     figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Draw step time against memory, with every combination tried: .png, .svg or .pdf."
