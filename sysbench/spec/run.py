@@ -117,12 +117,12 @@ class RunOptions(BaseModel):
     force: Annotated[bool, Option(panel=EXECUTION)] = Field(
         default=False, description="Also start cells whose predicted memory exceeds the device's."
     )
-    on: Annotated[Where | None, Option(metavar="WHERE", panel=EXECUTION, values=PLACES)] = Field(
+    on: Annotated[Where | None, Option(metavar="WHERE", panel=EXECUTION, values=PLACES, names_code=True)] = Field(
         default=None,
         description="Run cells elsewhere, in parallel: ray, ray://HOST:PORT, or slurm (slurm:local runs the jobs on "
         "this machine).",
     )
-    on_arg: Annotated[Arguments, Option(metavar="NAME=VALUE", panel=EXECUTION, repeated=True)] = Field(
+    on_arg: Annotated[Arguments, Option(metavar="NAME=VALUE", panel=EXECUTION, repeated=True, names_code=True)] = Field(
         default=(),
         description="Options passed to Ray (num_cpus=4) or to submitit (slurm_partition=gpu, timeout_min=30).",
     )

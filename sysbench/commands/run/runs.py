@@ -15,7 +15,7 @@ from sysbench.commands.run import directory as experiment_directory
 from sysbench.commands.run import experiment_file, prediction
 from sysbench.commands.run import tables as experiment_tables
 from sysbench.commands.run.directory import ExperimentDirectory
-from sysbench.commands.run.experiment import PlannedRun
+from sysbench.commands.run.experiment import PlannedRun, refuse_code_in_manifest
 from sysbench.commands.run.experiment_file import WrittenExperiment
 from sysbench.commands.run.spec import ExperimentOptions
 from sysbench.commands.run.tables import FinishedRun
@@ -82,6 +82,10 @@ def resume_experiment(path: Path, options: ExperimentOptions, overrides: Mapping
         if experiment.path.resolve() != experiment_file.find_file(saved_manifest.experiment).resolve():
             raise UsageError(
                 f"--resume {path}: this is a directory of the experiment {saved_manifest.experiment}, not of {name}"
+            )
+        if not options.allow_code:
+            refuse_code_in_manifest(
+                path, {name: text for name, text in saved_manifest.overrides.items() if name not in overrides}
             )
         planned, earlier = planner(
             experiment, {**saved_manifest.overrides, **overrides}, options.plan_for or saved_manifest.plan_for
