@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     PositiveFloat,
     PositiveInt,
+    StringConstraints,
     ValidationError,
     ValidationInfo,
 )
@@ -67,6 +68,9 @@ class Ceiling(Frozen):
     matmul_flops_per_s: PositiveFloat
     source: str = Field(min_length=1)
 
+
+Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+"""Name of a device in a record, which becomes the name of its file."""
 
 Basis = Literal["calibrated", "measured elsewhere", "borrowed", "data sheet", "given", "assumed"]
 """Origin of a constant: this machine, another machine of the same kind, a related device, the data sheet alone, an

@@ -112,8 +112,6 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
     if ranks is not None:
         summaries.sort(key=lambda each: each.rank or 0)
     record_json = TraceRecord(summaries=summaries, ranks=ranks).model_dump_json(indent=1) + "\n"
-    if options.json_path not in (None, "-"):
-        storage.write_atomically(Path(options.json_path), record_json.encode())
     with output.results() as console:
         if options.json_path == "-":
             sys.stdout.write(record_json)
@@ -123,6 +121,8 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
             output.show_sheet(
                 traces_sheet(summaries, tables, options.selection, ranks), console, options.format, options.columns
             )
+    if options.json_path not in (None, "-"):
+        storage.write_atomically(Path(options.json_path), record_json.encode())
     showing.report_saved(_write_outputs(loaded[0], options), options)
 
 

@@ -23,6 +23,7 @@ from sysbench.commands.running import RunResult
 from sysbench.commands.surroundings import RunSurroundings
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.errors import LogError, SysbenchError, UsageError
+from sysbench.log import storage
 from sysbench.log.durations import Durations
 from sysbench.log.manifest import Manifest, RunEntry
 from sysbench.log.outcomes import LASTING
@@ -108,6 +109,7 @@ def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> No
     """Raise UsageError if the run cannot produce a requested table or file, before hours are spent on measuring."""
     run_options = _run_options(planned, options.out, None, options)
     try:
+        storage.refuse_unwritable(options.out / planned.entry.log)
         refusals.refuse_invalid_output(planned.spec, run_options)
     except UsageError as error:
         raise UsageError(f"{planned.entry.name}: {error}") from None

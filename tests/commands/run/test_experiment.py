@@ -138,6 +138,10 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
         (TIME + "[run.on_cpu]\nskip = 'no'\nsize = 'tiny'\n", "mine.toml, line 8: a skipped run takes no"),
         (TIME + TIME, "mine.toml, line 8: there are two runs called steps: give each run its own name"),
         (
+            TIME.replace("steps", "s" * 101),
+            "mine.toml, line 3: name becomes part of a file name: use at most 100 characters",
+        ),
+        (
             TIME.replace("steps", "../steps"),
             "mine.toml, line 3: name '../steps' becomes part of a file name: use letters",
         ),
