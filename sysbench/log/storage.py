@@ -56,6 +56,12 @@ def make_directory(path: Path) -> None:
         raise OutputError(f"cannot create {path}: {reason(error)}") from error
 
 
+def refuse_uncreatable(path: Path) -> None:
+    """Raise OutputError now if creating the directory `path`, or a file in it, is certain to fail later."""
+    existing = next(each for each in (path, *path.absolute().parents) if os.path.lexists(each))
+    refuse_unwritable(existing / "new")
+
+
 def create_directory(parent: Path, what: str) -> Path:
     """Create a new directory named after the time and `what`; raises OutputError if that fails."""
     make_directory(parent)

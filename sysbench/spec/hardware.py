@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from sysbench.command import STORED
-from sysbench.errors import LogError, UsageError, unknown
+from sysbench.errors import LogError, OutputError, UsageError, unknown
 from sysbench.spec.axes import split_words
 from sysbench.spec.axis import Axis
 from sysbench.spec.frozen import Frozen
@@ -43,8 +43,14 @@ def directory(kind: Literal["hardware", "hosts", "runs"], package: Path = PACKAG
 
 
 def user_directory() -> Path:
-    """Return the directory of the user's own device files: `sysbench/hardware` in the configuration directory (XDG)."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sysbench" / "hardware"
+    """Return the directory of the user's own device files: `sysbench/hardware` in the configuration directory (XDG).
+
+    Raises OutputError for a user without a home directory.
+    """
+    try:
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sysbench" / "hardware"
+    except RuntimeError:
+        raise OutputError("this user has no home directory for the files of sysbench: set HOME") from None
 
 
 MEMORY_TOLERANCE_SHARE = 0.1
@@ -166,7 +172,10 @@ def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
 
 
 def _user_files() -> dict[str, Path]:
-    return {file.stem: file for file in sorted(user_directory().glob("*.toml"))}
+    try:
+        return {file.stem: file for file in sorted(user_directory().glob("*.toml"))}
+    except OutputError:
+        return {}
 
 
 def by_slug(slug: str) -> Hardware | None:

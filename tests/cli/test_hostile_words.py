@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pwd
 import re
 import shlex
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sysbench.command import runnable
 from sysbench.log import runs
 from tests.cli.running import QUICK, answered, command, environment, started, wait_until
 from tests.unprivileged import permissions_obeyed
@@ -66,6 +68,39 @@ def test_a_path_that_is_no_file_is_answered_in_one_line(words: tuple[str, ...], 
     assert ran.code in (1, 2)
     assert why in ran.complaint
     assert "defect" not in ran.complaint
+
+
+COMMANDS = (
+    *((name, "--plan") for name in runnable()), ("run", "quick", "--plan"), ("run",), ("calibrate", "matmul"),
+    ("gpus",), ("gpus", "h100"), ("history",), ("doctor", "--json"), ("report",), ("report", str(LOG)),
+    ("compare", str(LOG), str(LOG)), ("time", "--from", str(LOG)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [("run", "quick", "--plan"), ("gpus",)])
+def test_a_deleted_directory_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    removing = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *command(*words)]
+    ran = subprocess.run(removing, cwd=gone, env=environment(), capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr == f"sysbench {words[0]}: the current directory has been deleted: change to another one\n"
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_user_without_a_name_and_a_home_is_answered(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(uid: int) -> object:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    ran = answered(*words, cwd=tmp_path)
+    assert "this is a bug" not in ran.err
+    if words == ("calibrate", "matmul"):
+        assert ran.complaint.endswith("this user has no home directory for the files of sysbench: set HOME")
 
 
 @pytest.fixture

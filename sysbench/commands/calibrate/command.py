@@ -99,6 +99,8 @@ def refuse_unwritable(options: CalibrateOptions) -> None:
 
     if options.host is not None and options.host.suffix != ".toml":
         raise UsageError(f"--host {options.host} must end in .toml")
+    if options.rates_file is None and options.source is None and not options.plan:
+        storage.refuse_uncreatable(hardware.user_directory())
     for path in (options.rates_file, options.host):
         if path is not None:
             storage.refuse_unwritable(path)
