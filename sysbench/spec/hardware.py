@@ -30,7 +30,7 @@ from sysbench.spec.axes import split_words
 from sysbench.spec.axis import Axis
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
-from sysbench.spec.quantities import PerSecond
+from sysbench.spec.quantities import MAX_COUNT, PerSecond
 
 PACKAGE = Path(__file__).parent.parent
 
@@ -57,9 +57,12 @@ MEMORY_TOLERANCE_SHARE = 0.1
 """Memory sizes that differ by less than this belong to the same GPU model: ECC and driver reserves take 1 to 5%."""
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B)", re.IGNORECASE)
-_MARKETED_SIZE = re.compile(r"(?P<number>\d+)\s?gi?b?\b")
+_MARKETED_SIZE = re.compile(r"(?P<number>\d{1,9})\s?gi?b?\b")
 _VARIANT = re.compile(r"(sxm|pcie|nvl|rtx|(?<=\d)ti\b)(?:(?<=sxm)\d)?")
 _GENERIC_TERMS = frozenset({"nvidia", "tesla", "geforce", "rtx", "gpu", "generation"})
+
+_MAX_NAME_CHARACTERS = 255
+"""A longer text is no name of a GPU, and takes long to be searched for one."""
 
 _UNITS = {
     f"{prefix}{infix}b": base**power
@@ -196,7 +199,8 @@ def by_name(name: str) -> Hardware:
         return exact
     if memory_bytes := memory_size(name):
         return Hardware(slug=name.strip(), title=f"a GPU with {name.strip()}", memory_bytes=memory_bytes)
-    candidates = [hardware for hardware in known() if _matches_name(name, hardware)]
+    known_names = known() if len(name) <= _MAX_NAME_CHARACTERS else ()
+    candidates = [hardware for hardware in known_names if _matches_name(name, hardware)]
     # A plain H100 is the card without a suffix, not the PCIe or the NVL card.
     full_matches = [hardware for hardware in candidates if _terms(hardware.slug) <= _terms(name)]
     if len(full_matches) == 1:
@@ -211,9 +215,10 @@ def by_name(name: str) -> Hardware:
 
 
 def memory_size(text: str) -> int:
-    """Return the bytes that a memory size such as `24GiB` stands for; 0 for any other text."""
+    """Return the bytes that a memory size such as `24GiB` stands for; 0 for other text, and beyond an exabyte."""
     size = _SIZE.fullmatch(text.strip())
-    return round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
+    size_bytes = float(size["number"]) * _UNITS[size["unit"].lower()] if size else 0
+    return round(size_bytes) if size_bytes <= MAX_COUNT else 0
 
 
 def size_word(size_bytes: int) -> str:
