@@ -232,6 +232,11 @@ class Surrogate(nn.Module):
         raise ValueError("the file \\udcff is missing")
 
 
+class Huge(Surrogate):
+    def forward(self, tokens):
+        raise ValueError("the shapes are" + " 8" * 10**7)
+
+
 class Clock(Surrogate):
     def forward(self, tokens):
         time.time = lambda: float("nan")
@@ -252,6 +257,8 @@ class Counter(Surrogate):
     ("model", "detail"),
     [
         ("Surrogate", r"ValueError: the file \udcff is missing"),
+        ("Huge", "ValueError: the shapes are 8 8 8"),
+        ("Huge", " in forward)"),
         ("Clock", "does the program replace time.time, time.perf_counter or time.perf_counter_ns?"),
     ],
 )
