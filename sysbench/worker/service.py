@@ -23,7 +23,6 @@ from sysbench.errors import (
     SysbenchError,
     UnavailableError,
     description_of,
-    message_of,
 )
 from sysbench.lab import ceiling, strategies
 from sysbench.lab import devices as device
@@ -162,7 +161,7 @@ def _one_line(error: Exception) -> str:
             f"an impossible value was measured, {first_error(error)}: does the program replace time.time, "
             "time.perf_counter or time.perf_counter_ns?"
         )
-    text = _encodable(message_of(error) if isinstance(error, SysbenchError) else description_of(error))
+    text = _encodable(" ".join(str(error).split()) if isinstance(error, SysbenchError) else description_of(error))
     # The end may name the line of the user's code.
     return text if len(text) <= DETAIL_CHARACTERS else f"{text[: DETAIL_CHARACTERS - 100]}…{text[-99:]}"
 
