@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +61,7 @@ def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()
 
     with output.results() as console:
         if options.json_path == "-":
-            sys.stdout.write(sheet_json(content) + "\n")
+            output.print_json(sheet_json(content))
         elif line:
             console.print(Text(line), soft_wrap=True)
         else:
@@ -123,7 +122,7 @@ def show(record: RunRecord, options: RecordOptions) -> None:
 
     with output.results() as console, gc_paused():
         if options.json_path == "-":
-            sys.stdout.write(record.model_dump_json(indent=1) + "\n")
+            output.print_json(record.model_dump_json(indent=1))
             return
         try:
             output.show(record, console, options.format, options.tables, options.selection, options.columns)

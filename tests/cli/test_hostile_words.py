@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -193,6 +194,30 @@ def test_the_name_of_a_file_is_escaped_where_it_is_said_to_be_saved(tmp_path: Pa
     ran = answered("report", str(LOG), "-o", "red\x1b[31m.md", cwd=tmp_path)
     assert (ran.code, ran.complaint) == (0, r"saved  red\x1b[31m.md")
     assert (tmp_path / "red\x1b[31m.md").is_file()
+
+
+HIDDEN = "\u202e \x9b31m \x7f \u200f \u061c \u2028 \ufeff \u00ad \U000e0041 \x1b[2J"
+
+
+@pytest.fixture
+def hostile_trace(tmp_path: Path) -> Path:
+    kernel = {"ph": "X", "cat": "kernel", "name": f"évil{HIDDEN}", "pid": 0, "tid": 7, "ts": 10, "dur": 5}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [{**kernel, "args": {"device": 0, "stream": 7}}]}))
+    return path
+
+
+@pytest.mark.parametrize("words", ["--format=csv", "--format=markdown", "--format=latex", "--json=-"])
+def test_what_is_printed_has_no_character_that_a_terminal_obeys_or_hides(words: str, hostile_trace: Path) -> None:
+    ran = answered("profile", f"--from={hostile_trace}", words)
+    assert ran.code == 0, ran.err
+    assert "évil" in ran.out
+    assert not [character for character in ran.out if unicodedata.category(character) in HIDING and character != "\n"]
+    if words == "--json=-":
+        assert json.dumps(f"évil{HIDDEN}") in json.dumps(json.loads(ran.out))
+
+
+HIDING = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def test_a_rank_in_other_digits_is_no_rank() -> None:

@@ -93,8 +93,9 @@ def _toml(fields: Mapping[str, object]) -> str:
 def _lines(fields: Mapping[str, object], path: tuple[str, ...]) -> Iterator[str]:
     for name, value in fields.items():
         if not isinstance(value, dict):
-            # JSON's strings, numbers and lists are also valid TOML.
-            yield f"{name} = {json.dumps(value, ensure_ascii=False)}"
+            # JSON's strings, numbers and lists are also valid TOML, but for one control character.
+            written = json.dumps(value, ensure_ascii=False).replace("\x7f", r"\u007f")
+            yield f"{name} = {written}"
     for name, value in fields.items():
         if isinstance(value, dict) and value:
             nested = (*path, name)

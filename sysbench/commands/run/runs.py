@@ -177,12 +177,12 @@ def _write_json(saved_manifest: Manifest, run_results: Sequence[FinishedRun], op
     records = {
         result.entry.name: result.record.model_dump(mode="json") for result in run_results if result.record is not None
     }
-    text = json.dumps({"experiment": saved_manifest.model_dump(mode="json"), "records": records}, indent=1) + "\n"
+    text = json.dumps({"experiment": saved_manifest.model_dump(mode="json"), "records": records}, indent=1)
     if options.json_path != "-":
-        write_atomically(Path(options.json_path), text.encode())
+        write_atomically(Path(options.json_path), text.encode() + b"\n")
         return
     with results():
-        sys.stdout.write(text)
+        summary.print_json(text)
 
 
 def _say(text: str, options: ExperimentOptions) -> None:
