@@ -50,4 +50,4 @@ def exit_with_parent() -> None:
 def rank_from_environment(environment: Mapping[str, str]) -> int:
     """Return the rank of this process under torchrun or srun; 0, which runs the engine, if neither started it."""
     rank = environment.get("RANK") or environment.get("SLURM_PROCID") or ""
-    return int(rank) if rank.isdecimal() else 0
+    return int(rank) if rank.isdecimal() and len(rank) < 10 else 0

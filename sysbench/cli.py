@@ -19,7 +19,7 @@ from sysbench import stderr
 from sysbench.bootstrap import rank_from_environment
 from sysbench.command import commands, runnable
 from sysbench.engine.interrupts import is_interrupted
-from sysbench.errors import SysbenchError
+from sysbench.errors import SysbenchError, UsageError
 from sysbench.garbage import gc_paused
 from sysbench.log.storage import cannot_read, reason
 from sysbench.package import VERSION
@@ -81,7 +81,14 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Accept the options of `sysbench` itself; exit on ranks other than 0 if the command runs no workers."""
+    """Accept the options of `sysbench` itself; exit on ranks other than 0 if the command runs no workers.
+
+    Raises UsageError if the current directory has been deleted: torch cannot be imported there.
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the current directory has been deleted: change to another one") from None
     if rank_from_environment(os.environ) and context.invoked_subcommand not in runnable():
         raise typer.Exit
 

@@ -61,6 +61,20 @@ class BeyondMemoryError(SysbenchError):
     """A cell was skipped: it would need more host memory than is available."""
 
 
+MAX_MESSAGE_CHARACTERS = 2000
+"""Longest part of an exception's message that is kept: programs put whole tensors and files into messages."""
+
+
+def message_of(error: BaseException) -> str:
+    """Return the beginning of an exception's message on one line, without its type; empty if it has none."""
+    return " ".join(str(error)[:MAX_MESSAGE_CHARACTERS].split())
+
+
+def description_of(error: BaseException) -> str:
+    """Return the type of an exception and the beginning of its message on one line."""
+    return f"{type(error).__name__}: {message_of(error)}".removesuffix(": ")
+
+
 def nearest(value: str, choices: Iterable[str]) -> str | None:
     """Return the choice closest to a mistyped `value`, or None if none is close."""
     by_lower_case = {choice.lower(): choice for choice in choices}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from functools import lru_cache
 
-from sysbench.errors import SysbenchError
+from sysbench.errors import SysbenchError, description_of
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.workload import adapted_facts_of, facts_of
 from sysbench.log.events import AdaptedModelBuilt, AdaptedModelFacts, OwnModelBuilt, RecomputationCounted
@@ -63,4 +63,4 @@ def _simulated(cell: ModelCell) -> tuple[StepRecording | None, str | None]:
     try:
         return record(cell, cell.mode, Platform.of(_ANY_GPU), origins=False), None
     except Exception as error:  # noqa: BLE001  FLOPs are optional: a model that fails without data may run with it.
-        return None, str(error) if isinstance(error, SysbenchError) else f"{type(error).__name__}: {error}"
+        return None, str(error) if isinstance(error, SysbenchError) else description_of(error)

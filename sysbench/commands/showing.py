@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,22 +51,31 @@ class RecordOptions(ShowOptions, Protocol):
 def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = (), line: str = "") -> None:
     """Print a sheet to stdout as tables, or as JSON with `--json -`; with `--json FILE`, also write the file.
 
-    `line` replaces the tables.
+    `line` replaces the tables. If a name in `columns` is refused, no file is written.
     """
+    file = _json_file(options)
     from rich.text import Text
 
     from sysbench.render import output
     from sysbench.render.csv import sheet_json
 
-    if options.json_path not in (None, "-"):
-        storage.write_atomically(Path(options.json_path), sheet_json(content).encode() + b"\n")
     with output.results() as console:
         if options.json_path == "-":
-            sys.stdout.write(sheet_json(content) + "\n")
+            output.print_json(sheet_json(content))
         elif line:
             console.print(Text(line), soft_wrap=True)
         else:
             output.show_sheet(content, console, options.format, columns)
+    if file is not None:
+        storage.write_atomically(file, sheet_json(content).encode() + b"\n")
+
+
+def _json_file(options: ShowOptions) -> Path | None:
+    """Return the file of `--json`, if any; raises OutputError if it cannot be written."""
+    if options.json_path in (None, "-"):
+        return None
+    storage.refuse_unwritable(Path(options.json_path))
+    return Path(options.json_path)
 
 
 def tracebacks(path: Path) -> Iterator[str]:
@@ -114,7 +122,7 @@ def show(record: RunRecord, options: RecordOptions) -> None:
 
     with output.results() as console, gc_paused():
         if options.json_path == "-":
-            sys.stdout.write(record.model_dump_json(indent=1) + "\n")
+            output.print_json(record.model_dump_json(indent=1))
             return
         try:
             output.show(record, console, options.format, options.tables, options.selection, options.columns)
@@ -125,7 +133,8 @@ def show(record: RunRecord, options: RecordOptions) -> None:
 
 
 def show_saved(record: RunRecord, options: RecordOptions) -> None:
-    """Show the record of an earlier run, and write it to the file of `--json`."""
-    if options.json_path not in (None, "-"):
-        storage.write_atomically(Path(options.json_path), TypeAdapter(type(record)).dump_json(record, indent=1) + b"\n")
+    """Show the record of an earlier run, and write it to the file of `--json` unless a table or column is refused."""
+    file = _json_file(options)
     show(record, options)
+    if file is not None:
+        storage.write_atomically(file, TypeAdapter(type(record)).dump_json(record, indent=1) + b"\n")

@@ -116,7 +116,7 @@ class Conversation:
                     return event
             elif not worker.alive:
                 raise _lost_worker()
-            elif now_s >= deadline_s:
+            if now_s >= deadline_s:
                 option = " (--timeout)" if timeout_s == self._timeout_s else ""
                 raise LostWorkerError("timeout", f"{worker.name} sent no message for {timeout_s:g} s{option}")
             self._interrupts.drain()

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,9 @@ KILL_TIMEOUT_S = 10.0
 """Longest wait for a killed process to end: a process that hangs in a driver may never end, but the run must."""
 
 TAIL_BYTES = 16_384
+
+HANDSHAKE_S = 5.0
+"""Maximum time that a client may be silent while it introduces itself, because everything else has to wait."""
 
 _MAX_DIRECTORY_BYTES = 80
 """Longest temporary directory for a socket, whose path is limited to 104 characters on macOS and 108 on Linux."""
@@ -267,8 +271,9 @@ class WorkerProcess:
         accepted, _ = self._listener.accept()
         connection = Connection(accepted.detach())
         try:
-            deliver_challenge(connection, self._key)
-            answer_challenge(connection, self._key)
+            with reads_limited(connection):
+                deliver_challenge(connection, self._key)
+                answer_challenge(connection, self._key)
         except (AuthenticationError, EOFError, OSError):
             connection.close()
             return
@@ -289,6 +294,21 @@ class WorkerProcess:
         # macOS raises PermissionError for a group of which only dead processes are left.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+
+
+@contextmanager
+def reads_limited(connection: Connection, duration_s: float | None = None) -> Iterator[None]:
+    """Set a timeout for every read from a connection in this context; a read that takes longer raises OSError.
+
+    Default: `HANDSHAKE_S`.
+    """
+    duration_s = HANDSHAKE_S if duration_s is None else duration_s
+    limit = struct.pack("ll", int(duration_s), int(duration_s % 1 * 1e6))
+    # A Connection has no timeout of its own; its duplicated descriptor refers to the same socket.
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        yield
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
 
 
 def _listen(resources: ExitStack) -> tuple[Path, socket.socket]:

@@ -57,22 +57,22 @@ class TorchRecorder:
             raise cannot_write(path, error) from error
 
     def _write(self, path: Path) -> None:
-        if path.suffix != ".gz":
-            self._export(path)
-            return
-        # torch compresses at the highest level, which takes ten times as long to save a tenth of the size.
+        # Kineto writes to a file with a longer name first, and `path` may be as long as the file system allows.
         with tempfile.TemporaryDirectory(prefix="sysbench-", dir=path.parent) as directory:
             plain = Path(directory) / "trace.json"
             self._export(plain)
+            if path.suffix != ".gz":
+                plain.replace(path)
+                return
+            # torch compresses at the highest level, which takes ten times as long to save a tenth of the size.
             with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=4) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
 
     def _export(self, path: Path) -> None:
-        """Write the JSON, or raise OSError. Kineto does not raise, but leaves a partial file under another name."""
+        """Write the JSON, or raise OSError, which Kineto does not do."""
         self._profile.export_chrome_trace(str(path))
         if not path.is_file():
             full = shutil.disk_usage(path.parent).free < _FULL_DISK_BYTES
-            path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
             why = os.strerror(errno.ENOSPC) if full else "torch.profiler could not finish the recording"
             raise OSError(errno.ENOSPC if full else errno.EIO, why)
 

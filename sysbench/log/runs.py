@@ -26,7 +26,7 @@ from sysbench.spec.validation import first_error
 RUNS = Path("runs")
 """Default directory for runs, and for finding them by name."""
 
-_LATEST = re.compile(r"latest(?:~(\d+))?")
+_LATEST = re.compile(r"latest(?:~(\d{1,9}))?")
 _DATED = re.compile(r"(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)-(?P<what>.+?)(?:-(?P<number>\d+))?")
 _MAX_LISTED = 8
 

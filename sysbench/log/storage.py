@@ -56,6 +56,12 @@ def make_directory(path: Path) -> None:
         raise OutputError(f"cannot create {path}: {reason(error)}") from error
 
 
+def refuse_uncreatable(path: Path) -> None:
+    """Raise OutputError now if creating the directory `path`, or a file in it, is certain to fail later."""
+    existing = next(each for each in (path, *path.absolute().parents) if os.path.lexists(each))
+    refuse_unwritable(existing / "new")
+
+
 def create_directory(parent: Path, what: str) -> Path:
     """Create a new directory named after the time and `what`; raises OutputError if that fails."""
     make_directory(parent)
@@ -79,7 +85,10 @@ def refuse_unwritable(path: Path) -> None:
             raise OutputError(f"cannot write {path}: it is a directory")
         if not path.parent.is_dir():
             raise OutputError(f"cannot write {path}: there is no directory {path.parent}")
-        writable = os.access(path, os.W_OK) if path.exists() else os.access(path.parent, os.W_OK | os.X_OK)
+        # A regular file is replaced, for which only the permissions of its directory count.
+        place = path if _is_written_in_place(path) else Path(os.path.realpath(path)).parent
+        needed = os.W_OK if place == path else os.W_OK | os.X_OK
+        writable = os.access(place, needed, effective_ids=os.access in os.supports_effective_ids)
     except OSError as error:
         raise cannot_write(path, error) from error
     if not writable:
@@ -93,13 +102,17 @@ def write_atomically(path: Path, content: bytes) -> None:
     writing fails.
     """
     try:
-        if str(path.absolute()).startswith(("/dev/", "/proc/")) or (path.exists() and not path.is_file()):
+        if _is_written_in_place(path):
             with path.open("ab") as stream:
                 stream.write(content)
         else:
             _replace(Path(os.path.realpath(path)), content)  # unlike Path.resolve, it accepts a link to itself
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def _is_written_in_place(path: Path) -> bool:
+    return str(path.absolute()).startswith(("/dev/", "/proc/")) or (path.exists() and not path.is_file())
 
 
 def write_all(descriptor: int, content: bytes) -> None:
@@ -121,7 +134,8 @@ def sync_directory(path: Path) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
+    # Without the name of the file, which may be as long as the file system allows.
+    temporary = path.with_name(f".sysbench-{os.urandom(4).hex()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         try:

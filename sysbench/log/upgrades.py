@@ -34,7 +34,7 @@ def reason_if_not_stored(fields: Fields) -> Reason | None:
     return next((reason for reason, wording in _SKIPPED.items() if wording.search(detail)), None)
 
 
-_EXPECTED = re.compile(r"would take about (?:(\d+) h ?)?(?:(\d+) min)?(?:(\d+) s)?, more than")
+_EXPECTED = re.compile(r"would take about (?:(\d{1,9}) h ?)?(?:(\d{1,9}) min)?(?:(\d{1,9}) s)?, more than")
 """The expected time in the detail of a cell over its budget, as worded by versions that stored only the detail."""
 
 

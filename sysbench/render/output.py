@@ -79,6 +79,11 @@ def show_sheet(
     console.file.write(theme.encodable(theme.without_control_characters(text), console.encoding))
 
 
+def print_json(text: str) -> None:
+    """Print JSON to stdout, followed by a line feed; what a terminal would obey is escaped within strings."""
+    sys.stdout.write(theme.shown_json(text, sys.stdout.encoding or "ascii") + "\n")
+
+
 def show(
     record: RunRecord,
     console: Console,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from functools import lru_cache
@@ -26,7 +27,12 @@ PHASE_STYLES = {
 
 SPARKS = "▁▂▃▄▅▆▇█"
 
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(
+    r"[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\U000e0000-\U000e0fff]"
+)
+"""Characters that terminals obey or do not show: C0 but for line feeds, C1, and the format characters of Unicode."""
+_NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 """Direction marks, and all control characters except line ends."""
 
 _FALLBACK = {
@@ -67,6 +73,16 @@ def terminal_line(text: str, encoding: str) -> str:
 def without_control_characters(text: str) -> str:
     """Replace control characters in a multi-line text with spaces, since files are also viewed in terminals."""
     return _CONTROL.sub(" ", text)
+
+
+def shown_json(text: str, encoding: str) -> str:
+    r"""Return JSON with the characters that a terminal obeys, does not show or lacks as escapes, such as `\u202e`."""
+    return (_CONTROL if encodable(text, encoding) == text else _NOT_ASCII).sub(_json_escape, text)
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    # Outside of strings, JSON has no other control characters than line feeds.
+    return json.dumps(match[0])[1:-1] if match[0] != "\x7f" else r"\u007f"
 
 
 def encodable(text: str, encoding: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import inf
 from typing import Annotated, TypeVar
 
 from pydantic import BeforeValidator
@@ -20,6 +21,9 @@ from sysbench.spec.quantities import MAX_SIZE
 
 MAX_VALUES = 1000
 """Upper limit for the number of values of one axis; more are probably a typing error."""
+
+MAX_DIGITS = 1000
+"""Longest whole number that is read; Python itself reads 4,300 digits."""
 
 Scalar = int | float | bool | str | None
 Value = TypeVar("Value", int, str)
@@ -101,6 +105,13 @@ def parse_integers(value: object) -> tuple[int, ...]:
     return _distinct(int(str(number)) for number in numbers)
 
 
+def parse_whole_number(digits: str) -> int:
+    """Convert digits to an integer; raises ValueError for more than `MAX_DIGITS`."""
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"{digits} is too large")
+    return int(digits)
+
+
 def _as_tuple(value: object) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
@@ -116,21 +127,21 @@ def _distinct(values: Iterable[Value]) -> tuple[Value, ...]:
 
 def _parse_item(item: str, axis: str) -> Iterator[int]:
     if _INTEGER.fullmatch(item):
-        yield int(item)
+        yield parse_whole_number(item)
         return
     found = _RANGE.fullmatch(item)
     if found is None:
         raise ValueError(
             f"{axis or '(nothing)'} is not a value, list or range: write 128 or 128,256 or 128-1024*2 or 10-50+10"
         )
-    first, last = int(found["first"]), int(found["last"])
+    first, last = parse_whole_number(found["first"]), parse_whole_number(found["last"])
     if found["operator"] is None:
         doubling = f"{item}*2 (doubling) or " if first else ""
         raise ValueError(f"{item} has no stride: write {doubling}{item}+{max(last - first, 1)} (adding)")
     if last < first:
         raise ValueError(f"{item} runs backwards: write {last}-{first}{found['operator']}{found['step']}")
     operator = found["operator"]
-    step = int(found["step"])
+    step = parse_whole_number(found["step"])
     if step < (2 if operator == "*" else 1) or (operator == "*" and first == 0):
         raise ValueError(f"{item} never reaches {last}: multiply by 2 or more (not from 0), or add 1 or more")
     value = first
@@ -163,4 +174,7 @@ def parse_amount(value: object) -> object:
     found = _AMOUNT.fullmatch(value.replace("_", "").replace(",", "").strip())
     if found is None:
         raise ValueError(f"{value or '(nothing)'} is not a number of tokens, such as 500k, 20M or 1.5B")
-    return round(float(found["number"]) * 10 ** _POWERS[found["suffix"].lower()])
+    amount = float(found["number"]) * 10 ** _POWERS[found["suffix"].lower()]
+    if amount == inf:
+        raise ValueError(f"{value} is too large")
+    return round(amount)

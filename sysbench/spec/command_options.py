@@ -252,6 +252,11 @@ class OptionKey:
         """Whether the value of the option is a path of a file that the command writes."""
         return Path in get_args(self.info.annotation)
 
+    def names_code(self, text: str) -> bool:
+        """Return whether a value of the option, as it is written, names code to run or the place that it comes from."""
+        option = option_of(self.info)
+        return option.names_code and not {word.strip() for word in text.split(",")} <= set(option.values)
+
 
 @cache
 def keys_of(kind: Kind) -> Mapping[str, OptionKey]:

@@ -66,10 +66,13 @@ def missing(package: str, extra: str, what: str) -> str | None:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds an extra to the installation that is running: from an index, or from a clone."""
+    """Return the command that adds an extra to the installation that is running.
+
+    Without a clone, it names the packages of the extra, because sysbench is on no package index.
+    """
     clone, is_editable = _source()
     if clone is None:
-        return f"{_pip()} 'sysbench[{extra}]'"
+        return f"{_pip()} {' '.join(map(shlex.quote, _packages(extra)))}"
     if _is_made_by_uv() and (clone / "pyproject.toml").is_file() and Path(sys.prefix).parent == clone:
         return f"uv sync --inexact --extra {extra} (in {clone})"
     return f"{_pip()} {'-e ' if is_editable else ''}{shlex.quote(f'{clone}[{extra}]')}"
@@ -85,6 +88,12 @@ def _source() -> tuple[Path | None, bool]:
     if "dir_info" not in origin:
         return None, False
     return Path(unquote(urlsplit(origin["url"]).path)), bool(origin["dir_info"].get("editable"))
+
+
+def _packages(extra: str) -> list[str]:
+    """Return the requirements of an extra, such as `peft<1,>=0.17`, from the metadata of the installation."""
+    found = (line.partition(";") for line in distribution("sysbench").requires or ())
+    return [name.strip() for name, _, marker in found if marker.replace('"', "'").strip() == f"extra == '{extra}'"]
 
 
 def _pip() -> str:

@@ -19,17 +19,18 @@ from pydantic import (
     Field,
     PositiveFloat,
     PositiveInt,
+    StringConstraints,
     ValidationError,
     ValidationInfo,
 )
 
 from sysbench.command import STORED
-from sysbench.errors import LogError, UsageError, unknown
+from sysbench.errors import LogError, OutputError, UsageError, unknown
 from sysbench.spec.axes import split_words
 from sysbench.spec.axis import Axis
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
-from sysbench.spec.quantities import PerSecond
+from sysbench.spec.quantities import MAX_COUNT, PerSecond
 
 PACKAGE = Path(__file__).parent.parent
 
@@ -42,17 +43,26 @@ def directory(kind: Literal["hardware", "hosts", "runs"], package: Path = PACKAG
 
 
 def user_directory() -> Path:
-    """Return the directory of the user's own device files: `sysbench/hardware` in the configuration directory (XDG)."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sysbench" / "hardware"
+    """Return the directory of the user's own device files: `sysbench/hardware` in the configuration directory (XDG).
+
+    Raises OutputError for a user without a home directory.
+    """
+    try:
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sysbench" / "hardware"
+    except RuntimeError:
+        raise OutputError("this user has no home directory for the files of sysbench: set HOME") from None
 
 
 MEMORY_TOLERANCE_SHARE = 0.1
 """Memory sizes that differ by less than this belong to the same GPU model: ECC and driver reserves take 1 to 5%."""
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B)", re.IGNORECASE)
-_MARKETED_SIZE = re.compile(r"(?P<number>\d+)\s?gi?b?\b")
+_MARKETED_SIZE = re.compile(r"(?P<number>\d{1,9})\s?gi?b?\b")
 _VARIANT = re.compile(r"(sxm|pcie|nvl|rtx|(?<=\d)ti\b)(?:(?<=sxm)\d)?")
 _GENERIC_TERMS = frozenset({"nvidia", "tesla", "geforce", "rtx", "gpu", "generation"})
+
+_MAX_NAME_CHARACTERS = 255
+"""A longer text is no name of a GPU, and takes long to be searched for one."""
 
 _UNITS = {
     f"{prefix}{infix}b": base**power
@@ -67,6 +77,9 @@ class Ceiling(Frozen):
     matmul_flops_per_s: PositiveFloat
     source: str = Field(min_length=1)
 
+
+Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+"""Name of a device in a record, which becomes the name of its file."""
 
 Basis = Literal["calibrated", "measured elsewhere", "borrowed", "data sheet", "given", "assumed"]
 """Origin of a constant: this machine, another machine of the same kind, a related device, the data sheet alone, an
@@ -162,7 +175,10 @@ def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
 
 
 def _user_files() -> dict[str, Path]:
-    return {file.stem: file for file in sorted(user_directory().glob("*.toml"))}
+    try:
+        return {file.stem: file for file in sorted(user_directory().glob("*.toml"))}
+    except OutputError:
+        return {}
 
 
 def by_slug(slug: str) -> Hardware | None:
@@ -183,7 +199,8 @@ def by_name(name: str) -> Hardware:
         return exact
     if memory_bytes := memory_size(name):
         return Hardware(slug=name.strip(), title=f"a GPU with {name.strip()}", memory_bytes=memory_bytes)
-    candidates = [hardware for hardware in known() if _matches_name(name, hardware)]
+    known_names = known() if len(name) <= _MAX_NAME_CHARACTERS else ()
+    candidates = [hardware for hardware in known_names if _matches_name(name, hardware)]
     # A plain H100 is the card without a suffix, not the PCIe or the NVL card.
     full_matches = [hardware for hardware in candidates if _terms(hardware.slug) <= _terms(name)]
     if len(full_matches) == 1:
@@ -198,9 +215,10 @@ def by_name(name: str) -> Hardware:
 
 
 def memory_size(text: str) -> int:
-    """Return the bytes that a memory size such as `24GiB` stands for; 0 for any other text."""
+    """Return the bytes that a memory size such as `24GiB` stands for; 0 for other text, and beyond an exabyte."""
     size = _SIZE.fullmatch(text.strip())
-    return round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
+    size_bytes = float(size["number"]) * _UNITS[size["unit"].lower()] if size else 0
+    return round(size_bytes) if size_bytes <= MAX_COUNT else 0
 
 
 def size_word(size_bytes: int) -> str:

@@ -326,7 +326,8 @@ def _optimizers(value: object) -> tuple[str, ...]:
 
 
 OPTIMIZERS = (*get_args(AdamW), *get_args(OtherOptimizer))
-_OPTIMIZER = choices("an optimizer", ("adamw", *OPTIMIZERS))
+OPTIMIZER_NAMES = ("adamw", *OPTIMIZERS)
+_OPTIMIZER = choices("an optimizer", OPTIMIZER_NAMES)
 
 BATCH = Axis("extent", "batch {}", order=31, name_order=25, comparison="controlled")
 
@@ -352,7 +353,7 @@ class ModelSpec(RunSpec):
         Option(metavar="NAME,…", panel=MODEL, values=tuple(SIZES), common=True),
         Axis("extent", order=30, name_order=20),
     ] = Field(default=("small",), description=f"Named model size: {', '.join(SIZES)}.")
-    model: Annotated[Targets, Option(metavar="CODE,…", panel=OWN_MODEL, common=True)] = stored_unless(
+    model: Annotated[Targets, Option(metavar="CODE,…", panel=OWN_MODEL, common=True, names_code=True)] = stored_unless(
         (),
         description="Measure your own model instead: package.module:Class, path/to/file.py:factory, or hf:DIRECTORY "
         "with the config.json of a Hugging Face model.",
@@ -361,7 +362,7 @@ class ModelSpec(RunSpec):
         {},
         description="A constructor argument of --model, or a field of its config: layers=12,24. Can be repeated.",
     )
-    inputs: Annotated[Code | None, Option(metavar="CODE", panel=OWN_MODEL)] = stored_unless(
+    inputs: Annotated[Code | None, Option(metavar="CODE", panel=OWN_MODEL, names_code=True)] = stored_unless(
         None,
         description="A function of (batch, ctx) that returns the model's inputs: a tensor, a tuple, or a dict. "
         "Default: get_inputs beside the model, or else token ids for its first embedding.",
@@ -371,12 +372,12 @@ class ModelSpec(RunSpec):
         description="Description of one input: tokens=int64[B,T]<vocab, or image=float32[B,3,224,224]. Can be "
         "repeated.",
     )
-    loss: Annotated[Code | None, Option(metavar="CODE", panel=OWN_MODEL)] = stored_unless(
+    loss: Annotated[Code | None, Option(metavar="CODE", panel=OWN_MODEL, names_code=True)] = stored_unless(
         None,
         description="A function of (output) or (output, inputs) that returns the loss. Default: output.loss, cross "
         "entropy of the logits, or the mean of the output.",
     )
-    app_dir: Annotated[str, Option(metavar="DIRECTORY", panel=OWN_MODEL)] = stored_unless(
+    app_dir: Annotated[str, Option(metavar="DIRECTORY", panel=OWN_MODEL, names_code=True)] = stored_unless(
         "",
         description="Directory to import your code from, instead of the current directory.",
     )
@@ -451,7 +452,7 @@ class ModelSpec(RunSpec):
     optimizer: Annotated[
         tuple[Optimizer, ...],
         BeforeValidator(_optimizers),
-        Option(metavar="KIND,…", panel=STEP, values=OPTIMIZERS),
+        Option(metavar="KIND,…", panel=STEP, values=OPTIMIZER_NAMES, names_code=True),
         Axis(
             "choice",
             "{} AdamW",

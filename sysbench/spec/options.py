@@ -21,6 +21,7 @@ class Option:
     values      completions for a shell, if the type of the field does not list them
     common      shown by `--help`; a command with many options shows the others only with `--help all`
     word        writes a value as the option reads it; None if `str` does
+    names_code  a value that is not one of `values` names code to run, or the place that code comes from
     """
 
     flags: tuple[str, ...] = ()
@@ -33,6 +34,7 @@ class Option:
     values: tuple[str, ...] = ()
     common: bool = False
     word: Callable[[Any], str] | None = None
+    names_code: bool = False
 
 
 def flag_of(field: str) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from sysbench.errors import nearest
-from sysbench.spec.axes import Scalar, is_range, parse_integers, parse_scalar, split_words
+from sysbench.spec.axes import Scalar, is_range, parse_integers, parse_scalar, parse_whole_number, split_words
 from sysbench.spec.quantities import Size, stored_unless
 
 HUGGING_FACE = "hf:"
@@ -109,11 +109,12 @@ def parse_input(word: str) -> DescribedInput:
         hint = nearest(found["dtype"], DTYPES)
         question = f" Did you mean {hint}?" if hint else ""
         raise ValueError(f"{found['dtype']} is not an input dtype.{question} ({', '.join(DTYPES)})")
-    sizes = tuple(int(size) if size.isdigit() else size for size in filter(None, found["sizes"].split(",")))
+    words = filter(None, found["sizes"].split(","))
+    sizes = tuple(parse_whole_number(size) if size.isdecimal() else size for size in words)
     if wrong := [size for size in sizes if size == 0 or (isinstance(size, str) and size not in ("B", "T"))]:
         raise ValueError(f"{wrong[0]} is not a size in {word}; use a whole number from 1, B (batch) or T (ctx)")
     bound = found["bound"]
-    below: int | str | None = int(bound) if bound and bound.isdigit() else bound
+    below: int | str | None = parse_whole_number(bound) if bound and bound.isdecimal() else bound
     if below == 0 or (isinstance(below, str) and below != "vocab"):
         raise ValueError(f"{bound} is not a bound in {word}: write a whole number from 1, or vocab")
     if found["dtype"].startswith("int") and below is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import BeforeValidator
 
-from sysbench.spec.axes import choices, integers, split_words
+from sysbench.spec.axes import choices, integers, parse_whole_number, split_words
 from sysbench.spec.options import flag_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ ShardDtype = Literal["fp32", "bf16"]
 def _reshards(value: object) -> tuple[str | int, ...]:
     words = split_words(value)
     for word in words:
-        if word not in ("on", "off") and not (word.isdecimal() and int(word) > 1):
+        if word not in ("on", "off") and not (word.isdecimal() and parse_whole_number(word) > 1):
             raise ValueError(f"{word or '(nothing)'} is not on, off, or a number of ranks from 2")
     return tuple(int(word) if word.isdecimal() else word for word in words)
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from sysbench.errors import unknown
 from sysbench.spec.axes import Scalar, Texts, parse_scalar
 from sysbench.spec.options import Option
+from sysbench.spec.quantities import Seconds
 from sysbench.spec.validation import option_name, option_of
 
 Format = Literal["terminal", "markdown", "csv", "latex"]
@@ -108,7 +109,7 @@ class RunOptions(BaseModel):
     resume: Annotated[Path | None, Option(metavar="LOG", panel=EXECUTION, common=True)] = Field(
         default=None, description="Continue a log: run only what is missing or failed in it."
     )
-    timeout_s: Annotated[float, Option(flags=("--timeout",), metavar="S", panel=EXECUTION)] = Field(
+    timeout_s: Annotated[Seconds, Option(flags=("--timeout",), metavar="S", panel=EXECUTION)] = Field(
         default=1800.0, gt=0, description="Abort a cell after this many seconds of silence from its worker."
     )
     no_skip: Annotated[bool, Option(panel=EXECUTION)] = Field(
@@ -117,12 +118,12 @@ class RunOptions(BaseModel):
     force: Annotated[bool, Option(panel=EXECUTION)] = Field(
         default=False, description="Also start cells whose predicted memory exceeds the device's."
     )
-    on: Annotated[Where | None, Option(metavar="WHERE", panel=EXECUTION, values=PLACES)] = Field(
+    on: Annotated[Where | None, Option(metavar="WHERE", panel=EXECUTION, values=PLACES, names_code=True)] = Field(
         default=None,
         description="Run cells elsewhere, in parallel: ray, ray://HOST:PORT, or slurm (slurm:local runs the jobs on "
         "this machine).",
     )
-    on_arg: Annotated[Arguments, Option(metavar="NAME=VALUE", panel=EXECUTION, repeated=True)] = Field(
+    on_arg: Annotated[Arguments, Option(metavar="NAME=VALUE", panel=EXECUTION, repeated=True, names_code=True)] = Field(
         default=(),
         description="Options passed to Ray (num_cpus=4) or to submitit (slurm_partition=gpu, timeout_min=30).",
     )

@@ -23,7 +23,7 @@ LARGE_BYTES: Final = 33_554_432
 _LARGE_MAJORS: Final = frozenset({9, 10, 12})
 _THOR: Final = 11
 """Major compute capability that PyTorch knows since 2.14."""
-_CONFIGURATION: Final = re.compile(r":([0-9]+):([0-9]+)")
+_CONFIGURATION: Final = re.compile(r":([0-9]{1,9}):([0-9]{1,9})")
 MOST_PER_STREAM: Final = 2
 """Maximum number of workspaces that are kept for a stream: for the thread of forward, and for autograd's."""
 

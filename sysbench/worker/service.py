@@ -17,7 +17,13 @@ from pydantic import ValidationError
 from sysbench import bootstrap
 from sysbench.command import load_command
 from sysbench.engine import protocol
-from sysbench.errors import BeyondMemoryError, OverBudgetError, SysbenchError, UnavailableError
+from sysbench.errors import (
+    BeyondMemoryError,
+    OverBudgetError,
+    SysbenchError,
+    UnavailableError,
+    description_of,
+)
 from sysbench.lab import ceiling, strategies
 from sysbench.lab import devices as device
 from sysbench.lab.memory import allocator
@@ -155,9 +161,9 @@ def _one_line(error: Exception) -> str:
             f"an impossible value was measured, {first_error(error)}: does the program replace time.time, "
             "time.perf_counter or time.perf_counter_ns?"
         )
-    words = " ".join(_encodable(str(error)).split())
-    text = words if isinstance(error, SysbenchError) else f"{type(error).__name__}: {words}".removesuffix(": ")
-    return text if len(text) <= DETAIL_CHARACTERS else f"{text[: DETAIL_CHARACTERS - 1]}…"
+    text = _encodable(" ".join(str(error).split()) if isinstance(error, SysbenchError) else description_of(error))
+    # The end may name the line of the user's code.
+    return text if len(text) <= DETAIL_CHARACTERS else f"{text[: DETAIL_CHARACTERS - 100]}…{text[-99:]}"
 
 
 def _format_traceback(error: Exception) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import pwd
 import re
 import shlex
 import shutil
 import subprocess
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sysbench.command import runnable
 from sysbench.log import runs
 from tests.cli.running import QUICK, answered, command, environment, started, wait_until
 from tests.processes import HANG_S
@@ -67,6 +70,39 @@ def test_a_path_that_is_no_file_is_answered_in_one_line(words: tuple[str, ...], 
     assert ran.code in (1, 2)
     assert why in ran.complaint
     assert "defect" not in ran.complaint
+
+
+COMMANDS = (
+    *((name, "--plan") for name in runnable()), ("run", "quick", "--plan"), ("run",), ("calibrate", "matmul"),
+    ("gpus",), ("gpus", "h100"), ("history",), ("doctor", "--json"), ("report",), ("report", str(LOG)),
+    ("compare", str(LOG), str(LOG)), ("time", "--from", str(LOG)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [("run", "quick", "--plan"), ("gpus",)])
+def test_a_deleted_directory_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    removing = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *command(*words)]
+    ran = subprocess.run(removing, cwd=gone, env=environment(), capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr == f"sysbench {words[0]}: the current directory has been deleted: change to another one\n"
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_user_without_a_name_and_a_home_is_answered(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(uid: int) -> object:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    ran = answered(*words, cwd=tmp_path)
+    assert "this is a bug" not in ran.err
+    if words == ("calibrate", "matmul"):
+        assert ran.complaint.endswith("this user has no home directory for the files of sysbench: set HOME")
 
 
 @pytest.fixture
@@ -161,6 +197,30 @@ def test_the_name_of_a_file_is_escaped_where_it_is_said_to_be_saved(tmp_path: Pa
     assert (tmp_path / "red\x1b[31m.md").is_file()
 
 
+HIDDEN = "\u202e \x9b31m \x7f \u200f \u061c \u2028 \ufeff \u00ad \U000e0041 \x1b[2J"
+
+
+@pytest.fixture
+def hostile_trace(tmp_path: Path) -> Path:
+    kernel = {"ph": "X", "cat": "kernel", "name": f"évil{HIDDEN}", "pid": 0, "tid": 7, "ts": 10, "dur": 5}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [{**kernel, "args": {"device": 0, "stream": 7}}]}))
+    return path
+
+
+@pytest.mark.parametrize("words", ["--format=csv", "--format=markdown", "--format=latex", "--json=-"])
+def test_what_is_printed_has_no_character_that_a_terminal_obeys_or_hides(words: str, hostile_trace: Path) -> None:
+    ran = answered("profile", f"--from={hostile_trace}", words)
+    assert ran.code == 0, ran.err
+    assert "évil" in ran.out
+    assert not [character for character in ran.out if unicodedata.category(character) in HIDING and character != "\n"]
+    if words == "--json=-":
+        assert json.dumps(f"évil{HIDDEN}") in json.dumps(json.loads(ran.out))
+
+
+HIDING = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
 def test_a_rank_in_other_digits_is_no_rank() -> None:
     assert answered("time", "--size", "tiny", "--plan", RANK="²", WORLD_SIZE="²").code == 0
 
@@ -198,6 +258,11 @@ class Surrogate(nn.Module):
         raise ValueError("the file \\udcff is missing")
 
 
+class Huge(Surrogate):
+    def forward(self, tokens):
+        raise ValueError("the shapes are" + " 8" * 10**7)
+
+
 class Clock(Surrogate):
     def forward(self, tokens):
         time.time = lambda: float("nan")
@@ -218,6 +283,8 @@ class Counter(Surrogate):
     ("model", "detail"),
     [
         ("Surrogate", r"ValueError: the file \udcff is missing"),
+        ("Huge", "ValueError: the shapes are 8 8 8"),
+        ("Huge", " in forward)"),
         ("Clock", "does the program replace time.time, time.perf_counter or time.perf_counter_ns?"),
     ],
 )

@@ -293,7 +293,7 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
         (("--simulate=24GiB", "--compile"), "--execution compiled cannot be simulated"),
         (("--simulate=24GiB", "--device=cuda"), "--device names the device to measure on"),
         (("--mode=backward",), "--mode backward is not a mode"),
-        (("--simulate=24GiB", "--ctx=8", "--snapshot=/nowhere/x.pickle"), "there is no directory /nowhere"),
+        (("--simulate=24GiB", "--ctx=8", "--snapshot=nowhere/x.pickle"), "there is no directory"),
         (("--simulate=24GiB", "--ctx=8", "--figure=x.gif"), "must end in .png, .svg, .pdf"),
         (("--tables=nonsense",), "--tables nonsense is not a table"),
         (("--from=nowhere.pickle",), "cannot read nowhere.pickle"),

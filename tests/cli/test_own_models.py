@@ -201,7 +201,16 @@ def test_an_experiment_from_elsewhere_may_not_name_code_unless_it_is_allowed(tmp
     (tmp_path / "there" / "e.toml").write_text(written)
     refused = answered("run", "../there/e.toml", "--plan", cwd=tmp_path / "here")
     assert refused.code == 2
-    assert "it imports code (theirs:Lm): read it, then add --allow-code" in refused.complaint
+    assert "line 5: model names code (theirs:Lm), and the file is not in the current directory" in refused.complaint
+    allowed = answered("run", "../there/e.toml", "--plan", "--allow-code", cwd=tmp_path / "here")
+    assert allowed.code == 0, allowed.err
+
+
+def test_code_that_the_manifest_of_an_experiment_names_is_refused(tmp_path: Path) -> None:
+    manifest = {"sysbench_version": "1", "experiment": "quick", "title": "T", "started_at": 0, "runs": []}
+    (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "overrides": {"model": "theirs:Lm"}}))
+    refused = answered("run", "--resume", str(tmp_path), cwd=tmp_path)
+    assert refused.complaint.endswith("names code (--model theirs:Lm): read it, then add --allow-code")
 
 
 HALF = """

@@ -72,6 +72,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(runs:
     (runs.parent / "a-files").write_text("in the way")
     ran = refused("nothing-there", "-o", "a.md", cwd=runs.parent)
     assert (ran.code, "a-files" in ran.complaint) == (1, True)
+    ran = refused("nothing-there", "-o", f"{'x' * 250}.md", cwd=runs.parent)
+    assert (ran.code, "-files: file name too long" in ran.complaint) == (1, True)
 
 
 @pytest.mark.parametrize(

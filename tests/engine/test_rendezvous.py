@@ -207,6 +207,10 @@ def test_a_rank_with_another_key_and_a_stranger_take_no_part() -> None:
             time.sleep(0.05)
         raise TimeoutError("rank 0 does not listen")
 
+    with socket.create_server(("127.0.0.1", port)), seated(process(1, port), timeout_s=1) as raised:
+        pass  # a server that accepts and says nothing
+    assert "is not rank 0 of this run" in str(raised[0])
+
     with seated(process(1, port), before=stray) as raised, connect_ranks(process(0, port), HELLO, 20) as links:
         assert links.ranks == 2
     assert raised == []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from sysbench import formulas
 from sysbench.commands.time.fold import fold
-from sysbench.engine.process import Launcher
+from sysbench.engine.process import Launcher, WorkerProcess
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import (
     CeilingFailed,
@@ -226,11 +227,33 @@ def test_a_worker_that_dies_before_it_connects_fails_the_run_in_one_line(tmp_pat
     assert of_kind(only_log(tmp_path), RunFinished)[0].status == "failed"
 
 
+@pytest.fixture
+def silent_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A client that connects to the engine before any worker does, and says nothing."""
+    monkeypatch.setattr("sysbench.engine.process.HANDSHAKE_S", 0.5)
+    launch = WorkerProcess._launch
+    with ExitStack() as clients:
+
+        def connect_first(worker: WorkerProcess, environment: dict[str, str], address: Path) -> object:
+            clients.enter_context(socket.socket(socket.AF_UNIX)).connect(str(address))
+            return launch(worker, environment, address)
+
+        monkeypatch.setattr(WorkerProcess, "_launch", connect_first)
+        yield
+
+
+@pytest.mark.usefixtures("silent_client")
 def test_a_worker_that_never_connects_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysbench.engine.supervisor.START_TIMEOUT_S", SHORT_S)
     session = start(spec_of([16]), tmp_path, ScriptedLauncher(start="hangs"), timeout_s=SHORT_S)
     with pytest.raises(SysbenchError, match=r"^no worker could be started: the worker sent no message for 2 s"):
         list(session)
+
+
+@pytest.mark.usefixtures("silent_client")
+def test_a_silent_client_does_not_keep_the_worker_out(tmp_path: Path) -> None:
+    spec = spec_of([16])
+    assert outcomes(spec, carry_out(spec, tmp_path)) == {16: "ok"}
 
 
 def test_a_short_timeout_is_for_cells_and_not_for_the_start_of_a_worker(tmp_path: Path) -> None:

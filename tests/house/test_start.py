@@ -137,10 +137,10 @@ def test_one_that_is_started_otherwise_is_not_it(tmp_path: Path) -> None:
     assert not any(process.is_running() for process in ahead)
 
 
-def test_nobody_hears_of_one_that_cannot_be_launched() -> None:
+def test_nobody_hears_of_one_that_cannot_be_launched(tmp_path: Path) -> None:
     class Missing(ScriptedLauncher):
         def command(self) -> list[str]:
-            return ["/nowhere/at/all"]
+            return [str(tmp_path / "nowhere")]
 
     with prelaunched(Missing()):
         get_worker(ScriptedLauncher()).end(0)

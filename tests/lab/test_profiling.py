@@ -118,13 +118,14 @@ def test_warm_up_is_outside_the_trace_and_shapes_are_there_on_demand(tmp_path: P
     ]
 
 
-def test_what_pays_for_the_start_of_the_profiler_is_not_recorded(tmp_path: Path) -> None:
+def test_what_pays_for_the_start_of_the_profiler_is_not_recorded_and_a_long_name_is_written(tmp_path: Path) -> None:
     recorder, numbers = recorder_for("torch", torch.device("cpu"), shapes=False), torch.ones(3)
     ran = []
     with recorder.recording(lambda: ran.append(numbers.sin())):
         numbers.cos()
-    recorder.write(tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    path = tmp_path / f"{'x' * 250}.json"
+    recorder.write(path)
+    events = json.loads(path.read_text())["traceEvents"]
     assert len(ran) == 1
     assert (count(events, "aten::sin"), count(events, "aten::cos")) == (0, 1)
 

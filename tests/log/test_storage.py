@@ -15,6 +15,7 @@ import pytest
 
 from sysbench.errors import OutputError
 from sysbench.log.storage import ScratchDirectory, refuse_unwritable, write_atomically
+from tests.unprivileged import permissions_obeyed
 
 
 def test_what_was_written_is_there_and_nothing_else(tmp_path: Path) -> None:
@@ -113,23 +114,34 @@ def test_stdout_by_name_is_written_to_whatever_it_is(tmp_path: Path) -> None:
         ("", "cannot write {path}: it is a directory"),
         ("missing/record.json", "cannot write {path}: there is no directory {path.parent}"),
         ("file/record.json", "cannot write {path}: there is no directory {path.parent}"),
+        ("x" * 256, "cannot write {path}: file name too long"),
+        ("locked/file", "cannot write {path}: no permission"),
+        ("locked/new", "cannot write {path}: no permission"),
     ],
 )
 def test_what_cannot_be_written_later_is_refused_now(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked" / "file").write_text("")
+    (tmp_path / "locked").chmod(0o500)
     path = tmp_path / name
-    with pytest.raises(OutputError) as caught:
-        refuse_unwritable(path)
-    assert str(caught.value) == message.format(path=path)
-    with pytest.raises(OutputError):
-        write_atomically(path, b"")
+    with permissions_obeyed():
+        with pytest.raises(OutputError) as caught:
+            refuse_unwritable(path)
+        assert str(caught.value) == message.format(path=path)
+        with pytest.raises(OutputError):
+            write_atomically(path, b"")
 
 
-@pytest.mark.parametrize("name", ["new.json", "file", "../file-elsewhere"])
-def test_what_can_be_written_is_not_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["new.json", "file", "directory/file-elsewhere", "x" * 250, "x" * 255])
+def test_what_is_not_refused_can_be_written(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "directory").mkdir()
+    before = {*tmp_path.iterdir()}
     refuse_unwritable(tmp_path / name)
-    assert not (tmp_path / "new.json").exists()
+    assert {*tmp_path.iterdir()} == before
+    write_atomically(tmp_path / name, b"whole")
+    assert (tmp_path / name).read_bytes() == b"whole"
 
 
 KILLED = """

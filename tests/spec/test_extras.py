@@ -14,13 +14,18 @@ from tests.cli.running import answered
 
 LIBRARIES = ("torchao", "bitsandbytes")
 
+REQUIRED = """Requires-Dist: numpy<3,>=2
+Requires-Dist: transformers<6,>=4.56; extra == "hf"
+Requires-Dist: peft<1,>=0.17; extra == 'lora'
+"""
+
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a sysbench is installed, in an environment that uv has not made, that is found before the one that runs."""
     place = tmp_path / "sysbench-9.dist-info"
     place.mkdir()
-    (place / "METADATA").write_text("Metadata-Version: 2.1\nName: sysbench\nVersion: 9\n")
+    (place / "METADATA").write_text("Metadata-Version: 2.1\nName: sysbench\nVersion: 9\n" + REQUIRED)
     environment = tmp_path / "clone" / ".venv"
     environment.mkdir(parents=True)
     (environment / "pyvenv.cfg").write_text("version_info = 3.11\n")
@@ -29,10 +34,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_from_an_index_the_name_is_enough(installed: Path) -> None:
-    assert install_command("hf") == "pip install 'sysbench[hf]'"
-    (installed / "direct_url.json").write_text(json.dumps({"url": "https://x/y.whl", "archive_info": {}}))
-    assert install_command("hf") == "pip install 'sysbench[hf]'"
+@pytest.mark.parametrize("origin", [{"url": "https://x/y.whl", "archive_info": {}}, None], ids=["wheel", "unknown"])
+def test_without_a_clone_the_packages_are_named(installed: Path, origin: object) -> None:
+    if origin is not None:
+        (installed / "direct_url.json").write_text(json.dumps(origin))
+    assert install_command("hf") == "pip install 'transformers<6,>=4.56'"
 
 
 def test_from_a_clone_its_directory_is_named(installed: Path) -> None:

@@ -4,10 +4,14 @@ import pytest
 from pydantic import ValidationError
 
 from sysbench import formulas
-from sysbench.command import spec_of
+from sysbench.command import Kind, runnable, spec_of
 from sysbench.commands.memory.spec import MemorySpec
 from sysbench.commands.time.spec import TimeCell, TimeSpec
+from sysbench.errors import UsageError
+from sysbench.spec.cell import RunSpec
+from sysbench.spec.command_options import keys_of
 from sysbench.spec.model import SIZES, ModelShape
+from sysbench.spec.validation import option_of, validated
 
 
 def cells(**options: object) -> list[TimeCell]:
@@ -184,3 +188,23 @@ def test_a_search_starts_from_one_value_and_older_runs_that_were_given_a_list_ar
     assert [cell.key for cell in stored.cells()] == [cell.key for cell in spec.cells()]
     # The contexts of every run are a list by default.
     assert {cell.ctx for cell in MemorySpec(simulate="24GiB", find="ctx").cells()} == {128}  # type: ignore[arg-type]
+
+
+FORMS = ("{}", "-{}", "{}.5", "{}GiB", "{}GB/s", "{}k", "{}%", "8-{}*2", "8-{}+1", "h100={}", "x={}", "int64[B,{}]<{}")
+
+
+@pytest.mark.parametrize("kind", runnable())
+def test_numbers_of_hundreds_of_digits_are_accepted_or_refused_in_a_line_by_every_option(kind: Kind) -> None:
+    refusals = []
+    for key in keys_of(kind).values():
+        for form in () if key.is_switch or key.is_file else FORMS:
+            for digits in ("9" * 309, "9" * 5000):
+                word = form.format(digits, digits)
+                try:
+                    found = validated(key.model, {key.field: [word] if option_of(key.info).repeated else word})
+                except UsageError as error:
+                    refusals.append(str(error))
+                    continue
+                if isinstance(found, RunSpec):
+                    assert [cell.key for cell in found.cells()]
+    assert not [said for said in refusals if "\n" in said or "int_max_str_digits" in said], "Python's words"

@@ -187,7 +187,7 @@ class _Weight:
         (MemoryError(), "oom", "MemoryError"),
         (UnavailableError("there is no such kernel here"), "invalid", "there is no such kernel here"),
         (ValueError("seq_len must be a multiple of 128"), "invalid", "ValueError: seq_len must be a multiple of 128"),
-        (RuntimeError("x" * 1000), "crashed", "RuntimeError: " + "x" * 285 + "…"),
+        (RuntimeError("x" * 1000), "crashed", "RuntimeError: " + "x" * 186 + "…" + "x" * 99),
     ],
 )
 def test_what_a_cell_raises_becomes_its_outcome(

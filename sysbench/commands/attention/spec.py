@@ -52,7 +52,7 @@ class AttentionSpec(RunSpec):
     impl: Annotated[
         tuple[str, ...],
         BeforeValidator(_implementations),
-        Option(metavar="NAME,…", panel=SWEEP, values=IMPLEMENTATIONS, common=True),
+        Option(metavar="NAME,…", panel=SWEEP, values=IMPLEMENTATIONS, common=True, names_code=True),
     ] = Field(
         default=("naive",),
         description=f"Implementations: {', '.join(IMPLEMENTATIONS)}, or your own function, as my_module:attention.",

@@ -7,6 +7,7 @@ COMMAND = Command(
     help=__doc__,
     figures=None,
     report=ReportLayout(5, "Calibration"),
+    perform="command:perform",
     files="command:write",
     refuse_files="command:refuse_unwritable",
     show="command:show",

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from sysbench import cells as axes
 from sysbench.commands.calibrate.record import CalibrateRecord
 from sysbench.errors import UsageError
-from sysbench.log import storage
 from sysbench.predict.rates import CALIBRATED_HOST_SPREAD, HOST_RATES, typical_host
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Calibration, Hardware, Rate
@@ -72,7 +70,7 @@ def host_toml(device: Hardware) -> str:
     UsageError if the host was not measured at all.
     """
     if "operator" not in device.rates:
-        raise UsageError("--host: the host was not measured: add host to the parts")
+        raise UsageError("--host needs the host's rates, which were not measured: calibrate with the part host")
     typical = typical_host()
     rates = {
         name: device.rates[name]
@@ -82,15 +80,6 @@ def host_toml(device: Hardware) -> str:
     }
     written = {name: rate.model_dump(mode="json") for name, rate in rates.items()}
     return _toml({"title": f"the host of {device.title}", "spread": CALIBRATED_HOST_SPREAD, "rates": written})
-
-
-def write(device: Hardware, path: Path | None) -> Path:
-    """Write the device to `path`, by default a file in the user's directory; return the path."""
-    target = path or hardware.user_directory() / f"{device.slug}.toml"
-    if path is None:
-        storage.make_directory(target.parent)
-    storage.write_atomically(target, (toml(device) + "\n").encode())
-    return target
 
 
 def toml(device: Hardware) -> str:
@@ -104,8 +93,9 @@ def _toml(fields: Mapping[str, object]) -> str:
 def _lines(fields: Mapping[str, object], path: tuple[str, ...]) -> Iterator[str]:
     for name, value in fields.items():
         if not isinstance(value, dict):
-            # JSON's strings, numbers and lists are also valid TOML.
-            yield f"{name} = {json.dumps(value, ensure_ascii=False)}"
+            # JSON's strings, numbers and lists are also valid TOML, but for one control character.
+            written = json.dumps(value, ensure_ascii=False).replace("\x7f", r"\u007f")
+            yield f"{name} = {written}"
     for name, value in fields.items():
         if isinstance(value, dict) and value:
             nested = (*path, name)

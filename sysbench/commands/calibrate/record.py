@@ -12,7 +12,7 @@ from sysbench.log.events import DeviceInfo, Event
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.predict.rates import GpuRate, HostRate
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.hardware import Rate
+from sysbench.spec.hardware import Rate, Slug
 from sysbench.spec.quantities import Amount, PerSecond, PositiveSeconds, stored_unless
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class RatesKnown(Event):
 
     event: Literal["rates_known"] = "rates_known"
     cell: str
-    slug: str
+    slug: Slug
     """Name of the device for `--simulate`."""
     rates: dict[str, Rate]
     device: DeviceInfo | None = None
@@ -112,7 +112,7 @@ class CalibrateRecord(RunRecord[CalibrateCellRecord]):
     """Record of a run of `sysbench calibrate`."""
 
     kind: Literal["calibrate"] = "calibrate"
-    slug: str | None
+    slug: Slug | None
     """Name of the device for `--simulate`; None if nothing was measured."""
     rates: list[RateRecord]
     subject: DeviceInfo | None = stored_unless(None)

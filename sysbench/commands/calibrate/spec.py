@@ -75,11 +75,11 @@ class CalibrateSpec(RunSpec):
         BeforeValidator(choices("a precision", get_args(Precision))),
         Option(metavar="NAME,…", common=True),
     ] = Field(default=(), description="Precisions of matrix products. Default: all that the device supports.")
-    budget_s: Annotated[float, Option(flags=("--budget",), metavar="S", common=True), EFFORT] = Field(
+    budget_s: Annotated[Seconds, Option(flags=("--budget",), metavar="S", common=True), EFFORT] = Field(
         default=BUDGET_S, gt=0, description="Approximate total duration of the measurements in seconds."
     )
-    seed: Annotated[int, Option(metavar="N"), EFFORT] = Field(
-        default=0, ge=0, description="Seed for matrices and parameters."
+    seed: Annotated[Seed, Option(metavar="N"), EFFORT] = Field(
+        default=0, description="Seed for matrices and parameters."
     )
     timed: Path | None = stored_unless(None)
     """A run of `sysbench time`, or a trace, to derive rates from. Not on the command line: `--from`."""

@@ -21,7 +21,7 @@ from sysbench.commands.compare.comparison import CellComparison, Comparison
 from sysbench.commands.compare.spec import CompareOptions, Export
 from sysbench.log.storage import write_atomically
 from sysbench.render import theme
-from sysbench.render.output import results, show_sheet
+from sysbench.render.output import print_json, results, show_sheet
 
 REGRESSION_EXIT_CODE = 3
 
@@ -31,12 +31,12 @@ def exit_code(comparison: Comparison) -> int:
 
 
 def show(comparison: Comparison, options: CompareOptions) -> None:
-    content = comparison.model_dump_json(indent=1) + "\n" if options.json_path is not None else ""
+    content = comparison.model_dump_json(indent=1) if options.json_path is not None else ""
     if options.json_path not in (None, "-"):
-        write_atomically(Path(options.json_path), content.encode())
+        write_atomically(Path(options.json_path), content.encode() + b"\n")
     with results() as console:
         if options.json_path == "-":
-            sys.stdout.write(content)
+            print_json(content)
         elif options.export is not None:
             sys.stdout.write(export_text(comparison, options.export))
         elif options.quiet and not options.tables and options.format == "terminal":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,19 +45,19 @@ def doctor(
     json_only = json and path in ("", "-")
     code = 0  # also if the reader closes the pipe (`| head`)
     with Examination() as examination:
-        from sysbench.render.output import results
+        from sysbench.render.output import print_json, results
 
         with results() as console:
             record = _examine(examination, None if json_only else console)
             code = 0 if record.torch.devices else 1
             if json:
-                text = record.model_dump_json(indent=1) + "\n"
+                text = record.model_dump_json(indent=1)
                 if json_only:
-                    sys.stdout.write(text)
+                    print_json(text)
                 else:
                     from sysbench.log.storage import write_atomically
 
-                    write_atomically(Path(path), text.encode())
+                    write_atomically(Path(path), text.encode() + b"\n")
     raise typer.Exit(code)
 
 

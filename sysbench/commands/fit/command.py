@@ -12,6 +12,7 @@ from sysbench.commands.fit.spec import FitOptions, FitSpec
 from sysbench.commands.prediction_checks import refuse_cost_without_price
 from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.errors import UsageError
+from sysbench.log import storage
 from sysbench.log.records import typed
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
@@ -77,10 +78,13 @@ def _changed(spec: FitSpec, **changes: Any) -> FitSpec:
     return FitSpec(**{**spec.model_dump(exclude_unset=True), **changes})
 
 
-def refuse_unsupported_files(options: FitOptions) -> None:
+def refuse_unwritable(options: FitOptions) -> None:
     if options.output is not None and options.output.suffix.lower() != ".html":
         raise UsageError(f"--output {options.output} must end in .html: it is a page to explore")
     refusals.refuse_unsupported_figure(options.figure)
+    for path in (options.output, options.figure):
+        if path is not None:
+            storage.refuse_unwritable(path)
 
 
 def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:

@@ -26,7 +26,7 @@ from sysbench.commands.loop.spec import STEP, LoopSpec, validated_phase_name
 from sysbench.engine.plan import resolve_device
 from sysbench.engine.sensors.host import host_info
 from sysbench.engine.sensors.sampler import Sampler
-from sysbench.errors import OutputError, UsageError
+from sysbench.errors import OutputError, UsageError, description_of
 from sysbench.garbage import gc_paused
 from sysbench.lab.clocks import StepTimes, SynchronizedClock, clock_for, sum_of
 from sysbench.lab.devices import available_devices, torch_device, torch_info
@@ -248,7 +248,7 @@ class EventCollector:
         outcome, status = _outcome_and_status(error)
         finished = CellFinished(
             at_s=time.time(), cell=self.cell.key, outcome=outcome,
-            detail=self.remark if error is None else " ".join(f"{type(error).__name__}: {error}".split())[:2000],
+            detail=self.remark if error is None else description_of(error),
             traceback=None if error is None else "".join(traceback.format_exception(error))[-20_000:],
         )  # fmt: skip
         self.add_event(finished)

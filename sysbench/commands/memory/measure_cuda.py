@@ -14,6 +14,7 @@ from sysbench.commands.memory.breakdown import allocation_groups, phase_event, r
 from sysbench.commands.memory.record import PhasePeakRecord, VerdictReached
 from sysbench.commands.memory.spec import MemoryCell
 from sysbench.commands.own_models import own_model_ran
+from sysbench.errors import message_of
 from sysbench.lab.compilation import stage_entered
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.memory import allocator
@@ -108,7 +109,7 @@ def _run_protocol(
     except Exception as error:
         if not allocator.is_out_of_memory(error):
             raise
-        measured.failed, measured.error = position, str(error)
+        measured.failed, measured.error = position, message_of(error)
         measured.record(position[1], allocator.peaks(device))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -111,18 +110,18 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
     summaries = [trace.summary for trace in loaded]
     if ranks is not None:
         summaries.sort(key=lambda each: each.rank or 0)
-    record_json = TraceRecord(summaries=summaries, ranks=ranks).model_dump_json(indent=1) + "\n"
-    if options.json_path not in (None, "-"):
-        storage.write_atomically(Path(options.json_path), record_json.encode())
+    record_json = TraceRecord(summaries=summaries, ranks=ranks).model_dump_json(indent=1)
     with output.results() as console:
         if options.json_path == "-":
-            sys.stdout.write(record_json)
+            output.print_json(record_json)
         else:
             # CSV holds a single table, as for a record.
             tables = options.tables or ((command_of("profile").long_table,) if options.format == "csv" else ())
             output.show_sheet(
                 traces_sheet(summaries, tables, options.selection, ranks), console, options.format, options.columns
             )
+    if options.json_path not in (None, "-"):
+        storage.write_atomically(Path(options.json_path), record_json.encode() + b"\n")
     showing.report_saved(_write_outputs(loaded[0], options), options)
 
 

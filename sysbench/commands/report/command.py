@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,8 +42,9 @@ def _refuse_unwritable(paths: Iterable[Path]) -> None:
     for path in paths:
         storage.refuse_unwritable(path)
         folder = path.with_name(f"{path.stem}-files")
-        if path.suffix.lower() in _FORMATS_WITH_PICTURE_FILES and folder.exists() and not folder.is_dir():
-            storage.refuse_unwritable(folder / "picture")
+        if path.suffix.lower() in _FORMATS_WITH_PICTURE_FILES:
+            # Unlike Path.exists, os.path.lexists accepts a name that is too long.
+            storage.refuse_unwritable(folder / "picture" if os.path.lexists(folder) else folder)
 
 
 def _build_document(spec: ReportSpec) -> Document:

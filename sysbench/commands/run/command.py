@@ -76,9 +76,9 @@ def _plan_runs(
     from sysbench.commands.run.experiment import plan, refuse_code
     from sysbench.log.durations import Durations, earlier_durations
 
-    plan(experiment, overrides, ("cuda",))  # refuses what is invalid on any device, before a worker starts
     if not options.allow_code:
         refuse_code(experiment)
+    plan(experiment, overrides, ("cuda",))  # refuses what is invalid on any device, before a worker starts
     from sysbench.engine.process import Launcher, prelaunched
 
     if gpu_name is not None:

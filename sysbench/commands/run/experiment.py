@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from sysbench.command import command_of
+from sysbench.command import command_of, runnable
 from sysbench.commands.run.experiment_file import (
     DeviceOverrides,
     OptionValue,
@@ -19,7 +19,7 @@ from sysbench.commands.run.experiment_file import (
     override,
 )
 from sysbench.errors import OptionError, UsageError
-from sysbench.log.manifest import Here, RunEntry
+from sysbench.log.manifest import FILE_NAME, Here, RunEntry
 from sysbench.spec import hardware
 from sysbench.spec.cell import DeviceType, RunSpec
 from sysbench.spec.command_options import keys_of, long_name
@@ -54,17 +54,29 @@ def plan(
 
 
 def refuse_code(experiment: WrittenExperiment) -> None:
-    """Raise UsageError if the file is not in the current directory and imports code."""
-    if experiment.path.resolve().parent == Path.cwd():
-        return
-    for run in plan(experiment, {}, ("cuda",)):
-        named = (*getattr(run.spec, "model", ()), *getattr(run.spec, "optimizer", ()))
-        code = next((name for name in named if ":" in name), None)
-        if code is not None:
-            raise UsageError(
-                f"{experiment.path} is not in the current directory, and it imports code ({code}): read it, then add "
-                "--allow-code"
-            )
+    """Raise UsageError for an option that names code, if the file that sets it is not in the current directory."""
+    here = Path.cwd()
+    for run in experiment.runs:
+        keys = {key.field: key for key in keys_of(run.command).values()}
+        for words in (run.words, *(overrides.words for overrides in run.instead.values()), run.overrides):
+            for field, word in words.items():
+                if word.place is None or word.text is None or not keys[field].names_code(word.text):
+                    continue
+                if word.place.file.resolve().parent != here:
+                    raise word.place.error(
+                        f"{long_name(keys[field].model, field)} names code ({word.text}), and the file is not in the "
+                        "current directory: read it, then add --allow-code"
+                    )
+
+
+def refuse_code_in_manifest(path: Path, overrides: Mapping[str, str]) -> None:
+    """Raise UsageError for an option that names code; `overrides` come from the manifest in `path`."""
+    for kind in runnable():
+        for name, key in keys_of(kind).items():
+            if name in overrides and key.names_code(overrides[name]):
+                raise UsageError(
+                    f"{path / FILE_NAME} names code (--{name} {overrides[name]}): read it, then add --allow-code"
+                )
 
 
 def _plan_run(run: WrittenRun, name: str, devices: Sequence[DeviceType]) -> PlannedRun:

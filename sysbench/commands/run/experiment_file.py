@@ -47,6 +47,9 @@ _SKIP = "skip"
 MAX_RUNS = 500
 """Maximum number of runs; only nested inclusions could exceed it."""
 
+MAX_NAME_CHARACTERS = 100
+"""Longest name of a run, so that the names of its files fit into the 255 bytes that file systems allow."""
+
 _MAX_INTEGER_BITS = 1024
 """Python refuses to print much wider integers."""
 
@@ -95,7 +98,12 @@ class DeviceOverrides(Frozen):
 class WrittenRun(Frozen):
     """A run as written in an experiment file."""
 
-    name: Annotated[str, StringConstraints(strip_whitespace=True, pattern="^-*[A-Za-z0-9][A-Za-z0-9-]*$")]
+    name: Annotated[
+        str,
+        StringConstraints(
+            strip_whitespace=True, pattern="^-*[A-Za-z0-9][A-Za-z0-9-]*$", max_length=MAX_NAME_CHARACTERS
+        ),
+    ]
     title: Text
     question: Text
     command: Kind
@@ -193,6 +201,8 @@ def _build(model: type[_Model], place: Place, /, **values: object) -> _Model:
         key = str(first["loc"][0])
         if first["type"] == "string_pattern_mismatch":
             problem = f"{key} {first['input']!r} becomes part of a file name: use letters, digits and hyphens"
+        elif first["type"] == "string_too_long":
+            problem = f"{key} becomes part of a file name: use at most {MAX_NAME_CHARACTERS} characters"
         else:
             problem = f"{key} must be a string: write it in quotation marks"
         raise place.at(key).error(problem) from None

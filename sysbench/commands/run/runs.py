@@ -15,7 +15,7 @@ from sysbench.commands.run import directory as experiment_directory
 from sysbench.commands.run import experiment_file, prediction
 from sysbench.commands.run import tables as experiment_tables
 from sysbench.commands.run.directory import ExperimentDirectory
-from sysbench.commands.run.experiment import PlannedRun
+from sysbench.commands.run.experiment import PlannedRun, refuse_code_in_manifest
 from sysbench.commands.run.experiment_file import WrittenExperiment
 from sysbench.commands.run.spec import ExperimentOptions
 from sysbench.commands.run.tables import FinishedRun
@@ -23,6 +23,7 @@ from sysbench.commands.running import RunResult
 from sysbench.commands.surroundings import RunSurroundings
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.errors import LogError, SysbenchError, UsageError
+from sysbench.log import storage
 from sysbench.log.durations import Durations
 from sysbench.log.manifest import Manifest, RunEntry
 from sysbench.log.outcomes import LASTING
@@ -83,6 +84,10 @@ def resume_experiment(path: Path, options: ExperimentOptions, overrides: Mapping
             raise UsageError(
                 f"--resume {path}: this is a directory of the experiment {saved_manifest.experiment}, not of {name}"
             )
+        if not options.allow_code:
+            refuse_code_in_manifest(
+                path, {name: text for name, text in saved_manifest.overrides.items() if name not in overrides}
+            )
         planned, earlier = planner(
             experiment, {**saved_manifest.overrides, **overrides}, options.plan_for or saved_manifest.plan_for
         )
@@ -104,6 +109,7 @@ def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> No
     """Raise UsageError if the run cannot produce a requested table or file, before hours are spent on measuring."""
     run_options = _run_options(planned, options.out, None, options)
     try:
+        storage.refuse_unwritable(options.out / planned.entry.log)
         refusals.refuse_invalid_output(planned.spec, run_options)
     except UsageError as error:
         raise UsageError(f"{planned.entry.name}: {error}") from None
@@ -171,12 +177,12 @@ def _write_json(saved_manifest: Manifest, run_results: Sequence[FinishedRun], op
     records = {
         result.entry.name: result.record.model_dump(mode="json") for result in run_results if result.record is not None
     }
-    text = json.dumps({"experiment": saved_manifest.model_dump(mode="json"), "records": records}, indent=1) + "\n"
+    text = json.dumps({"experiment": saved_manifest.model_dump(mode="json"), "records": records}, indent=1)
     if options.json_path != "-":
-        write_atomically(Path(options.json_path), text.encode())
+        write_atomically(Path(options.json_path), text.encode() + b"\n")
         return
     with results():
-        sys.stdout.write(text)
+        summary.print_json(text)
 
 
 def _say(text: str, options: ExperimentOptions) -> None:

@@ -45,7 +45,7 @@ class ExperimentOptions(RunOptions):
     )
     allow_code: Annotated[bool, Option(panel=EXECUTION)] = Field(
         default=False,
-        description="Allow an experiment outside the current directory to import code, such as a model.",
+        description="Allow experiment files outside the current directory to name code, such as a model.",
     )
     # Options of a single run, which the experiment file determines.
     json_path: JsonPath = Field(

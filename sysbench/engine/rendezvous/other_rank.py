@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 
 from sysbench.engine import protocol
 from sysbench.engine.interrupts import catch_interrupts
-from sysbench.engine.process import InvalidMessageError, Launcher, WorkerGoneError, WorkerProcess
+from sysbench.engine.process import InvalidMessageError, Launcher, WorkerGoneError, WorkerProcess, reads_limited
 from sysbench.engine.rendezvous.rank_zero import (
     CLOSE,
     DISMISS,
@@ -38,12 +38,14 @@ def serve(
     own: LaunchedRank, hello: Hello, cells: Mapping[str, RunCell], timeout_s: float, launcher: Launcher | None = None
 ) -> None:
     """Serve as one rank of a run until rank 0 dismisses this process."""
-    connection = _connection(own, min(GATHERING_S, timeout_s))
+    patience_s = min(GATHERING_S, timeout_s)
+    connection = _connection(own, patience_s)
     try:
-        answer_challenge(connection, own.key)
-        deliver_challenge(connection, own.key)
-        connection.send_bytes(hello.model_dump_json().encode())
-        refused = connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES).decode()
+        with reads_limited(connection, patience_s):
+            answer_challenge(connection, own.key)
+            deliver_challenge(connection, own.key)
+            connection.send_bytes(hello.model_dump_json().encode())
+            refused = connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES).decode()
     except (AuthenticationError, EOFError, OSError, ValueError) as error:
         raise UsageError(
             f"the process that listens at {own.address} port {own.port} is not rank 0 of this run, or has another "

@@ -8,10 +8,8 @@ only cells of its own command line.
 from __future__ import annotations
 
 import errno
-import os
 import select
 import socket
-import struct
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -24,7 +22,13 @@ from pydantic import ValidationError
 
 from sysbench.engine import protocol
 from sysbench.engine.interrupts import catch_interrupts, request_stop
-from sysbench.engine.process import KILL_TIMEOUT_S, TERMINATION_TIMEOUT_S, InvalidMessageError, WorkerGoneError
+from sysbench.engine.process import (
+    KILL_TIMEOUT_S,
+    TERMINATION_TIMEOUT_S,
+    InvalidMessageError,
+    WorkerGoneError,
+    reads_limited,
+)
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import Event, WorkerExited, WorkerReady, decode
 from sysbench.spec.frozen import Frozen
@@ -80,9 +84,12 @@ def launched_rank(environment: Mapping[str, str]) -> LaunchedRank | None:
     )
 
 
+_MAX_DIGITS = 9
+
+
 def _number(environment: Mapping[str, str], name: str, default: int, least: int, most: int | None = None) -> int:
     text = environment.get(name) or str(default)
-    if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+    if not text.isdecimal() or len(text) > _MAX_DIGITS or int(text) < least or (most is not None and int(text) > most):
         allowed = f"{least} to {most}" if most is not None else f"{least} or more"
         raise UsageError(f"{name}={text} is not a number that a launcher sets: it must be {allowed}")
     return int(text)
@@ -97,10 +104,6 @@ def _first_host(environment: Mapping[str, str]) -> str:
     except OSError:
         return ""
     return next(iter(told.stdout.split()), "")
-
-
-HANDSHAKE_S = 5.0
-"""Maximum time for a client to introduce itself, because other clients have to wait."""
 
 
 class Hello(Frozen):
@@ -120,16 +123,6 @@ follow, and to answer with a WorkerExited; to exit, because the run is over; or 
 
 STOPPED = b"s"
 """The last message of a rank that its user has stopped; all its other messages are events."""
-
-
-@contextmanager
-def limited(connection: Connection, duration_s: float = HANDSHAKE_S) -> Iterator[None]:
-    """Set a timeout for every read from a connection in this context; a read that takes longer raises OSError."""
-    # A Connection has no timeout of its own; its duplicated descriptor refers to the same socket.
-    with socket.socket(fileno=os.dup(connection.fileno())) as same:
-        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(duration_s), 0))
-        yield
-        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
 
 
 def connected(taken: socket.socket) -> Connection:
@@ -224,7 +217,7 @@ def _admit(
     """Accept a rank; ignore a client that is not a rank."""
     connection = connected(taken)
     try:
-        with limited(connection):
+        with reads_limited(connection):
             deliver_challenge(connection, own.key)
             answer_challenge(connection, own.key)
             theirs = Hello.model_validate_json(connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES))

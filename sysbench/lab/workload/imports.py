@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sysbench.errors import SysbenchError, UnavailableError, nearest, unknown
+from sysbench.errors import SysbenchError, UnavailableError, message_of, nearest, unknown
 from sysbench.frames import PYTHON, owner_here
 from sysbench.lab.memory.allocator import is_out_of_memory
 from sysbench.log.events import CodeFile
@@ -150,7 +150,7 @@ class user_code:  # noqa: N801  A context manager, faster than a generator: a st
             ) from error
         if isinstance(error, Exception) and not isinstance(error, SysbenchError) and not is_out_of_memory(error):
             frame = _user_frame(error)
-            words = " ".join(str(error).split()) or (frame.line if frame is not None else None)  # a bare assert
+            words = message_of(error) or (frame.line if frame is not None else None)  # a bare assert
             name = f"{type(error).__name__}: {words}" if words else type(error).__name__
             raise UserCodeError(f"{self._action}: {name}{_location_suffix(error)}") from error
 

@@ -352,7 +352,7 @@ def _group(recording: Recording, rows: Collectives, row: int, only_group: Proces
     size = int(rows.group_size[row])
     if not name and size == NONE and only_group is not None:
         return Group(only_group.name, only_group.ranks, len(only_group.ranks))
-    ranks = tuple(int(each) for each in re.findall(r"\d+", listed)) if "..." not in listed else ()
+    ranks = tuple(int(each) for each in re.findall(r"\d{1,9}", listed)) if "..." not in listed else ()
     known = next((group.ranks for group in recording.groups if group.name == name), None)
     members = ranks or known
     return Group(name, members, size if size != NONE else len(members) if members else None)

@@ -157,12 +157,43 @@ def test_a_finished_run_is_shown_and_written_again(measured: tuple[Ran, Path], t
 
 
 @pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"slug": "../../elsewhere"}, "slug: String should match pattern"),
+        ({"slug": "/tmp/elsewhere"}, "slug: String should match pattern"),
+        ({"slug": ".."}, "slug: String should match pattern"),
+        ({}, "--host needs the host's rates, which were not measured: calibrate with the part host"),
+    ],
+)
+def test_a_refused_record_of_a_stranger_has_written_nothing(
+    changed: dict[str, str], complaint: str, tmp_path: Path
+) -> None:
+    strange = calibration(TWO_CORES, "my-cpu", timed("stream", 3e9, 1e-3, 1e-3)).model_dump(mode="json")
+    (tmp_path / "strange.json").write_text(json.dumps({**strange, **changed}))
+    line = ("calibrate", "--from=strange.json", "--host=host.toml", "--json=record.json")
+    refused = answered(*line, cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path / "config"))
+    assert refused.code == 2
+    assert complaint in refused.complaint
+    assert [path.name for path in tmp_path.iterdir()] == ["strange.json"]
+
+
+def test_from_a_record_only_the_files_that_were_asked_for_are_written(tmp_path: Path) -> None:
+    record = calibration(TWO_CORES, "my-cpu", *(timed(name, 1, 1e-5, 1e-5) for name in EVERYTHING))
+    (tmp_path / "record.json").write_text(record.model_dump_json())
+    line = ("calibrate", "--from=record.json", "--host=host.toml")
+    ran = answered(*line, cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path / "config"))
+    assert ran.code == 0, ran.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["host.toml", "record.json"]
+
+
+@pytest.mark.parametrize(
     ("line", "complaint"),
     [
         ("nothing", "nothing is not a part"),
         ("--precision fp16 --device cpu", "--precision fp16 is not supported on the CPU"),
         ("--device cpu,cuda", "--device"),
         ("--host host.txt", "--host host.txt must end in .toml"),
+        ("matmul --host host.toml", "--host host.toml needs the host's rates: add host to the parts"),
         ("--out nowhere/x.toml", "nowhere"),
     ],
 )
@@ -170,6 +201,7 @@ def test_what_cannot_be_is_refused_in_a_line(line: str, complaint: str, tmp_path
     ran = answered("calibrate", *line.split(), cwd=tmp_path)
     assert ran.code in (1, 2)
     assert complaint in ran.complaint
+    assert not list(tmp_path.iterdir())
 
 
 def test_its_options_are_the_reviewed_ones() -> None:

@@ -4,14 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from sysbench.command import runnable
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.memory.spec import MemorySpec
-from sysbench.commands.run.experiment import PlannedRun, plan
+from sysbench.commands.run.experiment import PlannedRun, plan, refuse_code
 from sysbench.commands.run.experiment_file import load, names
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError
 from sysbench.spec import hardware as shipped
+from sysbench.spec.command_options import keys_of
 from sysbench.spec.model import ModelSpec
+from sysbench.spec.validation import option_of, validated
 
 GPU = ("cuda", "cpu")
 NO_GPU = ("cpu",)
@@ -134,6 +137,10 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
         (TIME + "[run.on_cpu]\nsize = 'smal'\n", "mine.toml, line 8: --size smal is not a size. Did you mean small?"),
         (TIME + "[run.on_cpu]\nskip = 'no'\nsize = 'tiny'\n", "mine.toml, line 8: a skipped run takes no"),
         (TIME + TIME, "mine.toml, line 8: there are two runs called steps: give each run its own name"),
+        (
+            TIME.replace("steps", "s" * 101),
+            "mine.toml, line 3: name becomes part of a file name: use at most 100 characters",
+        ),
         (
             TIME.replace("steps", "../steps"),
             "mine.toml, line 3: name '../steps' becomes part of a file name: use letters",
@@ -366,3 +373,84 @@ def test_experiments_are_found_in_an_installed_package_too(tmp_path: Path, monke
     monkeypatch.setattr(shipped, "directory", lambda kind: inside)
     assert names() == ["installed"]
     assert load("installed").path == inside / "installed.toml"
+
+
+# --- code
+
+
+CODE = {"app-dir": "elsewhere", "on": "ray://elsewhere:10001", "on-arg": "slurm_setup=evil"}
+"""A value that runs code, for options to which it is not `evil.py:Model` or `evil:Model`."""
+
+NAMING_CODE = [
+    (kind, name, CODE.get(name, "evil:Model"))
+    for kind in runnable()
+    for name, key in keys_of(kind).items()
+    if option_of(key.info).names_code
+]
+
+PLACES = {
+    "a run": ("there/mine.toml", "[[run]]\ncommand = '{kind}'\n{name} = '{value}'\n"),
+    "a list": ("there/mine.toml", "[[run]]\ncommand = '{kind}'\n{name} = ['{value}']\n"),
+    **{
+        f"on_{device}": (
+            "there/mine.toml",
+            f"[[run]]\ncommand = '{{kind}}'\n[run.on_{device}]\n{{name}} = '{{value}}'\n",
+        )
+        for device in ("cuda", "mps", "cpu")
+    },
+    "an option of an include": ("there/mine.toml", "[[include]]\nrun = 'plain.toml'\n{name} = '{value}'\n"),
+    "an included file": ("there/included.toml", "[[run]]\ncommand = '{kind}'\n{name} = '{value}'\n"),
+    "a link to a file": ("there/linked.toml", "[[run]]\ncommand = '{kind}'\n{name} = '{value}'\n"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("kind", "name", "value"), NAMING_CODE)
+def test_code_that_a_file_from_elsewhere_names_is_refused_wherever_it_stands(
+    kind: str, name: str, value: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    monkeypatch.chdir(here)
+    written(there, f"[[run]]\ncommand = '{kind}'\n", "plain.toml")
+    written(here, "include = ['../there/included.toml']\n", "includes.toml")
+    (here / "link.toml").symlink_to("../there/linked.toml")
+    file, text = PLACES[place]
+    (tmp_path / file).write_text(text.format(kind=kind, name=name, value=value))
+    asked = {"an included file": "includes.toml", "a link to a file": "link.toml"}.get(place, "../there/mine.toml")
+    with pytest.raises(UsageError, match=r"line \d+: .* names code \(.*add --allow-code") as refused:
+        refuse_code(load(asked))
+    assert f"{name} names code ({value})" in str(refused.value)
+
+
+def test_a_file_in_the_current_directory_may_name_code_and_one_from_elsewhere_may_choose_what_is_built_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    for kind, name, value in NAMING_CODE:
+        refuse_code(load(written(tmp_path, f"[[run]]\ncommand = '{kind}'\n{name} = '{value}'\n")))
+        if built_in := option_of(keys_of(kind)[name].info).values:
+            refuse_code(load(written(tmp_path / "there", f"[[run]]\ncommand = '{kind}'\n{name} = {[*built_in]}\n")))
+    for name in names():
+        refuse_code(load(name))
+
+
+NO_CODE = {"columns", "tables", "kernel", "range", "step-pattern", "allocator"}
+"""Options of any text: names and patterns of names, and settings of PyTorch's allocator, `name:value`."""
+
+
+def test_every_option_that_takes_a_reference_to_code_is_declared_as_such() -> None:
+    accepted = set()
+    for kind in runnable():
+        for name, key in keys_of(kind).items():
+            for value in ("evil:Model", "evil.py:Model", "ray://evil:1"):
+                if key.is_switch or key.is_file or option_of(key.info).names_code:
+                    continue
+                try:
+                    validated(key.model, {key.field: value})
+                except UsageError:
+                    continue
+                accepted.add(name)
+    assert accepted <= NO_CODE
