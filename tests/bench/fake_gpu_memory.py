@@ -138,6 +138,12 @@ _PICTURES = "--input=pixel_values=float32[B,3,{0},{0}]"
 _ODD_SHAPE = ("--heads=6", "--layers=3", "--mode=train")
 
 
+def stranger(name: str, *words: str) -> Group:
+    """A training step of a model of `strangers`, of three sequences or pictures."""
+    model = (f"--model=tests.fake_gpu.strangers:{name}", f"--app-dir={ROOT}")
+    return Group((*model, "--mode=train", "--batch=3", _BF16_AND_FP32, *words))
+
+
 def architecture(name: str, *words: str) -> Group:
     """A training step of a small model of transformers."""
     return Group((f"--model=tests.fake_gpu.architectures:{name}", f"--app-dir={ROOT}", "--mode=train", *words))
@@ -166,14 +172,14 @@ ODD = (
     architecture("qwen", "--ctx=200", "--batch=1", "--model-arg=vocab=50257", "--model-arg=groups=1", _BF16_AND_FP32),
     architecture("qwen", "--ctx=51", "--batch=2", "--precision=bf16-true", "--optimizer=fused,adafactor"),
     architecture("gemma", "--ctx=333", "--batch=1", "--precision=bf16-true", "--grad-accum=1,3"),
-    architecture("vit", "--batch=3", _PICTURES.format(48), _BF16_AND_FP32),
-    architecture("vit", "--batch=5", "--model-arg=picture=72", _PICTURES.format(72), _BF16_AND_FP32),
+    architecture("vit", "--ctx=16", "--batch=3", _PICTURES.format(48), _BF16_AND_FP32),
+    architecture("vit", "--ctx=16", "--batch=5", "--model-arg=picture=72", _PICTURES.format(72), _BF16_AND_FP32),
     *(
-        architecture(name, "--batch=2,5", _PICTURES.format(side), _BF16_AND_FP32)
+        architecture(name, "--ctx=16", "--batch=2,5", _PICTURES.format(side), _BF16_AND_FP32)
         for name, side in (("convnext", 64), ("resnet", 56), ("resnet", 75))
     ),
-    *(own(name, _BF16_AND_FP32, "--ctx=51,130", "--batch=3") for name in ("Llama", "Grouped", "Mamba", "Mixture")),
-    *(own(name, _BF16_AND_FP32, "--batch=3", "--input=image=float32[B,3,64,64]") for name in ("Patches", "Mixer")),
+    *(stranger(name, "--ctx=51,64,130") for name in ("NanoGpt", "Llama", "Grouped", "Encoder", "Mamba", "Mixture")),
+    *(stranger(name, "--ctx=16", "--input=image=float32[B,3,64,64]") for name in ("Patches", "Mixer")),
 )
 """Sizes, contexts, vocabularies and batches that are no multiples of anything; architectures of transformers."""
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import transformers
 from torch import nn
+from transformers.initialization import no_init_weights
 
 
 def _built(kind: str, config: str, **fields: Any) -> nn.Module:
     # transformers draws some weights until all are within bounds, which they never are on the fake GPU.
-    with transformers.initialization.no_init_weights():
+    with no_init_weights():
         model: nn.Module = getattr(transformers, kind)(getattr(transformers, config)(**fields))
     return model
 

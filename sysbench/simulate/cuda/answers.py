@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -38,7 +38,6 @@ def _answers(capability: tuple[int, int]) -> Mapping[ModuleType, Mapping[str, _A
             "get_device_name": lambda device=None: GPU_NAME,
             "get_device_properties": lambda device=None: properties,
             "is_bf16_supported": lambda including_emulation=True: True if including_emulation else major >= 8,
-            "device": lambda device: nullcontext(),
             **dict.fromkeys(("init", "set_device", "synchronize", "empty_cache", "ipc_collect"), nothing),
         },
         torch.accelerator: {
@@ -66,9 +65,10 @@ def answering_as_gpu(capability: tuple[int, int]) -> Iterator[None]:
                 original = getattr(module, name)
                 restored.callback(setattr, module, name, original)
                 setattr(module, name, _for_user_code(answer, original))
-        if not torch.cuda.is_available():
-            restored.callback(setattr, torch.cuda, "_lazy_init", torch.cuda._lazy_init)
-            torch.cuda._lazy_init = _refuse
+        without_driver = {"_lazy_init": _refuse, "_exchange_device": _stay, "_maybe_exchange_device": _stay}
+        for name, answer in without_driver.items() if not torch.cuda.is_available() else ():
+            restored.callback(setattr, torch.cuda, name, getattr(torch.cuda, name))
+            setattr(torch.cuda, name, answer)
         restored.callback(setattr, torch, "Generator", torch.Generator)
         torch.Generator = _Generator  # type: ignore[misc]
         yield
@@ -80,6 +80,11 @@ def _for_user_code(answer: _Answer, original: _Answer) -> _Answer:
         return (answer if is_asked_by_user_code(sys._getframe(1)) else original)(*args, **options)
 
     return answered
+
+
+def _stay(device: int) -> int:
+    """Return the device that was the current one before, in place of torch.cuda.device's call of the driver."""
+    return 0
 
 
 def _refuse() -> None:
