@@ -131,3 +131,8 @@ def torch_info(import_s: float | None) -> TorchInfo:
         allocator=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
         import_s=import_s,
     )
+
+
+def named_by_user_code(device: torch.device) -> torch.device:
+    """Return a device as user code names it: `cuda:0` for the simulated GPU, which alone has the index of `cpu:0`."""
+    return torch.device("cuda", 0) if device == torch.device("cpu", 0) else device

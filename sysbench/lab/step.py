@@ -115,9 +115,10 @@ class TrainingStep:
         return number == self.cell.grad_accum - 1
 
     def forget(self) -> None:
-        """Release the output and the loss of the last step, and with them the autograd graph."""
+        """Release the output and the loss of the last step, with them the autograd graph, and gradients of inputs."""
         self.output = None
         self._losses.clear()
+        self.work.batches[-1].drop_gradients()
 
     @property
     def loss(self) -> float | None:
@@ -136,6 +137,12 @@ class TrainingStep:
                 # The names of the parts, as torchao's subclasses of Tensor declare them.
                 parts = getattr(state, "tensor_attrs", None)
                 yield from [(parameter, getattr(state, name)) for name in parts] if parts else [(parameter, state)]
+
+    def gradients(self) -> Iterator[Tensor]:
+        """Yield the gradients of the parameters, and of inputs that require one."""
+        yield from (each.grad for each in self.model.parameters() if each.grad is not None)
+        for batch in self.work.batches:
+            yield from batch.gradients
 
     @property
     def keeps_whole_gradients(self) -> bool:
@@ -195,6 +202,7 @@ class TrainingStep:
             self._scaler.scale(self._losses[-1]).backward()
             if not self._is_last(number):
                 self.output, self._losses[-1] = None, self._losses[-1].detach()
+                self.work.batches[number].drop_gradients()
 
     def _gradient_sync(self, number: int) -> AbstractContextManager[None]:
         """Return the context for micro-batch `number`; with `no_sync`, gradients are exchanged only in the last one."""

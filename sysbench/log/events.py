@@ -303,6 +303,8 @@ class OwnModelFacts(Frozen):
     """Parameters by dtype (`bfloat16`), most first; empty in logs of earlier versions."""
     ignored_dtype: str | None = stored_unless(None)
     """Dtype that a Hugging Face config names for trained weights, if the model was not built in it."""
+    ignored_quantization: str | None = stored_unless(None)
+    """Method of a Hugging Face config's quantization, if the model is built without it: `fp8`."""
     inputs: str
     """Source of the inputs: `get_inputs in gpt.py`, `token ids below 50257`."""
     loss: str | None

@@ -83,13 +83,14 @@ def _describe_adapters(cell: CellRecord) -> str | None:
 
 
 def _describe_own_model(model: OwnModelFacts, outcome: Outcome) -> str:
-    frozen = model.parameters - model.trainable_parameters
+    frozen, quantized = model.parameters - model.trainable_parameters, model.ignored_quantization
     code = model.files[0].path if model.files else None
     built = f"{model.class_name}({model.config_class})" if model.config_class else model.class_name
     name = f"{built} from {PurePath(code).name}" if code else built
     facts = [
         f"{name}: {units.count(model.parameters)} parameters{_describe_dtypes(model)}",
         *([f"{units.count(frozen)} of them frozen"] if frozen else []),
+        *([f"its config's quantization ({quantized}) is not applied"] if quantized else []),
         *([f"import took {units.seconds(model.import_s)}"] if model.import_s >= SLOW_IMPORT_S else []),
         f"inputs: {model.inputs}",
         *([f"loss: {model.loss}"] if model.loss else []),

@@ -24,14 +24,16 @@ from sysbench.garbage import gc_paused
 from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.step import TrainingStep
+from sysbench.lab.workload.imports import modules_of_simulations
 from sysbench.lab.workload.workload import Workload, adapted_facts_of, facts_of, flops, has_flops
 from sysbench.log.events import AdaptedModelBuilt, AdaptedModelFacts, OwnModelBuilt, OwnModelFacts, RecomputationCounted
 from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
+from sysbench.simulate.cuda.answers import answering_as_gpu
 from sysbench.simulate.cuda.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.cuda.composites import Composites, composites_on, using_composites
 from sysbench.simulate.cuda.kernels import COPIES, MATRIX_PRODUCTS, SCRATCH, uses_cublas_lt
 from sysbench.simulate.cuda.reductions import Scratch, SplitReduction
-from sysbench.simulate.gpu import Gpu, Multiprocessors, ScratchMemory, Workspaces
+from sysbench.simulate.gpu import UNKNOWN_CAPABILITY, Gpu, Multiprocessors, ScratchMemory, Workspaces
 from sysbench.simulate.ordered import ordered_streams
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
 from sysbench.simulate.tensors import DEVICE, DeviceObserver, KnownValues, ObservedDevice, SimulatedDevice
@@ -89,6 +91,7 @@ class Platform:
 
     workspaces       those of cuBLAS; None if the device has no cuBLAS
     copies           copies that operators make of their arguments before they allocate results
+    capability       compute capability that user code is told
     multiprocessors  those of the device; None if a recording is for any number of them (`Recording.with_scratch`)
     """
 
@@ -97,6 +100,7 @@ class Platform:
     scratch: Mapping[Operator, Callable[..., Scratch]]
     workspaces: Workspaces | None
     copies: Mapping[Operator, Callable[..., Sequence[int]]] = field(default_factory=dict)
+    capability: tuple[int, int] = UNKNOWN_CAPABILITY
     multiprocessors: Multiprocessors | None = None
 
     @classmethod
@@ -107,7 +111,7 @@ class Platform:
     @classmethod
     def of_generation(cls, gpu: Gpu) -> Platform:
         """Create the platform of all GPUs with the kernels of `gpu`."""
-        return cls(composites_on(gpu), CUDA_RULES, SCRATCH, gpu.workspaces, COPIES)
+        return cls(composites_on(gpu), CUDA_RULES, SCRATCH, gpu.workspaces, COPIES, gpu.attention_generation)
 
 
 _REAL_PLATFORM = Platform({}, AutocastRules(frozenset(), frozenset(), frozenset()), {}, None)
@@ -288,6 +292,7 @@ def record(
         nullcontext() if compiling else without_compiler(),
         using_composites(platform.composites),
         cuda_autocast(platform.autocast),
+        _serving_user_code(platform) if cell.own is not None else nullcontext(),
     ):
         tracker = Origins(_run_steps.__code__, parts=parts) if origins else None
         recorder = _StepRecorder(platform, device, tracker, cell)
@@ -300,6 +305,12 @@ def record(
     recording = recorder.step_recording(cell, protocol)
     is_whole = layout(cell.strategy, cell.ranks)[1] == 1 and cell.quantize is None
     return recording if is_whole else recording.without_build_temporaries()
+
+
+@contextmanager
+def _serving_user_code(platform: Platform) -> Iterator[None]:
+    with answering_as_gpu(platform.capability), modules_of_simulations():
+        yield
 
 
 def _simulated_ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:
@@ -679,9 +690,7 @@ class _StepRecorder(Recorder):
         if phase in ("forward", "loss"):
             self._assign_rest("activations", spans)
         elif phase == "backward":
-            for parameter in step.work.model.parameters():
-                if parameter.grad is not None:
-                    self._assign("gradients", [parameter.grad])
+            self._assign("gradients", step.gradients())
             self._assign("optimizer state", step.loss_scale)
             self._assign_rest("gradients" if step.keeps_whole_gradients else "optimizer state", spans[-1:])
         elif phase == "optimizer":

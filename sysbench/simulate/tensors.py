@@ -9,8 +9,11 @@ longer than everything else together.
 
 There are no values, so torch's own code reads 0 as the value of any tensor (`item()`, `if tensor:`, a copy to the
 host). User code may depend on values. The values of small tensors that follow from constants and inputs alone, such as
-positions, masks and token ids, are therefore computed (`KnownValues`). User code that reads any other value cannot be
-simulated.
+positions, masks and token ids, are therefore computed (`KnownValues`), and so are those that follow from the choices of
+a router, which are assumed to be balanced. User code that reads any other value cannot be simulated.
+
+User code names the device `cuda`, and sees that name as the device of its tensors (`_DeviceNames`). Tensors on the
+device and on the host do not mix, as on a GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from functools import wraps
+from enum import IntEnum
 from types import FrameType
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -27,8 +30,10 @@ import torch
 from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
 from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
+from torch.utils._pytree import tree_map_only
 
 from sysbench.errors import UnavailableError
 from sysbench.frames import owner_here
@@ -40,11 +45,28 @@ DEVICE = torch.device("cpu", 0)
 """Device of simulated tensors. torch distinguishes it from the host's `cpu`, which has no index, but otherwise treats
 it as a CPU: unlike `meta`, it has generators, gradient scalers and autocast."""
 
+CUDA = torch.device("cuda", 0)
+"""The name of `DEVICE` in user code."""
+
 _META = torch.device("meta")
 _aten = torch.ops.aten
 
-_MAY_READ_VALUES = (("torch", "optim"), ("torch", "amp"), ("torch", "autograd", "graph.py"), ("sysbench", "lab"))
+_MAY_READ_VALUES = (
+    ("torch", "optim"),
+    ("torch", "amp"),
+    ("torch", "autograd", "graph.py"),
+    ("torch", "nn", "utils", "parametrizations.py"),
+    ("sysbench", "lab"),
+)
 """Code whose memory does not depend on the values it reads; `graph.py` moves saved tensors to the host and back."""
+
+_KNOW_DEVICE = frozenset({"torch", "sysbench", "torchao", "bitsandbytes", "peft", "triton"})
+"""Packages whose code sees `DEVICE` as the device of simulated tensors; all others see `CUDA`."""
+
+
+def is_asked_by_user_code(frame: FrameType) -> bool:
+    """Return whether the code of this frame must find a GPU where sysbench and PyTorch know the simulated device."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0] not in _KNOW_DEVICE
 
 
 class SimulatedTensor(Tensor):
@@ -56,10 +78,24 @@ class SimulatedTensor(Tensor):
     inferring_shapes: ClassVar[bool] = False
     """Whether torch's shape functions are running; tensors must then report the `meta` device."""
 
+    serving_user_code: ClassVar[bool] = False
+    """Whether user code runs, which finds its tensors on `CUDA`."""
+
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """Return `DEVICE`, or `meta` while torch's shape functions run."""
-        return _META if SimulatedTensor.inferring_shapes else DEVICE
+        """Return `DEVICE`, which user code sees as `CUDA`, or `meta` while torch's shape functions run."""
+        if SimulatedTensor.inferring_shapes:
+            return _META
+        return CUDA if SimulatedTensor.serving_user_code and is_asked_by_user_code(sys._getframe(1)) else DEVICE
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        """Return whether the tensor is on a GPU, which user code is told."""
+        return SimulatedTensor.serving_user_code and is_asked_by_user_code(sys._getframe(1))
+
+    def get_device(self) -> int:
+        """Return the index of the GPU."""
+        return 0
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"SimulatedTensor({list(self.shape)}, dtype={self.dtype})"
@@ -93,6 +129,15 @@ class HostTensor(SimulatedTensor):
     def device(self) -> torch.device:  # type: ignore[override]
         """Return the host's `cpu`, or `meta` while torch's shape functions run."""
         return _META if SimulatedTensor.inferring_shapes else _HOST
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        """Return False."""
+        return False
+
+    def get_device(self) -> int:
+        """Return the index that torch gives tensors without a device index."""
+        return -1
 
 
 class _NewTensor(NamedTuple):
@@ -187,27 +232,52 @@ class ObservedDevice(DispatchMode):
 _INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default)
 """Operators whose second argument is a list of indices."""
 
-_LITERALS = ("tensor", "as_tensor", "asarray")
-"""Functions of torch that make tensors of Python's numbers."""
+_LITERALS = frozenset({torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor})
+"""Functions that make tensors of Python's numbers."""
 
 
-def _on_device(create: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return `create`, a function of `_LITERALS`, with results that are simulated if `DEVICE` is their device.
+def _named_device(value: object) -> object:
+    """Return `DEVICE` for what names a GPU: `"cuda"`, `torch.device("cuda")`, or a number; all else unchanged.
 
-    torch fills such a tensor before any dispatch mode sees it, and real tensors have no device index: without this, a
-    literal on the GPU could not be told from one on the host.
+    Raises RuntimeError for any GPU but the first.
+    """
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        if isinstance(value, str) and not value.startswith("cuda"):
+            return value
+        value = torch.device("cuda", value) if isinstance(value, int) else torch.device(value)
+    if not isinstance(value, torch.device) or value.type != CUDA.type:
+        return value
+    if value.index:
+        raise RuntimeError(f"invalid device ordinal: the simulated GPU is cuda:0, not {value}")
+    return DEVICE
+
+
+class _DeviceNames(TorchFunctionMode):
+    """A mode in which "cuda" names `DEVICE`, and literals on `DEVICE` are simulated tensors.
+
+    torch looks for a driver before any dispatch mode sees the call. It also fills a literal before that, and real
+    tensors have no device index: without this, a literal on the GPU could not be told from one on the host.
     """
 
-    @wraps(create)
-    def literal(*args: object, **options: Any) -> Tensor:
-        made = create(*args, **options)
-        device = next((each for each in args if isinstance(each, torch.device)), options.get("device"))
-        on_device = torch.get_default_device() == DEVICE if device is None else torch.device(device) == DEVICE
-        if not on_device or _is_on_device(made):
-            return made
-        return made.detach().to(DEVICE).requires_grad_(made.requires_grad)
-
-    return literal
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Arguments = (), kwargs: Options | None = None
+    ) -> object:
+        """Call `func` with the device that its arguments name."""
+        options = dict(kwargs or {})
+        if func is Tensor.cuda:
+            func, args = Tensor.to, (args[0], *(args[1:] or (options.pop("device", None) or CUDA,)))
+        if func in _device_constructors() and options.get("device") is None:
+            options["device"] = torch.get_default_device()
+        if "device" in options:
+            options["device"] = _named_device(options["device"])
+        if func is Tensor.to:
+            args = (args[0], *map(_named_device, args[1:2]), *args[2:])
+            if type(args[0]) is SimulatedTensor and args[1:] == (DEVICE,) and not options.keys() - {"non_blocking"}:
+                return args[0]
+        made = func(*args, **options)
+        if func in _LITERALS and options.get("device") == DEVICE and not _is_on_device(made):
+            return made.detach().to(DEVICE).requires_grad_(made.requires_grad)
+        return made
 
 
 class SimulatedDevice(ObservedDevice):
@@ -223,24 +293,25 @@ class SimulatedDevice(ObservedDevice):
         """Known values of tensors; only needed for user code."""
         self.offloads = False
         """Whether copies to the host are tensors without data there; else they are real."""
-        self._literals: list[dict[str, Callable[..., Tensor]]] = []
+        self._names: list[_DeviceNames] = []
         # For the first tensors without data in a process, torch imports its shape functions, and leaves a reference
         # cycle that keeps these tensors alive. They must not be part of a recording.
         torch.empty(1, device=_META) / 1
 
     def __enter__(self) -> Self:
-        """Begin to handle operators, and to make literals on `DEVICE` simulated tensors."""
-        _device_constructors()  # torch keeps the set of them, in which the originals belong
-        self._literals.append({name: getattr(torch, name) for name in _LITERALS})
-        for name, create in self._literals[-1].items():
-            setattr(torch, name, _on_device(create))
+        """Begin to handle operators, and the names of devices in user code."""
         super().__enter__()  # type: ignore[no-untyped-call]
+        if self.values is not None:
+            SimulatedTensor.serving_user_code = True
+            self._names.append(_DeviceNames())
+            self._names[-1].__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._names:
+            self._names.pop().__exit__(*error)
+            SimulatedTensor.serving_user_code = False
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        for name, create in self._literals.pop().items():
-            setattr(torch, name, create)
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Return the results of `func` without computing values."""
@@ -293,6 +364,10 @@ class SimulatedDevice(ObservedDevice):
             return communicate
         if func.is_view:
             return self._view
+        if torch.Tag.dynamic_output_shape in func.tags:
+            return self._compute_by_values
+        if func in _COMPARISONS:
+            return self._compare
         if not func._schema.returns:
             return self._change
         return self._compute_each if func._schema.name.startswith("aten::_foreach_") else self._compute
@@ -323,10 +398,31 @@ class SimulatedDevice(ObservedDevice):
         self.call_key = cached = self._cache.get(key)
         if cached is not None and type(cached) is not _Uncached:
             return self._from_cache(cached, args)
+        _refuse_mixed_devices(func, args, kwargs)
         result = _infer_shapes(func, args, kwargs)
         if cached is None:
             self.call_key = self._cache[key] = _cacheable(result, args, kwargs)
         return self._new(args, result)
+
+    def _compute_by_values(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        """Handle an operator whose result's shape depends on values, if these are known."""
+        given = self.values.evaluated(func, args, kwargs) if self.values is not None else None
+        if self.values is None or given is None:
+            return self._compute(func, args, kwargs)
+        self.values.note_reading(tensors_in([*args, *kwargs.values()]))
+        shaped = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_META) for t in tensors_in([given])]
+        return self._new(args, shaped[0] if isinstance(given, Tensor) else tuple(shaped))
+
+    def _compare(self, func: Operator, args: Arguments, kwargs: Options) -> object:
+        """Handle an operator that reads its arguments, and returns whether they are alike."""
+        on_host = [
+            self._value(each, each.dtype) if _is_on_device(each) else each for each in args if isinstance(each, Tensor)
+        ]
+        unknown = [each for each in tensors_in(args) if _is_on_device(each) and not self._knows(each)]
+        return False if unknown else func(*on_host, *args[len(on_host) :], **kwargs)
+
+    def _knows(self, tensor: Tensor) -> bool:
+        return self.values is not None and self.values.of(tensor) is not None
 
     def _compute_each(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         length = len(args[0])
@@ -356,7 +452,7 @@ class SimulatedDevice(ObservedDevice):
 
     def _value(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """Return a copy of the tensor on the host: its known values, or zeros if torch's own code reads it."""
-        known = self.values.of(tensor) if self.values is not None else None
+        known = self.values.read(tensor) if self.values is not None else None
         if known is not None:
             return known.to(dtype, copy=True)
         _refuse_user_reads()
@@ -516,6 +612,32 @@ def _refuse_user_reads() -> None:
     raise UnavailableError("the code reads a tensor value, which a simulation does not have: measure it on a device")
 
 
+_COMPARISONS = (_aten.equal.default, _aten.allclose.default)
+"""Operators that return whether their arguments, two tensors, are alike."""
+
+_BETWEEN_DEVICES = frozenset({_aten._pack_padded_sequence.default, _aten._foreach_copy_.default, *_INDEXED})
+"""Operators whose arguments may be on several devices; indices may be on the host."""
+
+
+def _refuse_mixed_devices(func: Operator, args: Arguments, kwargs: Options) -> None:
+    """Raise RuntimeError, as on a GPU, if an operator mixes tensors on the device with others on the host.
+
+    Tensors on the host without dimensions count as numbers. torch's own fake tensors have the same rule
+    (_find_common_device in torch/_subclasses/fake_tensor.py).
+    """
+    given = list(tensors_in([*args, *kwargs.values()]))
+    if func in _INDEXED:
+        given = [given[0], *(each for each in tensors_in(args[2:3]))]
+    elif func in _BETWEEN_DEVICES:
+        return
+    on_host = [each for each in given if each.dim() and (type(each) is HostTensor or not _is_on_device(each))]
+    if on_host and len(on_host) < sum(each.dim() > 0 or _is_on_device(each) for each in given):
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (argument "
+            f"of size {list(on_host[0].shape)} for {func._schema.name.replace('::', '.')})"
+        )
+
+
 _ADD, _ADD_IN_PLACE = torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor
 _REFERENCES_OF_CALL, _STORAGE_REFERENCES_OF_CALL = 4, 2
 """References to an operator's argument and to its storage that nobody but autograd's engine refers to: the engine's,
@@ -587,9 +709,38 @@ def _infer_shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
         with _below_python():
             return func(*args, **kwargs)
     except NotImplementedError as missing:
-        raise UnavailableError(f"{func} cannot be simulated: its shapes depend on values") from missing
+        if torch.Tag.dynamic_output_shape in func.tags:
+            raise UnavailableError(f"{func} cannot be simulated: its shapes depend on values") from missing
+        return _shapes_on_zeros(func, args, kwargs, missing)
     finally:
         SimulatedTensor.inferring_shapes = False
+
+
+MAX_ZEROS = 1 << 24
+"""Maximum number of elements of the arguments with which an operator runs to find the shapes of its results."""
+
+
+def _shapes_on_zeros(func: Operator, args: Arguments, kwargs: Options, missing: NotImplementedError) -> object:
+    """Return what `func`, which has no shape function, returns for zeros in place of what has no data.
+
+    torch's fake tensors do the same (run_fallback_kernel in torch/_subclasses/fake_tensor.py).
+    """
+    given = list(_simulated([*args, *kwargs.values()]))
+    if sum(tensor.numel() for tensor in given) > MAX_ZEROS:
+        raise UnavailableError(f"{func} cannot be simulated: it has no shape function") from missing
+
+    def map_tensors(value: object, to: Callable[[Tensor], Tensor]) -> object:
+        return tree_map_only(Tensor, to, value)
+
+    def zeros(tensor: Tensor) -> Tensor:
+        return torch.zeros(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor
+
+    def without_data(tensor: Tensor) -> Tensor:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+
+    with _below_python():
+        found = func(*map_tensors(args, zeros), **map_tensors(dict(kwargs), zeros))
+        return map_tensors(found, without_data)
 
 
 def _empty_like(tensor: Tensor) -> Tensor:
@@ -634,94 +785,130 @@ def _size_bytes(new: _NewTensor) -> int:
 MAX_ELEMENTS = 1 << 16
 """Maximum number of elements of a tensor whose values are kept."""
 
+MAX_CHOSEN = 1 << 24
+"""Maximum number of elements of a tensor with values that follow from choices, such as the experts of all tokens."""
+
 _HOST = torch.device("cpu")
 _VALUES_ATTRIBUTE = "_values_beside"
-_CHOICE_ATTRIBUTE = "_choice_beside"
+_ASSUMPTION_ATTRIBUTE = "_assumption_beside"
 
 ALL_SELECTED = "a mask selects every element"
 BALANCED = "routing is balanced: every expert gets an equal share of the tokens"
 """Assumptions about how many elements a mask selects, where its values are unknown."""
 
 
-class _Choice(NamedTuple):
-    """How many choices there were for each element of a tensor: indices into them, or a mask of one of them."""
-
-    alternatives: int
-    is_mask: bool = False
-
-
 _CHOOSING = frozenset({"topk", "sort", "argsort", "argmax", "max", "multinomial"})
 """Operators whose integer results are positions in one dimension of their first argument."""
-_KEEPING = frozenset({"_to_copy", "clone", "index", "index_select", "gt", "ne", "ge"})
-"""Operators, besides views, whose results are the same choices as their first argument."""
-_MASKING = frozenset({"eq", "scatter", "scatter_"})
-"""Operators that compare indices with a choice, or mark the chosen positions."""
+
+_COUNTING = frozenset(
+    {
+        *("bincount", "histc", "count_nonzero", "sum", "mean", "cumsum", "any", "all", "scatter_add", "scatter_add_"),
+        *("index_add", "index_add_", "unique_dim", "unique_consecutive", "_unique", "_unique2", "searchsorted"),
+    }
+)
+"""Operators whose results say how often something was chosen, no longer what."""
+
+
+class _Assumption(IntEnum):
+    """What the values of a tensor are assumed to be: choices, or how often each alternative was chosen."""
+
+    COUNTS = 1
+    CHOICES = 2
 
 
 class KnownValues:
-    """The values of simulated tensors, as far as they follow from known values."""
+    """The values of simulated tensors, as far as they follow from known values, or from choices assumed to be balanced.
+
+    A choice, such as the experts of each token, is assumed to go through all alternatives in turn.
+    """
 
     def __init__(self) -> None:
-        self._lost: set[int] = set()
-        """Storages whose known values were overwritten with unknown ones."""
+        self._lost: dict[int, torch.UntypedStorage] = {}
+        """Storages whose known values were overwritten with unknown ones; kept, so that their addresses are unique."""
         self.assumed: dict[str, None] = {}
-        """Assumptions so far about the number of elements that masks select, in order."""
+        """Assumptions so far on which shapes depend, or what user code has read, in order."""
 
     def of(self, tensor: Tensor) -> Tensor | None:
-        """Return the values of a simulated tensor; None if they are unknown."""
+        """Return the values of a simulated tensor, known or assumed; None if they are unknown."""
         values: Tensor | None = vars(tensor).get(_VALUES_ATTRIBUTE)
         return None if values is None or values.untyped_storage()._cdata in self._lost else values
+
+    def read(self, tensor: Tensor) -> Tensor | None:
+        """Return the values of a tensor that is being read; None if they are unknown, or one of the assumed choices."""
+        if tensor.numel() == 1 and _assumption([tensor]) is _Assumption.CHOICES:
+            return None
+        self.note_reading([tensor])
+        return self.of(tensor)
+
+    def note_reading(self, tensors: Iterable[Tensor]) -> None:
+        """Note that something depends on the values of these tensors, if they are assumed."""
+        if _assumption(_simulated(tensors)) is not None:
+            self.assumed[BALANCED] = None
 
     def propagate(self, func: Operator, args: Arguments, kwargs: Options, result: object) -> None:
         """Compute the values of an operator's `result` if the values of all simulated arguments are known."""
         arguments = list(_simulated([*args, *kwargs.values()]))
         if not arguments and next(_simulated([result]), None) is None:
             return
-        known = all(self.of(argument) is not None for argument in arguments)
-        random = torch.Tag.nondeterministic_seeded in func.tags or "empty" in func._schema.name
-        if not known or random or any(tensor.numel() > MAX_ELEMENTS for tensor in _simulated([result])):
+        assumption = _assumption(arguments)
+        largest = MAX_CHOSEN if assumption is not None else MAX_ELEMENTS
+        too_large = any(tensor.numel() > largest for tensor in _simulated([result]))
+        values = None if too_large else self.evaluated(func, args, kwargs)
+        if values is None:
             self._forget(func, args, kwargs)
-            self._follow_choices(func, args, result)
+            self._assume_choices(func, args, result)
             return
-        values = func(*self._with_values(args), **{name: self._with_value(each) for name, each in kwargs.items()})
+        if assumption is not None and func._schema.name.partition("::")[2] in _COUNTING:
+            assumption = _Assumption.COUNTS
         for simulated, real in zip(tensors_in([result]), tensors_in([values]), strict=True):
             setattr(simulated, _VALUES_ATTRIBUTE, real)
+            setattr(simulated, _ASSUMPTION_ATTRIBUTE, assumption)
+
+    def evaluated(self, func: Operator, args: Arguments, kwargs: Options) -> object:
+        """Return the values of an operator's results; None if they are unknown."""
+        arguments = _simulated([*args, *kwargs.values()])
+        random = torch.Tag.nondeterministic_seeded in func.tags or "empty" in func._schema.name
+        if random or any(self.of(argument) is None for argument in arguments):
+            return None
+        values, options = self._with_values(args), {name: self._with_value(each) for name, each in kwargs.items()}
+        try:
+            found: object = func(*values, **options)
+        except NotImplementedError:  # of integers, on a CPU
+            whole = values[0]
+            values = [each.double() if isinstance(each, Tensor) else each for each in values]
+            found = func(*values, **options).to(whole.dtype)  # type: ignore[attr-defined]
+        return found
 
     def count(self, mask: Tensor) -> int:
         """Return the number of true elements of a mask; if its values are unknown, an assumption is noted."""
         known = self.of(mask)
         if known is not None:
+            self.note_reading([mask])
             return int(known.count_nonzero())
-        choice: _Choice | None = vars(mask).get(_CHOICE_ATTRIBUTE)
-        is_routed = choice is not None and choice.is_mask
-        self.assumed[BALANCED if is_routed else ALL_SELECTED] = None
-        return math.ceil(mask.numel() / choice.alternatives) if choice is not None and is_routed else mask.numel()
+        self.assumed[ALL_SELECTED] = None
+        return mask.numel()
 
     def assume_positions(self, found: Tensor, mask: Tensor) -> None:
         """Note the positions that `nonzero` finds in an unknown mask of which every element is assumed to be true."""
         if self.of(mask) is None and found.shape[0] == mask.numel() and found.numel() <= MAX_ELEMENTS:
             setattr(found, _VALUES_ATTRIBUTE, torch.ones(mask.shape, dtype=torch.bool).nonzero())
 
-    def _follow_choices(self, func: Operator, args: Arguments, result: object) -> None:
-        """Note which results are choices among a number of alternatives, such as the experts of each token."""
-        name = func._schema.name.partition("::")[2]
-        given = next(filter(None, (vars(tensor).get(_CHOICE_ATTRIBUTE) for tensor in _simulated(args))), None)
-        choice: _Choice | None = None
-        if name in _CHOOSING and args[0].dim():
-            dimension = next(
-                (i for i, argument in enumerate(func._schema.arguments) if argument.name == "dim"), len(args)
-            )
-            choice = _Choice(
-                args[0].shape[args[dimension] if dimension < len(args) and args[dimension] is not None else -1]
-            )
-        elif given is not None and (func.is_view or name in _KEEPING):
-            choice = given
-        elif given is not None and name in _MASKING:
-            choice = _Choice(given.alternatives, is_mask=True)
-        if choice is not None:
-            for tensor in _simulated([result]):
-                if not tensor.is_floating_point() or choice.is_mask:
-                    setattr(tensor, _CHOICE_ATTRIBUTE, choice)
+    def _assume_choices(self, func: Operator, args: Arguments, result: object) -> None:
+        """Assume values for positions that an operator chooses from one dimension of its first argument."""
+        if func._schema.name.partition("::")[2] not in _CHOOSING or not args[0].dim():
+            return
+        named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False))
+        dimension = -1 if named.get("dim") is None else named["dim"]
+        for tensor in _simulated([result]):
+            if tensor.is_floating_point() or tensor.numel() > MAX_CHOSEN:
+                continue
+            keeps = tensor.dim() == args[0].dim()
+            size = list(tensor.shape)
+            if keeps:
+                size.append(size.pop(dimension))
+            turns = torch.arange(tensor.numel()).remainder_(args[0].shape[dimension]).view(size)
+            setattr(tensor, _VALUES_ATTRIBUTE, turns.movedim(-1, dimension) if keeps else turns)
+            setattr(tensor, _ASSUMPTION_ATTRIBUTE, _Assumption.CHOICES)
 
     def _forget(self, func: Operator, args: Arguments, kwargs: Options) -> None:
         if not func._schema.is_mutable:
@@ -731,7 +918,8 @@ class KnownValues:
             if argument.alias_info is not None and argument.alias_info.is_write:
                 for tensor in _simulated([named.get(argument.name)]):
                     if (values := self.of(tensor)) is not None:
-                        self._lost.add(values.untyped_storage()._cdata)
+                        storage = values.untyped_storage()
+                        self._lost[storage._cdata] = storage
 
     def _with_values(self, values: Iterable[object]) -> list[object]:
         return [self._with_value(value) for value in values]
@@ -746,3 +934,9 @@ class KnownValues:
 
 def _simulated(values: Iterable[object]) -> Iterator[Tensor]:
     return (tensor for tensor in tensors_in(values) if tensor.is_meta)
+
+
+def _assumption(tensors: Iterable[Tensor]) -> _Assumption | None:
+    """Return what the values of these tensors are assumed to be together; None if nothing is assumed."""
+    found = (vars(tensor).get(_ASSUMPTION_ATTRIBUTE) for tensor in tensors)
+    return max((each for each in found if each is not None), default=None)

@@ -133,6 +133,56 @@ KNOBS = (
 )
 """Combinations of knobs: of checkpoints, cross-entropy, precision, optimizers, LoRA, and the allocator's segments."""
 
+_BF16_AND_FP32 = "--precision=fp32,bf16"
+_PICTURES = "--input=pixel_values=float32[B,3,{0},{0}]"
+_ODD_SHAPE = ("--heads=6", "--layers=3", "--mode=train")
+
+
+def stranger(name: str, *words: str) -> Group:
+    """A training step of a model of `strangers`, of three sequences or pictures."""
+    model = (f"--model=tests.fake_gpu.strangers:{name}", f"--app-dir={ROOT}")
+    return Group((*model, "--mode=train", "--batch=3", _BF16_AND_FP32, *words))
+
+
+def architecture(name: str, *words: str) -> Group:
+    """A training step of a small model of transformers."""
+    return Group((f"--model=tests.fake_gpu.architectures:{name}", f"--app-dir={ROOT}", "--mode=train", *words))
+
+
+ODD = (
+    Group(("--d-model=204", "--d-ff=517", "--vocab=1009", *_ODD_SHAPE, "--ctx=33,77,130", _BF16_AND_FP32)),
+    Group(("--d-model=396", "--d-ff=1001", "--vocab=50257", *_ODD_SHAPE, "--ctx=65", "--batch=3", _BF16_AND_FP32)),
+    Group(("--d-model=768", "--d-ff=2048", "--vocab=32003", *_ODD_SHAPE, "--ctx=250", "--batch=5", "--bf16")),
+    Group(("--d-model=1020", "--d-ff=2731", "--vocab=9973", *_ODD_SHAPE, "--ctx=511", "--batch=1", _BF16_AND_FP32)),
+    Group(("--d-model=204", "--d-ff=517", "--vocab=1009", *_ODD_SHAPE, "--ctx=77", "--attention=naive", "--batch=7")),
+    Group(("--d-model=396", "--d-ff=1001", "--vocab=5003", *_ODD_SHAPE, "--ctx=129", "--cross-entropy=chunked-77")),
+    Group(("--d-model=396", "--d-ff=1001", "--vocab=5003", *_ODD_SHAPE, "--ctx=129", "--checkpoint=full,every-2")),
+    Group(("--d-model=396", "--d-ff=1001", "--vocab=5003", *_ODD_SHAPE, "--ctx=33", "--lora=5", "--bf16")),
+    *(
+        Group((*_TINY, "--ctx=60", "--mode=train", "--precision=fp32,bf16-true", f"--optimizer={optimizer}", *shape))
+        for optimizer in ("adamw-8bit", "adamw-4bit")
+        for shape in ((), ("--d-model=264", "--d-ff=776", "--vocab=2049"), ("--d-model=512", "--vocab=32000"))
+    ),
+    architecture("t5", "--ctx=64,61,100", "--batch=2", _BF16_AND_FP32),
+    architecture("t5", "--ctx=77", "--batch=3", "--model-arg=heads=6", _BF16_AND_FP32),
+    *(
+        architecture(name, "--ctx=37,128", "--batch=3", _BF16_AND_FP32)
+        for name in ("qwen", "gemma", "mixtral", "gpt", "bert", "mamba", "neox")
+    ),
+    architecture("qwen", "--ctx=200", "--batch=1", "--model-arg=vocab=50257", "--model-arg=groups=1", _BF16_AND_FP32),
+    architecture("qwen", "--ctx=51", "--batch=2", "--precision=bf16-true", "--optimizer=fused,adafactor"),
+    architecture("gemma", "--ctx=333", "--batch=1", "--precision=bf16-true", "--grad-accum=1,3"),
+    architecture("vit", "--ctx=16", "--batch=3", _PICTURES.format(48), _BF16_AND_FP32),
+    architecture("vit", "--ctx=16", "--batch=5", "--model-arg=picture=72", _PICTURES.format(72), _BF16_AND_FP32),
+    *(
+        architecture(name, "--ctx=16", "--batch=2,5", _PICTURES.format(side), _BF16_AND_FP32)
+        for name, side in (("convnext", 64), ("resnet", 56), ("resnet", 75))
+    ),
+    *(stranger(name, "--ctx=51,64,130") for name in ("NanoGpt", "Llama", "Grouped", "Encoder", "Mamba", "Mixture")),
+    *(stranger(name, "--ctx=16", "--input=image=float32[B,3,64,64]") for name in ("Patches", "Mixer")),
+)
+"""Sizes, contexts, vocabularies and batches that are no multiples of anything; architectures of transformers."""
+
 
 def key() -> str:
     """What changes with the code that measures or simulates."""
@@ -216,6 +266,7 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, default=Path("environments"))
     parser.add_argument("--anew", action="store_true")
     parser.add_argument("--knobs", action="store_true", help="only combinations of knobs")
+    parser.add_argument("--odd", action="store_true", help="only odd sizes and architectures of transformers")
     parser.add_argument("--only", default="", help="groups with this text in their name")
     parser.add_argument("--no-categories", action="store_true")
     arguments = parser.parse_args()
@@ -224,13 +275,13 @@ def main() -> None:
     for torch in filter(None, arguments.torch.split(",")):
         python = environment(arguments.environments.resolve(), torch)
         words = [f"--state={arguments.state.resolve()}", f"--only={arguments.only}", "--no-categories"]
-        words += ["--knobs"] * arguments.knobs
+        words += ["--knobs"] * arguments.knobs + ["--odd"] * arguments.odd
         quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run(
             [python, "-m", __spec__.name, *words], cwd=ROOT, env=quiet, stdout=subprocess.DEVNULL, check=True
         )
     if not arguments.torch:
-        groups = KNOBS if arguments.knobs else (*PLAIN, *KNOBS)
+        groups = KNOBS if arguments.knobs else ODD if arguments.odd else (*PLAIN, *KNOBS, *ODD)
         measure(arguments.state, tuple(group for group in groups if arguments.only in group.name))
     show(arguments.state, categories=not arguments.no_categories)
 

@@ -314,7 +314,7 @@ def test_what_follows_from_constants_and_inputs_is_known_to_a_simulation(write: 
         """
         class Looks(Lm):
             def forward(self, tokens):
-                assert tokens.max().item() < 50 and torch.arange(4).sum() == 6 and tokens.device.type == "cpu"
+                assert tokens.max().item() < 50 and torch.arange(4).sum() == 6 and tokens.is_cuda
                 return super().forward(tokens[:, : int(torch.ones(6).sum())])
         """
     )
@@ -606,7 +606,7 @@ def test_what_an_import_allocates_is_not_the_models_and_how_long_it_takes_is_sai
 ) -> None:
     monkeypatch.setattr(imports, "_IMPORTED_S", {})
     plain = simulated(write())
-    monkeypatch.delitem(sys.modules, "theirs")
+    imports._of_simulations.clear()
     imports._IMPORTED_S.clear()
     slow = simulated(write("import time; time.sleep(0.2); table = torch.zeros(1 << 16)"))
     assert [each.size_bytes for each in slow.allocations] == [each.size_bytes for each in plain.allocations]

@@ -17,6 +17,7 @@ from sysbench.commands.memory.spec import MemorySpec
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UnavailableError
 from sysbench.lab.step import TrainingStep
+from sysbench.lab.workload.imports import UserCodeError
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import _REAL_PLATFORM, Platform, StepRecording, record, record_real
@@ -116,13 +117,12 @@ def same_bytes(**fields: Any) -> tuple[StepRecording, StepRecording]:
     with sdpa_kernel(SDPBackend.MATH):  # written in operators that a simulation has, too
         *_, measured = record_real(cell.step, cell.mode, CPU)
         simulated = record(cell.step, cell.mode, _REAL_PLATFORM)
-    trained = sum(
-        measured.allocations[number].category == "gradients" for number in measured.live_at(len(measured.events))
-    )
+    left = [measured.allocations[number] for number in measured.live_at(len(measured.events))]
+    counters = sum(each.category == "optimizer state" and each.size_bytes == 4 for each in left)
     expected = live(measured)
     for step, phase in expected:
         if step > 0 or phase == "optimizer":
-            expected[step, phase] -= 4 * trained  # AdamW counts its steps on the host, which is not simulated
+            expected[step, phase] -= 4 * counters  # AdamW counts its steps on the host, which is not simulated
     assert live(simulated) == expected
     return simulated, measured
 
@@ -326,6 +326,129 @@ class Model(nn.Module):
         assert f"aten::_scaled_dot_product_{kernel}_attention_backward" in operators
 
 
+GPU_NAMES = """
+device = "cuda" if torch.cuda.is_available() else "cpu"
+
+class Model(nn.Module):
+    def __init__(self, autocast=False):
+        super().__init__()
+        self.embed, self.head, self.autocast = nn.Embedding(100, 32), nn.Linear(32, 100), autocast
+        self.gain = torch.tensor([2.0] * 32, device=device)
+        if device == "cuda":
+            self.cuda().to("cuda:0").to(torch.accelerator.current_accelerator())
+            if torch.cuda.get_device_capability() < (8, 0) or torch.cuda.device_count() != 1:
+                raise ValueError("another GPU")
+
+    def forward(self, tokens):
+        if (tokens.is_cuda, tokens.device.type) != (device == "cuda", device):
+            raise ValueError(tokens.device)
+        x = self.embed(tokens.to(device)) * self.gain + torch.arange(32, device=self.gain.device)
+        with torch.device(device):
+            x = x + torch.tensor([1.0] * 32) + torch.zeros(32)
+        x = x + torch.rand(32, device=device, generator=torch.Generator(device).manual_seed(1))
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=self.autocast):
+            y = x @ x.mT
+            if (y.dtype == torch.bfloat16, torch.is_autocast_enabled(device)) != (self.autocast, self.autocast):
+                raise ValueError(y.dtype)
+        return self.head(torch.where(torch.ones(16, 16, dtype=torch.bool, device=device).tril(), y, 0).float() @ x)
+"""
+MIXED = """
+HOST = torch.ones(16, 32)
+
+class Model(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.embed, self.head, self.how = nn.Embedding(100, 32), nn.Linear(32, 100), how
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        if self.how == "product":
+            x = x * HOST
+        if self.how == "in place":
+            x.add_(HOST)
+        if self.how == "list":
+            x = torch.stack([x[0], HOST])
+        if self.how == "indices":
+            x = x + self.embed(torch.arange(16))
+        if self.how == "values":
+            x[:, torch.arange(16)] = HOST
+        if self.how == "allowed":
+            x = x[:, torch.arange(16)] * torch.tensor(2.0) + HOST.to(x.device)
+            x[:, :, 0] = torch.tensor(1.0)
+        return self.head(x)
+"""
+
+
+def test_what_names_a_gpu_means_the_simulated_one(saved: Callable[[str], dict[str, str]]) -> None:
+    model = saved(GPU_NAMES)
+    same_bytes(**model)
+    (cell,) = MemorySpec(**model, ctx=16, mode="train", model_arg={"autocast": True}).cells()
+    record(cell.step, cell.mode, Platform.of(H100))
+
+
+@pytest.mark.parametrize(
+    ("how", "differs"),
+    [(how, True) for how in ("product", "in place", "list", "indices", "values")] + [("allowed", False)],
+)
+def test_tensors_on_the_host_do_not_mix_with_those_on_the_device(
+    how: str, differs: bool, saved: Callable[[str], dict[str, str]]
+) -> None:
+    (cell,) = MemorySpec(**saved(MIXED), ctx=16, batch=2, mode="train", model_arg={"how": how}).cells()
+    if not differs:
+        record(cell.step, cell.mode, Platform.of(H100))
+        return
+    with pytest.raises(UserCodeError, match="RuntimeError: Expected all tensors to be on the same device"):
+        record(cell.step, cell.mode, Platform.of(H100))
+
+
+PARAMETRIZED = """
+from torch.nn.utils import parametrizations as made
+
+class Model(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.embed, self.layer, self.head = nn.Embedding(100, 32), nn.Linear(32, 32), nn.Linear(32, 100)
+        getattr(made if how != "spectral_norm_hook" else nn.utils, how.removesuffix("_hook"))(self.layer)
+        made.weight_norm(self.embed)
+
+    def forward(self, tokens):
+        return self.head(self.layer(self.embed(tokens)))
+"""
+
+
+@pytest.mark.parametrize("how", ["weight_norm", "spectral_norm", "orthogonal", "spectral_norm_hook"])
+def test_a_weight_that_is_computed_takes_as_many_bytes_as_measured(
+    how: str, saved: Callable[[str], dict[str, str]]
+) -> None:
+    same_bytes(**saved(PARAMETRIZED), model_arg={"how": how})
+
+
+WITH_GRADIENT = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x):
+        return self.layer(x).square().mean()
+
+def get_inputs(batch, ctx):
+    return torch.randn(batch * ctx, 64, requires_grad=True)
+"""
+
+
+@pytest.mark.parametrize("grad_accum", [1, 3])
+def test_the_gradient_of_an_input_is_a_gradient_and_lives_as_long_as_its_batch(
+    grad_accum: int, saved: Callable[[str], dict[str, str]]
+) -> None:
+    for recording in same_bytes(**saved(WITH_GRADIENT), grad_accum=grad_accum):
+        left = [recording.allocations[number] for number in recording.live_at(len(recording.events))]
+        found = Counter(each.category for each in left if each.size_bytes == 4 * 2 * 16 * 64)
+        assert found == {"inputs": grad_accum, "gradients": 1}
+        before = [recording.allocations[number] for number in recording.live_at(recording.measured[0].end)]
+        assert not [each for each in before if each.category == "gradients"]
+
+
 ROUTED = """
 class Model(nn.Module):
     def __init__(self, experts=4):
@@ -345,6 +468,39 @@ class Model(nn.Module):
             out = out.index_add(0, row, self.experts[number](x[row]))
         return self.head(out).view(*tokens.shape, -1)
 """
+COUNTED = """
+class Model(nn.Module):
+    def __init__(self, experts=4):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(100, 32), nn.Linear(32, 100)
+        self.experts = nn.ModuleList(nn.Linear(32, 32) for _ in range(experts))
+
+    def forward(self, tokens):
+        x, n = self.embed(tokens).flatten(0, 1), len(self.experts)
+        turns = torch.arange(len(x), device=x.device)[:, None] + torch.arange(n, device=x.device)
+        chosen = (turns % n + 0 * x.mean(-1, keepdim=True)).topk(2).indices
+        flat = chosen.flatten()
+        marks = chosen.new_zeros(len(chosen), n).scatter_(1, chosen, 1)
+        order = flat.argsort()
+        counts = [
+            torch.bincount(flat, minlength=n),
+            torch.bincount(flat.sort().values),
+            torch.histc(flat.float(), n, 0, n - 1).long(),
+            marks.sum(0),
+            nn.functional.one_hot(chosen, n).sum((0, 1)),
+            torch.zeros(n, dtype=torch.long, device=x.device).scatter_add_(0, flat, torch.ones_like(flat)),
+            torch.unique(flat, return_counts=True)[1],
+            torch.unique_consecutive(flat[order], return_counts=True)[1],
+            torch.stack([(flat == expert).sum() for expert in range(n)]),
+        ]
+        if any(each.tolist() != counts[0].tolist() for each in counts) or marks.sum(0).cpu().numpy().max() == 0:
+            raise ValueError("counted differently")
+        parts = x[order // 2].split(counts[0].tolist())
+        out = torch.cat([expert(part) for expert, part in zip(self.experts, parts)])
+        owners = torch.repeat_interleave(torch.arange(n, device=x.device), counts[0])
+        out = torch.zeros_like(x).index_add(0, order // 2, out * (owners[:, None] >= 0))
+        return self.head(out).view(*tokens.shape, -1)
+"""
 SELECTED = """
 class Model(nn.Module):
     def __init__(self):
@@ -360,7 +516,9 @@ class Model(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("code", "assumed"), [(ROUTED, [ALL_SELECTED, BALANCED]), (SELECTED, [ALL_SELECTED])], ids=["experts", "masks"]
+    ("code", "assumed"),
+    [(ROUTED, [BALANCED]), (COUNTED, [BALANCED]), (SELECTED, [ALL_SELECTED])],
+    ids=["experts", "counts", "masks"],
 )
 def test_what_masks_select_takes_as_many_bytes_as_measured_where_what_is_assumed_holds(
     code: str, assumed: list[str], saved: Callable[[str], dict[str, str]]

@@ -211,9 +211,7 @@ class History:
         if name in ("forward", "loss"):
             default_category, default_since_us = "activations", self._step_since_us
         elif name == "backward":
-            category_by_address = dict.fromkeys(
-                _addresses(parameter.grad for parameter in step.model.parameters()), "gradients"
-            )
+            category_by_address = dict.fromkeys(_addresses(step.gradients()), "gradients")
             # Apart from whole gradients, only the loss scale of fp16 remains.
             default_category = "gradients" if step.keeps_whole_gradients else "optimizer state"
         elif name == "optimizer":

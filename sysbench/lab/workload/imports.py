@@ -12,8 +12,8 @@ import pkgutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +30,13 @@ MAX_PRINTED_CHARACTERS = 2000
 _IMPORTED_S: dict[str, float] = {}
 """Duration of each import, by target."""
 
+_Modules = dict[str, tuple[Path, ModuleType]]
+_imported: _Modules = {}
+"""By name, the modules of the user's code that were imported, with the directory that they were imported from."""
+
+_of_simulations: _Modules = {}
+"""Like `_imported`, but those of simulations outside of them, and vice versa."""
+
 
 class UserCodeError(SysbenchError):
     """The user's code raised an exception; the message names the exception and the line of the code."""
@@ -44,16 +51,54 @@ class LoadedCode:
     file: CodeFile
 
 
+@contextmanager
+def modules_of_simulations() -> Iterator[None]:
+    """Context manager in which the user's code is imported again, and kept apart from modules that a real device has.
+
+    A module may ask for a GPU when it is imported, and hold tensors of the device that it finds.
+    """
+    _exchange_modules()
+    try:
+        yield
+    finally:
+        _exchange_modules()
+
+
+def _exchange_modules() -> None:
+    leaving, coming = dict(_imported), dict(_of_simulations)
+    for name, (_, module) in leaving.items():
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+    sys.modules.update({name: module for name, (_, module) in coming.items()})
+    for modules, found in ((_imported, coming), (_of_simulations, leaving)):
+        modules.clear()
+        modules.update(found)
+
+
+def _forget_other_directories(root: Path) -> None:
+    """Forget modules from another directory: they are of another program, which may have modules of the same names."""
+    for name in [name for name, (directory, _) in _imported.items() if directory != root]:
+        _, module = _imported.pop(name)
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+
+
 def load_code(target: str, directory: str, option: str = "--model") -> LoadedCode:
     """Import `target`, either `package.module:attribute` or `path/to/file.py:attribute`, from `directory`."""
     where, _, path = target.rpartition(":")
     root = Path(directory).resolve()
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
+    _forget_other_directories(root)
+    before = set(sys.modules)
     start_s = time.perf_counter()
     with user_code(f"importing {where}"):
         module = _import_file(root / where, option) if where.endswith(".py") else _import_module(where, root, option)
     _IMPORTED_S.setdefault(where, time.perf_counter() - start_s)
+    for name in sys.modules.keys() - before:
+        path_of = getattr(sys.modules[name], "__file__", None)
+        if path_of is not None and Path(path_of).is_relative_to(root) and "site-packages" not in Path(path_of).parts:
+            _imported[name] = root, sys.modules[name]
     value: Any = module
     for name in path.split("."):
         if not hasattr(value, name):

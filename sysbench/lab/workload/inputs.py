@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from sysbench.errors import UnavailableError
+from sysbench.lab.devices import named_by_user_code
 from sysbench.lab.strategies import data_parallel_index
 from sysbench.lab.workload.imports import LoadedCode, arguments_for, load_code, user_code
 from sysbench.log.events import CodeFile
@@ -81,11 +82,12 @@ def _inputs_from_function(
     device: torch.device,
     files: tuple[CodeFile, ...],
 ) -> Inputs:
-    fallbacks = {"batch": cell.batch, "ctx": cell.ctx, "batch_size": cell.batch, "device": device}
+    named = named_by_user_code(device)
+    fallbacks = {"batch": cell.batch, "ctx": cell.ctx, "batch_size": cell.batch, "device": named}
     given = arguments_for(function, {}, fallbacks, {}, description)
     with user_code(description), device:
         value = function(**given)
-    moved: Any = tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
+    moved: Any = tree_map_only(Tensor, partial(_moved, device=device), value)
     if not any(isinstance(leaf, Tensor) for leaf in tree_leaves(moved)):
         raise UnavailableError(
             f"{description} returned {type(value).__name__}; it must return a tensor, a tuple or a dict of tensors"
@@ -93,6 +95,11 @@ def _inputs_from_function(
     keywords = moved if isinstance(moved, dict) else {}
     arguments = () if keywords else tuple(moved) if isinstance(moved, tuple | list) else (moved,)
     return Inputs(arguments, keywords, description, _tokens_in(moved, cell), files=files)
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on `device`, itself a leaf: a copy must not lead gradients back to the original."""
+    return tensor if tensor.device == device else tensor.detach().to(device).requires_grad_(tensor.requires_grad)
 
 
 def _tokens_in(value: Any, cell: ModelCell) -> Tensor | None:
@@ -130,18 +137,19 @@ def _inputs_from_options(
 
 
 def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) -> Iterator[Inputs]:
-    """Yield random token ids for each micro-batch, if the model has an embedding and requires at most one argument."""
+    """Yield random token ids for each micro-batch, if the model has an embedding and requires at most one argument.
+
+    Required targets (`TARGETS`) do not count: they are the ids that follow.
+    """
     name, vocabulary = type(model).__name__, vocabulary_size(model)
     try:
         parameters = list(inspect.signature(model.forward).parameters.values())
     except (TypeError, ValueError):
         parameters = []
-    required = [
-        parameter
-        for parameter in parameters
-        if parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
+    single = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    further = single[1:] if not single or single[0].kind is not single[0].KEYWORD_ONLY else single * (len(single) > 1)
+    own_loss = next((each for each in further if each.name in TARGETS), None)
+    required = [each for each in single if each.default is each.empty and each is not own_loss]
     remedy = (
         f"add {GET_INPUTS}(batch, ctx) beside the model, --inputs module:function, or --input tokens=int64[B,T]<1000"
     )
@@ -149,15 +157,18 @@ def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) ->
         raise UnavailableError(f"{name} takes more than token ids: add --input {shlex.quote(described)}")
     if vocabulary is None:
         raise UnavailableError(f"{name} has no embedding, so the inputs of its forward cannot be inferred: {remedy}")
-    if len(required) > 1:
-        takes = ", ".join(parameter.name for parameter in required)
+    of_tokens = next(iter([*required, *(each for each in single if each is not own_loss)]), None)
+    is_any_keyword = of_tokens is None and any(each.kind is each.VAR_KEYWORD for each in parameters)
+    if len(required) > 1 or is_any_keyword:
+        takes = ", ".join(str(each) if is_any_keyword else each.name for each in (required or parameters))
         raise UnavailableError(f"{name}.forward takes {takes}, and these inputs cannot be inferred: {remedy}")
-    own_loss = next(
-        (parameter.name for parameter in parameters if parameter.name in TARGETS and parameter not in required), None
-    )
     for tokens, next_tokens in random_tokens(vocabulary, cell, device):
-        keywords = {own_loss: next_tokens} if own_loss is not None and "loss" in cell.phases else {}
-        yield Inputs((tokens,), keywords, f"token ids below {vocabulary}", tokens, next_tokens, vocabulary)
+        given = Inputs((tokens,), {}, f"token ids below {vocabulary}", tokens, next_tokens, vocabulary)
+        if of_tokens is not None and of_tokens.kind is of_tokens.KEYWORD_ONLY:
+            given = replace(given, arguments=(), keywords={of_tokens.name: tokens})
+        if own_loss is not None and ("loss" in cell.phases or own_loss.default is own_loss.empty):
+            given = replace(given, keywords={**given.keywords, own_loss.name: next_tokens})
+        yield given
 
 
 def describe_inputs(model: nn.Module, takes: Collection[str]) -> str | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import is_dataclass
 from functools import partial
@@ -23,13 +24,14 @@ from torch.nn.attention import sdpa_kernel
 
 from sysbench.errors import UnavailableError, nearest
 from sysbench.lab.attention import BACKENDS, KINDS
+from sysbench.lab.devices import named_by_user_code
 from sysbench.lab.knobs.optimizers import optimizer_for
 from sysbench.lab.knobs.quantization import home_of, quantize
 from sysbench.lab.precision import building
 from sysbench.lab.workload.imports import LoadedCode, Printed, arguments_for, code_file, import_s, load_code, user_code
 from sysbench.lab.workload.inputs import create_inputs
 from sysbench.lab.workload.losses import Loss
-from sysbench.lab.workload.workload import Batch, OwnWorkload, Workload
+from sysbench.lab.workload.workload import Batch, IgnoredConfig, OwnWorkload, Workload
 from sysbench.spec import extras
 from sysbench.spec.model import BUILT_IN_ATTENTION, Attention, ModelCell, ModelShape
 from sysbench.spec.options import flag_of
@@ -52,6 +54,8 @@ HOOK = "scaled_dot_product_attention"
 
 _ORIGINAL_HOOKS: WeakKeyDictionary[ModuleType, object] = WeakKeyDictionary()
 """The original `HOOK` function of each module; None for a module without one."""
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Workload:
@@ -89,7 +93,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
             loss=lambda: first.description,
             printed=printed,
             import_s=import_s(files),
-            ignored_dtype=None if code is not None else _ignored_dtype(own),
+            ignored=None if code is not None else _ignored(own, cell),
         ),
     )
 
@@ -101,7 +105,8 @@ def _construct_model(cell: ModelCell, own: OwnModel, code: LoadedCode) -> tuple[
     dimensions = {argument: own.dimensions[name] for name, names in _DIMENSION_ARGUMENTS.items() for argument in names}
     context = dict.fromkeys(_CONTEXT_ARGUMENTS, cell.ctx)
     shape = ModelShape(**own.dimensions)
-    fallbacks: dict[str, Any] = {"shape": shape, "device": torch.get_default_device(), "seed": cell.seed, **dimensions}
+    device = named_by_user_code(torch.get_default_device())
+    fallbacks: dict[str, Any] = {"shape": shape, "device": device, "seed": cell.seed, **dimensions}
     fallbacks["attention"] = BUILT_IN_ATTENTION[0]
     attention = {} if cell.attention == "own" else {"attention": cell.attention}
     requested = tuple(own.dimensions) if own.sized else own.single_dimensions
@@ -144,9 +149,10 @@ def _find_config(code: LoadedCode, known: Collection[str]) -> _Config | None:
         parameters = inspect.signature(code.value).parameters.values()
     except (TypeError, ValueError):  # a function implemented in C
         return None
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     required = [
-        parameter for parameter in parameters if parameter.default is parameter.empty and parameter.kind not in variadic
+        parameter
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in _VARIADIC
     ]
     if len(required) != 1 or required[0].name in known:
         return None
@@ -231,6 +237,12 @@ def _own_optimizer(factory: LoadedCode, model: nn.Module) -> torch.optim.Optimiz
         raise UnavailableError(
             f"--optimizer {name} returned {type(optimizer).__name__}, which is not a torch.optim.Optimizer"
         )
+    step = inspect.signature(optimizer.step).parameters.values()
+    if needed := [each.name for each in step if each.default is each.empty and each.kind not in _VARIADIC]:
+        raise UnavailableError(
+            f"--optimizer {name}: {type(optimizer).__name__}.step needs a {needed[0]}, which computes the loss again, "
+            "but a step here has none. For your own loop, use sysbench.measure"
+        )
     return optimizer
 
 
@@ -240,10 +252,30 @@ _IMPLEMENTATIONS: Mapping[Attention, str] = {"naive": "eager", "flex": "flex_att
 DTYPE = "dtype"
 
 
-def _ignored_dtype(own: OwnModel) -> str | None:
+_COUNT = re.compile(r"(.*_)?(layers|heads|experts|blocks|depths?)|n_layer|n_head")
+
+
+def _counts(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Yield how many layers, heads and experts a config has, by field. torch builds none where a count is negative."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _counts(value, f"{prefix}{name}.")
+        elif _COUNT.fullmatch(str(name)):
+            counts = value if isinstance(value, list | tuple) else [value]
+            yield from ((f"{prefix}{name}", count) for count in counts if isinstance(count, int))
+
+
+def _ignored(own: OwnModel, cell: ModelCell) -> IgnoredConfig:
+    """Return what a Hugging Face config says about its trained weights, where the model is not built so."""
     config = json.loads(own.config.read_text())
-    named = str(config.get("dtype") or config.get("torch_dtype") or "float32")
-    return None if DTYPE in own.arguments or named == "float32" else named
+    named = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
+    built = "bfloat16" if cell.precision == "bf16-true" else "float32"
+    quantization = config.get("quantization_config")
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    return IgnoredConfig(
+        dtype=None if DTYPE in own.arguments or named == built else named,
+        quantization=str(method or "unnamed") if quantization and cell.quantize is None else None,
+    )
 
 
 def build_from_config(path: Path, fields: Mapping[str, object], attention: Attention) -> nn.Module:
@@ -263,6 +295,9 @@ def build_from_config(path: Path, fields: Mapping[str, object], attention: Atten
             hint = f" Did you mean {suggestion}?" if suggestion else ""
             raise UnavailableError(f"--model-arg {name}: the config has no such field.{hint}")
         setattr(config, name, value)
+    for name, count in _counts(config.to_dict()):
+        if count < 0:
+            raise UnavailableError(f"{path.name}: {name} is {count}; a model has 0 or more")
     config.use_cache = fields.get("use_cache", False)
     dtype = getattr(torch, str(fields.get(DTYPE, "float32")), None)
     if not isinstance(dtype, torch.dtype):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from sysbench.lab.attention import kernel_of
@@ -26,12 +27,20 @@ from sysbench.spec.model import ModelCell, ModelShape
 
 
 @dataclass(frozen=True)
+class IgnoredConfig:
+    """What a Hugging Face config says about its trained weights, where the model is not built so: dtype and method."""
+
+    dtype: str | None = None
+    quantization: str | None = None
+
+
+@dataclass(frozen=True)
 class OwnWorkload:
     """Additional facts about a user's model.
 
-    class_name     class of the model before FSDP2 replaces it
-    loss           returns a description of the loss, which is known after the first step
-    ignored_dtype  dtype that a Hugging Face config names, if the model is not built in it
+    class_name  class of the model before FSDP2 replaces it
+    loss        returns a description of the loss, which is known after the first step
+    ignored     of a Hugging Face config; None for code
     """
 
     class_name: str
@@ -41,7 +50,7 @@ class OwnWorkload:
     loss: Callable[[], str | None]
     printed: Printed
     import_s: float
-    ignored_dtype: str | None = None
+    ignored: IgnoredConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,21 @@ class Batch:
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
     loss: Callable[[object], Tensor]
+
+    @property
+    def gradients(self) -> Iterator[Tensor]:
+        """Yield the gradients of inputs that require one."""
+        return (each.grad for each in self._tensors if each.grad is not None)
+
+    def drop_gradients(self) -> None:
+        """Free the gradients of inputs, as in a loop, where the next batch replaces this one."""
+        for each in self._tensors:
+            each.grad = None
+
+    @cached_property
+    def _tensors(self) -> list[Tensor]:
+        leaves = tree_leaves((self.arguments, dict(self.keywords)))
+        return [each for each in leaves if isinstance(each, Tensor) and each.requires_grad and each.is_leaf]
 
 
 @dataclass(frozen=True)
@@ -149,7 +173,8 @@ def facts_of(
         parameters=counted.parameters,
         trainable_parameters=counted.trainable_parameters,
         parameter_dtypes=_count_by_dtype(work.model.parameters()),
-        ignored_dtype=own.ignored_dtype,
+        ignored_dtype=own.ignored.dtype if own.ignored is not None else None,
+        ignored_quantization=own.ignored.quantization if own.ignored is not None else None,
         inputs=own.inputs,
         loss=own.loss(),
         tokens=work.tokens,
@@ -165,9 +190,13 @@ def facts_of(
 def adapted_facts_of(work: Workload, by_phase: Mapping[str, int] | None) -> AdaptedModelFacts:
     """Return how many parameters a model has and trains, with its FLOPs by phase, if known."""
     parameters = list(work.model.parameters())  # torch yields shared ones once
-    linear = [module for module in work.model.modules() if isinstance(module, nn.Linear)]
     packed = {
-        layer.weight: layer.in_features * layer.out_features for layer in linear if layer.weight.dtype == torch.uint8
+        weight: layer.in_features * layer.out_features
+        for layer in work.model.modules()
+        if isinstance(layer, nn.Linear)
+        # Not `layer.weight`, which a parametrization computes.
+        for weight in layer.parameters(recurse=False)
+        if weight.dtype == torch.uint8
     }
     return AdaptedModelFacts(
         parameters=sum(packed.get(parameter, parameter.numel()) for parameter in parameters),

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, TypeGuard
 
 import torch
@@ -171,7 +172,7 @@ def _banned(name: str) -> Kernel:
 
 @contextmanager
 def cuda_autocast(rules: AutocastRules = CUDA_RULES) -> Iterator[None]:
-    """Context manager in which `torch.autocast("cpu", …)` applies `rules` to simulated tensors.
+    """Context manager in which `torch.autocast("cpu", …)`, or "cuda", applies `rules` to simulated tensors.
 
     On exit, all changes to torch and its dispatcher are undone.
     """
@@ -182,6 +183,7 @@ def cuda_autocast(rules: AutocastRules = CUDA_RULES) -> Iterator[None]:
         clear_real_cache()
         autocast.clear()
 
+    named = {place: (getattr(*place), function) for place, function in _named_functions().items()}
     library = torch.library.Library("aten", "IMPL")
     kernels = autocast.kernels(rules)
     registered = torch._C._dispatch_get_registrations_for_dispatch_key(_KEY.name)
@@ -196,12 +198,52 @@ def cuda_autocast(rules: AutocastRules = CUDA_RULES) -> Iterator[None]:
             for name in others - kernels.keys():
                 library.impl(name, torch.library.fallthrough_kernel, _KEY.name)
         torch.clear_autocast_cache = clear_caches  # called where the outermost `torch.autocast` ends
+        for (owner, name), (_, function) in named.items():
+            setattr(owner, name, function)
         with torch._C._IncludeDispatchKeyGuard(_KEY):  # `meta` tensors do not have this key themselves
             yield
     finally:
         torch.clear_autocast_cache = clear_real_cache
+        for (owner, name), (original, _) in named.items():
+            setattr(owner, name, original)
         autocast.clear()
         library._destroy()
+
+
+_TAKE_NAME = ("is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype")
+"""Functions of torch with the name of a device as their first argument; the first two have "cuda" as its default."""
+
+
+def _named_functions() -> dict[tuple[Any, str], Callable[..., Any]]:
+    """Return functions that take the name of a device for autocast, by their owner and name, such that "cuda" is "cpu".
+
+    "cpu" is the name of simulated tensors for torch.
+    """
+    create = torch.autocast.__init__
+
+    def created(
+        self: torch.autocast, device_type: str, dtype: torch.dtype | None = None, *args: Any, **options: Any
+    ) -> None:
+        if device_type == "cuda":
+            device_type, dtype = "cpu", dtype or torch.float16
+        create(self, device_type, dtype, *args, **options)
+
+    def named(function: Callable[..., Any], has_default: bool) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            name = options.pop("device_type", None)
+            if name is None and args and isinstance(args[0], str):
+                name, *args = args  # type: ignore[assignment]
+            if name is None and not has_default:
+                return function(*args, **options)
+            return function("cpu" if name in (None, "cuda") else name, *args, **options)
+
+        return call
+
+    functions: dict[tuple[Any, str], Callable[..., Any]] = {
+        (torch, name): named(getattr(torch, name), "enabled" in name) for name in _TAKE_NAME
+    }
+    functions[torch, "get_autocast_gpu_dtype"] = lambda: torch.get_autocast_dtype("cpu")
+    return {**functions, (torch.autocast, "__init__"): wraps(create)(created)}
 
 
 def _operator(name: str) -> Operator:
