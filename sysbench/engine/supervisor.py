@@ -149,6 +149,7 @@ class Supervisor:
             index=placed.index,
             axes=placed.cell.model_dump(mode="json"),
             device=placed.device,
+            keeps_steps=bool(placed.earlier_s),
         )
         # Counting processes is too slow during a measurement.
         other_processes = self.sampler.count_other_processes()
@@ -161,6 +162,7 @@ class Supervisor:
                 device=placed.device,
                 artifact=artifact,
                 threads=self._threads if _leaves_threads_open(placed) else None,
+                earlier_s=placed.earlier_s,
             )
             self._conversation.ask(worker, request)
             finished = yield from self._conversation.wait_for(worker, CellFinished)
