@@ -67,12 +67,12 @@ def test_every_implementation_can_be_put_beside_the_others_for_a_gpu_that_is_not
 
 def test_a_cell_over_budget_is_skipped_and_the_run_is_none_the_worse(tmp_path: Path) -> None:
     sizes = ("--dim", "16", "--seq", "16,4096", "--batch", "1", "--repeats", "2", "--warmup", "0")
-    ran = answered("attention", *sizes, "--device", "cpu", "--budget", "0.5", "--json", "-", cwd=tmp_path)
+    ran = answered("attention", *sizes, "--device", "cpu", "--max-time", "0.02s", "--json", "-", cwd=tmp_path)
     assert ran.code == 0, ran.err
     found = [(cell["outcome"], cell["detail"]) for cell in json.loads(ran.out)["cells"]]
     assert found[0] == ("ok", None)
     assert found[1][0] == "skipped"
-    assert "more than the 0.5 s of --budget" in found[1][1]
+    assert "longer than --max-time 0.02s" in found[1][1]
 
 
 OF_MINE = """
