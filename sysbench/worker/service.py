@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import traceback
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from multiprocessing.connection import Client, Connection
@@ -81,7 +81,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     try:
         device.make_current(request.device)
         with device.using_threads(_threads(request)), _allocator_settings(request), _process_group(request):
-            measure = load_command(request.package).measure_function
+            measure: Callable[..., Iterator[Event]] = load_command(request.package).measure_function
             if request.earlier_s:
                 measure = partial(measure, earlier_s=request.earlier_s)
             for event in measure(request.cell, request.device, request.artifact):

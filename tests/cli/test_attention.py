@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
 from sysbench.spec.options import Option
@@ -73,6 +74,18 @@ def test_a_cell_over_budget_is_skipped_and_the_run_is_none_the_worse(tmp_path: P
     assert found[0] == ("ok", None)
     assert found[1][0] == "skipped"
     assert "longer than --max-time 0.02s" in found[1][1]
+
+
+@pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="for machines without a GPU")
+def test_without_a_gpu_a_sweep_is_predicted_and_simulated_unless_the_cpu_is_named(tmp_path: Path) -> None:
+    sizes = ("--sweep", "--dim", "16", "--seq", "64", "--batch", "1", "--repeats", "2", "--warmup", "0", "--json", "-")
+    ran = answered("attention", *sizes, cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    assert ran.err.splitlines()[0].startswith("no GPU here: simulating NVIDIA H100 80GB")
+    (cell,) = json.loads(ran.out)["cells"]
+    assert (cell["axes"]["simulate"], cell["source"]) == ("h100", "predicted")
+    (measured,) = json.loads(answered("attention", *sizes, "--device", "cpu", cwd=tmp_path).out)["cells"]
+    assert measured["source"] == "measured"
 
 
 OF_MINE = """
