@@ -6,6 +6,7 @@ until the next sensor reading is due.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Iterator
 from typing import TypeVar
@@ -26,6 +27,9 @@ START_TIMEOUT_S = 120.0
 """Minimum time limit for a worker to import torch and report, even if --timeout, meant for hanging cells, is shorter.
 From a cold network disk, the import takes a minute or two.
 """
+
+LAST_EVENTS_S = 0.5
+"""Longest time for which events that have arrived are received after the user has asked to stop."""
 
 BATCH_INTERVAL_S = 0.1
 """Steps shorter than this are received in batches at this interval: waking the parent for each step would disturb the
@@ -61,6 +65,7 @@ class Conversation:
         self._next_reading_s = 0.0
         self._last_step_at_s = 0.0
         self._steps_are_fast = False
+        self._stop_at_s = math.inf
 
     def ask(self, worker: Worker, command: protocol.Command) -> None:
         """Send a command; raises LostWorkerError if the worker is gone."""
@@ -99,12 +104,18 @@ class Conversation:
         if self._interrupts.requested:
             raise StoppedByUserError
 
+    def _is_late(self) -> bool:
+        """Whether the request to stop is so old that no more events are received: finished steps are not lost."""
+        self._stop_at_s = min(self._stop_at_s, time.monotonic() + LAST_EVENTS_S)
+        return time.monotonic() >= self._stop_at_s
+
     def _next_event(self, worker: Worker, timeout_s: float) -> Generator[Event, None, Event]:
         """Return the worker's next event; until then, yield sensor readings when they are due."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             yield from self._readings_due()
-            self.check_interrupts()
+            if self._interrupts.requested and (self._is_late() or not worker.wait(self._interrupts.fileno(), 0)):
+                raise StoppedByUserError
             if self._steps_are_fast and not worker.wait(self._interrupts.fileno(), 0):
                 self._interrupts.sleep(BATCH_INTERVAL_S)
             now_s = time.monotonic()

@@ -19,6 +19,8 @@ class PlacedCell:
     index: int
     cell: RunCell
     device: DeviceInfo
+    earlier_s: tuple[float, ...] = ()
+    """Times of steps that an earlier attempt at the cell has measured."""
 
     @property
     def predicted_bytes(self) -> int | None:

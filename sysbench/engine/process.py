@@ -113,12 +113,17 @@ def prelaunched(launcher: Launcher) -> Iterator[None]:
 
 def get_worker(launcher: Launcher, *, simulates: bool = False) -> WorkerProcess:
     """Return the worker that was launched ahead with the same command line, or a new one; raises SysbenchError."""
-    if _idle_workers and _idle_workers[0].command == launcher.command():
+    while _idle_workers and _idle_workers[-1].command == launcher.command():
         worker = _idle_workers.pop()
         if simulates or not worker.has_simulated:
             return worker
         worker.end(0)
     return WorkerProcess(launcher)
+
+
+def launch_ahead(launcher: Launcher) -> None:
+    """Launch a worker for a later call of `get_worker`; must be called within `unused_workers_ended`."""
+    _idle_workers.insert(0, WorkerProcess(launcher))
 
 
 def keep_for_reuse(worker: WorkerProcess) -> None:

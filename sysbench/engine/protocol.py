@@ -54,6 +54,8 @@ class Measure(AboutCell):
     """None for a worker that runs the cell alone."""
     threads: Size | None = None
     """Number of CPU threads that the run has chosen, for a cell that sets none; None leaves it to torch."""
+    earlier_s: tuple[Seconds, ...] = ()
+    """Times of the steps that an earlier attempt at the cell has measured; they need not be measured again."""
 
 
 class ProbeThreads(Frozen):

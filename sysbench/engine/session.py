@@ -213,6 +213,7 @@ class Session:
             for cell in placed:
                 if self.earlier.outcome(cell.cell) == "oom":
                     self._admission.remember_too_large(cell)
+            placed = [replace(each, earlier_s=self.earlier.measured_s(each.cell, each.device)) for each in placed]
         return [cell for cell in placed if self._is_pending(cell.cell)]
 
 

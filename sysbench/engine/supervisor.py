@@ -20,8 +20,8 @@ from sysbench.engine.conversation import (
     StoppedByUserError,
 )
 from sysbench.engine.interrupts import Interrupts, catch_interrupts
-from sysbench.engine.plan import PlacedCell, devices_of_other_ranks
-from sysbench.engine.process import Launcher, WorkerProcess, get_worker, keep_for_reuse
+from sysbench.engine.plan import PlacedCell, devices_of_other_ranks, place
+from sysbench.engine.process import Launcher, WorkerProcess, get_worker, keep_for_reuse, launch_ahead
 from sysbench.engine.provisions import Provisions
 from sysbench.engine.sensors import ceilings
 from sysbench.engine.sensors.sampler import Sampler
@@ -149,6 +149,7 @@ class Supervisor:
             index=placed.index,
             axes=placed.cell.model_dump(mode="json"),
             device=placed.device,
+            keeps_steps=bool(placed.earlier_s),
         )
         # Counting processes is too slow during a measurement.
         other_processes = self.sampler.count_other_processes()
@@ -161,6 +162,7 @@ class Supervisor:
                 device=placed.device,
                 artifact=artifact,
                 threads=self._threads if _leaves_threads_open(placed) else None,
+                earlier_s=placed.earlier_s,
             )
             self._conversation.ask(worker, request)
             finished = yield from self._conversation.wait_for(worker, CellFinished)
@@ -347,6 +349,29 @@ def _hanging_collective(exited: WorkerExited) -> str | None:
     """Return what PyTorch's watchdog said of a collective that did not end, if that is why the worker was aborted."""
     found = _WATCHDOG.search(exited.stderr_tail or "") if exited.signal == "SIGABRT" else None
     return f"rank {found[1]}: a collective did not end: {found[2]}" if found else None
+
+
+def simulate_aside(cell: RunCell, launcher: Launcher | None = None) -> Sequence[Event]:
+    """Return the events of a simulated cell that is no part of a run, while a worker starts for the run that follows.
+
+    It runs in the worker that `list_devices` has set aside, which does not measure afterwards. Raises SysbenchError if
+    no worker can be started, KeyboardInterrupt on Ctrl-C.
+    """
+    options, launcher = RunOptions(), launcher or Launcher()
+
+    def placement(ready: WorkerReady) -> Sequence[PlacedCell]:
+        launch_ahead(launcher)
+        return place([cell], ready.devices)
+
+    with closing(Sampler()) as sampler, catch_interrupts() as interrupts:
+        admission = Admission(options, sampler.free_bytes)
+        supervisor = Supervisor(launcher, sampler, admission, interrupts, options.timeout_s, shares_worker=True)
+        try:
+            return list(supervisor.run(placement))
+        except StoppedByUserError:
+            raise KeyboardInterrupt from None
+        finally:
+            supervisor.stop()
 
 
 def list_devices(launcher: Launcher | None = None) -> Sequence[DeviceInfo]:

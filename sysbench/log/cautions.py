@@ -13,9 +13,13 @@ from sysbench.log.outcomes import Caution
 from sysbench.spec.cell import RunCell
 from sysbench.spec.knobs import FP8, modelled_parts
 from sysbench.spec.model import Execution, ModelCell, Sync
+from sysbench.spec.time_limit import time_limit_word
 
 WIDE_INTERVAL = 0.05
 """A 95% interval wider than this share of the median does not support a comparison of a few percent."""
+
+LONGER_LIMIT = 4
+"""How many times as long a time limit to suggest, if it ended a measurement too early."""
 
 THROTTLED_SHARE = 0.1
 """A cell counts as throttled if more than this share of its readings report a reason; a single one may be chance."""
@@ -106,13 +110,19 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
         )
 
 
-def precision_of_the_median(wall: statistics.Stream, until: float | None, max_steps: int) -> Iterator[Caution]:
-    """Warn if the interval of the median is too wide, or if there are too few steps for an interval."""
+def precision_of_the_median(
+    wall: statistics.Stream, until: float | None, max_steps: int, limit_s: float | None = None
+) -> Iterator[Caution]:
+    """Warn if the interval of the median is too wide, or if there are too few steps for an interval.
+
+    `limit_s` is the time limit that ended the measurement, if it did.
+    """
+    longer = f"use --max-time {time_limit_word(limit_s * LONGER_LIMIT)}, or none" if limit_s else None
     if statistics.too_few(wall):
         yield Caution(
             code="too-few-steps",
             message=f"{len(wall)} measured {'step is' if len(wall) == 1 else 'steps are'} too few for a 95% interval",
-            remedy="use --steps 10, or --until 1%",
+            remedy=longer or "use --steps 10, or --until 1%",
         )
         return
     width, allowed = statistics.relative_width(wall), until or WIDE_INTERVAL
@@ -120,7 +130,7 @@ def precision_of_the_median(wall: statistics.Stream, until: float | None, max_st
         yield Caution(
             code="interval-too-wide",
             message=f"the 95% CI of the median step spans {units.share(width)}",
-            remedy=f"use --max-steps {2 * max_steps}" if until else "use more --steps, or --until 1%",
+            remedy=longer or (f"use --max-steps {2 * max_steps}" if until else "use more --steps, or --until 1%"),
         )
 
 

@@ -64,6 +64,8 @@ class CellEvents:
     finished: CellFinished | None = None
     ranks: dict[int, CellEvents] = field(default_factory=dict)
     """Events of the ranks other than 0 that ran the cell together with rank 0."""
+    attempts: int = 1
+    """Number of processes that measured these steps, one after the other."""
     said: dict[type, list[Any]] = field(default_factory=dict)
 
     def all(self, kind: type[AnyEvent]) -> list[AnyEvent]:
@@ -90,6 +92,12 @@ class CellEvents:
         """Highest sampled memory use of the whole device; None if it was never sampled."""
         used = [reading.device_used_bytes for reading in self.readings if reading.device_used_bytes is not None]
         return max(used, default=None)
+
+    def continued(self) -> CellEvents:
+        """Return what a continued attempt keeps: the measured steps, and the readings during them."""
+        return CellEvents(
+            steps=self.steps, checked=self.checked, measured_readings=self.measured_readings, attempts=self.attempts + 1
+        )
 
     def add(self, event: Event) -> None:
         """Add an event of this cell."""
@@ -138,7 +146,7 @@ class Run:
     """The last reading between cells; it also describes the environment of the next cell."""
 
     def add(self, event: Event) -> None:
-        """Add the next event; CellStarted discards the events of earlier attempts at its cell."""
+        """Add the next event; CellStarted discards the events of earlier attempts at its cell, except kept steps."""
         if type(event) is Reading:
             if self.current is None:
                 self.reading_between_cells = event
@@ -148,7 +156,8 @@ class Run:
             self._add_run_event(event)
         else:
             if type(event) is CellStarted:
-                self.current = self.cells[key] = CellEvents()
+                earlier = self.cells.get(key) if event.keeps_steps else None
+                self.current = self.cells[key] = CellEvents() if earlier is None else earlier.continued()
                 if self.reading_between_cells is not None:
                     self.current.add(self.reading_between_cells)
             elif key not in self.cells:
@@ -208,7 +217,8 @@ def fold_cells(
     for event in remaining:
         run.add(event)
         if type(event) is CellFinished and event.cell in cells:
-            seen = run.cells.pop(event.cell)
+            # An interrupted cell may be continued.
+            seen = run.cells[event.cell] if event.outcome == "interrupted" else run.cells.pop(event.cell)
             if seen.started is None and event.cell in folded:
                 # A later verdict on the same attempt, not another attempt.
                 folded[event.cell] = folded[event.cell].model_copy(update=outcome_fields(seen))

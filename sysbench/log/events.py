@@ -243,6 +243,8 @@ class CellStarted(Event):
     axes: dict[str, Any]
     device: DeviceInfo
     host: str | None = stored_unless(None)
+    keeps_steps: bool = stored_unless(False)
+    """Whether the cell is continued: steps that an earlier attempt measured count, but not its warm-up."""
 
 
 Stage = Literal[
@@ -264,6 +266,14 @@ class StageEntered(Event):
     event: Literal["stage_entered"] = "stage_entered"
     cell: str
     stage: Stage
+
+
+class PhaseEntered(Event):
+    """A phase of a long step begins; sent between the timed windows of phases."""
+
+    event: Literal["phase_entered"] = "phase_entered"
+    cell: str
+    phase: str
 
 
 class ModelBuilt(Event):
@@ -437,6 +447,43 @@ class ThreadsTried(Event):
     before: Size
     threads: Size
     wall_s: Annotated[list[Seconds], Field(min_length=1)]
+
+
+class StepEstimated(Event):
+    """How long a step is expected to take here, according to a much smaller step with the same layers."""
+
+    event: Literal["step_estimated"] = "step_estimated"
+    cell: str
+    step_s: PositiveSeconds
+    max_time_s: PositiveSeconds | None = stored_unless(None)
+    """Time limit of the cell; None without one."""
+
+
+Ending = Literal["complete", "steady", "time"]
+"""complete  all steps that were asked for were taken
+steady    steps were steady, and the time was needed for steps that count
+time      no other step fit into the time
+"""
+
+
+class ChosenEffort(Frozen):
+    """Why a cell with a time limit took as many warm-up steps and steps as it did."""
+
+    max_time_s: PositiveSeconds
+    warmup_end: Ending
+    steps_end: Ending
+
+    @property
+    def ends(self) -> tuple[Ending, Ending]:
+        """Why the warm-up ended, and why the measured steps did."""
+        return self.warmup_end, self.steps_end
+
+
+class EffortChosen(ChosenEffort, Event):
+    """A cell with a time limit has been measured."""
+
+    event: Literal["effort_chosen"] = "effort_chosen"
+    cell: str
 
 
 class Reading(Event):

@@ -262,7 +262,8 @@ class _Reader:
             return
         self.at_s, key = event.at_s, getattr(event, "cell", None)
         if type(event) is CellStarted:
-            self.left_out.discard(event.cell)
+            if not event.keeps_steps:  # else the damaged line may have had one of the kept steps
+                self.left_out.discard(event.cell)
             self.cell, self.start_lost = event.cell, False
         elif self.start_lost and key is not None and not isinstance(event, CellFinished | MemoryForeseen):
             yield from self._leave_out(key, "the line of the log on which this cell began is damaged")

@@ -8,7 +8,17 @@ from functools import lru_cache
 from pathlib import Path
 
 from sysbench.errors import LogError, UsageError
-from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, RunStarted, ThreadsProbed, WorkerReady
+from sysbench.log.events import (
+    CellFinished,
+    CellStarted,
+    DeviceInfo,
+    LineDamaged,
+    PhaseSample,
+    RunStarted,
+    StepMeasured,
+    ThreadsProbed,
+    WorkerReady,
+)
 from sysbench.log.journal import read
 from sysbench.log.outcomes import LASTING, Outcome
 from sysbench.package import VERSION
@@ -34,6 +44,8 @@ class EarlierRun:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     devices: dict[str, DeviceInfo] = field(default_factory=dict)
     """Device of the last attempt, by cell."""
+    steps_s: dict[str, list[float]] = field(default_factory=dict)
+    """Times of the steps that attempts at a cell have measured."""
 
     def keeps(self, cell: RunCell) -> bool:
         """Whether the logged result of this cell is kept, so that the cell does not run again."""
@@ -42,6 +54,16 @@ class EarlierRun:
     def outcome(self, cell: RunCell) -> Outcome | None:
         """Return the outcome of the last finished attempt at this cell; None if there is none."""
         return self.outcomes.get(_key(cell))
+
+    def measured_s(self, cell: RunCell, device: DeviceInfo) -> tuple[float, ...]:
+        """Return the times of the steps with which a cell is continued; empty if it has to begin anew.
+
+        Steps of a failed attempt do not count, nor those of another device.
+        """
+        before = self.devices.get(_key(cell))
+        is_same = before is not None and _identity(before) == _identity(device)
+        stopped = self.outcome(cell) in (None, "interrupted")
+        return tuple(self.steps_s.get(_key(cell), ())) if cell.keeps_steps and is_same and stopped else ()
 
     def refuse_other_spec(self, spec: RunSpec) -> None:
         """Raise UsageError, naming every difference, if the log was recorded with another spec."""
@@ -88,7 +110,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
     beginning = next(events, None)
     if not isinstance(beginning, RunStarted):
         raise LogError(f"{path} contains no run")
-    earlier = EarlierRun(path, beginning)
+    earlier, current = EarlierRun(path, beginning), ""
     for event in events:
         match event:
             case WorkerReady():
@@ -96,7 +118,15 @@ def read_earlier_run(path: Path) -> EarlierRun:
             case ThreadsProbed():
                 earlier.threads_probe = event
             case CellStarted():
+                current = event.cell
                 earlier.devices[event.cell] = event.device
+                earlier.outcomes.pop(event.cell, None)
+                if not event.keeps_steps:
+                    earlier.steps_s[event.cell] = []
+            case StepMeasured(warmup=False, step=PhaseSample(wall_s=float() as wall_s)):
+                earlier.steps_s.setdefault(event.cell, []).append(wall_s)
+            case LineDamaged():
+                earlier.steps_s.pop(current, None)
             case CellFinished():
                 earlier.outcomes[event.cell] = event.outcome
             case _:

@@ -8,7 +8,8 @@ from sysbench.spec import hardware
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import DeviceType, RunCell, threads_problem
 from sysbench.spec.model import Precision, precision_problem
-from sysbench.spec.quantities import Seconds, Seed, Size, Steps
+from sysbench.spec.quantities import Seed, Size, Steps
+from sysbench.spec.time_limit import TimeLimit, limit_in_seconds
 
 Implementation = Literal[
     "naive", "compiled", "sdpa-math", "sdpa-efficient", "sdpa-flash", "sdpa-cudnn", "flex", "flash-attn"
@@ -47,8 +48,8 @@ class AttentionCell(RunCell):
     simulate: str | None
     warmup: Steps
     repeats: Size
-    budget: Seconds
-    """Longest predicted duration of the cell in seconds; 0 sets no limit."""
+    max_time: TimeLimit
+    """Seconds within which the cell is to be measured; then `warmup` and `repeats` are the most that are taken."""
     cold: bool
     seed: Seed
 
@@ -56,6 +57,11 @@ class AttentionCell(RunCell):
     def rows(self) -> int:
         """Number of independent attention computations per call: batch × heads."""
         return self.batch * (self.heads or 1)
+
+    @property
+    def limit_s(self) -> float | None:
+        """The time limit in seconds; None without one."""
+        return limit_in_seconds(self.max_time, self.device)
 
     @property
     def simulated(self) -> str | None:

@@ -94,6 +94,11 @@ class RunCell(BaseModel):
         return None
 
     @property
+    def keeps_steps(self) -> bool:
+        """Whether a resumed run keeps the steps that an interrupted attempt at the cell has measured."""
+        return False
+
+    @property
     def needs_fresh_worker(self) -> bool:
         """Whether the cell needs a new process: peaks and workspaces of earlier cells would distort its results."""
         return False

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import traceback
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, partial
 from multiprocessing.connection import Client, Connection
 from time import time as now  # a model may replace `time.time`
 
@@ -87,7 +87,10 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     try:
         device.make_current(request.device)
         with device.using_threads(_threads(request)), _allocator_settings(request), _process_group(request):
-            for event in load_command(request.package).measure_function(request.cell, request.device, request.artifact):
+            measure: Callable[..., Iterator[Event]] = load_command(request.package).measure_function
+            if request.earlier_s:
+                measure = partial(measure, earlier_s=request.earlier_s)
+            for event in measure(request.cell, request.device, request.artifact):
                 channel.send(event)
     except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.
         outcome, reason = _outcome_and_reason(error)

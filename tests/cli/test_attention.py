@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
 from sysbench.spec.options import Option
@@ -67,12 +68,24 @@ def test_every_implementation_can_be_put_beside_the_others_for_a_gpu_that_is_not
 
 def test_a_cell_over_budget_is_skipped_and_the_run_is_none_the_worse(tmp_path: Path) -> None:
     sizes = ("--dim", "16", "--seq", "16,4096", "--batch", "1", "--repeats", "2", "--warmup", "0")
-    ran = answered("attention", *sizes, "--device", "cpu", "--budget", "0.5", "--json", "-", cwd=tmp_path)
+    ran = answered("attention", *sizes, "--device", "cpu", "--max-time", "0.02s", "--json", "-", cwd=tmp_path)
     assert ran.code == 0, ran.err
     found = [(cell["outcome"], cell["detail"]) for cell in json.loads(ran.out)["cells"]]
     assert found[0] == ("ok", None)
     assert found[1][0] == "skipped"
-    assert "more than the 0.5 s of --budget" in found[1][1]
+    assert "longer than --max-time 0.02s" in found[1][1]
+
+
+@pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="for machines without a GPU")
+def test_without_a_gpu_a_sweep_is_predicted_and_simulated_unless_the_cpu_is_named(tmp_path: Path) -> None:
+    sizes = ("--sweep", "--dim", "16", "--seq", "64", "--batch", "1", "--repeats", "2", "--warmup", "0", "--json", "-")
+    ran = answered("attention", *sizes, cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    assert ran.err.splitlines()[0].startswith("no GPU here: simulating NVIDIA H100 80GB")
+    (cell,) = json.loads(ran.out)["cells"]
+    assert (cell["axes"]["simulate"], cell["source"]) == ("h100", "predicted")
+    (measured,) = json.loads(answered("attention", *sizes, "--device", "cpu", cwd=tmp_path).out)["cells"]
+    assert measured["source"] == "measured"
 
 
 OF_MINE = """

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 from sysbench.commands.time.record import TimeRecord
 from sysbench.units import significant
@@ -108,6 +109,50 @@ def test_a_table_that_the_run_cannot_fill_costs_nothing_that_was_measured(finish
     assert ran.code == 2
     assert "±" in ran.out
     assert "device" in ran.complaint
+
+
+@pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="for machines without a GPU")
+def test_without_a_gpu_the_first_line_is_what_an_h100_would_take_and_the_cpu_is_measured(tmp_path: Path) -> None:
+    words = [word for word in QUICK if word not in ("--device", "cpu")]
+    ran = answered("time", *words, "--out", str(tmp_path))
+    assert ran.code == 0, ran.err
+    first = ran.err.splitlines()[0]
+    assert re.fullmatch(
+        r"no GPU here; PREDICTED, not measured, for NVIDIA H100 .*: .* takes \S+ .?s a step \(\S+ to \S+\), "
+        r"\S+ tokens/s → --simulate h100 for more",
+        first,
+    )
+    (cell,) = record_in(tmp_path)["cells"]
+    assert (cell["outcome"], cell["device"]["type"], len(cell["phases"]["step"]["wall"]["samples_s"])) == (
+        "ok",
+        "cpu",
+        6,
+    )
+    assert "prediction" not in cell
+
+
+def test_a_limit_that_one_step_exceeds_by_far_is_said_with_what_it_would_take(tmp_path: Path) -> None:
+    words = (
+        "--size",
+        "xl",
+        "--ctx",
+        "512",
+        "--device",
+        "cpu",
+        "--max-time",
+        "0.01s",
+        "--force",
+        "--out",
+        str(tmp_path),
+    )
+    ran = answered("time", *words)
+    assert ran.code == 1
+    (cell,) = record_in(tmp_path)["cells"]
+    assert (cell["outcome"], cell["reason"]) == ("skipped", "over-budget")
+    assert re.match(
+        r"a step takes about .* here, longer than --max-time 0.01s. Measure one with --max-time", cell["detail"]
+    )
+    assert cell["expected_s"] > 0.02
 
 
 def test_json_on_stdout_is_the_record_alone_and_quiet_is_only_the_result(tmp_path: Path) -> None:

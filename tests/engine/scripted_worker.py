@@ -66,6 +66,9 @@ def main() -> None:
                 act = act[command["rank"]["number"]]
             if act == "tells its threads":
                 line.finish(command["cell"], "ok", f"{command['threads']} threads")
+            elif act == "continues":
+                line.step(command["cell"], len(command["earlier_s"]))
+                line.finish(command["cell"], "ok", f"after {len(command['earlier_s'])} steps")
             else:
                 _ACTS[act](line, command["cell"])
     if script.get("end") == "lingers":

@@ -233,6 +233,26 @@ def test_a_run_that_was_killed_in_mid_cell_is_resumed(tmp_path: Path) -> None:
     assert set(outcomes(spec_of(ACTS), read(path)).values()) == {"ok"}
 
 
+@pytest.mark.parametrize("end", ["stopped", "killed", "damaged"])
+def test_a_cell_is_continued_after_its_last_step_unless_the_log_is_damaged_there(tmp_path: Path, end: str) -> None:
+    with start(spec_of([16]), tmp_path, ScriptedLauncher({16: "goes on"})) as session:
+        for event in session:
+            if isinstance(event, StepMeasured) and event.index == 2:
+                break
+    path = session.log_path
+    lines = path.read_bytes().splitlines(keepends=True)
+    steps = [number for number, line in enumerate(lines) if b'"step_measured"' in line]
+    if end == "killed":
+        path.write_bytes(b"".join(lines[: steps[-1] + 1]) + b'{"event":"step_me')
+    elif end == "damaged":
+        path.write_bytes(b"".join([*lines[: steps[1]], b"{}\n", *lines[steps[1] + 1 :]]))
+    kept = 0 if end == "damaged" else len(steps)
+    events = carry_out(spec_of([16]), tmp_path, ScriptedLauncher({16: "continues"}), resume=path)
+    assert of_kind(events, CellFinished)[0].detail == f"after {kept} steps"
+    (cell,) = fold(read(path)).cells
+    assert (cell.outcome, cell.steps_taken, cell.attempts) == ("ok", (0, kept + 1), 1 if end == "damaged" else 2)
+
+
 def test_a_complete_log_is_resumed_without_a_worker(tmp_path: Path) -> None:
     carry_out(spec_of([16]), tmp_path)
     (path,) = tmp_path.iterdir()

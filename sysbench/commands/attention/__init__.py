@@ -7,6 +7,7 @@ COMMAND = Command(
     help=__doc__,
     report=ReportLayout(3, "Attention", ("comparison", "crossovers", "frontier", "accounting")),
     perform="command:perform",
+    suited="command:suited",
     files="command:draw",
     refuse_files="command:refuse_unwritable",
     plan="tables:plan",

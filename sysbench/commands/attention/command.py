@@ -9,6 +9,8 @@ from sysbench.commands import refusals, running, showing
 from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
 from sysbench.commands.prediction_checks import refuse_present_gpus
 from sysbench.commands.surroundings import ALONE, RunSurroundings
+from sysbench.commands.without_gpu import DEFAULT_GPU, is_without_gpu, say_simulating
+from sysbench.spec.attention import IMPLEMENTATIONS
 from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
@@ -22,6 +24,18 @@ def attention(spec_given: Given, options_given: Given) -> None:
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     """
     running.execute_command("attention", spec_given, options_given)
+
+
+def suited(spec: AttentionSpec, options: AttentionOptions) -> AttentionSpec:
+    """Return the spec; without a GPU, and unless a device was named, --sweep simulates DEFAULT_GPU.
+
+    Half of the sweep does not fit into a host's memory, or takes hours there. Functions of the user are measured.
+    """
+    own = [name for name in spec.impl if name not in IMPLEMENTATIONS]
+    if not spec.sweep or spec.simulate or spec.device != ("auto",) or spec.threads or own or not is_without_gpu():
+        return spec
+    say_simulating(options)
+    return AttentionSpec(**{**spec.model_dump(exclude_unset=True), "simulate": DEFAULT_GPU})
 
 
 def perform(spec: AttentionSpec, options: AttentionOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
@@ -19,6 +20,8 @@ from sysbench.commands.attention.record import (
     AttentionRates,
     AttentionRecord,
     AttentionTimed,
+    RepeatsRecord,
+    RepeatsReduced,
 )
 from sysbench.formulas import AttentionCostsPhase as Phase
 from sysbench.log import collect as run_record
@@ -88,6 +91,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecor
         needed_bytes=needed_bytes,
         available_bytes=accounted.available_bytes if accounted else None,
         prediction=prediction,
+        reduced=seen.record_of(RepeatsReduced, RepeatsRecord),
     )
 
 
@@ -99,8 +103,8 @@ def taken_s(cell: AttentionCellRecord) -> float | None:
     if forward is None or backward is None:
         return None
     pair_s, calls = forward.point_s + backward.point_s, cell.cell.warmup + cell.cell.repeats
-    whole_s = calls * (forward.point_s + pair_s)
-    return whole_s if not cell.cell.budget or whole_s <= cell.cell.budget else pair_s
+    limit_s = cell.cell.limit_s or math.inf
+    return min(calls * (forward.point_s + pair_s), limit_s) if pair_s <= limit_s else 0.0
 
 
 def _seconds(timed: Sequence[AttentionTimed], phase: Phase, *, warmup: bool = False) -> list[float]:

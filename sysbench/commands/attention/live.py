@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from functools import partial
 from sysbench import cells as axes
 from sysbench import formulas as attention_costs
 from sysbench import units
-from sysbench.commands.attention.record import AttentionMemory, AttentionPredicted, AttentionTimed
+from sysbench.commands.attention.record import AttentionMemory, AttentionPredicted, AttentionTimed, RepeatsReduced
 from sysbench.log.predictions import PredictedPhase
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.board import Quantity
@@ -32,6 +33,8 @@ class CellState(run_state.CellState):
     """Number of calls so far, including warm-up calls."""
     saved_bytes: int | None = None
     predicted: tuple[PredictedPhase, ...] = ()
+    planned: tuple[int, int] | None = None
+    """Warm-up calls and measured calls of each phase, if fewer than asked for fit into the time limit."""
 
     @property
     def forward(self) -> float | None:
@@ -43,7 +46,14 @@ class CellState(run_state.CellState):
 
     @property
     def expected_calls(self) -> int:
-        return 2 * (self.cell.warmup + self.cell.repeats)
+        return 2 * sum(self.planned or (self.cell.warmup, self.cell.repeats))
+
+    @property
+    def pair_s(self) -> float:
+        """Mean time of a forward and a backward call, with the untimed forward call before backward."""
+        if not self.forward_s or not self.backward_s:
+            return 0.0
+        return 2 * statistics.fmean(self.forward_s) + statistics.fmean(self.backward_s)
 
 
 AttentionState = RunState[CellState]
@@ -70,17 +80,19 @@ def _expected_s(cell: CellState, finished: list[CellState]) -> float:
     work = _work(cell)
     nearest = min(similar, key=lambda each: (abs(_work(each).bit_length() - work.bit_length()), -_work(each)))
     constant_s = statistics.median(max(0.0, state.took_s - _calls_s(state)) for state in similar)
-    return constant_s + _calls_s(nearest) * work / max(_work(nearest), 1)
+    pair_s, limit_s = nearest.pair_s * work / max(_work(nearest), 1), cell.cell.limit_s or math.inf
+    if pair_s > limit_s:
+        return 0.0  # it will be skipped
+    return min(constant_s + pair_s * (cell.cell.warmup + cell.cell.repeats), max(limit_s, pair_s))
 
 
 def _calls_s(cell: CellState) -> float:
     """Return the time of all calls, including warm-up calls and the untimed forward call before each backward call."""
-    measured = 2 * sum(cell.forward_s) + sum(cell.backward_s)
-    return measured * (1 + cell.cell.warmup / cell.cell.repeats)
+    return cell.pair_s * cell.expected_calls / 2
 
 
 def _work(cell: CellState) -> int:
-    return attention_costs.flops(cell.cell, "forward") * (cell.cell.repeats + cell.cell.warmup)
+    return attention_costs.flops(cell.cell, "forward")
 
 
 def _timed(cell: CellState, event: AttentionTimed) -> CellState:
@@ -99,6 +111,7 @@ _HANDLERS = run_state.handlers(
     CellState,
     {
         AttentionTimed: cell_handler(_timed),
+        RepeatsReduced: cell_handler(lambda cell, event: replace(cell, planned=(event.warmup, event.repeats))),
         AttentionMemory: cell_handler(lambda cell, event: replace(cell, saved_bytes=event.saved_bytes)),
         AttentionPredicted: cell_handler(lambda cell, event: replace(cell, predicted=tuple(event.phases))),
     },

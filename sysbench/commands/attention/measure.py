@@ -25,6 +25,7 @@ from sysbench.commands.attention.record import (
     AttentionMemory,
     AttentionPeaks,
     AttentionTimed,
+    RepeatsReduced,
 )
 from sysbench.commands.attention.simulate import SimulatedAttention, predicted, simulate
 from sysbench.engine.sensors.memory_limits import host_available_bytes
@@ -52,6 +53,7 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 from sysbench.spec.attention import IMPLEMENTATIONS, AttentionCell
+from sysbench.spec.time_limit import time_limit_word
 
 MAX_CHECKED_LENGTH = 2048
 """Longest sequence that is compared with fp64 completely, because the reference needs quadratic memory."""
@@ -59,6 +61,9 @@ MAX_CHECKED_LENGTH = 2048
 UNCHECKED_FACTOR = 8
 """Upper bound on the memory of implementations whose tensors can be counted, as a multiple of two N × N tensors plus
 inputs and outputs."""
+
+WITH_FORWARD = 4 / 3
+"""Time of a timed forward, a timed backward and the untimed forward before it, relative to forward and backward."""
 
 INPUT_COPIES = 3
 """Number of copies of the input between which calls on a GPU alternate."""
@@ -81,7 +86,7 @@ def run(
     if cell.simulate is not None:
         yield from _simulated(cell, hardware.by_name(cell.simulate))
         return
-    target = torch_device(device)
+    began_s, target = time.perf_counter(), torch_device(device)
     if target.type == "cpu":
         yield from _refuse_thrashing(cell)
     _refuse_over_budget(cell, _SECONDS_PER_FLOP.get(_kind(cell, target), 0.0) * _flops(cell))
@@ -90,7 +95,8 @@ def run(
             settings.enter_context(matmul_precision(cell.precision))
             if cell.implementation in ("compiled", "flex"):
                 settings.enter_context(fresh_compiler())
-            yield from _measured(cell, device, target, clock or clock_for(target, without_launches=True))
+            stopwatch = clock or clock_for(target, without_launches=True)
+            yield from _measured(cell, device, target, stopwatch, began_s)
     finally:
         allocator.release(target)
 
@@ -108,13 +114,10 @@ def _flops(cell: AttentionCell) -> int:
 
 
 def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
-    """Raise OverBudgetError if a cell whose forward and backward take this long would exceed its budget."""
-    # Each timed backward needs an untimed forward.
-    predicted_s = pair_s * (cell.warmup + cell.repeats) * 4 / 3
-    if cell.budget and predicted_s > cell.budget:
-        raise OverBudgetError(
-            f"would take about {units.duration(predicted_s)}, more than the {cell.budget:g} s of --budget", predicted_s
-        )
+    """Raise OverBudgetError if a single forward and backward of a cell would exceed its time limit."""
+    if cell.limit_s is not None and pair_s > cell.limit_s:
+        limit = time_limit_word(cell.limit_s)
+        raise OverBudgetError(f"one call takes about {units.duration(pair_s)}, longer than --max-time {limit}", pair_s)
 
 
 # --- without a device
@@ -180,7 +183,9 @@ def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
 # --- measured
 
 
-def _measured(cell: AttentionCell, device_info: DeviceInfo, device: torch.device, clock: Clock) -> Iterator[Event]:
+def _measured(
+    cell: AttentionCell, device_info: DeviceInfo, device: torch.device, clock: Clock, began_s: float
+) -> Iterator[Event]:
     yield stage_entered(cell.key, "building")
     base = _Baseline.of(device)
     inputs = inputs_for(cell, device)
@@ -190,17 +195,11 @@ def _measured(cell: AttentionCell, device_info: DeviceInfo, device: torch.device
     try:
         yield from _first_call(cell, calls)
         # The first call may include compilation, so the second one is timed.
-        calls.forget()
-        started_s = time.perf_counter()
-        calls.attend()
-        calls.differentiate()
-        synchronize(calls.gradient.device)
-        pair_s = time.perf_counter() - started_s
-        calls.forget()
+        pair_s = calls.pair_s()
         _SECONDS_PER_FLOP[_kind(cell, device)] = pair_s / _flops(cell)
         _refuse_over_budget(cell, pair_s)
         yield from _memory_of(cell, calls, device, base, held_bytes)
-        yield from _time_calls(cell, calls)
+        yield from _time_calls(cell, calls, _affordable(cell, pair_s, time.perf_counter() - began_s))
     except (RuntimeError, MemoryError) as error:
         if not allocator.is_out_of_memory(error):
             raise
@@ -252,6 +251,17 @@ class _Calls(AttentionCall):
         self._rotation = cycle([self.inputs, *copies])
         if self._is_cold:
             self._cold = torch.empty(COLD_BYTES, dtype=torch.uint8, device=self.gradient.device)
+
+    def pair_s(self) -> float:
+        """Run forward and backward once, and return the seconds that both take together."""
+        self.forget()
+        started_s = time.perf_counter()
+        self.attend()
+        self.differentiate()
+        synchronize(self.gradient.device)
+        taken_s = time.perf_counter() - started_s
+        self.forget()
+        return taken_s
 
     def time(self, phase: Literal["forward", "backward"]) -> PhaseSample:
         return until_hidden(lambda: self._time_once(phase))
@@ -348,13 +358,28 @@ def _memory_of(
     calls.forget()
 
 
-def _time_calls(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
+def _affordable(cell: AttentionCell, pair_s: float, spent_s: float) -> tuple[int, int]:
+    """Return the numbers of warm-up calls and of measured calls of each phase that fit into the time that is left.
+
+    Both shrink alike; at least one call is measured.
+    """
+    wanted = cell.warmup + cell.repeats
+    left_s = math.inf if cell.limit_s is None else max(0.0, cell.limit_s - spent_s)
+    share = min(1.0, left_s / (wanted * WITH_FORWARD * pair_s))
+    return int(cell.warmup * share), max(1, int(cell.repeats * share))
+
+
+def _time_calls(cell: AttentionCell, calls: _Calls, counts: tuple[int, int]) -> Iterator[Event]:
+    if counts != (cell.warmup, cell.repeats):
+        warmup, repeats = counts
+        limit_s = cell.limit_s or 0.0
+        yield RepeatsReduced(at_s=time.time(), cell=cell.key, max_time_s=limit_s, warmup=warmup, repeats=repeats)
     phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
     # Large inputs fit in no cache and need no copies.
     small = sum(tensor.untyped_storage().nbytes() for tensor in calls.inputs) < COLD_BYTES
     calls.prepare(INPUT_COPIES if small and calls.inputs[0].device.type == "cuda" else 1)
     with gc_paused():
-        for warmup, count in ((True, cell.warmup), (False, cell.repeats)):
+        for warmup, count in zip((True, False), counts, strict=True):
             if count:
                 yield stage_entered(cell.key, "warming-up" if warmup else "measuring")
             for phase in phases:

@@ -12,7 +12,17 @@ from sysbench.log.predictions import GpuPrediction
 from sysbench.log.records import CellRecord, RunRecord, Samples
 from sysbench.spec.attention import AttentionCell
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.quantities import Amount, Bytes, Count, Flops, Number, Seconds, stored_unless
+from sysbench.spec.quantities import (
+    Amount,
+    Bytes,
+    Count,
+    Flops,
+    Number,
+    PositiveSeconds,
+    Seconds,
+    Size,
+    stored_unless,
+)
 
 
 class AttentionImported(Event):
@@ -21,6 +31,21 @@ class AttentionImported(Event):
     event: Literal["attention_imported"] = "attention_imported"
     cell: str
     file: CodeFile
+
+
+class RepeatsRecord(Frozen):
+    """How many calls of each phase fit into the time limit of a cell."""
+
+    max_time_s: PositiveSeconds
+    warmup: Count
+    repeats: Size
+
+
+class RepeatsReduced(RepeatsRecord, Event):
+    """A cell is about to be timed with fewer calls than were asked for."""
+
+    event: Literal["repeats_reduced"] = "repeats_reduced"
+    cell: str
 
 
 class AttentionTimed(Event):
@@ -166,6 +191,8 @@ class AttentionCellRecord(AttentionPeaks, CellRecord):
     available_bytes: Bytes | None
     prediction: GpuPrediction | None = stored_unless(None)
     """Times on a simulated GPU; None if the cell was measured, or if the rates of the GPU are unknown."""
+    reduced: RepeatsRecord | None = stored_unless(None)
+    """How many calls fit into the time limit; None if all calls that were asked for did."""
 
     @property
     def device_name(self) -> str | None:

@@ -18,8 +18,9 @@ from sysbench.spec.axis import Axis
 from sysbench.spec.cell import Devices, RunSpec, Threads
 from sysbench.spec.model import BATCH, EFFORT, WARMUP, Precisions
 from sysbench.spec.options import Option
-from sysbench.spec.quantities import Seconds, Seed, Size, Steps, stored_unless
+from sysbench.spec.quantities import Seed, Size, Steps, stored_unless
 from sysbench.spec.run import OUTPUT, SavedOptions
+from sysbench.spec.time_limit import TimeLimit, time_limit_word
 
 WHOLE_GRID = {"dim": (16, 32, 64, 128), "seq": (256, 1024, 4096, 8192, 16384)}
 """The grid of --sweep: from sizes at which everything fits to sizes at which naive attention does not."""
@@ -108,10 +109,12 @@ class AttentionSpec(RunSpec):
         Option(metavar="N", panel=MEASUREMENT),
         Axis("setting", name_order=72, comparison="effort", phrase="{} repeats"),
     ] = Field(default=100, description="Measured calls of forward and of backward.")
-    budget: Annotated[Seconds, Option(metavar="S", panel=MEASUREMENT), EFFORT] = Field(
+    max_time: Annotated[
+        TimeLimit, Option(metavar="TIME", panel=MEASUREMENT, common=True, word=time_limit_word), EFFORT
+    ] = Field(
         default=60.0,
-        description="Skip cells that would take longer than S seconds, as estimated from smaller cells or from the "
-        "first call; 0 sets no limit.",
+        description="Measure each cell for at most about this long, with fewer repeats if necessary: 90s, 3m, or none. "
+        "A cell is skipped only if a single call would take longer.",
     )
     cold: Annotated[bool, Option(panel=MEASUREMENT), Axis("setting", comparison="controlled")] = Field(
         default=False, description="Flush the device's caches before every call."
@@ -135,7 +138,7 @@ class AttentionSpec(RunSpec):
 
     @property
     def unused(self) -> tuple[str, ...]:
-        return ("warmup", "repeats", "budget", "cold") if self.simulate else ()
+        return ("warmup", "repeats", "max_time", "cold") if self.simulate else ()
 
     def cells(self) -> Iterator[AttentionCell]:
         """Yield every cell of the run: inputs in the order of the axes, and for each input all implementations."""
@@ -155,7 +158,7 @@ class AttentionSpec(RunSpec):
                     simulate=gpu,
                     warmup=self.warmup,
                     repeats=self.repeats,
-                    budget=self.budget,
+                    max_time=self.max_time,
                     cold=self.cold,
                     seed=self.seed,
                 )

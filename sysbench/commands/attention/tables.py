@@ -36,6 +36,7 @@ from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, She
 from sysbench.spec.attention import AttentionCell
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
+from sysbench.spec.time_limit import time_limit_word
 
 CLOSE = 1.05
 """Times up to this multiple of the best time are coloured like the best."""
@@ -52,6 +53,7 @@ def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selecti
             *remarks.outcomes(record, [cell for cell in record.cells if not cell.lacks_memory]),
             *remarks.cautions(record),
             *(Remark("finding", statement.text) for statement in of_run(record)),
+            *_reduced(record),
             *_notes(record),
         ),
     )
@@ -72,6 +74,7 @@ def subject(record: AttentionRecord) -> tuple[str, ...]:
         return ("attention",)
     cell = record.cells[0].cell
     measured = any(each.source == "measured" for each in record.cells)
+    up_to = "up to " if any(each.reduced for each in record.cells) else ""
     machines = [f"simulated for {each.gpu.title}" for each in record.cells if each.gpu]
     machines += [each.device.name for each in record.cells if each.source == "measured" and each.device]
     return (
@@ -81,7 +84,7 @@ def subject(record: AttentionRecord) -> tuple[str, ...]:
         *([MARK] if _is_predicted(record.cells) else ()),
         *dict.fromkeys(machines),
         *record.environment.software,
-        *((f"{axes.phrase('warmup', cell.warmup)}, {cell.repeats} repeats",) if measured else ()),
+        *((f"{up_to}{axes.phrase('warmup', cell.warmup)}, {cell.repeats} repeats",) if measured else ()),
         *(("cold caches",) if cell.cold else ()),
     )
 
@@ -422,6 +425,23 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
     count = f"{len(planned)} cell{'' if len(planned) == 1 else 's'}"
     note = "naive attention keeps two N × N tensors for backward; a fused kernel does not"
     return Sheet(("attention",), (Table("plan", count, columns, rows, len(named), (note,)),))
+
+
+def _reduced(record: AttentionRecord) -> Iterator[Remark]:
+    """Yield a note for cells with fewer repeats than asked for: how many they have, and which limit is the reason."""
+    cells = [cell for cell in record.cells if cell.reduced and cell.forward]
+    if not cells:
+        return
+    counts = [cell.reduced.repeats for cell in cells if cell.reduced]
+    limits = {cell.reduced.max_time_s for cell in cells if cell.reduced}
+    repeats = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(counts[0])
+    within = ", ".join(time_limit_word(limit_s) for limit_s in sorted(limits))
+    yield Remark(
+        "note",
+        f"{remarks.name_cells(cells, record.cells)}: {repeats} of {cells[0].cell.repeats} repeats, within {within} a "
+        "cell",
+        "--max-time none measures all of them",
+    )
 
 
 def _notes(record: AttentionRecord) -> Iterator[Remark]:

@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING
 from sysbench.commands import refusals, running, showing
 from sysbench.commands.memory.spec import MemoryOptions, MemorySpec, search_goal
 from sysbench.commands.surroundings import ALONE, RunSurroundings
+from sysbench.commands.without_gpu import DEFAULT_GPU, is_without_gpu, say_simulating
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.file_names import labels_of, path_of_rank, paths_of, paths_of_ranks
 from sysbench.log.records import typed
 from sysbench.log.storage import ScratchDirectory
-from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
     from sysbench.commands.memory.record import MemoryCellRecord
     from sysbench.snapshot.timeline import Timeline
-
-
-DEFAULT_GPU = "h100"
-"""The GPU that is simulated where there is none and none was named: the one that training runs on most often."""
 
 
 @command_options(MemorySpec, MemoryOptions)
@@ -48,14 +44,11 @@ def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
     measured = any(cell.own or cell.is_compiled for cell in spec.cells())
     if measured and not options.require_fit:
         return spec
-    from sysbench.engine.supervisor import list_devices
-
-    if list_devices()[0].type != "cpu":
+    if not is_without_gpu():
         return spec
     if options.require_fit:
         raise UsageError("--require-fit needs a GPU, and none is here. Name the one to fit on: --simulate a100-40gb")
-    title = hardware.by_name(DEFAULT_GPU).title
-    showing.say(f"no GPU here: simulating {title} (--simulate names another, --device cpu measures this host)", options)
+    say_simulating(options)
     return MemorySpec(**{**spec.model_dump(exclude_unset=True), "simulate": DEFAULT_GPU})
 
 

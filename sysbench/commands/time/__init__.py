@@ -24,6 +24,7 @@ COMMAND = Command(
         ),
     ),
     perform="command:perform",
+    suited="command:suited",
     headlines="findings:headlines",
     screen="live:TimeScreen",
     terms="terms:terms",

@@ -28,7 +28,16 @@ from sysbench.commands.time.spec import TimeCell
 from sysbench.log import cautions
 from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
-from sysbench.log.events import Event, OwnModelBuilt, ProcessPeaks, Reading, ReadingsLost
+from sysbench.log.events import (
+    ChosenEffort,
+    EffortChosen,
+    Event,
+    OwnModelBuilt,
+    ProcessPeaks,
+    Reading,
+    ReadingsLost,
+    StepEstimated,
+)
 from sysbench.log.outcomes import MEASURED, Caution
 from sysbench.log.predictions import Training, of_prediction, of_samples, prediction_of, training
 from sysbench.log.records import PhaseRecord
@@ -123,6 +132,9 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
         energy=energy(cell, seen),
         prediction=prediction,
         ranks=ranks,
+        estimated_step_s=estimated.step_s if (estimated := seen.last(StepEstimated)) else None,
+        effort=seen.record_of(EffortChosen, ChosenEffort),
+        attempts=seen.attempts,
     )
     return record.model_copy(update={"training": _training(cell, seen, run, record)})
 
@@ -224,7 +236,7 @@ def _measured_cautions(
         *_correctness(seen),
         *_lower_bound(cell, wall, rates),
         *cautions.stability(warmup, wall),
-        *cautions.precision_of_the_median(wall, cell.until, cell.max_steps),
+        *cautions.precision_of_the_median(wall, cell.until, cell.max_steps, _limit_s(seen)),
         *cautions.launch_bound(seen, cell.execution),
         *cautions.emulation(cell.precision if cell.precision in FP8 else cell.compute_precision, seen),
         *cautions.precision_overridden(cell.precision, seen),
@@ -232,6 +244,12 @@ def _measured_cautions(
         *cautions.compilation(seen),
         *cautions.phases_not_measured(cell.sync, seen),
     ]
+
+
+def _limit_s(seen: CellEvents) -> float | None:
+    """Return the time limit that ended the measurement; None if something else did."""
+    chosen = seen.last(EffortChosen)
+    return chosen.max_time_s if chosen and chosen.steps_end == "time" else None
 
 
 def _correctness(seen: CellEvents) -> Iterator[Caution]:

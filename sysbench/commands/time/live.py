@@ -14,7 +14,7 @@ from rich.text import Text
 from sysbench import cells as axes
 from sysbench import formulas, units
 from sysbench.commands.time.spec import TimeCell
-from sysbench.log.events import CellFinished, ModelBuilt, OfRank, StepMeasured
+from sysbench.log.events import CellFinished, ModelBuilt, OfRank, PhaseEntered, StepEstimated, StepMeasured
 from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
@@ -23,6 +23,7 @@ from sysbench.render.dashboard.canvas import Canvas, memoized, remaining_text, r
 from sysbench.render.dashboard.run_state import CellState, RunState, cell_handler, mean_and_deviation
 from sysbench.render.dashboard.screen import BELOW, DETAILS, MODEL_AXES, SENSORS, CellScreen, Progress, Slot, fixed
 from sysbench.render.table import Cell, Column, Measure, Table, Tone, Word
+from sysbench.spec.time_limit import time_limit_word
 
 FEW_STEPS, MAX_STEPS = 3, 10
 """Steps that are listed at least and at most, if there is room."""
@@ -67,6 +68,14 @@ class TimedCell(CellState):
     predicted: PredictedTime | None = None
     step: tuple[float, float] | None = None
     """Mean and standard deviation of the finished cell's step time; None if nothing was measured."""
+    estimated_s: float | None = None
+    """Step time expected before the first step."""
+    limit_s: float | None = None
+    """Time limit of the cell in seconds; None if none is known."""
+    phase: str = ""
+    """The phase of the running step, if the step is long."""
+    last_step_at_s: float | None = None
+    """When the last step ended."""
 
     def final_state(self) -> Self:
         """Return the finished cell without its individual steps."""
@@ -75,6 +84,11 @@ class TimedCell(CellState):
     @property
     def measured(self) -> tuple[Step, ...]:
         return tuple(step for step in self.steps if not step.warmup)
+
+    @property
+    def completed(self) -> int:
+        """Number of measured steps, with those of an earlier attempt that is continued."""
+        return self.measured[-1].index + 1 if self.measured else 0
 
     @cached_property
     def flops(self) -> int:
@@ -100,6 +114,7 @@ def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
         if (seconds := sample.wall_s if sample.wall_s is not None else sample.device_s) is not None
     )
     step = Step(event.index, event.warmup, phases, event.step.wall_s)
+    cell = replace(cell, phase="", last_step_at_s=event.at_s)
     if cell.cell.ranks > 1:
         # Ranks begin each step together, so that no rank is more than one step ahead.
         for position in range(max(len(cell.steps) - 2, 0), len(cell.steps)):
@@ -123,6 +138,10 @@ _HANDLERS = run_state.handlers(
         OfRank: cell_handler(
             lambda cell, event: _step_measured(cell, event.said) if isinstance(event.said, StepMeasured) else cell
         ),
+        StepEstimated: cell_handler(
+            lambda cell, event: replace(cell, estimated_s=event.step_s, limit_s=event.max_time_s)
+        ),
+        PhaseEntered: cell_handler(lambda cell, event: replace(cell, phase=event.phase)),
         StepPredicted: cell_handler(lambda cell, event: replace(cell, predicted=event.step)),
         CellFinished: cell_handler(_cell_finished),
     },
@@ -151,40 +170,56 @@ def expected_steps(current: TimedCell) -> int:
     return min(cell.max_steps, max(cell.steps, needed, len(measured) + 1))
 
 
-def cell_remaining_s(current: TimedCell) -> float | None:
-    """Return the remaining seconds of the cell; None before its first step."""
+def cell_remaining_s(current: TimedCell, now_s: float | None = None) -> float | None:
+    """Return the remaining seconds of the cell at `now_s`, or at its last step; None if nothing is known of its steps.
+
+    A time limit ends the cell earlier than the number of steps, but not within a step.
+    """
     if current.outcome is not None:
         return 0.0
-    if not current.steps:
+    step_s = _step_s(current)
+    if step_s is None:
         return None
     warmup_steps = len(current.steps) - len(current.measured)
     steps_left = max(0, current.cell.warmup - warmup_steps) * (not current.measured)
-    steps_left += expected_steps(current) - len(current.measured)
-    return steps_left * _step_s(current)
+    steps_left += expected_steps(current) - current.completed
+    left_s = steps_left * step_s
+    began_s = current.stage_since_s if current.last_step_at_s is None else current.last_step_at_s
+    in_step_s = max(0.0, now_s - began_s) if now_s is not None else 0.0
+    if current.limit_s is not None and current.started_s is not None:
+        # Decided when the step began: another one is taken only if it fits.
+        until_limit_s = max(0.0, current.limit_s - (began_s - current.started_s))
+        left_s = min(left_s, max(1, until_limit_s // step_s) * step_s)
+    return max(0.0, left_s - in_step_s)
 
 
-def run_remaining_s(state: LiveState) -> float | None:
-    """Return the remaining seconds of the run; None before the first step.
+def run_remaining_s(state: LiveState, now_s: float | None = None) -> float | None:
+    """Return the remaining seconds of the run; None if nothing is known of its steps.
 
     A waiting cell takes as long per FLOP as the last finished cell with the same choices, otherwise as the median of
-    all, and as long outside its steps as finished cells on average. Until a cell has finished, the current one counts.
+    all, and as long outside its steps as finished cells on average, but not longer than a time limit. Until a cell has
+    finished, the current one counts.
     """
     now = state.current_cell
-    left_s = cell_remaining_s(now) if now else 0.0
+    left_s = cell_remaining_s(now, now_s) if now else 0.0
     if left_s is None:
         return None
     if any(cell.step for cell in state.ended.values()):
         return left_s + _waiting_s(state.planned, state.ended, state.running)
-    waiting_flops = sum(cell.flops for cell in _waiting(state.planned, state.ended, state.running))
-    if not waiting_flops or now is None:
-        return None if waiting_flops else left_s
-    return left_s + waiting_flops * _step_s(now) / now.step_flops
+    waiting = _waiting(state.planned, state.ended, state.running)
+    if not waiting or now is None:
+        return None if waiting else left_s
+    step_s = _step_s(now)
+    if step_s is None:
+        return None
+    limit_s = now.limit_s or math.inf
+    return left_s + math.fsum(min(cell.flops * step_s / now.step_flops, limit_s) for cell in waiting)
 
 
-def _step_s(current: TimedCell) -> float:
-    """Return the median time of recent steps."""
+def _step_s(current: TimedCell) -> float | None:
+    """Return the median time of recent steps, or the expected one before the first."""
     recent = current.steps[1:][-RECENT_STEPS:] or current.steps
-    return statistics.median(step.total_s for step in recent)
+    return statistics.median(step.total_s for step in recent) if recent else current.estimated_s
 
 
 Cells = Mapping[str, TimedCell]
@@ -203,7 +238,8 @@ def _waiting_s(planned: Cells, ended: Cells, running: str) -> float:
         max(0.0, cell.took_s - (cell.cell.warmup + cell.cell.steps) * step_s) for cell, step_s in timed
     )
     waiting = _waiting(planned, ended, running)
-    return math.fsum(cell.flops * paces.get(_choices(cell.cell), typical) + outside_s for cell in waiting)
+    limit_s = max((cell.limit_s for cell in ended.values() if cell.limit_s), default=math.inf)
+    return math.fsum(min(cell.flops * paces.get(_choices(cell.cell), typical) + outside_s, limit_s) for cell in waiting)
 
 
 def _choices(cell: TimeCell) -> tuple[object, ...]:
@@ -211,28 +247,33 @@ def _choices(cell: TimeCell) -> tuple[object, ...]:
 
 
 def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
-    """Return a warning about a long run on a machine without a GPU, and its remedy; None if no warning is needed.
+    """Return what a long run on a machine without a GPU takes, and its remedy; None for a short one.
 
-    The duration is estimated after two steps, or after one very slow step. The warning disappears after the first cell,
+    Known from the estimate, or from two steps, or from one very slow step. The notice disappears after the first cell,
     because the user has seen it by then.
     """
     now = state.current_cell
     without_gpu = bool(state.devices) and all(device.type == "cpu" for device in state.devices)
-    if not without_gpu or state.host is None or now is None or not now.steps or state.ended:
+    if not without_gpu or state.host is None or now is None or now.outcome is not None or state.ended:
         return None
-    if len(now.steps) == 1 and now.steps[0].total_s < SLOW_STEP_S:
+    if now.estimated_s is None and (not now.steps or (len(now.steps) == 1 and now.steps[0].total_s < SLOW_STEP_S)):
         return None
-    left_s = run_remaining_s(state)
+    left_s, step_s = run_remaining_s(state, now_s), _step_s(now)
     estimated_s = now_s - state.started_s + (left_s or 0.0)
-    if left_s is None or estimated_s < SLOW_RUN_S:
+    if left_s is None or step_s is None or estimated_s < SLOW_RUN_S:
         return None
     cores = state.host.physical_cores or state.host.logical_cores
-    quicker_options = "--size tiny" if now.cell.size != "tiny" else "fewer --steps, or a shorter --ctx,"
+    about = "" if now.steps else "about "
+    whole = f"this needs about {units.duration(round_remaining(estimated_s))}"
+    remedy = f"{'--size tiny' if now.cell.size != 'tiny' else 'fewer --steps, or a shorter --ctx,'} for a quick look"
+    full_s = (now.cell.warmup + now.cell.steps) * step_s
+    if now.limit_s is not None and full_s > now.limit_s:
+        whole = f"{whole} (--max-time {time_limit_word(now.limit_s)})"
+        remedy += f", or --max-time none for all {now.cell.warmup} + {now.cell.steps} steps: {units.duration(full_s)}"
     return (
         f"No GPU here: timing on the CPU ({cores} core{'' if cores == 1 else 's'}). "
-        f"The first step took {units.seconds(now.steps[0].total_s)}, "
-        f"so this needs about {units.duration(round_remaining(estimated_s))}.",
-        f"{quicker_options} for a quick look, or --simulate a100-80gb to predict times on a GPU you do not have",
+        f"A step takes {about}{units.seconds(step_s)}, so {whole}.",
+        remedy,
     )
 
 
@@ -263,7 +304,7 @@ class TimeScreen(CellScreen[LiveState]):
         return (Quantity("step", "s", lambda cell: Measure(*cell.step) if cell.step else None),)
 
     def remaining_s(self) -> float | None:
-        return run_remaining_s(self.state)
+        return run_remaining_s(self.state, self.now_s)
 
     def notice(self) -> tuple[str, str] | None:
         return slow_without_gpu(self.state, self.now_s)
@@ -277,16 +318,25 @@ class TimeScreen(CellScreen[LiveState]):
     def progress(self, cell: TimedCell) -> Progress:
         if cell.stage in (None, "building", "compiling"):
             return Progress()
-        warming_up, left_s = cell.stage == "warming-up", cell_remaining_s(cell)
-        completed = len(cell.steps) if warming_up else len(cell.measured)
+        warming_up, left_s = cell.stage == "warming-up", cell_remaining_s(cell, self.now_s)
+        completed = len(cell.steps) if warming_up else cell.completed
         total = cell.cell.warmup if warming_up else expected_steps(cell)
         texts = (
             (f"{completed}/{total}", ""),
             (_step_time(cell), "bold"),
+            (self._in_step(cell), ""),
             (remaining_text(left_s) if left_s is not None else "", theme.QUIET),
             (f"until {units.share(cell.cell.until)}" if cell.cell.until and not warming_up else "", theme.QUIET),
         )
         return Progress(completed, total, texts)
+
+    def _in_step(self, cell: TimedCell) -> str:
+        """Return the phase of a long step, and how long the step has run: `backward 0:41`; empty for short ones."""
+        if not cell.phase:
+            return ""
+        began_s = cell.stage_since_s if cell.last_step_at_s is None else cell.last_step_at_s
+        seconds = max(0, int(self.now_s - began_s))
+        return f"{cell.phase} {seconds // 60}:{seconds % 60:02d}"
 
     def details(self, canvas: Canvas) -> Iterator[Slot]:
         steps = self.state.current_cell.steps if self.state.current_cell else ()

@@ -8,12 +8,23 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import AfterValidator, Field, model_validator
 
 from sysbench.commands.time.spec import TimeCell
-from sysbench.log.events import Ceiling, ProcessPeaks
+from sysbench.log.events import Ceiling, ChosenEffort, ProcessPeaks
 from sysbench.log.predictions import PredictionRecord, Training, hardware_share
 from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Phase
-from sysbench.spec.quantities import Amount, Count, Finite, Flops, Moment, PerSecond, Seconds, Unbounded, stored_unless
+from sysbench.spec.quantities import (
+    Amount,
+    Count,
+    Finite,
+    Flops,
+    Moment,
+    PerSecond,
+    PositiveSeconds,
+    Seconds,
+    Unbounded,
+    stored_unless,
+)
 
 MAX_CEILING_SHARE = 1.1
 """Highest credible share of the measured ceiling: above 1, because of noise and untried matrix sizes."""
@@ -156,6 +167,18 @@ class TimeCellRecord(ModelCellRecord):
     """The whole training; None without its tokens (`--tokens`), or without a step time."""
     ranks: list[RankRecord] = stored_unless([])
     """Every rank, if there are several."""
+    estimated_step_s: PositiveSeconds | None = stored_unless(None)
+    """Step time that was expected before the first step; None if it was not estimated."""
+    effort: ChosenEffort | None = stored_unless(None)
+    """Why fewer steps may have been taken than asked for; None without a time limit, and for a stopped cell."""
+    attempts: Count = stored_unless(1)
+    """Number of processes that measured the steps: more than one if the cell was interrupted and continued."""
+
+    @property
+    def steps_taken(self) -> tuple[int, int]:
+        """Number of warm-up steps, and of measured steps."""
+        step = self.phases.get("step")
+        return len(self.warmup_samples_s), len(step.times.samples_s) if step is not None and step.times else 0
 
     def time_s(self, phase: str = "step") -> float | None:
         """Return the median time of a phase, or its predicted time (see `source`); None without either, in seconds.

@@ -31,10 +31,15 @@ from sysbench.spec.options import Option, flag_of
 from sysbench.spec.quantities import Count, PerSecond, Share, Size, Steps, stored_unless
 from sysbench.spec.ranks import NODE_RANKS, Interconnect
 from sysbench.spec.run import SavedOptions
+from sysbench.spec.time_limit import TimeLimit, limit_in_seconds, time_limit_word
 
 SYNC = Axis("setting", comparison="controlled", phrase="synchronized by {}")
 
 MEASUREMENT = "Measurement"
+
+Effort = Literal["warmup", "steps"]
+
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
 
 class TimeCell(ModelCell):
@@ -45,6 +50,10 @@ class TimeCell(ModelCell):
     steps: Size
     until: Share | None
     max_steps: Size
+    max_time: TimeLimit = stored_unless("auto")
+    """Seconds within which the cell is to be measured; then `warmup` and `steps` are the most that are taken."""
+    exact: tuple[Effort, ...] = stored_unless(EFFORTS)
+    """Numbers of steps that only a `max_time` in seconds may cut."""
     sync: Sync
     simulate: str | None = stored_unless(None)
     """GPU to predict for, a name that `sysbench.spec.hardware.by_name` accepts; None to measure. Measured cells are
@@ -59,6 +68,19 @@ class TimeCell(ModelCell):
     @property
     def simulated(self) -> str | None:
         return self.simulate
+
+    def limit_s(self, device_type: str) -> float | None:
+        """Return the time limit in seconds on this type of device; None if nothing may be cut."""
+        is_given = self.max_time == "auto" and set(self.exact) == set(EFFORTS)
+        return None if is_given else limit_in_seconds(self.max_time, device_type)
+
+    def may_cut(self, effort: Effort) -> bool:
+        """Whether a time limit cuts the number of warm-up steps or of steps: the default one spares given numbers."""
+        return self.max_time != "auto" or effort not in self.exact
+
+    @property
+    def keeps_steps(self) -> bool:
+        return self.simulate is None and self.ranks == 1
 
     @property
     def ceiling_precision(self) -> Precision | None:
@@ -101,6 +123,14 @@ class TimeSpec(ModelSpec):
     max_steps: Annotated[Size, Option(metavar="N", panel=MEASUREMENT), EFFORT] = Field(
         default=1000, description="Give up on --until after this many steps."
     )
+    max_time: Annotated[
+        TimeLimit, Option(metavar="TIME", panel=MEASUREMENT, common=True, word=time_limit_word), EFFORT
+    ] = stored_unless(
+        "auto",
+        description="Measure each cell for at most this long, with fewer warm-up steps and steps if necessary: 90s, "
+        "3m, or none. Default: 3m on a CPU, where --warmup and --steps are taken as given; none on a GPU.",
+    )
+    exact: tuple[Effort, ...] = Field(default=(), description="Numbers of steps that were given, not defaults.")
     sync: Annotated[Sync, Option(metavar="KIND", panel=MEASUREMENT), SYNC] = Field(
         default="phase",
         description='"phase" synchronizes before and after every phase; "step" only before and after the whole step, '
@@ -150,6 +180,14 @@ class TimeSpec(ModelSpec):
         description="Tokens of the whole training, such as 1B: adds its hours, and its cost with --price.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _note_given_steps(cls, fields: object) -> object:
+        """Note which numbers of steps were given; all are in specs that were stored without this note."""
+        if not isinstance(fields, dict) or "exact" in fields:
+            return fields
+        return {**fields, "exact": tuple(name for name in EFFORTS if name in fields)}
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.simulate and self.device != ("auto",):
@@ -169,13 +207,13 @@ class TimeSpec(ModelSpec):
 
     @property
     def unused(self) -> tuple[str, ...]:
-        return ("warmup", "steps", "until", "max_steps") if self.simulate else ()
+        return ("warmup", "steps", "until", "max_steps", "max_time") if self.simulate else ()
 
     def cells(self) -> Iterator[TimeCell]:
         """Yield every cell in the order of measurement; cells that differ only in the GPU are consecutive."""
         device = {"device": "cpu"} if self.simulate else {}
         for point in self.grid():
-            point.update(device, max_steps=max(self.max_steps, point["steps"]))
+            point.update(device, max_steps=max(self.max_steps, point["steps"]), exact=self.exact)
             point["interconnect"] = self.interconnect if point["ranks"] > NODE_RANKS else None
             yield TimeCell(**point)
 

@@ -33,9 +33,10 @@ from sysbench.render.declared import (
 )
 from sysbench.render.phase_rows import in_step_row
 from sysbench.render.remarks import cautions, outcome_word, outcomes, own_models
-from sysbench.render.table import EMPTY_CELL, Cell, Measure, Sheet, Table, Tone, Word, mean_of
+from sysbench.render.table import EMPTY_CELL, Cell, Measure, Remark, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.options import flag_of
 from sysbench.spec.run import Selection
+from sysbench.spec.time_limit import time_limit_word
 from sysbench.statistics import direction, ratio
 
 # --- times of a cell
@@ -540,14 +541,45 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
 
 def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
-    about = (*hardware, *axes.effort(record.cells))
+    about = (*hardware, *_effort(record))
     if predicted.is_predicted(record):
         about = (MARK, *predicted.gpu_title(record.cells))
     return Sheet(
         subject=(*axes.subject(record.cells), *about, *record.environment.software),
         tables=tuple(tables_for(record, names)),
-        remarks=(*outcomes(record), *cautions(record), *own_models(record)),
+        remarks=(*outcomes(record), *_provisional(record), *cautions(record), *own_models(record)),
     )
+
+
+def _effort(record: TimeRecord) -> Iterator[str]:
+    """Yield the numbers of warm-ups and steps that were taken, if a time limit or a stop may have changed them."""
+    cells = [cell for cell in record.cells if any(cell.steps_taken)]
+    if all(cell.effort is None and cell.outcome == "ok" for cell in cells):
+        yield from axes.effort(record.cells)
+        return
+    for axis, counts in zip(("warmup", "steps"), zip(*(cell.steps_taken for cell in cells), strict=True), strict=True):
+        fewest, most = min(counts), max(counts)
+        yield axes.phrase(axis, most) if fewest == most else f"{fewest} to {axes.phrase(axis, most)}"
+    limits = {cell.effort.max_time_s for cell in cells if cell.effort and "time" in cell.effort.ends}
+    if len(limits) == 1:
+        yield f"within {time_limit_word(limits.pop())}"
+
+
+def _provisional(record: TimeRecord) -> Iterator[Remark]:
+    """Yield what was measured of cells that were stopped, or had time for too few steps: no interval says how sure."""
+    differing = axes.varying(record.cells)
+    for cell in record.cells:
+        warmups, steps = cell.steps_taken
+        is_cut = cell.outcome in ("interrupted", "unfinished") or (cell.effort and cell.effort.steps_end == "time")
+        samples = measured_samples(cell, "step")
+        if not (is_cut and warmups + steps) or (samples and samples.ci95_s):
+            continue
+        taken = [(axes.phrase("warmup", warmups), warmups), (axes.phrase("steps", steps), steps)]
+        counted = ", ".join(phrase for phrase, count in taken if count)
+        median_s = samples.median_s if samples else statistics.median(cell.warmup_samples_s)
+        what = f"{'median ' if (steps or warmups) > 1 else ''}{'step' if samples else 'warm-up step'}"
+        text = f"{axes.label(cell, differing)}: {counted}; {what} {units.seconds(median_s)} (provisional, no interval)"
+        yield Remark("note", text)
 
 
 def usual(spec: TimeSpec) -> tuple[str, ...]:

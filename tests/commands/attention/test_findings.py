@@ -231,7 +231,7 @@ def test_the_frontier_lies_between_the_last_that_fits_and_the_first_that_does_no
 def over_budget(lengths: set[int]) -> AttentionRecord:
     """The run of ONE, in which these were skipped for the time that they would take."""
     keys = {cell.key for cell in ONE.cells() if cell.seq in lengths}
-    detail = "would take about 4 min, more than the 60 s of --budget"
+    detail = "one call takes about 4 min, longer than --max-time 60s"
     events: list[Event] = []
     for event in runs.events(ONE, memory_bytes=12 * runs.GIB):
         if getattr(event, "cell", None) not in keys:
@@ -256,8 +256,8 @@ def test_what_was_skipped_for_its_time_is_not_said_to_fit_nor_not_to_fit() -> No
 
 
 def test_cells_that_would_take_too_long_share_a_line() -> None:
-    (line,) = [remark.text for remark in sheet(over_budget({4096, 8192})).remarks if "--budget" in remark.text]
-    assert line == "N 4096 and N 8192: skipped: would take about 4 min, more than the 60 s of --budget"
+    (line,) = [remark.text for remark in sheet(over_budget({4096, 8192})).remarks if "--max-time" in remark.text]
+    assert line == "N 4096 and N 8192: skipped: one call takes about 4 min, longer than --max-time 60s"
 
 
 def test_the_accounting_adds_up_to_what_is_said_to_be_needed(record: AttentionRecord) -> None:
@@ -291,7 +291,7 @@ def test_a_cell_skipped_for_lack_of_time_is_not_beyond_memory() -> None:
     events = runs.events(ONE)
     last = [number for number, event in enumerate(events) if isinstance(event, CellStarted)][-1]
     key = list(ONE.cells())[-1].key
-    detail = "would take about 90 s, --budget allows 60 s"
+    detail = "one call takes about 90 s, longer than --max-time 60s"
     skipped = CellFinished(at_s=0, cell=key, outcome="skipped", detail=detail, reason="over-budget")
     record = fold([*events[:last], skipped, RunFinished(at_s=1, status="complete")])
     (found,) = frontier(record.cells)

@@ -24,6 +24,7 @@ from sysbench.commands.attention.record import (
     AttentionKernels,
     AttentionMemory,
     AttentionTimed,
+    RepeatsReduced,
 )
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError, UnavailableError
@@ -298,7 +299,7 @@ def test_the_inputs_are_the_same_for_every_implementation() -> None:
     assert function_for(cell(), torch.device("cpu"))(*one).shape == one[0].shape
 
 
-# --- budget
+# --- time limit
 
 
 @pytest.fixture
@@ -310,8 +311,8 @@ def nothing_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cell_that_would_take_too_long_going_by_a_smaller_one_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     list(run(cell(seq=32), CPU))
     monkeypatch.setattr(experiment, "inputs_for", lambda *_: pytest.fail("tensors were made"))
-    with pytest.raises(OverBudgetError, match=r"would take about .* more than the .* of --budget") as raised:
-        list(run(cell(seq=2048, budget=1e-6), CPU))
+    with pytest.raises(OverBudgetError, match=r"one call takes about .*, longer than --max-time 1e-06s") as raised:
+        list(run(cell(seq=2048, max_time=1e-6), CPU))
     assert raised.value.expected_s > 1e-6
 
 
@@ -321,7 +322,7 @@ def test_what_one_kind_takes_says_nothing_of_another(other: dict[str, object]) -
     list(run(cell(seq=32), CPU))
     begun: list[Event] = []
     with pytest.raises(OverBudgetError):
-        begun.extend(run(cell(seq=48, budget=1e-9, **other), CPU))
+        begun.extend(run(cell(seq=48, max_time=1e-9, **other), CPU))
     assert said(begun, AttentionKernels), "it was called before it was given up"
 
 
@@ -329,15 +330,24 @@ def test_what_one_kind_takes_says_nothing_of_another(other: dict[str, object]) -
 def test_a_first_cell_that_takes_too_long_ends_with_its_first_calls() -> None:
     seen: list[Event] = []
     with pytest.raises(OverBudgetError):
-        seen.extend(run(cell(budget=1e-9), CPU))
+        seen.extend(run(cell(max_time=1e-9), CPU))
     assert said(seen, AttentionKernels)
     assert not said(seen, AttentionTimed)
 
 
 @pytest.mark.usefixtures("nothing_learnt")
-def test_a_budget_of_0_sets_no_limit() -> None:
-    for seq in (32, 64):
-        assert said(list(run(cell(seq=seq, budget=0), CPU)), AttentionChecked)
+def test_repeats_shrink_to_the_time_limit_and_one_call_is_always_measured() -> None:
+    events = list(run(cell(seq=64, warmup=1000, repeats=1_000_000, max_time=0.2), CPU))
+    reduced = said(events, RepeatsReduced)[0]
+    timed = [event for event in said(events, AttentionTimed) if not event.warmup and event.phase == "forward"]
+    assert 1 <= len(timed) == reduced.repeats < 100_000
+    assert reduced.warmup == pytest.approx(reduced.repeats / 1000, abs=1)
+    assert experiment._affordable(cell(max_time=10.0), pair_s=9.0, spent_s=11.0) == (0, 1)
+
+
+@pytest.mark.usefixtures("nothing_learnt")
+def test_without_a_limit_all_repeats_are_measured() -> None:
+    assert experiment._affordable(cell(warmup=10, repeats=100, max_time="none"), 1e6, 1e6) == (10, 100)
 
 
 # --- copies of the input that are taken in turn

@@ -86,14 +86,14 @@ def test_a_run_is_what_its_command_would_make_of_the_same_words(tmp_path: Path) 
 
 def test_values_may_be_texts_numbers_lists_and_switches(tmp_path: Path) -> None:
     (run,) = planned(
-        tmp_path, '[[run]]\ncommand = "attention"\nseq = [64, 128]\nimpl = ["naive"]\nbudget = 1.5\ncausal = true\n'
+        tmp_path, '[[run]]\ncommand = "attention"\nseq = [64, 128]\nimpl = ["naive"]\nmax-time = 1.5\ncausal = true\n'
     )
-    assert run.spec == AttentionSpec(seq=(64, 128), impl=("naive",), budget=1.5, causal=True)
+    assert run.spec == AttentionSpec(seq=(64, 128), impl=("naive",), max_time=1.5, causal=True)
     assert run.entry.options == {
         "impl": "naive",
         "seq": "64,128",
         "causal": "",
-        "budget": "1.5",
+        "max-time": "1.5",
     }
 
 

@@ -23,9 +23,11 @@ from sysbench.lab.step import TrainingStep
 from sysbench.log.events import (
     Compiled,
     DeviceInfo,
+    EffortChosen,
     Event,
     MemoryMeasured,
     ModelBuilt,
+    PhaseEntered,
     StageEntered,
     StepChecked,
     StepMeasured,
@@ -100,6 +102,29 @@ def test_warm_up_and_measured_steps_are_counted_apart() -> None:
     events = events_of(cell(warmup=2, steps=3))
     assert [step.index for step in steps_in(events, warmup=True)] == [0, 1]
     assert [step.index for step in steps_in(events, warmup=False)] == [0, 1, 2]
+
+
+def test_a_limit_that_is_too_short_for_another_step_leaves_one_that_counts() -> None:
+    events = events_of(cell(max_time=0.001))
+    assert steps_in(events, warmup=True) == []
+    assert [step.index for step in steps_in(events, warmup=False)] == [0]
+    checked, chosen = the(StepChecked, events), the(EffortChosen, events)
+    assert (checked.gradients_present, checked.parameters_changed) == (True, True)
+    assert chosen.ends == ("time", "time")
+
+
+def test_a_continued_cell_measures_only_the_steps_that_are_missing() -> None:
+    events = list(timing.run(cell(steps=3), CPU, earlier_s=(0.1, 0.2)))
+    assert [step.index for step in steps_in(events, warmup=True)] == [0, 1]
+    assert [step.index for step in steps_in(events, warmup=False)] == [2]
+
+
+def test_a_long_step_says_which_phase_it_is_in_and_is_measured_alike() -> None:
+    events = events_of(cell(warmup=0, steps=2, grad_accum=2), FakeClock([100.0] * 20))
+    said = [event.phase for event in events if isinstance(event, PhaseEntered)]
+    assert said == ["zero_grad", *["forward", "loss", "backward"] * 2, "optimizer"]
+    first, second = steps_in(events, warmup=False)
+    assert tuple(first.phases) == tuple(second.phases) == PHASES_OF["train"]
 
 
 @pytest.mark.parametrize("mode", PHASES_OF)

@@ -11,12 +11,13 @@ import pytest
 
 from sysbench import formulas
 from sysbench.commands.plan import plan
+from sysbench.commands.time.fold import fold
 from sysbench.commands.time.live import LiveState, advance
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.commands.time.tables import TABLES, sheet, tables_for
 from sysbench.errors import UsageError
-from sysbench.log.events import Event, StepMeasured
+from sysbench.log.events import CellFinished, Event, StepMeasured
 from sysbench.log.outcomes import Caution
 from sysbench.render.column_selection import select_columns
 from sysbench.render.csv import tidy
@@ -383,3 +384,26 @@ def test_the_medians_of_all_phases_are_there_for_whoever_asks(sweep: TimeRecord)
             found = cell.phases[phase].wall
             assert found is not None
             assert number(table, row, key) == found.median_s
+
+
+# --- runs that end early
+
+
+def ended_after(warmups: int, steps: int) -> TimeRecord:
+    """A run whose only cell was stopped after so many warm-ups and steps."""
+    whole = runs.events(TimeSpec(size="small", ctx=128))
+    counted = {True: warmups, False: steps}
+    kept = [event for event in whole if not isinstance(event, StepMeasured) or event.index < counted[event.warmup]]
+    key = next(event.cell for event in kept if isinstance(event, StepMeasured))
+    end = next(number for number, event in enumerate(kept) if isinstance(event, CellFinished))
+    return fold([*kept[:end], CellFinished(at_s=kept[end].at_s, cell=key, outcome="interrupted")])
+
+
+def test_a_run_that_ends_early_shows_what_was_measured_as_provisional() -> None:
+    texts = [remark.text for remark in sheet(ended_after(4, 0)).remarks]
+    assert any(text.startswith("small: 4 warm-ups; median warm-up step ") for text in texts)
+    texts = [remark.text for remark in sheet(ended_after(1, 1)).remarks]
+    assert any(text.startswith("small: 1 warm-up, 1 step; step ") for text in texts)
+    assert all(text.endswith("(provisional, no interval)") for text in texts if "warm-up" in text)
+    assert sheet(ended_after(1, 1)).subject[-3:-1] == ("1 warm-up", "1 step")
+    assert not any("provisional" in remark.text for remark in sheet(ended_after(5, 8)).remarks)

@@ -64,7 +64,7 @@ def _row(cell: Cell) -> list[str]:
     ]
 
 
-SHORT = ("--bf16", "--repeats=20", "--warmup=3", "--budget=5")
+SHORT = ("--bf16", "--repeats=20", "--warmup=3", "--max-time=5s")
 PART = _part(
     "attention",
     "every implementation of attention, batch 8, d 64",

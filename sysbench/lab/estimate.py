@@ -1,0 +1,60 @@
+"""How long a step will take on the CPU, estimated within a second from a much smaller step of the same kind."""
+
+from __future__ import annotations
+
+from time import perf_counter  # by name: a model's code may replace time.perf_counter
+
+import torch
+
+from sysbench import formulas
+from sysbench.errors import SysbenchError
+from sysbench.lab.step import TrainingStep
+from sysbench.spec.model import ModelCell
+
+SMALL_FLOPS = 5e10
+"""Steps with fewer FLOPs take seconds on any current CPU: the first of them comes as soon as an estimate would."""
+
+PROBE_CTX = 128
+PROBE_VOCAB = 1000
+
+ENOUGH_S = 2.0
+"""A first small step that takes this long is not repeated: what it loads is then a small part of it."""
+
+
+def estimated_step_s(cell: ModelCell) -> float | None:
+    """Return about how many seconds a step of `cell` takes; None for small steps, and where FLOPs are unknown.
+
+    One layer of the model runs on one sequence of at most PROBE_CTX tokens, in the cell's precision, on as many
+    threads; the step takes as much longer as it has more FLOPs. The optimizer is left out: it takes a few percent of a
+    long step, and torch imports its compiler for it, which takes seconds.
+    """
+    shape, flops = cell.shape_with_formulas, formulas.step_flops_of(cell)
+    if shape is None or flops is None or flops < SMALL_FLOPS or cell.is_compiled or cell.attention == "flex":
+        return None
+    small = cell.model_copy(
+        update={
+            "size": "custom",
+            "model": shape.model_copy(update={"layers": 1, "vocab": min(shape.vocab, PROBE_VOCAB)}),
+            "ctx": min(cell.ctx, PROBE_CTX),
+            "batch": 1,
+            "grad_accum": 1,
+            "mode": "forward-backward" if cell.mode == "train" else cell.mode,
+        }
+    )
+    small_flops = formulas.step_flops_of(small)
+    if not small_flops:
+        return None
+    try:
+        step = TrainingStep(small, torch.device("cpu"))
+        first_s = _step_s(step)  # it also loads libraries
+        return min(first_s, _step_s(step) if first_s < ENOUGH_S else first_s) * flops / small_flops
+    except (SysbenchError, RuntimeError, ValueError):
+        return None  # the cell itself will say what is wrong
+
+
+def _step_s(step: TrainingStep) -> float:
+    step.forget()
+    began_s = perf_counter()
+    for _, run in step.phases:
+        run()
+    return perf_counter() - began_s
