@@ -43,8 +43,8 @@ class Processes:
 
     count  number of processes; the default is the number of threads that torch would use
 
-    A child that ends by itself, as when the system lacks memory, is not replaced: another process does its task, or this
-    one if none is left.
+    A child that ends by itself, as when the system lacks memory, is not replaced: another process does its task, or
+    this one if none is left.
     """
 
     def __init__(self, count: int | None = None) -> None:
