@@ -304,12 +304,12 @@ class SimulatedDevice(ObservedDevice):
         if self.values is not None:
             SimulatedTensor.serving_user_code = True
             self._names.append(_DeviceNames())
-            self._names[-1].__enter__()
+            self._names[-1].__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._names:
-            self._names.pop().__exit__(*error)
+            self._names.pop().__exit__(*error)  # type: ignore[no-untyped-call]
             SimulatedTensor.serving_user_code = False
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
@@ -729,7 +729,7 @@ def _shapes_on_zeros(func: Operator, args: Arguments, kwargs: Options, missing: 
     if sum(tensor.numel() for tensor in given) > MAX_ZEROS:
         raise UnavailableError(f"{func} cannot be simulated: it has no shape function") from missing
 
-    def map_tensors(value: object, to: Callable[[Tensor], Tensor]) -> object:
+    def map_tensors(value: object, to: Callable[[Tensor], Tensor]) -> Any:
         return tree_map_only(Tensor, to, value)
 
     def zeros(tensor: Tensor) -> Tensor:

@@ -90,7 +90,12 @@ class FakeGpu:
     @classmethod
     def built(cls, cache: Path, home: Path) -> FakeGpu:
         """Build it, or find it built in `cache`; raises NotAvailableError with the reason where that cannot be."""
-        return cls(build(cache), home)
+        libraries = build(cache)
+        if " " in str(libraries):  # which separates the words of LD_PRELOAD
+            link = Path(tempfile.mkdtemp(prefix="fake-gpu-")) / "libraries"
+            link.symlink_to(libraries)
+            libraries = link
+        return cls(libraries, home)
 
     def environment(
         self,

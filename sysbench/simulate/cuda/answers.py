@@ -62,7 +62,7 @@ def answering_as_gpu(capability: tuple[int, int]) -> Iterator[None]:
     with ExitStack() as restored:
         for module, answers in _answers(capability).items():
             for name, answer in answers.items():
-                original = getattr(module, name)
+                original: Any = getattr(module, name)
                 restored.callback(setattr, module, name, original)
                 setattr(module, name, _for_user_code(answer, original))
         without_driver = {"_lazy_init": _refuse, "_exchange_device": _stay, "_maybe_exchange_device": _stay}
@@ -100,4 +100,4 @@ class _Generator(torch._C.Generator):
 
     def __new__(cls, device: object = "cpu") -> _Generator:
         """Create it on the host, for there are no random numbers on the simulated device."""
-        return super().__new__(cls, device="cpu")
+        return super().__new__(cls, device="cpu")  # type: ignore[call-arg]
