@@ -108,7 +108,7 @@ def test_without_any_run_it_says_what_to_name(tmp_path: Path) -> None:
 
 def test_only_some_runs_are_written_up_and_a_wrong_name_lists_those_there_are(tmp_path: Path) -> None:
     runs = Path(__file__).parent.parent / "fixtures" / "runs"
-    names = (str(runs / "time-a100.json"), str(runs / "memory-a100.json"))
+    names = (str(runs / "time-a100.jsonl"), str(runs / "memory-a100.jsonl"))
     shown = answered("report", *names, "--only", "memory", "--summary")
     assert shown.code == 0, shown.err
     assert "Peak memory" in shown.out or "memory" in shown.out

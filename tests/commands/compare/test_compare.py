@@ -763,7 +763,7 @@ def test_across_is_not_suggested_where_no_cell_would_match_with_it() -> None:
 
 
 def test_the_suggested_across_is_enough() -> None:
-    sides = saved_side("memory-cpu.json"), saved_side("memory-simulated.jsonl")
+    sides = saved_side("memory-cpu.jsonl"), saved_side("memory-simulated.jsonl")
     with pytest.raises(UsageError, match="--across ") as refusal:
         compare(*sides, Rules())
     suggested = re.search(r"--across (\S+) compares them anyway", str(refusal.value))
@@ -882,7 +882,7 @@ def test_a_profile_is_judged_by_the_step_that_was_not_profiled() -> None:
 
 def with_fp16_error(factor: float) -> Record:
     """A run of sums, as if the error of the fp16 sum were another; the sum itself is as before."""
-    record = load(RUNS / "accum-sums.json")
+    record = load(RUNS / "accum-sums.jsonl")
     sums = [
         each.model_copy(update={"error": each.error * factor})
         if (each.accumulator, each.addend, each.order) == ("fp16", "fp16", "sequential")
