@@ -47,7 +47,7 @@ def test_the_page_of_the_documentation_can_be_typed(capsys: pytest.CaptureFixtur
     assert len(list(Path("runs").glob("*-time.json"))) == 4
 
 
-@pytest.mark.parametrize("name", ["time-a100.jsonl", "memory-a100.jsonl", "attention-cpu.json", "accum-a100.jsonl"])
+@pytest.mark.parametrize("name", ["time-a100.jsonl", "memory-a100.jsonl", "attention-budget.jsonl", "accum-a100.jsonl"])
 def test_rows_are_those_of_the_csv_with_numbers_as_numbers(name: str) -> None:
     run = sysbench.load(RUNS / name)
     written = list(

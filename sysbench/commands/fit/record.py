@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from sysbench.commands.fit.spec import FitCell
 from sysbench.log.events import Event
@@ -56,7 +56,7 @@ class Trial(Frozen):
     uncertainty_bytes: Bytes
     """Uncertainty of the simulated margin."""
     recomputed_flops: Flops = 0
-    """FLOPs that backward computes again; 0 in logs of earlier versions, which did not store it."""
+    """FLOPs that backward computes again."""
 
     @property
     def needed_bytes(self) -> int:
@@ -143,15 +143,6 @@ class SurveyedStep(Frozen):
     phases: list[PhaseMemory]
     """Memory over the step on a GPU with enough memory."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_version(cls, fields: object) -> object:
-        """Logs of earlier versions have memory over the step as one field."""
-        if not isinstance(fields, dict) or not isinstance(memory := fields.get("memory"), dict):
-            return fields
-        now = {name: memory.get(name) for name in ("usable_bytes", "phases")}
-        return {name: value for name, value in fields.items() if name != "memory"} | now
-
 
 class StepSurveyed(SurveyedStep, Event):
     """A step on a page was simulated."""
@@ -180,8 +171,8 @@ class StepVerified(VerifiedStep, Event):
     cell: str
 
 
-class FitCellRecord(ModelCellRecord, extra="ignore"):
-    """The answer to one question; ignores fields of earlier versions."""
+class FitCellRecord(ModelCellRecord):
+    """The answer to one question."""
 
     cell: FitCell = Field(alias="axes")
 

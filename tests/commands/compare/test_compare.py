@@ -185,8 +185,8 @@ def test_the_ratio_of_predicted_steps_has_the_interval_of_matching_draws() -> No
     runs = predicted("h100", 1.0, [1.0, 0.3, 4.0]), predicted("a100-80gb", 2.0, [2.0, 0.6, 8.0])
     (cell,) = compared(*runs, across=("simulate",)).cells
     assert [(each.ratio, each.low, each.high) for each in cell.predictions] == [(2.0, 2.0, 2.0)]
-    older = predicted("h100", 1.0, []), runs[1]
-    (cell,) = compared(*older, across=("simulate",)).cells
+    without_draws = predicted("h100", 1.0, []), runs[1]
+    (cell,) = compared(*without_draws, across=("simulate",)).cells
     assert [(each.ratio, each.low, each.high) for each in cell.predictions] == [(2.0, None, None)]
 
 
