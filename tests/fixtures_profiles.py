@@ -136,7 +136,6 @@ def attention_rates(parts_us: Mapping[str, float], phase: str = "forward") -> li
     return [
         Rate(
             part=part,
-            kind="attention",
             phase=phase,
             total_ns=round(taken_us * 1000),
             flops=flops[part],

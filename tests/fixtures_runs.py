@@ -226,7 +226,6 @@ def _calibrate(name: str, machine: Machine) -> Iterator[Event]:
         cell=cell.key,
         rate="stream",
         case=name or "copy of 256 MiB",
-        counts=True,
         work=2**29,
         samples_s=[3.1e-4, 3.0e-4, 3.2e-4],
     )

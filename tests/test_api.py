@@ -47,7 +47,7 @@ def test_the_page_of_the_documentation_can_be_typed(capsys: pytest.CaptureFixtur
     assert len(list(Path("runs").glob("*-time.json"))) == 4
 
 
-@pytest.mark.parametrize("name", ["time-a100.json", "memory-a100.json", "attention-cpu.json", "accum-a100.json"])
+@pytest.mark.parametrize("name", ["time-a100.jsonl", "memory-a100.jsonl", "attention-budget.jsonl", "accum-a100.jsonl"])
 def test_rows_are_those_of_the_csv_with_numbers_as_numbers(name: str) -> None:
     run = sysbench.load(RUNS / name)
     written = list(
@@ -76,7 +76,7 @@ def test_a_time_is_read_alike_whether_it_was_measured_or_predicted(tmp_path: Pat
     assert predicted.time_s("backward") is None
     with pytest.raises(KeyError, match=r"'step' was not measured in this cell; time_s\('step'\) also returns"):
         predicted.phases["step"]
-    for measured in sysbench.load(RUNS / "time-a100.json").cells:
+    for measured in sysbench.load(RUNS / "time-a100.jsonl").cells:
         assert measured.time_s() == (measured.phases["step"].times.median_s if measured.outcome == "ok" else None)
     with pytest.raises(KeyError, match="'forwards' is not a phase"):
         measured.time_s("forwards")
@@ -97,7 +97,7 @@ def test_earlier_runs_are_found_by_name() -> None:
 
 
 def test_a_notebook_shows_tables_with_every_name_escaped() -> None:
-    run = sysbench.load(RUNS / "time-a100.json")
+    run = sysbench.load(RUNS / "time-a100.jsonl")
     name = "<script>alert(1)</script>"
     cells = [cell.model_copy(update={"outcome": "crashed", "detail": name}) for cell in run.cells]
     page = sysbench.Run(run.record.model_copy(update={"cells": cells}))._repr_html_()
@@ -217,6 +217,6 @@ def test_importing_sysbench_imports_nothing_else() -> None:
 
 
 def test_a_record_is_saved_into_a_directory_that_does_not_exist_yet(tmp_path: Path) -> None:
-    run = sysbench.load(RUNS / "time-a100.json")
+    run = sysbench.load(RUNS / "time-a100.jsonl")
     run.save(tmp_path / "new" / "runs" / "saved.json")
     assert sysbench.load(tmp_path / "new" / "runs" / "saved.json").rows() == run.rows()

@@ -14,8 +14,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, Val
 from pydantic_core import PydanticSerializationError, from_json
 
 from sysbench.command import Kind, spec_of
-from sysbench.log.outcomes import Outcome, Reason, RunStatus
-from sysbench.log.upgrades import SCHEMA_VERSION, expected_s_if_not_stored, reason_if_not_stored
+from sysbench.log.outcomes import REASONS, Outcome, Reason, RunStatus
+from sysbench.log.schema import SCHEMA_VERSION
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import DeviceType, Precision
 from sysbench.spec.quantities import (
@@ -126,7 +126,7 @@ class TorchInfo(Frozen):
 class RunIdentity(Frozen):
     """What a log and its record say first: the code that measures, and what it was asked to measure."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Kind
     sysbench_version: str
     source_digest: str
@@ -310,7 +310,7 @@ class OwnModelFacts(Frozen):
     """Shared parameters count once."""
     trainable_parameters: Count
     parameter_dtypes: dict[str, Count] = stored_unless({})
-    """Parameters by dtype (`bfloat16`), most first; empty in logs of earlier versions."""
+    """Parameters by dtype (`bfloat16`), most first; empty for a model without parameters."""
     ignored_dtype: str | None = stored_unless(None)
     """Dtype that a Hugging Face config names for trained weights, if the model was not built in it."""
     ignored_quantization: str | None = stored_unless(None)
@@ -333,7 +333,7 @@ class OwnModelFacts(Frozen):
 
     @property
     def parameter_dtype(self) -> str | None:
-        """Short name of the dtype that most parameters have: `bf16`; None in logs of earlier versions."""
+        """Short name of the dtype that most parameters have: `bf16`; None for a model without parameters."""
         dtype = next(iter(self.parameter_dtypes), None)
         return {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}.get(dtype, dtype) if dtype else None
 
@@ -521,7 +521,7 @@ class SimulatedGpuRecord(Frozen):
     """Buffers of NCCL, outside the allocator: assumed. 0 for one rank."""
     settings: str
     torch: str | None = stored_unless(None)
-    """Version of PyTorch whose allocations the simulation follows; None in older records."""
+    """Version of PyTorch whose allocations the simulation follows; None if there is no simulated step."""
 
 
 class GpuSimulated(SimulatedGpuRecord, Event):
@@ -536,9 +536,11 @@ class CellOutcome(Frozen):
 
     outcome: Outcome
     detail: str | None = None
-    reason: Reason | None = Field(default_factory=reason_if_not_stored, exclude_if=lambda value: value is None)
-    """Why the outcome is not `ok`; None if unknown, and for cells that were not run."""
-    expected_s: Seconds | None = Field(default_factory=expected_s_if_not_stored, exclude_if=lambda value: value is None)
+    reason: Reason | None = Field(
+        default_factory=lambda fields: REASONS.get(fields["outcome"]), exclude_if=lambda value: value is None
+    )
+    """Why the outcome is not `ok`, by default what the outcome implies; None for cells that were not run."""
+    expected_s: Seconds | None = stored_unless(None)
     """Time that a cell skipped as `over-budget` would have taken."""
 
 

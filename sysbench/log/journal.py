@@ -37,8 +37,8 @@ from sysbench.log.events import (
     decode,
     encode,
 )
+from sysbench.log.schema import refuse_other_schema
 from sysbench.log.storage import cannot_read, cannot_write, make_directory, sync_directory, write_all
-from sysbench.log.upgrades import FORMER_EVENTS, refuse_other_schema
 from sysbench.spec.validation import first_error
 
 LINE_LIMIT_BYTES = 16 * 1024**2
@@ -171,7 +171,7 @@ def read(path: Path) -> Iterator[Event]:
     """Yield the events of a log, ignoring a partial last line.
 
     A damaged line is replaced by LineDamaged and, if it belongs to a cell, by the end of that cell as `unfinished`; the
-    cell's later events are left out. Raises LogError if the file cannot be read, is not a log, or has a newer schema.
+    cell's later events are left out. Raises LogError if the file cannot be read, is not a log, or has another schema.
     """
     try:
         with path.open("rb") as file:
@@ -247,8 +247,6 @@ class _Reader:
     def events(self, line: bytes, number: int) -> Iterator[Event]:
         if not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES:
             return  # the process that wrote it was killed
-        if FORMER_EVENTS.match(line):
-            return
         try:
             event = decode(line)
         except (ValueError, RecursionError) as error:

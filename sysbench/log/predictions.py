@@ -112,7 +112,7 @@ class PredictedStep(GpuPrediction):
     host: str
     step: PredictedTime | None
     step_draws_s: list[Seconds] = stored_unless([])
-    """Step times at randomly drawn rates, the first at nominal ones; empty in logs of versions without them.
+    """Step times at randomly drawn rates, the first at nominal ones; empty if the time is withheld.
     Predictions with the same host share the draws of its rates, so the i-th draws of two GPUs belong together."""
     limited_by: str
     limited_share: Amount
@@ -124,10 +124,10 @@ class PredictedStep(GpuPrediction):
     """The data sheet's dense rate at this precision."""
     allocated_peak_bytes: Bytes
     reserved_peak_bytes: Bytes
-    memory_bytes: Bytes | None = stored_unless(None)
-    """Memory of the GPU; None in logs of versions that did not record it."""
+    memory_bytes: Bytes
+    """Memory of the GPU."""
     margin_bytes: Signed | None = stored_unless(None)
-    """Free memory of the GPU at the peak; a negative margin is the missing memory. None like `memory_bytes`."""
+    """Free memory of the GPU at the peak; a negative margin is the missing memory. None if it is unknown."""
     alloc_retries: Count = stored_unless(0)
     """Number of times the allocator had to release its whole cache to serve a request."""
     less_certain: bool

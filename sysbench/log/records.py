@@ -150,7 +150,7 @@ class CellRecord(CellOutcome, CellIdentity):
         return axes
 
     def axis_value(self, axis: str) -> Any:
-        """Return the value on an axis, also if it was the default and is not stored; None without this axis."""
+        """Return the value on an axis, also if it is the default and not stored; None without this axis."""
         return self.axes[axis] if axis in self.axes else self.cell.axis_value(axis)
 
     @cached_property

@@ -19,8 +19,8 @@ from sysbench.log import journal as log
 from sysbench.log import manifest
 from sysbench.log.events import RunStarted
 from sysbench.log.records import RunRecord
+from sysbench.log.schema import SCHEMA_VERSION, refuse_other_schema
 from sysbench.log.storage import cannot_read, exists
-from sysbench.log.upgrades import SCHEMA_VERSION, refuse_other_schema
 from sysbench.spec.validation import first_error
 
 RUNS = Path("runs")

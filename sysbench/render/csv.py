@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from sysbench.log.upgrades import SCHEMA_VERSION
+from sysbench.log.schema import SCHEMA_VERSION
 from sysbench.package import VERSION
 from sysbench.render.table import Cell, Column, Measure, Sheet, Table, Word, notes
 from sysbench.units import Unit, significant

@@ -118,8 +118,8 @@ def value_if_not_stored(field: FieldInfo) -> object:
 def add_axes(cell: type[BaseModel], spec: type[BaseModel]) -> None:
     """Give the cell a field for every axis of the spec that it does not declare itself.
 
-    A cell with the default value is stored without the field, so that keys of older runs stay valid. Subclasses of the
-    cell that exist already do not get the fields.
+    A cell with the default value is stored without the field. Subclasses of the cell that exist already do not get the
+    fields.
     """
     for name in axes_of_model(spec):
         if name in cell.model_fields:

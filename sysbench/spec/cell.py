@@ -61,9 +61,7 @@ class RunCell(BaseModel):
 
     device: str
     threads: Size | None = stored_unless(None)
-    """Number of CPU threads for computation; None leaves it to torch. A cell with None is stored without this field, so
-    that keys of older runs stay valid.
-    """
+    """Number of CPU threads for computation; None leaves it to torch."""
 
     @property
     def axes(self) -> dict[str, Any]:

@@ -195,7 +195,7 @@ class GridCell(RunCell):
     seed: Seed
     ranks: Size = stored_unless(1)
     """Number of processes that compute the step together. Cells with one rank are stored without `ranks` and
-    `strategy`, so that keys of older runs stay valid.
+    `strategy`.
     """
     strategy: Strategy | None = stored_unless(None)
     bucket_mb: Size | None = stored_unless(None)

@@ -10,7 +10,7 @@ from datetime import datetime
 from math import isfinite
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, AllowInfNan, Field, PlainSerializer
+from pydantic import AfterValidator, AllowInfNan, Field, PlainSerializer, WithJsonSchema
 
 T = TypeVar("T")
 
@@ -63,15 +63,18 @@ Amount = Annotated[float, Field(ge=0, le=MAX_QUANTITY)]
 PerSecond = Annotated[float, Field(gt=0, le=MAX_QUANTITY)]
 Finite = Annotated[float, Field(ge=-MAX_QUANTITY, le=MAX_QUANTITY)]
 
-Unbounded = Annotated[float, AllowInfNan(True)]
+Unbounded = Annotated[float, AllowInfNan(True), WithJsonSchema({"type": ["number", "null"]})]
 """A number that may be infinite or NaN; in JSON, both are null."""
 Number = Annotated[
-    float, AllowInfNan(True), PlainSerializer(lambda value: value if isfinite(value) else str(value), when_used="json")
+    float,
+    AllowInfNan(True),
+    PlainSerializer(lambda value: value if isfinite(value) else str(value), when_used="json"),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}),
 ]
 """A number that may be infinite or NaN; in JSON, these are the words `inf`, `-inf` or `nan`."""
 
 
 def stored_unless(default: T, description: str | None = None) -> T:
-    """Return a field that is stored unless it has its default value, so that keys of older runs stay valid."""
+    """Return a field that is stored unless it has its default value, so that records and keys show what was chosen."""
     field: T = Field(default=default, exclude_if=lambda value: value == default, description=description)
     return field

@@ -85,11 +85,7 @@ def part_of(module: str) -> str | None:
     return None
 
 
-class Stored(Frozen, extra="ignore"):
-    """A part of a stored summary; fields that only older versions stored are ignored."""
-
-
-class KernelName(Stored):
+class KernelName(Frozen):
     """One kernel, or one operator on the CPU."""
 
     name: str
@@ -127,7 +123,7 @@ class KernelTime(NamedTuple):
         return self.name.class_in(self.phase)
 
 
-class KernelTimeColumns(Stored):
+class KernelTimeColumns(Frozen):
     """Time of each kernel by phase and launching module; one row per combination, in columns of equal length."""
 
     phase: list[Count]
@@ -144,7 +140,7 @@ class KernelTimeColumns(Stored):
         return check_equal_lengths(self, *type(self).model_fields)
 
 
-class KernelStatistics(Stored):
+class KernelStatistics(Frozen):
     """Statistics of the calls of one kernel within one range, over all steps."""
 
     range: str
@@ -161,7 +157,7 @@ class KernelStatistics(Stored):
     """Number of threads per block (x, y, z); None if calls differ, or if it was not recorded."""
 
 
-class OperatorStatistics(Stored):
+class OperatorStatistics(Frozen):
     """Statistics of one PyTorch operator, over all steps."""
 
     name: str
@@ -179,7 +175,7 @@ LAUNCH_BOUND_SHARE = 0.2
 """A step is launch-bound if waiting for the host takes more than this share of the step."""
 
 
-class DeviceUse(Stored):
+class DeviceUse(Frozen):
     """Device utilisation. Absent from a CPU profile."""
 
     window_ns: Nanoseconds
@@ -200,12 +196,11 @@ class DeviceUse(Stored):
         return self.waiting_ns > LAUNCH_BOUND_SHARE * self.window_ns
 
 
-class Rate(Stored):
+class Rate(Frozen):
     """Minimum FLOPs and bytes of one part of attention, and the time that the part takes."""
 
     part: str
-    """One of PARTS; in older logs also a class of kernels."""
-    kind: Literal["attention", "class"] = "attention"
+    """One of PARTS."""
     phase: str
     total_ns: Nanoseconds
     flops: Flops | None
@@ -217,7 +212,7 @@ class Rate(Stored):
     peak_bytes_per_s: PerSecond | None
 
 
-class Check(Stored):
+class Check(Frozen):
     """A count derived from the model, and the same count as found in the profile."""
 
     name: str
@@ -225,7 +220,7 @@ class Check(Stored):
     found: Count
 
 
-class ProfileSummary(Stored):
+class ProfileSummary(Frozen):
     """Profile of one process."""
 
     title: str

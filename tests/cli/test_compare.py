@@ -79,7 +79,7 @@ def test_two_runs_are_compared_without_torch(runs: Path) -> None:
         (["latest"], "compare needs two runs, but only latest is given: sysbench compare A B"),
         (["latest", "lastet"], "lastet is neither a file nor a directory, nor a run in runs. Did you mean latest?"),
         (
-            ["latest", str(Path(__file__).parents[1] / "fixtures/runs/memory-a100.json")],
+            ["latest", str(Path(__file__).parents[1] / "fixtures/runs/memory-a100.jsonl")],
             "nothing to compare: A has `sysbench time`, and B has `sysbench memory`; to select runs of one command, "
             "put it before the name, as in memory:NAME",
         ),

@@ -54,7 +54,7 @@ def test_a_plan_is_to_be_had_as_json(line: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "saved",
-    ["time-arms.jsonl", "memory-modes.jsonl", "profile-train.jsonl", "attention-a100.jsonl", "accum-sums.jsonl"],
+    ["time-precisions.jsonl", "memory-modes.jsonl", "profile-train.jsonl", "attention-a100.jsonl", "accum-sums.jsonl"],
 )
 def test_the_record_of_a_log_is_written_beside_its_tables(saved: str, tmp_path: Path) -> None:
     words = (saved.partition("-")[0], "--from", str(FIXTURES / saved))

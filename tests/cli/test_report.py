@@ -84,7 +84,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(runs:
         (["-o", "a.md", "-o", "a.tex", "empty"], "empty contains no runs"),
         (["runs/2026-11-20T15-00-00-memry.json"], "is neither a file nor a directory"),
         (["torn.json"], "torn.json is not JSON, or is truncated"),
-        (["newer.json"], "newer.json was written by sysbench 7.1 with schema 99; this version reads up to 1"),
+        (["newer.json"], "newer.json has schema 99 and was written by sysbench 7.1; this version reads schema 1"),
     ],
 )
 def test_what_cannot_be_reported_gets_one_line(runs: Path, arguments: list[str], complaint: str) -> None:
@@ -110,7 +110,7 @@ def test_without_any_run_it_says_what_to_name(tmp_path: Path) -> None:
 
 def test_only_some_runs_are_written_up_and_a_wrong_name_lists_those_there_are(tmp_path: Path) -> None:
     runs = Path(__file__).parent.parent / "fixtures" / "runs"
-    names = (str(runs / "time-a100.json"), str(runs / "memory-a100.json"))
+    names = (str(runs / "time-a100.jsonl"), str(runs / "memory-a100.jsonl"))
     shown = answered("report", *names, "--only", "memory", "--summary")
     assert shown.code == 0, shown.err
     assert "Peak memory" in shown.out or "memory" in shown.out

@@ -258,7 +258,7 @@ def test_a_full_disk_loses_nothing_that_was_finished(tmp_path: Path) -> None:
 
 
 def test_showing_a_run_that_failed_does_not_fail() -> None:
-    failed = Path(__file__).parents[1] / "fixtures" / "runs" / "time-failures.json"
+    failed = Path(__file__).parents[1] / "fixtures" / "runs" / "time-failures.jsonl"
     shown = answered("time", "--from", str(failed))
     assert (shown.code, "crashed" in shown.out) == (0, True)
 

@@ -82,7 +82,7 @@ def test_no_finding_of_any_command_rests_on_an_excluded_cell() -> None:
 
 
 def test_agreements_between_runs_and_comparisons_leave_excluded_cells_out() -> None:
-    record = load(FOLDER / "time-a100.json")
+    record = load(FOLDER / "time-a100.jsonl")
     everything: dict[int, CautionCode] = dict.fromkeys(range(len(record.cells)), "threads-wait")
     first = dict(list(everything.items())[:1])
     for doubted in (everything, first):
@@ -100,7 +100,7 @@ def test_agreements_between_runs_and_comparisons_leave_excluded_cells_out() -> N
         assert said[0] == said[1]
         assert any("threads-wait" in text for text in said[0])
     assert "cannot be decided" in comparison_text(record, with_doubt(record, everything, 7))
-    profile = load(FOLDER / "profile-a100.json")
+    profile = load(FOLDER / "profile-a100.jsonl")
     runs = [ReportedRun("time", with_doubt(record, everything, 7)), ReportedRun("profile", profile)]
     assert not [finding for across in CROSS_RUN_FINDINGS for finding in across(runs)]
 
@@ -110,7 +110,7 @@ def comparison_text(one: RunRecord[Any], other: RunRecord[Any]) -> str:
     return " ".join(remark.text for remark in comparison_sheet(found).remarks)
 
 
-@pytest.mark.parametrize("name", ["time-a100.json", "attention-a100.jsonl", "profile-a100.json"])
+@pytest.mark.parametrize("name", ["time-a100.jsonl", "attention-a100.jsonl", "profile-a100.jsonl"])
 def test_rows_of_excluded_cells_are_marked_and_say_why(name: str) -> None:
     record = load(FOLDER / name)
     doubted: dict[int, CautionCode] = dict.fromkeys(range(0, len(record.cells), 2), "throttled")
@@ -132,7 +132,7 @@ def test_a_section_answers_its_question_even_if_every_cell_is_excluded() -> None
     for name, answer in (
         ("time-precisions.jsonl", "Whether bf16 or fp32 is faster cannot be decided"),
         ("time-warmup.jsonl", "Small: what a missing warm-up costs cannot be decided"),
-        ("profile-a100.json", "Where the time goes cannot be decided"),
+        ("profile-a100.jsonl", "Where the time goes cannot be decided"),
         ("attention-a100.jsonl", "Which implementation is fastest cannot be decided"),
     ):
         record = load(FOLDER / name)

@@ -217,7 +217,7 @@ def answers(mutant: Mutant, place: Path, commands: Sequence[str]) -> Iterator[An
     path = place / f"mutant{mutant.original.suffix}"
     beside = ["compare", str(path), str(mutant.original)]
     words = {
-        "from": [mutant.kind, "--from", str(path)],
+        "from": [mutant.kind, *([] if mutant.kind == "loop" else ["--from"]), str(path)],
         "report": ["report", str(path)],
         "page": ["report", str(path), "-o", str(place / "report.html")],
         "compare": beside if len(mutant.content) % 2 else [beside[0], beside[2], beside[1]],
@@ -226,15 +226,17 @@ def answers(mutant: Mutant, place: Path, commands: Sequence[str]) -> Iterator[An
     for command in commands:
         if command != "resume" or mutant.is_log:
             path.write_bytes(mutant.content)
-            yield _answer(command, words[command])
+            yield _answer(command, words[command], place)
 
 
-def _answer(command: str, words: list[str]) -> Answer:
+def _answer(command: str, words: list[str], place: Path) -> Answer:
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
     with (
         mock.patch.object(subprocess.Popen, "__init__", _refuse_process),
-        mock.patch.dict(os.environ, {"COLUMNS": "80", "TERM": "dumb"}),
+        mock.patch.dict(
+            os.environ, {"COLUMNS": "80", "TERM": "dumb", "XDG_CONFIG_HOME": str(place)}
+        ),  # rates are saved
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         warnings.catch_warnings(),

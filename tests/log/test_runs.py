@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError
 from sysbench.log.events import encode
 from sysbench.log.runs import experiments, find, find_experiment, is_log_or_record, kind_at, load
-from sysbench.log.upgrades import SCHEMA_VERSION
 from tests import fixtures_attention, fixtures_timing
 
 SPEC = TimeSpec(size="small", ctx="128,256", steps="10")
@@ -230,16 +230,19 @@ def test_a_log_that_is_torn_in_mid_line_is_read_up_to_there(tmp_path: Path) -> N
     assert record.cells[0].outcome == "ok"
 
 
+@pytest.mark.parametrize("schema", [0, 2, -1, None])
 @pytest.mark.parametrize("suffix", ["json", "jsonl"])
-def test_a_newer_schema_is_answered_with_the_version_that_wrote_it(tmp_path: Path, suffix: str) -> None:
+def test_another_schema_is_refused_with_the_version_that_wrote_it(tmp_path: Path, suffix: str, schema: object) -> None:
     path = write_record(tmp_path / "a.json") if suffix == "json" else write_log(tmp_path / "a.jsonl")
-    text = path.read_text().replace('"schema_version":1', f'"schema_version":{SCHEMA_VERSION + 1}')
-    text = text.replace('"schema_version": 1', f'"schema_version": {SCHEMA_VERSION + 1}').replace("0.1.0", "9.9")
-    path.write_text(text)
-    with pytest.raises(
-        LogError, match=rf"written by sysbench 9\.9 with schema {SCHEMA_VERSION + 1}; this version reads"
-    ):
+    text = re.sub(r'("schema_version": ?)1', rf"\g<1>{json.dumps(schema)}", path.read_text(), count=1)
+    path.write_text(text.replace("0.1.0", "9.9"))
+    with pytest.raises(LogError) as refused:
         load(path)
+    if schema is None and suffix == "json":
+        assert str(refused.value) == f"{path} is not a sysbench record: it has no schema_version"
+    else:
+        found = "no schema" if schema is None else f"schema {schema}"
+        assert str(refused.value) == f"{path} has {found} and was written by sysbench 9.9; this version reads schema 1"
 
 
 def _put(content: dict[str, Any], value: object, *where: str | int) -> None:

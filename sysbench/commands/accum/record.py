@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -44,8 +44,6 @@ class SumMeasured(SumResult, Event):
 
     event: Literal["sum_measured"] = "sum_measured"
     cell: str
-    drift: list[Any] = Field(default=[], exclude=True)
-    """Steps of the running sum, in logs of earlier versions."""
 
 
 DtypePart = Literal["parameter", "input", "output", "logits", "loss", "gradient"]
@@ -245,8 +243,6 @@ class AccumCellRecord(CellRecord):
 
     experiment: Experiment
     sums: list[SumRecord]
-    drift: list[Any] = Field(default=[], exclude=True)
-    """Steps of the running sums, in records of earlier versions."""
     dtypes: list[DtypeRecord]
     norms: list[NormRecord]
     gradients: GradientsRecord | None

@@ -131,8 +131,7 @@ def rates_of(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mappin
     """Return every rate that at least one timed case determines, in order of measurement."""
     by_rate: dict[str, list[CaseRecord]] = {}
     for case in cases:
-        if case.counts:
-            by_rate.setdefault(case.rate, []).append(case)
+        by_rate.setdefault(case.rate, []).append(case)
     return [_rate(found, sheet, before) for found in by_rate.values()]
 
 

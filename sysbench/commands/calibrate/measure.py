@@ -411,7 +411,7 @@ def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -
     try:
         with gc_paused(collect_first=True):
             for timed in PARTS[cell.part](cell, Bench(device, target, cell.budget_s)):
-                yield WorkTimed(at_s=time.time(), cell=cell.key, counts=True, **timed._asdict())
+                yield WorkTimed(at_s=time.time(), cell=cell.key, **timed._asdict())
     finally:
         allocator.release(target)
 

@@ -54,8 +54,6 @@ class TimedWork(Frozen):
     """The rate that the work determines."""
     case: str
     """The work: `bf16 TN 4096 × 4096 × 4096`."""
-    counts: bool
-    """Whether the case determines the rate; in older logs, others show how well it holds for smaller work."""
     work: PerSecond
     """FLOPs, bytes or elements; for a rate in seconds, the number of operators or kernels."""
     samples_s: list[PositiveSeconds]
@@ -73,7 +71,7 @@ def work_observed(cell: str, at_s: float, observations: Iterable[Observation]) -
     """Yield the work that a file of another run shows, as if it had been timed."""
     for observation in observations:
         yield WorkTimed(
-            at_s=at_s, cell=cell, rate=observation.rate, case=observation.case, counts=True, work=observation.work,
+            at_s=at_s, cell=cell, rate=observation.rate, case=observation.case, work=observation.work,
             samples_s=list(observation.samples_s),
         )  # fmt: skip
 

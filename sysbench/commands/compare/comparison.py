@@ -18,7 +18,7 @@ from sysbench.errors import LogError, UsageError
 from sysbench.log.measures import Better, Measures
 from sysbench.log.outcomes import CautionCode, Outcome
 from sysbench.log.predictions import PredictedStep, PredictedTime, step_ratio
-from sysbench.log.upgrades import SCHEMA_VERSION
+from sysbench.log.schema import SCHEMA_VERSION
 from sysbench.package import VERSION
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import stored_unless
@@ -155,7 +155,7 @@ class GateRecord(Frozen):
 class Comparison(Frozen):
     """The complete result of a comparison."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["comparison"] = "comparison"
     sysbench_version: str = VERSION
     a: SideRecord

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from sysbench.log.events import DeviceInfo, HostInfo
+from sysbench.log.schema import SCHEMA_VERSION
 from sysbench.package import VERSION
 from sysbench.spec.frozen import Frozen
 
@@ -188,7 +189,7 @@ class Machine(Frozen):
 class DoctorRecord(Machine):
     """The complete result of `sysbench doctor`."""
 
-    schema_version: int = 2
+    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["doctor"] = "doctor"
     sysbench_version: str = VERSION
     at: str

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from sysbench.command import STORED
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices
 from sysbench.spec.axis import Axis
@@ -154,9 +153,9 @@ class MemorySpec(ModelSpec):
         return self
 
     @model_validator(mode="after")
-    def _refuse_list_to_search(self, info: ValidationInfo) -> Self:
-        """Refuse several values of the searched axis; specs in older logs may have them, and used the first."""
-        if self.find is not None and self.find != "ranks" and info.context != STORED:
+    def _refuse_list_to_search(self) -> Self:
+        """Refuse several values of the searched axis."""
+        if self.find is not None and self.find != "ranks":
             values = getattr(self, self.find)
             if len(values) > 1 and values != type(self).model_fields[self.find].default:
                 listed = ",".join(map(str, values))

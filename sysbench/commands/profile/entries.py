@@ -183,12 +183,7 @@ ATTENTION = DeclaredTable(
         Field("bound", "bound by", get=lambda row: bound(row.entry), optional=True),
     ),
     words=WORK,
-    rows=lambda profiles: [
-        _RateRow(profile, rate)
-        for profile in profiles.all
-        for rate in profile.summary.rates
-        if rate.kind == "attention"
-    ],
+    rows=lambda profiles: [_RateRow(profile, rate) for profile in profiles.all for rate in profile.summary.rates],
     leading=(
         PROFILE,
         leading_fields(

@@ -127,7 +127,7 @@ def _matmul_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) 
 
 def complete_attention_parts(summary: ProfileSummary, phase: str) -> dict[str, Rate]:
     """Return the rates of the parts of attention in a phase; empty if softmax or a matrix product is not known."""
-    rates = {rate.part: rate for rate in summary.rates if rate.kind == "attention" and rate.phase == phase}
+    rates = {rate.part: rate for rate in summary.rates if rate.phase == phase}
     parts: dict[str, Rate] = {part: rates[part] for part in PARTS if part in rates}
     is_complete = all(part in parts for part in NEEDED_PARTS) and any(rate.total_ns for rate in parts.values())
     return parts if is_complete else {}

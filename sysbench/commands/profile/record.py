@@ -10,7 +10,7 @@ from sysbench.commands.profile.spec import ProfileCell, Profiler
 from sysbench.log.events import Event
 from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import CellRecord, RunRecord, Samples
-from sysbench.log.upgrades import SCHEMA_VERSION
+from sysbench.log.schema import SCHEMA_VERSION
 from sysbench.package import VERSION
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Finite, PerSecond, Seconds, stored_unless
@@ -106,7 +106,7 @@ class ProfileRecord(RunRecord[ProfileCellRecord]):
 class TraceRecord(Frozen):
     """Summaries of traces recorded by any program."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["traces"] = "traces"
     sysbench_version: str = VERSION
     summaries: list[ProfileSummary]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from sysbench.commands.time.spec import TimeCell
 from sysbench.log.events import Ceiling, ChosenEffort, ProcessPeaks
@@ -64,21 +64,6 @@ class RateRecord(Frozen):
         credible = share is not None and share <= MAX_CEILING_SHARE
         return self.model_copy(
             update={"ceiling_flops_per_s": flops_per_s, "ceiling_share": share if credible else None}
-        )
-
-    def for_step_time(self, step_s: float, tokens: int) -> RateRecord:
-        """Return the rates for a step of a different duration; a withheld ceiling share remains withheld."""
-        achieved = None if self.step_flops is None else self.step_flops / step_s
-        peak, ceiling = self.peak_flops_per_s, self.ceiling_flops_per_s
-        return self.model_copy(
-            update={
-                "flops_per_s": achieved,
-                "tokens_per_s": None if self.tokens_per_s is None else tokens / step_s,
-                "peak_share": achieved / peak if peak and achieved is not None else None,
-                "ceiling_share": achieved / ceiling
-                if ceiling and achieved is not None and self.ceiling_share is not None
-                else None,
-            }
         )
 
 
@@ -160,7 +145,7 @@ class TimeCellRecord(ModelCellRecord):
     rates: RateRecord | None
     readings: ReadingsRecord | None
     energy: EnergyRecord | None = None
-    """None if no energy counter was read, and in records of earlier versions."""
+    """None if no energy counter was read."""
     prediction: PredictionRecord | None = stored_unless(None)
     """None if the cell was measured."""
     training: Training | None = stored_unless(None)
@@ -207,17 +192,6 @@ class TimeCellRecord(ModelCellRecord):
     def device_name(self) -> str | None:
         """Name of the device or, for a prediction, of the GPU."""
         return self.prediction.gpu if self.prediction else super().device_name
-
-    @model_validator(mode="after")
-    def _recompute_rates_from_mean(self) -> Self:
-        """Recompute rates from the mean step time, as shown in tables; records of version 0.1.0 used the median."""
-        step = self.phases.get("step")
-        if self.rates is not None and step is not None and step.wall is not None and step.wall.mean_s > 0:
-            tokens, rates = self.cell.batches * self.cell.tokens, self.rates
-            achieved = None if rates.step_flops is None else rates.step_flops / step.wall.mean_s
-            if achieved != rates.flops_per_s or rates.tokens_per_s not in (None, tokens / step.wall.mean_s):
-                object.__setattr__(self, "rates", rates.for_step_time(step.wall.mean_s, tokens))
-        return self
 
 
 class CeilingRecord(Ceiling):

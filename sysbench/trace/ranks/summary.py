@@ -10,8 +10,9 @@ import re
 from functools import lru_cache
 from typing import Final, Literal, get_args
 
+from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Count, Nanoseconds, Share
-from sysbench.trace.summary import ProfileSource, Stored
+from sysbench.trace.summary import ProfileSource
 
 Kind = Literal[
     "all_reduce",
@@ -46,7 +47,7 @@ _PHRASES: Final[tuple[tuple[str, Kind], ...]] = (
 """The first match in a name wins, because `reduce` is also a part of `allreduce`."""
 
 
-class RankStep(Stored):
+class RankStep(Frozen):
     """One step on one rank: window = compute + exposed + other + idle."""
 
     rank: Count
@@ -66,7 +67,7 @@ class RankStep(Stored):
     """Time that other ranks wait for this rank at collectives, summed over them."""
 
 
-class CollectiveStatistics(Stored):
+class CollectiveStatistics(Frozen):
     """Statistics of collectives of one kind, message size and group size, over all common steps."""
 
     kind: Kind
@@ -89,7 +90,7 @@ class CollectiveStatistics(Stored):
     """Sum of the waiting times of all events of matched calls."""
 
 
-class Clock(Stored):
+class Clock(Frozen):
     """Alignment of all ranks' clocks, based on the ends of collectives."""
 
     collectives: Count
@@ -104,7 +105,7 @@ Cause = Literal["compute", "idle"]
 """Activity on which a late rank spends more time than the other ranks."""
 
 
-class Straggler(Stored):
+class Straggler(Frozen):
     """The rank for which the others wait."""
 
     rank: Count
@@ -118,7 +119,7 @@ class Straggler(Stored):
     """Activity that accounts for at least `STRAGGLER_SHARE` of this rank's additional time."""
 
 
-class RanksSummary(Stored):
+class RanksSummary(Frozen):
     """Summary of all traced ranks of a run."""
 
     source: ProfileSource

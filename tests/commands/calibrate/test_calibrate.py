@@ -25,8 +25,8 @@ from tests.hosts import run_started
 EARLIER = Rate(value=2e12, spread=0.2, source="a guess", basis="data sheet")
 
 
-def timed(rate: RateName, work: float, *samples_s: float, counts: bool = True) -> WorkTimed:
-    return WorkTimed(at_s=0, cell="", rate=rate, case="work", counts=counts, work=work, samples_s=list(samples_s))
+def timed(rate: RateName, work: float, *samples_s: float) -> WorkTimed:
+    return WorkTimed(at_s=0, cell="", rate=rate, case="work", work=work, samples_s=list(samples_s))
 
 
 def calibration(machine: Machine, slug: str, *work: WorkTimed) -> CalibrateRecord:
@@ -56,12 +56,10 @@ def test_a_rate_is_work_over_the_median_time_and_knows_what_was_promised_and_use
 
 
 def test_the_spread_of_a_rate_covers_how_its_cases_differ_and_is_never_nothing() -> None:
-    def case(value: float, spread: float, counts: bool = True) -> CaseRecord:
-        return CaseRecord(
-            rate="stream", case="", counts=counts, work=1, samples_s=[1 / value], value=value, spread=spread
-        )
+    def case(value: float, spread: float) -> CaseRecord:
+        return CaseRecord(rate="stream", case="", work=1, samples_s=[1 / value], value=value, spread=spread)
 
-    (rate,) = rates_of([case(1.0, 0.03), case(math.e**0.2, 0.03), case(100.0, 0.0, counts=False)], None, {})
+    (rate,) = rates_of([case(1.0, 0.03), case(math.e**0.2, 0.03)], None, {})
     assert rate.value == pytest.approx(math.exp(0.1))
     assert rate.spread == pytest.approx(math.hypot(0.03, 0.2 / math.sqrt(2)))
     (steady,) = rates_of([case(1.0, 0.0)], None, {})

@@ -185,8 +185,8 @@ def test_the_ratio_of_predicted_steps_has_the_interval_of_matching_draws() -> No
     runs = predicted("h100", 1.0, [1.0, 0.3, 4.0]), predicted("a100-80gb", 2.0, [2.0, 0.6, 8.0])
     (cell,) = compared(*runs, across=("simulate",)).cells
     assert [(each.ratio, each.low, each.high) for each in cell.predictions] == [(2.0, 2.0, 2.0)]
-    older = predicted("h100", 1.0, []), runs[1]
-    (cell,) = compared(*older, across=("simulate",)).cells
+    without_draws = predicted("h100", 1.0, []), runs[1]
+    (cell,) = compared(*without_draws, across=("simulate",)).cells
     assert [(each.ratio, each.low, each.high) for each in cell.predictions] == [(2.0, None, None)]
 
 
@@ -763,7 +763,7 @@ def test_across_is_not_suggested_where_no_cell_would_match_with_it() -> None:
 
 
 def test_the_suggested_across_is_enough() -> None:
-    sides = saved_side("memory-cpu.json"), saved_side("memory-simulated.jsonl")
+    sides = saved_side("memory-cpu.jsonl"), saved_side("memory-simulated.jsonl")
     with pytest.raises(UsageError, match="--across ") as refusal:
         compare(*sides, Rules())
     suggested = re.search(r"--across (\S+) compares them anyway", str(refusal.value))
@@ -882,7 +882,7 @@ def test_a_profile_is_judged_by_the_step_that_was_not_profiled() -> None:
 
 def with_fp16_error(factor: float) -> Record:
     """A run of sums, as if the error of the fp16 sum were another; the sum itself is as before."""
-    record = load(RUNS / "accum-sums.json")
+    record = load(RUNS / "accum-sums.jsonl")
     sums = [
         each.model_copy(update={"error": each.error * factor})
         if (each.accumulator, each.addend, each.order) == ("fp16", "fp16", "sequential")

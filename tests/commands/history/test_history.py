@@ -16,6 +16,7 @@ from sysbench.log.journal import Log
 from sysbench.log.runs import load
 from tests.cli.running import answered
 from tests.cli.test_options import OPTIONS, flags
+from tests.fixtures_runs import write_record
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "runs"
 
@@ -28,8 +29,9 @@ def place(tmp_path: Path) -> Path:
     shutil.copytree(FIXTURES / "experiments" / "2026-11-22T02-26-49-warmup", runs / "2026-11-22T02-26-49-warmup")
     shutil.copytree(FIXTURES / "ab" / "2026-11-22T02-24-39-compare", runs / "2026-11-22T02-24-39-compare")
     (runs / "mine").mkdir()
-    for name in ("time-killed.jsonl", "time-a100.jsonl", "time-a100.json"):
-        shutil.copy(FIXTURES / name, runs / ("mine" if name == "time-killed.jsonl" else ".") / name)
+    shutil.copy(FIXTURES / "time-killed.jsonl", runs / "mine")
+    shutil.copy(FIXTURES / "time-a100.jsonl", runs)
+    write_record(runs / "time-a100.json", load(FIXTURES / "time-a100.jsonl"))
     (runs / "notes.txt").write_text("keep me")
     (runs / "damaged.jsonl").write_bytes((FIXTURES / "time-a100.jsonl").read_bytes()[:700])
     for path in runs.rglob("*"):
@@ -53,7 +55,7 @@ def test_runs_are_listed_newest_first_with_what_they_were_and_how_they_ended(pla
     single = by_name["time-a100"]
     assert single["what"] == "--size small,xl --ctx 128,1024,4096 --precision fp32,bf16 --warmup 2 --steps 8"
     assert single["outcome"] == "complete, 6 ok, 4 oom, 2 skipped"
-    assert single["size_bytes"] == sum((FIXTURES / f"time-a100.{end}").stat().st_size for end in ("json", "jsonl"))
+    assert single["size_bytes"] == sum(path.stat().st_size for path in (place / "runs").glob("time-a100.*"))
     assert (by_name["2026-11-22T02-26-49-warmup"]["command"], by_name["2026-11-22T02-26-49-warmup"]["what"]) == (
         "run",
         "warmup",

@@ -6,13 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from sysbench.command import command_of
 from sysbench.commands.time.fold import COUNTER_UPDATE_S, energy
-from sysbench.commands.time.record import EnergyRecord, TimeRecord
+from sysbench.commands.time.record import EnergyRecord
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.log.collect import CellEvents
 from sysbench.log.events import PhaseSample, Reading, StepMeasured
-from sysbench.render.output import sheet
 from tests import fixtures_timing as runs
 from tests.engine.stub_nvml import FIRST, Driver, compile_driver
 
@@ -101,17 +99,6 @@ def test_a_counter_that_began_anew_is_not_believed() -> None:
 def test_without_a_counter_nothing_is_said_of_energy() -> None:
     assert energy(CELL, seen(40, 0.1, None)) is None
     assert energy(CELL, CellEvents()) is None
-
-
-def test_records_from_before_there_was_energy_still_load() -> None:
-    record = runs.record(TimeSpec(size="small", ctx=512, steps=40))  # type: ignore[arg-type]
-    old = record.model_dump(mode="json")
-    for cell in old["cells"]:
-        assert cell.pop("energy") is not None
-    (cell,) = TimeRecord.model_validate(old).cells
-    assert cell.energy is None
-    assert command_of("time").record_class.model_validate(old).schema_version == record.schema_version
-    sheet(TimeRecord.model_validate(old))
 
 
 def test_a_runs_joules_are_those_that_its_counter_counted() -> None:

@@ -52,8 +52,8 @@ def predicted(cell: TimeCell, step_s: float | None, **fields: Any) -> StepPredic
     plain: dict[str, Any] = {
         "gpu": "a GPU", "host": "a host", "withheld": None if step else "unknown operators", "phases": [],
         "limited_by": "host", "limited_share": 0.9, "lower_bound_s": 0.1, "peak_flops_per_s": 1e12,
-        "allocated_peak_bytes": 1, "reserved_peak_bytes": 2, "unknown_operators": {}, "unknown_share": 0.0,
-        "less_certain": False, "constants": [], "doubts": [],
+        "allocated_peak_bytes": 1, "reserved_peak_bytes": 2, "memory_bytes": 3, "unknown_operators": {},
+        "unknown_share": 0.0, "less_certain": False, "constants": [], "doubts": [],
     }  # fmt: skip
     return StepPredicted(at_s=0, cell=cell.key, step=step, **{**plain, **fields})
 

@@ -28,7 +28,6 @@ from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.spec import hardware
 from sysbench.units import significant
 from tests import fixtures_timing as runs
-from tests.fixtures_findings import time_cell
 
 SWEEP = TimeSpec(size="small,medium", ctx="128,512", precision="fp32,bf16")
 LARGE = TimeSpec(size="xl,2.7b", ctx="128-1024*2", precision="fp32,bf16")
@@ -364,17 +363,6 @@ def test_rates_are_of_the_mean_that_stands_beside_them_and_the_dashboard_says_th
         assert live.step[0] == pytest.approx(mean_s)
     peak = 19.5e12
     assert number(summary, 0, "peak", "share") == pytest.approx(number(summary, 0, "", "flops_per_s") / peak)
-
-
-def test_a_record_of_0_1_0_with_rates_over_the_median_is_read_with_those_over_the_mean() -> None:
-    skewed = time_cell({"forward": [0.1] * 9 + [1.1]}, size="small")
-    assert skewed.rates is not None
-    fields = skewed.model_dump()
-    fields["rates"] |= {"tokens_per_s": skewed.cell.tokens / 0.1, "flops_per_s": skewed.rates.step_flops / 0.1}
-    read = TimeCellRecord.model_validate(fields)
-    assert read.rates is not None
-    assert read.rates.tokens_per_s == pytest.approx(skewed.cell.tokens / 0.2)
-    assert read.rates.flops_per_s == pytest.approx(skewed.rates.step_flops / 0.2)
 
 
 def test_the_medians_of_all_phases_are_there_for_whoever_asks(sweep: TimeRecord) -> None:
