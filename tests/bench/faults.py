@@ -2,11 +2,13 @@
 
     python -m tests.bench.faults --kills 1000 --inputs 100000 --seed 1
 
-A kill ends the engine, its worker, both or the group in the middle of a run or of its continuation, with any of the
-signals that end a program; a third of them come at the very moment at which a cell is printed as finished. No cell that
-was finished may be missing from the log, and no output may be a traceback. The worker is scripted, so that it starts in
-a tenth of a second; everything else is the program itself. A damaged file (log, record, experiment, trace, snapshot)
-is either read or refused in one line; nothing in it is executed, and none takes longer than `LIMIT_S`.
+A kill ends the engine, its worker, both, the group or one of the worker's children in the middle of a run or of its
+continuation, with any of the signals that end a program; a third of them come at the very moment at which a cell is
+printed as finished. `time`, `run` and `fit` take turns. No cell that was finished may be missing from the log, no
+output may be a traceback, no process may outlive the engine, and a search that loses a child ends with the answer of
+an undisturbed one. The worker of `time` and `run` is scripted, so that it starts in a tenth of a second; everything
+else is the program itself. A damaged file (log, record, experiment, trace, snapshot) is either read or refused in one
+line; nothing in it is executed, and none takes longer than `LIMIT_S`.
 
 Each kill and each input has a number, and its randomness comes from that number and the seed. `--state FILE` keeps
 the counts, so that an interrupted session continues where it stopped.
@@ -15,6 +17,7 @@ the counts, so that an interrupted session continues where it stopped.
 from __future__ import annotations
 
 import argparse
+import atexit
 import faulthandler
 import gzip
 import json
@@ -28,8 +31,9 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -37,6 +41,7 @@ import psutil
 
 from sysbench import api
 from sysbench.commands.run import experiment_file
+from sysbench.commands.run.experiment import plan
 from sysbench.errors import SysbenchError
 from sysbench.log import journal
 from sysbench.log.events import CellFinished
@@ -49,21 +54,20 @@ LIMIT_S = 10.0
 """Longer than this no small file may take."""
 
 CELLS = ",".join(str(16 * number) for number in range(1, 13))
-RUN = (
-    "time",
-    "--d-model",
-    "32",
-    "--layers",
-    "1",
-    "--heads",
-    "2",
-    "--mode",
-    "forward",
-    "--device",
-    "cpu",
-    "--ctx",
-    CELLS,
+MODEL = ("--d-model", "32", "--layers", "1", "--heads", "2")
+TIME = ("time", *MODEL, "--mode", "forward", "--device", "cpu", "--ctx", CELLS)
+FIT = (
+    *("fit", "--size", "tiny", "--ctx", "128", "--batch", "2", "--on", "24GiB", "--budget", "180MiB"),
+    *("--keep", "precision,lora,optimizer,ranks,batch,cross-entropy"),
 )
+"""Nothing fits, so that the search tries everything that it may."""
+EXPERIMENT = "".join(
+    f"[[run]]\nname = '{name}'\ncommand = 'time'\nd-model = 32\nlayers = 1\nheads = 2\nmode = 'forward'\n"
+    f"device = 'cpu'\nctx = '{cells}'\n"
+    for name, cells in (("one", "16-64+16"), ("other", "80-160+16"))
+)
+KILLED = ("time", "run", "fit")
+
 FATAL = (signal.SIGKILL, signal.SIGSEGV)
 SIGNALS = (*FATAL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -71,53 +75,105 @@ SIGNALS = (*FATAL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # --- kills
 
 
-def kill(directory: Path, chance: random.Random) -> str | None:
-    """Start or continue the run in `directory`, and kill it; returns what went wrong, if anything did."""
-    log = next(directory.glob("*.jsonl"), None)
-    before = whole_lines(log)
-    words = ["time", "--resume", str(log)] if before else [*RUN, "--out", str(directory)]
-    if not before and log is not None:
-        log.unlink()  # killed before its first line was whole: there is nothing to continue
+def kill(kind: str, directory: Path, chance: random.Random, hit: Counter[str]) -> str | None:
+    """Start or continue a run of `kind` in `directory`, and kill it, which `hit` counts; returns what went wrong."""
+    words = started_or_continued(kind, directory)
+    before = logs_in(directory)
     said = directory / "stderr.txt"
     said.unlink(missing_ok=True)
     engine = os.fork()
     if engine == 0:
-        run_in_this_process([*words, "--no-live"], said)
+        run_in_this_process([*words, "--no-live"], said, is_scripted=kind != "fit")
     number = chance.choice(SIGNALS)
-    target = chance.choice(["engine", "worker", "both", "group"])
-    wanted = chance.randint(1, 12) if chance.random() < 1 / 3 else None
-    await_moment(engine, said, wanted, chance.uniform(0, 0.8))
+    target = chance.choice(["engine", "worker", "both", "group", *(["child", "children"] * 3 if kind == "fit" else [])])
+    wanted = chance.randint(1, 9) if kind != "fit" and chance.random() < 1 / 3 else None
+    await_moment(engine, said, wanted, chance.uniform(0, 5 if kind == "fit" else 0.8), target)
     victims = the_processes(engine, target)
-    worker = the_processes(engine, "worker")
+    below = the_processes(engine, "below")
     for victim in victims:
         with suppress(ProcessLookupError):
             os.kill(victim, number)
+            hit[f"{kind} {target}"] += 1
     status = ended(engine)
     text = said.read_text(errors="replace")
-    log = next(directory.glob("*.jsonl"), None)
-    after = whole_lines(log)
+    was_killed = number in FATAL and target in ("engine", "both", "group")
+    problem = problem_of_process(status, text, {0, 1, 130, *([-number] if was_killed else [])}) or problem_of_logs(
+        before, logs_in(directory), text
+    )
+    if problem is None and not all_gone(below, 5):
+        problem = "a process outlives the engine"
+    if problem is None and victims and target in ("child", "children") and tried(directory) != tried(undisturbed()):
+        problem = f"{tried(directory)} combinations were tried, {tried(undisturbed())} without a kill"
+    return problem and f"{kind}: {number.name} to {target}: {problem}"
+
+
+def problem_of_process(status: int | None, text: str, allowed: set[int]) -> str | None:
     if status is None:
-        return f"{number.name} to {target}: it does not end"
-    allowed = {0, 1, 130, *(-fatal for fatal in FATAL)}
-    if status not in allowed or (status in (-9, -11) and (target == "worker" or number not in FATAL)):
-        return f"{number.name} to {target}: exit status {status}: {text[-300:]}"
-    if "Traceback" in text or "defect" in text:
-        return f"{number.name} to {target}: {text[-500:]}"
-    if not after.startswith(before):
-        return f"{number.name} to {target}: lines of the log are lost"
-    finished = sum(isinstance(event, CellFinished) for event in journal.read(log)) if log and after else 0
-    shown = len(re.findall(r"^\d+/\d+ ", text, re.MULTILINE))
-    if finished - before.count(b'"event":"cell_finished"') < shown:
-        return f"{number.name} to {target}: {shown} cells were printed as finished, the log has fewer"
-    if not all_gone(worker, 5):
-        return f"{number.name} to {target}: the worker outlives the engine"
+        return "it does not end"
+    if status not in allowed:
+        return f"exit status {status}: {text[-300:]}"
+    if "Traceback" in text or "this is a bug" in text:
+        return text[-500:]
     return None
 
 
-def run_in_this_process(words: list[str], said: Path) -> None:
-    """Be the program, in a forked process that has imported everything, with a worker without torch."""
+def problem_of_logs(before: dict[Path, bytes], after: dict[Path, bytes], text: str) -> str | None:
+    if not all(after.get(log, b"").startswith(lines) for log, lines in before.items()):
+        return "lines of the log are lost"
+    known = sum(lines.count(b'"event":"cell_finished"') for lines in before.values())
+    shown = len(re.findall(r"^\d+/\d+ ", text, re.MULTILINE))
+    if sum(map(cells_finished, after)) - known < shown:
+        return f"{shown} cells were printed as finished, the log has fewer"
+    return None
+
+
+def started_or_continued(kind: str, directory: Path) -> list[str]:
+    """The command line that continues what is in the directory, or begins."""
+    if kind == "run":
+        experiment = next(directory.glob("*/manifest.json"), None)
+        if experiment is not None:
+            return ["run", "--resume", str(experiment.parent)]
+        (directory / "killed.toml").write_text(EXPERIMENT)
+        return ["run", str(directory / "killed.toml"), "--out", str(directory)]
+    for log, lines in logs_in(directory).items():
+        if lines:
+            return [kind, "--resume", str(log)]
+        log.unlink()  # killed before its first line was whole: there is nothing to continue
+    return [*(FIT if kind == "fit" else TIME), "--out", str(directory)]
+
+
+def logs_in(directory: Path) -> dict[Path, bytes]:
+    """The whole lines of every log."""
+    return {log: whole_lines(log) for log in sorted(directory.rglob("*.jsonl"))}
+
+
+def cells_finished(log: Path) -> int:
+    return sum(isinstance(event, CellFinished) for event in journal.read(log)) if whole_lines(log) else 0
+
+
+def tried(directory: Path) -> int | None:
+    """How many combinations the last search in the directory tried; None without an answer."""
+    records = sorted(directory.glob("*-fit.json"))
+    cells = api.load(records[-1]).record.cells if records else []
+    return len(cells[0].trials) if cells and cells[0].outcome == "ok" else None
+
+
+@cache
+def undisturbed() -> Path:
+    """A directory with a search that nobody kills."""
+    directory = Path(tempfile.mkdtemp(prefix="sysbench-faults-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    engine = os.fork()
+    if engine == 0:
+        run_in_this_process([*FIT, "--out", str(directory), "--no-live"], directory / "stderr.txt", is_scripted=False)
+    assert ended(engine) == 0, (directory / "stderr.txt").read_text()
+    return directory
+
+
+def run_in_this_process(words: list[str], said: Path, *, is_scripted: bool) -> None:
+    """Be the program, in a forked process that has imported everything; a scripted worker has no torch."""
     from sysbench import __main__
-    from sysbench.engine import process, session
+    from sysbench.engine import process, session, supervisor
     from tests.engine.fakes import ScriptedLauncher
 
     code = 1
@@ -125,7 +181,7 @@ def run_in_this_process(words: list[str], said: Path) -> None:
         faulthandler.disable()  # pytest's would print what a SEGV looks like
         os.setpgid(0, 0)
         launcher = ScriptedLauncher()
-        for module in (process, session):
+        for module in (process, session, supervisor) if is_scripted else ():
             setattr(module, "Launcher", lambda: launcher)  # noqa: B010
         sys.argv = ["sysbench", *words]
         for number in SIGNALS[2:]:
@@ -153,8 +209,10 @@ def whole_lines(log: Path | None) -> bytes:
     return content[: content.rfind(b"\n") + 1]
 
 
-def await_moment(engine: int, said: Path, shown: int | None, after_s: float) -> None:
-    """Wait so long, or until so many cells have been printed as finished, or the end."""
+def await_moment(engine: int, said: Path, shown: int | None, after_s: float, target: str) -> None:
+    """Wait until there is a target, then so long, or until so many cells have been printed as finished, or the end."""
+    while not the_processes(engine, target) and not gone(engine):
+        time.sleep(0.005)
     while not said.exists() and not gone(engine):
         time.sleep(0.001)
     deadline_s = time.monotonic() + (after_s if shown is None else 5)
@@ -166,8 +224,13 @@ def await_moment(engine: int, said: Path, shown: int | None, after_s: float) -> 
 
 def the_processes(engine: int, target: str) -> list[int]:
     with suppress(psutil.NoSuchProcess):
-        workers = [child.pid for child in psutil.Process(engine).children()]
-        return {"engine": [engine], "worker": workers, "both": [engine, *workers], "group": [-engine]}[target]
+        workers = psutil.Process(engine).children()
+        children = [child.pid for worker in workers for child in worker.children(recursive=True)]
+        pids = [worker.pid for worker in workers]
+        return {
+            "engine": [engine], "worker": pids, "both": [engine, *pids], "group": [-engine], "child": children[-1:],
+            "children": children, "below": [*pids, *children],
+        }[target]  # fmt: skip
     return [engine]
 
 
@@ -186,7 +249,7 @@ def all_gone(pids: list[int], patience_s: float) -> bool:
 
 
 def ended(pid: int) -> int | None:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 120
     while time.monotonic() < deadline_s:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
@@ -197,17 +260,20 @@ def ended(pid: int) -> int | None:
     return None
 
 
-def kills(first: int, count: int, seed: int, book: Book) -> None:
+def kills(first: int, count: int, seed: int, book: Book, kinds: Sequence[str] = KILLED) -> None:
     base = Path(tempfile.mkdtemp(prefix="sysbench-faults-"))
+    directories: dict[str, Path] = {}
     try:
-        directory = base / "runs-0"
         for number in range(first, count):
             chance = random.Random(f"{seed}:kill:{number}")
-            if chance.random() < 0.25:  # else the run before is continued
-                shutil.rmtree(directory, ignore_errors=True)
-                directory = base / f"runs-{number}"
-            directory.mkdir(exist_ok=True)
-            book.note("kills", number, kill(directory, chance))
+            kind = kinds[number % len(kinds)]
+            if kind not in directories or chance.random() < (
+                0.7 if kind == "fit" else 0.25
+            ):  # else the run before is continued
+                shutil.rmtree(directories.get(kind, base / "none"), ignore_errors=True)
+                directories[kind] = base / f"{kind}-{number}"
+                directories[kind].mkdir()
+            book.note("kills", number, kill(kind, directories[kind], chance, book.hit))
     finally:
         shutil.rmtree(base, ignore_errors=True)
 
@@ -217,6 +283,7 @@ def kills(first: int, count: int, seed: int, book: Book) -> None:
 
 VALUES = [
     *(b"NaN", b"Infinity", b"-1", b"0", b"1e400", b"0.5", b"1e18", b"1180591620717411303424"),
+    *(b"9" * 309, b'"../../../elsewhere"', b'"evil.py:Model"', b'"\\u202e\\u009b"'),
     *(b"null", b"true", b'"x"', b"[]", b"{}", b'"\\u001b[31m"', b'"\\ud800"'),
 ]
 TOKEN = re.compile(rb'(?<=[:,\[ ])(?:-?\d+(?:\.\d+)?(?:e-?\d+)?|null|true|false|"[^"\\]{0,40}")(?=[,\]}\n])')
@@ -261,7 +328,7 @@ def readers() -> list[tuple[str, Path, Callable[[Path], object]]]:
         found += [("log" if path.suffix == ".jsonl" else "record", path, api.load)] * 4
         found.append(("shown", path, shown))
     found += [
-        ("experiment", path, lambda path: experiment_file.load(str(path)))
+        ("experiment", path, lambda path: plan(experiment_file.load(str(path)), {}, ("cpu",)))
         for path in (ROOT / "profiles/runs").glob("*.toml")
     ]
     found += [("snapshot", path, api.read_snapshot) for path in (FIXTURES / "snapshots").glob("hard-*.gz")] * 4
@@ -333,9 +400,11 @@ class Book:
         self._path = path
         self.done = {"kills": 0, "inputs": 0}
         self.problems: list[str] = []
+        self.hit: Counter[str] = Counter()
+        """Processes that were alive when they were killed."""
         if path is not None and path.exists():
             kept = json.loads(path.read_text())
-            self.done, self.problems = kept["done"], kept["problems"]
+            self.done, self.problems, self.hit = kept["done"], kept["problems"], Counter(kept["hit"])
 
     def note(self, what: str, number: int, problem: str | None) -> None:
         self.done[what] = number + 1
@@ -346,7 +415,7 @@ class Book:
 
     def keep(self) -> None:
         if self._path is not None:
-            self._path.write_text(json.dumps({"done": self.done, "problems": self.problems}, indent=1))
+            self._path.write_text(json.dumps({"done": self.done, "problems": self.problems, "hit": self.hit}, indent=1))
 
 
 def faults(kill_count: int, input_count: int, seed: int, book: Book) -> None:
@@ -370,6 +439,8 @@ def main() -> None:
     faults(options.kills, options.inputs, options.seed, book)
     for problem in book.problems:
         print(problem)
+    if book.hit:
+        print("killed:", ", ".join(f"{count} × {name}" for name, count in sorted(book.hit.items())))
     places = Counter(problem.partition(": ")[2].split(":")[0] for problem in book.problems)
     print(f"{book.done['kills']} kills, {book.done['inputs']} inputs, {len(book.problems)} problems {dict(places)}, "
           f"{time.monotonic() - began_s:.0f} s")  # fmt: skip

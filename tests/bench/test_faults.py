@@ -8,7 +8,7 @@ from tests.bench.faults import Book, inputs, kills
 @pytest.mark.slow
 def test_a_kill_loses_no_finished_cell() -> None:
     book = Book()
-    kills(0, 8, 1, book)
+    kills(0, 8, 1, book, ("time", "run"))
     assert not book.problems
 
 
