@@ -46,6 +46,8 @@ class Surroundings:
     """Other ranks started by torchrun or srun, if any."""
     in_experiment: bool = False
     """Whether the run belongs to an experiment, whose simulated runs share one worker."""
+    first_events: tuple[Event, ...] = ()
+    """Events that the log has after that of the start."""
 
 
 ALONE: Final = Surroundings()

@@ -137,6 +137,7 @@ class Session:
             executor: Supervisor | ParallelExecutor | None = None
             try:
                 yield opening
+                yield from map(self._write, self.surroundings.first_events)
                 pending = [(index, cell) for index, cell in enumerate(self.cells) if self._is_pending(cell)]
                 if pending and (self.options.on or self.options.parallel):
                     from sysbench.engine.parallel.pools import pool_of

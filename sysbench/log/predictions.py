@@ -195,6 +195,17 @@ class StepPredicted(PredictedStep, Event):
     cell: str
 
 
+class PredictedElsewhere(Event):
+    """What a step of the run is predicted to take on a GPU, on a machine that has none; no part of the results."""
+
+    event: Literal["predicted_elsewhere"] = "predicted_elsewhere"
+    gpu: str
+    title: str
+    """The step, in words."""
+    step: PredictedTime
+    tokens_per_s: PerSecond
+
+
 class PredictionRecord(PredictedStep):
     """The prediction for a cell, with the rates and costs computed from it."""
 

@@ -24,7 +24,6 @@ COMMAND = Command(
         ),
     ),
     perform="command:perform",
-    suited="command:suited",
     headlines="findings:headlines",
     screen="live:TimeScreen",
     terms="terms:terms",

@@ -13,15 +13,26 @@ from rich.text import Text
 
 from sysbench import cells as axes
 from sysbench import formulas, units
+from sysbench.commands.time.elsewhere import elsewhere_line
 from sysbench.commands.time.spec import TimeCell
 from sysbench.log.events import CellFinished, ModelBuilt, OfRank, PhaseEntered, StepEstimated, StepMeasured
-from sysbench.log.predictions import PredictedTime, StepPredicted
+from sysbench.log.predictions import PredictedElsewhere, PredictedTime, StepPredicted
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.board import Quantity
 from sysbench.render.dashboard.canvas import Canvas, memoized, remaining_text, round_remaining
 from sysbench.render.dashboard.run_state import CellState, RunState, cell_handler, mean_and_deviation
-from sysbench.render.dashboard.screen import BELOW, DETAILS, MODEL_AXES, SENSORS, CellScreen, Progress, Slot, fixed
+from sysbench.render.dashboard.screen import (
+    BELOW,
+    DETAILS,
+    MODEL_AXES,
+    NOTICE,
+    SENSORS,
+    CellScreen,
+    Progress,
+    Slot,
+    fixed,
+)
 from sysbench.render.table import Cell, Column, Measure, Table, Tone, Word
 from sysbench.spec.time_limit import time_limit_word
 
@@ -100,8 +111,12 @@ class TimedCell(CellState):
         return formulas.step_flops_of(self.cell) or self.cell.grad_accum * self.cell.tokens
 
 
-LiveState = RunState[TimedCell]
-"""State of a timing run at one moment."""
+@dataclass(frozen=True)
+class LiveState(RunState[TimedCell]):
+    """State of a timing run at one moment."""
+
+    elsewhere: PredictedElsewhere | None = None
+    """What a step is predicted to take on a GPU, on a machine without one."""
 
 
 def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
@@ -142,6 +157,7 @@ _HANDLERS = run_state.handlers(
             lambda cell, event: replace(cell, estimated_s=event.step_s, limit_s=event.max_time_s)
         ),
         PhaseEntered: cell_handler(lambda cell, event: replace(cell, phase=event.phase)),
+        PredictedElsewhere: lambda run, event: replace(run, elsewhere=event),
         StepPredicted: cell_handler(lambda cell, event: replace(cell, predicted=event.step)),
         CellFinished: cell_handler(_cell_finished),
     },
@@ -339,6 +355,8 @@ class TimeScreen(CellScreen[LiveState]):
         return f"{cell.phase} {seconds // 60}:{seconds % 60:02d}"
 
     def details(self, canvas: Canvas) -> Iterator[Slot]:
+        if self.state.elsewhere is not None and not self.state.ended:
+            yield fixed(NOTICE, canvas.wrap(elsewhere_line(self.state.elsewhere), theme.ACCENT), gap=True)
         steps = self.state.current_cell.steps if self.state.current_cell else ()
         yield fixed(DETAILS, [_trend(canvas, steps) if steps else Text()])
         measured = [step for step in steps if not step.warmup]

@@ -128,7 +128,7 @@ class TimeSpec(ModelSpec):
     ] = stored_unless(
         "auto",
         description="Measure each cell for at most this long, with fewer warm-up steps and steps if necessary: 90s, "
-        "3m, or none. Default: 3m on a CPU, where --warmup and --steps are taken as given; none on a GPU.",
+        "3m, none, or auto: 3m on a CPU, where --warmup and --steps are obeyed if given, and none on a GPU.",
     )
     exact: tuple[Effort, ...] = Field(default=(), description="Numbers of steps that were given, not defaults.")
     sync: Annotated[Sync, Option(metavar="KIND", panel=MEASUREMENT), SYNC] = Field(
