@@ -31,7 +31,7 @@ from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
 from sysbench.simulate.cuda.answers import answering_as_gpu
 from sysbench.simulate.cuda.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.cuda.composites import Composites, composites_on, using_composites
-from sysbench.simulate.cuda.kernels import COPIES, MATRIX_PRODUCTS, SCRATCH, uses_cublas_lt
+from sysbench.simulate.cuda.kernels import COPIES, MATRIX_PRODUCTS, SCRATCH, is_outer_product, uses_cublas_lt
 from sysbench.simulate.cuda.reductions import Scratch, SplitReduction
 from sysbench.simulate.gpu import UNKNOWN_CAPABILITY, Gpu, Multiprocessors, ScratchMemory, Workspaces
 from sysbench.simulate.ordered import ordered_streams
@@ -476,7 +476,7 @@ class Recorder(DeviceObserver):
         """Record the scratch memory of the operator's kernel, and the workspaces of a matrix product."""
         scratch, workspaces = self._platform.scratch.get(func), self._platform.workspaces
         groups = scratch(*arguments) if scratch is not None else ()
-        product = workspaces if func in MATRIX_PRODUCTS else None
+        product = workspaces if func in MATRIX_PRODUCTS and not is_outer_product(func, arguments) else None
         for group in groups or ([()] if product else ()):
             numbers = [number for each in group for number in self._allocate_scratch(each)]
             if product is not None:  # after the copies of its operands, which are its only group

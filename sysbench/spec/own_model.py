@@ -49,7 +49,7 @@ def _parse_targets(value: object) -> tuple[str, ...]:
 def _parse_arguments(value: object) -> dict[str, tuple[Scalar, ...]]:
     """Parse words such as `layers=12,24` and `norm=rms` into the values of each argument, by name."""
     if isinstance(value, dict):
-        return {name: each if isinstance(each, list | tuple) else (each,) for name, each in value.items()}
+        return {name: tuple(each) if isinstance(each, list | tuple) else (each,) for name, each in value.items()}
     found: dict[str, tuple[Scalar, ...]] = {}
     words = [str(word) for word in (value if isinstance(value, list | tuple) else [value])]
     for word in (each for several in words for each in _BETWEEN_ARGUMENTS.split(several)):

@@ -61,12 +61,22 @@ def uses_cublas_lt(func: Operator, arguments: Arguments, options: Options, resul
     return is_added and first.dtype in _LT_DTYPES and min(*first.shape, *second.shape) > 1
 
 
+def is_outer_product(func: Operator, arguments: Arguments) -> bool:
+    """Return whether a batched product is one of columns and rows, which a kernel multiplies without cuBLAS.
+
+    As observed in PyTorch 2.15 (tests/fake_gpu).
+    """
+    return func is _aten.bmm.default and arguments[0].shape[2] == 1 and installed_torch() >= (2, 15)
+
+
 def _bmm(first: Tensor, second: Tensor) -> Scratch:
     """Return the sizes of the copies that bmm makes of operands with strides that cuBLAS does not support.
 
     Source: cuda/Blas.cpp, bmm_out_cuda_impl.
     """
     rows, columns, inner = first.shape[1], second.shape[2], first.shape[2]
+    if is_outer_product(_aten.bmm.default, (first, second)):
+        return []
     if columns == 1:
         operands = [(first, 1, 2, rows, inner), (second, 1, 2, inner, columns)]
     else:
@@ -178,7 +188,8 @@ def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask:
     workspace = batch * heads * _round_up(elements, 4) * _FLOAT_BYTES
     if q.dtype != torch.float32:
         return [[delta, workspace]]
-    return [[_bytes(gradient), delta], [delta, workspace]]  # gradient · output, before the sum
+    # gradient · output, its sum, and a copy of the sum by head
+    return [[_bytes(gradient), delta, *([delta] if min(heads, ctx) > 1 else [])], [delta, workspace]]
 
 
 SCRATCH: Mapping[object, Callable[..., Scratch]] = {
@@ -196,14 +207,29 @@ SCRATCH: Mapping[object, Callable[..., Scratch]] = {
 }
 """Scratch memory by operator, as a function of the operator's arguments."""
 
+
+def _convolution_copies(source: Tensor, weight: Tensor, *_: object) -> list[int]:
+    """Return the sizes of the copies of what a convolution gets in another memory format than its kernel's.
+
+    That is channels last if either is, but not in one dimension. Source: native/Convolution.cpp, _convolution.
+    """
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(source.dim())
+    is_last = last is not None and any(
+        each.is_contiguous(memory_format=last) and not each.is_contiguous() for each in (source, weight)
+    )
+    wanted = last if is_last and last is not None else torch.contiguous_format
+    return [_bytes(each) for each in (source, weight) if not each.is_contiguous(memory_format=wanted)]
+
+
 COPIES: Mapping[object, Callable[..., Sequence[int]]] = {
     _aten._scaled_dot_product_flash_attention_backward.default: lambda gradient, q, k, v, output, *_: _bshd_copies(
         gradient, output
     ),
     _aten._scaled_dot_product_efficient_attention_backward.default: lambda gradient, *_: _bshd_copies(gradient),
+    _aten.convolution.default: _convolution_copies,
 }
-"""Sizes of the copies of gradients and outputs that an operator makes before its results, and frees after its scratch
-memory (transformers/cuda/attention_backward.cu)."""
+"""Sizes of the copies of arguments that an operator makes before its results, and frees after its scratch memory
+(transformers/cuda/attention_backward.cu, Convolution.cpp)."""
 
 
 def _bshd_copies(*tensors: Tensor) -> list[int]:
