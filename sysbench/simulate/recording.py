@@ -469,8 +469,8 @@ class Recorder(DeviceObserver):
         return self._allocate(size_bytes, origin)
 
     def observes(self, func: Operator) -> bool:
-        """Return whether the operator may need scratch memory or a workspace of cuBLAS."""
-        return func in MATRIX_PRODUCTS or func in self._platform.scratch
+        """Return whether the operator may need scratch memory, copies of arguments, or a workspace of cuBLAS."""
+        return func in MATRIX_PRODUCTS or func in self._platform.scratch or func in self._platform.copies
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: object) -> None:
         """Record the scratch memory of the operator's kernel, and the workspaces of a matrix product."""

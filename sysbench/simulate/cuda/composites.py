@@ -133,7 +133,7 @@ def _linear(source: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
     PyTorch adds it out of place to what is dispatched in Python, as here.
     """
-    product_adds = source.dim() == 2 or (source.dim() == 3 and source.is_contiguous())
+    product_adds = source.dim() == 2 or source.is_contiguous()
     if bias is None or product_adds:
         whole: Tensor = torch.ops.aten.linear.default.decompose(source, weight, bias)
         return whole

@@ -64,9 +64,9 @@ def uses_cublas_lt(func: Operator, arguments: Arguments, options: Options, resul
 def is_outer_product(func: Operator, arguments: Arguments) -> bool:
     """Return whether a batched product is one of columns and rows, which a kernel multiplies without cuBLAS.
 
-    As observed in PyTorch 2.15 (tests/fake_gpu).
+    As observed in PyTorch 2.13 and 2.15 (tests/fake_gpu).
     """
-    return func is _aten.bmm.default and arguments[0].shape[2] == 1 and installed_torch() >= (2, 15)
+    return func is _aten.bmm.default and arguments[0].shape[2] == 1
 
 
 def _bmm(first: Tensor, second: Tensor) -> Scratch:
@@ -227,9 +227,15 @@ COPIES: Mapping[object, Callable[..., Sequence[int]]] = {
     ),
     _aten._scaled_dot_product_efficient_attention_backward.default: lambda gradient, *_: _bshd_copies(gradient),
     _aten.convolution.default: _convolution_copies,
+    _aten.native_layer_norm.default: lambda source, *_: _contiguous_copies(source),
+    _aten.native_layer_norm_backward.default: lambda gradient, source, *_: _contiguous_copies(gradient, source),
 }
 """Sizes of the copies of arguments that an operator makes before its results, and frees after its scratch memory
-(transformers/cuda/attention_backward.cu, Convolution.cpp)."""
+(transformers/cuda/attention_backward.cu, Convolution.cpp, cuda/layer_norm_kernel.cu)."""
+
+
+def _contiguous_copies(*tensors: Tensor) -> list[int]:
+    return [_bytes(tensor) for tensor in tensors if not tensor.is_contiguous()]
 
 
 def _bshd_copies(*tensors: Tensor) -> list[int]:
