@@ -123,7 +123,7 @@ class _RmsNorm(torch.autograd.Function):
         wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
         with torch._C._AutoDispatchBelowAutograd():
             of_source, of_weight = torch.ops.aten._fused_rms_norm_backward.default(
-                gradient.contiguous(), source.contiguous(), ctx.shape, scale, weight, wanted
+                gradient, source.contiguous(), ctx.shape, scale, weight, wanted
             )
         return of_source, None, of_weight, None
 

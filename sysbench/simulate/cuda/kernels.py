@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sysbench.lab.dispatch import Arguments, Operator, Options
-from sysbench.simulate.cuda.reductions import REDUCTIONS, Scratch
+from sysbench.simulate.cuda.reductions import REDUCTIONS, Held, Scratch
 from sysbench.spec.extras import installed_torch
 
 _aten = torch.ops.aten
@@ -175,8 +175,9 @@ def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: object) -> Scratch:
 def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: object, *_: object) -> Scratch:
     """Return the scratch memory of efficient attention's backward pass.
 
-    The tiles are those of the kernels for sm80: 64 × 64 for heads up to 64 wide, 128 × 128 for wider heads. Sources:
-    transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h.
+    The tiles are those of the kernels for sm80: 64 × 64 for heads up to 64 wide, 128 × 128 for wider heads. If queries
+    share keys, there are gradients of the keys and values of each query head. Sources:
+    transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h; the gradients were observed.
     """
     batch, heads, ctx, d_head = q.shape
     tile = 64 if d_head <= 64 else 128
@@ -186,10 +187,12 @@ def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask:
         splits = max(1, min(_round_up(ctx, tile) // tile, 200 // (batch * heads)))
         elements += 2 * splits * tile * _round_up(d_head, tile)
     workspace = batch * heads * _round_up(elements, 4) * _FLOAT_BYTES
+    by_head = [Held(_bytes(each) // each.shape[1] * heads) for each in (k, v) if each.shape[1] != heads]
     if q.dtype != torch.float32:
-        return [[delta, workspace]]
+        return [[*by_head, delta, workspace]]
     # gradient · output, its sum, and a copy of the sum by head
-    return [[_bytes(gradient), delta, *([delta] if min(heads, ctx) > 1 else [])], [delta, workspace]]
+    copied = [delta, Held(delta)] if min(heads, ctx) > 1 else [Held(delta)]
+    return [[*by_head, _bytes(gradient), *copied], [workspace]]
 
 
 SCRATCH: Mapping[object, Callable[..., Scratch]] = {
@@ -200,6 +203,7 @@ SCRATCH: Mapping[object, Callable[..., Scratch]] = {
     _aten._safe_softmax.default: _safe_softmax,
     _aten._softmax_backward_data.default: _softmax_backward,
     _aten.embedding_dense_backward.default: _embedding_backward,
+    _aten._fused_rms_norm_backward.default: lambda gradient, *_: [_contiguous_copies(gradient)],
     _aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
     _aten._scaled_dot_product_cudnn_attention_backward.default: _cudnn_backward,
     _aten._scaled_dot_product_efficient_attention.default: _efficient_forward,
