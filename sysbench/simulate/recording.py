@@ -31,8 +31,8 @@ from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
 from sysbench.simulate.cuda.answers import answering_as_gpu
 from sysbench.simulate.cuda.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.cuda.composites import Composites, composites_on, using_composites
-from sysbench.simulate.cuda.kernels import COPIES, MATRIX_PRODUCTS, SCRATCH, uses_cublas_lt
-from sysbench.simulate.cuda.reductions import Scratch, SplitReduction
+from sysbench.simulate.cuda.kernels import COPIES, MATRIX_PRODUCTS, SCRATCH, is_outer_product, uses_cublas_lt
+from sysbench.simulate.cuda.reductions import Held, Scratch, SplitReduction
 from sysbench.simulate.gpu import UNKNOWN_CAPABILITY, Gpu, Multiprocessors, ScratchMemory, Workspaces
 from sysbench.simulate.ordered import ordered_streams
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
@@ -471,16 +471,19 @@ class Recorder(DeviceObserver):
         return self._allocate(size_bytes, origin)
 
     def observes(self, func: Operator) -> bool:
-        """Return whether the operator may need scratch memory or a workspace of cuBLAS."""
-        return func in MATRIX_PRODUCTS or func in self._platform.scratch
+        """Return whether the operator may need scratch memory, copies of arguments, or a workspace of cuBLAS."""
+        return func in MATRIX_PRODUCTS or func in self._platform.scratch or func in self._platform.copies
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: object) -> None:
         """Record the scratch memory of the operator's kernel, and the workspaces of a matrix product."""
         scratch, workspaces = self._platform.scratch.get(func), self._platform.workspaces
         groups = scratch(*arguments) if scratch is not None else ()
-        product = workspaces if func in MATRIX_PRODUCTS else None
+        product = workspaces if func in MATRIX_PRODUCTS and not is_outer_product(func, arguments) else None
         for group in groups or ([()] if product else ()):
-            numbers = [number for each in group for number in self._allocate_scratch(each)]
+            numbers: list[int] = []
+            for each in group:
+                freed_at_end = self._copies if isinstance(each, Held) else numbers
+                freed_at_end += self._allocate_scratch(each)
             if product is not None:  # after the copies of its operands, which are its only group
                 numbers += self._take_workspaces(product, uses_cublas_lt(func, arguments, options, result))
             for number in reversed(numbers):

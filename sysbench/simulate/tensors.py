@@ -362,7 +362,7 @@ class SimulatedDevice(ObservedDevice):
         if func.namespace == "c10d" and self.wrappers is not None:
             communicate: Handler = self.wrappers.communicate
             return communicate
-        if func.is_view:
+        if func.is_view and not func._can_decompose():  # such as `contiguous`, which may copy
             return self._view
         if torch.Tag.dynamic_output_shape in func.tags:
             return self._compute_by_values
@@ -729,9 +729,6 @@ def _shapes_on_zeros(func: Operator, args: Arguments, kwargs: Options, missing: 
     if sum(tensor.numel() for tensor in given) > MAX_ZEROS:
         raise UnavailableError(f"{func} cannot be simulated: it has no shape function") from missing
 
-    def map_tensors(value: object, to: Callable[[Tensor], Tensor]) -> Any:
-        return tree_map_only(Tensor, to, value)
-
     def zeros(tensor: Tensor) -> Tensor:
         return torch.zeros(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor
 
@@ -739,8 +736,9 @@ def _shapes_on_zeros(func: Operator, args: Arguments, kwargs: Options, missing: 
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
 
     with _below_python():
-        found = func(*map_tensors(args, zeros), **map_tensors(dict(kwargs), zeros))
-        return map_tensors(found, without_data)
+        values, options = tree_map_only(Tensor, zeros, (args, dict(kwargs)))
+        found: object = tree_map_only(Tensor, without_data, func(*values, **options))
+        return found
 
 
 def _empty_like(tensor: Tensor) -> Tensor:

@@ -59,9 +59,16 @@ def mamba(vocab: int = 1003) -> nn.Module:
 
 def t5(vocab: int = 1003, heads: int = 4) -> nn.Module:
     """Build a T5: a learned bias of relative positions, no scale of the scores."""
-    fields = {"d_model": 128, "d_kv": 24, "d_ff": 300, "num_layers": 2, "num_heads": heads, "vocab_size": vocab}
-    model = _built("T5ForConditionalGeneration", "T5Config", **fields, use_cache=False)
-    return Seq2Seq(model)
+    fields: dict[str, Any] = {
+        "d_model": 128,
+        "d_kv": 24,
+        "d_ff": 300,
+        "num_layers": 2,
+        "num_heads": heads,
+        "vocab_size": vocab,
+    }
+    fields |= {"use_cache": False, "decoder_start_token_id": 0}
+    return Seq2Seq(_built("T5ForConditionalGeneration", "T5Config", **fields))
 
 
 class Seq2Seq(nn.Module):

@@ -43,9 +43,10 @@ class Group:
 
 
 def own(name: str, *words: str) -> Group:
-    """A training step of a model of `strangers`."""
-    model = (f"--model=tests.fake_gpu.strangers:{name}", f"--app-dir={ROOT}")
-    return Group((*model, "--mode=train", "--batch=2", "--ctx=64", *words))
+    """A training step of a model of `strangers`, with a batch of 2 and a context of 64 unless `words` say otherwise."""
+    model = (f"--model=tests.fake_gpu.strangers:{name}", f"--app-dir={ROOT}", "--mode=train")
+    named = {word.partition("=")[0] for word in words}
+    return Group((*model, *(word for word in ("--batch=2", "--ctx=64") if word.partition("=")[0] not in named), *words))
 
 
 @dataclass(frozen=True)

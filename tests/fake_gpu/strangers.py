@@ -253,6 +253,38 @@ class Recomputed(nn.Module):
         return self.base.head(self.base.norm(x))  # type: ignore[no-any-return]
 
 
+class Biased(nn.Module):
+    """Attention with a learned bias of relative positions, as in T5, to which dropout and norms of heads are added."""
+
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(VOCAB, width), nn.Linear(width, VOCAB)
+        self.qkv, self.norm = nn.Linear(width, 3 * width), nn.RMSNorm(width // 4)
+        self.bias = nn.Embedding(512, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x, places = self.embed(ids), torch.arange(ids.shape[1], device=ids.device)
+        bias = self.bias((places[:, None] - places).abs()).permute(2, 0, 1)[None]
+        q, k, v = (each.unflatten(-1, (4, -1)).transpose(1, 2) for each in self.qkv(x).chunk(3, dim=-1))
+        y = functional.scaled_dot_product_attention(self.norm(q), self.norm(k), v, attn_mask=bias.to(q.dtype))
+        return self.head(x + y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class Strided(nn.Module):
+    """What gets its input with other strides than it wants: convolutions, a layer norm, a linear layer with a bias."""
+
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(VOCAB, width), nn.Linear(width, VOCAB)
+        self.mix, self.norm = nn.Conv1d(width, width, 4, padding=3, groups=width), nn.LayerNorm(width)
+        self.time = nn.Linear(width, width)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.mix(self.embed(ids).transpose(1, 2))[..., : ids.shape[1]].transpose(1, 2)
+        x = self.norm(x) + self.time(x.transpose(0, 1)).transpose(0, 1)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
 class Patches(nn.Module):
     """A vision Transformer: patches by a convolution, a class token, learned positions, nn.MultiheadAttention."""
 

@@ -40,6 +40,8 @@ GROUPS = (
     own("NanoGpt", "--checkpoint=none,full", "--cross-entropy=full,chunked-40"),
     own("Llama", "--bf16", "--checkpoint=none,full", "--cross-entropy=full,chunked-40"),
     *(own(name, "--precision=fp32,bf16") for name in ("NanoGpt", "Llama", "Grouped", "Adapted")),
+    # Masks that are padded, norms and convolutions of strided inputs, products of columns and rows.
+    *(own(name, "--batch=3", "--ctx=100", "--precision=fp32") for name in ("Encoder", "Mamba", "Biased", "Strided")),
 )
 OF_BITSANDBYTES = (
     Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16-true", "--optimizer=adamw-8bit-paged")),

@@ -25,6 +25,9 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"reshard": "off", "prefetch": 1},
     {"strategy": "hsdp"},
     {"checkpoint": "full"},
+    {"offload": "none", "ranks": 3, "vocab": 1009, "ctx": 51, "batch": 3},
+    {"offload": "none", "ranks": 2, "d_ff": 301, "ctx": 77, "precision": "bf16", "attention": "sdpa"},
+    {"offload": "none", "ranks": 3, "d_model": 132, "heads": 6, "param_dtype": "bf16", "grad_accum": 2},
 )
 
 

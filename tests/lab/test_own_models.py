@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -330,6 +331,10 @@ OPTIMIZERS = {
         "For your own loop with several optimizers, use sysbench.measure",
     ),
     "none": ("None", "--optimizer theirs:make returned NoneType, which is not a torch.optim.Optimizer"),
+    "closure": (
+        "torch.optim.LBFGS(model.parameters())",
+        "--optimizer theirs:make: LBFGS.step needs a closure, which computes the loss again, but a step here has none.",
+    ),
     "wrong": ("torch.optim.SGD(model.parameters(), lr=-1)", "ValueError: Invalid learning rate: -1 (theirs.py:21"),
 }
 
@@ -403,6 +408,67 @@ def test_inputs_that_do_not_fit_are_refused(inputs: str, write: Write) -> None:
     body, said = INPUTS[inputs]
     here = write(f"def inputs(batch, ctx):\n    {body}\n")
     assert said in refusal(stepped, here, inputs="theirs:inputs")
+
+
+TAKES = {
+    "keyword": ("*, input_ids", {"input_ids"}),
+    "optional keyword": ("*, input_ids=None, mask=None", {"input_ids"}),
+    "keyword targets": ("*, labels, input_ids", {"input_ids", "labels"}),
+    "targets": ("input_ids, targets", {"targets"}),
+    "called y": ("y, mask=None", set()),
+}
+
+
+@pytest.mark.parametrize("takes", TAKES)
+def test_token_ids_and_targets_reach_the_arguments_that_take_them(takes: str, write: Write) -> None:
+    signature, keywords = TAKES[takes]
+    name = "y" if takes == "called y" else "input_ids"
+    here = write(f"class Takes(Lm):\n    def forward(self, {signature}):\n        return super().forward({name})\n")
+    step = stepped(here, "theirs:Takes")
+    (batch,) = step.work.batches
+    assert set(batch.keywords) == keywords
+    assert step.work.tokens == 16
+    tokens = batch.keywords.get("input_ids", *batch.arguments)
+    for targets in (batch.keywords.get("labels"), batch.keywords.get("targets")):
+        assert targets is None or torch.equal(targets[:, :-1], tokens[:, 1:])
+
+
+def test_a_model_that_takes_any_keywords_says_how_to_feed_it(write: Write) -> None:
+    here = write("class Any(Lm):\n    def forward(self, **batch):\n        return super().forward(batch['ids'])\n")
+    assert "Any.forward takes **batch, and these inputs cannot be inferred" in refusal(stepped, here, "theirs:Any")
+    stepped(here, "theirs:Any", input=["ids=int64[B,T]<50"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"n_layer": -3}, "config.json: n_layer is -3; a model has 0 or more"),
+        ({"other": {"depths": [1, -1]}}, "config.json: other.depths is -1; a model has 0 or more"),
+    ],
+)
+def test_a_config_with_fewer_than_no_layers_is_refused(fields: dict[str, Any], said: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "vocab_size": 50, "n_embd": 32, **fields}))
+    assert said in refusal(simulated, tmp_path, "hf:.")
+
+
+@pytest.mark.parametrize(
+    ("named", "precision", "ignored"),
+    [("bfloat16", "bf16-true", None), ("bfloat16", "fp32", "bfloat16"), ("float16", "bf16-true", "float16")],
+)
+def test_a_config_is_ignored_where_the_model_is_built_otherwise(
+    named: str, precision: str, ignored: str | None, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    config = {"model_type": "gpt2", "vocab_size": 50, "n_embd": 32, "n_head": 2, "n_layer": 1, "torch_dtype": named}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "fp8"}}))
+    found = facts(tmp_path, "hf:.", precision=precision)
+    assert found.ignored_dtype == ignored
+    assert found.ignored_quantization == "fp8"
+    record: Any = SimpleNamespace(cells=[SimpleNamespace(own_model=found, outcome="ok")])
+    (remark,) = remarks.own_models(record)
+    assert "its config's quantization (fp8) is not applied" in remark.text
+    assert ("not in its config's" in remark.text) is (ignored is not None)
 
 
 def test_a_model_that_takes_something_unknown_says_how_to_feed_it(write: Write) -> None:

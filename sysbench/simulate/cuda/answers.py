@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -65,7 +65,11 @@ def answering_as_gpu(capability: tuple[int, int]) -> Iterator[None]:
                 original: Any = getattr(module, name)
                 restored.callback(setattr, module, name, original)
                 setattr(module, name, _for_user_code(answer, original))
-        without_driver = {"_lazy_init": _refuse, "_exchange_device": _stay, "_maybe_exchange_device": _stay}
+        without_driver: dict[str, _Answer] = {
+            "_lazy_init": _refuse,
+            "_exchange_device": _stay,
+            "_maybe_exchange_device": _stay,
+        }
         for name, answer in without_driver.items() if not torch.cuda.is_available() else ():
             restored.callback(setattr, torch.cuda, name, getattr(torch.cuda, name))
             setattr(torch.cuda, name, answer)
@@ -98,6 +102,6 @@ def _refuse() -> None:
 class _Generator(torch._C.Generator):
     """A generator of random numbers, also for the simulated device."""
 
-    def __new__(cls, device: object = "cpu") -> _Generator:
+    def __new__(cls, device: object = "cpu") -> Self:
         """Create it on the host, for there are no random numbers on the simulated device."""
         return super().__new__(cls, device="cpu")  # type: ignore[call-arg]

@@ -25,7 +25,7 @@ from sysbench.spec.extras import installed_torch
 _HALF_DTYPES = (torch.float16, torch.bfloat16)
 _MAX_FLASH_HEAD = 256
 _MAX_CUDNN_HEAD = 128
-_MASK_ALIGNMENT = 16
+_MASK_ALIGNMENT = 8
 _MIN_FLEX_HEAD = 16
 """Smallest head width that tl.dot accepts (torch/_inductor/kernel/flex/flex_attention.py)."""
 
@@ -64,7 +64,7 @@ def attention_on(gpu: Gpu) -> Attend:
 
 
 def _aligned(mask: Tensor) -> Tensor:
-    """Align the rows of a mask to 16 elements in memory, as the efficient kernel requires (pad_bias<16>)."""
+    """Align the rows of a mask to 8 elements in memory for the efficient kernel (observed in PyTorch 2.13 and 2.15)."""
     keys = mask.shape[-1]
     padding = -keys % _MASK_ALIGNMENT
     return torch.nn.functional.pad(mask, (0, padding))[..., :keys] if padding else mask
@@ -126,7 +126,7 @@ def _select_kernel(
     cuda = torch.backends.cuda
     candidates: list[tuple[Callable[..., Tensor], bool, str | None]] = [
         (_flash, cuda.flash_sdp_enabled(), _flash_problem(gpu, q, k, v, masked=mask is not None)),
-        (_efficient, cuda.mem_efficient_sdp_enabled(), _efficient_problem(gpu, q, k, v)),
+        (_efficient, cuda.mem_efficient_sdp_enabled(), _efficient_problem(gpu, q, k, v, mask)),
         (_math, cuda.math_sdp_enabled(), None),
         (_cudnn, cuda.cudnn_sdp_enabled(), _cudnn_problem(gpu, q, k, v, mask, dropout)),
     ]
@@ -156,10 +156,10 @@ def _flash_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, *, masked: bool = 
     is_small = (8, 6) <= gpu.compute_capability <= (8, 9) or gpu.compute_capability[0] == 12
     if is_small and _needs_gradient(q, k, v) and 192 < d_head <= 224:
         return f"Flash attention has no backward for heads of width {d_head} on {gpu.title}"
-    return _type_problem("Flash attention", q, _HALF_DTYPES)
+    return _stride_problem("Flash attention", q, k, v) or _type_problem("Flash attention", q, _HALF_DTYPES)
 
 
-def _efficient_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+def _efficient_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> str | None:
     """Return why efficient attention does not support the inputs, or None (can_use_mem_efficient_attention)."""
     if q.dim() != 4:
         return _NOT_4D
@@ -173,7 +173,9 @@ def _efficient_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     if q.shape[-1] % alignment or v.shape[-1] % alignment:
         return f"Memory efficient attention requires a head width divisible by {alignment}, not {q.shape[-1]}"
     dtypes = (*_HALF_DTYPES, torch.float32) if is_recent else (torch.float16, torch.float32)
-    return _type_problem("Memory efficient attention", q, dtypes)
+    return _stride_problem("Memory efficient attention", q, k, v, mask) or _type_problem(
+        "Memory efficient attention", q, dtypes
+    )
 
 
 def _cudnn_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> str | None:
@@ -191,7 +193,14 @@ def _cudnn_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Non
         return f"cuDNN attention requires a head width divisible by 8, up to {_MAX_CUDNN_HEAD}, not {widths[0]}"
     if k.shape[-2] == 1:
         return "cuDNN attention does not support a context of 1"
-    return _type_problem("cuDNN attention", q, _HALF_DTYPES)
+    return _stride_problem("cuDNN attention", q, k, v, mask) or _type_problem("cuDNN attention", q, _HALF_DTYPES)
+
+
+def _stride_problem(kernel: str, *tensors: Tensor | None) -> str | None:
+    """Return which elements a kernel cannot read (check_last_dim_stride_equals_1_dense)."""
+    if all(tensor is None or tensor.shape[-1] == 1 or tensor.stride(-1) == 1 for tensor in tensors):
+        return None
+    return f"{kernel} requires queries, keys, values and mask whose last dimension is contiguous"
 
 
 def _type_problem(kernel: str, q: Tensor, dtypes: tuple[torch.dtype, ...]) -> str | None:

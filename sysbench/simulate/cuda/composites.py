@@ -30,6 +30,7 @@ def composites_on(gpu: Gpu) -> Composites:
         "softmax.int": _softmax_with_cast(torch.ops.aten._softmax.default),
         "log_softmax.int": _softmax_with_cast(torch.ops.aten._log_softmax.default),
         "dropout": _dropout,
+        "linear": _linear,
         "_fused_rms_norm": _rms_norm,
         **{f"{name}.input": _recurrent(mode) for mode, name in enumerate(_RECURRENT)},
         **{f"{name}.data": _recurrent(mode, packed=True) for mode, name in enumerate(_RECURRENT)},
@@ -113,6 +114,7 @@ class _RmsNorm(torch.autograd.Function):
         ctx.save_for_backward(source, weight, scale)
         ctx.shape = shape
         ctx.mark_non_differentiable(scale)
+        ctx.set_materialize_grads(False)  # of the scale
         return output, scale
 
     @staticmethod
@@ -121,9 +123,21 @@ class _RmsNorm(torch.autograd.Function):
         wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
         with torch._C._AutoDispatchBelowAutograd():
             of_source, of_weight = torch.ops.aten._fused_rms_norm_backward.default(
-                gradient.contiguous(), source.contiguous(), ctx.shape, scale, weight, wanted
+                gradient, source.contiguous(), ctx.shape, scale, weight, wanted
             )
         return of_source, None, of_weight, None
+
+
+def _linear(source: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Simulate a linear layer, which adds its bias in place unless the product does (native/Linear.cpp).
+
+    PyTorch adds it out of place to what is dispatched in Python, as here.
+    """
+    product_adds = source.dim() == 2 or source.is_contiguous()
+    if bias is None or product_adds:
+        whole: Tensor = torch.ops.aten.linear.default.decompose(source, weight, bias)
+        return whole
+    return torch.matmul(source, weight.t()).add_(bias)
 
 
 def _dropout(values: Tensor, p: float, train: bool) -> Tensor:

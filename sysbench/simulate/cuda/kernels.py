@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sysbench.lab.dispatch import Arguments, Operator, Options
-from sysbench.simulate.cuda.reductions import REDUCTIONS, Scratch
+from sysbench.simulate.cuda.reductions import REDUCTIONS, Held, Scratch
 from sysbench.spec.extras import installed_torch
 
 _aten = torch.ops.aten
@@ -61,12 +61,22 @@ def uses_cublas_lt(func: Operator, arguments: Arguments, options: Options, resul
     return is_added and first.dtype in _LT_DTYPES and min(*first.shape, *second.shape) > 1
 
 
+def is_outer_product(func: Operator, arguments: Arguments) -> bool:
+    """Return whether a batched product is one of columns and rows, which a kernel multiplies without cuBLAS.
+
+    As observed in PyTorch 2.13 and 2.15 (tests/fake_gpu).
+    """
+    return func is _aten.bmm.default and arguments[0].shape[2] == 1
+
+
 def _bmm(first: Tensor, second: Tensor) -> Scratch:
     """Return the sizes of the copies that bmm makes of operands with strides that cuBLAS does not support.
 
     Source: cuda/Blas.cpp, bmm_out_cuda_impl.
     """
     rows, columns, inner = first.shape[1], second.shape[2], first.shape[2]
+    if is_outer_product(_aten.bmm.default, (first, second)):
+        return []
     if columns == 1:
         operands = [(first, 1, 2, rows, inner), (second, 1, 2, inner, columns)]
     else:
@@ -165,8 +175,9 @@ def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: object) -> Scratch:
 def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: object, *_: object) -> Scratch:
     """Return the scratch memory of efficient attention's backward pass.
 
-    The tiles are those of the kernels for sm80: 64 × 64 for heads up to 64 wide, 128 × 128 for wider heads. Sources:
-    transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h.
+    The tiles are those of the kernels for sm80: 64 × 64 for heads up to 64 wide, 128 × 128 for wider heads. If queries
+    share keys, there are gradients of the keys and values of each query head. Sources:
+    transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h; the gradients were observed.
     """
     batch, heads, ctx, d_head = q.shape
     tile = 64 if d_head <= 64 else 128
@@ -176,9 +187,12 @@ def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask:
         splits = max(1, min(_round_up(ctx, tile) // tile, 200 // (batch * heads)))
         elements += 2 * splits * tile * _round_up(d_head, tile)
     workspace = batch * heads * _round_up(elements, 4) * _FLOAT_BYTES
+    by_head = [Held(_bytes(each) // each.shape[1] * heads) for each in (k, v) if each.shape[1] != heads]
     if q.dtype != torch.float32:
-        return [[delta, workspace]]
-    return [[_bytes(gradient), delta], [delta, workspace]]  # gradient · output, before the sum
+        return [[*by_head, delta, workspace]]
+    # gradient · output, its sum, and a copy of the sum by head
+    copied = [delta, Held(delta)] if min(heads, ctx) > 1 else [Held(delta)]
+    return [[*by_head, _bytes(gradient), *copied], [workspace]]
 
 
 SCRATCH: Mapping[object, Callable[..., Scratch]] = {
@@ -189,6 +203,7 @@ SCRATCH: Mapping[object, Callable[..., Scratch]] = {
     _aten._safe_softmax.default: _safe_softmax,
     _aten._softmax_backward_data.default: _softmax_backward,
     _aten.embedding_dense_backward.default: _embedding_backward,
+    _aten._fused_rms_norm_backward.default: lambda gradient, *_: [_contiguous_copies(gradient)],
     _aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
     _aten._scaled_dot_product_cudnn_attention_backward.default: _cudnn_backward,
     _aten._scaled_dot_product_efficient_attention.default: _efficient_forward,
@@ -196,14 +211,35 @@ SCRATCH: Mapping[object, Callable[..., Scratch]] = {
 }
 """Scratch memory by operator, as a function of the operator's arguments."""
 
+
+def _convolution_copies(source: Tensor, weight: Tensor, *_: object) -> list[int]:
+    """Return the sizes of the copies of what a convolution gets in another memory format than its kernel's.
+
+    That is channels last if either is, but not in one dimension. Source: native/Convolution.cpp, _convolution.
+    """
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(source.dim())
+    is_last = last is not None and any(
+        each.is_contiguous(memory_format=last) and not each.is_contiguous() for each in (source, weight)
+    )
+    wanted = last if is_last and last is not None else torch.contiguous_format
+    return [_bytes(each) for each in (source, weight) if not each.is_contiguous(memory_format=wanted)]
+
+
 COPIES: Mapping[object, Callable[..., Sequence[int]]] = {
     _aten._scaled_dot_product_flash_attention_backward.default: lambda gradient, q, k, v, output, *_: _bshd_copies(
         gradient, output
     ),
     _aten._scaled_dot_product_efficient_attention_backward.default: lambda gradient, *_: _bshd_copies(gradient),
+    _aten.convolution.default: _convolution_copies,
+    _aten.native_layer_norm.default: lambda source, *_: _contiguous_copies(source),
+    _aten.native_layer_norm_backward.default: lambda gradient, source, *_: _contiguous_copies(gradient, source),
 }
-"""Sizes of the copies of gradients and outputs that an operator makes before its results, and frees after its scratch
-memory (transformers/cuda/attention_backward.cu)."""
+"""Sizes of the copies of arguments that an operator makes before its results, and frees after its scratch memory
+(transformers/cuda/attention_backward.cu, Convolution.cpp, cuda/layer_norm_kernel.cu)."""
+
+
+def _contiguous_copies(*tensors: Tensor) -> list[int]:
+    return [_bytes(tensor) for tensor in tensors if not tensor.is_contiguous()]
 
 
 def _bshd_copies(*tensors: Tensor) -> list[int]:

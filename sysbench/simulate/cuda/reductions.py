@@ -50,6 +50,10 @@ class SplitReduction:
         return (self.block_bytes * blocks, _SEMAPHORE_BYTES * self.grid) if blocks > 1 else (0, 0)
 
 
+class Held(int):
+    """Size of scratch memory that is freed when the operator ends, not with its group."""
+
+
 Scratch = Sequence[Sequence[int | SplitReduction]]
 """Groups of sizes in bytes. Each group is freed before the next one is allocated."""
 
