@@ -187,7 +187,7 @@ class MemorySpec(ModelSpec):
 
 
 class MemoryOptions(RunOptions):
-    """Options of `sysbench memory`. With several cells, the largest that fits has the given name, the others a label."""
+    """Options of `sysbench memory`. Of several cells, the largest that fits gets the given names, the others labels."""
 
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True)] = Field(
         default=None, description="Show a finished log or record, or a snapshot, instead of measuring. Needs no torch."
