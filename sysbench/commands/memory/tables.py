@@ -363,7 +363,7 @@ GROUP_COLUMNS = (
     Field("total", "together", "bytes", "{source}", 3, get=attrgetter("total_bytes")),
     Field("category", importance=1, get=attrgetter("category")),
     Field("phase", "made in", importance=4, get=attrgetter("phase"), optional=True),
-    Field("line", get=lambda group: frame_location(group.stack) or ""),
+    Field("line", elastic=True, get=lambda group: frame_location(group.stack) or ""),
     Field("module", importance=2, get=lambda group: " … ".join(group.modules), optional=True),
 )
 
