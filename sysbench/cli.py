@@ -78,7 +78,7 @@ def _version(value: bool) -> None:
 def _root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Accept the options of `sysbench` itself; exit on ranks other than 0 if the command runs no workers.
@@ -107,9 +107,9 @@ def _run(words: list[str]) -> int:
     with gc_paused():
         command = typer.main.get_command(application(words))
         _choose_shown_options(command, words)
-    # Without arguments, show the help.
-    words = words or ["--help"]
+    words = _spelled_out(words)
     try:
+        _refuse_unknown_command(words)
         return int(command.main(words, prog_name="sysbench", standalone_mode=False) or 0)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -124,6 +124,25 @@ def _run(words: list[str]) -> int:
         message, code = _explain(error)
         _print_error(words, message)
         return code
+
+
+def _spelled_out(words: list[str]) -> list[str]:
+    """Return the words with `help` and `version` as options; without any words, those that show the help."""
+    if words[:1] == ["help"]:
+        return [*words[1:2], "--help", *words[2:]]
+    return ["--version"] if words == ["version"] else words or ["--help"]
+
+
+def _refuse_unknown_command(words: Sequence[str]) -> None:
+    """Raise UsageError if the first word is no command; name the one that has its meaning."""
+    name = words[0]
+    if name.startswith("-") or name in commands():
+        return
+    from sysbench.spec.meanings import command_meant
+
+    meant = command_meant(name)
+    question = f" Did you mean {meant}?" if meant else ""
+    raise UsageError(f"{name or '(nothing)'} is not a command.{question} ({', '.join(commands())})")
 
 
 def _is_completing() -> bool:

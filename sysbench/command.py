@@ -51,6 +51,8 @@ class Command:
     package: str
     help: str | None
     """One-line help."""
+    also_called: str = ""
+    """Other words that people type for it, separated by spaces: a mistake that suggests the command."""
     name: str = ""
     """Name on the command line; defaults to the package's name."""
     function: str = "command:{name}"

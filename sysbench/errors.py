@@ -75,10 +75,10 @@ def description_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {message_of(error)}".removesuffix(": ")
 
 
-def nearest(value: str, choices: Iterable[str]) -> str | None:
+def nearest(value: str, choices: Iterable[str], least_likeness: float = 0.5) -> str | None:
     """Return the choice closest to a mistyped `value`, or None if none is close."""
     by_lower_case = {choice.lower(): choice for choice in choices}
-    matches = difflib.get_close_matches(value.lower(), by_lower_case, n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(value.lower(), by_lower_case, n=1, cutoff=least_likeness)
     return by_lower_case[matches[0]] if matches else None
 
 

@@ -18,6 +18,7 @@ from sysbench import cells as axes
 from sysbench.errors import LogError, SpecError, UnavailableError, UsageError
 from sysbench.log import storage
 from sysbench.log.storage import ScratchDirectory
+from sysbench.spec.axes import parse_share
 
 if TYPE_CHECKING:
     from sysbench.commands.memory.record import MemoryCellRecord
@@ -44,6 +45,7 @@ def assert_fits(model: Model = None, *, on: str = "h100", **step: object) -> api
 
     Raises MemoryAssertionError if a step does not fit, and SysbenchError if it cannot be simulated.
     """
+    __tracebackhide__ = True  # pytest then shows the line of the test
     run = _simulated(model, on, step)
     if complaints := [_shortage(cell) for cell in run.cells if cell.does_not_fit]:
         raise MemoryAssertionError("\n".join(complaints))
@@ -52,17 +54,20 @@ def assert_fits(model: Model = None, *, on: str = "h100", **step: object) -> api
 
 def assert_peak(
     model: Model = None, at_most: int | str | os.PathLike[str] = "", *, on: str = "h100", record: bool = False,
-    **step: object,
+    within: float | str = 0.0, **step: object,
 ) -> api.Run:  # fmt: skip
     """Assert that the allocated peak of a training step does not exceed a limit, and return the simulated run.
 
     `at_most` is a number of bytes, a size (`"22GiB"`), or a .json file with recorded peaks. With `record=True`, the
-    peaks are written to this file instead; peaks of other steps in it are kept. For other arguments see `assert_fits`.
+    peaks are written to this file instead; peaks of other steps in it are kept. `within` is the share by which a peak
+    may exceed the limit: `"1%"` or 0.01. For other arguments see `assert_fits`.
 
     Raises MemoryAssertionError if a peak is higher or the step does not fit, and SysbenchError if the step cannot be
     simulated, or the file does not have its peak.
     """
+    __tracebackhide__ = True
     limit_bytes, file = _limit(at_most)
+    tolerance_share = _tolerance(within)
     if record and file is None:
         raise UsageError(f"record=True needs a .json file as at_most, not {at_most!r}")
     run = assert_fits(model, on=on, **step)
@@ -75,10 +80,9 @@ def assert_peak(
     complaints = []
     for name, peak_bytes in peaks.items():
         most_bytes = limit_bytes if file is None else _recorded_peak(recorded, name, file)
-        if peak_bytes > most_bytes:
-            excess = f"{units.size(peak_bytes - most_bytes)} ({peak_bytes - most_bytes:,} bytes)"
+        if peak_bytes > most_bytes * (1 + tolerance_share):
             complaints.append(
-                f"{name}: the allocated peak is {units.size(peak_bytes)}, {excess} more than {units.size(most_bytes)}"
+                f"{name}: {_excess(peak_bytes, most_bytes, tolerance_share)}"
                 f"{_torch_change(recorded, name, torch_version)}"
             )
     if complaints:
@@ -92,6 +96,7 @@ def assert_peak(
 def _simulated(model: Model, on: str, step: dict[str, object]) -> api.Run:
     from sysbench.commands.memory.spec import MemorySpec
 
+    __tracebackhide__ = True
     if "simulate" in step:
         raise UsageError(f"simulate= is called on= here: on={step['simulate']!r}")
     fields: dict[str, Any] = {"mode": "train", **step, **_model_fields(model), "simulate": on}
@@ -138,6 +143,16 @@ def _name(cell: MemoryCellRecord) -> str:
     return f"{', '.join(words)}, on {cell.cell.simulate}"
 
 
+def _excess(peak_bytes: int, most_bytes: int, tolerance_share: float) -> str:
+    """Return by how much a peak exceeds its limit, in bytes where rounded sizes would be equal."""
+    peak, most = units.size(peak_bytes), units.size(most_bytes)
+    if peak == most:
+        peak, most = f"{peak_bytes:,} bytes", f"{most_bytes:,} bytes"
+    excess = f"{units.size(peak_bytes - most_bytes)} ({peak_bytes - most_bytes:,} bytes)"
+    allowed = f" and the {units.share(tolerance_share)} above it that are allowed" if tolerance_share else ""
+    return f"the allocated peak is {peak}, {excess} more than {most}{allowed}"
+
+
 def _shortage(cell: MemoryCellRecord) -> str:
     """Return by how much a step does not fit, in which phase, and what takes most of the memory."""
     from sysbench.commands.memory.findings import group_description
@@ -173,6 +188,17 @@ def _limit(at_most: int | str | os.PathLike[str]) -> tuple[int, Path | None]:
     if isinstance(at_most, str | os.PathLike) and Path(at_most).suffix == ".json":
         return 0, Path(at_most)
     raise UsageError(f"at_most={at_most!r} is not a number of bytes, a size such as '22GiB', or a .json file")
+
+
+def _tolerance(within: float | str) -> float:
+    """Return the tolerance as a share; raises UsageError if it is none, or negative."""
+    try:
+        share = float(str(parse_share(within)))
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise UsageError(f"within={within!r} is not a share from 0 to 1, such as '1%' or 0.01")
+    return share
 
 
 def _recorded(file: Path) -> dict[str, dict[str, object]]:

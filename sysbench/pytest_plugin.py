@@ -29,19 +29,27 @@ class MemoryGuard:
 
     def assert_fits(self, model: Model = None, *, on: str = "h100", **step: object) -> Run:
         """Assert that a training step fits on a GPU; see `sysbench.assert_fits`."""
+        __tracebackhide__ = True
         from sysbench.guards import assert_fits
 
         return assert_fits(model, on=on, **step)
 
     def assert_peak(
-        self, model: Model = None, at_most: int | str | None = None, *, on: str = "h100", **step: object
+        self,
+        model: Model = None,
+        at_most: int | str | None = None,
+        *,
+        on: str = "h100",
+        within: float | str = 0.0,
+        **step: object,
     ) -> Run:
         """Assert that the peak does not exceed a limit, by default the recorded peak; see `sysbench.assert_peak`."""
+        __tracebackhide__ = True
         from sysbench.guards import assert_peak
 
         if at_most is not None:
-            return assert_peak(model, at_most, on=on, record=False, **step)
-        return assert_peak(model, self._file, on=on, record=self._record, **step)
+            return assert_peak(model, at_most, on=on, record=False, within=within, **step)
+        return assert_peak(model, self._file, on=on, record=self._record, within=within, **step)
 
 
 @pytest.fixture

@@ -42,15 +42,16 @@ class Scale:
     symbol: str
 
     def digits(self, value: float, decimals: int) -> str:
-        """Format the value in this unit, without the unit symbol."""
+        """Format the value in this unit, without the unit symbol; negative `decimals` round to tens or hundreds."""
         if not math.isfinite(value):
             return UNKNOWN
         shown = round(value / self.factor, decimals)
         # A deviation that rounds to zero must not read -0.0.
-        return f"{shown or 0.0:,.{decimals}f}"
+        return f"{shown or 0.0:,.{max(0, decimals)}f}"
 
 
-_TIME = (Scale(1.0, "s"), Scale(1e-3, "ms"), Scale(1e-6, "µs"), Scale(1e-9, "ns"))
+SECONDS = Scale(1.0, "s")
+_TIME = (SECONDS, Scale(1e-3, "ms"), Scale(1e-6, "µs"), Scale(1e-9, "ns"))
 _BYTES = tuple(Scale(1024.0**power, symbol) for power, symbol in enumerate(("B", "KiB", "MiB", "GiB", "TiB")))[::-1]
 _PREFIXES = ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"), (0, ""))
 _COUNTS = tuple(Scale(10.0**power, prefix) for power, prefix in ((12, "T"), (9, "B"), (6, "M"), (3, "k"), (0, "")))
@@ -121,6 +122,26 @@ def shared_decimals(scale: Scale, values: Sequence[float], deviations: Sequence[
     if known:
         decimals = max(decimals, min(2, decimals + 1, decimals_for(statistics.median_low(known), scale)))
     return decimals
+
+
+def decimals_of_interval(low: float, high: float, scale: Scale) -> int:
+    """Return the decimals that show two digits of half an interval's width, negative for tens: `63 (38–112)`."""
+    half = (high - low) / 2 / scale.factor
+    return 1 - math.floor(math.log10(half)) if half > 0 and math.isfinite(half) else 3
+
+
+def seconds_with_interval(point_s: float, low_s: float, high_s: float) -> str:
+    """Format a time with its interval, with as many digits as the interval deserves: `63 ms (38–112)`."""
+    scale = _scale(point_s, _TIME)
+    decimals = min(2, decimals_of_interval(low_s, high_s, scale))
+    point, low, high = (scale.digits(each, decimals) for each in (point_s, low_s, high_s))
+    return f"{point} {scale.symbol} ({low}–{high})"
+
+
+def decimals_of_digits(value: float, scale: Scale, digits: int) -> int:
+    """Return the decimals that show so many significant digits of a value, negative for tens; 0 for zero."""
+    shown = abs(value) / scale.factor
+    return digits - 1 - math.floor(math.log10(shown)) if shown > 0 and math.isfinite(shown) else 0
 
 
 def seconds(value_s: float | None) -> str:

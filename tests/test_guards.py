@@ -48,8 +48,13 @@ def test_a_peak_is_compared_with_bytes_a_size_and_what_was_recorded(tmp_path: Pa
     peak_bytes = cell.peak_allocated_bytes
     for at_most in (peak_bytes, "24GiB", file):
         sysbench.assert_peak(None, at_most, on="24GiB", **STEP)
-    with pytest.raises(sysbench.MemoryAssertionError, match=r"\(1 bytes\) more than"):
-        sysbench.assert_peak(None, peak_bytes - 1, on="24GiB", **STEP)
+    most_bytes = peak_bytes - 1
+    said = rf"the allocated peak is {peak_bytes:,} bytes, 1 B \(1 bytes\) more than {most_bytes:,} bytes"
+    with pytest.raises(sysbench.MemoryAssertionError, match=said):
+        sysbench.assert_peak(None, most_bytes, on="24GiB", **STEP)
+    sysbench.assert_peak(None, int(peak_bytes / 1.009), on="24GiB", within="1%", **STEP)
+    with pytest.raises(sysbench.MemoryAssertionError, match=r"and the 1\.0% above it that are allowed"):
+        sysbench.assert_peak(None, int(peak_bytes / 1.011), on="24GiB", within=0.01, **STEP)
     ((name, recorded),) = json.loads(file.read_text()).items()
     assert recorded["allocated_peak_bytes"] == peak_bytes
     file.write_text(json.dumps({name: {"allocated_peak_bytes": peak_bytes - 1, "torch": "0.1"}}))
@@ -68,6 +73,9 @@ def test_a_peak_is_compared_with_bytes_a_size_and_what_was_recorded(tmp_path: Pa
         ({"at_most": "22"}, "at_most='22' is not a number of bytes, a size such as '22GiB', or a .json file"),
         ({"at_most": True}, "at_most=True"),
         ({"at_most": -1}, "at_most=-1"),
+        ({"within": "much"}, "within='much' is not a share from 0 to 1, such as '1%' or 0.01"),
+        ({"within": -0.1}, "within=-0.1"),
+        ({"within": 1}, "within=1"),
         ({"at_most": "1GiB", "record": True}, "record=True needs a .json file"),
     ],
 )
@@ -113,6 +121,9 @@ def test_peak(memory_guard):
 
 def test_fails(memory_guard):
     memory_guard.assert_fits(fails, on="24GiB", ctx=16, batch=2)
+
+def test_is_too_large(memory_guard):
+    memory_guard.assert_peak(Model, "1KiB", on="24GiB", ctx=16, batch=2)
 """
 
 
@@ -121,8 +132,10 @@ def test_the_fixture_is_there_without_configuration_and_records_peaks(tmp_path: 
     (tmp_path / "test_memory.py").write_text(TEST)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--sysbench-record"]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=HANG_S, check=False)
-    assert "1 failed, 2 passed" in done.stdout, done.stdout
+    assert "2 failed, 2 passed" in done.stdout, done.stdout
     assert "the reason in the model" in done.stdout
+    assert "guards.py" not in done.stdout, "only the lines of the test are shown"
+    assert "pytest_plugin.py" not in done.stdout
     assert len(json.loads((tmp_path / "test_memory-peaks.json").read_text())) == 1
 
 

@@ -6,12 +6,12 @@ import hashlib
 import os
 import platform
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -221,9 +221,11 @@ def run_cells(
     options: RunOptions,
     surroundings: RunSurroundings = ALONE,
     provisions: Provisions | None = None,
+    write_files: Callable[[Any], Iterable[str]] = lambda record: (),
 ) -> RunRecord:
     """Run the cells, then save and show the record.
 
+    `write_files` writes further files from the record, and says which ones; they are named beside the record's file.
     If the run fails after its first cell has begun (a full disk), its results so far are saved and shown first.
     """
     refuse_unknown_columns(spec, options)
@@ -256,9 +258,12 @@ def run_cells(
         with _collect_errors(failures):
             if surroundings.shown:
                 show(record, options)
+        files: list[str] = []
+        with _collect_errors(failures):
+            files += write_files(record)
         with _collect_errors(failures):
             written.result()
-            say(f"saved  {saved_to}", options)
+            say(f"saved  {', '.join([str(saved_to), *files])}", options)
         if record.status != "complete" and not surroundings.log_name:
             say(f"resume with: sysbench {spec.kind} --resume {shlex.quote(str(path))}", options)
     if failures:

@@ -117,24 +117,34 @@ def say(text: str, options: RunOptions) -> None:
 
 
 def show(record: RunRecord, options: RecordOptions) -> None:
-    """Print a record to stdout: as JSON with `--json -`, otherwise as tables."""
+    """Print the record of a run to stdout: as JSON with `--json -`, otherwise as tables.
+
+    If the run cannot fill the requested tables or columns, show the default ones before refusing.
+    """
+    try:
+        print_record(record, options)
+    except UsageError:
+        from sysbench.render import output
+
+        with output.results() as console, gc_paused():
+            output.show(record, console, options.format)
+        raise
+
+
+def print_record(record: RunRecord, options: RecordOptions) -> None:
+    """Print a record to stdout; raises UsageError for tables or columns that it does not have."""
     from sysbench.render import output
 
     with output.results() as console, gc_paused():
         if options.json_path == "-":
             output.print_json(record.model_dump_json(indent=1))
             return
-        try:
-            output.show(record, console, options.format, options.tables, options.selection, options.columns)
-        except UsageError:
-            # This run cannot fill the requested tables or columns: show the default ones before refusing.
-            output.show(record, console, options.format)
-            raise
+        output.show(record, console, options.format, options.tables, options.selection, options.columns)
 
 
 def show_saved(record: RunRecord, options: RecordOptions) -> None:
     """Show the record of an earlier run, and write it to the file of `--json` unless a table or column is refused."""
     file = _json_file(options)
-    show(record, options)
+    print_record(record, options)
     if file is not None:
         storage.write_atomically(file, TypeAdapter(type(record)).dump_json(record, indent=1) + b"\n")

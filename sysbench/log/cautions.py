@@ -322,10 +322,10 @@ def fewer_threads(probe: ThreadsProbe | None, kind: Kind) -> tuple[str, str] | N
     """Say that a run of the command `kind` uses fewer threads than torch would, and why; None if it uses all."""
     if probe is None or not probe.is_reduced:
         return None
-    times = " and ".join(f"{units.seconds(mean_s)} on {threads}" for threads, mean_s in probe.mean_s)
+    times = ", ".join(f"{units.seconds(mean_s)} on {threads}" for threads, mean_s in probe.mean_s)
     return (
         f"using {probe.threads} of {probe.default} threads, because other processes use some of the cores: "
-        f"before the first cell, the same work took {times}",
+        f"the same work took {times}",
         f"--threads {probe.default} uses all"
         if "threads" in command_of(kind).spec_class.model_fields
         else "close the other processes to use all",

@@ -184,7 +184,7 @@ class DeclaredTable:
 
     `outcome_of` returns the outcome (`oom`) of a row without numbers, which the most important column shows. A table
     without rows is omitted, unless `keep_empty` is set; `needs` names what the record then lacks ("it needs …"). Rows
-    about a cell that cautions exclude from findings about `about` are marked.
+    about a cell that cautions exclude from findings about `about` are marked. `digits` is that of the tables.
     """
 
     name: str
@@ -200,6 +200,7 @@ class DeclaredTable:
     keep_empty: bool = False
     about: Subject = "times"
     needs: str = ""
+    digits: int | None = None
 
     def __call__(self, record: object) -> list[Table]:
         """Return the tables for a record; none if the record lacks their data."""
@@ -260,6 +261,7 @@ class DeclaredTable:
             tuple(offers),
             tuple(one for each in first for one in each.constants(rows, {column.key for column in axes})),
             frozenset(n for n, row in enumerate(rows) if any(each.excludes(row, self.about) for each in named)),
+            self.digits,
         )
 
     def _exclusion_note(self, part: object, rows: Sequence[object], leading: Sequence[Leading]) -> Iterator[str]:

@@ -12,7 +12,18 @@ from dataclasses import dataclass, replace
 from itertools import groupby, takewhile
 
 from sysbench.render.table import EXCLUDED_MARK, Cell, Column, Measure, Table, Word
-from sysbench.units import UNKNOWN, Scale, Unit, quantity, ratio_decimals, shared_decimals, shared_scale
+from sysbench.units import (
+    SECONDS,
+    UNKNOWN,
+    Scale,
+    Unit,
+    decimals_of_digits,
+    decimals_of_interval,
+    quantity,
+    ratio_decimals,
+    shared_decimals,
+    shared_scale,
+)
 
 _READABLE = (0.005, 10_000)
 """Range of readable numbers: shown as at least 0.01, and with at most four digits before the point."""
@@ -37,17 +48,28 @@ def format_columns(table: Table, *, deviations: bool = True) -> tuple[FormattedC
         group_measures.setdefault(_decimals_group(column), []).extend(
             cell for cell in cells if isinstance(cell, Measure)
         )
+    column_scales = [
+        _readable_scale(column.unit, scales[column.unit], group_measures[_decimals_group(column)])
+        if column.unit
+        else None
+        for column in table.columns
+    ]
+    # The same number of bytes has the same digits in all columns of one scale: 324.0 beside 324.0.
+    for (column, cells), scale in zip(by_column, column_scales, strict=True):
+        if column.unit == "bytes":
+            group_measures.setdefault(scale, []).extend(cell for cell in cells if isinstance(cell, Measure))
     formatted = [
         _format_column(
             column,
             cells,
-            _readable_scale(column.unit, scales[column.unit], group_measures[_decimals_group(column)]),
-            group_measures[_decimals_group(column)],
+            scale,
+            group_measures[scale if column.unit == "bytes" else _decimals_group(column)],
             deviations,
+            table.digits if column.unit == "s" else None,
         )
-        if column.unit
+        if column.unit and scale is not None
         else FormattedColumn(column, "", tuple(_format_unmeasured(cell) for cell in cells))
-        for column, cells in by_column
+        for (column, cells), scale in zip(by_column, column_scales, strict=True)
     ]
     if table.excluded and formatted:
         marked = max(table.axes - 1, 0)
@@ -68,7 +90,12 @@ def _decimals_group(column: Column) -> object:
 def _scale(table: Table, unit: Unit) -> Scale:
     positions = [position for position, column in enumerate(table.columns) if column.unit == unit]
     cells = [row[position] for row in table.rows for position in positions]
-    return shared_scale(unit, [cell.value for cell in cells if isinstance(cell, Measure)])
+    measures = [cell for cell in cells if isinstance(cell, Measure)]
+    scale = shared_scale(unit, [measure.value for measure in measures])
+    # From a second on, an interval leaves no digits for milliseconds.
+    has_intervals = measures and all(measure.low is not None for measure in measures)
+    is_long = unit == "s" and statistics.median_low([abs(measure.value) for measure in measures] or [0.0]) >= 1
+    return SECONDS if has_intervals and is_long else scale
 
 
 def _readable_scale(unit: Unit, scale: Scale, measures: Sequence[Measure]) -> Scale:
@@ -79,7 +106,12 @@ def _readable_scale(unit: Unit, scale: Scale, measures: Sequence[Measure]) -> Sc
 
 
 def _format_column(
-    column: Column, cells: Sequence[Cell], scale: Scale, measures: Sequence[Measure], deviations: bool
+    column: Column,
+    cells: Sequence[Cell],
+    scale: Scale,
+    measures: Sequence[Measure],
+    deviations: bool,
+    digits: int | None,
 ) -> FormattedColumn:
     if column.wide_range:
         return FormattedColumn(
@@ -87,7 +119,7 @@ def _format_column(
         )
     decimals = _decimals(column, scale, measures)
     texts = (
-        _format_measure(cell, scale, decimals, column.signed, deviations)
+        _format_measure(cell, scale, _deserved(cell, scale, decimals, digits), column.signed, deviations)
         if isinstance(cell, Measure)
         else _format_unmeasured(cell)
         for cell in cells
@@ -108,6 +140,13 @@ def _decimals(column: Column, scale: Scale, measures: Sequence[Measure]) -> int:
     deviations = [measure.deviation for measure in measures if measure.deviation is not None]
     decimals = shared_decimals(scale, values, deviations)
     return 1 if column.unit == "share" else decimals
+
+
+def _deserved(measure: Measure, scale: Scale, decimals: int, digits: int | None) -> int:
+    """Return how many of the column's decimals the number deserves, given its interval or the table's digits."""
+    if measure.low is not None and measure.high is not None and measure.deviation is None:
+        return min(decimals, decimals_of_interval(measure.low, measure.high, scale))
+    return decimals if digits is None else min(decimals, decimals_of_digits(measure.value, scale, digits))
 
 
 def _format_measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviations: bool) -> str:
@@ -131,7 +170,8 @@ def _with_own_unit(cell: Cell, unit: Unit, deviations: bool) -> str:
     if not deviations or (cell.deviation is None and cell.low is None):
         return quantity(unit, cell.value)
     scale = shared_scale(unit, [cell.value])
-    decimals = shared_decimals(scale, [cell.value], [] if cell.deviation is None else [cell.deviation])
+    shared = shared_decimals(scale, [cell.value], [] if cell.deviation is None else [cell.deviation])
+    decimals = _deserved(cell, scale, shared, None)
     return f"{_format_measure(cell, scale, decimals, False, True)} {scale.symbol}"
 
 

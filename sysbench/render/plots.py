@@ -291,6 +291,28 @@ def set_group_ticks(axes: Axes, ticks: Sequence[str]) -> None:
 _MIN_GROUPS: Final = 4
 
 
+MIN_TICKS: Final = 3
+MAX_TICKS: Final = 8
+
+
+def readable_ticks(low: float, high: float, unit: units.Unit) -> list[float]:
+    """Return the ticks of a logarithmic axis between two positive values: at least three, however short the range.
+
+    Ticks are powers of 2 (bytes) or 10; over a short range, also twice and five times these; else evenly spaced.
+    """
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    base, subdivisions = (2, [(1.0,)]) if unit == "bytes" else (10, [(1.0,), (1.0, 2.0, 5.0)])
+    for factors in subdivisions:
+        locator = LogLocator(base, factors, numticks=MAX_TICKS)
+        within = [float(tick) for tick in locator.tick_values(low, high) if low <= tick <= high]
+        if len(within) >= MIN_TICKS:
+            return within
+    factor = units.shared_scale(unit, [low]).factor
+    even = MaxNLocator(MAX_TICKS - 2).tick_values(low / factor, high / factor)
+    return [float(tick) * factor for tick in even if low <= tick * factor <= high]
+
+
 def style_axes(
     axes: Axes, *, title: str = "", x: str = "", y: str = "", lines: Literal["x", "y", "both", ""] = "y"
 ) -> None:

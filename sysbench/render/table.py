@@ -141,6 +141,9 @@ class Table:
     """Axes on which all rows agree: shown above the table for people, kept as columns for programs."""
     excluded: frozenset[int] = frozenset()
     """Numbers of the rows about cells that cautions exclude from findings: marked for people."""
+    digits: int | None = None
+    """Largest number of significant digits of times, those that a prediction deserves; None for as many as a column
+    shows."""
 
 
 EXCLUDED_MARK: Final = "!"
@@ -152,6 +155,10 @@ def notes(table: Table) -> tuple[str, ...]:
     of_columns = (column.note for column in table.columns if column.note)
     of_rows = (EXCLUDED_NOTE,) if table.excluded else ()
     return tuple(dict.fromkeys([*of_columns, *table.notes, *of_rows]))
+
+
+PREDICTED_DIGITS: Final = 3
+"""Significant digits of a predicted time without an interval: predictions are off by more than the third."""
 
 
 RemarkKind = Literal["caution", "outcome", "finding", "note"]

@@ -55,11 +55,17 @@ def is_range(word: str) -> bool:
 def choices(
     noun: str, allowed: Iterable[str], accepts: Callable[[str], object] = lambda word: False, also: str = ""
 ) -> Callable[[object], tuple[str, ...]]:
-    """Return a parser of axes over the names in `allowed`, and any other words that it `accepts`; raises ValueError."""
+    """Return a parser of axes over the names in `allowed`, and any other words that it `accepts`; raises ValueError.
+
+    Names are recognised whatever their case.
+    """
     names = tuple(allowed)
+    by_lower_case = {name.lower(): name for name in names}
 
     def parse(value: object) -> tuple[str, ...]:
-        words = split_words(value)
+        words = _distinct(
+            word if word in names else by_lower_case.get(word.lower(), word) for word in split_words(value)
+        )
         for word in words:
             if word not in names and not accepts(word):
                 raise ValueError(unknown(word, noun, names, also))

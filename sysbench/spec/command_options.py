@@ -23,8 +23,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from sysbench.command import Kind, command_of, kinds
-from sysbench.errors import UsageError, nearest
+from sysbench.errors import UsageError
 from sysbench.spec.cell import RunSpec
+from sysbench.spec.meanings import option_meant
 from sysbench.spec.options import Option, flag_of
 from sysbench.spec.validation import Given, find_option, literals, option_name, option_of, validated
 
@@ -71,22 +72,6 @@ def parse_options(command: str, words: Sequence[str], *specs: type[BaseModel]) -
     return found
 
 
-_SYNONYMS = {
-    "ctx": "seq",
-    "d-head": "dim",
-    "seq-len": "ctx",
-    "bs": "batch",
-    "gradient-accumulation-steps": "grad-accum",
-    "amp": "precision",
-    "n-embd": "d-model",
-    "n-layer": "layers",
-    "n-head": "heads",
-    "gpu": "simulate",
-    "iters": "steps",
-}
-"""Names that other commands and tools use, which are too different from ours to be recognized as such."""
-
-
 def usage_error_message(error: Exception) -> str | None:
     """Return a one-line message for a Typer usage error, suggesting the nearest option; None for any other error."""
     # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
@@ -99,11 +84,12 @@ def usage_error_message(error: Exception) -> str | None:
         if extra_arguments := re.fullmatch(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", message):
             return f"unexpected: {extra_arguments[1]}. {_option_for(extra_arguments[1].split(), context)}"
         return message
-    flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("--")]
-    name = typed.lstrip("-").replace("_", "-")
-    names = [flag.removeprefix("--") for flag in flags]
-    own_name = _SYNONYMS.get(name, "")
-    suggestion = own_name if own_name in names else nearest(name, names)
+    options: dict[str, list[str]] = {}
+    for parameter in context.command.params:
+        if names := [flag.removeprefix("--") for flag in parameter.opts if flag.startswith("--")]:
+            # Options of all cells of an experiment have fields of other names.
+            options |= {parameter.name: names, names[0].replace("-", "_"): names}
+    suggestion = option_meant(typed.lstrip("-"), options)
     all_options = "--help all" if any(getattr(param, "hidden", False) for param in context.command.params) else "--help"
     question = f". Did you mean --{suggestion}?" if suggestion else f". {context.command_path} {all_options} lists all"
     return f"No such option: {typed}{question}"
@@ -166,7 +152,7 @@ def _parameters(model: type[BaseModel], *, shows_all: bool) -> Iterator[inspect.
                     metavar=" ",
                     show_default=False,
                     rich_help_panel=option.panel,
-                    hidden=not shows_all,
+                    hidden=not (shows_all or option.common),
                 ),
             )
 

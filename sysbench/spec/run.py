@@ -42,7 +42,10 @@ _FILE_METAVARS = frozenset({"PATH", "PATH|-", "FILE", "FILE,…", "LOG"})
 
 def _check_place(value: object) -> object:
     if isinstance(value, str) and not (value in PLACES or re.fullmatch(r"ray://[^/\s]+", value)):
-        raise ValueError(f"{unknown(value, 'a place to run cells', PLACES)}, or ray://HOST:PORT")
+        from sysbench.spec import hardware  # which imports the options
+
+        simulates = f". --simulate {value} is for a GPU that is not here" if hardware.by_slug(value.lower()) else ""
+        raise ValueError(f"{unknown(value, 'a place to run cells', PLACES, 'ray://HOST:PORT')}{simulates}")
     return value
 
 

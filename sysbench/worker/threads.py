@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 
 import torch
 
-from sysbench.engine.sensors.worker_tree import machine_s
 from sysbench.lab.devices import disturbed, preemptions, using_threads
 from sysbench.log.events import ThreadsProbed
 
@@ -22,13 +20,8 @@ QUIET_S = 0.1
 MIN_ROUNDS = 3
 
 CLEARLY_FASTER_SHARE = 0.8
-"""Fewer threads are chosen if they need less than this share of the time of more threads."""
-
-ABOUT_AS_FAST_SHARE = 1.25
-"""The limit instead, if more threads need cores that other processes use: contention comes and goes within seconds."""
-
-SPARE_CORES = 0.5
-"""Other processes may use this part of a core, on average, without taking one from the threads."""
+"""Fewer threads are chosen if they need less than this share of the time of more threads: a smaller difference may
+come from the moment of the trial."""
 
 ROWS_PER_THREAD = 128
 WIDTH = 512
@@ -42,10 +35,7 @@ class Instruments:
     """Runs the same work once on this many threads, and returns its duration in seconds."""
     preemptions: Callable[[], int]
     """Counts how often threads of this process have been preempted."""
-    foreign_s: Callable[[], float]
-    """CPU time that other processes have used, in seconds."""
     clock: Callable[[], float] = time.perf_counter
-    cores: int = field(default_factory=lambda: os.cpu_count() or 1)
 
 
 def probe() -> ThreadsProbed:
@@ -60,26 +50,26 @@ def probe() -> ThreadsProbed:
                 torch.nn.functional.gelu(inputs @ weight).sum()
             return time.perf_counter() - started_s
 
-    return choose(default, Instruments(seconds, preemptions, lambda: machine_s()[0] - time.process_time()))
+    return choose(default, Instruments(seconds, preemptions))
 
 
 def choose(default: int, instruments: Instruments) -> ThreadsProbed:
-    """Halve the number of threads as long as something disturbs them and fewer are faster.
+    """If something disturbs the threads, halve their number until they are clearly faster, and as long as they are.
 
     An undisturbed machine keeps all threads, even if the work is too small to profit from them. The mean time counts,
     because contention comes and goes.
     """
     means_s: dict[int, float] = {}
-    chosen, left_s = default, BUDGET_S
-    while chosen > 1:
-        trial = _compare(chosen, chosen // 2, left_s / 2, instruments)
+    chosen, fewer, left_s = default, default // 2, BUDGET_S
+    while fewer >= 1:
+        trial = _compare(chosen, fewer, left_s / 2, instruments)
         left_s -= trial.took_s
-        means_s |= {chosen: trial.more_s, chosen // 2: trial.fewer_s}
-        is_crowded = chosen + trial.foreign_cores > instruments.cores + SPARE_CORES
-        limit_share = ABOUT_AS_FAST_SHARE if is_crowded else CLEARLY_FASTER_SHARE
-        if not trial.is_disturbed or trial.fewer_s >= limit_share * trial.more_s:
+        means_s |= {chosen: trial.more_s, fewer: trial.fewer_s}
+        is_faster = trial.fewer_s < CLEARLY_FASTER_SHARE * trial.more_s
+        if not trial.is_disturbed or (chosen < default and not is_faster):
             break
-        chosen //= 2
+        chosen = fewer if is_faster else chosen
+        fewer //= 2
     return ThreadsProbed(
         at_s=time.time(), default=default, threads=chosen, mean_s=list(means_s.items()) or [(default, 0.0)]
     )
@@ -90,7 +80,6 @@ class _Trial:
     more_s: float
     fewer_s: float
     is_disturbed: bool
-    foreign_cores: float
     took_s: float
 
 
@@ -98,7 +87,7 @@ def _compare(more: int, fewer: int, budget_s: float, instruments: Instruments) -
     """Run the work on either number of threads in turn, until the time is up or the machine has proved quiet."""
     seconds, clock = instruments.seconds, instruments.clock
     seconds(more), seconds(fewer)  # the first use of a number of threads creates them
-    began_s, preempted, foreign_s = clock(), instruments.preemptions(), instruments.foreign_s()
+    began_s, preempted = clock(), instruments.preemptions()
     more_s: list[float] = []
     fewer_s: list[float] = []
     while True:
@@ -107,5 +96,4 @@ def _compare(more: int, fewer: int, budget_s: float, instruments: Instruments) -
         took_s = clock() - began_s
         is_disturbed = disturbed(more_s, instruments.preemptions() - preempted, more)
         if len(more_s) >= MIN_ROUNDS and took_s > (budget_s if is_disturbed else QUIET_S):
-            foreign_cores = (instruments.foreign_s() - foreign_s) / took_s
-            return _Trial(fmean(more_s), fmean(fewer_s), is_disturbed, foreign_cores, took_s)
+            return _Trial(fmean(more_s), fmean(fewer_s), is_disturbed, took_s)

@@ -13,6 +13,7 @@ import torch
 
 from sysbench import units
 from sysbench.commands.fit.spec import FitSpec
+from sysbench.commands.memory.spec import MemoryOptions, MemorySpec
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.events import encode
 from sysbench.snapshot.categories import from_snapshot
@@ -146,7 +147,7 @@ def test_ranks_have_the_buffers_of_nccl_beside_the_allocator_and_a_file_each(
     assert ran.code == 0, ran.err
     assert "NCCL's buffers" in ran.out
     assert {path.name for path in out.glob("s*.pickle")} == {
-        "s-ranks1.pickle", "s-ranks2-fsdp2.pickle", "s-ranks2-ddp.pickle",
+        "s.pickle", "s-ranks1.pickle", "s-ranks2-fsdp2.pickle", "s-ranks2-ddp.pickle",
     }  # fmt: skip
     one, *ranks = record_in(out / "runs")["cells"]
     assert "ranks" not in one["axes"]
@@ -179,12 +180,38 @@ def test_what_does_not_fit_alone_ends_with_what_is_missing_and_what_helps(tmp_pa
     ran = answered("memory", *CELL, "--simulate=600MiB", "--vocab=2000000", "--out=.", cwd=tmp_path, COLUMNS="300")
     assert ran.code == 0
     missing = units.size(-record_in(tmp_path)["cells"][0]["verdict"]["margin_bytes"])
-    last = ran.out.splitlines()[-1].strip()
-    says, _, command = last.partition(". What makes it fit: ")
+    says, command = (line.strip() for line in ran.out.splitlines()[-2:])
     assert says.startswith(f"does not fit on 600MiB, by {missing}, ")
+    command = command.removeprefix("→ ")
     (given,) = parse_options("fit", shlex.split(command)[2:], FitSpec)
     (cell,) = validated(FitSpec, given).cells()
     assert (cell.batch, cell.ctx, cell.on, getattr(cell.shape, "vocab", 0)) == (1, 16, ("600MiB",), 2_000_000)
+
+
+def test_several_cells_end_with_the_causes_of_the_largest_that_fits_and_the_next_step(tmp_path: Path) -> None:
+    words = ("memory", *CELL[:-2], "--ctx=16,64,16384", "--mode=train", "--simulate=1GiB", "--snapshot=s.pickle")
+    ran = answered(*words, "--out=.", cwd=tmp_path, COLUMNS="300")
+    assert ran.code == 0, ran.err
+    _, largest, failing = record_in(tmp_path)["cells"]
+    assert (largest["verdict"]["fits"], failing["verdict"]["fits"]) == (True, False)
+    assert "peak breakdown of ctx 64, simulated" in ran.out
+    assert "largest allocations at the peak of ctx 64, simulated" in ran.out
+    says, command = (line.strip() for line in ran.out.splitlines()[-2:])
+    assert says == f"ctx 64 fits, ctx 16384 lacks {units.size(-failing['verdict']['margin_bytes'])}"
+    (given,) = parse_options("fit", shlex.split(command.removeprefix("→ "))[2:], FitSpec)
+    assert [(cell.ctx, cell.on) for cell in validated(FitSpec, given).cells()] == [(16384, ("1GiB",))]
+    (saved,) = (line for line in ran.err.splitlines() if line.startswith("saved"))
+    assert (
+        "s.pickle (to open it: pytorch.org/memory_viz, or sysbench memory --from s.pickle), 3 more beside it" in saved
+    )
+    assert (tmp_path / "s.pickle").read_bytes() == (tmp_path / "s-ctx64.pickle").read_bytes()
+
+
+def test_a_step_that_fits_ends_with_the_search_for_the_largest_batch(simulated: Path) -> None:
+    command = (simulated / "shown.txt").read_text().splitlines()[-1].strip().removeprefix("→ ")
+    given, _ = parse_options("memory", shlex.split(command)[2:], MemorySpec, MemoryOptions)
+    (cell,) = validated(MemorySpec, given).cells()
+    assert (cell.find, cell.simulate, cell.ctx, cell.mode) == ("batch", "a100-80gb", 16, "train")
 
 
 def test_the_gate_exits_with_3_and_names_what_does_not_fit(tmp_path: Path) -> None:
@@ -225,7 +252,9 @@ def test_on_the_cpu_tensors_are_counted_beside_the_resident_memory_of_the_worker
 
 
 def test_several_cells_number_their_files_by_what_sets_them_apart(counted: tuple[Ran, Path]) -> None:
-    assert sorted(path.name for path in counted[1].glob("*.pickle")) == ["s-inference.pickle", "s-train.pickle"]
+    assert sorted(path.name for path in counted[1].glob("*.pickle")) == [
+        "s-inference.pickle", "s-train.pickle", "s.pickle",
+    ]  # fmt: skip
 
 
 def test_what_the_cpu_counts_is_what_the_simulation_says_without_workspaces(

@@ -1,6 +1,7 @@
 """The surface of the command line: which options there are, and what each mistake is answered with."""
 
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from sysbench.command import commands
 from sysbench.commands.memory.spec import MemoryOptions, MemorySpec
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
 from sysbench.commands.time.spec import TimeOptions, TimeSpec
+from sysbench.package import VERSION
 from sysbench.spec.command_options import option_name
 from sysbench.spec.options import Option
 from tests.cli.running import answered, sysbench
@@ -56,7 +58,7 @@ def test_help_shows_what_people_use_and_says_where_the_rest_is(command: str) -> 
     short, whole = (answered(command, "--help", *more, COLUMNS="200") for more in ((), ("all",)))
     assert (short.code, whole.code) == (0, 0)
     assert listed(short.out) < listed(whole.out)
-    assert 6 <= len(listed(short.out)) <= 20
+    assert 6 <= len(listed(short.out)) <= 24
     assert {"--json", "--plan", "--resume"} <= listed(short.out)
     missing = len(listed(whole.out)) - len(listed(short.out))
     assert f"{missing} more options: sysbench {command} --help all" in short.out
@@ -221,7 +223,27 @@ def test_version_is_the_packages() -> None:
         (["time", "--gpu", "h100"], "sysbench time: No such option: --gpu. Did you mean --simulate?"),
         (["time", "--n-layer", "2"], "sysbench time: No such option: --n-layer. Did you mean --layers?"),
         (["run", "quick", "--seq-len", "64"], "sysbench run: No such option: --seq-len. Did you mean --ctx?"),
-        (["tiem"], "sysbench: No such command 'tiem'"),
+        (["time", "--head-dim", "64"], "sysbench time: No such option: --head-dim."),
+        (["memory", "--context-length", "8"], "sysbench memory: No such option: --context-length. Did you mean --ctx?"),
+        (["memory", "--model_size", "xl"], "sysbench memory: No such option: --model_size. Did you mean --size?"),
+        (["attention", "--head-dim", "64"], "sysbench attention: No such option: --head-dim. Did you mean --dim?"),
+        (["attention", "--ctx", "64"], "sysbench attention: No such option: --ctx. Did you mean --seq?"),
+        (["fit", "--gpu", "h100"], "sysbench fit: No such option: --gpu. Did you mean --on?"),
+        (["fit", "--simulate", "h100"], "sysbench fit: No such option: --simulate. Did you mean --on?"),
+        (["calibrate", "--gpu", "0"], "sysbench calibrate: No such option: --gpu. Did you mean --device?"),
+        (["report", "--html", "x"], "sysbench report: No such option: --html. Did you mean --output?"),
+        (
+            ["time", "--gradient-checkpointng"],
+            "sysbench time: No such option: --gradient-checkpointng. Did you mean --",
+        ),
+        (["time", "--opti", "sgd"], "sysbench time: No such option: --opti. Did you mean --optimizer?"),
+        (
+            ["time", "--on", "h100"],
+            "sysbench time: --on h100 is not a place to run cells. (ray, slurm, slurm:local, ray:",
+        ),
+        (["tiem"], "sysbench: tiem is not a command. Did you mean time? (time, memory, "),
+        (["runs"], "sysbench: runs is not a command. Did you mean history? (time, "),
+        (["xyzzy"], "sysbench: xyzzy is not a command. (time, memory, "),
     ],
 )
 def test_a_mistake_is_answered_in_one_line_that_names_it(arguments: list[str], complaint: str) -> None:
@@ -229,6 +251,27 @@ def test_a_mistake_is_answered_in_one_line_that_names_it(arguments: list[str], c
     assert ran.code == 2
     assert ran.out == ""
     assert ran.complaint.startswith(complaint)
+
+
+@pytest.mark.parametrize("words", [("--version",), ("-V",), ("version",)])
+def test_the_version_has_the_spellings_that_people_type(words: tuple[str, ...]) -> None:
+    assert (answered(*words).code, answered(*words).out) == (0, f"sysbench {VERSION}\n")
+
+
+def test_help_comes_before_or_after_the_command() -> None:
+    assert answered("help").out == answered("--help").out == answered().out
+    assert answered("help", "gpus").out == answered("gpus", "--help").out
+
+
+def test_the_help_of_time_shows_what_its_first_users_look_for() -> None:
+    shown = answered("help", "time").out
+    assert {"--bf16", "--compile", "--warmup", "--mode", "--until"} <= set(re.findall(r"--[\w-]+", shown))
+
+
+def test_a_name_is_recognised_whatever_its_case() -> None:
+    words = ("time", "--plan", "--ctx", "128")
+    typed = answered(*words, "--size", "2.7B,Tiny", "--precision", "BF16")
+    assert (typed.code, typed.out) == (0, answered(*words, "--size", "2.7b,tiny", "--precision", "bf16").out)
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,6 @@ def test_fewer_threads_come_with_what_the_command_has_against_it(kind: str, reme
     probe = ThreadsProbe(default=8, threads=2, mean_s=[(8, 0.08), (4, 0.02), (2, 0.002)])
     said = fewer_threads(probe, kind)
     assert said is not None
-    assert said[0].endswith("the same work took 80.0 ms on 8 and 20.0 ms on 4 and 2.00 ms on 2")
+    assert said[0].endswith("the same work took 80.0 ms on 8, 20.0 ms on 4, 2.00 ms on 2")
     assert said[1] == remedy
     assert fewer_threads(probe.model_copy(update={"threads": 8}), kind) is None

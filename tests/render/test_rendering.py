@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -23,11 +25,12 @@ from sysbench.render import output as sheets
 from sysbench.render import output as summary
 from sysbench.render import terminal
 from sysbench.render.csv import sheet_json
+from sysbench.render.plots import readable_ticks
 from sysbench.render.table import Column, Measure, Remark, Sheet, Table, Word
 from sysbench.render.terminal import SheetView
 from sysbench.spec.hardware import by_name
 from sysbench.spec.run import Format
-from sysbench.units import significant
+from sysbench.units import seconds_with_interval, significant
 from tests import fixtures_runs
 from tests import fixtures_timing as runs
 from tests.golden.compare import assert_golden, plain_environment
@@ -397,3 +400,53 @@ def test_a_column_that_wraps_before_others_leaves_them_their_width_and_breaks_no
     assert max(map(len, lines)) <= 60
     assert lines[0].split("  ") == ["fused AdamW, LoRA 16,", "1,178 (1,045–1,361)", "47 (42–54)"]
     assert lines[1].strip() == "batch 4 × 2"
+
+
+# Digits that an interval, or a prediction, deserves
+
+
+def shown_in(table: Table) -> list[tuple[str, ...]]:
+    """The numbers of a table's columns as people see them, with the unit of each column first."""
+    return [(each.symbol, *each.texts) for each in columns_shown.format_columns(table)]
+
+
+def test_a_number_has_two_digits_of_half_its_interval() -> None:
+    measures = (
+        Measure(1.0775, low=0.8936, high=1.279),
+        Measure(0.0630, low=0.0381, high=0.1122),
+        Measure(0.1056, low=0.1054, high=0.1058),
+    )
+    many = Table("t", "t", (Column("step", "step", "s"),), tuple((each,) for each in measures), 0)
+    assert shown_in(many) == [("ms", "1,080 (890–1,280)", "63 (38–112)", "105.6 (105.4–105.8)")]
+    one = Table("t", "t", (Column("step", "step", "s"),), (measures[:1],), 0)
+    assert shown_in(one) == [("s", "1.08 (0.89–1.28)")]
+    assert seconds_with_interval(1.0775, 0.8936, 1.279) == "1.08 s (0.89–1.28)"
+
+
+def test_predicted_times_without_an_interval_have_three_digits_and_others_keep_theirs() -> None:
+    columns = (Column("total", "total", "s"), Column("bytes", "bytes", "bytes"))
+    rows = tuple((Measure(time_s), Measure(2**40 + 2**30)) for time_s in (0.0261609, 0.000335584, 0.0))
+    table = Table("t", "t", columns, rows, 0, digits=3)
+    assert shown_in(table)[0] == ("µs", "26,200", "336", "0")
+    assert shown_in(replace(table, digits=None))[0] == ("µs", "26,160.9", "335.6", "0.0")
+    assert shown_in(table)[1] == shown_in(replace(table, digits=None))[1]
+
+
+def test_the_same_bytes_have_the_same_digits_in_all_columns_of_a_table() -> None:
+    columns = (Column("each", "each", "bytes"), Column("together", "together", "bytes"))
+    rows = tuple(
+        (Measure(each * 2**20), Measure(each * count * 2**20)) for each, count in ((324, 1), (2, 200), (1, 90))
+    )
+    assert [texts[1] for texts in shown_in(Table("t", "t", columns, rows, 0))] == ["324.0", "324.0"]
+
+
+@pytest.mark.parametrize("unit", ["s", "bytes"])
+@given(low=st.floats(1e-6, 1e3), span=st.floats(1.001, 1e7))
+def test_a_logarithmic_axis_has_at_least_three_ticks_however_short_its_range(
+    unit: Literal["s", "bytes"], low: float, span: float
+) -> None:
+    low = low * 2**30 if unit == "bytes" else low
+    ticks = readable_ticks(low, low * span, unit)
+    assert 3 <= len(ticks) <= 12
+    assert all(low * 0.999999 <= tick <= low * span * 1.000001 for tick in ticks)
+    assert ticks == sorted(set(ticks))

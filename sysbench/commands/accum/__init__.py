@@ -5,6 +5,7 @@ from sysbench.command import Command, ReportLayout
 COMMAND = Command(
     package=__name__,
     help=__doc__,
+    also_called="accumulate rounding numerics precision",
     options="sysbench.spec.run:SavedOptions",
     figures=None,
     report=ReportLayout(4, "Rounding"),

@@ -5,6 +5,7 @@ from sysbench.command import Command, ReportLayout
 COMMAND = Command(
     package=__name__,
     help=__doc__,
+    also_called="attn flash sdpa sweep",
     report=ReportLayout(3, "Attention", ("comparison", "crossovers", "frontier", "accounting")),
     perform="command:perform",
     suited="command:suited",

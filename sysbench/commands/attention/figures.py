@@ -120,6 +120,7 @@ def draw(cells: Cells, shown: Sequence[Quantity], heading: Heading) -> Figure:
         axes.set_xticks(lengths, [str(length) for length in lengths])
         axes.minorticks_off()
         axes.tick_params(axis="x", labelrotation=45)
+        axes.set_yticks(plots.readable_ticks(*axes.get_ylim(), unit))
         axes.yaxis.set_major_formatter(partial(_tick, unit))
     plots.draw_legend(figure, *rows)
     return figure

@@ -142,8 +142,7 @@ class AttentionScreen(CellScreen[AttentionState]):
         times = (("forward", cell.forward), ("backward", cell.backward))
         words = [f"{name} {units.seconds(median_s)}" for name, median_s in times if median_s is not None]
         words += [
-            f"PREDICTED {phase.name} {units.seconds(phase.point_s)} "
-            f"({units.seconds(phase.low_s)} to {units.seconds(phase.high_s)})"
+            f"PREDICTED {phase.name} {units.seconds_with_interval(phase.point_s, phase.low_s, phase.high_s)}"
             for phase in cell.predicted
         ]
         if cell.saved_bytes is not None:

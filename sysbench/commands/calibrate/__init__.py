@@ -5,6 +5,7 @@ from sysbench.command import Command, ReportLayout
 COMMAND = Command(
     package=__name__,
     help=__doc__,
+    also_called="rates calibration bandwidth",
     figures=None,
     report=ReportLayout(5, "Calibration"),
     perform="command:perform",

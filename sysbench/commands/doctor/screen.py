@@ -89,6 +89,8 @@ def _text(value: Any, show: Any) -> str:
             for process in value
         )
         return ", ".join(named)
+    if isinstance(value, float) and show is str:
+        return f"{value:.4g}"
     return " ".join(str(show(value)).split())
 
 

@@ -5,6 +5,7 @@ from sysbench.command import Command, ReportLayout
 COMMAND = Command(
     package=__name__,
     help=__doc__,
+    also_called="suggest search optimize fits",
     perform="command:perform",
     suited="command:suited",
     files="command:write_files",

@@ -42,7 +42,9 @@ def gpu_list(gpus: Sequence[Hardware]) -> Sheet:
         "peak: dense, from the data sheet; 16-bit: bf16 or fp16; matmul: the sustained rate that predictions use",
         "sysbench gpus NAME shows every number with its source; sysbench calibrate measures those of a GPU here",
     )
-    return Sheet((f"{len(gpus)} known GPUs",), (Table("gpus", "names for --simulate", columns, rows, 1, notes),))
+    cpus = sum(each.synchronous for each in gpus)
+    counted = (f"{len(gpus) - cpus} known GPUs", *([f"{cpus} calibrated CPU{'s' * (cpus > 1)}"] if cpus else []))
+    return Sheet(counted, (Table("gpus", "names for --simulate", columns, rows, 1, notes),))
 
 
 def _row(gpu: Hardware) -> tuple[Cell, ...]:

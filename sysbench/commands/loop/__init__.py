@@ -5,6 +5,7 @@ from sysbench.command import Command, ReportLayout
 COMMAND = Command(
     package=__name__,
     help=__doc__,
+    also_called="watch record",
     figures=None,
     measure=None,
     report=ReportLayout(6, "Your own loop", ("phases", "memory")),

@@ -5,6 +5,7 @@ from sysbench.command import Command, ReportLayout
 COMMAND = Command(
     package=__name__,
     help=__doc__,
+    also_called="mem vram oom snapshot peak",
     report=ReportLayout(
         2,
         "Memory of a training step",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from sysbench.commands import refusals, running, showing
-from sysbench.commands.memory.spec import MemoryOptions, MemorySpec, search_goal
+from sysbench.commands.memory.spec import MemoryCell, MemoryOptions, MemorySpec, search_goal
 from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.commands.without_gpu import DEFAULT_GPU, is_without_gpu, say_simulating
 from sysbench.errors import UsageError
@@ -18,7 +20,7 @@ from sysbench.log.storage import ScratchDirectory
 from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
-    from sysbench.commands.memory.record import MemoryCellRecord
+    from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord
     from sysbench.snapshot.timeline import Timeline
 
 
@@ -57,31 +59,82 @@ def perform(spec: MemorySpec, options: MemoryOptions, surroundings: RunSurroundi
 
     Raises UsageError if the figure has an unknown format, and OutputError if a file cannot be written.
     """
-    from sysbench.commands.memory.record import MemoryRecord
+    from sysbench.commands.memory import record as records
     from sysbench.engine.provisions import Provisions
 
     validate_output_formats(options)
-    cells = list(spec.cells())
-    labels = labels_of(cells)
-    snapshots, figures, pages = (paths_of(path, labels) for path in (options.snapshot, options.figure, options.page))
-    of_ranks = [path for cell in cells if snapshots for path in paths_of_ranks(snapshots[cell.key], cell.workers)]
-    for path in (*of_ranks, *figures.values(), *pages.values()):
-        storage.refuse_unwritable(path)
-    with ScratchDirectory() as directory:
+    with _CellFiles(spec, options) as files:
+        provisions = Provisions(files.recorded)
+        record = typed(running.run_cells(spec, options, surroundings, provisions, files.write), records.MemoryRecord)
+        return running.RunResult(record, tuple(files.written))
+
+
+class _CellFiles:
+    """The snapshots, figures and pages of the cells. Of several cells, the largest that fits has the requested name."""
+
+    def __init__(self, spec: MemorySpec, options: MemoryOptions) -> None:
+        """Choose all paths; raises OutputError if one cannot be written."""
+        cells = list(spec.cells())
+        labels = labels_of(cells)
+        self._options = options
+        self._snapshots, self._figures, self._pages = (
+            paths_of(path, labels) for path in (options.snapshot, options.figure, options.page)
+        )
+        of_ranks = [path for cell in cells for path in self._of_ranks(cell)]
+        requested = [path for path in (options.snapshot, options.figure, options.page) if path is not None]
+        for path in (*requested, *of_ranks, *self._figures.values(), *self._pages.values()):
+            storage.refuse_unwritable(path.absolute())
         # Figures and pages are drawn from snapshots, which the user need not keep.
-        temporary = {key: Path(directory) / f"{key}.pickle" for key in labels if figures or pages}
-        recorded = snapshots or temporary
-        record = typed(running.run_cells(spec, options, surroundings, Provisions(recorded)), MemoryRecord)
-        saved: list[Path] = []
+        self._scratch = ScratchDirectory()
+        temporary = {key: Path(self._scratch.name) / f"{key}.pickle" for key in labels}
+        self.recorded = self._snapshots or (temporary if self._figures or self._pages else {})
+        """Path of the snapshot of each cell, by key."""
+        self.written: list[Path] = []
+        """All files written, the requested names first."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scratch.cleanup()
+
+    def _of_ranks(self, cell: MemoryCell) -> list[Path]:
+        return paths_of_ranks(self._snapshots[cell.key], cell.workers) if self._snapshots else []
+
+    def write(self, record: MemoryRecord) -> Iterator[str]:
+        """Draw figures and pages, and give the largest cell that fits the requested names; yield what was written."""
         for cell in record.cells:
-            if cell.key not in recorded or cell.snapshot is None:
+            if cell.key not in self.recorded or cell.snapshot is None:
                 continue
-            path = recorded[cell.key]
-            if snapshots:
-                saved += [path for path in paths_of_ranks(path, cell.cell.workers) if path.is_file()]
-            fullest = path_of_rank(path, cell.fullest_rank.rank if cell.fullest_rank else 0)
-            saved += _draw_cell(cell, fullest, figures.get(cell.key), pages.get(cell.key))
-        return running.RunResult(record, showing.report_saved(map(showing.Saved, saved), options))
+            self.written += [path for path in self._of_ranks(cell.cell) if path.is_file()]
+            rank = cell.fullest_rank.rank if cell.fullest_rank else 0
+            fullest = path_of_rank(self.recorded[cell.key], rank)
+            self.written += _draw_cell(cell, fullest, self._figures.get(cell.key), self._pages.get(cell.key))
+        largest = record.largest_fitting
+        named = [] if largest is None else list(self._name_after_request(largest))
+        self.written = [*named, *(path for path in self.written if path not in named)]
+        yield from map(self._described, named)
+        if beside := len(self.written) - len(named):
+            yield f"{beside} more beside {'it' if len(named) == 1 else 'them'}"
+
+    def _name_after_request(self, largest: MemoryCellRecord) -> Iterator[Path]:
+        for path, by_cell in (
+            (self._options.snapshot, self._snapshots),
+            (self._options.figure, self._figures),
+            (self._options.page, self._pages),
+        ):
+            own = by_cell.get(largest.key)
+            if path is None or own is None or not own.is_file():
+                continue
+            if own != path.absolute():
+                storage.write_atomically(path, own.read_bytes())
+            yield path.absolute()
+
+    def _described(self, path: Path) -> str:
+        name = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+        if self._options.snapshot is None or path != self._options.snapshot.absolute():
+            return name
+        return f"{name} (to open it: pytorch.org/memory_viz, or sysbench memory --from {shlex.quote(name)})"
 
 
 def validate_output_formats(options: MemoryOptions) -> None:

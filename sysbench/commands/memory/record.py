@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -276,3 +277,33 @@ class MemoryRecord(RunRecord[MemoryCellRecord]):
     """The final summary of `sysbench memory`."""
 
     kind: Literal["memory"] = "memory"
+
+    @property
+    def largest_fitting(self) -> MemoryCellRecord | None:
+        """The cell that fits with the highest peak; if none fits, the one that lacks the least. None without peaks."""
+        known = [cell for cell in self.cells if cell.by_category]
+        fitting = [cell for cell in known if cell.peak_bytes]
+        return max(fitting, key=_needed_bytes) if fitting else max(known, key=_spare_bytes, default=None)
+
+    @property
+    def smallest_failing(self) -> MemoryCellRecord | None:
+        """The cell that does not fit and is most like `largest_fitting`; of several, the one that lacks the least."""
+        largest = self.largest_fitting
+        failing = [cell for cell in self.cells if cell.does_not_fit]
+        if largest is None:
+            return max(failing, key=_spare_bytes, default=None)
+        return max(failing, key=lambda cell: (-_differences(cell, largest), _spare_bytes(cell)), default=None)
+
+
+def _needed_bytes(cell: MemoryCellRecord) -> tuple[int, int]:
+    return cell.peak_reserved_bytes or cell.peak_allocated_bytes or 0, cell.peak_allocated_bytes or 0
+
+
+def _spare_bytes(cell: MemoryCellRecord) -> float:
+    """Return the free bytes at the peak, negative where memory lacks; minus infinity if unknown."""
+    margin_bytes = cell.verdict.margin_bytes if cell.verdict else None
+    return -math.inf if margin_bytes is None else margin_bytes
+
+
+def _differences(one: MemoryCellRecord, other: MemoryCellRecord) -> int:
+    return sum(one.axes.get(name) != value for name, value in other.axes.items())

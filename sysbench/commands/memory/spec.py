@@ -186,7 +186,7 @@ class MemorySpec(ModelSpec):
 
 
 class MemoryOptions(RunOptions):
-    """Options of `sysbench memory`. Each cell has its own files; with several cells, file names include the cell."""
+    """Options of `sysbench memory`. Of several cells, the largest that fits gets the given names, the others labels."""
 
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True)] = Field(
         default=None, description="Show a finished log or record, or a snapshot, instead of measuring. Needs no torch."

@@ -25,7 +25,7 @@ from sysbench.commands.memory.record import (
     VerdictRecord,
 )
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
-from sysbench.commands.memory.verdicts import fit_command, shortage, verdict_text
+from sysbench.commands.memory.verdicts import fit_command, largest_batch_command, shortage, verdict_text
 from sysbench.log.outcomes import stage_phrase
 from sysbench.render import phase_rows, remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, build_tables, leading_axes, leading_fields
@@ -40,6 +40,9 @@ MAX_DEPTH = 4
 
 GROUPS_SHOWN = 10
 """Number of groups of allocations to show per cell."""
+
+GROUPS_OF_SEVERAL = 5
+"""Number of groups of allocations to show unasked below the table of several cells."""
 
 
 def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
@@ -85,17 +88,29 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
 
 
 def _what_next(record: MemoryRecord) -> Iterator[Remark]:
-    """Yield the last line for a step that does not fit, if it is the only one."""
-    if len(record.cells) == 1 and record.cells[0].does_not_fit:
-        command = fit_command(record)
-        yield Remark("note", f"{shortage(*record.cells)}{f'. What makes it fit: {command}' if command else ''}")
+    """Yield the last line: what lacks how much memory, and the command that says what to do about it."""
+    largest, failing = record.largest_fitting, record.smallest_failing
+    if failing is not None:
+        boundary = _boundary(largest, failing) if largest is not None and largest.peak_bytes else shortage(failing)
+        yield Remark("note", boundary, fit_command(record, failing))
+    elif largest is not None and (command := largest_batch_command(record, largest)):
+        yield Remark("note", "the largest batch that fits:", command)
+
+
+def _boundary(largest: MemoryCellRecord, failing: MemoryCellRecord) -> str:
+    """Return where the memory ends: `ctx 512 fits, ctx 1024 lacks 31.7 GiB`."""
+    differing = axes.varying([largest, failing])
+    lacking = failing.verdict.margin_bytes if failing.verdict else None
+    lacks = f"lacks {units.size(-lacking)}" if lacking else "does not fit"
+    return f"{axes.label(largest, differing)} fits, {axes.label(failing, differing)} {lacks}"
 
 
 def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
     chosen = tuple(names)
     if chosen:
         return build_tables(TABLES, record, chosen)
-    return [table for name in _default_names([cell.cell for cell in record.cells]) for table in TABLES[name](record)]
+    shown = DEFAULTS if len(record.cells) > 1 else TABLES
+    return [table for name in _default_names([cell.cell for cell in record.cells]) for table in shown[name](record)]
 
 
 def default_tables(spec: MemorySpec) -> tuple[str, ...]:
@@ -104,7 +119,7 @@ def default_tables(spec: MemorySpec) -> tuple[str, ...]:
 
 def _default_names(cells: Sequence[MemoryCell]) -> tuple[str, ...]:
     ranks = ("ranks",) if any(cell.workers > 1 for cell in cells) else ()
-    return ("phases", *ranks, "largest") if len(cells) == 1 else ("summary", *ranks)
+    return ("phases" if len(cells) == 1 else "summary", *ranks, "causes", "largest")
 
 
 # --- parts of tables
@@ -348,7 +363,7 @@ GROUP_COLUMNS = (
     Field("total", "together", "bytes", "{source}", 3, get=attrgetter("total_bytes")),
     Field("category", importance=1, get=attrgetter("category")),
     Field("phase", "made in", importance=4, get=attrgetter("phase"), optional=True),
-    Field("line", get=lambda group: frame_location(group.stack) or ""),
+    Field("line", elastic=True, get=lambda group: frame_location(group.stack) or ""),
     Field("module", importance=2, get=lambda group: " … ".join(group.modules), optional=True),
 )
 
@@ -362,6 +377,43 @@ LARGEST_ALLOCATIONS = DeclaredTable(
     words=_SOURCES,
 )
 """For each cell, the largest allocations at its peak, grouped by size, category and stack, with their source lines."""
+
+
+def _largest_fitting(record: MemoryRecord) -> list[_SingleCell]:
+    cell = record.largest_fitting
+    return [] if cell is None else [_SingleCell(record, cell)]
+
+
+LARGEST_OF_LARGEST = replace(
+    LARGEST_ALLOCATIONS, parts=_largest_fitting, rows=lambda single: single.cell.largest[:GROUPS_OF_SEVERAL]
+)
+"""The largest allocations of the largest cell that fits."""
+
+
+class _Cause(NamedTuple):
+    category: str
+    size_bytes: int
+    peak_bytes: int
+
+
+CAUSES = DeclaredTable(
+    "causes",
+    lambda single: single.title("peak breakdown"),
+    (
+        Field("size", "at the peak", "bytes", "{source}", get=attrgetter("size_bytes")),
+        Field("share", "share", "share", get=lambda cause: cause.size_bytes / cause.peak_bytes),
+    ),
+    parts=_largest_fitting,
+    rows=lambda single: [
+        _Cause(name, size_bytes, sum(single.cell.by_category.values()))
+        for name, size_bytes in sorted(single.cell.by_category.items(), key=itemgetter(1), reverse=True)
+        if size_bytes
+    ],
+    leading=leading_fields(Field("category", get=attrgetter("category"))),
+    words=_SOURCES,
+    needs="a peak by category",
+)
+"""The peak by category of the largest cell that fits; if none fits, of the one that lacks the least."""
 
 
 class ModuleRow(NamedTuple):
@@ -413,5 +465,10 @@ MODULES = DeclaredTable(
 """For each cell, the tree of modules at its peak."""
 
 
-TABLES = {table.name: table for table in (SUMMARY, RANKS, PHASES, CATEGORY_TABLE, LARGEST_ALLOCATIONS, MODULES, CELLS)}
+TABLES = {
+    table.name: table for table in (SUMMARY, RANKS, PHASES, CAUSES, CATEGORY_TABLE, LARGEST_ALLOCATIONS, MODULES, CELLS)
+}
 """All tables by name."""
+
+DEFAULTS = {**TABLES, "largest": LARGEST_OF_LARGEST}
+"""The tables that several cells show unasked: causes only for the largest cell that fits."""

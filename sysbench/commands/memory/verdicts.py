@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from pydantic import ValidationError
+from collections.abc import Collection, Iterator, Mapping
 
 from sysbench import units
-from sysbench.command import STORED, command_of
+from sysbench.command import STORED, Kind, command_of
 from sysbench.commands.memory.record import LargestRecord, MemoryCellRecord, MemoryRecord
 from sysbench.commands.memory.spec import MemoryOptions, MemorySpec
+from sysbench.errors import SpecError
 from sysbench.log.outcomes import stage_phrase
 from sysbench.render.findings import join_words, namer
 from sysbench.spec import hardware
@@ -74,21 +73,43 @@ def gate(record: MemoryRecord, options: MemoryOptions) -> Iterator[str]:
                 yield f"{name(cell) or cell.cell.title}: {shortage(cell)}"
 
 
-def fit_command(record: MemoryRecord) -> str | None:
-    """Return the command that searches for what makes the only cell of a run fit; None if no search is possible."""
-    (cell,) = record.cells
+def fit_command(record: MemoryRecord, cell: MemoryCellRecord) -> str | None:
+    """Return the command that searches for what makes a cell of a run fit; None if no search is possible."""
     gpu = _gpu_name(cell)
     if cell.cell.mode not in FITTED_MODES or gpu is None:
         return None
-    asked = MemorySpec.model_validate(record.spec, context=STORED)
-    left_out = {"kind", "device", "threads", *(("ranks", "strategy") if asked.find == "ranks" else ())}
-    fields = {name: getattr(asked, name) for name in ModelSpec.model_fields if name not in left_out}
-    fields |= {"ctx": (cell.shown_cell.ctx,), "batch": (cell.shown_cell.batch,), "gpus": (gpu,)}
+    left_out = ("device", "threads", *(("ranks", "strategy") if cell.cell.find == "ranks" else ()))
+    return _command("fit", {**_step_fields(record, cell, left_out), "gpus": (gpu,)})
+
+
+def largest_batch_command(record: MemoryRecord, cell: MemoryCellRecord) -> str | None:
+    """Return the command that finds the largest batch of a simulated cell; None if it has searched, or cannot."""
+    if cell.cell.simulate is None or cell.cell.find is not None:
+        return None
+    asked = {"mode": (cell.cell.mode,), "simulate": (cell.cell.simulate,), "find": "batch"}
+    return _command("memory", {**_step_fields(record, cell, ("device", "threads")), **asked})
+
+
+def _command(kind: Kind, fields: Mapping[str, object]) -> str | None:
+    """Return the command line that asks for these fields; None if the command does not allow them."""
     try:
-        question = command_of("fit").spec_class(**fields)
-    except ValidationError:
+        question = command_of(kind).spec_class(**fields)
+    except SpecError:
         return None
     return command_line(question) if all(cell.problem("cuda") is None for cell in question.cells()) else None
+
+
+def _step_fields(record: MemoryRecord, cell: MemoryCellRecord, left_out: Collection[str]) -> dict[str, object]:
+    """Return the fields of the step of one cell: of several values on an axis, the cell's own."""
+    asked = MemorySpec.model_validate(record.spec, context=STORED)
+    names = [name for name in ModelSpec.model_fields if name not in ("kind", *left_out)]
+    fields = {name: _of_cell(cell, name, getattr(asked, name)) for name in names}
+    return {**fields, "ctx": (cell.shown_cell.ctx,), "batch": (cell.shown_cell.batch,)}
+
+
+def _of_cell(cell: MemoryCellRecord, name: str, asked: object) -> object:
+    own = cell.cell.axis_value(name)
+    return (own,) if isinstance(asked, tuple) and len(asked) > 1 and own is not None else asked
 
 
 def _gpu_name(cell: MemoryCellRecord) -> str | None:

@@ -5,6 +5,7 @@ from sysbench.command import Command, ReportLayout
 COMMAND = Command(
     package=__name__,
     help=__doc__,
+    also_called="trace prof profiler kernels flame nsys nsight",
     report=ReportLayout(
         1,
         "Where the time goes",

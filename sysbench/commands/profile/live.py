@@ -140,6 +140,5 @@ def result(cell: CellState) -> str:
     words = [f"step {units.seconds(statistics.fmean(cell.timed_s))}"] if cell.timed_s else []
     words += [f"{units.seconds(statistics.fmean(cell.profiled_s))} profiled"] if cell.profiled_s else []
     if (step := cell.predicted) is not None:
-        interval = f"{units.seconds(step.low_s)} to {units.seconds(step.high_s)}"
-        words.append(f"PREDICTED step {units.seconds(step.point_s)} ({interval})")
+        words.append(f"PREDICTED step {units.seconds_with_interval(step.point_s, step.low_s, step.high_s)}")
     return ", ".join([*words, _calls_per_step(cell.summary)])

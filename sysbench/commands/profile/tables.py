@@ -18,7 +18,7 @@ from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.render import remarks
 from sysbench.render.axis_columns import axis_columns, axis_values
 from sysbench.render.declared import DeclaredTable, Field, Fill, build_tables, leading_axes, varying_or_size
-from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word, mean_of
+from sysbench.render.table import PREDICTED_DIGITS, Cell, Column, Measure, Remark, Sheet, Table, Word, mean_of
 from sysbench.spec.run import Selection
 from sysbench.trace.ranks.summary import RanksSummary
 from sysbench.trace.summary import ProfileSummary
@@ -204,7 +204,9 @@ def non_empty_tables(record: ProfileRecord, names: Iterable[str], selection: Sel
 
 
 def _mark_predicted(profiles: Profiles, tables: Iterable[Table]) -> list[Table]:
-    return [replace(table, title=f"{MARK}: {table.title}") if profiles.predicted else table for table in tables]
+    if not profiles.predicted:
+        return list(tables)
+    return [replace(table, title=f"{MARK}: {table.title}", digits=PREDICTED_DIGITS) for table in tables]
 
 
 def _profiles_of_run(record: ProfileRecord, selection: Selection) -> Profiles:

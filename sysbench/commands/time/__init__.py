@@ -5,6 +5,7 @@ from sysbench.command import Command, ReportLayout
 COMMAND = Command(
     package=__name__,
     help=__doc__,
+    also_called="bench benchmark measure step speed train predict latency throughput",
     report=ReportLayout(
         0,
         "Time of a training step",

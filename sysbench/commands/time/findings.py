@@ -261,8 +261,8 @@ def _best_gpu_text(best: TimeCellRecord, among: str, by_cost: bool) -> str:
         low, high = (units.with_digits(cost / step.point_s * end) for end in (step.low_s, step.high_s))
         what = f"the cheapest{among}, at {units.with_digits(cost)} per million tokens (90% interval {low} to {high})"
     return (
-        f"{best.cell.simulate} is predicted to be {what}. A step takes {units.seconds(step.point_s)} (90% interval "
-        f"{units.seconds(step.low_s)} to {units.seconds(step.high_s)}) and is limited by "
+        f"{best.cell.simulate} is predicted to be {what}. A step takes "
+        f"{units.seconds_with_interval(step.point_s, step.low_s, step.high_s)} and is limited by "
         f"{_LIMIT_NAMES.get(prediction.limited_by, prediction.limited_by)}."
     )
 

@@ -306,8 +306,8 @@ class TimeScreen(CellScreen[LiveState]):
     def result(cell: TimedCell) -> str:
         """Return the result of a cell in a few words: `step 105.6 ± 0.2 ms`."""
         if cell.outcome == "ok" and cell.predicted:
-            low, high = units.seconds(cell.predicted.low_s), units.seconds(cell.predicted.high_s)
-            return f"PREDICTED step {units.seconds(cell.predicted.point_s)} ({low} to {high})"
+            step = cell.predicted
+            return f"PREDICTED step {units.seconds_with_interval(step.point_s, step.low_s, step.high_s)}"
         if cell.outcome == "ok" and cell.step:
             return f"step {units.seconds_with_deviation(*cell.step)}"
         return CellScreen.result(cell)

@@ -13,7 +13,7 @@ from sysbench.log.predictions import INTERVAL, MARK, PredictedRatio, PredictionR
 from sysbench.render.declared import DeclaredTable, Each, Field, leading_axes, leading_fields
 from sysbench.render.findings import join_words
 from sysbench.render.remarks import outcome_word
-from sysbench.render.table import Cell, Measure, Word
+from sysbench.render.table import PREDICTED_DIGITS, Cell, Measure, Word
 
 LOWER_BOUND_NOTE = "lower bound: at data-sheet rates, assuming zero host time; a bound, not a prediction"
 EXPOSED_NOTE = "exposed: time that collectives add to the step on the device, excluding overlap"
@@ -217,6 +217,7 @@ PREDICTED = DeclaredTable(
     outcome_of=_missing,
     notes=_notes,
     needs="predicted times (--simulate h100)",
+    digits=PREDICTED_DIGITS,
 )
 """One row per cell."""
 
@@ -295,6 +296,7 @@ GPUS = DeclaredTable(
     outcome_of=_missing,
     notes=_gpus_notes,
     needs="predicted times on several GPUs (--simulate h100,rtx-4090)",
+    digits=PREDICTED_DIGITS,
 )
 """One table per setting, one row per GPU."""
 
@@ -325,6 +327,7 @@ CHOICES = DeclaredTable(
     outcome_of=_missing,
     notes=_choices_notes,
     needs="predicted times for several values of an option such as --precision or --attention",
+    digits=PREDICTED_DIGITS,
 )
 """One table per GPU and setting, one row per combination of precision, attention, optimizer and the like."""
 
@@ -379,6 +382,7 @@ SCALING = DeclaredTable(
     outcome_of=_missing,
     notes=_scaling_notes,
     needs="predicted times for several numbers of ranks (--simulate h100 --ranks 1,2,4)",
+    digits=PREDICTED_DIGITS,
 )
 """One table per setting and strategy, one row per number of ranks."""
 

@@ -102,23 +102,23 @@ class TimeSpec(ModelSpec):
     cell_class = TimeCell
 
     kind: Literal["time"] = "time"
-    mode: Annotated[Modes, Option(metavar="MODE,…", panel=STEP)] = Field(
+    mode: Annotated[Modes, Option(metavar="MODE,…", panel=STEP, common=True)] = Field(
         default=("train",), description=f"Which phases a step has: {', '.join(get_args(Mode))}."
     )
-    warmup: Annotated[Counts, Option(metavar="AXIS", panel=MEASUREMENT), WARMUP] = Field(
+    warmup: Annotated[Counts, Option(metavar="AXIS", panel=MEASUREMENT, common=True), WARMUP] = Field(
         default=(5,), description="Warm-up steps before measuring; recorded and shown, but not counted."
     )
     steps: Annotated[Sizes, Option(metavar="AXIS", panel=MEASUREMENT, common=True), STEPS] = Field(
         default=(10,), description="Steps to measure; with --until, at least this many."
     )
-    until: Annotated[float | None, BeforeValidator(parse_share), Option(metavar="SHARE", panel=MEASUREMENT), EFFORT] = (
-        Field(
-            default=None,
-            gt=0,
-            lt=1,
-            description="Measure until the 95% CI of the median step is at most this wide, relative to the median, "
-            "e.g. 1%.",
-        )
+    until: Annotated[
+        float | None, BeforeValidator(parse_share), Option(metavar="SHARE", panel=MEASUREMENT, common=True), EFFORT
+    ] = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Measure until the 95% CI of the median step is at most this wide, relative to the median, "
+        "e.g. 1%.",
     )
     max_steps: Annotated[Size, Option(metavar="N", panel=MEASUREMENT), EFFORT] = Field(
         default=1000, description="Give up on --until after this many steps."

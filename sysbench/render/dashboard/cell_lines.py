@@ -7,8 +7,7 @@ from functools import reduce
 
 from rich.console import Console
 
-from sysbench.log.cautions import fewer_threads
-from sysbench.log.events import CellFinished, Event, Reading, RunResumed, ThreadsProbed, WorkerReady
+from sysbench.log.events import CellFinished, Event, Reading, RunResumed, WorkerReady
 from sysbench.render import theme
 from sysbench.render.dashboard.experiment_progress import ExperimentProgress
 from sysbench.render.dashboard.progress import Progress
@@ -57,8 +56,6 @@ class CellLines(Progress):
             yield view.device_line(state)
         elif isinstance(event, RunResumed):
             yield f"resumed: {event.keep} finished cell{'' if event.keep == 1 else 's'} kept"
-        elif isinstance(event, ThreadsProbed) and (threads := fewer_threads(event, state.kind)):
-            yield " → ".join(threads)
         elif isinstance(event, Reading) and state.interference and self._says_first("interference"):
             yield state.interference
         elif isinstance(event, CellFinished) and (cell := state.ended.get(event.cell)) is not None:

@@ -112,7 +112,7 @@ class ExperimentProgress:
 
 @dataclass(frozen=True)
 class WithTopLines:
-    """Lines with their styles, each wrapped to at most two, above a screen; a low terminal shows only the first."""
+    """Lines with their styles above a screen; a low terminal shows only the first, wrapped to at most two."""
 
     lines: Sequence[tuple[str, str]]
     screen: RenderableType
@@ -121,8 +121,10 @@ class WithTopLines:
         """Yield the lines, then the screen in the remaining space."""
         width, height = max(1, options.max_width - 2), options.height or options.size.height
         lines: list[Text] = []
-        for text, style in self.lines if height >= MIN_HEIGHT_FOR_LINES else self.lines[:1]:
-            lines += Text(theme.terminal_line(text, options.encoding), style).wrap(console, width)[:2]
+        is_low = height < MIN_HEIGHT_FOR_LINES
+        for text, style in self.lines[:1] if is_low else self.lines:
+            wrapped = Text(theme.terminal_line(text, options.encoding), style).wrap(console, width)
+            lines += wrapped[:2] if is_low else wrapped
         for line in lines:
             yield Text(" ", end="").append_text(line)
             yield Segment.line()

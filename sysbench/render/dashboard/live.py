@@ -11,6 +11,7 @@ The alternate screen of the terminal leaves no torn frames after a resize, and r
 from __future__ import annotations
 
 import io
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -38,8 +39,12 @@ IDLE_SHARE = 0.05
 
 
 def can_draw_on(console: Console) -> bool:
-    """Whether the console is a terminal that can move its cursor; with FORCE_COLOR, Rich takes any stream for one."""
-    return console.file.isatty() and not console.is_dumb_terminal
+    """Whether the console is a terminal that can move its cursor and that a person reads, which no CI system is.
+
+    With FORCE_COLOR, Rich takes any stream for a terminal. CI systems set CI, and give some jobs a terminal.
+    """
+    is_read_later = os.environ.get("CI", "").lower() not in ("", "0", "false")
+    return console.file.isatty() and not console.is_dumb_terminal and not is_read_later
 
 
 @dataclass(frozen=True)

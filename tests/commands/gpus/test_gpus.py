@@ -58,11 +58,14 @@ def test_a_calibrated_gpu_is_listed_too_and_its_file_comes_before_the_built_in_o
     own.mkdir(parents=True)
     (own / "mine.toml").write_text('title = "Mine"\nmemory_bytes = 1_000_000\n')
     (own / "t4.toml").write_text('title = "My T4"\nmemory_bytes = 2_000_000\n')
+    (own / "host.toml").write_text('title = "My CPU"\nmemory_bytes = 3_000_000\nsynchronous = true\n')
     found = {row["gpu"]: row for row in rows(XDG_CONFIG_HOME=str(tmp_path))}
-    assert len(found) == len(FILES) + 1
+    assert len(found) == len(FILES) + 2
     assert (found["mine"]["memory_bytes"], found["t4"]["title"]) == ("1000000", "My T4")
     shown = answered("gpus", "mine", XDG_CONFIG_HOME=str(tmp_path)).out
     assert "no rates are known" in shown
+    all_shown = answered("gpus", XDG_CONFIG_HOME=str(tmp_path)).out
+    assert f"{len(FILES) + 1} known GPUs · 1 calibrated CPU" in all_shown
 
 
 def test_an_unknown_gpu_is_refused_with_the_nearest_name() -> None:

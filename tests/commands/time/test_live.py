@@ -365,8 +365,13 @@ def test_a_dashboard_is_for_terminals_that_can_move_their_cursor(monkeypatch: py
 
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("CI", raising=False)
     assert can_draw_on(Console(file=Tty()))
     assert not can_draw_on(Console(file=io.StringIO()))
+    monkeypatch.setenv("CI", "true")
+    assert not can_draw_on(Console(file=Tty())), "nobody watches it"
+    monkeypatch.setenv("CI", "false")
+    assert can_draw_on(Console(file=Tty()))
     monkeypatch.setenv("TERM", "dumb")
     assert not can_draw_on(Console(file=Tty()))
 
@@ -523,16 +528,6 @@ def with_probe(events: Sequence[Event], threads: int) -> list[Event]:
     return [*events[:first], probed, *events[first:]]
 
 
-def test_fewer_threads_are_announced_before_the_first_cell() -> None:
-    log = runs.events(ON_CPU, runs.TWO_CORES)
-    text = "using 4 of 8 threads, because other processes use some of the cores: before the first cell"
-    first, *later = [line for line in plainly(with_probe(log, 4)) if "threads" in line and "torch" not in line]
-    assert first.startswith(text)
-    assert first.endswith("80.0 ms on 8 and 2.00 ms on 4 → --threads 8 uses all")
-    assert later == []
-    assert not any("using" in line for line in plainly(with_probe(log, 8)))
-
-
 def busy(log: Sequence[Event], share: float) -> list[Event]:
     """The events of a run beside which other processes use this share of the cores."""
     return [
@@ -550,16 +545,18 @@ def test_interference_is_said_once_while_the_cell_runs() -> None:
     assert warning not in plainly(busy(runs.events(SWEEP), 0.6)), "on a GPU"
 
 
-def test_the_dashboard_shows_what_disturbs_the_run_above_everything_else() -> None:
+@pytest.mark.parametrize(("width", "lines"), [(60, 3), (80, 2), (120, 2)])
+def test_the_dashboard_shows_what_disturbs_the_run_above_everything_else_and_whole(width: int, lines: int) -> None:
     log = busy(with_probe(runs.events(ON_CPU, runs.TWO_CORES), 4), 0.6)
     part = runs.until_measuring(log, cell=0, step=5)
-    time, console = FakeClock(cost_s=0.0), terminal(100, 40)
+    time, console = FakeClock(cost_s=0.0), terminal(width, 40)
     with Dashboard(console, time.clock(), view=TimeScreen) as dashboard:
         for event in part:
             time.now_s = event.at_s
             dashboard.show(event)
-        shown = emulated(written(console), pyte.Screen(100, 40))
-    assert shown[0].startswith(" using 4 of 8 threads, because other processes use some of the cores")
-    assert shown[1].endswith("2.00 ms on 4 → --threads 8 uses all")
-    assert shown[2] == " other processes are using 60% of the CPU: these times will be too long"
-    assert "4 threads" in shown[4]
+        shown = emulated(written(console), pyte.Screen(width, 40))
+    said = " ".join(line.strip() for line in shown[:lines])
+    assert said.startswith("using 4 of 8 threads, because other processes use some of the cores: the same work took")
+    assert said.endswith("80.0 ms on 8, 2.00 ms on 4 → --threads 8 uses all")
+    rest = " ".join(line.strip() for line in shown[lines : lines + 2])
+    assert rest.startswith("other processes are using 60% of the CPU: these times will be too long")
