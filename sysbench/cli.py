@@ -188,7 +188,18 @@ def _explain(error: Exception) -> tuple[str, int]:
 
 def _print_error(words: list[str], message: str) -> None:
     prefix = f"sysbench {words[0]}" if words and words[0] in commands() else "sysbench"
-    stderr.print_line(f"{prefix}: {' '.join(_shorten(word) for word in message.split())}")
+    for line in _broken_between_words(f"{prefix}: {' '.join(_shorten(word) for word in message.split())}"):
+        stderr.print_line(line)
+
+
+def _broken_between_words(line: str) -> list[str]:
+    """Return the line as it is or, on a terminal, which would break it within words, in parts that fit its width."""
+    if not sys.stderr.isatty():
+        return [line]
+    import textwrap
+
+    width = os.get_terminal_size(sys.stderr.fileno()).columns or len(line)
+    return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
 
 
 def _shorten(word: str) -> str:

@@ -132,7 +132,7 @@ def show(record: RunRecord, options: RecordOptions) -> None:
 
 
 def print_record(record: RunRecord, options: RecordOptions) -> None:
-    """Print a record to stdout; raises UsageError for tables or columns that it does not have."""
+    """Print a record to stdout; raises UsageError, before anything is printed, for what it does not have."""
     from sysbench.render import output
 
     with output.results() as console, gc_paused():
@@ -143,8 +143,11 @@ def print_record(record: RunRecord, options: RecordOptions) -> None:
 
 
 def show_saved(record: RunRecord, options: RecordOptions) -> None:
-    """Show the record of an earlier run, and write it to the file of `--json` unless a table or column is refused."""
+    """Show the record of an earlier run, and write it to the file of `--json`; an unknown column shows nothing.
+
+    Nothing is written if a table or a column is refused.
+    """
     file = _json_file(options)
-    print_record(record, options)
+    (print_record if options.columns else show)(record, options)
     if file is not None:
         storage.write_atomically(file, TypeAdapter(type(record)).dump_json(record, indent=1) + b"\n")

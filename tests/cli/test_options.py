@@ -1,7 +1,13 @@
 """The surface of the command line: which options there are, and what each mistake is answered with."""
 
+import fcntl
 import inspect
+import os
+import pty
 import re
+import struct
+import subprocess
+import termios
 from pathlib import Path
 
 import pytest
@@ -14,7 +20,9 @@ from sysbench.commands.time.spec import TimeOptions, TimeSpec
 from sysbench.package import VERSION
 from sysbench.spec.command_options import option_name
 from sysbench.spec.options import Option
+from tests.cli import running
 from tests.cli.running import answered, sysbench
+from tests.processes import HANG_S
 
 OPTIONS = Path(__file__).parent.parent / "golden" / "time-options.txt"
 
@@ -303,3 +311,17 @@ def test_shorthands_add_to_the_axis_they_are_short_for() -> None:
     assert shown.code == 0
     assert "fp32" in shown.out
     assert "bf16" in shown.out
+
+
+def test_on_a_terminal_a_mistake_breaks_between_words() -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    done = subprocess.run(
+        running.command("runs"), stdin=theirs, stdout=theirs, stderr=theirs, timeout=HANG_S, check=False
+    )
+    os.close(theirs)
+    lines = os.read(ours, 10_000).decode().replace("\r", "").splitlines()
+    os.close(ours)
+    assert done.returncode == 2
+    assert max(map(len, lines)) <= 60
+    assert " ".join(lines) == answered("runs").complaint

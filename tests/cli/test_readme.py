@@ -21,7 +21,8 @@ from tests.gpu.evidence.session import parser as evidence_parser
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+PAGES = {"../README.md": README, **{page.name: page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))}}
+"""All pages by their path from `docs`."""
 QUOTED = re.compile(r"`sysbench ([a-z]+ [^`]+)`|^\$ sysbench (.+)$", re.MULTILINE)
 SHOWN = {quoted or typed for text in PAGES.values() for quoted, typed in QUOTED.findall(text)}
 # What needs files of its own, as models do, is run by the tests of that page.
@@ -102,7 +103,7 @@ def test_every_option_that_it_mentions_exists(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_file_that_it_links_to_is_there(page: str) -> None:
-    folder = ROOT if page == "README.md" else ROOT / "docs"
+    folder = (ROOT / "docs" / page).parent
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", PAGES[page]):
         assert (folder / target).exists(), target
 
