@@ -548,7 +548,7 @@ class Recorder(DeviceObserver):
     def _allocate_scratch(self, wanted: int | SplitReduction) -> list[int]:
         sizes: Sequence[int]
         if isinstance(wanted, int):
-            sizes = [wanted]
+            sizes = [int(wanted)]  # also of `Held`, which a snapshot must not contain
         elif self._platform.multiprocessors is not None:
             sizes = wanted.scratch_bytes(self._platform.multiprocessors)
         else:

@@ -198,7 +198,10 @@ def test_cells_of_unlike_gpus_are_told_apart_in_every_table(tmp_path: Path) -> N
             ("--parallel=2", "--on=ray"),
             "--parallel applies to this machine; --on ray decides itself how many cells run at a time",
         ),
-        (("--on=rya",), "--on rya is not a place to run cells. Did you mean ray? (ray, slurm, slurm:local)"),
+        (
+            ("--on=rya",),
+            "--on rya is not a place to run cells. Did you mean ray? (ray, slurm, slurm:local, ray://HOST:PORT)",
+        ),
         (("--on-arg=a=1",), "add --on WHERE"),
         (("--on=slurm:local", "--on-arg=timeout_min"), "--on-arg timeout_min is not NAME=VALUE"),
         pytest.param(("--on=slurm",), 'Could not detect "srun"', marks=needs("submitit")),

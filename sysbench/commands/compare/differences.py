@@ -9,6 +9,7 @@ from sysbench import units
 from sysbench.commands.compare.cells import MACHINE, Obstacle, Side, value_text
 from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import CellRecord, RunRecord
+from sysbench.spec.command_options import keys_of
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.options import flag_of
 
@@ -44,7 +45,11 @@ def _spec(side: Side, other: Side) -> Values:
     """Return the values of every option of the commands that both sides have; an option that is not stored is none."""
     kinds = [kind for kind in side.kinds if kind in other.kinds]
     options = dict.fromkeys(
-        (record.kind, field) for each in (side, other) for record in each.records for field in record.spec
+        (record.kind, field)
+        for each in (side, other)
+        for record in each.records
+        for field in record.spec
+        if field in {key.field for key in keys_of(record.kind).values()}
     )
     values: Values = {}
     for kind, field in options:

@@ -52,7 +52,7 @@ class TimeCell(ModelCell):
     max_steps: Size
     max_time: TimeLimit = stored_unless("auto")
     """Seconds within which the cell is to be measured; then `warmup` and `steps` are the most that are taken."""
-    exact: tuple[Effort, ...] = stored_unless(EFFORTS)
+    exact: Annotated[tuple[Effort, ...], EFFORT] = stored_unless(EFFORTS)
     """Numbers of steps that only a `max_time` in seconds may cut."""
     sync: Sync
     simulate: str | None = stored_unless(None)
