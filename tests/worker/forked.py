@@ -86,8 +86,19 @@ def _read_by_imports(environment: dict[str, str]) -> dict[str, str]:
 
 
 def children() -> list[psutil.Process]:
-    """The processes below this one, without the one that forks."""
-    return [each for each in psutil.Process().children(recursive=True) if each.pid not in _servers]
+    """The processes below this one, without the one that forks, and the one that demangles names until the end."""
+    return [
+        each
+        for each in psutil.Process().children(recursive=True)
+        if each.pid not in _servers and "sysbench.trace.kernels.demangling" not in _words(each)
+    ]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has just ended
+        return []
 
 
 _servers: list[int] = []
