@@ -224,7 +224,9 @@ def await_moment(engine: int, said: Path, shown: int | None, after_s: float, tar
 
 def the_processes(engine: int, target: str) -> list[int]:
     with suppress(psutil.NoSuchProcess):
-        workers = psutil.Process(engine).children()
+        parent = psutil.Process(engine)
+        # A child that has not begun its program shares the engine's memory (vfork): whoever dumps its core ends both.
+        workers = [child for child in parent.children() if child.cmdline() != parent.cmdline()]
         children = [child.pid for worker in workers for child in worker.children(recursive=True)]
         pids = [worker.pid for worker in workers]
         return {
