@@ -61,7 +61,7 @@ def application(words: Sequence[str]) -> typer.Typer:
     )
     app.callback()(_root)
     for name, command in commands().items():
-        app.command(name, short_help=command.help)(command.part("function") if name in named else _placeholder)
+        app.command(name, short_help=command.short_help)(command.function() if name in named else _placeholder)
     return app
 
 

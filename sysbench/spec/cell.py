@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from sysbench.command import command_of, kinds
 from sysbench.spec.axes import integers, split_words
 from sysbench.spec.axis import Axis, add_axes
 from sysbench.spec.quantities import Size, stored_unless
-from sysbench.spec.validation import invalid_spec
+from sysbench.spec.validation import STORED, invalid_spec
 
 if TYPE_CHECKING:
     from sysbench.spec.model import ModelCell, Phase, Precision
@@ -207,3 +208,19 @@ class RunSpec(BaseModel):
     def cells(self) -> Iterator[Any]:
         """Yield every cell of the run in the order of measurement."""
         raise NotImplementedError
+
+
+def spec_of(fields: Mapping[str, object]) -> RunSpec:
+    """Build a spec from its stored fields."""
+    if "kind" not in fields:
+        raise ValueError(f"it does not name the command that wrote it (kind: {', '.join(kinds())})")
+    spec = command_of(str(fields["kind"])).models().spec.model_validate(fields, context=STORED)
+    assert isinstance(spec, RunSpec)
+    return spec
+
+
+def cell_of(axes: Mapping[str, object]) -> RunCell:
+    """Build a cell from its stored fields."""
+    cell = command_of(str(axes.get("kind"))).models().cell.model_validate(axes)
+    assert isinstance(cell, RunCell)
+    return cell

@@ -247,13 +247,13 @@ class OptionKey:
 @cache
 def keys_of(kind: Kind) -> Mapping[str, OptionKey]:
     """Return the options of this command that an experiment may set, by long name; options of the spec come first."""
-    command = command_of(kind)
+    models = command_of(kind).models()
     keys: dict[str, OptionKey] = {}
-    for model in (command.spec_class, command.options_class):
+    for model in (models.spec, models.options):
         for field, info in model.model_fields.items():
             if find_option(info) is None:
                 continue
-            if model is command.options_class and field in EXPERIMENT_WIDE_FIELDS:
+            if model is models.options and field in EXPERIMENT_WIDE_FIELDS:
                 continue
             keys[long_name(model, field)] = OptionKey(field, model, info)
             for flag, value in option_of(info).shorthands:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import Literal, TypeVar, Union, get_args, get_origin
+from typing import Final, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -14,6 +14,9 @@ from sysbench.spec.options import Option, flag_of
 Model = TypeVar("Model", bound=BaseModel)
 Given = dict[str, object]
 """The options that were given, by field name; all others have their defaults."""
+
+STORED: Final = "stored"
+"""pydantic context for specs read from a file: their names were checked when the file was written."""
 
 
 def validated(model: type[Model], values: Given) -> Model:

@@ -96,7 +96,7 @@ def test_help_all_shows_every_option_and_every_default() -> None:
 
 def test_the_list_of_commands_says_what_each_commands_own_help_says() -> None:
     for command in commands().values():
-        assert (inspect.getdoc(command.part("function")) or "").splitlines()[0] == command.help
+        assert (inspect.getdoc(command.function()) or "").splitlines()[0] == command.short_help
 
 
 def test_nothing_but_the_name_shows_formatted_help_with_three_examples() -> None:

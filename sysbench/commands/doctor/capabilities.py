@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from sysbench.command import spec_of
 from sysbench.commands.doctor.record import Machine, Prospect, Tool, Works
 from sysbench.engine.admission import Admission
 from sysbench.engine.plan import place
 from sysbench.errors import UsageError
 from sysbench.log.events import DeviceInfo
+from sysbench.spec.cell import spec_of
 from sysbench.spec.run import RunOptions
 
 TENSOR_CORES = {"bf16": (8, 0), "fp16": (7, 0), "tf32": (8, 0)}

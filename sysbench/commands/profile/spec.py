@@ -9,11 +9,10 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sysbench.command import cell_of
 from sysbench.spec import hardware
 from sysbench.spec.axes import Counts, choices, integers, split_words
 from sysbench.spec.axis import Axis
-from sysbench.spec.cell import RunCell
+from sysbench.spec.cell import RunCell, cell_of
 from sysbench.spec.model import (
     HOST,
     PREDICTION,
