@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from sysbench.errors import nearest
+from sysbench.errors import Refusal, nearest
 from sysbench.spec.axes import Scalar, is_range, parse_integers, parse_scalar, parse_whole_number, split_words
 from sysbench.spec.quantities import Size, stored_unless
 
@@ -172,7 +172,7 @@ class OwnModel(BaseModel):
         path = Path(self.directory) / self.target.removeprefix(HUGGING_FACE)
         return path / "config.json" if path.is_dir() else path
 
-    def problem(self) -> str | None:
+    def problem(self) -> Refusal | None:
         """Return a one-line message if a file that the user named is missing; otherwise None."""
         for option, target in (("--model", self.target), ("--inputs", self.inputs), ("--loss", self.loss)):
             where = (target or "").rpartition(":")[0]
@@ -180,5 +180,5 @@ class OwnModel(BaseModel):
             if option == "--model" and self.is_hugging_face:
                 file = self.config
             if file is not None and not file.is_file():
-                return f"{option} {target}: there is no file {file}"
+                return Refusal(f"there is no file {file}", option=f"{option} {target}:")
         return None

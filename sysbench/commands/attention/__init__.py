@@ -6,7 +6,7 @@ Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. T
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sysbench.command import Models
 from sysbench.commands.cell_command import CellCommand
@@ -14,10 +14,10 @@ from sysbench.commands.kinds import Launch, ReportLayout, Results
 from sysbench.log.kinds import Records
 
 if TYPE_CHECKING:
+    from sysbench.commands.attention.live import AttentionScreen
     from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
     from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
     from sysbench.log.events import Event
-    from sysbench.render.dashboard.screen import CellScreen
     from sysbench.render.table import Sheet
     from sysbench.spec.attention import AttentionCell
     from sysbench.spec.hardware import Hardware
@@ -75,7 +75,7 @@ class _Attention(CellCommand):
             expected_duration_s=fold.taken_s,
         )
 
-    def screen(self) -> type[CellScreen[Any]]:
+    def screen(self) -> type[AttentionScreen]:
         from sysbench.commands.attention.live import AttentionScreen
 
         return AttentionScreen

@@ -6,7 +6,7 @@ Every combination shown is simulated, so neither a GPU nor a guess is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sysbench.command import Models
 from sysbench.commands.cell_command import CellCommand
@@ -14,10 +14,10 @@ from sysbench.commands.kinds import Launch, ReportLayout, Results
 from sysbench.log.kinds import Records
 
 if TYPE_CHECKING:
+    from sysbench.commands.fit.live import FitScreen
     from sysbench.commands.fit.record import FitCellRecord, FitRecord
     from sysbench.commands.fit.spec import FitCell, FitOptions, FitSpec
     from sysbench.log.events import Event
-    from sysbench.render.dashboard.screen import CellScreen
 
 
 class _Fit(CellCommand):
@@ -62,7 +62,7 @@ class _Fit(CellCommand):
             findings=findings.of_run,
         )
 
-    def screen(self) -> type[CellScreen[Any]]:
+    def screen(self) -> type[FitScreen]:
         from sysbench.commands.fit.live import FitScreen
 
         return FitScreen

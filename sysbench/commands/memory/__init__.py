@@ -7,7 +7,7 @@ Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. T
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sysbench.command import Models
 from sysbench.commands.cell_command import CellCommand
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sysbench.commands.artefacts import Artefact
+    from sysbench.commands.memory.live import MemoryScreen
     from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord
     from sysbench.commands.memory.spec import MemoryCell, MemoryOptions, MemorySpec
     from sysbench.log.events import Event
-    from sysbench.render.dashboard.screen import CellScreen
 
 
 class _Memory(CellCommand):
@@ -77,7 +77,7 @@ class _Memory(CellCommand):
             step_numbers=compared.step_numbers,
         )
 
-    def screen(self) -> type[CellScreen[Any]]:
+    def screen(self) -> type[MemoryScreen]:
         from sysbench.commands.memory.live import MemoryScreen
 
         return MemoryScreen

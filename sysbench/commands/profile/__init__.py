@@ -7,7 +7,7 @@ Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. T
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sysbench.command import Models
 from sysbench.commands.cell_command import CellCommand
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sysbench.commands.artefacts import Artefact
+    from sysbench.commands.profile.live import ProfileScreen
     from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
     from sysbench.commands.profile.spec import ProfileCell, ProfileOptions, ProfileSpec
     from sysbench.log.events import Event
-    from sysbench.render.dashboard.screen import CellScreen
 
 
 class _Profile(CellCommand):
@@ -74,7 +74,7 @@ class _Profile(CellCommand):
             expected_duration_s=fold.estimated_duration_s,
         )
 
-    def screen(self) -> type[CellScreen[Any]]:
+    def screen(self) -> type[ProfileScreen]:
         from sysbench.commands.profile.live import ProfileScreen
 
         return ProfileScreen

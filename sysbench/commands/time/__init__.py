@@ -6,7 +6,7 @@ Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. T
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sysbench.command import Models
 from sysbench.commands.cell_command import CellCommand
@@ -14,10 +14,10 @@ from sysbench.commands.kinds import Launch, ReportLayout, Results
 from sysbench.log.kinds import Records
 
 if TYPE_CHECKING:
+    from sysbench.commands.time.live import TimeScreen
     from sysbench.commands.time.record import TimeCellRecord, TimeRecord
     from sysbench.commands.time.spec import TimeCell, TimeOptions, TimeSpec
     from sysbench.log.events import Event
-    from sysbench.render.dashboard.screen import CellScreen
 
 
 class _Time(CellCommand):
@@ -82,7 +82,7 @@ class _Time(CellCommand):
             expected_duration_s=predicted.taken_s,
         )
 
-    def screen(self) -> type[CellScreen[Any]]:
+    def screen(self) -> type[TimeScreen]:
         from sysbench.commands.time.live import TimeScreen
 
         return TimeScreen
