@@ -47,10 +47,18 @@ class PublishedModel(NamedTuple):
 
 
 @cache
+def names() -> tuple[str, ...]:
+    """Return the names of the catalogue, without reading it."""
+    return tuple(sorted(file.stem for file in package.profiles("models").glob("*.json")))
+
+
+@cache
 def catalogue() -> tuple[PublishedModel, ...]:
     """Return the models of `profiles/models`, by name."""
-    files = sorted(package.profiles("models").glob("*.json"))
-    return tuple(PublishedModel(file.stem, file, json.loads(file.read_text(encoding="utf-8"))) for file in files)
+    files = {name: package.profiles("models") / f"{name}.json" for name in names()}
+    return tuple(
+        PublishedModel(name, file, json.loads(file.read_text(encoding="utf-8"))) for name, file in files.items()
+    )
 
 
 @cache
