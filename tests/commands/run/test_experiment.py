@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from sysbench import package
 from sysbench.command import runnable
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.memory.spec import MemorySpec
@@ -340,7 +341,7 @@ def test_every_experiment_that_ships_can_be_planned_anywhere(name: str, devices:
 
 @pytest.mark.parametrize("name", names())
 def test_every_experiment_that_ships_says_what_it_reproduces(name: str) -> None:
-    text = (shipped.directory("runs") / f"{name}.toml").read_text()
+    text = (package.profiles("runs") / f"{name}.toml").read_text()
     heading = text.partition("\ntitle")[0]
     assert all(line.startswith("#") for line in heading.splitlines())
     assert name in ("quick", "systems-report") or "# Reproduces: " in heading
