@@ -12,7 +12,6 @@ from sysbench.commands.run.experiment import PlannedRun, plan, refuse_code
 from sysbench.commands.run.experiment_file import load, names
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError
-from sysbench.spec import hardware as shipped
 from sysbench.spec.command_options import keys_of
 from sysbench.spec.model import ModelSpec
 from sysbench.spec.validation import option_of, validated
@@ -371,7 +370,7 @@ def test_experiments_are_found_in_an_installed_package_too(tmp_path: Path, monke
     inside = tmp_path / "sysbench" / "profiles" / "runs"
     inside.mkdir(parents=True)
     (inside / "installed.toml").write_text(TIME)
-    monkeypatch.setattr(shipped, "directory", lambda kind: inside)
+    monkeypatch.setattr(package, "profiles", lambda kind: inside)
     assert names() == ["installed"]
     assert load("installed").path == inside / "installed.toml"
 
