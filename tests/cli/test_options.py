@@ -75,7 +75,7 @@ def test_help_shows_what_people_use_and_says_where_the_rest_is(command: str) -> 
 
 
 def test_help_of_a_command_with_few_options_shows_them_all() -> None:
-    for command in ("history", "report", "compare", "gpus", "doctor"):
+    for command in ("history", "report", "compare", "gpus", "models", "doctor"):
         short, whole = (answered(command, "--help", *more) for more in ((), ("all",)))
         assert short.out == whole.out
 
@@ -179,8 +179,8 @@ def test_version_is_the_packages() -> None:
         ),
         (
             ["time", "--fp16", "--device", "cpu"],
-            "sysbench time: --precision fp16 is not supported on the CPU, which would emulate it; "
-            "use bf16 there, or --device cuda",
+            "sysbench time: --precision fp16 is not supported on the CPU, which would emulate it. "
+            "Use bf16 there, or --device cuda",
         ),
         (["time", "--until", "200%"], "sysbench time: --until 2.0 is out of range: it must be less than 1"),
         (["time", "--until", "soon"], "sysbench time: --until soon is not a share: write 1% or 0.01"),
@@ -222,8 +222,8 @@ def test_version_is_the_packages() -> None:
         *(
             (
                 [command, "--simulate", "h100", "--threads", "2"],
-                f"sysbench {command}: --threads sets how many threads compute on a CPU, but --simulate predicts a GPU: "
-                "drop one of them",
+                f"sysbench {command}: --threads sets how many threads compute on a CPU, but --simulate predicts a GPU. "
+                "Drop one of them",
             )
             for command in ("time", "memory", "profile", "attention")
         ),
