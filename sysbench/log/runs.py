@@ -22,10 +22,8 @@ from sysbench.log.kinds import command_of
 from sysbench.log.records import RunRecord
 from sysbench.log.schema import SCHEMA_VERSION, refuse_other_schema
 from sysbench.log.storage import cannot_read, exists
+from sysbench.spec.run import RUNS
 from sysbench.spec.validation import first_error
-
-RUNS = Path("runs")
-"""Default directory for runs, and for finding them by name."""
 
 _LATEST = re.compile(r"latest(?:~(\d{1,9}))?")
 _DATED = re.compile(r"(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)-(?P<what>.+?)(?:-(?P<number>\d+))?")

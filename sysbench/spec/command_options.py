@@ -164,7 +164,8 @@ def _parameters(model: type[BaseModel], *, shows_all: bool) -> Iterator[inspect.
 def _completer(field: FieldInfo) -> Callable[[str], list[str]]:
     def complete(incomplete: str) -> list[str]:
         earlier, comma, last = incomplete.rpartition(",")
-        return [f"{earlier}{comma}{value}" for value in map(str, _values(field)) if value.startswith(last)]
+        values = map(str, (*_values(field), *option_of(field).completions()))
+        return [f"{earlier}{comma}{value}" for value in values if value.startswith(last)]
 
     return complete
 

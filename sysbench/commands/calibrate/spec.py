@@ -15,7 +15,7 @@ from sysbench.spec.cell import DeviceType, RunCell, RunSpec, parse_devices
 from sysbench.spec.model import EFFORT, Precision, precision_problem
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Seconds, Seed, stored_unless
-from sysbench.spec.run import OUTPUT, RunOptions
+from sysbench.spec.run import OUTPUT, RunOptions, run_names
 
 Part = Literal["matmul", "attention", "memory", "launch", "host", "link", "steps"]
 """matmul     products of matrices: large in three layouts, small, batched
@@ -110,7 +110,9 @@ class CalibrateOptions(RunOptions):
         description="Directory for the log and the record; a name that ends in .toml is the file for the rates "
         "instead.",
     )
-    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True)] = Field(
+    source: Annotated[
+        Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True, completions=run_names)
+    ] = Field(
         default=None,
         description="Derive rates from a calibration, a finished run of sysbench time, or a trace with shapes by "
         "any program, instead of measuring; --out FILE.toml and --host FILE write them.",

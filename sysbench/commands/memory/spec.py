@@ -16,7 +16,7 @@ from sysbench.spec.model import MODE, STEP, DeviceType, GridCell, ModelCell, Mod
 from sysbench.spec.options import Option
 from sysbench.spec.protocols import PROCEDURES, Protocol, SearchAxis
 from sysbench.spec.ranks import Strategy
-from sysbench.spec.run import OUTPUT, RunOptions
+from sysbench.spec.run import OUTPUT, RunOptions, run_names
 
 SIMULATION = "Simulation"
 
@@ -192,7 +192,9 @@ class MemorySpec(ModelSpec):
 class MemoryOptions(RunOptions):
     """Options of `sysbench memory`. Of several cells, the largest that fits gets the given names, the others labels."""
 
-    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True)] = Field(
+    source: Annotated[
+        Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True, completions=run_names)
+    ] = Field(
         default=None, description="Show a finished log or record, or a snapshot, instead of measuring. Needs no torch."
     )
     require_fit: Annotated[bool, Option(panel=OUTPUT, common=True)] = Field(

@@ -29,7 +29,7 @@ from sysbench.spec.model import (
 )
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Size, Steps, stored_unless
-from sysbench.spec.run import OUTPUT, VIEW, RunOptions, Selection, Sort
+from sysbench.spec.run import OUTPUT, VIEW, RunOptions, Selection, Sort, run_names
 
 Profiler = Literal["torch", "nsys"]
 """torch  torch.profiler: operators and, on CUDA, kernels
@@ -189,7 +189,7 @@ class ProfileOptions(RunOptions):
     source: Annotated[
         tuple[Path, ...],
         BeforeValidator(_parse_paths),
-        Option(flags=("--from",), metavar="FILE,…", panel=OUTPUT, common=True),
+        Option(flags=("--from",), metavar="FILE,…", panel=OUTPUT, common=True, completions=run_names),
     ] = Field(
         default=(),
         description="Show traces instead of profiling: .json, .json.gz, .nsys-rep or .sqlite from any program, one per "
