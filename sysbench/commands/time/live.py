@@ -241,8 +241,9 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
     if now.limit_s is not None and full_s > now.limit_s:
         whole = f"{whole} (--max-time {time_limit_word(now.limit_s)})"
         remedy += f", or --max-time none for all {now.cell.warmup} + {now.cell.steps} steps: {units.duration(full_s)}"
+    beginning = "Timing" if state.elsewhere is not None else "No GPU here: timing"
     return (
-        f"No GPU here: timing on the CPU ({cores} core{'' if cores == 1 else 's'}). "
+        f"{beginning} on the CPU ({cores} core{'' if cores == 1 else 's'}). "
         f"A step takes {about}{units.seconds(step_s)}, so {whole}.",
         remedy,
     )
@@ -281,6 +282,11 @@ class TimeScreen(CellScreen[LiveState]):
     def notice(self) -> tuple[str, str] | None:
         return slow_without_gpu(self.state, self.now_s)
 
+    def notice_lines(self, console: Console, width: int) -> Iterator[Text]:
+        if self.state.elsewhere is not None and not self.state.ended:
+            yield from wrapped(elsewhere_line(self.state.elsewhere), theme.ACCENT, console, width)
+        yield from super().notice_lines(console, width)
+
     def facts(self, cell: TimedCell) -> Iterable[str]:
         if cell.parameters:
             yield f"{units.count(cell.parameters)} parameters"
@@ -309,10 +315,7 @@ class TimeScreen(CellScreen[LiveState]):
         return f"{cell.phase} {clock_time(self.now_s - began_s)}"
 
     def chart(self, console: Console, width: int) -> Iterator[Text]:
-        now, elsewhere = self.state.current_cell, self.state.elsewhere
-        if elsewhere is not None and not self.state.ended:
-            yield from wrapped(elsewhere_line(elsewhere), theme.ACCENT, console, width)
-            yield Text()
+        now = self.state.current_cell
         yield _trend(now.steps, width) if now and now.steps else Text()
         yield _phases(now.measured, width) if now and now.measured else Text()
 

@@ -148,7 +148,7 @@ class CellScreen(Generic[State]):
             "warnings": list(self._warnings(console, width)),
             "title": [self._title(width)],
             "hardware": [self._hardware(width)],
-            "notice": list(self._notice(console, width)),
+            "notice": list(self.notice_lines(console, width)),
             "progress": [self._progress(console, options, width)],
             "chart": list(self.chart(console, width)),
             "load": list(self._load(width)),
@@ -207,7 +207,8 @@ class CellScreen(Generic[State]):
                 names.append(axes.phrase("threads", (now and now.cell.threads) or state.torch.threads))
         return joined([(name, theme.QUIET) for name in names], width)
 
-    def _notice(self, console: Console, width: int) -> Iterator[Text]:
+    def notice_lines(self, console: Console, width: int) -> Iterator[Text]:
+        """Yield the lines of the notice."""
         if notice := self.notice():
             text, remedy = notice
             yield from wrapped(text, theme.WARNING, console, width)
