@@ -94,5 +94,5 @@ class FitScreen(CellScreen[FitState]):
         spare = f"{units.size(abs(trial.margin_bytes))} {'to spare' if trial.fits else 'missing'}"
         step = f", a step of {units.seconds(trial.step.point_s)}" if best and trial.step else ""
         changes = f" with {words(best.changes)}" if best else " as asked"
-        line = Text(gpu.ljust(width + 2), theme.QUIET)
+        line = Text.assemble((gpu.ljust(width + 2), theme.QUIET))
         return line.append(f"{spare}{step}{changes}", theme.GOOD if trial.fits else theme.BAD)

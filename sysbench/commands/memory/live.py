@@ -129,9 +129,9 @@ class MemoryScreen(CellScreen[MemoryState]):
         has_colours = console.color_system is not None and not console.no_color
         bar_width = min(MAX_BAR_WIDTH, width - PHASE_WIDTH - 12) if has_colours else 0
         if len(self.state.cells) > 1:
-            yield Text(self.label(cell, self.state), "bold")
+            yield Text.assemble((self.label(cell, self.state), "bold"))
         for name, phase in cell.phases.items():
-            line = Text(name.ljust(PHASE_WIDTH), theme.QUIET)
+            line = Text.assemble((name.ljust(PHASE_WIDTH), theme.QUIET))
             if bar_width >= 8:
                 sizes = phase.by_category or {"unknown": phase.allocated_peak_bytes}
                 line.append_text(bar(sizes, full_scale_bytes, bar_width)).append("  ")
@@ -144,7 +144,7 @@ class MemoryScreen(CellScreen[MemoryState]):
                     line.highlight_regex(rf"■ {name}\b", COLOURS[name])
                 yield line
         if cell.verdict is not None:
-            yield Text(self.result(cell), theme.GOOD if cell.verdict.fits else theme.BAD)
+            yield Text.assemble((self.result(cell), theme.GOOD if cell.verdict.fits else theme.BAD))
         yield Text()
 
 

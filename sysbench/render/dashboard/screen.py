@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final, Generic
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment
@@ -162,7 +162,7 @@ class CellScreen(Generic[State]):
         gaps = sum(bool(parts[name]) for name in SEPARATED) + bool(finished)
         has_gaps = spare > gaps
         spare -= gaps if has_gaps else 0
-        parts["recent"] = [self._result_line(cell) for cell in finished[-spare:]] if spare else []
+        parts["recent"] = self._results(finished[-spare:] if spare else [])
         for name, lines in parts.items():
             if has_gaps and lines and name in SEPARATED:
                 yield Segment.line()
@@ -188,7 +188,7 @@ class CellScreen(Generic[State]):
             ending = joined([(f"cell {number} of {count}", "bold"), *left], width)
         if width - ending.cell_len < MIN_TITLE_WIDTH:
             ending = Text()
-        line = Text(f"{state.kind if count else ''}  ", theme.ACCENT)
+        line = Text.assemble((f"{state.kind if count else ''}  ", theme.ACCENT))
         room = width - line.cell_len - ending.cell_len - 2 * bool(ending)
         phrases = self.subject(now) if now is not None else ()
         line.append_text(joined([(phrase, theme.TITLE if at < 4 else "") for at, phrase in enumerate(phrases)], room))
@@ -241,7 +241,7 @@ class CellScreen(Generic[State]):
         name, progress = self._stage()
         if width < MIN_LABEL_WIDTH and progress.total:
             return joined(progress.texts, width, " ")
-        line = Text(f"{name} ", theme.ACCENT)
+        line = Text.assemble((f"{name} ", theme.ACCENT))
         texts = joined(progress.texts, max(0, width - line.cell_len), "   ")
         shown_width = cell_len(theme.terminal_line(texts.plain, console.encoding))
         room = min(MAX_BAR_WIDTH, width - line.cell_len - shown_width - 2)
@@ -265,9 +265,16 @@ class CellScreen(Generic[State]):
         if load := list(_load(reading)):
             yield labelled("device" if reading.device_utilisation is not None else "host", load, width)
 
-    def _result_line(self, cell: Any) -> Text:
-        line = Text(f"{self.label(cell, self.state)}  ", theme.QUIET)
-        return line.append(self.result(cell), "" if cell.outcome == "ok" else theme.BAD)
+    def _results(self, finished: Sequence[Any]) -> list[Text]:
+        labels = [self.label(cell, self.state) for cell in finished]
+        longest = max(map(cell_len, labels), default=0)
+        return [
+            Text.assemble(
+                (set_cell_size(label, longest + 2), theme.QUIET),
+                (self.result(cell), "" if cell.outcome == "ok" else theme.BAD),
+            )
+            for label, cell in zip(labels, finished, strict=True)
+        ]
 
 
 class LinesOnly(CellScreen[RunState[CellState]]):
@@ -300,12 +307,12 @@ def joined(pieces: Iterable[Piece], width: int, separator: str = " · ") -> Text
 def labelled(name: str, pieces: Iterable[Piece], width: int, separator: str = " · ") -> Text:
     """Return a line of texts after its label, which a narrow terminal lacks."""
     label = name.ljust(LABEL_WIDTH) if width >= MIN_LABEL_WIDTH else ""
-    return Text(label, theme.QUIET).append_text(joined(pieces, width - len(label), separator))
+    return Text.assemble((label, theme.QUIET)).append_text(joined(pieces, width - len(label), separator))
 
 
 def wrapped(text: str, style: str, console: Console, width: int) -> Iterator[Text]:
     """Yield a text on as many lines as it needs."""
-    yield from Text(theme.terminal_line(text, console.encoding), style).wrap(console, width)
+    yield from Text.assemble((theme.terminal_line(text, console.encoding), style)).wrap(console, width)
 
 
 def clock_time(seconds: float) -> str:

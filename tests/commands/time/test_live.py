@@ -559,6 +559,7 @@ def test_the_dashboard_shows_what_disturbs_the_run_above_everything_else_and_who
             time.now_s = event.at_s
             dashboard.show(event)
         shown = emulated(written(console), pyte.Screen(width, 40))
+    assert "\x1b[33musing 4 of 8 threads" in written(console), "yellow"
     said = " ".join(line.strip() for line in shown[:lines])
     assert said.startswith("using 4 of 8 threads, because other processes use some of the cores: the same work took")
     assert said.endswith("80.0 ms on 8, 2.00 ms on 4 → --threads 8 uses all")
