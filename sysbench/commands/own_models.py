@@ -11,7 +11,9 @@ from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.workload import adapted_facts_of, facts_of
 from sysbench.log.events import AdaptedModelBuilt, AdaptedModelFacts, OwnModelBuilt, RecomputationCounted
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.recording import Platform, StepRecording, record
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.recording import StepRecording
+from sysbench.simulate.steps import record
 from sysbench.spec.model import ModelCell
 
 _ANY_GPU = Gpu("any", 1 << 50)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from sysbench.engine.plan import PlacedCell
 from sysbench.engine.process import Launcher
-from sysbench.log.events import Event, ThreadsProbe
+from sysbench.log.events import Event, ThreadsProbe, Turn
 
 if TYPE_CHECKING:
     from sysbench.engine.rendezvous.rank_zero import RankConnections
@@ -39,6 +39,8 @@ class Surroundings:
 
     log_name: str | None = None
     """Name of the log without its suffix; None for a name from the time and the command."""
+    turn: Turn | None = None
+    """The run's place in a comparison of two arms, if it belongs to one."""
     ceilings: bool = True
     threads_probe: ThreadsProbe | None = None
     """Choice of CPU threads by an earlier run that this one is compared with; if None, the run makes its own."""

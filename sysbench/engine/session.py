@@ -20,7 +20,16 @@ from sysbench.engine.sensors.host import host_info
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.supervisor import Supervisor
 from sysbench.errors import OutputError, SysbenchError, UsageError
-from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunResumed, RunStarted, WorkerReady
+from sysbench.log.events import (
+    CellFinished,
+    CellStarted,
+    Event,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    Turn,
+    WorkerReady,
+)
 from sysbench.log.journal import Log
 from sysbench.log.outcomes import RunStatus
 from sysbench.log.resume import EarlierRun, read_earlier_run
@@ -61,7 +70,7 @@ def run(
         kept = sum(earlier.keeps(cell) for cell in cells)
         opening: RunStarted | RunResumed = RunResumed(at_s=time.time(), keep=kept)
     else:
-        opening = _run_started(spec, len(cells), sampler.driver)
+        opening = _run_started(spec, len(cells), sampler.driver, surroundings.turn)
         log, earlier = Log.create(options.out, spec.kind, surroundings.log_name), None
     return Session(
         log,
@@ -242,10 +251,11 @@ def _refuse_elsewhere(
         )
 
 
-def _run_started(spec: RunSpec, cells: int, driver: str | None) -> RunStarted:
+def _run_started(spec: RunSpec, cells: int, driver: str | None, turn: Turn | None) -> RunStarted:
     return RunStarted(
         at_s=time.time(),
         kind=spec.kind,
+        turn=turn,
         sysbench_version=VERSION,
         source_digest=source_digest(),
         spec=spec.model_dump(mode="json"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 from pydantic_core import from_json
 
 from sysbench.command import Kind
+from sysbench.log.events import event_name
 from sysbench.log.outcomes import LASTING
 
 MAX_LOGS = 200
@@ -18,7 +18,7 @@ MAX_LOGS = 200
 MAX_LOG_BYTES = 32 * 1024 * 1024
 """Size limit; larger logs have thousands of cells and would take too long to read for a plan."""
 
-_NEEDED_EVENT = re.compile(rb'\s*{\s*"event":\s*"(run_started|worker_ready|cell_started|cell_finished|run_resumed)"')
+_NEEDED_EVENTS = ("run_started", "run_resumed", "cell_started", "cell_finished")
 
 
 @dataclass
@@ -72,19 +72,19 @@ def _read(path: Path, devices: Collection[str], durations: Durations) -> None:
     started: dict[str, tuple[float, str]] = {}
     with path.open("rb") as file:
         for line in file:
-            if not (event := _NEEDED_EVENT.match(line)):
+            if (event := event_name(line)) not in _NEEDED_EVENTS:
                 continue
             fields = from_json(line)
-            if event[1] == b"run_started":
+            if event == "run_started":
                 run_start = (fields["kind"], fields["at_s"])
-            elif event[1] == b"run_resumed":
+            elif event == "run_resumed":
                 run_start = None
-            elif event[1] == b"cell_started":
+            elif event == "cell_started":
                 started[fields["cell"]] = (fields["at_s"], fields["device"]["name"])
                 if run_start is not None and fields["device"]["name"] in devices:
                     durations.startups_s.setdefault(run_start[0], []).append(fields["at_s"] - run_start[1])
                 run_start = None
-            elif event[1] == b"cell_finished" and fields["cell"] in started and fields["outcome"] in LASTING:
+            elif event == "cell_finished" and fields["cell"] in started and fields["outcome"] in LASTING:
                 started_s, device = started.pop(fields["cell"])
                 if device in devices:
                     durations.cells_s[fields["cell"]] = fields["at_s"] - started_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 from pydantic_core import PydanticSerializationError, from_json
@@ -124,11 +124,26 @@ class TorchInfo(Frozen):
     """None in the user's own process."""
 
 
+Arm = Literal["A", "B"]
+ARMS: tuple[Arm, ...] = get_args(Arm)
+
+
+class Turn(Frozen):
+    """The place of a run in a comparison that measures two arms in alternating rounds."""
+
+    comparison: str
+    """Name of the directory in which the comparison was made."""
+    arm: Arm
+    round: Size
+
+
 class RunIdentity(Frozen):
     """What a log and its record say first: the code that measures, and what it was asked to measure."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Kind
+    turn: Turn | None = stored_unless(None)
+    """None for a run that is not part of a comparison."""
     sysbench_version: str
     source_digest: str
     """Hash of sysbench's own source: a log can only be resumed by the code that created it."""
@@ -613,16 +628,20 @@ class RunFinished(Event):
     status: RunStatus
 
 
-_NAME = re.compile(rb'\s*{\s*"event":\s*"(\w+)"')
-"""The name at the start of a line, where sysbench always writes it."""
+_BEFORE_NAME = b'{"event":"'
+
+
+def event_name(line: bytes) -> str | None:
+    """Return the name of the event on a line of a log, without parsing the line; None if it begins otherwise."""
+    if not line.startswith(_BEFORE_NAME):
+        return None
+    return line[len(_BEFORE_NAME) : line.find(b'"', len(_BEFORE_NAME))].decode(errors="replace")
 
 
 def decode(line: bytes) -> Event:
     """Decode one line of JSON; raises ValueError if the line is not an event."""
-    beginning = _NAME.match(line)
-    if beginning is not None:
-        name = beginning[1].decode()
-    else:
+    name = event_name(line)
+    if name is None:
         fields = from_json(line)
         name = str(fields.get("event")) if isinstance(fields, dict) else ""
     if name not in EVENTS:

@@ -93,6 +93,11 @@ class Manifest(Frozen):
     runs: tuple[RunEntry, ...]
     """Runs in the order of execution, which is also the order in a report."""
 
+    @property
+    def experiment_name(self) -> str:
+        """Name of the experiment, without the directory and suffix of its file."""
+        return Path(self.experiment).stem
+
     def runs_without(self, file_names: Iterable[str]) -> list[RunEntry]:
         """Return the runs that have neither their log nor their record among these files of the directory."""
         present = set(file_names)

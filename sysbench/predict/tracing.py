@@ -16,7 +16,11 @@ from sysbench.predict.trace import HostWork, Kernel, Stage, Trace, TraceWriter
 from sysbench.simulate.cuda.attention import reporting_launches
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.ordered import OrderedStream
-from sysbench.simulate.recording import MICRO_BATCH_PHASES, Device, Platform, Recorder, StepRecording, record
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.recorder import Device, Recorder
+from sysbench.simulate.recording import StepRecording
+from sysbench.simulate.step_recorder import MICRO_BATCH_PHASES
+from sysbench.simulate.steps import record
 from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice, extend_call_key
 from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelCell

@@ -17,8 +17,10 @@ from sysbench.log.events import Source
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.origins import Stack
-from sysbench.simulate.recording import Allocation, Platform, Recording, StepRecording, record
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.recording import Allocation, Recording, StepRecording
 from sysbench.simulate.replay import Replay, SpanPeak, Verdict, verdict_of
+from sysbench.simulate.steps import record
 from sysbench.snapshot import CATEGORIES, Category
 from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec.model import ModelCell

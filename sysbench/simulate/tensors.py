@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from enum import IntEnum
+from functools import cache
 from types import FrameType
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -297,6 +298,7 @@ class SimulatedDevice(ObservedDevice):
         # For the first tensors without data in a process, torch imports its shape functions, and leaves a reference
         # cycle that keeps these tensors alive. They must not be part of a recording.
         torch.empty(1, device=_META) / 1
+        _references_of_engine()
 
     def __enter__(self) -> Self:
         """Begin to handle operators, and the names of devices in user code."""
@@ -639,9 +641,38 @@ def _refuse_mixed_devices(func: Operator, args: Arguments, kwargs: Options) -> N
 
 
 _ADD, _ADD_IN_PLACE = torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor
-_REFERENCES_OF_CALL, _STORAGE_REFERENCES_OF_CALL = 4, 2
-"""References to an operator's argument and to its storage that nobody but autograd's engine refers to: the engine's,
-those of the call into Python, and of the Python objects. As observed in PyTorch 2.11 to 2.15."""
+
+
+def _reference_counts(tensor: Tensor) -> tuple[int, int]:
+    return tensor._use_count(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
+class _ReferenceCounter(ObservedDevice):
+    """A device that counts the references to the first argument of the last addition, and to its storage."""
+
+    counted = (0, 0)
+
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
+        if func is _ADD:
+            self.counted = _reference_counts(args[0])
+        result: Any = _as_simulated(_infer_shapes(func, args, kwargs))
+        self._watch.track(result)
+        return result
+
+
+@cache
+def _references_of_engine() -> tuple[int, int]:
+    """Return the references to a gradient, and to its storage, that autograd's engine adds and nobody else refers to.
+
+    They are those of the engine, of the call into Python and of the Python objects, and differ between versions of
+    PyTorch. So they are counted once, in a backward pass with one such addition.
+    """
+    source = torch.empty(1, device=_META).as_subclass(SimulatedTensor).requires_grad_()
+    counter = _ReferenceCounter(DeviceObserver())
+    with torch.enable_grad(), counter:
+        shared = source * 1
+        (shared.exp() * shared.sin()).backward()
+    return counter.counted
 
 
 def _is_accumulated_in_place(args: Arguments, kwargs: Options) -> bool:
@@ -655,12 +686,8 @@ def _is_accumulated_in_place(args: Arguments, kwargs: Options) -> bool:
     first, second = args
     if not type(first) is type(second) is SimulatedTensor or (first.shape, first.dtype) != (second.shape, second.dtype):
         return False
-    storage = first.untyped_storage()
-    return (
-        storage.nbytes() == first.numel() * first.dtype.itemsize
-        and first._use_count() == _REFERENCES_OF_CALL
-        and torch._C._storage_Use_Count(storage._cdata) == _STORAGE_REFERENCES_OF_CALL
-    )
+    is_whole = first.untyped_storage().nbytes() == first.numel() * first.dtype.itemsize
+    return is_whole and _reference_counts(first) == _references_of_engine()
 
 
 def _with_index_tensors(index: object) -> Any:

@@ -22,7 +22,7 @@ import torch
 
 from sysbench.lab.memory.accounting import BLOCK_BYTES, round_to_block
 from sysbench.lab.step import TrainingStep
-from sysbench.simulate.recording import phases_of, record
+from sysbench.simulate.steps import phases_of, record
 from sysbench.spec.model import ModelCell
 from tests.simulate.simulated_cells import CPU, cell
 from tests.simulate.tensor_accounting import TensorAccounting

@@ -19,8 +19,10 @@ from sysbench.predict.tracing import Tracer
 from sysbench.simulate.cuda.attention import reporting_launches
 from sysbench.simulate.cuda.composites import using_composites
 from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.platform import Platform
 from sysbench.simulate.ranks import sharding_on, simulated_ranks
-from sysbench.simulate.recording import Platform, Recorder, Recording
+from sysbench.simulate.recorder import Recorder
+from sysbench.simulate.recording import Recording
 from sysbench.simulate.tensors import DEVICE
 from sysbench.spec.model import ModelShape
 from sysbench.spec.ranks import Strategy

@@ -20,7 +20,8 @@ from sysbench.lab.knobs.optimizers import LEARNING_RATE
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import RecomputationCounted
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.recording import Platform, record
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.steps import record
 from sysbench.spec.model import ModelCell
 from tests.fake_gpu.memory import ROOT
 

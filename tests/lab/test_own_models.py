@@ -24,7 +24,9 @@ from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload import imports
 from sysbench.log.events import OwnModelFacts
 from sysbench.render import remarks
-from sysbench.simulate.recording import _REAL_PLATFORM, StepRecording, record
+from sysbench.simulate.platform import REAL_PLATFORM
+from sysbench.simulate.recording import StepRecording
+from sysbench.simulate.steps import record
 from sysbench.spec.model import Mode
 
 CPU = torch.device("cpu")
@@ -80,7 +82,7 @@ def stepped(directory: Path, model: str = "theirs:Lm", **fields: Any) -> Trainin
 
 def simulated(directory: Path, model: str = "theirs:Lm", **fields: Any) -> StepRecording:
     (cell,) = cells(directory, model, **fields)
-    return record(cell.step, cell.mode, _REAL_PLATFORM, origins=False)
+    return record(cell.step, cell.mode, REAL_PLATFORM, origins=False)
 
 
 def facts(directory: Path, model: str = "theirs:Lm", **fields: Any) -> OwnModelFacts:
@@ -603,7 +605,7 @@ def test_the_built_in_model_given_as_ones_own_does_the_same(mode: Mode) -> None:
     fields = {"d_model": 32, "d_ff": 64, "layers": 2, "heads": 2, "vocab": 50, "ctx": 16, "batch": 2, "mode": mode}
     (built_in,) = MemorySpec(**fields, attention="naive").cells()
     (own,) = MemorySpec(**fields, model="sysbench.lab.transformer:build", attention="naive").cells()
-    ours, theirs = (record(cell.step, cell.mode, _REAL_PLATFORM, origins=False) for cell in (built_in, own))
+    ours, theirs = (record(cell.step, cell.mode, REAL_PLATFORM, origins=False) for cell in (built_in, own))
     assert _of_steps(theirs) == _of_steps(ours)
     assert theirs.own_model is not None
     assert theirs.own_model.flops is not None

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,29 @@ from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError
 from sysbench.log.events import encode
+from sysbench.log.manifest import Manifest
 from sysbench.log.runs import experiments, find, find_experiment, is_log_or_record, kind_at, load
 from tests import fixtures_attention, fixtures_timing
 
 SPEC = TimeSpec(size="small", ctx="128,256", steps="10")
 
 
-def write_log(path: Path) -> Path:
+def instant(day: int, second: float = 0) -> float:
+    """Ten o'clock on a day of November 2026."""
+    return datetime(2026, 11, day, 10, tzinfo=UTC).timestamp() + second
+
+
+def write_log(path: Path, started_s: float = instant(1)) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(encode(event) + b"\n" for event in fixtures_timing.events(SPEC)))
+    started, *others = fixtures_timing.events(SPEC)
+    events = [started.model_copy(update={"at_s": started_s}), *others]
+    path.write_bytes(b"".join(encode(event) + b"\n" for event in events))
     return path
 
 
-def write_record(path: Path, change: Callable[[dict[str, Any]], object] | None = None) -> Path:
+def write_record(path: Path, change: Callable[[dict[str, Any]], object] | None = None, day: int = 1) -> Path:
     content = fixtures_timing.record(SPEC).model_dump(mode="json")
+    content["started_at"] = f"2026-11-{day:02}T10:00:00Z"
     if change is not None:
         change(content)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,35 +47,45 @@ def write_record(path: Path, change: Callable[[dict[str, Any]], object] | None =
     return path
 
 
-def write_attention(path: Path) -> Path:
+def write_attention(path: Path, day: int = 1) -> Path:
     record = fixtures_attention.record(AttentionSpec(impl=("naive",), seq=(256,)))
-    path.write_text(record.model_dump_json(indent=1))
+    path.write_text(record.model_copy(update={"started_at": f"2026-11-{day:02}T09:59:59Z"}).model_dump_json(indent=1))
     return path
+
+
+def write_experiment(directory: Path, experiment: str, day: int) -> Path:
+    directory.mkdir(parents=True)
+    content = Manifest(
+        sysbench_version="0.1.0", experiment=experiment, title="", started_at=instant(day), runs=()
+    ).model_dump_json()
+    (directory / "manifest.json").write_text(content)
+    return directory
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     """Three runs of two commands, one of them with log and record; and what has no business there."""
     directory = tmp_path / "runs"
-    write_log(directory / "2026-11-19T10-00-00-time.jsonl")
-    write_record(directory / "2026-11-20T10-00-00-time.json")
-    write_log(directory / "2026-11-20T10-00-00-time.jsonl")
+    write_log(directory / "2026-11-19T10-00-00-time.jsonl", instant(19))
+    write_record(directory / "2026-11-20T10-00-00-time.json", day=20)
+    write_log(directory / "2026-11-20T10-00-00-time.jsonl", instant(20))
     os.utime(directory / "2026-11-20T10-00-00-time.jsonl", (1, 1))
-    write_attention(directory / "2026-11-20T10-00-00-attention.json")
+    write_attention(directory / "2026-11-20T10-00-00-attention.json", 20)
     (directory / "notes.json").write_text('{"kind": "groceries"}')
     (directory / "figure.png").write_bytes(b"\x89PNG")
     return directory
 
 
 def test_an_experiment_goes_by_its_path_its_name_or_as_the_latest(runs: Path) -> None:
-    for name in ("2026-11-19T09-00-00-quick", "2026-11-20T09-00-00-quick", "2026-11-21T09-00-00-sizes"):
-        write_log(runs / name / "a.jsonl")
-        (runs / name / "manifest.json").write_text("{}")
+    write_experiment(runs / "2026-11-19T09-00-00-quick", "quick", 19)
+    write_experiment(runs / "2026-11-20T09-00-00-quick", "quick", 20)
+    write_experiment(runs / "2026-11-21T09-00-00-sizes", "/somewhere/sizes.toml", 21)
     (runs / "2026-11-22T09-00-00-mine").mkdir()
     wanted = {
         "latest": "2026-11-21T09-00-00-sizes",
         "latest~1": "2026-11-20T09-00-00-quick",
         "quick": "2026-11-20T09-00-00-quick",
+        "sizes": "2026-11-21T09-00-00-sizes",
         "2026-11-19": "2026-11-19T09-00-00-quick",
     }
     for name, directory in wanted.items():
@@ -105,7 +125,7 @@ def test_a_directory_is_every_run_in_it_and_nothing_else(runs: Path) -> None:
 
 
 def test_a_directory_is_also_what_lies_below_it(runs: Path) -> None:
-    write_record(runs / "2026-11-21T10-00-00-quick" / "sizes.json")
+    write_record(runs / "2026-11-21T10-00-00-quick" / "sizes.json", day=21)
     assert [path.name for path in find(str(runs))][-1] == "sizes.json"
     assert names("2026-11-21", runs) == ["sizes.json"]
     assert names("latest", runs) == ["sizes.json"]
@@ -131,10 +151,24 @@ def test_a_command_without_a_colon_and_another_word_with_one_are_names(runs: Pat
     assert "nor a run in" in complaint("groceries:latest", runs)
 
 
-def test_of_runs_in_the_same_second_the_number_decides(runs: Path) -> None:
+def test_of_runs_in_the_same_second_the_later_one_is_the_latest(runs: Path) -> None:
     for number in (2, 10):
-        write_log(runs / f"2026-11-22T10-00-00-time-{number}.jsonl")
-    assert names("latest", runs) == ["2026-11-22T10-00-00-time-10.jsonl"]
+        write_log(runs / f"2026-11-22T10-00-00-time-{number}.jsonl", instant(22, 0.01 * number))
+        write_record(runs / f"2026-11-22T10-00-00-time-{number}.json", day=22)  # it says the second alone
+    assert names("latest", runs) == ["2026-11-22T10-00-00-time-10.json"]
+    assert names("latest~1", runs) == ["2026-11-22T10-00-00-time-2.json"]
+
+
+def test_the_name_of_a_file_does_not_decide_when_its_run_started(runs: Path) -> None:
+    write_log(runs / "2026-01-01T10-00-00-time.jsonl", instant(23))
+    write_attention(runs / "mine.json", 24)
+    assert names("latest", runs) == ["mine.json"]
+    assert names("latest~1", runs) == ["2026-01-01T10-00-00-time.jsonl"]
+
+
+def test_the_start_of_a_run_whose_spec_is_long_is_found(runs: Path) -> None:
+    write_record(runs / "a.json", lambda content: content["spec"].update(ctx=list(range(1, 3000))), day=25)
+    assert names("latest", runs) == ["a.json"]
 
 
 def test_the_beginning_of_a_name_is_enough_where_there_is_only_one(runs: Path) -> None:
@@ -142,17 +176,6 @@ def test_the_beginning_of_a_name_is_enough_where_there_is_only_one(runs: Path) -
     several = complaint("2026-11-20", runs)
     assert "is ambiguous" in several
     assert several.endswith(": 2026-11-20T10-00-00-time, 2026-11-20T10-00-00-attention")
-
-
-def test_of_runs_without_a_date_none_is_the_latest_and_all_are_named(runs: Path) -> None:
-    for name in ("mine", "other"):
-        write_attention(runs / f"{name}.json")
-    (runs / "2026-11-20T10-00-00-attention.json").unlink()
-    expected = f"no run of `sysbench attention` in {runs} has a date in its name (other, mine)"
-    assert complaint("attention:latest", runs) == f"there is no attention:latest: {expected}"
-    with pytest.raises(LogError, match="there is no latest: no run of `sysbench attention`"):
-        find("latest", runs, "attention")
-    assert complaint("attention:lates", runs).endswith("(other, mine)")
 
 
 def test_a_command_that_is_asked_for_limits_a_name_as_its_prefix_does(runs: Path) -> None:
@@ -169,9 +192,8 @@ def test_a_whole_name_that_another_begins_with_means_itself(runs: Path) -> None:
 
 def test_experiments_are_listed_newest_first(tmp_path: Path) -> None:
     expected = [f"2026-11-{day}T09-00-00-quick" for day in (22, 21, 20, 19)]
-    for name in reversed(expected):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "manifest.json").write_text("{}")
+    for day in (20, 19, 22, 21):
+        write_experiment(tmp_path / f"2026-11-{day}T09-00-00-quick", "quick", day)
     assert experiments(tmp_path) == expected
 
 
@@ -200,7 +222,7 @@ def test_a_log_that_went_on_after_its_record_is_the_one_that_counts(runs: Path) 
 
 
 def test_a_log_and_its_record_are_the_same_run(tmp_path: Path) -> None:
-    assert load(write_log(tmp_path / "a.jsonl")) == load(write_record(tmp_path / "a.json"))
+    assert load(write_log(tmp_path / "a.jsonl", instant(1))) == load(write_record(tmp_path / "a.json", day=1))
 
 
 def test_a_record_is_read_whatever_the_order_of_its_fields(tmp_path: Path) -> None:

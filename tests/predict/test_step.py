@@ -18,7 +18,8 @@ from sysbench.predict.trace import Kernel, PhaseTrace, Stage, Trace, TraceWriter
 from sysbench.predict.tracing import Tracer, trace
 from sysbench.predict.walk import LAUNCH_LATENCY_S
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.recording import Platform, Recorder
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.recorder import Recorder
 from sysbench.simulate.tensors import DEVICE
 from sysbench.spec.hardware import by_name
 from sysbench.spec.model import ModelCell, ModelShape

@@ -21,7 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sysbench.commands.memory.spec import MemoryCell
 from sysbench.lab.strategies import mesh_of
-from sysbench.simulate.recording import StepRecording, record_real
+from sysbench.simulate.recording import StepRecording
+from sysbench.simulate.steps import record_real
 
 
 def live(recording: StepRecording) -> list[tuple[int, str, int]]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sysbench.simulate.cuda.autocast import AutocastRules
-from sysbench.simulate.recording import Platform
+from sysbench.simulate.platform import Platform
 from sysbench.spec.model import ModelCell, ModelShape
 from tests.small_cells import SMALL_STEP
 

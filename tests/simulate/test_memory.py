@@ -24,8 +24,10 @@ from sysbench.render.table import Measure
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate, simulate_recording
-from sysbench.simulate.recording import Platform, Recording, phases_of, record
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.recording import Recording
 from sysbench.simulate.search import Largest, find_largest
+from sysbench.simulate.steps import phases_of, record
 from sysbench.snapshot import snapshot as snapshots
 from sysbench.snapshot.categories import from_snapshot
 from sysbench.spec.hardware import by_name

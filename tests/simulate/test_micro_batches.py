@@ -16,7 +16,11 @@ from sysbench.predict.step import predict
 from sysbench.predict.trace import PhaseTrace, Trace
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.recording import Platform, Recorder, StepRecording, _StepRecorder, record
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.recorder import Recorder
+from sysbench.simulate.recording import StepRecording
+from sysbench.simulate.step_recorder import StepRecorder
+from sysbench.simulate.steps import record
 from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice
 from sysbench.spec import hardware
 from sysbench.spec.model import ModelCell
@@ -94,7 +98,7 @@ def test_bytes_and_times_are_those_of_running_every_micro_batch(
     execution = {"execution": axes.get("execution", "eager")}
     step = step_of(**{**axes, "execution": "eager"}).model_copy(update=execution)
     written, recording = trace(step, H100, with_modules=True)
-    monkeypatch.setattr(_StepRecorder, "repeat_micro_batch", lambda *_: False)
+    monkeypatch.setattr(StepRecorder, "repeat_micro_batch", lambda *_: False)
     expected, recorded = trace(step, H100, with_modules=True)
     assert asked(recording) == asked(recorded)
     assert launched(written) == launched(expected)

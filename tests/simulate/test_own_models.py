@@ -20,7 +20,9 @@ from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.imports import UserCodeError
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.recording import _REAL_PLATFORM, Platform, StepRecording, record, record_real
+from sysbench.simulate.platform import REAL_PLATFORM, Platform
+from sysbench.simulate.recording import StepRecording
+from sysbench.simulate.steps import record, record_real
 from sysbench.simulate.tensors import ALL_SELECTED, BALANCED
 from sysbench.spec.model import ModelCell
 from tests.cli.running import answered
@@ -116,7 +118,7 @@ def same_bytes(**fields: Any) -> tuple[StepRecording, StepRecording]:
     (cell,) = MemorySpec(**{"ctx": 16, "batch": 2, "mode": "train", **fields}).cells()
     with sdpa_kernel(SDPBackend.MATH):  # written in operators that a simulation has, too
         *_, measured = record_real(cell.step, cell.mode, CPU)
-        simulated = record(cell.step, cell.mode, _REAL_PLATFORM)
+        simulated = record(cell.step, cell.mode, REAL_PLATFORM)
     left = [measured.allocations[number] for number in measured.live_at(len(measured.events))]
     counters = sum(each.category == "optimizer state" and each.size_bytes == 4 for each in left)
     expected = live(measured)

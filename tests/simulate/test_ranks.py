@@ -18,9 +18,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.simulate.gpu import MIB, Gpu
 from sysbench.simulate.memory import simulate
+from sysbench.simulate.platform import REAL_PLATFORM, Platform
 from sysbench.simulate.ranks import BUCKET_BYTES, FIRST_BUCKET_BYTES, _fill_buckets
-from sysbench.simulate.recording import _REAL_PLATFORM, Platform, StepRecording, record
+from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.search import find_fewest_ranks
+from sysbench.simulate.steps import record
 from sysbench.spec import hardware
 from sysbench.spec.ranks import Strategy
 from tests.simulate.measured_ranks import live
@@ -230,7 +232,7 @@ def test_everything_is_as_it_was_after_a_simulation(strategy: Strategy) -> None:
     from torch.distributed.fsdp._fully_shard import _fully_shard
 
     before = (nn.parallel.DistributedDataParallel, _fully_shard._get_device_from_mesh, torch.UntypedStorage.resize_)
-    record(cell_of(ranks=4, strategy=strategy, heads=4, mode="forward").step, "forward", _REAL_PLATFORM)
+    record(cell_of(ranks=4, strategy=strategy, heads=4, mode="forward").step, "forward", REAL_PLATFORM)
     assert not dist.is_initialized()
     assert before == (
         nn.parallel.DistributedDataParallel,

@@ -14,8 +14,10 @@ from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import MIB, Gpu
 from sysbench.simulate.memory import simulate
-from sysbench.simulate.recording import Platform, StepRecording, record
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.replay import Replay, ReplayCache, verdict_of
+from sysbench.simulate.steps import record
 from sysbench.spec.hardware import by_name
 from sysbench.spec.model import ModelCell, ModelShape
 from tests.processes import HANG_S

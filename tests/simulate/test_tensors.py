@@ -16,7 +16,8 @@ from sysbench.lab.attention import KINDS
 from sysbench.lab.memory.accounting import round_to_block
 from sysbench.package import DIRECTORY
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.recording import Platform, record
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.steps import record
 from sysbench.simulate.tensors import (
     DEVICE,
     Arguments,

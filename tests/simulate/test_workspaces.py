@@ -7,7 +7,8 @@ import torch
 
 from sysbench.simulate.cuda.autocast import CUDA_RULES
 from sysbench.simulate.gpu import Workspaces
-from sysbench.simulate.recording import Platform, Recorder
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.recorder import Recorder
 from sysbench.simulate.tensors import DEVICE, SimulatedDevice
 
 MIB = 2**20

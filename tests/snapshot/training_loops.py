@@ -19,7 +19,10 @@ from sysbench.simulate.cuda.composites import using_composites
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate_recording
 from sysbench.simulate.origins import Origins
-from sysbench.simulate.recording import DEVICE, Platform, SimulatedDevice, StepRecording, _StepRecorder
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.recording import StepRecording
+from sysbench.simulate.step_recorder import StepRecorder
+from sysbench.simulate.tensors import DEVICE, SimulatedDevice
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.snapshot import snapshot
 from sysbench.snapshot.categories import from_snapshot
@@ -142,7 +145,7 @@ def recorded(loop: Loop, gpu: str = "a100-80gb") -> tuple[Known, tuple[int, ...]
 
 def _run(loop: Loop, of: ModelCell, platform: Platform) -> StepRecording:
     with without_compiler(), using_composites(platform.composites), cuda_autocast(platform.autocast):
-        recorder = _StepRecorder(platform, SimulatedDevice, Origins(_run.__code__, parts=False), of)
+        recorder = StepRecorder(platform, SimulatedDevice, Origins(_run.__code__, parts=False), of)
         with recorder.device, gc_paused():
             with recorder.span(-1, "build"):
                 step = TrainingStep(of, DEVICE)

@@ -40,7 +40,9 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.cuda.attention import flash_attn_on, flex_attention, reporting_launches
 from sysbench.simulate.cuda.composites import using_composites
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.recording import Platform, Recorder, Recording
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.recorder import Recorder
+from sysbench.simulate.recording import Recording
 from sysbench.simulate.replay import Replay, Verdict, available_bytes, replay_unlimited, verdict_of
 from sysbench.simulate.tensors import DEVICE
 from sysbench.simulate.without_compiler import without_compiler

@@ -32,9 +32,18 @@ from sysbench.engine.provisions import Surroundings
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log import runs
 from sysbench.log.cautions import fewer_threads
-from sysbench.log.events import Event, RunFinished, RunStarted, ThreadsProbe, ThreadsProbed, WorkerReady
+from sysbench.log.events import (
+    ARMS,
+    Arm,
+    Event,
+    RunFinished,
+    RunStarted,
+    ThreadsProbe,
+    ThreadsProbed,
+    Turn,
+    WorkerReady,
+)
 from sysbench.log.outcomes import FAILURES
-from sysbench.log.runs import ARMS, Arm, log_name
 from sysbench.log.storage import create_directory, refuse_unwritable, write_atomically
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.command_options import parse_options, validated
@@ -164,7 +173,7 @@ def _exit_code(comparison: Comparison | None) -> int:
 
 
 @dataclass(frozen=True)
-class Turn:
+class ArmRun:
     """One run of one arm."""
 
     round: int
@@ -192,7 +201,7 @@ def run_rounds(
     options: RunOptions,
     on_event: Callable[[int, Arm, Event], None],
     launcher: Launcher | None = None,
-) -> Iterator[Turn]:
+) -> Iterator[ArmRun]:
     """Run all rounds, and yield each turn once its log is complete; an interrupt ends the current turn cleanly."""
     surroundings = Surroundings(ceilings=False)  # A and B are compared with each other, not with ceilings
     with catch_interrupts() as interrupts:
@@ -216,18 +225,19 @@ def _run_arm(
     surroundings: Surroundings,
     on_event: Callable[[int, Arm, Event], None],
     launcher: Launcher | None,
-) -> Turn:
+) -> ArmRun:
     options = options.model_copy(update={"out": directory / arm})
-    surroundings = replace(surroundings, log_name=log_name(number))
+    turn = Turn(comparison=directory.name, arm=arm, round=number)
+    surroundings = replace(surroundings, log_name=f"round-{number:02d}", turn=turn)
     with session.run(spec, options, launcher=launcher, surroundings=surroundings) as running:
-        turn = Turn(number, arm, running.log_path)
+        finished = ArmRun(number, arm, running.log_path)
         for event in running:
             on_event(number, arm, event)
             if isinstance(event, ThreadsProbed):
-                turn = replace(turn, threads_probe=event)
+                finished = replace(finished, threads_probe=event)
             if isinstance(event, RunFinished) and event.status == "interrupted":
-                turn = replace(turn, interrupted=True)
-    return turn
+                finished = replace(finished, interrupted=True)
+    return finished
 
 
 class RoundProgress:

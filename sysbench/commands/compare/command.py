@@ -79,11 +79,11 @@ def _load_sides(options: CompareOptions) -> tuple[Side, Side, bool]:
         arms = runs.find_arms(first)
         if len(arms) != 2:
             raise LogError(f"compare needs two runs, but only {options.a} is given: sysbench compare A B")
-        return load_side(f"{options.a} A", arms["A"].files), load_side(f"{options.a} B", arms["B"].files), True
+        return load_side(f"{options.a} A", arms["A"]), load_side(f"{options.a} B", arms["B"]), True
     second = runs.find(options.b, options.runs)
-    a_arm, b_arm = runs.find_arm(first), runs.find_arm(second)
-    if a_arm and b_arm and a_arm.directory == b_arm.directory and a_arm.arm != b_arm.arm:
-        return load_side(options.a, a_arm.files), load_side(options.b, b_arm.files), True
+    one, other, both = (runs.find_arms(files) for files in (first, second, [*first, *second]))
+    if len(one) == len(other) == 1 and len(both) == 2:
+        return load_side(options.a, *one.values()), load_side(options.b, *other.values()), True
     if first == second:
         print_line(f"A and B are the same: {options.a} and {options.b} both stand for {first[0]}")
     return load_side(options.a, dict(enumerate(first))), load_side(options.b, dict(enumerate(second))), False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from pydantic_core import from_json
 from sysbench.command import runnable
 from sysbench.errors import LogError
 from sysbench.log import manifest, runs, storage
+from sysbench.log.events import event_name
 from sysbench.log.records import CellRecord
 from sysbench.render.remarks import name_cells
 from sysbench.spec.cell import spec_of
@@ -65,7 +65,7 @@ class EarlierRun:
 
 def list_runs(directory: Path) -> list[EarlierRun]:
     """Return all runs in a directory, the newest first; raises LogError if the directory cannot be read."""
-    found = [_read_run(directory, name, paths) for name, paths in runs.entries(directory)]
+    found = [_read_run(directory, entry.name, entry.paths) for entry in runs.entries(directory)]
     return sorted(found, key=lambda each: each.began_s, reverse=True)
 
 
@@ -76,9 +76,9 @@ def find_run(name: str, directory: Path) -> EarlierRun:
     if storage.exists(named):
         return _read_run(named.absolute().parent, named.absolute().name if named.is_dir() else named.stem, paths)
     return next(
-        _read_run(directory, found, run_paths)
-        for found, run_paths in runs.entries(directory)
-        if set(paths) <= set(run_paths)
+        _read_run(directory, entry.name, entry.paths)
+        for entry in runs.entries(directory)
+        if set(paths) <= set(entry.paths)
     )
 
 
@@ -107,9 +107,9 @@ def _read_run(directory: Path, name: str, paths: Sequence[Path]) -> EarlierRun:
         kind, what = "run", ""
         with suppress(LogError):
             experiment = manifest.read(run_directory)
-            what = Path(experiment.experiment).stem
+            what = experiment.experiment_name
             missing = sum(entry.here != "left out" for entry in experiment.runs_without(path.name for path in paths))
-    elif runs.find_arms(paths) and all(path.absolute().parent.parent == run_directory.absolute() for path in paths):
+    elif runs.find_arms(paths):
         kind, what = "compare", f"two arms, {what}"
     status = "complete" if not missing and all(summary.status == "complete" for summary in summaries) else "incomplete"
     outcome = _outcome_text(status, sum((summary.cells for summary in summaries), Counter[str]()))
@@ -173,14 +173,14 @@ def _summary_fields_of_log(path: Path) -> tuple[dict[str, Any], float, str, Coun
     return spec, began_s, status, counts + Counter({"not run": cell_count - counts.total()})
 
 
-_RUN_OR_CELL_EVENT = re.compile(rb'"event":"(?:run_|cell_(?:started|finished)")')
+_NEEDED_EVENTS = ("run_started", "run_resumed", "run_finished", "cell_started", "cell_finished")
 
 
 def _run_and_cell_events(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         for line in file:
             # Most lines of a log are samples, which are slow to parse and are not needed here.
-            if _RUN_OR_CELL_EVENT.search(line, 0, 40) and line.endswith(b"\n"):
+            if event_name(line) in _NEEDED_EVENTS and line.endswith(b"\n"):
                 yield from_json(line)
 
 

@@ -18,7 +18,7 @@ from sysbench.log.events import DeviceInfo, Event
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate_recording
-from sysbench.simulate.recording import record_real
+from sysbench.simulate.steps import record_real
 from sysbench.spec.knobs import LOW_BIT
 
 _EXACT_SIZES = AllocatorSettings(expandable_segments=True)

@@ -25,7 +25,7 @@ from sysbench.lab.strategies import max_over_ranks, mesh_of
 from sysbench.log.events import DeviceInfo, Event
 from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
 from sysbench.simulate.memory import MAX_GROUPS
-from sysbench.simulate.recording import phases_of
+from sysbench.simulate.steps import phases_of
 from sysbench.snapshot import snapshot as snapshots
 from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.timeline import Timeline

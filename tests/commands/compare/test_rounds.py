@@ -12,8 +12,8 @@ import pytest
 
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.compare.ab import (
+    ArmRun,
     RoundProgress,
-    Turn,
     arm_order,
     parse_arms,
     parse_spec,
@@ -25,12 +25,13 @@ from sysbench.commands.compare.comparison import Rules, compare
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import SysbenchError, UsageError
-from sysbench.log.events import Event, StepMeasured, WorkerReady
-from sysbench.log.runs import Arm, find, find_arm, find_arms, load
+from sysbench.log.events import Arm, Event, StepMeasured, WorkerReady
+from sysbench.log.runs import find, find_arms, load
 from sysbench.log.storage import create_directory
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import RunOptions
 from tests.engine.fakes import ScriptedLauncher, spec_of
+from tests.fixtures_runs import stream, write_log
 
 
 class Watcher:
@@ -47,7 +48,7 @@ class Watcher:
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def measure(tmp_path: Path, rounds: int, watcher: Watcher | None = None, **script: Any) -> tuple[Path, list[Turn]]:
+def measure(tmp_path: Path, rounds: int, watcher: Watcher | None = None, **script: Any) -> tuple[Path, list[ArmRun]]:
     directory = create_directory(tmp_path / "runs", "compare")
     specs: dict[Arm, RunSpec] = {"A": spec_of([16]), "B": spec_of([16], execution="compiled")}
     launcher = ScriptedLauncher(**script)
@@ -104,26 +105,33 @@ def test_a_worker_that_cannot_start_ends_the_comparison(tmp_path: Path) -> None:
 
 def test_an_earlier_comparison_is_read_back_as_its_two_arms(tmp_path: Path) -> None:
     directory, _ = measure(tmp_path, 3)
-    parts = find_arms(find(str(directory)))
-    assert {arm: sorted(part.files) for arm, part in parts.items()} == {"A": [1, 2, 3], "B": [1, 2, 3]}
-    half = find_arm(find(str(directory / "B")))
-    assert half is not None
-    assert (half.arm, half.directory) == ("B", directory)
-    assert find_arm(find(str(directory))) is None
+    arms = find_arms(find(str(directory)))
+    assert {arm: sorted(files) for arm, files in arms.items()} == {"A": [1, 2, 3], "B": [1, 2, 3]}
+    assert find_arms(find(str(directory / "B"))) == {"B": arms["B"]}
     assert find("latest", tmp_path / "runs") == find(str(directory))
 
 
+def test_the_logs_of_a_comparison_may_have_any_name_and_place(tmp_path: Path) -> None:
+    _, turns = measure(tmp_path, 2)
+    moved = [turn.log.rename(tmp_path / f"{turn.arm}-and-{turn.round}.jsonl") for turn in turns]
+    assert {arm: sorted(files) for arm, files in find_arms(moved).items()} == {"A": [1, 2], "B": [1, 2]}
+
+
 def test_files_of_anything_else_are_no_arms(tmp_path: Path) -> None:
-    assert find_arms([tmp_path / "A" / "something.jsonl"]) == {}
-    assert find_arms([tmp_path / "C" / "round-01.jsonl"]) == {}
-    assert find_arms([tmp_path / "x" / "A" / "round-01.jsonl", tmp_path / "y" / "B" / "round-01.jsonl"]) == {}
+    _, turns = measure(tmp_path, 1)
+    _, others = measure(tmp_path, 1)
+    one = turns[0].log
+    (tmp_path / "A").mkdir()
+    alone = write_log(tmp_path / "A" / "round-01.jsonl", stream("time"))
+    for files in ([alone], [one, alone], [one, others[1].log], [tmp_path / "A" / "missing.jsonl"]):
+        assert find_arms(files) == {}
 
 
 def test_a_round_that_one_arm_lacks_is_left_out_wherever_it_was(tmp_path: Path) -> None:
     directory, _ = measure(tmp_path, 4)
     (directory / "A" / "round-02.jsonl").unlink()
-    parts = find_arms(find(str(directory)))
-    a, b = (build_side(arm, {number: load(path) for number, path in part.files.items()}) for arm, part in parts.items())
+    arms = find_arms(find(str(directory)))
+    a, b = (build_side(arm, {number: load(path) for number, path in files.items()}) for arm, files in arms.items())
     (cell,) = compare(a, b, Rules(paired=True)).cells
     assert {time.count for time in cell.times} == {3}
 

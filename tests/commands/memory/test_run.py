@@ -37,7 +37,7 @@ from sysbench.log.events import (
 from sysbench.log.outcomes import stage_phrase
 from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.table import Word
-from sysbench.simulate.recording import phases_of
+from sysbench.simulate.steps import phases_of
 from tests.golden.compare import assert_golden, plain_environment
 from tests.hosts import run_started
 from tests.simulate.tensor_accounting import TensorAccounting
