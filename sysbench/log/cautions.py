@@ -1,4 +1,4 @@
-"""Cautions about a cell's numbers, each with a remedy."""
+"""What makes the numbers of a cell doubtful: codes, numbers and remedies. `render.sentences.cautions` has the words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sysbench import statistics, units
 from sysbench.command import Kind, command_of
 from sysbench.log.collect import CellEvents, Run
 from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsProbe, ThreadsTried
-from sysbench.log.outcomes import Caution
+from sysbench.log.outcomes import Caution, Quantity
 from sysbench.spec.cell import RunCell
 from sysbench.spec.knobs import FP8, modelled_parts
 from sysbench.spec.model import Execution, ModelCell, Sync
@@ -51,63 +51,79 @@ def assumptions(cell: RunCell, seen: CellEvents) -> Iterator[Caution]:
     if cell.simulated is not None and cell.step is not None and (modelled := modelled_parts(cell.step)):
         yield Caution(
             code="modelled",
-            message=f"modelled, not traced: {'; '.join(modelled)}",
+            about=tuple(modelled),
             remedy="measure on a GPU with the library installed",
         )
     model = seen.last(OwnModelBuilt)
     if model is not None and model.assumed:
         yield Caution(
             code="selection-assumed",
-            message=f"shapes depend on values, which a simulation does not have; assumed: {'; '.join(model.assumed)}",
+            about=tuple(model.assumed),
             remedy="measure on a device to see what real inputs select",
         )
 
 
-def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Caution]:
-    """Yield reasons to doubt the mean of these step times, which are in seconds."""
+def stability(warmup: Sequence[float], steps: statistics.Stream, warmup_option: str = "--warmup ") -> Iterator[Caution]:
+    """Yield reasons to doubt the mean of these step times, which are in seconds.
+
+    `warmup_option` is how the user gives the number of warm-up steps: `warmup=` in a program.
+    """
     wall = statistics.series(steps)
     if unfinished := statistics.warmup_unfinished(warmup, wall):
         yield Caution(
             code="warmup-unfinished",
-            message=f"the first {_count_of_steps(unfinished.slow_steps)} {'still ' if warmup else ''}took "
-            f"{units.share(unfinished.excess_share)} longer than the later ones",
-            remedy=f"use --warmup {max(len(warmup) + unfinished.slow_steps, 2 * len(warmup), 5)}",
+            numbers=(
+                Quantity("excess_share", unfinished.excess_share, "share"),
+                Quantity("slow_steps", unfinished.slow_steps, "count"),
+            ),
+            about=("after warm-up",) if warmup else (),
+            remedy=f"use {warmup_option}{max(len(warmup) + unfinished.slow_steps, 2 * len(warmup), 5)}",
         )
     if modes := statistics.two_modes(wall):
-        levels = f"{units.seconds(modes.lower)} and {units.seconds(modes.upper)}"
-        yield Caution(
-            code="two-modes",
-            message=f"the step time shifted once between {levels}: the mean represents neither"
-            if modes.switches == 1
-            else f"step times switch between {levels}, and {units.share(modes.upper_share)} of the steps are slow: "
-            "the mean represents neither",
-            remedy="check for other running programs or changing clock rates; quote both values, or measure again",
-        )
-    elif drift := statistics.drift(wall):
-        slower = drift.change_share > 0
-        yield Caution(
-            code="drift",
-            message=f"steps get {'slower' if slower else 'faster'}, by {units.share(abs(drift.change_share))} from the "
-            "first to the last",
-            # Only a device that heats up, and therefore slows down, gains from cooling.
-            remedy=f"use a longer --warmup{', or let the device cool down first' if slower else ''}",
-        )
+        remedy = "check for other running programs or changing clock rates; quote both values, or measure again"
+        yield two_modes("step", modes, remedy)
+    elif change := statistics.drift(wall):
+        # Only a device that heats up, and therefore slows down, gains from cooling.
+        cooler = ", or let the device cool down first" if change.change_share > 0 else ""
+        yield drift("step", change, f"use a longer {warmup_option.strip()}{cooler}")
     if outliers := statistics.outliers(wall):
         yield Caution(
             code="outliers",
-            # One wording for any number, so that cautions of several cells combine into one sentence.
-            message=f"outliers among the steps ({len(outliers.indices)} of {len(wall)}) move the mean by "
-            f"{units.share(abs(outliers.mean_shift_share))}",
+            numbers=(
+                Quantity("mean_shift_share", abs(outliers.mean_shift_share), "share"),
+                Quantity("outliers", len(outliers.indices), "count"),
+                Quantity("steps", len(wall), "count"),
+            ),
             remedy="quote the median; close other programs; use more --steps",
         )
     if correlation := statistics.autocorrelation(wall):
         yield Caution(
             code="autocorrelated",
-            message=f"steps are autocorrelated (lag-1 correlation {correlation.lag1:.2f}): "
-            f"effective sample size {max(correlation.effective_count, 1):.0f} of {len(wall)}, "
-            "so the interval is too narrow",
+            numbers=(
+                Quantity("lag1_correlation", correlation.lag1, "number"),
+                Quantity("effective_steps", max(correlation.effective_count, 1), "count"),
+                Quantity("steps", len(wall), "count"),
+            ),
             remedy="use more --steps",
         )
+
+
+def two_modes(what: str, modes: statistics.Modes, remedy: str) -> Caution:
+    """Return the caution that times of `what`, a step or a phase, lie at two levels."""
+    levels = (
+        Quantity("gap_share", modes.upper / modes.lower - 1, "share"),
+        Quantity("lower_s", modes.lower, "s"),
+        Quantity("upper_s", modes.upper, "s"),
+    )
+    slow = (Quantity("upper_share", modes.upper_share, "share"),) if modes.switches != 1 else ()
+    return Caution(code="two-modes", numbers=(*levels, *slow), about=(what,), remedy=remedy)
+
+
+def drift(what: str, found: statistics.Drift, remedy: str) -> Caution:
+    """Return the caution that times of `what`, a step or a phase, rise or fall."""
+    change = Quantity("change_share", abs(found.change_share), "share")
+    direction = "slower" if found.change_share > 0 else "faster"
+    return Caution(code="drift", numbers=(change,), about=(what, direction), remedy=remedy)
 
 
 def precision_of_the_median(
@@ -121,7 +137,7 @@ def precision_of_the_median(
     if statistics.too_few(wall):
         yield Caution(
             code="too-few-steps",
-            message=f"{len(wall)} measured {'step is' if len(wall) == 1 else 'steps are'} too few for a 95% interval",
+            numbers=(Quantity("steps", len(wall), "count"),),
             remedy=longer or "use --steps 10, or --until 1%",
         )
         return
@@ -129,7 +145,7 @@ def precision_of_the_median(
     if width is not None and width > allowed:
         yield Caution(
             code="interval-too-wide",
-            message=f"the 95% CI of the median step spans {units.share(width)}",
+            numbers=(Quantity("width_share", width, "share"),),
             remedy=longer or (f"use --max-steps {2 * max_steps}" if until else "use more --steps, or --until 1%"),
         )
 
@@ -142,8 +158,7 @@ def launch_bound(seen: CellEvents, execution: Execution = "eager") -> Iterator[C
     if phases:
         yield Caution(
             code="launch-bound",
-            message=f"{' and '.join(phases)} {'is' if len(phases) == 1 else 'are'} launch-bound: the device "
-            "finishes as soon as the host has launched its kernels",
+            about=tuple(phases),
             remedy=more_work_a_launch(execution),
         )
 
@@ -171,15 +186,15 @@ def environment_cautions(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iter
         reasons = sorted({reason for reasons in throttled for reason in reasons})
         yield Caution(
             code="throttled",
-            message=f"the GPU throttled its clocks in {units.share(len(throttled) / len(readings))} of the readings: "
-            f"{', '.join(reasons)}",
+            numbers=(Quantity("readings_share", len(throttled) / len(readings), "share"),),
+            about=tuple(reasons),
             remedy="compare only with runs under the same limit; check power limit and cooling",
         )
     others = max((reading.other_processes or 0 for reading in seen.readings), default=0)
     if others:
         yield Caution(
             code="gpu-shared",
-            message=f"{others} other process{'es' if others > 1 else ''} used the GPU",
+            numbers=(Quantity("processes", others, "count"),),
             remedy="stop them, or choose another --device",
         )
     busy = [reading.host_cpu_share for reading in readings if reading.host_cpu_share is not None]
@@ -187,13 +202,13 @@ def environment_cautions(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iter
     if on_cpu and busy and (typical := standard.median(busy)) > BUSY_SHARE:
         yield Caution(
             code="host-busy",
-            message=f"other processes used {units.share(typical)} of the CPU during the run",
+            numbers=(Quantity("busy_share", typical, "share"),),
             remedy="close them and measure again",
         )
     for loss in lost:
         yield Caution(
             code="readings-lost",
-            message=f"{loss.source} stopped answering: {loss.detail}",
+            about=(loss.source, loss.detail),
             remedy="clocks, power and memory of the device are unknown from that point on",
         )
 
@@ -204,15 +219,13 @@ def emulation(precision: str, seen: CellEvents) -> Iterator[Caution]:
     if precision == "bf16" and device is not None and device.type == "cpu" and device.bf16 is False:
         yield Caution(
             code="emulated",
-            message="this CPU has no bf16 instructions (AMX, AVX512-BF16) and emulates bf16, many times slower than "
-            "fp32: the time says nothing about bf16 on other hardware",
+            about=("bf16",),
             remedy="use --precision fp32 for times on this machine; dtypes and memory are correct",
         )
     if precision in FP8 and device is not None and device.type == "cpu":
         yield Caution(
             code="emulated",
-            message="a CPU has no products in fp8: torchao rounds operands to fp8, and multiplies them in another "
-            "format; time and memory say nothing about fp8 on a GPU",
+            about=("fp8",),
             remedy="use --simulate h100 for memory and time there; losses are correct",
         )
 
@@ -224,8 +237,7 @@ def precision_overridden(precision: str, seen: CellEvents) -> Iterator[Caution]:
         was, other = ("off", "fp32") if precision == "tf32" else ("on", "tf32")
         yield Caution(
             code="precision-overridden",
-            message=f"the model's code had switched TF32 {was} for {' and '.join(kernels)} kernels; this was undone, "
-            f"because the cell is {precision}",
+            about=(precision, was, *kernels),
             remedy=f"use --precision {other} to measure what the model's code asks for",
         )
 
@@ -235,14 +247,14 @@ def compilation(seen: CellEvents) -> Iterator[Caution]:
     if seen.compiled is not None and seen.compiled.fell_back:
         yield Caution(
             code="compile-fell-back",
-            message=f"torch.compile gave up on part of the model and ran it eagerly: {seen.compiled.detail}",
+            about=(str(seen.compiled.detail),),
             remedy="this is not a compiled measurement; compare it with --execution eager",
         )
     on_cuda = seen.started is not None and seen.started.device.type == "cuda"
     if on_cuda and seen.compiled is not None and (skipped := seen.compiled.graphs_skipped):
         yield Caution(
             code="graphs-skipped",
-            message=f"torch.compile recorded no CUDA graph for {skipped} compiled part{'' if skipped == 1 else 's'}",
+            numbers=(Quantity("parts", skipped, "count"),),
             remedy="TORCH_LOGS=cudagraphs says why; without graphs, this is --execution compiled",
         )
 
@@ -252,7 +264,6 @@ def phases_not_measured(sync: Sync, seen: CellEvents) -> Iterator[Caution]:
     if sync == "step" and not any(sample.device_s for step in seen.steps for sample in step.phases.values()):
         yield Caution(
             code="not-measured",
-            message="phases have no separate times: with --sync step, only device events could provide them",
             remedy="use --sync phase",
         )
 
@@ -265,11 +276,9 @@ def memory_pressure(alloc_retries: int, margin_bytes: int | None, simulated_byte
     simulated_bytes  memory of the simulated GPU; None if the peak was measured, because its margin is then certain
     """
     if alloc_retries:
-        times = "once" if alloc_retries == 1 else f"{alloc_retries} times"
         yield Caution(
             code="allocator-retried",
-            message=f"the allocator had to release its whole cache {times}: "
-            "steps stall while it does, and a slightly larger step would not fit",
+            numbers=(Quantity("retries", alloc_retries, "count"),),
             remedy="use a smaller --batch, or --allocator expandable",
         )
     if simulated_bytes is None or margin_bytes is None:
@@ -278,15 +287,12 @@ def memory_pressure(alloc_retries: int, margin_bytes: int | None, simulated_byte
     if margin_bytes < uncertainty_bytes:
         yield Caution(
             code="narrow-margin",
-            message=f"only {units.size(margin_bytes)} to spare: less than the uncertainty of a simulation "
-            f"({units.size(uncertainty_bytes)}, {MARGIN_UNCERTAINTY_SHARE * 100:g}% of the "
-            "memory: the CUDA context is assumed)",
+            numbers=(
+                Quantity("margin_bytes", margin_bytes, "bytes"),
+                Quantity("uncertainty_bytes", uncertainty_bytes, "bytes"),
+            ),
             remedy="use a slightly smaller --batch or --ctx, or measure on the GPU itself",
         )
-
-
-def _count_of_steps(steps: int) -> str:
-    return "measured step" if steps == 1 else f"{steps} measured steps"
 
 
 def shared_cores(cell: ModelCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
@@ -295,7 +301,7 @@ def shared_cores(cell: ModelCell, seen: CellEvents, run: Run) -> Iterator[Cautio
     if cell.workers > cores and seen.started is not None and seen.started.device.type == "cpu":
         yield Caution(
             code="cores-shared",
-            message=f"{cell.ranks} ranks share {cores} core{'' if cores == 1 else 's'} and take turns",
+            numbers=(Quantity("ranks", cell.ranks, "count"), Quantity("cores", cores, "count")),
             remedy=f"use --ranks {max(cores, 2)} or fewer; these times only show that the run works; they are not a "
             "performance measurement",
         )
@@ -306,14 +312,18 @@ def thread_contention(seen: CellEvents) -> Iterator[Caution]:
     tried = seen.last(ThreadsTried)
     if tried is None or not seen.steps:
         return
-    median_s = standard.median(step.step.wall_s or 0.0 for step in seen.steps)
+    median_s, fewer_s = standard.median(step.step.wall_s or 0.0 for step in seen.steps), standard.median(tried.wall_s)
     if max(tried.wall_s) >= WAITING_THREADS_SHARE * median_s:
         return
     yield Caution(
         code="threads-wait",
-        message=f"the threads of a step wait for each other: a step takes {units.seconds(median_s)} on {tried.before} "
-        f"threads and {units.seconds(standard.median(tried.wall_s))} on {tried.threads}, because other processes use "
-        "some of the cores",
+        numbers=(
+            Quantity("slowdown", median_s / fewer_s, "ratio"),
+            Quantity("step_s", median_s, "s"),
+            Quantity("threads", tried.before, "count"),
+            Quantity("step_on_fewer_s", fewer_s, "s"),
+            Quantity("fewer_threads", tried.threads, "count"),
+        ),
         remedy=f"use --threads {tried.threads}, or close the other processes",
     )
 

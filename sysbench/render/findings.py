@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -211,33 +210,6 @@ def range_text(
         if name is None
         else f"{show(low)} ({name(least)}) to {show(high)} ({name(most)})"
     )
-
-
-_QUANTITY: Final = re.compile(r"(?<![\w.,])[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
-"""A number that stands alone: `1,016.0`, but no part of a name such as `a100-80gb` or `fp16`."""
-
-
-def with_ranges(texts: Sequence[str]) -> list[str]:
-    """Return for each text the sentence that combines it with all texts that differ from it only in numbers.
-
-    Each number that differs becomes a range: `spans 11 to 48%`.
-    """
-    grouped: dict[str, list[str]] = {}
-    for text in texts:
-        grouped.setdefault(_QUANTITY.sub("", text), []).append(text)
-    combined = {words: _combine_alike(alike) for words, alike in grouped.items()}
-    return [combined[_QUANTITY.sub("", text)] for text in texts]
-
-
-def _combine_alike(texts: Sequence[str]) -> str:
-    columns = zip(*(_QUANTITY.findall(text) for text in texts), strict=True)
-    ranges = (sorted(set(column), key=_value) for column in columns)
-    words = iter([ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}" for ends in ranges])
-    return _QUANTITY.sub(lambda _: next(words), texts[0])
-
-
-def _value(number: str) -> float:
-    return float(number.replace(",", "").replace("−", "-"))
 
 
 def exclusions(cells: Sequence[AnyCell], subject: Subject = "times") -> Iterator[Statement]:

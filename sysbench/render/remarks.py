@@ -11,7 +11,8 @@ from sysbench import units
 from sysbench.log.events import OwnModelFacts
 from sysbench.log.outcomes import EXPECTED, Outcome
 from sysbench.log.records import AnyCell, CellRecord, ModelRecord, RunRecord
-from sysbench.render.findings import join_words, with_ranges
+from sysbench.render.findings import join_words
+from sysbench.render.sentences.cautions import alike, say
 from sysbench.render.table import Remark, Word
 
 MAX_DETAIL_CHARACTERS = 240
@@ -108,15 +109,14 @@ def _describe_dtypes(model: OwnModelFacts) -> str:
 
 
 def cautions(record: RunRecord[AnyCell]) -> list[Remark]:
-    """Return the cautions of all cells as remarks, grouped by code and remedy."""
-    grouped: dict[tuple[str, str], list[tuple[CellRecord, str]]] = {}
-    for cell in record.cells:
-        for caution in cell.cautions:
-            grouped.setdefault((caution.code, caution.remedy), []).append((cell, caution.message))
-    return [
-        Remark("caution", _combine(_with_ranges(messages), record.cells), remedy)
-        for (_, remedy), messages in grouped.items()
-    ]
+    """Return the cautions of all cells as remarks; cautions that differ only in numbers share one."""
+    differing = axes.varying(record.cells)
+    remarks = []
+    for group in alike((cell, caution) for cell in record.cells for caution in cell.cautions):
+        named = name_cells([cell for cell, _ in group], record.cells)
+        said = say(group, lambda cell: axes.label(cell, differing))
+        remarks.append(Remark("caution", f"{named}: {said}", group[0][1].remedy))
+    return remarks
 
 
 def name_cells(cells: Sequence[CellRecord], all_cells: Sequence[CellRecord]) -> str:
@@ -134,11 +134,6 @@ def name_cells(cells: Sequence[CellRecord], all_cells: Sequence[CellRecord]) -> 
     shown = cells if len(cells) <= MAX_NAMED_CELLS else cells[: MAX_NAMED_CELLS - 1]
     names = ", ".join(axes.label(cell, differing) for cell in shown)
     return names if len(shown) == len(cells) else f"{names} and {len(cells) - len(shown)} more cells"
-
-
-def _with_ranges(messages: Sequence[tuple[CellRecord, str]]) -> Sequence[tuple[CellRecord, str]]:
-    combined = with_ranges([text for _, text in messages])
-    return [(cell, combined[0]) for cell, _ in messages] if len(set(combined)) == 1 else messages
 
 
 def _combine(messages: Sequence[tuple[CellRecord, str]], all_cells: Sequence[CellRecord]) -> str:

@@ -37,7 +37,7 @@ def with_doubt(record: RunRecord[Any], doubted: Mapping[int, CautionCode], facto
         cell = fields["cells"][number]
         units = ("_s", "_ns", "_bytes") if code in EXCLUDING["memory"] else ("_s", "_ns")
         changed = {key: scaled(value, factor, units) for key, value in cell.items() if key not in DESCRIPTIVE}
-        caution = {"code": code, "message": code, "remedy": ""}
+        caution = {"code": code, "remedy": ""}
         fields["cells"][number] = {**cell, **changed, "cautions": [*cell["cautions"], caution]}
     return type(record).model_validate(fields)
 

@@ -2,33 +2,85 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from sysbench.commands.attention.spec import AttentionSpec
-from sysbench.log.outcomes import Caution
+from sysbench.log.outcomes import Caution, CautionCode, Quantity
 from sysbench.render import remarks
+from sysbench.render.sentences.cautions import SENTENCES, say
 from tests import fixtures_attention as runs
+from tests.fixtures_cautions import drift
+
+
+def modes(gap_share: float, lower_s: float, upper_s: float) -> Caution:
+    numbers = (
+        Quantity("gap_share", gap_share, "share"),
+        Quantity("lower_s", lower_s, "s"),
+        Quantity("upper_s", upper_s, "s"),
+        Quantity("upper_share", 0.4, "share"),
+    )
+    return Caution(code="two-modes", numbers=numbers, about=("step",), remedy="wait")
+
+
+def too_few(steps: int) -> Caution:
+    return Caution(code="too-few-steps", numbers=(Quantity("steps", steps, "count"),), remedy="wait")
 
 
 @pytest.mark.parametrize(
-    ("messages", "said"),
+    ("doubts", "said"),
     [
-        (("spans 48%", "spans 11%", "spans 177%"), "every cell: spans 11 to 177%"),
-        (("spans 48%", "spans 48%", "spans 48%"), "every cell: spans 48%"),
-        (("1,016.0 MiB of 2 GiB", "254.0 MiB of 2 GiB", "9.5 MiB of 2 GiB"), "every cell: 9.5 to 1,016.0 MiB of 2 GiB"),
-        # Not the same quantity in the same unit: the sentence is of one cell, and names it.
-        (("12.0 ms late", "900 µs late", "2.0 ms late"), "every cell: 12.0 ms late (e.g. N 256)"),
-        (("slower than fp16", "slower than fp32", "slower than fp16"), "every cell: slower than fp16 (e.g. N 256)"),
+        (
+            (drift(0.48), drift(0.11), drift(1.77)),
+            ["every cell: steps get slower, by 11% to 177% from the first to the last"],
+        ),
+        ((drift(0.48), drift(0.48), drift(0.48)), ["every cell: steps get slower, by 48% from the first to the last"]),
+        ((too_few(3), too_few(1), too_few(3)), ["every cell: 1 to 3 measured steps are too few for a 95% interval"]),
+        # Ranges of two numbers would say nothing about any one cell.
+        (
+            (modes(0.1, 0.009, 0.0099), modes(0.5, 0.008, 0.012), modes(0.2, 0.01, 0.012)),
+            [
+                "every cell: step times switch between 8.00 ms and 12.0 ms, and 40% of the steps are slow: the mean "
+                "represents neither (the worst of 3 cells: N 512)"
+            ],
+        ),
+        # What is not about the same thing has a sentence of its own.
+        (
+            (drift(0.1), drift(0.2, direction="faster"), drift(0.1)),
+            [
+                "N 256 and N 1024: steps get slower, by 10% from the first to the last",
+                "N 512: steps get faster, by 20% from the first to the last",
+            ],
+        ),
     ],
 )  # fmt: skip
-def test_cautions_that_differ_in_numbers_have_the_range_of_all_cells(messages: tuple[str, ...], said: str) -> None:
+def test_cautions_about_several_cells_say_a_range_or_the_worst(doubts: tuple[Caution, ...], said: list[str]) -> None:
     record = runs.record(AttentionSpec(seq="256,512,1024"))
-    cells = [
-        cell.model_copy(update={"cautions": [Caution(code="drift", message=text, remedy="wait")]})
-        for cell, text in zip(record.cells, messages, strict=True)
+    cells = [cell.model_copy(update={"cautions": [doubt]}) for cell, doubt in zip(record.cells, doubts, strict=True)]
+    assert [remark.text for remark in remarks.cautions(record.model_copy(update={"cells": cells}))] == said
+
+
+def test_the_fewest_steps_are_the_worst() -> None:
+    cautions = [(name, too_few(steps)) for name, steps in (("a", 3), ("b", 1))]
+    margins = [
+        (name, Caution(code="narrow-margin", numbers=tuple(Quantity(*each) for each in sizes), remedy=""))
+        for name, sizes in (
+            ("a", (("margin_bytes", 2e6, "bytes"), ("uncertainty_bytes", 8e6, "bytes"))),
+            ("b", (("margin_bytes", 1e6, "bytes"), ("uncertainty_bytes", 4e6, "bytes"))),
+        )
     ]
-    (remark,) = remarks.cautions(record.model_copy(update={"cells": cells}))
-    assert remark.text == said
+    assert say(cautions, str) == "1 to 3 measured steps are too few for a 95% interval"
+    assert say(margins, str).endswith("(the worst of 2 cells: b)")
+
+
+@pytest.mark.parametrize("code", get_args(CautionCode))
+def test_a_caution_that_lacks_what_its_sentence_states_is_said_with_what_it_has(code: CautionCode) -> None:
+    number = Quantity("a_share", 0.5, "share")
+    assert SENTENCES[code]
+    said = say([("here", Caution(code=code, numbers=(number,), remedy=""))], str)
+    assert said
+    assert "{" not in said
 
 
 def test_cells_that_are_all_with_some_values_of_an_axis_are_named_by_these_values() -> None:

@@ -32,9 +32,6 @@ REMEDIES: Mapping[CautionCode, str] = {
 }
 """Remedies in terms of the Python API; the default remedies name command-line options."""
 
-ARGUMENT_WORDS: Mapping[str, str] = {"a longer --warmup": "a larger warmup=", "--warmup ": "warmup="}
-"""Words of the Python API for those of other remedies, which depend on what was measured."""
-
 
 def fold(events: Iterable[Event]) -> LoopRecord:
     run, cells = fold_cells(events, _cell)
@@ -74,11 +71,11 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
         name = seen.started.device.torch_name
         yield Caution(
             code="device-unused",
-            message=f"nothing was allocated on {name}: the steps may have run elsewhere",
+            about=(name,),
             remedy='use device="cpu", or the device that the steps ran on',
         )
     for caution in (
-        *(cautions.stability(seen.warmup_s, wall) if wall else ()),
+        *(cautions.stability(seen.warmup_s, wall, "warmup=") if wall else ()),
         *(cautions.precision_of_the_median(wall, cell.until, cell.max_steps) if wall else ()),
         *cautions.launch_bound(seen),
         *cautions.environment_cautions(seen, run.lost),
@@ -88,7 +85,4 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
             else ()
         ),
     ):
-        remedy = REMEDIES.get(caution.code, caution.remedy)
-        for option, argument in ARGUMENT_WORDS.items():
-            remedy = remedy.replace(option, argument)
-        yield caution.model_copy(update={"remedy": remedy})
+        yield caution.model_copy(update={"remedy": REMEDIES.get(caution.code, caution.remedy)})

@@ -6,7 +6,6 @@ import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from sysbench import units
 from sysbench.commands.profile.record import (
     Link,
     LinkMeasured,
@@ -30,7 +29,7 @@ from sysbench.log.cautions import (
 )
 from sysbench.log.collect import CellEvents, Run, collect, samples_of
 from sysbench.log.events import Event, StepMeasured
-from sysbench.log.outcomes import Caution
+from sysbench.log.outcomes import Caution, Quantity
 from sysbench.log.predictions import prediction_of
 from sysbench.spec.knobs import FP8
 from sysbench.trace.summary import ProfileSummary
@@ -72,27 +71,25 @@ def cell_cautions(
 
 def _incompleteness_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
     for remark in summary.remarks:
-        yield Caution(code="trace-damaged", message=remark, remedy="repeat the profile if anything is missing")
+        yield Caution(code="trace-damaged", about=(remark,), remedy="repeat the profile if anything is missing")
     if record.device is not None and record.device.type != "cpu" and summary.source == "cpu":
         yield Caution(
             code="kernels-missing",
-            message="the profiler recorded no kernels of the device: tables show operators by their host time",
             remedy="stop other profilers, and check that this user may read the GPU's performance counters",
         )
     work_ns = summary.device.work_ns if summary.device else 0
     if work_ns and summary.unlinked_ns > UNLINKED_SHARE * work_ns:
         yield Caution(
             code="kernels-unlinked",
-            message=f"{units.share(summary.unlinked_ns / work_ns)} of the kernel time has no recorded launch: "
-            "it belongs to no range",
+            numbers=(Quantity("unlinked_share", summary.unlinked_ns / work_ns, "share"),),
             remedy="compare tables of single ranges with the table of the whole step",
         )
     for check in summary.checks:
         if check.found != check.expected:
             yield Caution(
                 code="check-failed",
-                message=f"{check.name}: found {check.found}, expected {check.expected}; the profile is incomplete, or "
-                "the model differs",
+                numbers=(Quantity("found", check.found, "count"), Quantity("expected", check.expected, "count")),
+                about=(check.name,),
                 remedy="do not use the counts of this profile; report this as a bug, with the log",
             )
 
@@ -105,8 +102,8 @@ def _precision_cautions(cell: ProfileCell, summary: ProfileSummary) -> Iterator[
         if name not in expected and total_ns > OTHER_PRECISION_SHARE * whole_ns:
             yield Caution(
                 code="precision-differs",
-                message=f"{units.share(total_ns / whole_ns)} of matrix product time is in {name} kernels, "
-                f"not {cell.compute_precision}",
+                numbers=(Quantity("matmul_share", total_ns / whole_ns, "share"),),
+                about=(name, cell.compute_precision),
                 remedy=f"use --precision {name} if that is intended; otherwise find out what enables {name}",
             )
 
@@ -115,25 +112,26 @@ def _overhead_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> It
     if record.coverage is not None and record.coverage > 1 + SLOWED_KERNEL_SHARE:
         yield Caution(
             code="kernels-slower",
-            message=f"kernels took {units.share(record.coverage)} of the unprofiled step time: they ran slower, or "
-            "overlap",
+            numbers=(Quantity("step_share", record.coverage, "share"),),
             remedy="check whether the clocks were lower or the GPU was shared; use more --warmup steps",
         )
     if record.cost_share is not None and record.unprofiled is not None and record.cost_share > HIGH_OVERHEAD_SHARE:
-        kernels_unaffected = summary.source == "device"
-        effect = "kernel times are unaffected" if kernels_unaffected else "small operators appear slower than they are"
         yield Caution(
             code="profiler-costly",
-            message=f"the profiled step took {units.seconds(standard.fmean(record.profiled_s))} instead of "
-            f"{units.seconds(record.unprofiled.mean_s)}: {effect}",
+            numbers=(
+                Quantity("excess_share", record.cost_share, "share"),
+                Quantity("profiled_s", standard.fmean(record.profiled_s), "s"),
+                Quantity("unprofiled_s", record.unprofiled.mean_s, "s"),
+            ),
+            about=("kernels" if summary.source == "device" else "operators",),
             remedy="use sysbench time for step times, and this profile for shares",
         )
     use = summary.device
     if use is not None and use.launch_bound:
         yield Caution(
             code="launch-bound",
-            message=f"the device waited for the host in {units.share(use.waiting_ns / use.window_ns)} of the "
-            f"{'predicted' if summary.predicted else 'profiled'} step: the host limits the speed",
+            numbers=(Quantity("waiting_share", use.waiting_ns / use.window_ns, "share"),),
+            about=("predicted" if summary.predicted else "profiled",),
             remedy=more_work_a_launch(record.cell.execution)
             + ("" if summary.predicted else "; the profiler adds to the waiting"),
         )

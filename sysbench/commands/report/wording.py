@@ -17,10 +17,9 @@ from sysbench.commands.report.document import (
     ReportedRun,
     Section,
 )
-from sysbench.log.records import CellRecord
 from sysbench.render import pages, theme
 from sysbench.render import plots as picture_file
-from sysbench.render.findings import with_ranges
+from sysbench.render.sentences.cautions import alike, say
 
 MAX_NAMED_CELLS: Final = 6
 """Largest number of cells to name; further cells are only counted."""
@@ -139,18 +138,17 @@ def render_template(
 
 def group_cautions(runs: Sequence[ReportedRun]) -> tuple[GroupedCaution, ...]:
     """Group cautions that differ only in numbers, starting with those that apply to the most cells."""
-    found = [(run, cell, caution) for run in runs for cell in run.record.cells for caution in cell.cautions]
-    grouped: dict[tuple[str, str], dict[str, list[tuple[ReportedRun, CellRecord, str]]]] = {}
-    for message, (run, cell, caution) in zip(with_ranges([each[2].message for each in found]), found, strict=True):
-        by_run = grouped.setdefault((message, caution.remedy), {})
-        by_run.setdefault(run.name, []).append((run, cell, caution.message))
-    cautions = (
-        GroupedCaution(
-            message,
-            remedy,
-            tuple(cells[0][0].basis(cell for _, cell, _ in cells) for cells in by_run.values()),
-            {name: with_ranges([text for _, _, text in cells])[0] for name, cells in by_run.items()},
+    found = (((run, cell), caution) for run in runs for cell in run.record.cells for caution in cell.cautions)
+    cautions = []
+    for group in alike(found):
+        by_run = {run.name: [each for each in group if each[0][0] is run] for run in runs}
+        by_run = {name: of_run for name, of_run in by_run.items() if of_run}
+        cautions.append(
+            GroupedCaution(
+                say(group, lambda where: f"{where[0].name}: {where[0].label(where[1])}"),
+                group[0][1].remedy,
+                tuple(of_run[0][0][0].basis(cell for (_, cell), _ in of_run) for of_run in by_run.values()),
+                {name: say(of_run, lambda where: where[0].label(where[1])) for name, of_run in by_run.items()},
+            )
         )
-        for (message, remedy), by_run in grouped.items()
-    )
     return tuple(sorted(cautions, key=lambda each: -sum(len(basis.cells) for basis in each.bases)))

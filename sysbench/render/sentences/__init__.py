@@ -1,0 +1,1 @@
+"""Sentences for people: cautions, findings and notes."""
