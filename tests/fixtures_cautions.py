@@ -1,6 +1,6 @@
 """Cautions as tests read and make them."""
 
-from sysbench.log.outcomes import Caution, Quantity
+from sysbench.log.outcomes import Caution, caution
 from sysbench.render.sentences.cautions import say
 
 
@@ -10,5 +10,4 @@ def in_words(caution: Caution) -> str:
 
 
 def drift(change_share: float, remedy: str = "wait", direction: str = "slower") -> Caution:
-    change = Quantity("change_share", change_share, "share")
-    return Caution(code="drift", numbers=(change,), about=("step", direction), remedy=remedy)
+    return caution("drift", remedy, about=("step", direction), change_share=change_share)

@@ -9,7 +9,7 @@ from sysbench import statistics, units
 from sysbench.command import Kind, command_of
 from sysbench.log.collect import CellEvents, Run
 from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsProbe, ThreadsTried
-from sysbench.log.outcomes import Caution, Quantity
+from sysbench.log.outcomes import Caution, caution
 from sysbench.spec.cell import RunCell
 from sysbench.spec.knobs import FP8, modelled_parts
 from sysbench.spec.model import Execution, ModelCell, Sync
@@ -49,18 +49,10 @@ launch queue (1,024 entries in CUDA) takes far longer to drain.
 def assumptions(cell: RunCell, seen: CellEvents) -> Iterator[Caution]:
     """Yield what a simulation assumed: how many elements masks select, and what a library does that has no data."""
     if cell.simulated is not None and cell.step is not None and (modelled := modelled_parts(cell.step)):
-        yield Caution(
-            code="modelled",
-            about=tuple(modelled),
-            remedy="measure on a GPU with the library installed",
-        )
+        yield caution("modelled", "measure on a GPU with the library installed", about=modelled)
     model = seen.last(OwnModelBuilt)
     if model is not None and model.assumed:
-        yield Caution(
-            code="selection-assumed",
-            about=tuple(model.assumed),
-            remedy="measure on a device to see what real inputs select",
-        )
+        yield caution("selection-assumed", "measure on a device to see what real inputs select", about=model.assumed)
 
 
 def stability(warmup: Sequence[float], steps: statistics.Stream, warmup_option: str = "--warmup ") -> Iterator[Caution]:
@@ -70,14 +62,12 @@ def stability(warmup: Sequence[float], steps: statistics.Stream, warmup_option: 
     """
     wall = statistics.series(steps)
     if unfinished := statistics.warmup_unfinished(warmup, wall):
-        yield Caution(
-            code="warmup-unfinished",
-            numbers=(
-                Quantity("excess_share", unfinished.excess_share, "share"),
-                Quantity("slow_steps", unfinished.slow_steps, "count"),
-            ),
+        yield caution(
+            "warmup-unfinished",
+            f"use {warmup_option}{max(len(warmup) + unfinished.slow_steps, 2 * len(warmup), 5)}",
             about=("after warm-up",) if warmup else (),
-            remedy=f"use {warmup_option}{max(len(warmup) + unfinished.slow_steps, 2 * len(warmup), 5)}",
+            excess_share=unfinished.excess_share,
+            slow_steps=unfinished.slow_steps,
         )
     if modes := statistics.two_modes(wall):
         remedy = "check for other running programs or changing clock rates; quote both values, or measure again"
@@ -87,43 +77,34 @@ def stability(warmup: Sequence[float], steps: statistics.Stream, warmup_option: 
         cooler = ", or let the device cool down first" if change.change_share > 0 else ""
         yield drift("step", change, f"use a longer {warmup_option.strip()}{cooler}")
     if outliers := statistics.outliers(wall):
-        yield Caution(
-            code="outliers",
-            numbers=(
-                Quantity("mean_shift_share", abs(outliers.mean_shift_share), "share"),
-                Quantity("outliers", len(outliers.indices), "count"),
-                Quantity("steps", len(wall), "count"),
-            ),
-            remedy="quote the median; close other programs; use more --steps",
+        yield caution(
+            "outliers",
+            "quote the median; close other programs; use more --steps",
+            mean_shift_share=abs(outliers.mean_shift_share),
+            outliers=len(outliers.indices),
+            steps=len(wall),
         )
     if correlation := statistics.autocorrelation(wall):
-        yield Caution(
-            code="autocorrelated",
-            numbers=(
-                Quantity("lag1_correlation", correlation.lag1, "number"),
-                Quantity("effective_steps", max(correlation.effective_count, 1), "count"),
-                Quantity("steps", len(wall), "count"),
-            ),
-            remedy="use more --steps",
+        yield caution(
+            "autocorrelated",
+            "use more --steps",
+            lag1_correlation=correlation.lag1,
+            effective_steps=max(correlation.effective_count, 1),
+            steps=len(wall),
         )
 
 
 def two_modes(what: str, modes: statistics.Modes, remedy: str) -> Caution:
     """Return the caution that times of `what`, a step or a phase, lie at two levels."""
-    levels = (
-        Quantity("gap_share", modes.upper / modes.lower - 1, "share"),
-        Quantity("lower_s", modes.lower, "s"),
-        Quantity("upper_s", modes.upper, "s"),
-    )
-    slow = (Quantity("upper_share", modes.upper_share, "share"),) if modes.switches != 1 else ()
-    return Caution(code="two-modes", numbers=(*levels, *slow), about=(what,), remedy=remedy)
+    slow = {"upper_share": modes.upper_share} if modes.switches != 1 else {}
+    gap = modes.upper / modes.lower - 1
+    return caution("two-modes", remedy, about=(what,), gap_share=gap, lower_s=modes.lower, upper_s=modes.upper, **slow)
 
 
 def drift(what: str, found: statistics.Drift, remedy: str) -> Caution:
     """Return the caution that times of `what`, a step or a phase, rise or fall."""
-    change = Quantity("change_share", abs(found.change_share), "share")
     direction = "slower" if found.change_share > 0 else "faster"
-    return Caution(code="drift", numbers=(change,), about=(what, direction), remedy=remedy)
+    return caution("drift", remedy, about=(what, direction), change_share=abs(found.change_share))
 
 
 def precision_of_the_median(
@@ -135,18 +116,14 @@ def precision_of_the_median(
     """
     longer = f"use --max-time {time_limit_word(limit_s * LONGER_LIMIT)}, or none" if limit_s else None
     if statistics.too_few(wall):
-        yield Caution(
-            code="too-few-steps",
-            numbers=(Quantity("steps", len(wall), "count"),),
-            remedy=longer or "use --steps 10, or --until 1%",
-        )
+        yield caution("too-few-steps", longer or "use --steps 10, or --until 1%", steps=len(wall))
         return
     width, allowed = statistics.relative_width(wall), until or WIDE_INTERVAL
     if width is not None and width > allowed:
-        yield Caution(
-            code="interval-too-wide",
-            numbers=(Quantity("width_share", width, "share"),),
-            remedy=longer or (f"use --max-steps {2 * max_steps}" if until else "use more --steps, or --until 1%"),
+        yield caution(
+            "interval-too-wide",
+            longer or (f"use --max-steps {2 * max_steps}" if until else "use more --steps, or --until 1%"),
+            width_share=width,
         )
 
 
@@ -156,11 +133,7 @@ def launch_bound(seen: CellEvents, execution: Execution = "eager") -> Iterator[C
         return
     phases = [phase for phase in ("forward", "backward") if _is_launch_bound(seen, phase)]
     if phases:
-        yield Caution(
-            code="launch-bound",
-            about=tuple(phases),
-            remedy=more_work_a_launch(execution),
-        )
+        yield caution("launch-bound", more_work_a_launch(execution), about=phases)
 
 
 def more_work_a_launch(execution: Execution) -> str:
@@ -184,32 +157,24 @@ def environment_cautions(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iter
     throttled = [reading.throttle_reasons for reading in readings if reading.throttle_reasons]
     if readings and len(throttled) > THROTTLED_SHARE * len(readings):
         reasons = sorted({reason for reasons in throttled for reason in reasons})
-        yield Caution(
-            code="throttled",
-            numbers=(Quantity("readings_share", len(throttled) / len(readings), "share"),),
-            about=tuple(reasons),
-            remedy="compare only with runs under the same limit; check power limit and cooling",
+        yield caution(
+            "throttled",
+            "compare only with runs under the same limit; check power limit and cooling",
+            about=reasons,
+            readings_share=len(throttled) / len(readings),
         )
     others = max((reading.other_processes or 0 for reading in seen.readings), default=0)
     if others:
-        yield Caution(
-            code="gpu-shared",
-            numbers=(Quantity("processes", others, "count"),),
-            remedy="stop them, or choose another --device",
-        )
+        yield caution("gpu-shared", "stop them, or choose another --device", processes=others)
     busy = [reading.host_cpu_share for reading in readings if reading.host_cpu_share is not None]
     on_cpu = seen.started is not None and seen.started.device.type == "cpu"
     if on_cpu and busy and (typical := standard.median(busy)) > BUSY_SHARE:
-        yield Caution(
-            code="host-busy",
-            numbers=(Quantity("busy_share", typical, "share"),),
-            remedy="close them and measure again",
-        )
+        yield caution("host-busy", "close them and measure again", busy_share=typical)
     for loss in lost:
-        yield Caution(
-            code="readings-lost",
+        yield caution(
+            "readings-lost",
+            "clocks, power and memory of the device are unknown from that point on",
             about=(loss.source, loss.detail),
-            remedy="clocks, power and memory of the device are unknown from that point on",
         )
 
 
@@ -217,17 +182,11 @@ def emulation(precision: str, seen: CellEvents) -> Iterator[Caution]:
     """Warn if the processor emulates this number format."""
     device = seen.started.device if seen.started is not None else None
     if precision == "bf16" and device is not None and device.type == "cpu" and device.bf16 is False:
-        yield Caution(
-            code="emulated",
-            about=("bf16",),
-            remedy="use --precision fp32 for times on this machine; dtypes and memory are correct",
+        yield caution(
+            "emulated", "use --precision fp32 for times on this machine; dtypes and memory are correct", about=("bf16",)
         )
     if precision in FP8 and device is not None and device.type == "cpu":
-        yield Caution(
-            code="emulated",
-            about=("fp8",),
-            remedy="use --simulate h100 for memory and time there; losses are correct",
-        )
+        yield caution("emulated", "use --simulate h100 for memory and time there; losses are correct", about=("fp8",))
 
 
 def precision_overridden(precision: str, seen: CellEvents) -> Iterator[Caution]:
@@ -235,37 +194,34 @@ def precision_overridden(precision: str, seen: CellEvents) -> Iterator[Caution]:
     kernels = seen.built.precision_overridden if seen.built is not None else ()
     if kernels:
         was, other = ("off", "fp32") if precision == "tf32" else ("on", "tf32")
-        yield Caution(
-            code="precision-overridden",
+        yield caution(
+            "precision-overridden",
+            f"use --precision {other} to measure what the model's code asks for",
             about=(precision, was, *kernels),
-            remedy=f"use --precision {other} to measure what the model's code asks for",
         )
 
 
 def compilation(seen: CellEvents) -> Iterator[Caution]:
     """Warn if torch.compile ran part of the model eagerly, or without the CUDA graphs that the cell asks for."""
     if seen.compiled is not None and seen.compiled.fell_back:
-        yield Caution(
-            code="compile-fell-back",
+        yield caution(
+            "compile-fell-back",
+            "this is not a compiled measurement; compare it with --execution eager",
             about=(str(seen.compiled.detail),),
-            remedy="this is not a compiled measurement; compare it with --execution eager",
         )
     on_cuda = seen.started is not None and seen.started.device.type == "cuda"
     if on_cuda and seen.compiled is not None and (skipped := seen.compiled.graphs_skipped):
-        yield Caution(
-            code="graphs-skipped",
-            numbers=(Quantity("parts", skipped, "count"),),
-            remedy="TORCH_LOGS=cudagraphs says why; without graphs, this is --execution compiled",
+        yield caution(
+            "graphs-skipped",
+            "TORCH_LOGS=cudagraphs says why; without graphs, this is --execution compiled",
+            parts=skipped,
         )
 
 
 def phases_not_measured(sync: Sync, seen: CellEvents) -> Iterator[Caution]:
     """Warn if the phases have no separate times."""
     if sync == "step" and not any(sample.device_s for step in seen.steps for sample in step.phases.values()):
-        yield Caution(
-            code="not-measured",
-            remedy="use --sync phase",
-        )
+        yield caution("not-measured", "use --sync phase")
 
 
 def memory_pressure(alloc_retries: int, margin_bytes: int | None, simulated_bytes: int | None) -> Iterator[Caution]:
@@ -276,22 +232,16 @@ def memory_pressure(alloc_retries: int, margin_bytes: int | None, simulated_byte
     simulated_bytes  memory of the simulated GPU; None if the peak was measured, because its margin is then certain
     """
     if alloc_retries:
-        yield Caution(
-            code="allocator-retried",
-            numbers=(Quantity("retries", alloc_retries, "count"),),
-            remedy="use a smaller --batch, or --allocator expandable",
-        )
+        yield caution("allocator-retried", "use a smaller --batch, or --allocator expandable", retries=alloc_retries)
     if simulated_bytes is None or margin_bytes is None:
         return
     uncertainty_bytes = margin_uncertainty_bytes(simulated_bytes)
     if margin_bytes < uncertainty_bytes:
-        yield Caution(
-            code="narrow-margin",
-            numbers=(
-                Quantity("margin_bytes", margin_bytes, "bytes"),
-                Quantity("uncertainty_bytes", uncertainty_bytes, "bytes"),
-            ),
-            remedy="use a slightly smaller --batch or --ctx, or measure on the GPU itself",
+        yield caution(
+            "narrow-margin",
+            "use a slightly smaller --batch or --ctx, or measure on the GPU itself",
+            margin_bytes=margin_bytes,
+            uncertainty_bytes=uncertainty_bytes,
         )
 
 
@@ -299,11 +249,12 @@ def shared_cores(cell: ModelCell, seen: CellEvents, run: Run) -> Iterator[Cautio
     """Warn if a cell has more ranks than the CPU has cores, so that the ranks take turns."""
     cores = run.started.host.logical_cores
     if cell.workers > cores and seen.started is not None and seen.started.device.type == "cpu":
-        yield Caution(
-            code="cores-shared",
-            numbers=(Quantity("ranks", cell.ranks, "count"), Quantity("cores", cores, "count")),
-            remedy=f"use --ranks {max(cores, 2)} or fewer; these times only show that the run works; they are not a "
+        yield caution(
+            "cores-shared",
+            f"use --ranks {max(cores, 2)} or fewer; these times only show that the run works; they are not a "
             "performance measurement",
+            ranks=cell.ranks,
+            cores=cores,
         )
 
 
@@ -315,16 +266,14 @@ def thread_contention(seen: CellEvents) -> Iterator[Caution]:
     median_s, fewer_s = standard.median(step.step.wall_s or 0.0 for step in seen.steps), standard.median(tried.wall_s)
     if max(tried.wall_s) >= WAITING_THREADS_SHARE * median_s:
         return
-    yield Caution(
-        code="threads-wait",
-        numbers=(
-            Quantity("slowdown", median_s / fewer_s, "ratio"),
-            Quantity("step_s", median_s, "s"),
-            Quantity("threads", tried.before, "count"),
-            Quantity("step_on_fewer_s", fewer_s, "s"),
-            Quantity("fewer_threads", tried.threads, "count"),
-        ),
-        remedy=f"use --threads {tried.threads}, or close the other processes",
+    yield caution(
+        "threads-wait",
+        f"use --threads {tried.threads}, or close the other processes",
+        slowdown_ratio=median_s / fewer_s,
+        step_s=median_s,
+        threads=tried.before,
+        step_on_fewer_s=fewer_s,
+        fewer_threads=tried.threads,
     )
 
 

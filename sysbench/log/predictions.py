@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from sysbench.log.cautions import memory_pressure
 from sysbench.log.collect import CellEvents, recomputed_flops, step_flops, step_tokens
 from sysbench.log.events import Event
-from sysbench.log.outcomes import Caution, Quantity
+from sysbench.log.outcomes import Caution, NamedNumber, caution
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.hardware import Basis
 from sysbench.spec.model import ModelCell, Phase
@@ -88,19 +88,17 @@ class GpuPrediction(Frozen):
     def cautions(self) -> Iterator[Caution]:
         """Yield reasons to doubt the prediction."""
         for doubt in self.doubts:
-            yield Caution(code="calibration-differs", about=(doubt,), remedy="run sysbench calibrate there again")
+            yield caution("calibration-differs", "run sysbench calibrate there again", about=(doubt,))
         if self.unknown_operators:
-            launches = (Quantity(name, count, "count") for name, count in sorted(self.unknown_operators.items()))
+            launches = (NamedNumber(name, count, "count") for name, count in sorted(self.unknown_operators.items()))
             yield Caution(
                 code="operators-unknown",
-                numbers=(Quantity("unknown_share", self.unknown_share, "share"), *launches),
+                numbers=(NamedNumber("unknown_share", self.unknown_share, "share"), *launches),
                 remedy="profile the step on such a GPU",
             )
         elif self.withheld is not None:
-            yield Caution(
-                code="not-measured",
-                about=(self.withheld,),
-                remedy="measure the step on such a GPU; its memory is simulated",
+            yield caution(
+                "not-measured", "measure the step on such a GPU; its memory is simulated", about=(self.withheld,)
             )
 
 
@@ -152,10 +150,10 @@ class PredictedStep(GpuPrediction):
         yield from super().cautions()
         issued_by_libraries = [phase for phase in map(self.phase, ("forward", "backward", "optimizer")) if phase]
         if self.host_time_without and any(phase.limited_by == "host" for phase in issued_by_libraries):
-            yield Caution(
-                code="host-time-missing",
+            yield caution(
+                "host-time-missing",
+                "use a larger --batch or --ctx, so that the host matters less, or measure on such GPUs",
                 about=(self.host_time_without,),
-                remedy="use a larger --batch or --ctx, so that the host matters less, or measure on such GPUs",
             )
         if not self.less_certain and (self.margin_bytes or 0) >= 0:
             yield from memory_pressure(self.alloc_retries, self.margin_bytes, self.memory_bytes)

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from sysbench.commands.attention.spec import AttentionSpec
-from sysbench.log.outcomes import Caution, CautionCode, Quantity
+from sysbench.log.outcomes import Caution, CautionCode, caution
 from sysbench.render import remarks
 from sysbench.render.sentences.cautions import SENTENCES, say
 from tests import fixtures_attention as runs
@@ -15,17 +15,12 @@ from tests.fixtures_cautions import drift
 
 
 def modes(gap_share: float, lower_s: float, upper_s: float) -> Caution:
-    numbers = (
-        Quantity("gap_share", gap_share, "share"),
-        Quantity("lower_s", lower_s, "s"),
-        Quantity("upper_s", upper_s, "s"),
-        Quantity("upper_share", 0.4, "share"),
-    )
-    return Caution(code="two-modes", numbers=numbers, about=("step",), remedy="wait")
+    levels = {"gap_share": gap_share, "lower_s": lower_s, "upper_s": upper_s, "upper_share": 0.4}
+    return caution("two-modes", "wait", about=("step",), **levels)
 
 
 def too_few(steps: int) -> Caution:
-    return Caution(code="too-few-steps", numbers=(Quantity("steps", steps, "count"),), remedy="wait")
+    return caution("too-few-steps", "wait", steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -61,24 +56,18 @@ def test_cautions_about_several_cells_say_a_range_or_the_worst(doubts: tuple[Cau
     assert [remark.text for remark in remarks.cautions(record.model_copy(update={"cells": cells}))] == said
 
 
-def test_the_fewest_steps_are_the_worst() -> None:
-    cautions = [(name, too_few(steps)) for name, steps in (("a", 3), ("b", 1))]
+def test_the_smallest_margin_is_the_worst() -> None:
     margins = [
-        (name, Caution(code="narrow-margin", numbers=tuple(Quantity(*each) for each in sizes), remedy=""))
-        for name, sizes in (
-            ("a", (("margin_bytes", 2e6, "bytes"), ("uncertainty_bytes", 8e6, "bytes"))),
-            ("b", (("margin_bytes", 1e6, "bytes"), ("uncertainty_bytes", 4e6, "bytes"))),
-        )
+        (name, caution("narrow-margin", "", margin_bytes=margin, uncertainty_bytes=4 * margin))
+        for name, margin in (("a", 2e6), ("b", 1e6))
     ]
-    assert say(cautions, str) == "1 to 3 measured steps are too few for a 95% interval"
     assert say(margins, str).endswith("(the worst of 2 cells: b)")
 
 
 @pytest.mark.parametrize("code", get_args(CautionCode))
 def test_a_caution_that_lacks_what_its_sentence_states_is_said_with_what_it_has(code: CautionCode) -> None:
-    number = Quantity("a_share", 0.5, "share")
     assert SENTENCES[code]
-    said = say([("here", Caution(code=code, numbers=(number,), remedy=""))], str)
+    said = say([("here", caution(code, "", a_share=0.5))], str)
     assert said
     assert "{" not in said
 

@@ -28,7 +28,7 @@ from sysbench.log import cautions
 from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells, samples_of
 from sysbench.log.events import Event, GpuSimulated, SimulatedGpuRecord
-from sysbench.log.outcomes import Caution, Quantity
+from sysbench.log.outcomes import Caution, caution
 from sysbench.log.predictions import GpuPrediction
 from sysbench.log.records import Samples
 from sysbench.spec import hardware
@@ -139,21 +139,16 @@ def _cautions(
     for phase, each in rates.items():
         # Faster than the hardware allows: something was not computed, or the clock did not wait for it.
         if each.limit_share is not None and each.limit_share > MAX_SHARE:
-            yield Caution(
-                code="below-lower-bound",
-                numbers=(
-                    Quantity("limit_share", each.limit_share, "share"),
-                    Quantity("step_flops", each.flops, "flops"),
-                    Quantity("moved_bytes", each.bytes_moved, "bytes"),
-                ),
+            yield caution(
+                "below-lower-bound",
+                "check that the implementation computes correct results",
                 about=(phase,),
-                remedy="check that the implementation computes correct results",
+                limit_share=each.limit_share,
+                step_flops=each.flops,
+                moved_bytes=each.bytes_moved,
             )
     if (checked := seen.last(AttentionChecked)) and not checked.errors:
-        yield Caution(
-            code="not-checked",
-            remedy="check the implementation with a shorter --seq or a smaller --batch",
-        )
+        yield caution("not-checked", "check the implementation with a shorter --seq or a smaller --batch")
     for phase, samples in times.items():
         if samples is None or seen.finished is None or seen.finished.outcome != "ok":
             continue

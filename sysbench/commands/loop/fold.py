@@ -18,7 +18,7 @@ from sysbench.log.collect import (
     samples_of,
 )
 from sysbench.log.events import Event, StepMeasured
-from sysbench.log.outcomes import Caution, CautionCode
+from sysbench.log.outcomes import Caution, CautionCode, caution
 from sysbench.log.records import Samples
 
 REMEDIES: Mapping[CautionCode, str] = {
@@ -69,12 +69,8 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
     phases = [phase for step in seen.steps for phase in step.phases.values()]
     if seen.started.device.type == "cuda" and seen.memory is not None and not seen.memory.allocated_peak_bytes:
         name = seen.started.device.torch_name
-        yield Caution(
-            code="device-unused",
-            about=(name,),
-            remedy='use device="cpu", or the device that the steps ran on',
-        )
-    for caution in (
+        yield caution("device-unused", 'use device="cpu", or the device that the steps ran on', about=(name,))
+    for found in (
         *(cautions.stability(seen.warmup_s, wall, "warmup=") if wall else ()),
         *(cautions.precision_of_the_median(wall, cell.until, cell.max_steps) if wall else ()),
         *cautions.launch_bound(seen),
@@ -85,4 +81,4 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
             else ()
         ),
     ):
-        yield caution.model_copy(update={"remedy": REMEDIES.get(caution.code, caution.remedy)})
+        yield found.model_copy(update={"remedy": REMEDIES.get(found.code, found.remedy)})

@@ -29,7 +29,7 @@ from sysbench.log.cautions import (
 )
 from sysbench.log.collect import CellEvents, Run, collect, samples_of
 from sysbench.log.events import Event, StepMeasured
-from sysbench.log.outcomes import Caution, Quantity
+from sysbench.log.outcomes import Caution, caution
 from sysbench.log.predictions import prediction_of
 from sysbench.spec.knobs import FP8
 from sysbench.trace.summary import ProfileSummary
@@ -71,26 +71,26 @@ def cell_cautions(
 
 def _incompleteness_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
     for remark in summary.remarks:
-        yield Caution(code="trace-damaged", about=(remark,), remedy="repeat the profile if anything is missing")
+        yield caution("trace-damaged", "repeat the profile if anything is missing", about=(remark,))
     if record.device is not None and record.device.type != "cpu" and summary.source == "cpu":
-        yield Caution(
-            code="kernels-missing",
-            remedy="stop other profilers, and check that this user may read the GPU's performance counters",
+        yield caution(
+            "kernels-missing", "stop other profilers, and check that this user may read the GPU's performance counters"
         )
     work_ns = summary.device.work_ns if summary.device else 0
     if work_ns and summary.unlinked_ns > UNLINKED_SHARE * work_ns:
-        yield Caution(
-            code="kernels-unlinked",
-            numbers=(Quantity("unlinked_share", summary.unlinked_ns / work_ns, "share"),),
-            remedy="compare tables of single ranges with the table of the whole step",
+        yield caution(
+            "kernels-unlinked",
+            "compare tables of single ranges with the table of the whole step",
+            unlinked_share=summary.unlinked_ns / work_ns,
         )
     for check in summary.checks:
         if check.found != check.expected:
-            yield Caution(
-                code="check-failed",
-                numbers=(Quantity("found", check.found, "count"), Quantity("expected", check.expected, "count")),
+            yield caution(
+                "check-failed",
+                "do not use the counts of this profile; report this as a bug, with the log",
                 about=(check.name,),
-                remedy="do not use the counts of this profile; report this as a bug, with the log",
+                found=check.found,
+                expected=check.expected,
             )
 
 
@@ -100,40 +100,38 @@ def _precision_cautions(cell: ProfileCell, summary: ProfileSummary) -> Iterator[
     expected = {"unknown", cell.compute_precision, *(["fp8"] if cell.precision in FP8 else [])}
     for name, total_ns in summary.precisions.items():
         if name not in expected and total_ns > OTHER_PRECISION_SHARE * whole_ns:
-            yield Caution(
-                code="precision-differs",
-                numbers=(Quantity("matmul_share", total_ns / whole_ns, "share"),),
+            yield caution(
+                "precision-differs",
+                f"use --precision {name} if that is intended; otherwise find out what enables {name}",
                 about=(name, cell.compute_precision),
-                remedy=f"use --precision {name} if that is intended; otherwise find out what enables {name}",
+                matmul_share=total_ns / whole_ns,
             )
 
 
 def _overhead_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
     if record.coverage is not None and record.coverage > 1 + SLOWED_KERNEL_SHARE:
-        yield Caution(
-            code="kernels-slower",
-            numbers=(Quantity("step_share", record.coverage, "share"),),
-            remedy="check whether the clocks were lower or the GPU was shared; use more --warmup steps",
+        yield caution(
+            "kernels-slower",
+            "check whether the clocks were lower or the GPU was shared; use more --warmup steps",
+            step_share=record.coverage,
         )
     if record.cost_share is not None and record.unprofiled is not None and record.cost_share > HIGH_OVERHEAD_SHARE:
-        yield Caution(
-            code="profiler-costly",
-            numbers=(
-                Quantity("excess_share", record.cost_share, "share"),
-                Quantity("profiled_s", standard.fmean(record.profiled_s), "s"),
-                Quantity("unprofiled_s", record.unprofiled.mean_s, "s"),
-            ),
+        yield caution(
+            "profiler-costly",
+            "use sysbench time for step times, and this profile for shares",
             about=("kernels" if summary.source == "device" else "operators",),
-            remedy="use sysbench time for step times, and this profile for shares",
+            excess_share=record.cost_share,
+            profiled_s=standard.fmean(record.profiled_s),
+            unprofiled_s=record.unprofiled.mean_s,
         )
     use = summary.device
     if use is not None and use.launch_bound:
-        yield Caution(
-            code="launch-bound",
-            numbers=(Quantity("waiting_share", use.waiting_ns / use.window_ns, "share"),),
-            about=("predicted" if summary.predicted else "profiled",),
-            remedy=more_work_a_launch(record.cell.execution)
+        yield caution(
+            "launch-bound",
+            more_work_a_launch(record.cell.execution)
             + ("" if summary.predicted else "; the profiler adds to the waiting"),
+            about=("predicted" if summary.predicted else "profiled",),
+            waiting_share=use.waiting_ns / use.window_ns,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from sysbench import units
 from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
-from sysbench.log.outcomes import Caution, CautionCode, Quantity
+from sysbench.log.outcomes import Caution, CautionCode, NamedNumber
 from sysbench.render.findings import join_words
 
 Doubted = TypeVar("Doubted")
@@ -19,7 +19,7 @@ Doubted = TypeVar("Doubted")
 class Stated:
     """What a sentence states: of each number the smallest and the largest value, which are equal for one cell."""
 
-    ends: Mapping[str, tuple[Quantity, Quantity]]
+    ends: Mapping[str, tuple[NamedNumber, NamedNumber]]
     about: tuple[str, ...]
 
     def __getitem__(self, name: str) -> str:
@@ -35,7 +35,7 @@ class Stated:
         return self.ends[name][1].value == 1
 
 
-def show(number: Quantity) -> str:
+def show(number: NamedNumber) -> str:
     """Format a number: `11%`, `8.10 ms`, and counts in full."""
     match number.unit:
         case "share":

@@ -26,7 +26,7 @@ from sysbench.commands.report.text_formats import csv_file, latex_files, latex_t
 from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.log.outcomes import Caution, Quantity
+from sysbench.log.outcomes import Caution, caution
 from sysbench.log.records import RunRecord
 from sysbench.render.findings import Statement
 from sysbench.render.table import Measure
@@ -145,11 +145,11 @@ def test_a_caution_is_said_once_with_all_the_cells_it_is_about() -> None:
             for number, cell in enumerate(clean.cells)
         ]
         runs.append(ReportedRun(name, clean.model_copy(update={"cells": cells})))
-    caution, *kept_out = assemble_document(runs).cautions
+    first, *kept_out = assemble_document(runs).cautions
     assert all(each.message.startswith("Excluded from") for each in kept_out)
-    assert (caution.message, caution.remedy) == ("steps get slower, by 5.0% from the first to the last", "cool it")
+    assert (first.message, first.remedy) == ("steps get slower, by 5.0% from the first to the last", "cool it")
     labels = tuple(runs[0].label(cell) for cell in runs[0].record.cells[:2])
-    assert caution.bases == (Basis("one", labels), Basis("two", labels))
+    assert first.bases == (Basis("one", labels), Basis("two", labels))
 
 
 def drifting(name: str, *doubts: Caution) -> ReportedRun:
@@ -161,11 +161,11 @@ def drifting(name: str, *doubts: Caution) -> ReportedRun:
 
 def test_cautions_with_other_numbers_are_one_with_their_range() -> None:
     runs = [drifting("one", *map(drift, (0.02, 0.07, 0.05))), drifting("two", drift(0.09), drift(0.105))]
-    caution = assemble_document(runs).cautions[0]
+    first = assemble_document(runs).cautions[0]
     whole = "steps get slower, by {} from the first to the last"
-    assert caution.message == whole.format("2.0% to 10%")
-    assert caution.message_by_run == {"one": whole.format("2.0% to 7.0%"), "two": whole.format("9.0% to 10%")}
-    assert [len(basis.cells) for basis in caution.bases] == [3, 2]
+    assert first.message == whole.format("2.0% to 10%")
+    assert first.message_by_run == {"one": whole.format("2.0% to 7.0%"), "two": whole.format("9.0% to 10%")}
+    assert [len(basis.cells) for basis in first.bases] == [3, 2]
 
 
 def test_cautions_about_something_else_are_cautions_of_their_own() -> None:
@@ -206,11 +206,10 @@ def test_the_first_page_has_all_headline_numbers_and_at_most_four_figures(whole:
 def test_an_excluded_cell_is_in_no_range_of_the_first_page() -> None:
     def slow(name: str, doubted: bool) -> ReportedRun:
         found = record("time", machine=TWO_CORES)
-        caution = Caution(code="threads-wait", remedy="")
+        doubt = caution("threads-wait", "")
         slowest = max(found.cells, key=lambda cell: samples.median_s if (samples := cell.samples("step")) else 0.0)
         cells = [
-            cell.model_copy(update={"cautions": [caution] if doubted and cell is slowest else []})
-            for cell in found.cells
+            cell.model_copy(update={"cautions": [doubt] if doubted and cell is slowest else []}) for cell in found.cells
         ]
         return ReportedRun(name, found.model_copy(update={"cells": cells}))
 
@@ -233,10 +232,7 @@ def test_the_first_screen_has_a_finding_of_every_run(whole: Document) -> None:
 
 def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> None:
     def busy(name: str, *shares: int) -> ReportedRun:
-        doubts = [
-            Caution(code="host-busy", numbers=(Quantity("busy_share", share / 100, "share"),), remedy="close")
-            for share in shares
-        ]
+        doubts = [caution("host-busy", "close", busy_share=share / 100) for share in shares]
         clean = fixtures_timing.record(TimeSpec(size="small", ctx="128,512"))
         cells = [cell.model_copy(update={"cautions": [doubt]}) for cell, doubt in zip(clean.cells, doubts, strict=True)]
         return ReportedRun(name, clean.model_copy(update={"cells": cells}))
