@@ -1,14 +1,22 @@
-"""The installed package: its version, its directory, and a hash of its code."""
+"""The installed package: its version, its directories, and a hash of its code."""
 
 from __future__ import annotations
 
 import hashlib
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 VERSION = "0.1.0"
 
 DIRECTORY = Path(__file__).parent
+
+
+@cache  # called for every cell of a log
+def profiles(kind: Literal["hardware", "hosts", "models", "runs"], package: Path = DIRECTORY) -> Path:
+    """Return the directory of shipped profiles, in an installed package or at the top of a checkout."""
+    installed = package / "profiles" / kind
+    return installed if installed.is_dir() else package.parent / "profiles" / kind
 
 
 @cache

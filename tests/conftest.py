@@ -25,6 +25,9 @@ from tests.fake_gpu.fixture import fake_gpu  # noqa: F401
 # of a millisecond last for seconds, and no test asserts how fast a step is.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# No test asks a server for a model, except those that bring one.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 # What whoever runs the tests has calibrated is none of their business, nor is what the tests calibrate theirs.
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="sysbench-tests-")
 

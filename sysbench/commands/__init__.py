@@ -14,6 +14,7 @@ PACKAGES = (
     "sysbench.commands.loop",
     "sysbench.commands.history",
     "sysbench.commands.gpus",
+    "sysbench.commands.models",
     "sysbench.commands.doctor",
 )
 """The packages of all commands, in the order in which `sysbench --help` lists them."""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
 
+from sysbench import package
 from sysbench.errors import UnavailableError, UsageError
 from sysbench.predict.trace import Trace
 from sysbench.spec import hardware
@@ -186,7 +187,7 @@ class _HostFile(BaseModel):
 @cache
 def typical_host() -> HostRates:
     """Return the rates of a typical host, as a fallback for hosts that were not calibrated."""
-    return HostRates.read(hardware.directory("hosts") / "typical.toml")
+    return HostRates.read(package.profiles("hosts") / "typical.toml")
 
 
 def host_of(hardware: Hardware) -> HostRates:

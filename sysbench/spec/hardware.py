@@ -24,6 +24,7 @@ from pydantic import (
     ValidationInfo,
 )
 
+from sysbench import package
 from sysbench.command import STORED
 from sysbench.errors import LogError, OutputError, UsageError, unknown
 from sysbench.spec.axes import split_words
@@ -31,15 +32,6 @@ from sysbench.spec.axis import Axis
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
 from sysbench.spec.quantities import MAX_COUNT, PerSecond
-
-PACKAGE = Path(__file__).parent.parent
-
-
-@cache  # called for every cell of a log
-def directory(kind: Literal["hardware", "hosts", "runs"], package: Path = PACKAGE) -> Path:
-    """Return the directory of built-in profiles, in an installed package or at the top of a checkout."""
-    installed = package / "profiles" / kind
-    return installed if installed.is_dir() else package.parent / "profiles" / kind
 
 
 def user_directory() -> Path:
@@ -139,7 +131,7 @@ class Hardware(Frozen):
 @cache
 def known() -> tuple[Hardware, ...]:
     """Return all GPUs with a built-in data sheet, sorted by slug."""
-    files = sorted(directory("hardware").glob("*.toml"), key=lambda file: file.stem)
+    files = sorted(package.profiles("hardware").glob("*.toml"), key=lambda file: file.stem)
     return tuple(Hardware(slug=file.stem, **tomllib.loads(file.read_text(encoding="utf-8"))) for file in files)
 
 

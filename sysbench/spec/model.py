@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from sysbench.spec import published
 from sysbench.spec.axes import Sizes, choices, integers, split_words
 from sysbench.spec.axis import Axis, Remedy, axes_of_model, value_if_not_stored
 from sysbench.spec.cell import Devices, RunCell, RunSpec, Threads, threads_problem
@@ -353,10 +354,13 @@ class ModelSpec(RunSpec):
         Option(metavar="NAME,…", panel=MODEL, values=tuple(SIZES), common=True),
         Axis("extent", order=30, name_order=20),
     ] = Field(default=("small",), description=f"Named model size: {', '.join(SIZES)}.")
-    model: Annotated[Targets, Option(metavar="CODE,…", panel=OWN_MODEL, common=True, names_code=True)] = stored_unless(
+    model: Annotated[
+        Targets,
+        Option(metavar="MODEL,…", panel=OWN_MODEL, values=published.names(), common=True, names_code=True),
+    ] = stored_unless(
         (),
-        description="Measure your own model instead: package.module:Class, path/to/file.py:factory, or hf:DIRECTORY "
-        "with the config.json of a Hugging Face model.",
+        description="Measure another model instead: a published one (llama-3.1-8b; sysbench models lists them), "
+        "hf:ORGANISATION/NAME or hf:DIRECTORY with a config.json, package.module:Class, or path/to/file.py:factory.",
     )
     model_arg: Annotated[Arguments, Option(metavar="NAME=AXIS", panel=OWN_MODEL, repeated=True)] = stored_unless(
         {},

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from sysbench.errors import nearest
+from sysbench.spec import published
 from sysbench.spec.axes import Scalar, is_range, parse_integers, parse_scalar, parse_whole_number, split_words
 from sysbench.spec.quantities import Size, stored_unless
 
@@ -41,9 +42,19 @@ def code_reference(value: object) -> str:
 
 
 def _parse_targets(value: object) -> tuple[str, ...]:
-    return tuple(
-        word if word.startswith(HUGGING_FACE) and len(word) > 3 else code_reference(word) for word in split_words(value)
-    )
+    return tuple(map(_target, split_words(value)))
+
+
+def _target(word: str) -> str:
+    if word.startswith(HUGGING_FACE) and len(word) > len(HUGGING_FACE):
+        return word
+    if ":" not in word and (model := published.catalogued(word)) is not None:
+        return f"{HUGGING_FACE}{model.slug}"
+    try:
+        return code_reference(word)
+    except ValueError as error:
+        near = published.nearest_name(word) if word and not word.endswith(".py") else None
+        raise ValueError(f"{error}; or the name of a published model, such as {near}" if near else str(error)) from None
 
 
 def _parse_arguments(value: object) -> dict[str, tuple[Scalar, ...]]:
@@ -134,7 +145,7 @@ class OwnModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     target: str
-    """`package.module:Class`, `path/to/file.py:factory`, or `hf:DIRECTORY` of a Hugging Face config."""
+    """`package.module:Class`, `path/to/file.py:factory`, or `hf:` and the directory or name of a published model."""
     arguments: dict[str, Scalar]
     dimensions: dict[str, Size]
     """Dimensions passed to a constructor that has arguments of these names."""
@@ -169,16 +180,20 @@ class OwnModel(BaseModel):
     @property
     def config(self) -> Path:
         """Path of the config file of a Hugging Face model."""
-        path = Path(self.directory) / self.target.removeprefix(HUGGING_FACE)
-        return path / "config.json" if path.is_dir() else path
+        return published.config_file(self.target.removeprefix(HUGGING_FACE), self.directory)
 
     def problem(self) -> str | None:
-        """Return a one-line message if a file that the user named is missing; otherwise None."""
+        """Return a one-line message if a file that the user named is missing; otherwise None.
+
+        The config of a published model is downloaded if it is neither in the hub's cache nor in the catalogue.
+        """
+        if self.is_hugging_face and (
+            reason := published.problem(self.target.removeprefix(HUGGING_FACE), self.directory)
+        ):
+            return reason
         for option, target in (("--model", self.target), ("--inputs", self.inputs), ("--loss", self.loss)):
             where = (target or "").rpartition(":")[0]
             file = Path(self.directory) / where if where.endswith(".py") else None
-            if option == "--model" and self.is_hugging_face:
-                file = self.config
             if file is not None and not file.is_file():
                 return f"{option} {target}: there is no file {file}"
         return None

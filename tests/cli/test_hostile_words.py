@@ -74,8 +74,8 @@ def test_a_path_that_is_no_file_is_answered_in_one_line(words: tuple[str, ...], 
 
 COMMANDS = (
     *((name, "--plan") for name in runnable()), ("run", "quick", "--plan"), ("run",), ("calibrate", "matmul"),
-    ("gpus",), ("gpus", "h100"), ("history",), ("doctor", "--json"), ("report",), ("report", str(LOG)),
-    ("compare", str(LOG), str(LOG)), ("time", "--from", str(LOG)),
+    ("gpus",), ("gpus", "h100"), ("models",), ("models", "gpt2"), ("history",), ("doctor", "--json"),
+    ("report",), ("report", str(LOG)), ("compare", str(LOG), str(LOG)), ("time", "--from", str(LOG)),
 )  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def test_help_shows_what_people_use_and_says_where_the_rest_is(command: str) -> 
 
 
 def test_help_of_a_command_with_few_options_shows_them_all() -> None:
-    for command in ("history", "report", "compare", "gpus", "doctor"):
+    for command in ("history", "report", "compare", "gpus", "models", "doctor"):
         short, whole = (answered(command, "--help", *more) for more in ((), ("all",)))
         assert short.out == whole.out
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sysbench import package
 from sysbench.errors import LogError, UsageError
-from sysbench.spec import hardware as shipped
 from sysbench.spec.hardware import Hardware, by_name, by_slug, find, known, parse_gpus
 from sysbench.spec.model import Precision
 
@@ -278,7 +278,7 @@ def test_profiles_are_found_in_an_installed_package_too(tmp_path: Path) -> None:
     """The wheel holds them inside the package."""
     inside = tmp_path / "sysbench" / "profiles" / "hardware"
     inside.mkdir(parents=True)
-    assert shipped.directory("hardware", tmp_path / "sysbench") == inside
+    assert package.profiles("hardware", tmp_path / "sysbench") == inside
 
 
 def test_knowing_hardware_takes_nothing_heavy() -> None:

@@ -29,10 +29,10 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, ValidationError
 
+from sysbench import package
 from sysbench.command import Kind, runnable
 from sysbench.errors import UsageError, unknown
 from sysbench.log.storage import reason
-from sysbench.spec import hardware as shipped
 from sysbench.spec.cell import DeviceType
 from sysbench.spec.command_options import OptionKey, keys_of
 from sysbench.spec.frozen import Frozen
@@ -133,7 +133,7 @@ class WrittenExperiment(Frozen):
 
 
 def names() -> list[str]:
-    return sorted(path.stem for path in shipped.directory("runs").glob(f"*{SUFFIX}"))
+    return sorted(path.stem for path in package.profiles("runs").glob(f"*{SUFFIX}"))
 
 
 def load(name: str) -> WrittenExperiment:
@@ -146,7 +146,7 @@ def find_file(name: str, directory: Path = Path()) -> Path:
     if name.isprintable() and (name.endswith(SUFFIX) or "/" in name):
         return directory / name
     if name in names():
-        return shipped.directory("runs") / f"{name}{SUFFIX}"
+        return package.profiles("runs") / f"{name}{SUFFIX}"
     raise UsageError(unknown(name, f"a built-in experiment or a {SUFFIX} file", names()))
 
 

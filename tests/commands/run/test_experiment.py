@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from sysbench import package
 from sysbench.command import runnable
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.memory.spec import MemorySpec
@@ -11,7 +12,6 @@ from sysbench.commands.run.experiment import PlannedRun, plan, refuse_code
 from sysbench.commands.run.experiment_file import load, names
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError
-from sysbench.spec import hardware as shipped
 from sysbench.spec.command_options import keys_of
 from sysbench.spec.model import ModelSpec
 from sysbench.spec.validation import option_of, validated
@@ -340,7 +340,7 @@ def test_every_experiment_that_ships_can_be_planned_anywhere(name: str, devices:
 
 @pytest.mark.parametrize("name", names())
 def test_every_experiment_that_ships_says_what_it_reproduces(name: str) -> None:
-    text = (shipped.directory("runs") / f"{name}.toml").read_text()
+    text = (package.profiles("runs") / f"{name}.toml").read_text()
     heading = text.partition("\ntitle")[0]
     assert all(line.startswith("#") for line in heading.splitlines())
     assert name in ("quick", "systems-report") or "# Reproduces: " in heading
@@ -370,7 +370,7 @@ def test_experiments_are_found_in_an_installed_package_too(tmp_path: Path, monke
     inside = tmp_path / "sysbench" / "profiles" / "runs"
     inside.mkdir(parents=True)
     (inside / "installed.toml").write_text(TIME)
-    monkeypatch.setattr(shipped, "directory", lambda kind: inside)
+    monkeypatch.setattr(package, "profiles", lambda kind: inside)
     assert names() == ["installed"]
     assert load("installed").path == inside / "installed.toml"
 

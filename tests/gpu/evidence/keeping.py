@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sysbench import package
 from sysbench.spec import hardware
-from sysbench.spec import hardware as shipped
 from tests.gpu.evidence import book as books
 from tests.gpu.evidence.book import Book
 from tests.gpu.evidence.parts import fixtures
@@ -60,7 +60,7 @@ def hardware_file(
     card = hardware.find(gpu["name"], gpu["memory_bytes"])
     if card is not None:
         slug = card.slug
-        before = (shipped.directory("hardware") / f"{slug}.toml").read_text(encoding="utf-8")
+        before = (package.profiles("hardware") / f"{slug}.toml").read_text(encoding="utf-8")
     else:
         slug = re.sub(r"[^a-z0-9]+", "-", gpu["name"].lower().removeprefix("nvidia ")).strip("-")
         before = _unknown(gpu)

@@ -1,0 +1,196 @@
+"""Published models by name: directories, the hub's cache, the catalogue, and the hub (here a server of our own)."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sysbench.spec import published
+from sysbench.spec.model import ModelSpec
+from sysbench.spec.own_model import HUGGING_FACE
+from tests.processes import HANG_S
+
+PUBLISHED_PARAMETERS = {
+    "bert-base": 109_514_298,
+    "gemma-2-9b": 9_241_705_984,
+    "gpt2": 124_439_808,
+    "gpt2-xl": 1_557_611_200,
+    "llama-2-7b": 6_738_415_616,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.2-1b": 1_235_814_400,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
+    "phi-4": 14_659_507_200,
+    "pythia-1.4b": 1_414_647_808,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "smollm2-1.7b": 1_711_376_384,
+    "smollm3-3b": 3_075_098_624,
+    "t5-large": 737_668_096,
+    "tinyllama-1.1b": 1_100_048_384,
+    "vit-base": 86_567_656,
+    "whisper-large-v3": 1_543_490_560,
+}
+"""Numbers of parameters that the models' pages on the hub name."""
+
+
+def target(word: str) -> str:
+    return ModelSpec(model=(word,)).model[0]
+
+
+def test_the_catalogue_names_who_has_each_model_and_where_its_dimensions_are_from() -> None:
+    models = published.catalogue()
+    assert len(models) >= 60
+    assert all(model.repositories and model.source and model.config["architectures"] for model in models)
+    names = [name.lower() for model in models for name in {model.slug, *model.repositories}]
+    assert len(names) == len(set(names))
+
+
+def test_the_catalogues_dimensions_have_the_published_numbers_of_parameters() -> None:
+    found = {model.slug: model.parameters for model in published.catalogue()}
+    assert {slug: found[slug] for slug in PUBLISHED_PARAMETERS} == PUBLISHED_PARAMETERS
+
+
+@pytest.mark.slow
+def test_the_catalogues_configs_build_models_of_these_sizes() -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    built = {}
+    for model in published.catalogue():
+        if model.parameters < 4e8:  # one of nearly every family
+            config = transformers.AutoConfig.from_pretrained(model.file)
+            with torch.device("meta"):
+                module = getattr(transformers, config.architectures[0])._from_config(config)
+            built[model.slug] = sum(parameter.numel() for parameter in module.parameters())
+    assert len(built) > 15
+    assert built == {slug: published.catalogued(slug).parameters for slug in built}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "word", ["llama-3.1-8b", "Llama-3.1-8B", "meta-llama/Llama-3.1-8B", "meta-llama/llama-3.1-8b-instruct"]
+)
+def test_a_published_model_is_named_as_people_name_it(word: str) -> None:
+    assert target(word) == f"{HUGGING_FACE}llama-3.1-8b"
+
+
+def test_a_mistyped_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"lama-3\.1-8b is not .*a published model, such as llama-3\.1-8b"):
+        target("lama-3.1-8b")
+
+
+def config(directory: Path, **fields: Any) -> Path:
+    directory.mkdir(parents=True)
+    path = directory / "config.json"
+    path.write_text(json.dumps({"model_type": "gpt2", **fields}))
+    return path
+
+
+def test_a_directory_comes_before_the_cache_and_the_cache_before_the_catalogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    assert published.config_file("gpt2", str(tmp_path)).name == "gpt2.json"
+    repository = tmp_path / "cache" / "models--gpt2"
+    cached = config(repository / "snapshots" / "abc")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    assert published.config_file("gpt2", str(tmp_path)) == cached
+    assert published.config_file("gpt2@abc", str(tmp_path)) == cached
+    here = config(tmp_path / "gpt2")
+    assert published.config_file("gpt2", str(tmp_path)) == here
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Answers as the hub does: one open model, one gated, one without a config, no others."""
+
+    CONTENT = json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2}).encode()
+    ERRORS = {  # noqa: RUF012
+        "some/gated": (403, "GatedRepo"),
+        "some/empty": (404, "EntryNotFound"),
+        "some/open@v9": (404, "RevisionNotFound"),
+    }
+
+    def do_HEAD(self) -> None:
+        repository, _, rest = self.path.strip("/").partition("/resolve/")
+        revision = rest.partition("/")[0]
+        name = repository if revision == "main" else f"{repository}@{revision}"
+        code, error = self.ERRORS.get(name, (200, "") if name == "some/open" else (404, "RepoNotFound"))
+        self.send_response(code)
+        if error:
+            self.send_header("X-Error-Code", error)
+        self.send_header("X-Repo-Commit", "a" * 40)
+        self.send_header("ETag", '"abc"')
+        self.send_header("Content-Length", str(len(self.CONTENT)))
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        self.wfile.write(self.CONTENT)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def problems(names: str, directory: Path, **environment: str) -> list[str | None]:
+    """Ask in a process of its own, since the hub's client reads the environment when it is imported."""
+    program = (
+        "import json, sys; from sysbench.spec import published; "
+        "print(json.dumps([published.problem(name, '.') for name in sys.argv[1:]]))"
+    )
+    settings = {"HF_HOME": str(directory / "home"), "NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", **environment}
+    process = subprocess.run(
+        [sys.executable, "-c", program, *names.split()],
+        cwd=directory, env=os.environ | settings, capture_output=True, text=True, timeout=HANG_S, check=True,
+    )  # fmt: skip
+    answers: list[str | None] = json.loads(process.stdout.splitlines()[-1])
+    return answers
+
+
+def test_only_the_config_is_taken_from_the_hub_and_stays_in_its_cache(hub: str, tmp_path: Path) -> None:
+    assert problems("some/open", tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="0") == [None]
+    files = list((tmp_path / "home" / "hub" / "models--some--open" / "snapshots").rglob("*.*"))
+    assert [path.name for path in files] == ["config.json"]
+    assert problems("some/open", tmp_path, HF_ENDPOINT="http://127.0.0.1:9", HF_HUB_OFFLINE="1") == [None]
+
+
+def test_what_the_hub_does_not_give_is_said_with_what_to_do(hub: str, tmp_path: Path) -> None:
+    names = "some/gated some/empty some/open@v9 mistralai/Mistral-7C"
+    gated, empty, revision, unknown = problems(names, tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="0")
+    assert gated == (
+        "--model hf:some/gated: there is no file some/gated; some/gated is gated: ask for access on its page, "
+        "then set HF_TOKEN or run hf auth login"
+    )
+    assert str(empty).endswith("some/empty has no config.json")
+    assert str(revision).endswith("some/open has no revision v9")
+    assert "the hub has no public model mistralai/Mistral-7C" in str(unknown)
+    assert str(unknown).endswith("Nearest of sysbench models: mistral-7b")
+
+
+def test_without_a_network_a_name_fails_in_one_line(tmp_path: Path) -> None:
+    (said,) = problems("some/open", tmp_path, HF_ENDPOINT="http://127.0.0.1:9", HF_HUB_OFFLINE="0")
+    assert str(said).startswith("--model hf:some/open: there is no file some/open; the hub cannot be asked: ")
+    (said,) = problems("some/open", tmp_path, HF_HUB_OFFLINE="1")
+    assert str(said).endswith("the hub's cache does not have it either, and HF_HUB_OFFLINE is set")
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b/c", "-", "a b", "https://example.org/x"])
+def test_what_is_no_name_of_the_hub_is_not_asked_for(name: str, tmp_path: Path) -> None:
+    assert published.problem(name, str(tmp_path)) == f"--model hf:{name}: there is no file {tmp_path / name}"
