@@ -5,10 +5,9 @@ from __future__ import annotations
 import statistics as standard
 from collections.abc import Iterator, Sequence
 
-from sysbench import statistics, units
-from sysbench.command import Kind, command_of
+from sysbench import statistics
 from sysbench.log.collect import CellEvents, Run
-from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsProbe, ThreadsTried
+from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsTried
 from sysbench.log.outcomes import Caution, caution
 from sysbench.spec.cell import RunCell
 from sysbench.spec.knobs import FP8, modelled_parts
@@ -275,22 +274,3 @@ def thread_contention(seen: CellEvents) -> Iterator[Caution]:
         step_on_fewer_s=fewer_s,
         fewer_threads=tried.threads,
     )
-
-
-def fewer_threads(probe: ThreadsProbe | None, kind: Kind) -> tuple[str, str] | None:
-    """Say that a run of the command `kind` uses fewer threads than torch would, and why; None if it uses all."""
-    if probe is None or not probe.is_reduced:
-        return None
-    times = ", ".join(f"{units.seconds(mean_s)} on {threads}" for threads, mean_s in probe.mean_s)
-    return (
-        f"using {probe.threads} of {probe.default} threads, because other processes use some of the cores: "
-        f"the same work took {times}",
-        f"--threads {probe.default} uses all"
-        if "threads" in command_of(kind).spec_class.model_fields
-        else "close the other processes to use all",
-    )
-
-
-def interference(busy_share: float) -> str:
-    """Say during a run that other processes disturb it, which use this share of all cores."""
-    return f"other processes are using {units.share(busy_share)} of the CPU: these times will be too long"

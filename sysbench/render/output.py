@@ -12,7 +12,6 @@ from pathlib import Path
 from rich.console import Console
 
 from sysbench.command import command_of
-from sysbench.log.cautions import fewer_threads
 from sysbench.log.records import RunRecord
 from sysbench.log.storage import cannot_write
 from sysbench.render import declared as column_names
@@ -21,7 +20,7 @@ from sysbench.render.column_selection import select_columns
 from sysbench.render.csv import csv_text
 from sysbench.render.latex import latex
 from sysbench.render.markdown import markdown
-from sysbench.render.remarks import damaged_lines
+from sysbench.render.sentences.notes import damaged_lines, fewer_threads
 from sysbench.render.table import Column, Remark, Sheet, Table
 from sysbench.render.terminal import SheetView
 from sysbench.spec.run import Format, Selection

@@ -20,9 +20,9 @@ from sysbench.commands.report.document import ReportedRun
 from sysbench.log.outcomes import EXCLUDING, CautionCode
 from sysbench.log.records import RunRecord
 from sysbench.log.runs import load
-from sysbench.render.findings import Statement
 from sysbench.render.markdown import table as markdown_table
 from sysbench.render.output import sheet
+from sysbench.render.sentences.findings import Finding
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "runs"
 RUNS = sorted(FOLDER.glob("*.jsonl"))
@@ -52,7 +52,7 @@ def scaled(value: Any, factor: float, units: tuple[str, ...], key: str = "") -> 
     return type(value)(value * factor)
 
 
-def findings_of(record: RunRecord[Any]) -> list[Statement]:
+def findings_of(record: RunRecord[Any]) -> list[Finding]:
     command = command_of(record.kind)
     below = command.part("headlines")(record.cells) if command.headlines else ()
     return [*below, *command.part("findings")(record)]

@@ -7,7 +7,7 @@ import pytest
 
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.log.cautions import fewer_threads, stability
+from sysbench.log.cautions import stability
 from sysbench.log.events import (
     CellStarted,
     Compiled,
@@ -21,6 +21,7 @@ from sysbench.log.events import (
     ThreadsTried,
 )
 from sysbench.log.outcomes import Caution, CautionCode
+from sysbench.render.sentences.notes import fewer_threads
 from tests.fixtures_cautions import in_words
 from tests.fixtures_timing import A100, TWO_CORES, Machine, events
 

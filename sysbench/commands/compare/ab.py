@@ -30,11 +30,11 @@ from sysbench.engine.process import Launcher
 from sysbench.engine.provisions import Surroundings
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log import runs
-from sysbench.log.cautions import fewer_threads
 from sysbench.log.events import Event, RunFinished, RunStarted, ThreadsProbe, ThreadsProbed, WorkerReady
 from sysbench.log.outcomes import FAILURES
 from sysbench.log.runs import ARMS, Arm, log_name
 from sysbench.log.storage import create_directory, refuse_unwritable, write_atomically
+from sysbench.render.sentences.notes import fewer_threads
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.command_options import parse_options, validated
 from sysbench.spec.run import RunOptions

@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from sysbench import cells as axes
 from sysbench import units
 from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
 from sysbench.log.outcomes import Caution, CautionCode, NamedNumber
-from sysbench.render.findings import join_words
+from sysbench.log.records import AnyCell, RunRecord
+from sysbench.render.sentences.phrases import join_words, name_among
+from sysbench.render.table import Remark
 
 Doubted = TypeVar("Doubted")
 """What a caution is about: a cell, or a cell of a run."""
@@ -209,3 +212,14 @@ def _sentence(code: CautionCode, said: Stated) -> str:
     if callable(sentence):
         return sentence(said)
     return sentence.format(*said.about, **{name: said[name] for name in said.ends})
+
+
+def cautions_of(record: RunRecord[AnyCell]) -> list[Remark]:
+    """Return the cautions of all cells as remarks; cautions that differ only in numbers share one."""
+    differing = axes.varying(record.cells)
+    remarks = []
+    for group in alike((cell, caution) for cell in record.cells for caution in cell.cautions):
+        named = name_among([cell for cell, _ in group], record.cells)
+        said = say(group, lambda cell: axes.label(cell, differing))
+        remarks.append(Remark("caution", f"{named}: {said}", group[0][1].remedy))
+    return remarks

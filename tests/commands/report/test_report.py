@@ -21,14 +21,14 @@ from rich.console import Console
 from sysbench.command import Kind, command_of, kinds
 from sysbench.commands.report import agreement, page, screen
 from sysbench.commands.report.assemble import TITLE, assemble_document, first_page_of
-from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun, reported_commands
+from sysbench.commands.report.document import Basis, Document, ReportedFinding, ReportedRun, reported_commands
 from sysbench.commands.report.text_formats import csv_file, latex_files, latex_text, markdown_files, markdown_text
 from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.outcomes import Caution, caution
 from sysbench.log.records import RunRecord
-from sysbench.render.findings import Statement
+from sysbench.render.sentences.findings import Finding
 from sysbench.render.table import Measure
 from sysbench.render.terminal import SheetView
 from tests import fixtures_timing
@@ -68,7 +68,7 @@ def hostile(request: pytest.FixtureRequest) -> tuple[str, Document]:
     name = str(request.param)
     runs = [run(kind, name, title=name, question=name, note=name) for kind in KINDS]
     found = assemble_document(runs, title=name, question=name, missing_runs=[name])
-    said = Finding(name, (Basis(name, (name,)),), "mixed")
+    said = ReportedFinding(name, (Basis(name, (name,)),), "mixed")
     return name, replace(found, findings=(said,))
 
 
@@ -344,9 +344,9 @@ def test_titles_are_those_of_the_experiment_where_there_is_one() -> None:
 def test_what_only_several_runs_show_comes_from_finders_that_get_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
 
-    def finder(runs: Any) -> list[Finding]:
+    def finder(runs: Any) -> list[ReportedFinding]:
         seen.append([each.name for each in runs])
-        return [Finding("together", tuple(each.basis(each.record.cells) for each in runs))]
+        return [ReportedFinding("together", tuple(each.basis(each.record.cells) for each in runs))]
 
     monkeypatch.setattr(agreement, "CROSS_RUN_FINDINGS", (finder,))
     found = assemble_document([run("time"), run("memory")])
@@ -361,8 +361,8 @@ def test_what_only_several_runs_show_comes_from_finders_that_get_them_all(monkey
 def test_which_cells_are_kept_out_of_the_findings_is_said_among_the_cautions_and_not_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def finder(record: TimeRecord) -> list[Statement]:
-        return [Statement("cautions keep all of them out.", record.cells, True), Statement("it is fast", record.cells)]
+    def finder(record: TimeRecord) -> list[Finding]:
+        return [Finding("cautions keep all of them out.", record.cells, True), Finding("it is fast", record.cells)]
 
     monkeypatch.setattr("sysbench.commands.time.findings.of_run", finder)
     found = assemble_document([run("time")])

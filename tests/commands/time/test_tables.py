@@ -21,7 +21,8 @@ from sysbench.log.events import CellFinished, Event, StepMeasured
 from sysbench.render.column_selection import select_columns
 from sysbench.render.csv import tidy
 from sysbench.render.numbers import format_columns
-from sysbench.render.remarks import cautions, outcomes
+from sysbench.render.sentences.cautions import cautions_of
+from sysbench.render.sentences.notes import outcomes
 from sysbench.render.table import Measure, Table, Word
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.spec import hardware
@@ -289,12 +290,12 @@ def test_reasons_are_said_once_for_all_cells_they_hold_for(large: TimeRecord) ->
 def test_doubts_with_one_remedy_are_said_once_and_name_the_cells(sweep: TimeRecord) -> None:
     doubt, other = drift(0.03), drift(0.04)
     record = sweep.model_copy(update={"cells": [cell.model_copy(update={"cautions": []}) for cell in sweep.cells]})
-    (one,) = cautions(with_cell(record, 1, cautions=[doubt]))
+    (one,) = cautions_of(with_cell(record, 1, cautions=[doubt]))
     assert (one.text, one.remedy) == (
         "small ctx 128 bf16: steps get slower, by 3.0% from the first to the last",
         "wait",
     )
-    (two,) = cautions(with_cell(with_cell(record, 1, cautions=[doubt]), 2, cautions=[other]))
+    (two,) = cautions_of(with_cell(with_cell(record, 1, cautions=[doubt]), 2, cautions=[other]))
     assert (
         two.text
         == "small ctx 128 bf16, small ctx 512 fp32: steps get slower, by 3.0% to 4.0% from the first to the last"
@@ -302,7 +303,7 @@ def test_doubts_with_one_remedy_are_said_once_and_name_the_cells(sweep: TimeReco
     everywhere = record.model_copy(
         update={"cells": [cell.model_copy(update={"cautions": [doubt]}) for cell in record.cells]}
     )
-    assert [remark.text for remark in cautions(everywhere)] == [
+    assert [remark.text for remark in cautions_of(everywhere)] == [
         "every cell: steps get slower, by 3.0% from the first to the last"
     ]
 

@@ -8,8 +8,8 @@ import pytest
 
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.log.outcomes import Caution, CautionCode, caution
-from sysbench.render import remarks
-from sysbench.render.sentences.cautions import SENTENCES, say
+from sysbench.render.sentences.cautions import SENTENCES, cautions_of, say
+from sysbench.render.sentences.phrases import name_among
 from tests import fixtures_attention as runs
 from tests.fixtures_cautions import drift
 
@@ -53,7 +53,7 @@ def too_few(steps: int) -> Caution:
 def test_cautions_about_several_cells_say_a_range_or_the_worst(doubts: tuple[Caution, ...], said: list[str]) -> None:
     record = runs.record(AttentionSpec(seq="256,512,1024"))
     cells = [cell.model_copy(update={"cautions": [doubt]}) for cell, doubt in zip(record.cells, doubts, strict=True)]
-    assert [remark.text for remark in remarks.cautions(record.model_copy(update={"cells": cells}))] == said
+    assert [remark.text for remark in cautions_of(record.model_copy(update={"cells": cells}))] == said
 
 
 def test_the_smallest_margin_is_the_worst() -> None:
@@ -75,9 +75,9 @@ def test_a_caution_that_lacks_what_its_sentence_states_is_said_with_what_it_has(
 def test_cells_that_are_all_with_some_values_of_an_axis_are_named_by_these_values() -> None:
     cells = runs.record(AttentionSpec(impl="naive,compiled,sdpa-flash", seq="256,512,1024,4096")).cells
     of = {name: [cell for cell in cells if cell.cell.implementation == name] for name in ("naive", "compiled")}
-    assert remarks.name_cells(of["naive"], cells) == "naive"
-    assert remarks.name_cells([*of["naive"], *of["compiled"]], cells) == "naive and compiled"
-    assert remarks.name_cells([cell for cell in cells if cell.cell.seq == 512], cells) == "N 512"
-    assert remarks.name_cells(of["naive"][:2], cells) == "naive N 256, naive N 512"
-    assert remarks.name_cells(of["naive"][:1], cells) == "naive N 256"
-    assert remarks.name_cells(cells, cells) == "every cell"
+    assert name_among(of["naive"], cells) == "naive"
+    assert name_among([*of["naive"], *of["compiled"]], cells) == "naive and compiled"
+    assert name_among([cell for cell in cells if cell.cell.seq == 512], cells) == "N 512"
+    assert name_among(of["naive"][:2], cells) == "naive N 256, naive N 512"
+    assert name_among(of["naive"][:1], cells) == "naive N 256"
+    assert name_among(cells, cells) == "every cell"
