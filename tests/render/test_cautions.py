@@ -56,6 +56,14 @@ def test_cautions_about_several_cells_say_a_range_or_the_worst(doubts: tuple[Cau
     assert [remark.text for remark in cautions_of(record.model_copy(update={"cells": cells}))] == said
 
 
+def test_numbers_that_the_sentence_does_not_state_do_not_matter() -> None:
+    busy = [
+        (name, caution("host-busy", "", busy_share=share, off_share=share / 2))
+        for name, share in (("a", 0.2), ("b", 0.4))
+    ]
+    assert say(busy, str) == "other processes used 20% to 40% of the CPU during the run"
+
+
 def test_the_smallest_margin_is_the_worst() -> None:
     margins = [
         (name, caution("narrow-margin", "", margin_bytes=margin, uncertainty_bytes=4 * margin))

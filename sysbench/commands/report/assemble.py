@@ -31,11 +31,11 @@ from sysbench.commands.report.document import (
     report_layout,
     reported_commands,
 )
-from sysbench.commands.report.wording import group_cautions
 from sysbench.log.predictions import MARK
 from sysbench.log.records import RunRecord
 from sysbench.render import output as sheets
 from sysbench.render.plots import DOTS_PER_INCH
+from sysbench.render.sentences.cautions import alike, say
 from sysbench.render.sentences.findings import Finding
 from sysbench.render.table import Remark, Sheet, Table, sentence
 from sysbench.render.terms import Term
@@ -151,7 +151,7 @@ def assemble_document(
         pictures=pictures,
         sections=sections,
         cautions=(
-            *group_cautions(runs),
+            *_cautions(runs),
             *(
                 GroupedCaution(sentence(each.text), "", (Basis(run.name, ()),))
                 for run, found in zip(runs, findings, strict=True)
@@ -167,6 +167,23 @@ def assemble_document(
         ),
         method=tuple(_terms(runs)),
     )
+
+
+def _cautions(runs: Sequence[ReportedRun]) -> tuple[GroupedCaution, ...]:
+    """Group cautions that differ only in numbers, starting with those that apply to the most cells."""
+    found = (((run, cell), caution) for run in runs for cell in run.record.cells for caution in cell.cautions)
+    cautions = []
+    for group in alike(found):
+        by_run = [(run, own) for run in runs if (own := [each for each in group if each[0][0] is run])]
+        cautions.append(
+            GroupedCaution(
+                say(group, lambda where: f"{where[0].name}: {where[0].label(where[1])}"),
+                group[0][1].remedy,
+                tuple(run.basis(cell for (_, cell), _ in own) for run, own in by_run),
+                {run.name: say(own, lambda where: where[0].label(where[1])) for run, own in by_run},
+            )
+        )
+    return tuple(sorted(cautions, key=lambda each: -sum(len(basis.cells) for basis in each.bases)))
 
 
 def first_page_of(full: Document) -> Document:

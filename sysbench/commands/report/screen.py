@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sysbench.commands.report.document import Document, ReportedFinding
-from sysbench.commands.report.wording import (
+from sysbench.commands.report.writing import (
     ORIGIN_MARKS,
     describe_bases,
     section_phrases,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from sysbench import cells as axes
@@ -24,10 +24,22 @@ class Stated:
 
     ends: Mapping[str, tuple[NamedNumber, NamedNumber]]
     about: tuple[str, ...]
+    ranges: set[str] = field(default_factory=set)
+    """Names of the numbers that were said as a range."""
+
+    @classmethod
+    def of(cls, cautions: Sequence[Caution]) -> Stated:
+        """Return what cautions that are alike state together."""
+        by_name = zip(*(caution.numbers for caution in cautions), strict=True)
+        ordered = [sorted(numbers, key=lambda number: number.value) for numbers in by_name]
+        return cls({numbers[0].name: (numbers[0], numbers[-1]) for numbers in ordered}, cautions[0].about)
 
     def __getitem__(self, name: str) -> str:
         least, most = map(show, self.ends[name])
-        return least if least == most else f"{least} to {most}"
+        if least == most:
+            return least
+        self.ranges.add(name)
+        return f"{least} to {most}"
 
     def counted(self, name: str, one: str, many: str = "") -> str:
         """Return a count with its noun: `1 process`, `3 processes`, `1 to 3 processes`."""
@@ -191,27 +203,27 @@ def say(group: Sequence[tuple[Doubted, Caution]], name: Callable[[Doubted], str]
     A number that differs between cells is said as a range. If several differ, their ranges would say nothing about any
     one cell: the sentence is that of the worst cell, and `name` names it.
     """
-    first = group[0][1]
-    shown = (map(show, caution.numbers) for _, caution in group)
-    worst = ""
-    if sum(len(set(texts)) > 1 for texts in zip(*shown, strict=True)) > 1:
-        choose = min if first.code in LEAST_IS_WORST else max
-        cell, first = choose(group, key=lambda each: each[1].numbers[0].value)
-        worst, group = f" (the worst of {len(group)} cells: {name(cell)})", [(cell, first)]
-    by_number = zip(*(caution.numbers for _, caution in group), strict=True)
-    ordered = [sorted(numbers, key=lambda number: number.value) for numbers in by_number]
-    said = Stated({numbers[0].name: (numbers[0], numbers[-1]) for numbers in ordered}, first.about)
-    try:
-        return f"{_sentence(first.code, said)}{worst}"
-    except (LookupError, ValueError):  # the record is not of this program, and lacks what the sentence states
-        return ", ".join([first.code, *first.about, *(f"{name} {said[name]}" for name in said.ends)]) + worst
+    cautions = [caution for _, caution in group]
+    text, ranges = _sentence(cautions)
+    if ranges < 2:
+        return text
+    choose = min if cautions[0].code in LEAST_IS_WORST else max
+    worst, caution = choose(group, key=lambda each: each[1].numbers[0].value)
+    return f"{_sentence([caution])[0]} (the worst of {len(group)} cells: {name(worst)})"
 
 
-def _sentence(code: CautionCode, said: Stated) -> str:
+def _sentence(cautions: Sequence[Caution]) -> tuple[str, int]:
+    """Return the sentence of cautions that are alike, and how many of its numbers are ranges."""
+    said, code = Stated.of(cautions), cautions[0].code
     sentence = SENTENCES[code]
-    if callable(sentence):
-        return sentence(said)
-    return sentence.format(*said.about, **{name: said[name] for name in said.ends})
+    try:
+        if callable(sentence):
+            text = sentence(said)
+        else:
+            text = sentence.format(*said.about, **{name: said[name] for name in said.ends if f"{{{name}}}" in sentence})
+    except (LookupError, ValueError):  # the record is not of this program, and lacks what the sentence states
+        text = ", ".join([code, *said.about, *(f"{name} {said[name]}" for name in said.ends)])
+    return text, len(said.ranges)
 
 
 def cautions_of(record: RunRecord[AnyCell]) -> list[Remark]:

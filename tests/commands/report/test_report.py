@@ -23,7 +23,7 @@ from sysbench.commands.report import agreement, page, screen
 from sysbench.commands.report.assemble import TITLE, assemble_document, first_page_of
 from sysbench.commands.report.document import Basis, Document, ReportedFinding, ReportedRun, reported_commands
 from sysbench.commands.report.text_formats import csv_file, latex_files, latex_text, markdown_files, markdown_text
-from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of
+from sysbench.commands.report.writing import ORIGIN_MARKS, pictures_of
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.outcomes import Caution, caution

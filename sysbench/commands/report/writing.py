@@ -1,4 +1,4 @@
-"""Wording, cautions and output files that all report formats share."""
+"""What all formats of a report share: notices, templates and output files."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from typing import Final
 from sysbench.commands.report.document import (
     Basis,
     Document,
-    GroupedCaution,
     Origin,
     Picture,
-    ReportedRun,
     Section,
 )
 from sysbench.render import pages, theme
 from sysbench.render import plots as picture_file
-from sysbench.render.sentences.cautions import alike, say
 
 MAX_NAMED_CELLS: Final = 6
 """Largest number of cells to name; further cells are only counted."""
@@ -134,21 +131,3 @@ def render_template(
         )
     )
     return _CONSECUTIVE_EMPTY_LINES.sub("\n\n", text).strip("\n") + "\n"
-
-
-def group_cautions(runs: Sequence[ReportedRun]) -> tuple[GroupedCaution, ...]:
-    """Group cautions that differ only in numbers, starting with those that apply to the most cells."""
-    found = (((run, cell), caution) for run in runs for cell in run.record.cells for caution in cell.cautions)
-    cautions = []
-    for group in alike(found):
-        by_run = {run.name: [each for each in group if each[0][0] is run] for run in runs}
-        by_run = {name: of_run for name, of_run in by_run.items() if of_run}
-        cautions.append(
-            GroupedCaution(
-                say(group, lambda where: f"{where[0].name}: {where[0].label(where[1])}"),
-                group[0][1].remedy,
-                tuple(of_run[0][0][0].basis(cell for (_, cell), _ in of_run) for of_run in by_run.values()),
-                {name: say(of_run, lambda where: where[0].label(where[1])) for name, of_run in by_run.items()},
-            )
-        )
-    return tuple(sorted(cautions, key=lambda each: -sum(len(basis.cells) for basis in each.bases)))
