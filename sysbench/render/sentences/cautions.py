@@ -34,20 +34,20 @@ class Stated:
         ordered = [sorted(numbers, key=lambda number: number.value) for numbers in by_name]
         return cls({numbers[0].name: (numbers[0], numbers[-1]) for numbers in ordered}, cautions[0].about)
 
-    def __getitem__(self, name: str) -> str:
+    def __getitem__(self, name: str) -> _Shown:
         least, most = map(show, self.ends[name])
         if least == most:
-            return least
+            return _Shown(least)
         self.ranges.add(name)
-        return f"{least} to {most}"
+        return _Shown(f"{least} to {most}")
 
-    def counted(self, name: str, one: str, many: str = "") -> str:
-        """Return a count with its noun: `1 process`, `3 processes`, `1 to 3 processes`."""
-        return f"{self[name]} {one if self.is_one(name) else many or f'{one}s'}"
 
-    def is_one(self, name: str) -> bool:
-        """Whether a count is 1 in every cell."""
-        return self.ends[name][1].value == 1
+class _Shown(str):
+    """A number as text; `{steps:step|steps}` is the noun for it."""
+
+    def __format__(self, forms: str) -> str:
+        one, _, many = forms.partition("|")
+        return (one if self == "1" else many) if forms else self
 
 
 def show(number: NamedNumber) -> str:
@@ -63,9 +63,9 @@ def show(number: NamedNumber) -> str:
 
 
 def _warmup_unfinished(said: Stated) -> str:
-    steps = "measured step" if said.is_one("slow_steps") else f"{said['slow_steps']} measured steps"
-    still = "still " if said.about else ""
-    return f"the first {steps} {still}took {said['excess_share']} longer than the later ones"
+    count, took = said["slow_steps"], "still took" if said.about else "took"
+    steps = f"the first {count:|{count} }measured {count:step|steps}"
+    return f"{steps} {took} {said['excess_share']} longer than the later ones"
 
 
 def _two_modes(said: Stated) -> str:
@@ -124,19 +124,17 @@ SENTENCES: Final[Mapping[CautionCode, str | Callable[[Stated], str]]] = {
     "two-modes": _two_modes,
     "autocorrelated": "steps are autocorrelated (lag-1 correlation {lag1_correlation}): effective sample size "
     "{effective_steps} of {steps}, so the interval is too narrow",
-    "too-few-steps": lambda said: (
-        f"{said.counted('steps', 'measured step is', 'measured steps are')} too few for a 95% interval"
-    ),
+    "too-few-steps": "{steps} measured {steps:step is|steps are} too few for a 95% interval",
     "interval-too-wide": "the 95% CI of the median step spans {width_share}",
     "throttled": lambda said: (
         f"the GPU throttled its clocks in {said['readings_share']} of the readings: {', '.join(said.about)}"
     ),
     "launch-bound": _launch_bound,
-    "gpu-shared": lambda said: f"{said.counted('processes', 'other process', 'other processes')} used the GPU",
+    "gpu-shared": "{processes} other {processes:process|processes} used the GPU",
     "host-busy": "other processes used {busy_share} of the CPU during the run",
     "threads-wait": "the threads of a step wait for each other: a step takes {step_s} on {threads} threads and "
     "{step_on_fewer_s} on {fewer_threads}, because other processes use some of the cores",
-    "cores-shared": lambda said: f"{said['ranks']} ranks share {said.counted('cores', 'core')} and take turns",
+    "cores-shared": "{ranks} ranks share {cores} {cores:core|cores} and take turns",
     "emulated": lambda said: _EMULATED[said.about[0]],
     "parameters-unchanged": "the optimizer step changed no parameter: a no-op was timed",
     "gradients-missing": "some parameters had no gradient, so the optimizer step updated fewer parameters than usual",
@@ -144,18 +142,15 @@ SENTENCES: Final[Mapping[CautionCode, str | Callable[[Stated], str]]] = {
     "below-lower-bound": _below_lower_bound,
     "ceiling-doubtful": "the step was faster than the measured matmul ceiling of {ceiling_flops_per_s}",
     "compile-fell-back": "torch.compile gave up on part of the model and ran it eagerly: {0}",
-    "graphs-skipped": lambda said: f"torch.compile recorded no CUDA graph for {said.counted('parts', 'compiled part')}",
+    "graphs-skipped": "torch.compile recorded no CUDA graph for {parts} compiled {parts:part|parts}",
     "readings-lost": "{0} stopped answering: {1}",
     "not-measured": lambda said: (
         f"the step time is withheld: {said.about[0]}"
         if said.about
         else "phases have no separate times: with --sync step, only device events could provide them"
     ),
-    "allocator-retried": lambda said: (
-        f"the allocator had to release its whole cache "
-        f"{'once' if said.is_one('retries') else said.counted('retries', 'times', 'times')}: "
-        "steps stall while it does, and a slightly larger step would not fit"
-    ),
+    "allocator-retried": "the allocator had to release its whole cache {retries:once|{retries} times}: steps stall "
+    "while it does, and a slightly larger step would not fit",
     "narrow-margin": "only {margin_bytes} to spare: less than the uncertainty of a simulation ({uncertainty_bytes}, "
     f"{MARGIN_UNCERTAINTY_SHARE * 100:g}% of the memory: the CUDA context is assumed)",
     "check-failed": "{0}: found {found}, expected {expected}; the profile is incomplete, or the model differs",
@@ -220,7 +215,8 @@ def _sentence(cautions: Sequence[Caution]) -> tuple[str, int]:
         if callable(sentence):
             text = sentence(said)
         else:
-            text = sentence.format(*said.about, **{name: said[name] for name in said.ends if f"{{{name}}}" in sentence})
+            stated = {name: said[name] for name in said.ends if f"{{{name}" in sentence}
+            text = sentence.format(*said.about, **stated)
     except (LookupError, ValueError):  # the record is not of this program, and lacks what the sentence states
         text = ", ".join([code, *said.about, *(f"{name} {said[name]}" for name in said.ends)])
     return text, len(said.ranges)

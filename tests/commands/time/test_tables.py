@@ -288,24 +288,16 @@ def test_reasons_are_said_once_for_all_cells_they_hold_for(large: TimeRecord) ->
 
 
 def test_doubts_with_one_remedy_are_said_once_and_name_the_cells(sweep: TimeRecord) -> None:
-    doubt, other = drift(0.03), drift(0.04)
+    doubt, other, said = drift(0.03), drift(0.04), "steps get slower, by {} from the first to the last"
     record = sweep.model_copy(update={"cells": [cell.model_copy(update={"cautions": []}) for cell in sweep.cells]})
     (one,) = cautions_of(with_cell(record, 1, cautions=[doubt]))
-    assert (one.text, one.remedy) == (
-        "small ctx 128 bf16: steps get slower, by 3.0% from the first to the last",
-        "wait",
-    )
+    assert (one.text, one.remedy) == (f"small ctx 128 bf16: {said.format('3.0%')}", "wait")
     (two,) = cautions_of(with_cell(with_cell(record, 1, cautions=[doubt]), 2, cautions=[other]))
-    assert (
-        two.text
-        == "small ctx 128 bf16, small ctx 512 fp32: steps get slower, by 3.0% to 4.0% from the first to the last"
-    )
+    assert two.text == f"small ctx 128 bf16, small ctx 512 fp32: {said.format('3.0% to 4.0%')}"
     everywhere = record.model_copy(
         update={"cells": [cell.model_copy(update={"cautions": [doubt]}) for cell in record.cells]}
     )
-    assert [remark.text for remark in cautions_of(everywhere)] == [
-        "every cell: steps get slower, by 3.0% from the first to the last"
-    ]
+    assert [remark.text for remark in cautions_of(everywhere)] == [f"every cell: {said.format('3.0%')}"]
 
 
 def test_every_sample_that_is_shown_has_a_unit(
