@@ -95,9 +95,9 @@ def stability(warmup: Sequence[float], steps: statistics.Stream, warmup_option: 
 
 def two_modes(what: str, modes: statistics.Modes, remedy: str) -> Caution:
     """Return the caution that times of `what`, a step or a phase, lie at two levels."""
+    levels = {"gap_share": modes.gap_share, "lower_s": modes.lower, "upper_s": modes.upper}
     slow = {"upper_share": modes.upper_share} if modes.switches != 1 else {}
-    gap = modes.upper / modes.lower - 1
-    return caution("two-modes", remedy, about=(what,), gap_share=gap, lower_s=modes.lower, upper_s=modes.upper, **slow)
+    return caution("two-modes", remedy, about=(what,), **levels, **slow)
 
 
 def drift(what: str, found: statistics.Drift, remedy: str) -> Caution:
@@ -268,7 +268,6 @@ def thread_contention(seen: CellEvents) -> Iterator[Caution]:
     yield caution(
         "threads-wait",
         f"use --threads {tried.threads}, or close the other processes",
-        slowdown_ratio=median_s / fewer_s,
         step_s=median_s,
         threads=tried.before,
         step_on_fewer_s=fewer_s,

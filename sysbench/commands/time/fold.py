@@ -296,6 +296,6 @@ def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | No
         yield caution(
             "below-lower-bound",
             "do not use this number; look for a missing synchronization or a phase that was skipped",
-            bound_share=bound_s / wall.median,
             bound_s=bound_s,
+            median_s=wall.median,
         )
