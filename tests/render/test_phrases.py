@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sysbench.render.sentences.findings import Finding, with_setting
 from sysbench.render.sentences.phrases import contains_one, no_difference_clause, ratio_range, with_interval
 from sysbench.statistics import Ratio
+from tests.fixtures_findings import time_cell
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,13 @@ def test_the_ends_of_a_range_have_the_same_decimals() -> None:
     assert ratio_range(0.993, 1.27) == "0.99 to 1.27×"
     assert ratio_range(1.001, 1.004) == "1.001 to 1.004×"
     assert ratio_range(1.311, 1.309) == "1.31×"
+
+
+def test_a_setting_is_said_unless_the_finding_names_it_whatever_its_text_contains() -> None:
+    short, long = (time_cell({"forward": [0.01, 0.011]}, ctx=ctx) for ctx in (12, 128))
+    silent, named = (
+        Finding("slower than ctx 128.", (short,)),
+        Finding("ctx 12 is slow.", (short,), named=frozenset({"ctx"})),
+    )
+    texts = [each.text for each in with_setting([silent, named], [short, long])]
+    assert texts == ["ctx 12: slower than ctx 128.", "ctx 12 is slow."]
