@@ -42,8 +42,8 @@ class PredictedPhase(PredictedTime):
     communication, or host link."""
     limited_share: Amount
     """Share of the phase's time that `limited_by` takes, from 0 to 1."""
-    lower_bound_s: Seconds
-    """Time at data-sheet rates, assuming zero host time."""
+    lower_bound_s: Seconds | None
+    """Time at data-sheet rates, assuming zero host time; None for a device without a data sheet."""
     launches: Count
     communication_s: Seconds = stored_unless(0.0)
     exposed_s: Seconds = stored_unless(0.0)
@@ -115,7 +115,7 @@ class PredictedStep(GpuPrediction):
     """Share of the step, with a wait for the device after each phase, that `limited_by` takes."""
     limits_s: dict[str, Seconds] = stored_unless({})
     """Seconds of the step by what can limit it: `host`, and the parts of the device's time that `limited_by` names."""
-    lower_bound_s: Seconds
+    lower_bound_s: Seconds | None
     peak_flops_per_s: PerSecond | None
     """The data sheet's dense rate at this precision."""
     allocated_peak_bytes: Bytes

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sysbench.errors import LogError
-from sysbench.predict.kernels import limit, matmul_rate, seconds
+from sysbench.predict.kernels import is_unaligned, limit, matmul_rate, seconds
 from sysbench.predict.rates import GPU_RATES, HOST_RATES, GpuRate, GpuRates, HostRate
 from sysbench.predict.trace import Dtype, Kernel
 from sysbench.trace.columns import Nesting
@@ -178,7 +178,7 @@ def _limiting_rate(kernel: Kernel, predicted_s: float, gpu: GpuRates) -> GpuRate
     drawn = gpu.drawn()
     if kernel.kind == "gemm":
         long = predicted_s >= MIN_PRODUCT_S and limit(kernel, drawn) == "matmul"
-        return matmul_rate(kernel, drawn) if long else None
+        return matmul_rate(kernel, drawn) if long and not is_unaligned(kernel) else None
     if kernel.bytes >= MIN_BYTES:
         return "reduce" if kernel.kind == "softmax" else "stream"
     return "kernel_s" if kernel.bytes <= TINY_BYTES and kernel.kind == "map" else None

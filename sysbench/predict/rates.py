@@ -28,7 +28,8 @@ Draws = NDArray[np.float64]
 
 GpuRate = Literal[
     "matmul_fp32", "matmul_tf32", "matmul_half", "attention_forward", "attention_backward", "stream", "reduce",
-    "indexed", "transpose", "kernel_s", "gap_s", "device_to_host", "host_to_device", "matmul_fp8",
+    "indexed", "transpose", "kernel_s", "gap_s", "device_to_host", "host_to_device", "matmul_fp8", "unaligned",
+    "new_memory",
 ]  # fmt: skip
 """matmul_*      FLOP/s of a large product, sustained: fp32 on ordinary cores; tf32, bf16, fp16 and fp8 on tensor cores
 attention_*   FLOP/s of flash attention on long sequences, heads 128 wide, bf16; causal FLOPs are halved
@@ -39,12 +40,16 @@ transpose     elements/s of a copy between tensors with different fastest dimens
 kernel_s      seconds of an almost empty kernel
 gap_s         seconds between two queued kernels
 *_to_*        bytes/s of a copy between the GPU and pinned memory of its host
+unaligned     rate of a product on tensor cores with rows that are no multiple of 16 bytes, relative to aligned rows
+new_memory    bytes/s of the first write to memory that the system has just given to the process, on a CPU
 """
 
 LINK_RATES: tuple[GpuRate, ...] = ("device_to_host", "host_to_device")
 """Rates of the link to the host. They depend on the machine, so no data sheet has them."""
 
-GPU_RATES: tuple[GpuRate, ...] = tuple(name for name in get_args(GpuRate) if name not in (*LINK_RATES, "matmul_fp8"))
+GPU_RATES: tuple[GpuRate, ...] = tuple(
+    name for name in get_args(GpuRate) if name not in (*LINK_RATES, "matmul_fp8", "unaligned", "new_memory")
+)
 """Rates without which no time is predicted."""
 
 HostRate = Literal[
@@ -65,6 +70,19 @@ _SHARING = frozenset(HOST_RATES) - {"synchronize"}
 
 GIVEN_LINK_SPREAD = 0.1
 """Spread of a link's rate that the user gives: copies of different sizes, and the two directions, differ."""
+
+UNALIGNED = Rate(
+    value=0.64,
+    spread=0.3,
+    source="two steps of GPT-2 on an A100 with a vocabulary of 50,257 and of 50,304 (build-nanogpt, LLMs-from-scratch)",
+    basis="borrowed",
+)
+"""Vocabularies of 50,257 have rows that are a multiple of 2 bytes. build-nanogpt's lecture: 96.4 and 93.6 ms for 16,384
+tokens; LLMs-from-scratch, ch05/10: 112,046 and 127,345 tokens/s in steps of 8,192 tokens. The three products of the
+head take 15.9 and 8.0 ms here, so those with unaligned rows take 1.18 and 2.10 times as long: 1.57, the geometric mean,
+give or take 0.29 in the logarithm. Rows that are a multiple of 4 or 8 bytes are assumed to cost as much: no published
+table has them. PyTorch's own measurements (torch/_inductor/autoheuristic/artifacts/_PadMMA100.py) show only that even
+padded copies are usually faster."""
 
 CALIBRATED_HOST_SPREAD = 0.05
 """Spread of all rates of a calibrated host, between processes and between models."""
@@ -92,9 +110,9 @@ class GpuRates:
         if missing or hardware.sms is None:
             wanted = ", ".join(missing or ["sms"])
             raise UnavailableError(f"times on {hardware.title} cannot be predicted: its rates are unknown ({wanted})")
-        known = (*GPU_RATES, *LINK_RATES)
+        known: tuple[GpuRate, ...] = (*GPU_RATES, *LINK_RATES, "new_memory")
         rates = {name: hardware.rates[name] for name in known if name in hardware.rates}
-        return cls(hardware, rates | _fp8_rate(hardware))
+        return cls(hardware, rates | _fp8_rate(hardware) | {"unaligned": UNALIGNED})
 
     def with_link(self, bytes_per_s: float) -> GpuRates:
         """Return a copy with this rate of the link to the host, in both directions."""

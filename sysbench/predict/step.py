@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from sysbench.predict import walk as walking
-from sysbench.predict.kernels import Limit, limit, lower_bound_seconds, seconds
+from sysbench.predict.kernels import Limit, is_unaligned, limit, lower_bound_seconds, seconds
 from sysbench.predict.rates import LINK_RATES, Draws, GpuRates, HostRates, unexplained
 from sysbench.predict.trace import Positions, Trace
 from sysbench.spec.hardware import Rate
@@ -62,7 +62,7 @@ class PhasePrediction:
 
     host_s         seconds that the host takes to issue everything
     device         seconds of all kernels in sequence, with gaps, as if all had been issued in advance
-    lower_bound_s  seconds at the data sheet's rates, if the host took no time
+    lower_bound_s  seconds at the data sheet's rates, if the host took no time; None without a data sheet
     """
 
     name: str
@@ -71,7 +71,7 @@ class PhasePrediction:
     device: Estimate
     bottleneck: Bottleneck
     device_bottleneck: Bottleneck
-    lower_bound_s: float
+    lower_bound_s: float | None
     launches: int
     communication_s: float = 0.0
     """Sum of the times of all collectives."""
@@ -97,7 +97,7 @@ class StepPrediction:
     limits_s: Mapping[str, float]
     """Seconds that the host takes to issue the step, and seconds of the device by what limits its kernels. The
     bottleneck's share is that of the step with a synchronization after each phase."""
-    lower_bound_s: float
+    lower_bound_s: float | None
     unknown: Mapping[str, int]
     """Number of launches of each operator that is unknown to the model."""
     unknown_share: float
@@ -129,6 +129,7 @@ class StepPrediction:
         """Return the rates that the prediction uses."""
         unused = () if self.trace.has_copies else (*LINK_RATES, "update")
         unused += () if any(kernel.dtype == "fp8" for kernel in self.trace.kernels) else ("matmul_fp8",)
+        unused += () if any(map(is_unaligned, self.trace.kernels)) else ("unaligned",)
         rates = [*self.gpu.rates.items(), *self.host.rates.items()]
         return {name: rate for name, rate in rates if name not in unused}
 
@@ -155,8 +156,7 @@ def predict(
     factor = unexplained(trace, gpu.hardware, unique_s, seed)
     walk = partial(walking.walk, gap_s=drawn["gap_s"], synchronous=gpu.hardware.synchronous)
     limits = [limit(kernel, drawn) for kernel in trace.kernels]
-    bounds = np.array([lower_bound_seconds(kernel, gpu) for kernel in trace.kernels])
-    bounded = bool(gpu.hardware.peak_flops_per_s)  # rates that were measured in place of a data sheet give no bound
+    bounds = [lower_bound_seconds(kernel, gpu.hardware) for kernel in trace.kernels]
     device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
     phases, total_s = list[PhasePrediction](), np.zeros(draws)
     for name, counts in trace.counts.items():
@@ -165,13 +165,13 @@ def predict(
         seconds_by_limit = _seconds_by_limit(unique_s[:, 0], counts, limits)
         communication_s = seconds_by_limit.get("communication", 0.0)
         seconds_by_limit |= _added_s(walk_with, walked, unique_s, limits)
-        bound_s = float(bounds @ counts)
+        bound_s = None if None in bounds else float(np.array(bounds) @ counts)
         phases.append(
             PhasePrediction(
                 name=name,
-                time=Estimate.of(walked.total_s * factor, bounded * bound_s),
+                time=Estimate.of(walked.total_s * factor, bound_s or 0.0),
                 host_s=float(walked.host_s[0]),
-                device=Estimate.of(walked.device_s * factor, bounded * bound_s),
+                device=Estimate.of(walked.device_s * factor, bound_s or 0.0),
                 bottleneck=_bottleneck(walked.host_s[0], walked.device_s[0], walked.total_s[0], seconds_by_limit),
                 device_bottleneck=_bottleneck(0.0, walked.device_s[0], walked.device_s[0], seconds_by_limit),
                 lower_bound_s=bound_s,
@@ -184,8 +184,8 @@ def predict(
         total_s += walked.total_s
     step_s = walk(walking.Issued(trace.phases, host.drawn(draws, seed)), unique_s).total_s if sync_per_step else total_s
     host_s, device_s = math.fsum(phase.host_s for phase in phases), math.fsum(phase.device_s for phase in phases)
-    bound_s = math.fsum(phase.lower_bound_s for phase in phases)
-    draws_s = np.maximum(step_s * factor, bounded * bound_s)
+    bound_s = None if None in bounds else math.fsum(phase.lower_bound_s or 0.0 for phase in phases)
+    draws_s = np.maximum(step_s * factor, bound_s or 0.0)
     unknown, unknown_share = _unknown(trace, unique_s[:, 0])
     return StepPrediction(
         trace=trace,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.text import Text
 
 
 FORMATS: Final = ("png", "svg", "pdf")
@@ -98,15 +99,9 @@ GRID: Final = "#e3e3e3"
 WIDTH_IN: Final = 7.2
 """Width of the text on a page."""
 _HEADING_IN: Final = 0.54
-LEGEND_LINE_IN: Final = 0.19
+_LEGEND_LINE_IN: Final = 0.19
 """Height of a line of the legend."""
-_MARGIN_IN: Final = 0.12
-_GAP_IN: Final = 0.2
-_HANDLE_IN: Final = 0.45
-_CHARACTER_IN: Final = 0.066
-"""Average width of a character in the legend."""
-_TITLE_CHARACTER_IN: Final = 0.092
-"""Average width of a character in the heading."""
+_MARGIN_IN: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -147,100 +142,64 @@ class Heading:
     """Word before the GPU's name."""
 
 
-@dataclass(frozen=True)
-class PanelLayout:
-    """Layout of a figure's panels."""
-
-    columns: int
-    height_in: float
-    """Height of a panel's axes."""
-    left_in: float = 0.62
-    """Space to the left of a panel, for tick labels and the axis label."""
-    below_in: float = 0.42
-    above_in: float = 0.26
-    """Space for the panel's own title."""
-    right_in: float = 0.0
-    """Space to the right of the last column."""
-    legend_lines: int = 1
-    shared_y: bool = False
-    """Whether all panels have the same vertical axis, which is then labelled only in the first column."""
-
-
-def create_panels(frame: PanelLayout, count: int, heading: Heading) -> tuple[Figure, list[Axes]]:
-    """Create a figure with `count` empty panels, filled row by row."""
+def create_panels(count: int, columns: int, height_in: float) -> tuple[Figure, list[Axes]]:
+    """Create a figure with `count` empty panels, filled row by row; `height_in` is a panel's height with its labels."""
     from matplotlib.figure import Figure
 
-    columns = min(frame.columns, max(count, 1))
+    columns = min(columns, max(count, 1))
     rows = math.ceil(count / columns)
-    panel_height = frame.above_in + frame.height_in + frame.below_in
-    legend_in = frame.legend_lines * LEGEND_LINE_IN + (0.06 if frame.legend_lines else 0)
-    height = _HEADING_IN + rows * panel_height + legend_in + _MARGIN_IN
-    between_in = _GAP_IN if frame.shared_y else frame.left_in
-    panel_width = (WIDTH_IN - _MARGIN_IN - frame.right_in - frame.left_in + between_in) / columns - between_in
-    figure = Figure(figsize=(WIDTH_IN, height), facecolor="white")
-    found = []
-    for number in range(count):
-        row, column = divmod(number, columns)
-        left = frame.left_in + column * (panel_width + between_in)
-        bottom = height - _HEADING_IN - (row + 1) * panel_height + frame.below_in
-        place = (left / WIDTH_IN, bottom / height, panel_width / WIDTH_IN, frame.height_in / height)
-        axes: Axes = figure.add_axes(place)
-        if frame.shared_y and column:
-            axes.tick_params(axis="y", labelleft=False)
-        found.append(axes)
-    draw_heading(figure, heading)
-    return figure, found
+    figure = Figure(figsize=(WIDTH_IN, rows * height_in), facecolor="white", layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for unused in panels[count:]:
+        unused.remove()
+    return figure, panels[:count]
 
 
-def draw_heading(figure: Figure, heading: Heading) -> None:
-    """Draw the title, the subtitle, and the mark of simulated results."""
+def complete(figure: Figure, heading: Heading, handles: Sequence[Artist] = ()) -> None:
+    """Add the heading above the panels, and a legend in as few lines as its labels allow below them."""
     width, height = figure.get_size_inches()
-    left = 0.1 / width
-    figure.text(left, 1 - 0.22 / height, printable(heading.title), fontsize=10.5, fontweight="bold", color=INK)
+    height += _HEADING_IN + _LEGEND_LINE_IN * _draw_legend(figure, handles)
+    figure.set_size_inches(width, height)
+    layout: Any = figure.get_layout_engine()
+    layout.set(rect=(0, 0, 1, 1 - _HEADING_IN / height), h_pad=0.06, w_pad=0.06, hspace=0.04)
+    title = _write_above(figure, heading.title, 0.22, fontsize=10.5, fontweight="bold", color=INK)
     if heading.subtitle:
-        figure.text(left, 1 - 0.41 / height, printable(heading.subtitle), fontsize=8, color=QUIET)
+        _write_above(figure, heading.subtitle, 0.41, fontsize=8, color=QUIET)
     if heading.simulated:
-        text = printable(f"{heading.mark} for {heading.simulated}")
-        right = 1 - 0.1 / width
-        # Beside a title that is too long for it, the mark goes below.
-        fits = (len(heading.title) + len(text)) * _TITLE_CHARACTER_IN < width or len(heading.subtitle) > len(
-            heading.title
+        mark = _write_above(
+            figure, f"{heading.mark} for {heading.simulated}", 0.22, fontsize=9, fontweight="bold", color=SIMULATED
         )
-        top = 0.22 if fits else 0.41
-        figure.text(right, 1 - top / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right")
+        mark.set(x=1 - _MARGIN_IN / width, ha="right")
+        if mark.get_window_extent().x0 < title.get_window_extent().x1:
+            mark.set_y(1 - 0.41 / height)
 
 
-def draw_legend(figure: Figure, *rows: Sequence[Artist]) -> None:
-    """Draw the legend at the bottom, one line for each row of handles."""
-    _, height = figure.get_size_inches()
-    filled = [row for row in rows if row]
-    for number, handles in enumerate(reversed(filled)):
-        figure.legend(
-            handles=list(handles),
-            loc="lower center",
-            bbox_to_anchor=(0.5, (0.05 + number * LEGEND_LINE_IN) / height),
+def _write_above(figure: Figure, text: str, below_top_in: float, **look: Any) -> Text:
+    width, height = figure.get_size_inches()
+    return figure.text(_MARGIN_IN / width, 1 - below_top_in / height, printable(text), in_layout=False, **look)
+
+
+def _draw_legend(figure: Figure, handles: Sequence[Artist]) -> int:
+    """Draw the legend, its entries in reading order, and return the number of its lines."""
+    for lines in range(1, len(handles) + 1):
+        columns = math.ceil(len(handles) / lines)
+        legend = figure.legend(
+            # A legend is filled column by column.
+            handles=[handle for column in range(columns) for handle in handles[column::columns]],
+            loc="outside lower center",
             frameon=False,
             fontsize=8,
             labelcolor=INK,
-            ncols=len(handles),
-            borderaxespad=0,
+            ncols=columns,
+            borderpad=0.2,
             columnspacing=1.4,
             handlelength=1.8,
         )
-
-
-def arrange_handles(handles: Sequence[Artist]) -> list[list[Artist]]:
-    """Arrange legend handles in as few lines as their labels allow."""
-    rows: list[list[Artist]] = []
-    room_in = 0.0
-    for handle in handles:
-        wide_in = _HANDLE_IN + _CHARACTER_IN * len(str(handle.get_label()))
-        if wide_in > room_in or not rows:
-            rows.append([])
-            room_in = WIDTH_IN - 0.2
-        rows[-1].append(handle)
-        room_in -= wide_in
-    return rows
+        if legend.get_window_extent().width < figure.bbox.width:
+            return lines
+        if columns > 1:
+            legend.remove()
+    return len(handles)
 
 
 @dataclass(frozen=True)

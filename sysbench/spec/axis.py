@@ -159,10 +159,10 @@ def declared_fields() -> Mapping[str, Axis]:
 def _fields(names: tuple[str, ...]) -> Mapping[str, Axis]:
     marked: dict[str, Axis] = {"hardware": HARDWARE}
     defaults: dict[str, object] = {"hardware": None}
-    for command in map(command_of, names):
-        cell_fields = command.cell_class.model_fields.items()
+    for models in (command_of(name).models() for name in names):
+        cell_fields = models.cell.model_fields.items()
         defaults = {**{name: field.get_default() for name, field in cell_fields if name not in _UNNAMED}, **defaults}
-        for model in (command.spec_class, command.cell_class):
+        for model in (models.spec, models.cell):
             marked = {**axes_of_model(model), **marked}
     found = {name: _complete(name, marked.get(name, SETTING), default) for name, default in defaults.items()}
     return dict(sorted(found.items(), key=lambda item: item[1].name_order))

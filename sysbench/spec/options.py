@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ class Option:
     repeated    the option may be given several times, or as several arguments; its field gets a list of words
     pair        the option takes the next two words, even if they look like options
     values      completions for a shell, if the type of the field does not list them
+    completions returns more completions, which depend on the files of this machine
     common      shown by `--help`; a command with many options shows the others only with `--help all`
     word        writes a value as the option reads it; None if `str` does
     names_code  a value that is not one of `values` names code to run, or the place that code comes from
@@ -32,6 +33,7 @@ class Option:
     repeated: bool = False
     pair: bool = False
     values: tuple[str, ...] = ()
+    completions: Callable[[], Iterable[str]] = tuple
     common: bool = False
     word: Callable[[Any], str] | None = None
     names_code: bool = False

@@ -37,6 +37,16 @@ Columns = Annotated[
 Debug = Annotated[bool, Option(panel=OUTPUT), Field(description="Show tracebacks.")]
 
 
+RUNS = Path("runs")
+"""Default directory for runs, and for finding them by name."""
+
+
+def run_names() -> set[str]:
+    """Return the names of the runs and experiments in `RUNS`, as a shell completes them."""
+    found = {path.stem for pattern in ("*.json", "*.jsonl", "*/") for path in RUNS.glob(pattern)}
+    return {"latest", *found} if found else set()
+
+
 _FILE_METAVARS = frozenset({"PATH", "PATH|-", "FILE", "FILE,…", "LOG"})
 
 
@@ -172,6 +182,6 @@ class RunOptions(BaseModel):
 class SavedOptions(RunOptions):
     """Run options with `--from`, for commands whose `--from` accepts only a finished log or record."""
 
-    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True)] = Field(
-        default=None, description="Show a finished log or record instead of measuring. Does not need torch."
-    )
+    source: Annotated[
+        Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True, completions=run_names)
+    ] = Field(default=None, description="Show a finished log or record instead of measuring. Does not need torch.")

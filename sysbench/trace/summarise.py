@@ -84,7 +84,7 @@ def summarise(
         operators=sums.operators.statistics(),
         device=device_use(devices, sums.launches, windows) if source == "device" else None,
         precisions=_precisions(time, names),
-        rates=list(rates(time, cell, device)),
+        rates=list(rates(time, names, cell, device)),
         checks=list(sums.products.checks(cell, sums.steps, source)) if cell is not None else [],
         remarks=[*recording.remarks, *_steps_left_out(tree)],
     )

@@ -197,10 +197,10 @@ class DeviceUse(Frozen):
 
 
 class Rate(Frozen):
-    """Minimum FLOPs and bytes of one part of attention, and the time that the part takes."""
+    """Minimum FLOPs and bytes of one part of attention or of a kernel class, and the time that it takes."""
 
     part: str
-    """One of PARTS."""
+    """One of PARTS, or a kernel class."""
     phase: str
     total_ns: Nanoseconds
     flops: Flops | None

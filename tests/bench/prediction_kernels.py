@@ -133,7 +133,7 @@ def _group(name: str, slug: str, rows: Sequence[Measured]) -> Group:
     predicted = drawn[[position[row.kernel] for row in rows]] + np.array([row.beside_s for row in rows])[:, None]
     for i, row in enumerate(rows):
         predicted[i] += sum(drawn[position[each]] for each in row.beside)
-    perfect = np.array([lower_bound_seconds(row.kernel, gpu) for row in rows])
+    perfect = np.array([lower_bound_seconds(row.kernel, gpu.hardware) for row in rows], dtype=float)
     low, high = np.quantile(predicted, [0.05, 0.95], axis=1)
     error = np.abs(np.log(predicted[:, 0] / own))
     fitted = np.array([_is_fitted(row.kernel) for row in rows])

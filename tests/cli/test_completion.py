@@ -46,6 +46,21 @@ def test_values_are_completed(tmp_path: Path, line: str, expected: list[str]) ->
     assert offered(line, tmp_path) == expected
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["report", "compare", "compare latest", "history", "time --from", "memory --from", "profile --from", "loop"],
+)
+def test_names_of_runs_are_completed(tmp_path: Path, words: str) -> None:
+    runs = tmp_path / "runs"
+    (runs / "2026-11-20T10-00-00-quick").mkdir(parents=True)
+    for name in ("2026-11-20T09-00-00-time.jsonl", "2026-11-20T09-00-00-time.json", "2026-11-21T09-00-00-memory.jsonl"):
+        (runs / name).touch()
+    assert sorted(offered(f"sysbench {words} 2026-11-20", tmp_path)) == [
+        "2026-11-20T09-00-00-time", "2026-11-20T10-00-00-quick",
+    ]  # fmt: skip
+    assert offered(f"sysbench {words} lat", tmp_path) == ["latest"]
+
+
 def test_completing_a_value_imports_no_torch() -> None:
     program = (
         "import sys\ntry:\n    from sysbench.cli import main\n    main([])\n"

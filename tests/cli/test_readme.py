@@ -86,7 +86,7 @@ def test_every_option_that_it_mentions_exists(page: str) -> None:
     options = {word for path in golden for word in path.read_text().split()} | {"--maxprocesses", "--dist", "--help"}
     options |= set(evidence_parser()._option_string_actions)
     options |= {"--reference", "--markdown"}  # of tests.bench.prediction
-    options |= {"--knobs"}  # of tests.bench.fake_gpu_memory
+    options |= {"--knobs", "--odd"}  # of tests.bench.fake_gpu_memory
     options |= {"--install-completion"}  # Typer's
     options |= {"--sysbench-record"}  # of sysbench.pytest_plugin
     options |= {"--extra", "--inexact"}  # of uv sync

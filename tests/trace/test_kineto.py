@@ -464,30 +464,40 @@ def test_a_trace_of_another_vendor_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("launch", "category"),
+    ("launch", "category", "device"),
     [
-        ("mtia_runtime", "mtia_ccp_events"),
-        ("xpu_runtime", "kernel"),
-        ("privateuse1_driver", "kernel"),
-        ("mlu_runtime", "mlu_memcpy"),
+        ("mtia_runtime", "mtia_ccp_events", "MTIA"),
+        ("xpu_runtime", "kernel", "XPU"),
+        ("privateuse1_driver", "kernel", "PrivateUse1"),
+        ("mlu_runtime", "mlu_memcpy", "MLU"),
     ],
 )
-def test_what_another_device_does_is_its_own_and_not_the_hosts(tmp_path: Path, launch: str, category: str) -> None:
+def test_what_another_device_does_is_its_own_and_not_the_hosts(
+    tmp_path: Path, launch: str, category: str, device: str
+) -> None:
     path = tmp_path / "device.json"
     path.write_bytes(one(path, cat=category).replace(b'"cpu_op"', f'"{launch}"'.encode()))
     found = kineto.read(path)
     assert (len(found.work), len(found.launches), len(found.operators)) == (1, 1, 0)
+    assert found.devices == (device,)
     assert summarise(found).source == "device"
 
 
-def test_a_device_that_has_recorded_nothing_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("header", "device"),
+    [
+        ('"deviceProperties": [{"id": 0, "name": "H100"}]', "H100"),
+        ('"distributedInfo": {"backend": "mtia:hccl"}', "MTIA"),
+        ('"deviceProperties": [], "distributedInfo": {"backend": "cpu:gloo,xpu:xccl"}', "XPU"),
+    ],
+)
+def test_a_device_that_has_recorded_nothing_is_named(tmp_path: Path, header: str, device: str) -> None:
     path = tmp_path / "host.json"
-    header = b'{"deviceProperties": [{"id": 0, "name": "H100"}], "traceEvents"'
-    path.write_bytes(one(path, cat="cpu_op").replace(b'{"traceEvents"', header))
+    path.write_bytes(one(path, cat="cpu_op").replace(b'{"traceEvents"', f'{{{header}, "traceEvents"'.encode()))
     summary = summarise(kineto.read(path))
-    assert (summary.source, summary.devices) == ("cpu", ["H100"])
+    assert (summary.source, summary.devices) == ("cpu", [device])
     remarks = [remark.text for remark in traces_sheet([summary]).remarks]
-    assert any(text.endswith("the file has no kernels of H100") for text in remarks)
+    assert any(text.endswith(f"the file has no kernels of {device}") for text in remarks)
 
 
 @pytest.mark.parametrize(

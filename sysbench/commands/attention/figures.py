@@ -25,13 +25,15 @@ from sysbench.commands.attention.findings import (
 )
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.render import plots
-from sysbench.render.plots import Heading, LazyFigure, LineStyle, PanelLayout, Point
+from sysbench.render.plots import Heading, LazyFigure, LineStyle, Point
 from sysbench.render.sentences.phrases import join_words
 from sysbench.units import Unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+PANEL_HEIGHT_IN: Final = 3.0
 
 _STYLES: Final = (
     LineStyle("#000000", "o"),
@@ -98,10 +100,8 @@ def draw(cells: Cells, shown: Sequence[Quantity], heading: Heading) -> Figure:
     handles = [Line2D([], [], markersize=5, label=plots.printable(name), **style.line) for name, style in looks.items()]
     if any(limit.beyond is not None for limit in frontier(cells)):
         handles.append(plots.cross_handle("does not fit"))
-    rows = plots.arrange_handles(handles)
     lengths = sorted({cell.cell.seq for cell in cells})
-    layout = PanelLayout(2, 2.3, below_in=0.75, legend_lines=len(rows))
-    figure, panels = plots.create_panels(layout, len(shown), heading)
+    figure, panels = plots.create_panels(len(shown), 2, PANEL_HEIGHT_IN)
     for axes, quantity in zip(panels, shown, strict=True):
         unit: Unit = "bytes" if quantity == "saved" else "s"
         axes.set_xscale("log", base=2)
@@ -122,7 +122,7 @@ def draw(cells: Cells, shown: Sequence[Quantity], heading: Heading) -> Figure:
         axes.tick_params(axis="x", labelrotation=45)
         axes.set_yticks(plots.readable_ticks(*axes.get_ylim(), unit))
         axes.yaxis.set_major_formatter(partial(_tick, unit))
-    plots.draw_legend(figure, *rows)
+    plots.complete(figure, heading, handles)
     return figure
 
 

@@ -1,12 +1,12 @@
-"""Live state of a run of `sysbench attention`, and the boards that compare the implementations on each input."""
+"""Live state of a run of `sysbench attention`, and an estimate of its remaining time."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from sysbench import cells as axes
 from sysbench import formulas as attention_costs
@@ -14,12 +14,10 @@ from sysbench import units
 from sysbench.commands.attention.record import AttentionMemory, AttentionPredicted, AttentionTimed, RepeatsReduced
 from sysbench.log.predictions import PredictedPhase
 from sysbench.render.dashboard import run_state
-from sysbench.render.dashboard.board import Quantity
+from sysbench.render.dashboard.remaining import experience, waiting_s
 from sysbench.render.dashboard.run_state import RunState, cell_handler
 from sysbench.render.dashboard.screen import CellScreen, Progress
-from sysbench.render.table import Measure
 from sysbench.spec.attention import AttentionCell
-from sysbench.units import Unit
 
 
 @dataclass(frozen=True)
@@ -55,44 +53,30 @@ class CellState(run_state.CellState):
             return 0.0
         return 2 * statistics.fmean(self.forward_s) + statistics.fmean(self.backward_s)
 
+    @cached_property
+    def choices(self) -> tuple[object, ...]:
+        return (self.cell.implementation,)
+
+    @property
+    def pace_s(self) -> float | None:
+        return self.pair_s / self._pair_flops if self.outcome == "ok" and self.pair_s else None
+
+    @property
+    def outside_s(self) -> float:
+        return max(0.0, self.took_s - self.pair_s * self.expected_calls / 2)
+
+    def expected_s(self, pace_s: float) -> float:
+        pair_s, limit_s = pace_s * self._pair_flops, self.cell.limit_s or math.inf
+        if pair_s > limit_s:
+            return 0.0  # it will be skipped
+        return min(pair_s * (self.cell.warmup + self.cell.repeats), limit_s)
+
+    @property
+    def _pair_flops(self) -> int:
+        return max(attention_costs.flops(self.cell, "forward"), 1)
+
 
 AttentionState = RunState[CellState]
-
-
-def left_s(state: AttentionState, now_s: float) -> float | None:
-    """Return the remaining seconds of the run, estimated from finished cells.
-
-    None if there are no finished cells yet, and while a cell takes longer than expected.
-    """
-    over = [cell for _, cell in state.cells if cell.outcome == "ok" and cell.took_s]
-    waiting = [cell for _, cell in state.cells if cell.outcome is None]
-    if not over or not waiting:
-        return None if waiting else 0.0
-    left = [
-        _expected_s(cell, over) - (now_s - cell.started_s if cell.started_s is not None else 0.0) for cell in waiting
-    ]
-    return sum(left) if min(left) >= 0 else None
-
-
-def _expected_s(cell: CellState, finished: list[CellState]) -> float:
-    """Return the expected duration of a cell: a constant part, and one that grows with the FLOPs of its calls."""
-    similar = [state for state in finished if state.cell.implementation == cell.cell.implementation] or finished
-    work = _work(cell)
-    nearest = min(similar, key=lambda each: (abs(_work(each).bit_length() - work.bit_length()), -_work(each)))
-    constant_s = statistics.median(max(0.0, state.took_s - _calls_s(state)) for state in similar)
-    pair_s, limit_s = nearest.pair_s * work / max(_work(nearest), 1), cell.cell.limit_s or math.inf
-    if pair_s > limit_s:
-        return 0.0  # it will be skipped
-    return min(constant_s + pair_s * (cell.cell.warmup + cell.cell.repeats), max(limit_s, pair_s))
-
-
-def _calls_s(cell: CellState) -> float:
-    """Return the time of all calls, including warm-up calls and the untimed forward call before each backward call."""
-    return cell.pair_s * cell.expected_calls / 2
-
-
-def _work(cell: CellState) -> int:
-    return attention_costs.flops(cell.cell, "forward")
 
 
 def _timed(cell: CellState, event: AttentionTimed) -> CellState:
@@ -120,16 +104,18 @@ _HANDLERS = run_state.handlers(
 advance = partial(run_state.advance, _HANDLERS)
 
 
-def _quantity(title: str, unit: Unit, value: Callable[[CellState], float | None]) -> Quantity:
-    def measure(cell: CellState) -> Measure | None:
-        found = value(cell)
-        return Measure(found, text=units.short(unit, found)) if found is not None else None
-
-    return Quantity(title, unit, measure, wide_range=True)
+def remaining_s(state: AttentionState, now_s: float) -> float | None:
+    """Return the remaining seconds of the run; None before a cell has finished, and while one takes too long."""
+    now, others_s = state.current_cell, waiting_s(state)
+    if now is None or now.outcome is not None or others_s is None:
+        return others_s
+    known = experience(state)
+    left_s = known.expected_s(now) - (now_s - (now.started_s or now_s)) if known is not None else -1.0
+    return others_s + left_s if left_s >= 0 else None
 
 
 class AttentionScreen(CellScreen[AttentionState]):
-    """The display of a run: boards of forward and backward times, or of kept memory if nothing is timed."""
+    """The display of a run: times, or kept memory if nothing is timed."""
 
     initial = AttentionState()
     advance = staticmethod(advance)
@@ -154,17 +140,8 @@ class AttentionScreen(CellScreen[AttentionState]):
     def labelled(cls, cell: CellState) -> tuple[str, ...]:
         return ("implementation", "dim", "seq")
 
-    def quantities(self) -> Sequence[Quantity]:
-        now = self.state.current_cell
-        if now is not None and now.cell.simulated:
-            return (_quantity("kept for backward", "bytes", lambda cell: cell.saved_bytes),)
-        return (
-            _quantity("forward", "s", lambda cell: cell.forward),
-            _quantity("backward", "s", lambda cell: cell.backward),
-        )
-
     def remaining_s(self) -> float | None:
-        return left_s(self.state, self.now_s)
+        return remaining_s(self.state, self.now_s)
 
     def subject(self, cell: CellState) -> Sequence[str]:
         return [*axes.subject([cell.cell]), *(["causal"] * cell.cell.causal)]

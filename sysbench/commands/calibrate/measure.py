@@ -23,6 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from sysbench.commands.calibrate.record import RateName, RatesKnown, WorkTimed, work_observed
 from sysbench.commands.calibrate.spec import CalibrateCell, Part
+from sysbench.commands.kinds import measures_of
 from sysbench.errors import UnavailableError, UsageError
 from sysbench.garbage import gc_paused
 from sysbench.lab.clocks import clock_for, until_hidden
@@ -32,8 +33,8 @@ from sysbench.lab.precision import compute_dtype, matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.log import runs
 from sysbench.log.events import DeviceInfo, Event, StageEntered
-from sysbench.log.measures import measures_of
 from sysbench.predict.fitting import TimedStep, fit_rates
+from sysbench.predict.kernels import LARGEST_REUSED_BYTES
 from sysbench.predict.rates import GpuRates, host_of
 from sysbench.predict.trace import HOST_WORK, PhaseTrace
 from sysbench.predict.tracing import trace
@@ -134,6 +135,10 @@ def memory(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
     )
     for rate, case, work, call in cases:
         yield Timed(rate, case, work, bench.seconds(call, 1 / len(cases)))
+    if bench.device.type == "cpu":
+        size_bytes = 2 * LARGEST_REUSED_BYTES
+        new = bench.seconds(lambda: torch.empty(size_bytes, dtype=torch.uint8).zero_(), 1 / len(cases))
+        yield Timed("new_memory", f"first write to {size_bytes // 1024**2} MiB", size_bytes, new)
 
 
 KERNELS = 200

@@ -23,7 +23,7 @@ RateName = GpuRate | HostRate
 PER_SECOND: dict[str, Literal["flops_per_s", "bytes_per_s", "elements_per_s"]] = {
     **dict.fromkeys(("matmul_fp32", "matmul_tf32", "matmul_half", "matmul_fp8"), "flops_per_s"),
     **dict.fromkeys(("attention_forward", "attention_backward"), "flops_per_s"),
-    **dict.fromkeys(("stream", "reduce", "device_to_host", "host_to_device", "update"), "bytes_per_s"),
+    **dict.fromkeys(("stream", "reduce", "device_to_host", "host_to_device", "update", "new_memory"), "bytes_per_s"),
     **dict.fromkeys(("indexed", "transpose"), "elements_per_s"),
 }
 """Units of rates that are work over time; all other rates are in seconds per piece of work."""

@@ -8,13 +8,14 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from sysbench.errors import Refusal
 from sysbench.spec.axes import choices
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import DeviceType, RunCell, RunSpec, parse_devices
 from sysbench.spec.model import EFFORT, Precision, precision_problem
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Seconds, Seed, stored_unless
-from sysbench.spec.run import OUTPUT, RunOptions
+from sysbench.spec.run import OUTPUT, RunOptions, run_names
 
 Part = Literal["matmul", "attention", "memory", "launch", "host", "link", "steps"]
 """matmul     products of matrices: large in three layouts, small, batched
@@ -54,7 +55,7 @@ class CalibrateCell(RunCell):
     def title(self) -> str:
         return self.part
 
-    def problem(self, device: DeviceType | None) -> str | None:
+    def problem(self, device: DeviceType | None) -> Refusal | None:
         return next(
             (found for precision in self.precisions if device and (found := precision_problem(precision, device))), None
         )
@@ -109,7 +110,9 @@ class CalibrateOptions(RunOptions):
         description="Directory for the log and the record; a name that ends in .toml is the file for the rates "
         "instead.",
     )
-    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True)] = Field(
+    source: Annotated[
+        Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True, completions=run_names)
+    ] = Field(
         default=None,
         description="Derive rates from a calibration, a finished run of sysbench time, or a trace with shapes by "
         "any program, instead of measuring; --out FILE.toml and --host FILE write them.",

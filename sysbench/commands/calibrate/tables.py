@@ -27,6 +27,7 @@ MEANINGS: dict[str, str] = {
     "reduce": "reductions over rows",
     "indexed": "broadcasts",
     "transpose": "transposing copies",
+    "new_memory": "first writes to new memory",
     "kernel_s": "an empty kernel",
     "gap_s": "gap between two kernels",
     "operator": "host, forward of an operator",

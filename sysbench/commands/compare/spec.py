@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from sysbench.spec.axes import Texts, parse_share
 from sysbench.spec.options import Option
-from sysbench.spec.run import OUTPUT, Debug, JsonPath, Shown
+from sysbench.spec.run import OUTPUT, Debug, JsonPath, Shown, run_names
 
 INPUTS = "Inputs"
 JUDGEMENT = "Judgement"
@@ -24,13 +24,13 @@ class CompareOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    a: Annotated[str | None, Option(positional=True, metavar="A")] = Field(
+    a: Annotated[str | None, Option(positional=True, metavar="A", completions=run_names)] = Field(
         default=None,
         description="The baseline: a record, a log, a directory of runs, or the name of an earlier run in --runs "
         "(the beginning of its file name, latest, latest~1, or time:latest for the latest run of that command); "
         "or a trace or a memory snapshot, to compare with another one.",
     )
-    b: Annotated[str | None, Option(positional=True, metavar="B")] = Field(
+    b: Annotated[str | None, Option(positional=True, metavar="B", completions=run_names)] = Field(
         default=None,
         description="The run to compare with it; not needed if A is the directory of an earlier --ab.",
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sysbench.commands.fit.record import FitCellRecord
 from sysbench.commands.fit.suggestions import suggestions
 from sysbench.log.records import RunRecord
-from sysbench.render.plots import INK, LIMIT, QUIET, Heading, PanelLayout, create_panels, printable, style_axes, subject
+from sysbench.render.plots import INK, LIMIT, QUIET, Heading, complete, create_panels, printable, style_axes, subject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 MAX_COLUMNS = 2
-PANEL_HEIGHT_IN = 2.8
+PANEL_HEIGHT_IN = 3.3
 
 
 def frontier(record: RunRecord[FitCellRecord]) -> Figure:
     """Draw one panel per GPU: every combination tried, the suggestions with their numbers, and the memory limit."""
     cell = record.cells[0]
     heading = Heading("Step time against memory", ", ".join(subject(record.cells)), ", ".join(cell.gpus))
-    layout = PanelLayout(columns=MAX_COLUMNS, height_in=PANEL_HEIGHT_IN, legend_lines=0)
-    figure, panels = create_panels(layout, len(cell.gpus), heading)
+    figure, panels = create_panels(len(cell.gpus), MAX_COLUMNS, PANEL_HEIGHT_IN)
     for panel, gpu in zip(panels, cell.gpus, strict=True):
         _draw(panel, cell, gpu)
+    complete(figure, heading)
     return figure
 
 
@@ -53,4 +53,5 @@ def _draw(panel: Axes, cell: FitCellRecord, gpu: str) -> None:
     style_axes(
         panel, title=printable(gpu), x="memory that a GPU needs (GiB)", y=f"predicted step (ms){on}", lines="both"
     )
+    panel.margins(0.08, 0.12)
     panel.set_ylim(bottom=0)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from rich.console import Console
 from rich.text import Text
 
 from sysbench import units
@@ -14,9 +15,8 @@ from sysbench.commands.fit.spec import FitCell
 from sysbench.commands.fit.suggestions import best_trial, words
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
-from sysbench.render.dashboard.canvas import Canvas
 from sysbench.render.dashboard.run_state import RunState, cell_handler
-from sysbench.render.dashboard.screen import DETAILS, CellScreen, Progress, Slot, fixed
+from sysbench.render.dashboard.screen import CellScreen, Progress
 
 MAX_NAMED_GPUS = 4
 """Largest number of GPUs that are listed by name."""
@@ -80,12 +80,11 @@ class FitScreen(CellScreen[FitState]):
         last = words(cell.tried[-1].changes) or "as asked"
         return Progress(texts=((f"{len(cell.tried)} simulated", "bold"), (f"last: {last}", "")))
 
-    def details(self, canvas: Canvas) -> Iterator[Slot]:
+    def chart(self, console: Console, width: int) -> Iterator[Text]:
         cell = self.state.current_cell
         if cell is not None and cell.tried:
             gpus = dict.fromkeys(trial.gpu for trial in cell.tried)
-            lines = [self._so_far(cell, gpu, max(map(len, gpus))) for gpu in list(gpus)[:MAX_GPU_LINES]]
-            yield fixed(DETAILS, [*lines, Text()], gap=True)
+            yield from (self._so_far(cell, gpu, max(map(len, gpus))) for gpu in list(gpus)[:MAX_GPU_LINES])
 
     @staticmethod
     def _so_far(cell: CellState, gpu: str, width: int) -> Text:
@@ -95,5 +94,5 @@ class FitScreen(CellScreen[FitState]):
         spare = f"{units.size(abs(trial.margin_bytes))} {'to spare' if trial.fits else 'missing'}"
         step = f", a step of {units.seconds(trial.step.point_s)}" if best and trial.step else ""
         changes = f" with {words(best.changes)}" if best else " as asked"
-        line = Text(gpu.ljust(width + 2), theme.QUIET)
+        line = Text.assemble((gpu.ljust(width + 2), theme.QUIET))
         return line.append(f"{spare}{step}{changes}", theme.GOOD if trial.fits else theme.BAD)

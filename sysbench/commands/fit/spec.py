@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sysbench.errors import unknown
+from sysbench.errors import Refusal, unknown
 from sysbench.spec import hardware
 from sysbench.spec.axes import Texts, parse_amount
 from sysbench.spec.axis import axes_of_model
@@ -96,9 +96,10 @@ class FitCell(ModelCell):
         fields = {name: getattr(self, name) for name in GridCell.model_fields}
         return ModelCell(**{**fields, "device": "cuda"}, mode=self.mode)
 
-    def problem(self, device: DeviceType | None) -> str | None:
+    def problem(self, device: DeviceType | None) -> Refusal | None:
         if self.is_compiled:
-            return f"--execution {self.execution} cannot be simulated: what it saves is known only after it has run"
+            unknown = "cannot be simulated: what it saves is known only after it has run"
+            return Refusal(unknown, option=f"--execution {self.execution}")
         return super().problem(device)
 
 

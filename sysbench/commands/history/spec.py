@@ -7,9 +7,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sysbench.log.runs import RUNS
 from sysbench.spec.options import Option
-from sysbench.spec.run import OUTPUT, Debug, JsonPath, Shown
+from sysbench.spec.run import OUTPUT, RUNS, Debug, JsonPath, Shown, run_names
 
 
 class HistorySpec(BaseModel):
@@ -17,7 +16,7 @@ class HistorySpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    name: Annotated[str | None, Option(positional=True, metavar="[NAME]")] = Field(
+    name: Annotated[str | None, Option(positional=True, metavar="[NAME]", completions=run_names)] = Field(
         default=None,
         description="Show only this run: its path, the beginning of its name, latest, latest~1, or time:latest.",
     )

@@ -9,13 +9,12 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sysbench.errors import unknown
-from sysbench.log.runs import RUNS
 from sysbench.spec.axes import Texts, parse_share
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import Devices, RunCell, RunSpec
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Share, Size, Steps, stored_unless
-from sysbench.spec.run import OUTPUT, Columns, Debug, JsonPath, Selection, Shown
+from sysbench.spec.run import OUTPUT, RUNS, Columns, Debug, JsonPath, Selection, Shown, run_names
 
 STEP = "step"
 """The name of the whole step, which no phase can have."""
@@ -117,11 +116,11 @@ class LoopOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    file: Annotated[Path | None, Option(positional=True, metavar="FILE")] = Field(
+    file: Annotated[Path | None, Option(positional=True, metavar="FILE", completions=run_names)] = Field(
         default=None, description="The record to show: its path, or its name in --runs, such as latest."
     )
-    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
-        default=None, description="The record to show, as in other commands."
+    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, completions=run_names)] = (
+        Field(default=None, description="The record to show, as in other commands.")
     )
     runs: Annotated[Path, Option(metavar="DIR", panel=OUTPUT)] = Field(
         default=RUNS, description="Directory in which run names are looked up."

@@ -17,12 +17,10 @@ from sysbench.render.plots import (
     Heading,
     LazyFigure,
     Mark,
-    PanelLayout,
-    arrange_handles,
     caption_text,
+    complete,
     create_panels,
     cross_handle,
-    draw_legend,
     draw_stacked,
     series_handles,
     subject,
@@ -58,6 +56,7 @@ DARK_PHASES: Final = frozenset({"zero_grad", "loss", "backward"})
 """Phases with the darker of two background shades, which alternate from one long phase to the next."""
 
 MAX_PANELS: Final = 9
+MAX_COLUMNS: Final = 3
 MAX_BARS: Final = 4
 """Largest number of bars per context."""
 
@@ -139,20 +138,8 @@ def _draw(panels: Sequence[BarPanel], settings: Sequence[str], heading: Heading)
         handles.append(Line2D([], [], color=LIMIT, linewidth=1, linestyle=(0, (5, 2)), label="device memory"))
     if any(bar.absent for bar in bars):
         handles.append(cross_handle("does not fit"))
-    rows = [
-        *arrange_handles([Patch(facecolor=COLOURS[part], label=part) for part in present]),
-        *arrange_handles(handles),
-    ]
-    several = len(panels) > 1
-    layout = PanelLayout(
-        min(3, len(panels)),
-        1.6 if several else 2.4,
-        above_in=0.26 if several else 0.08,
-        below_in=0.44,
-        legend_lines=len(rows),
-    )
-    figure, panel_axes = create_panels(layout, len(panels), heading)
+    figure, panel_axes = create_panels(len(panels), MAX_COLUMNS, 2.3 if len(panels) > 1 else 2.9)
     for axes, panel in zip(panel_axes, panels, strict=True):
         draw_stacked(axes, panel, settings, COLOURS, "bytes", panel.limit or panel.highest, headroom=1.08, x="ctx")
-    draw_legend(figure, *rows)
+    complete(figure, heading, [*(Patch(facecolor=COLOURS[part], label=part) for part in present), *handles])
     return figure

@@ -1,4 +1,4 @@
-"""Live state of a run of `sysbench memory`, and the slots of its dashboard: memory by category and phase."""
+"""Live state of a run of `sysbench memory`, and the chart of its dashboard: memory by category and phase."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from rich.console import Console
 from rich.text import Text
 
 from sysbench import cells as axes
@@ -23,9 +24,8 @@ from sysbench.log.events import GpuSimulated
 from sysbench.log.outcomes import stage_phrase
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
-from sysbench.render.dashboard.canvas import Canvas
 from sysbench.render.dashboard.run_state import RunState, cell_handler
-from sysbench.render.dashboard.screen import DETAILS, MODEL_AXES, CellScreen, Progress, Slot, fixed
+from sysbench.render.dashboard.screen import MODEL_AXES, CellScreen, Progress
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ advance = partial(run_state.advance, _HANDLERS)
 
 
 MAX_BAR_WIDTH = 60
-LABEL_WIDTH = 11
+PHASE_WIDTH = 11
 """Width of phase names."""
 
 
@@ -119,31 +119,33 @@ class MemoryScreen(CellScreen[MemoryState]):
             return Progress()
         return Progress(texts=((f"{last.axis} {last.value} {'fits' if last.fits else 'does not fit'}", "bold"),))
 
-    def details(self, canvas: Canvas) -> Iterator[Slot]:
+    def chart(self, console: Console, width: int) -> Iterator[Text]:
         # A simulation reports its phases only when it ends.
-        with_phases = [cell for _, cell in self.state.cells if cell.phases]
-        if with_phases:
-            yield fixed(DETAILS, [*self._phases(with_phases[-1], canvas), Text()], gap=True)
-
-    def _phases(self, cell: CellState, canvas: Canvas) -> Iterator[Text]:
+        cell = next((cell for _, cell in reversed(self.state.cells) if cell.phases), None)
+        if cell is None:
+            return
         highest = max(phase.allocated_peak_bytes for phase in cell.phases.values())
         full_scale_bytes = max(cell.capacity_bytes or 0, highest)
-        bar_width = min(MAX_BAR_WIDTH, canvas.width - LABEL_WIDTH - 12) if not canvas.plain else 0
+        has_colours = console.color_system is not None and not console.no_color
+        bar_width = min(MAX_BAR_WIDTH, width - PHASE_WIDTH - 12) if has_colours else 0
         if len(self.state.cells) > 1:
-            yield Text(self.label(cell, self.state), "bold")
+            yield Text.assemble((self.label(cell, self.state), "bold"))
         for name, phase in cell.phases.items():
-            line = Text(name.ljust(LABEL_WIDTH), theme.QUIET)
+            line = Text.assemble((name.ljust(PHASE_WIDTH), theme.QUIET))
             if bar_width >= 8:
                 sizes = phase.by_category or {"unknown": phase.allocated_peak_bytes}
                 line.append_text(bar(sizes, full_scale_bytes, bar_width)).append("  ")
             yield line.append(units.size(phase.allocated_peak_bytes), "bold")
         if bar_width >= 8:
-            yield Text()
             present = [name for name in COLOURS if any(phase.by_category.get(name) for phase in cell.phases.values())]
-            legend = Text("  ").join(Text(f"■ {name}", COLOURS[name]) for name in present)
-            yield from legend.wrap(canvas.console, canvas.width)
+            for names in theme.wrap_phrases((f"■ {name}" for name in present), width, "  "):
+                line = Text(names)
+                for name in present:
+                    line.highlight_regex(rf"■ {name}\b", COLOURS[name])
+                yield line
         if cell.verdict is not None:
-            yield Text(self.result(cell), theme.GOOD if cell.verdict.fits else theme.BAD)
+            yield Text.assemble((self.result(cell), theme.GOOD if cell.verdict.fits else theme.BAD))
+        yield Text()
 
 
 def bar(by_category: Mapping[str, int], full_scale_bytes: int, width: int) -> Text:

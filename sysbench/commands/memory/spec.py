@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from sysbench.errors import Refusal
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices
 from sysbench.spec.axis import Axis
@@ -15,7 +16,7 @@ from sysbench.spec.model import MODE, STEP, DeviceType, GridCell, ModelCell, Mod
 from sysbench.spec.options import Option
 from sysbench.spec.protocols import PROCEDURES, Protocol, SearchAxis
 from sysbench.spec.ranks import Strategy
-from sysbench.spec.run import OUTPUT, RunOptions
+from sysbench.spec.run import OUTPUT, RunOptions, run_names
 
 SIMULATION = "Simulation"
 
@@ -83,16 +84,19 @@ class MemoryCell(GridCell):
     def ranks_unsupported_reason(self) -> None:
         return None
 
-    def problem(self, device: DeviceType | None) -> str | None:
+    def problem(self, device: DeviceType | None) -> Refusal | None:
+        given = f"--execution {self.execution}"
         if self.uses_cuda_graphs:
-            return (
-                f"--execution {self.execution} keeps tensors in the pool of CUDA graphs, whose replays the allocator "
-                "does not see. Nearest: --execution compiled; sysbench time reports the pool in its reserved memory"
+            return Refusal(
+                "keeps tensors in the pool of CUDA graphs, whose replays the allocator does not see",
+                "nearest: --execution compiled; sysbench time reports the pool in its reserved memory",
+                given,
             )
         if self.simulate is not None and self.is_compiled:
-            return (
-                f"--execution {self.execution} cannot be simulated: what it saves is known only after it has run. "
-                "Simulate eager, which needs more, or measure without --simulate"
+            return Refusal(
+                "cannot be simulated: what it saves is known only after it has run",
+                "simulate eager, which needs more, or measure without --simulate",
+                given,
             )
         return super().problem(device)
 
@@ -188,7 +192,9 @@ class MemorySpec(ModelSpec):
 class MemoryOptions(RunOptions):
     """Options of `sysbench memory`. Of several cells, the largest that fits gets the given names, the others labels."""
 
-    source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True)] = Field(
+    source: Annotated[
+        Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True, completions=run_names)
+    ] = Field(
         default=None, description="Show a finished log or record, or a snapshot, instead of measuring. Needs no torch."
     )
     require_fit: Annotated[bool, Option(panel=OUTPUT, common=True)] = Field(

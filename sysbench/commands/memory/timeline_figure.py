@@ -14,7 +14,7 @@ from sysbench.commands.memory.breakdown import allocation_groups
 from sysbench.commands.memory.figures import COLOURS, DARK_PHASES, STACKING
 from sysbench.commands.memory.findings import group_description
 from sysbench.render import plots
-from sysbench.render.plots import INK, QUIET, Heading, PanelLayout, printable
+from sysbench.render.plots import INK, QUIET, Heading, printable
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.timeline import Timeline
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
-HEIGHT_IN: Final = 3.4
+HEIGHT_IN: Final = 4.1
 BUCKETS: Final = 480
 """Number of intervals of the timeline; the highest and the lowest point of each is drawn."""
 LARGEST_SHOWN: Final = 3
@@ -40,17 +41,16 @@ def write(path: Path, timeline: Timeline, title: str) -> None:
 
 
 def draw(timeline: Timeline, title: str) -> Figure:
-    legend = plots.arrange_handles(_handles(timeline))
     notes = ["sizes in the legend: at the peak"]
     notes += ["categories and phases inferred from stacks and lifetimes"] if timeline.inferred else []
     simulated, device = timeline.source == "simulated", timeline.device_name
     notes += [device] if device and not simulated else []
     heading = Heading(printable(title, _MAX_TEXT_LENGTH), " · ".join(notes), (device or "a GPU") if simulated else "")
-    figure, (axes,) = plots.create_panels(PanelLayout(1, HEIGHT_IN, legend_lines=len(legend)), 1, heading)
+    figure, (axes,) = plots.create_panels(1, 1, HEIGHT_IN)
     scale = units.shared_scale("bytes", [float(timeline.peak.allocated_bytes)])
     plots.style_axes(axes, x="allocator events", y=f"allocated, {scale.symbol}")
     states = representative_states(timeline.allocated_bytes, BUCKETS)
-    _draw_phases(axes, timeline)
+    names = _draw_phases(axes, timeline)
     _draw_stack(axes, timeline, states, scale.factor)
     if timeline.reserved_bytes is not None:
         reserved = timeline.reserved_bytes[states] / scale.factor
@@ -62,7 +62,11 @@ def draw(timeline: Timeline, title: str) -> Figure:
     axes.set_ylim(0, highest / scale.factor * _HEADROOM)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     _draw_peak(axes, timeline, scale.factor)
-    plots.draw_legend(figure, *legend)
+    plots.complete(figure, heading, _handles(timeline))
+    figure.draw_without_rendering()  # places the axes, on whose width depends which names fit
+    for name, (first, end) in names:
+        room = axes.transData.transform([(first, 0), (end, 0)])[:, 0]
+        name.set_visible(name.get_window_extent().width < room[1] - room[0])
     return figure
 
 
@@ -81,15 +85,16 @@ def representative_states(values: npt.NDArray[np.int64], buckets: int) -> npt.ND
     return np.unique(chosen)
 
 
-def _draw_phases(axes: Axes, timeline: Timeline) -> None:
+def _draw_phases(axes: Axes, timeline: Timeline) -> list[tuple[Text, tuple[int, int]]]:
+    """Draw the phases behind everything else; return their names, each with the first and the last state."""
+    names = []
     for phase in timeline.phases:
         first, end = phase.first, phase.end - 1
         axes.axvspan(first, end, facecolor=_PHASE_SHADES[phase.name in DARK_PHASES], edgecolor="none", zorder=0)
-        # Skip names that are wider than their phase, because they would overlap.
-        if (end - first) / max(timeline.states, 1) > 0.011 * len(phase.name):
-            place = ((first + end) / 2, 1.01)
-            transform = axes.get_xaxis_transform()
-            axes.text(*place, phase.name, transform=transform, ha="center", color=QUIET, fontsize=8)
+        place, transform = ((first + end) / 2, 1.01), axes.get_xaxis_transform()
+        written = axes.text(*place, phase.name, transform=transform, ha="center", color=QUIET, fontsize=8)
+        names.append((written, (first, end)))
+    return names
 
 
 def _draw_stack(axes: Axes, timeline: Timeline, states: npt.NDArray[np.int64], factor: float) -> None:

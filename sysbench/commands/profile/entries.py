@@ -10,7 +10,7 @@ from sysbench.commands.profile.breakdowns import PROFILE, WORK
 from sysbench.commands.profile.profiles import NS, Profile, Profiles
 from sysbench.render.declared import DeclaredTable, Field, leading_fields
 from sysbench.render.table import Measure, Word
-from sysbench.trace.summary import Rate
+from sysbench.trace.summary import PARTS, Rate
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ DEVICE = DeclaredTable(
 """Utilisation of the device, time waiting for the host, and cost of launches."""
 
 
-# --- attention
+# --- rates
 
 
 class _RateRow(Row):
@@ -143,54 +143,69 @@ class _RateRow(Row):
 
 def bound(rate: Rate) -> Literal["compute", "memory"] | None:
     """Return whether compute or memory traffic takes longer at the hardware's peak rates; None if unknown."""
-    arithmetic, traffic = _ratio(rate.flops, rate.peak_flops_per_s), _ratio(rate.bytes, rate.peak_bytes_per_s)
+    arithmetic, traffic = _ratio(rate.flops or 0, rate.peak_flops_per_s), _ratio(rate.bytes, rate.peak_bytes_per_s)
     if arithmetic is None or traffic is None:
         return None
     return "compute" if arithmetic > traffic else "memory"
 
 
-ATTENTION = DeclaredTable(
-    "attention",
-    lambda profiles: f"parts of attention, {profiles.per}",
-    (
-        Field("time", unit="s", get=lambda row: row.seconds_per_step),
-        Field("work", unit="flops", get=lambda row: row.entry.flops, optional=True),
-        Field(
-            "bytes",
-            unit="bytes",
-            importance=1,
-            get=lambda row: row.entry.bytes,
-            optional=True,
-            note="bytes: a lower bound; every operand and result is moved once",
+def _rate_table(name: str, title: str, key: str, of_attention: bool, needs: str) -> DeclaredTable:
+    return DeclaredTable(
+        name,
+        lambda profiles: f"{title}, {profiles.per}",
+        (
+            Field("time", unit="s", get=lambda row: row.seconds_per_step),
+            Field("work", unit="flops", get=lambda row: row.entry.flops, optional=True),
+            Field(
+                "bytes",
+                unit="bytes",
+                importance=1,
+                get=lambda row: row.entry.bytes,
+                optional=True,
+                note="bytes: a lower bound; every operand and result is moved once",
+            ),
+            Field("rate", unit="flops_per_s", importance=1, get=lambda row: row.per_second("flops"), optional=True),
+            Field(
+                "peak",
+                "of peak",
+                "share",
+                importance=2,
+                get=lambda row: _ratio(row.per_second("flops"), row.entry.peak_flops_per_s),
+                optional=True,
+            ),
+            Field(
+                "bandwidth",
+                "of bandwidth",
+                "share",
+                importance=2,
+                get=lambda row: _ratio(row.per_second("bytes"), row.entry.peak_bytes_per_s),
+                optional=True,
+            ),
+            Field("bound", "bound by", get=lambda row: bound(row.entry), optional=True),
         ),
-        Field("rate", unit="flops_per_s", importance=1, get=lambda row: row.per_second("flops"), optional=True),
-        Field(
-            "peak",
-            "of peak",
-            "share",
-            importance=2,
-            get=lambda row: _ratio(row.per_second("flops"), row.entry.peak_flops_per_s),
-            optional=True,
+        words=WORK,
+        rows=lambda profiles: [
+            _RateRow(profile, rate)
+            for profile in profiles.all
+            for rate in profile.summary.rates
+            if (rate.part in PARTS if of_attention else rate.part not in PARTS and rate.peak_bytes_per_s)
+        ],
+        leading=(
+            PROFILE,
+            leading_fields(
+                Field(key, get=lambda row: row.entry.part),
+                Field("phase", get=lambda row: row.entry.phase or "unknown"),
+            ),
         ),
-        Field(
-            "bandwidth",
-            "of bandwidth",
-            "share",
-            importance=2,
-            get=lambda row: _ratio(row.per_second("bytes"), row.entry.peak_bytes_per_s),
-            optional=True,
-        ),
-        Field("bound", "bound by", get=lambda row: bound(row.entry), optional=True),
-    ),
-    words=WORK,
-    rows=lambda profiles: [_RateRow(profile, rate) for profile in profiles.all for rate in profile.summary.rates],
-    leading=(
-        PROFILE,
-        leading_fields(
-            Field("part", get=lambda row: row.entry.part),
-            Field("phase", get=lambda row: row.entry.phase or "unknown"),
-        ),
-    ),
-    needs="ranges around the parts of attention: --attention naive",
+        needs=needs,
+    )
+
+
+ATTENTION = _rate_table(
+    "attention", "parts of attention", "part", True, "ranges around the parts of attention: --attention naive"
 )
 """Time, FLOPs, bytes and rates of scores, mask, softmax and output."""
+ROOFLINE = _rate_table(
+    "roofline", "distance from the hardware's limits", "class", False, "a built-in model on a device with a data sheet"
+)
+"""Time, FLOPs, bytes and rates of kernel classes, relative to the data sheet's peaks."""

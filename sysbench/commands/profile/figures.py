@@ -12,11 +12,9 @@ from sysbench.render.plots import (
     INK,
     Heading,
     LazyFigure,
-    PanelLayout,
-    arrange_handles,
     caption_text,
+    complete,
     create_panels,
-    draw_legend,
     printable,
     style_axes,
     subject,
@@ -65,7 +63,8 @@ MAX_CELLS: Final = 10
 _MIN_LABELLED_SHARE: Final = 0.06
 """Minimum share at which a part has room for its number."""
 
-_BAR_IN: Final = 0.24
+_BAR_IN, _TICKS_IN = 0.24, 0.35
+"""Height of a bar, and of the tick labels below all bars."""
 
 
 def of_run(record: ProfileRecord) -> Iterator[LazyFigure]:
@@ -97,12 +96,7 @@ def draw_bars(bars: Mapping[str, Mapping[KernelClass, float]], heading: Heading)
     from matplotlib.patches import Patch
 
     present = [kind for kind in CLASS_COLOURS if any(kind in shares for shares in bars.values())]
-    legend = arrange_handles([Patch(facecolor=CLASS_COLOURS[kind], label=kind) for kind in present])
-    labels = [printable(label, 40) for label in bars]
-    layout = PanelLayout(
-        1, len(bars) * _BAR_IN, left_in=0.3 + 0.065 * max(map(len, labels)), right_in=0.2, legend_lines=len(legend)
-    )
-    figure, (axes,) = create_panels(layout, 1, heading)
+    figure, (axes,) = create_panels(1, 1, len(bars) * _BAR_IN + _TICKS_IN)
     left = [0.0] * len(bars)
     for kind in present:
         widths = [100 * shares.get(kind, 0.0) for shares in bars.values()]
@@ -113,9 +107,9 @@ def draw_bars(bars: Mapping[str, Mapping[KernelClass, float]], heading: Heading)
     axes.set_xlim(0, 100)
     axes.set_ylim(len(bars) - 0.5, -0.5)
     axes.set_xticks([0, 20, 40, 60, 80, 100], ["0", "20", "40", "60", "80", "100%"])
-    axes.set_yticks(range(len(bars)), labels)
+    axes.set_yticks(range(len(bars)), [printable(label, 40) for label in bars])
     style_axes(axes, lines="")
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.spines["left"].set_visible(False)
-    draw_legend(figure, *legend)
+    complete(figure, heading, [Patch(facecolor=CLASS_COLOURS[kind], label=kind) for kind in present])
     return figure

@@ -1,14 +1,12 @@
-"""Live state of a run of `sysbench profile`, folded from events, and the slots of its dashboard."""
+"""Live state of a run of `sysbench profile`, folded from events, and the progress on its dashboard."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-
-from rich.text import Text
 
 from sysbench import units
 from sysbench.commands.profile.record import ProfileRead
@@ -16,9 +14,8 @@ from sysbench.commands.profile.spec import ProfileCell
 from sysbench.log.events import CellFinished, CellStarted, StageEntered, StepMeasured
 from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render.dashboard import run_state
-from sysbench.render.dashboard.canvas import Canvas
 from sysbench.render.dashboard.run_state import Handler, RunState, cell_handler, mean_and_deviation, with_cell
-from sysbench.render.dashboard.screen import DETAILS, CellScreen, Progress, Slot, fixed
+from sysbench.render.dashboard.screen import CellScreen, Progress
 from sysbench.trace.summary import ProfileSummary
 
 
@@ -112,20 +109,12 @@ class ProfileScreen(CellScreen[ProfileState]):
         return result(cell)
 
     def progress(self, cell: CellState) -> Progress:
-        if not cell.timing or cell.stage != "measuring":
+        if not cell.timing:
             return Progress()
-        return Progress(len(cell.timed_s), cell.cell.steps, ((f"{len(cell.timed_s)}/{cell.cell.steps}", ""),))
-
-    def details(self, canvas: Canvas) -> Iterator[Slot]:
-        now = self.state.current_cell
-        if now is None or now.outcome is not None:
-            return
-        text: str = now.stage or ""
-        if now.timing:
-            text = f"timing without a profiler: {len(now.timed_s)}/{now.cell.steps} steps"
-            if len(now.timed_s) > 1:
-                text += f", {units.seconds_with_deviation(*mean_and_deviation(now.timed_s))}"
-        yield fixed(DETAILS, [Text(text, "bold")])
+        count, total = len(cell.timed_s), cell.cell.steps
+        texts = [(f"{count}/{total}", ""), ("without a profiler", "")]
+        texts += [(units.seconds_with_deviation(*mean_and_deviation(cell.timed_s)), "bold")] if count > 1 else []
+        return Progress(count, total if cell.stage == "measuring" else 0, tuple(texts))
 
 
 def _calls_per_step(summary: ProfileSummary) -> str:

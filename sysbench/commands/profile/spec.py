@@ -9,11 +9,11 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sysbench.command import cell_of
+from sysbench.errors import Refusal
 from sysbench.spec import hardware
 from sysbench.spec.axes import Counts, choices, integers, split_words
 from sysbench.spec.axis import Axis
-from sysbench.spec.cell import RunCell
+from sysbench.spec.cell import RunCell, cell_of
 from sysbench.spec.model import (
     HOST,
     PREDICTION,
@@ -29,7 +29,7 @@ from sysbench.spec.model import (
 )
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Size, Steps, stored_unless
-from sysbench.spec.run import OUTPUT, VIEW, RunOptions, Selection, Sort
+from sysbench.spec.run import OUTPUT, VIEW, RunOptions, Selection, Sort, run_names
 
 Profiler = Literal["torch", "nsys"]
 """torch  torch.profiler: operators and, on CUDA, kernels
@@ -83,9 +83,9 @@ class ProfileCell(ModelCell):
             return "several ranks are profiled, not predicted; sysbench time --simulate predicts their steps"
         return "--with nsys records one process only; use --with torch for ranks" if self.profiler == "nsys" else None
 
-    def unavailable(self, device: DeviceType) -> str | None:
+    def unavailable(self, device: DeviceType) -> Refusal | None:
         if self.profiler == "nsys" and device != "cuda":
-            return f"--with nsys only records kernels of NVIDIA GPUs; on {device}, use --with torch"
+            return Refusal("only records kernels of NVIDIA GPUs", f"on {device}, use --with torch", "--with nsys")
         return super().unavailable(device)
 
 
@@ -189,7 +189,7 @@ class ProfileOptions(RunOptions):
     source: Annotated[
         tuple[Path, ...],
         BeforeValidator(_parse_paths),
-        Option(flags=("--from",), metavar="FILE,…", panel=OUTPUT, common=True),
+        Option(flags=("--from",), metavar="FILE,…", panel=OUTPUT, common=True, completions=run_names),
     ] = Field(
         default=(),
         description="Show traces instead of profiling: .json, .json.gz, .nsys-rep or .sqlite from any program, one per "

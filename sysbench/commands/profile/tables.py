@@ -118,6 +118,7 @@ TABLES: Final[dict[str, DeclaredTable]] = {
         breakdowns.TREE,
         breakdowns.CLASSES,
         entries.ATTENTION,
+        entries.ROOFLINE,
         entries.OPERATORS,
         entries.OPERATOR_SHAPES,
         entries.DEVICE,
@@ -131,7 +132,17 @@ OF_SEVERAL: Final = ("summary", "communication", "collectives")
 """Default tables of several profiles, of which other tables would be too long."""
 OF_TRACES: Final = ("device", "communication", "collectives", "classes")
 """Default tables of several traces, which have no summary."""
-OF_ONE: Final = ("summary", "device", "communication", "collectives", "classes", "tree", "attention", "kernels")
+OF_ONE: Final = (
+    "summary",
+    "device",
+    "communication",
+    "collectives",
+    "classes",
+    "roofline",
+    "tree",
+    "attention",
+    "kernels",
+)
 
 
 def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:

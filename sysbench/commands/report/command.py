@@ -50,8 +50,8 @@ def _refuse_unwritable(paths: Iterable[Path]) -> None:
 def _build_document(spec: ReportSpec) -> Document:
     from sysbench.commands.report.assemble import assemble_document, first_page_of
     from sysbench.commands.report.sources import read_sources
-    from sysbench.log.runs import RUNS
     from sysbench.render.dashboard.progress import show_status
+    from sysbench.spec.run import RUNS
 
     if not spec.source and not RUNS.is_dir():
         raise UsageError(f"no directory {RUNS} here: name logs, records or directories that contain them")

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from sysbench.spec.axes import split_words
 from sysbench.spec.options import Option
-from sysbench.spec.run import OUTPUT, Debug
+from sysbench.spec.run import OUTPUT, Debug, run_names
 
 SUFFIXES = (".html", ".md", ".tex", ".csv")
 """Suffixes of reports, one for each format."""
@@ -22,7 +22,7 @@ class ReportSpec(BaseModel):
 
     source: Annotated[
         tuple[str, ...],
-        Option(metavar="LOG|DIR…", positional=True, repeated=True),
+        Option(metavar="LOG|DIR…", positional=True, repeated=True, completions=run_names),
     ] = Field(
         default=(),
         description="Logs, records, directories of them, names of earlier runs (latest, latest~1, time:latest), traces "

@@ -21,15 +21,13 @@ from sysbench.render.plots import (
     LazyFigure,
     LineStyle,
     Mark,
-    PanelLayout,
-    arrange_handles,
     caption_text,
+    complete,
     create_panels,
     cross_handle,
     draw_crosses,
     draw_error_bars,
     draw_excluded,
-    draw_legend,
     draw_stacked,
     printable,
     series_handles,
@@ -58,6 +56,7 @@ COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f0
 MARKERS: Final = "osD^vPX"
 
 MAX_PANELS: Final = 9
+MAX_COLUMNS: Final = 3
 MAX_LINES: Final = 12
 MAX_BARS: Final = 4
 """Largest number of bars per context; with more bars, phases would be too thin to distinguish."""
@@ -168,15 +167,7 @@ def draw_phases(panels: _Panels, heading: Heading) -> Figure:
     handles = series_handles(panels.series)
     if any(cell.outcome == "oom" for cells in panels.cells.values() for cell in cells):
         handles.append(cross_handle("out of memory"))
-    rows = arrange_handles(handles)
-    several = len(panels.cells) > 1
-    frame = PanelLayout(
-        min(3, len(panels.cells)),
-        1.55 if several else 2.2,
-        above_in=0.26 if several else 0.08,
-        legend_lines=1 + len(rows),
-    )
-    figure, drawn = create_panels(frame, len(panels.cells), heading)
+    figure, drawn = create_panels(len(panels.cells), MAX_COLUMNS, 2.2 if len(panels.cells) > 1 else 2.7)
     for axes, (size, cells) in zip(drawn, panels.cells.items(), strict=True):
         ordered = sorted(cells, key=lambda cell: _position(cell, panels.x_axis))
         bars = tuple(_bar(cell, panels) for cell in cells if _label(cell, panels.series_axes) in panels.series)
@@ -184,8 +175,8 @@ def draw_phases(panels: _Panels, heading: Heading) -> Figure:
         x = panels.x_axis if panels.x_axis in ("ctx", "batch") else ""
         draw_stacked(axes, panel, panels.series, PHASES, "s", panel.highest, headroom=1.12, x=x or "")
     present = {phase for cells in panels.cells.values() for cell in cells for phase in _phases(cell)}
-    shown = [phase for phase in PHASES if phase in present]
-    draw_legend(figure, [Patch(facecolor=PHASES[phase], label=phase) for phase in shown], *rows)
+    phases = [Patch(facecolor=PHASES[phase], label=phase) for phase in PHASES if phase in present]
+    complete(figure, heading, [*phases, *handles])
     return figure
 
 
@@ -223,9 +214,7 @@ def draw_times(lines: dict[str, list[TimeCellRecord]], x_axis: str, heading: Hea
     cells = [cell for line in lines.values() for cell in line]
     if any(cell.outcome == "oom" for cell in cells):
         handles.append(cross_handle("out of memory"))
-    rows = arrange_handles(handles)
-    frame = PanelLayout(1, 2.5, left_in=0.78, above_in=0.08, right_in=0.1, legend_lines=len(rows))
-    figure, (axes,) = create_panels(frame, 1, heading)
+    figure, (axes,) = create_panels(1, 1, 3.0)
     places = _draw_x_axis(axes, sorted(cells, key=lambda cell: _position(cell, x_axis)), x_axis)
     oom_colours: dict[float, list[str]] = {}
     for style, line in zip(styles, lines.values(), strict=True):
@@ -242,7 +231,7 @@ def draw_times(lines: dict[str, list[TimeCellRecord]], x_axis: str, heading: Hea
         draw_crosses(axes, x, colours, size=13, spacing=9, zorder=3)
     _format_y_axis(axes)
     style_axes(axes, x={"size": "parameters", "simulate": ""}.get(x_axis, x_axis), y="step time", lines="both")
-    draw_legend(figure, *rows)
+    complete(figure, heading, handles)
     return figure
 
 

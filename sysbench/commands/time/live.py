@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Self
 
+from rich.console import Console
 from rich.text import Text
 
-from sysbench import cells as axes
 from sysbench import formulas, units
 from sysbench.commands.time.elsewhere import elsewhere_line
 from sysbench.commands.time.spec import TimeCell
@@ -19,41 +19,29 @@ from sysbench.log.events import CellFinished, ModelBuilt, OfRank, PhaseEntered, 
 from sysbench.log.predictions import PredictedElsewhere, PredictedTime, StepPredicted
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
-from sysbench.render.dashboard.board import Quantity
-from sysbench.render.dashboard.canvas import Canvas, memoized, remaining_text, round_remaining
+from sysbench.render.dashboard.remaining import round_remaining, waiting_s
 from sysbench.render.dashboard.run_state import CellState, RunState, cell_handler, mean_and_deviation
 from sysbench.render.dashboard.screen import (
-    BELOW,
-    DETAILS,
+    LABEL_WIDTH,
     MODEL_AXES,
-    NOTICE,
-    SENSORS,
     CellScreen,
     Progress,
-    Slot,
-    fixed,
+    clock_time,
+    labelled,
+    wrapped,
 )
-from sysbench.render.table import Cell, Column, Measure, Table, Tone, Word
 from sysbench.spec.time_limit import time_limit_word
-
-FEW_STEPS, MAX_STEPS = 3, 10
-"""Steps that are listed at least and at most, if there is room."""
-
-STEPS_HEADING_LINES = 3
-"""Lines of the table of steps besides the steps: titles, units, and the mean."""
 
 SLOW_RUN_S = 30.0
 
 SLOW_STEP_S = 10.0
 """A first step this long shows that the run is slow, even though later steps will be faster."""
 
-MAX_PHASE_BAR_WIDTH = 32
-MIN_PHASE_SHARE = 0.005
+MIN_PHASE_SHARE = 0.01
+"""Smallest share of a step at which a phase is shown."""
 
 MIN_SPARKLINE_SPAN = 0.05
 """Smallest span of a sparkline as a share of its lowest value, so that noise does not look like an event."""
-
-PHASE_IMPORTANCE = {"forward": 1, "backward": 1, "optimizer": 2, "zero_grad": 4, "loss": 3}
 
 
 # --- the state
@@ -81,8 +69,6 @@ class TimedCell(CellState):
     """Mean and standard deviation of the finished cell's step time; None if nothing was measured."""
     estimated_s: float | None = None
     """Step time expected before the first step."""
-    limit_s: float | None = None
-    """Time limit of the cell in seconds; None if none is known."""
     phase: str = ""
     """The phase of the running step, if the step is long."""
     last_step_at_s: float | None = None
@@ -102,13 +88,28 @@ class TimedCell(CellState):
         return self.measured[-1].index + 1 if self.measured else 0
 
     @cached_property
-    def flops(self) -> int:
-        """FLOPs of all steps; for a custom model, whose FLOPs are unknown, the number of tokens instead."""
-        return (self.cell.warmup + self.cell.steps) * self.step_flops
-
-    @cached_property
     def step_flops(self) -> int:
+        """FLOPs of a step; for a custom model, whose FLOPs are unknown, the number of tokens instead."""
         return formulas.step_flops_of(self.cell) or self.cell.grad_accum * self.cell.tokens
+
+    @property
+    def step_s(self) -> float | None:
+        """Mean of the finished cell; before, the median of recent steps, or the expected time before the first."""
+        recent = self.steps[1:][-RECENT_STEPS:] or self.steps
+        if self.step is not None:
+            return self.step[0]
+        return statistics.median(step.total_s for step in recent) if recent else self.estimated_s
+
+    @property
+    def pace_s(self) -> float | None:
+        return None if self.step_s is None or self.outcome not in (None, "ok") else self.step_s / self.step_flops
+
+    @property
+    def outside_s(self) -> float:
+        return max(0.0, self.took_s - self.expected_s(self.pace_s or 0.0))
+
+    def expected_s(self, pace_s: float) -> float:
+        return (self.cell.warmup + self.cell.steps) * self.step_flops * pace_s
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ def cell_remaining_s(current: TimedCell, now_s: float | None = None) -> float | 
     """
     if current.outcome is not None:
         return 0.0
-    step_s = _step_s(current)
+    step_s = current.step_s
     if step_s is None:
         return None
     warmup_steps = len(current.steps) - len(current.measured)
@@ -210,56 +211,10 @@ def cell_remaining_s(current: TimedCell, now_s: float | None = None) -> float | 
 
 
 def run_remaining_s(state: LiveState, now_s: float | None = None) -> float | None:
-    """Return the remaining seconds of the run; None if nothing is known of its steps.
-
-    A waiting cell takes as long per FLOP as the last finished cell with the same choices, otherwise as the median of
-    all, and as long outside its steps as finished cells on average, but not longer than a time limit. Until a cell has
-    finished, the current one counts.
-    """
-    now = state.current_cell
-    left_s = cell_remaining_s(now, now_s) if now else 0.0
-    if left_s is None:
-        return None
-    if any(cell.step for cell in state.ended.values()):
-        return left_s + _waiting_s(state.planned, state.ended, state.running)
-    waiting = _waiting(state.planned, state.ended, state.running)
-    if not waiting or now is None:
-        return None if waiting else left_s
-    step_s = _step_s(now)
-    if step_s is None:
-        return None
-    limit_s = now.limit_s or math.inf
-    return left_s + math.fsum(min(cell.flops * step_s / now.step_flops, limit_s) for cell in waiting)
-
-
-def _step_s(current: TimedCell) -> float | None:
-    """Return the median time of recent steps, or the expected one before the first."""
-    recent = current.steps[1:][-RECENT_STEPS:] or current.steps
-    return statistics.median(step.total_s for step in recent) if recent else current.estimated_s
-
-
-Cells = Mapping[str, TimedCell]
-
-
-def _waiting(planned: Cells, ended: Cells, running: str) -> list[TimedCell]:
-    return [cell for key, cell in planned.items() if key not in ended and key != running]
-
-
-@memoized
-def _waiting_s(planned: Cells, ended: Cells, running: str) -> float:
-    timed = [(cell, cell.step[0]) for cell in ended.values() if cell.step]
-    paces = {_choices(cell.cell): step_s / cell.step_flops for cell, step_s in timed}
-    typical = statistics.median(paces.values())
-    outside_s = statistics.fmean(
-        max(0.0, cell.took_s - (cell.cell.warmup + cell.cell.steps) * step_s) for cell, step_s in timed
-    )
-    waiting = _waiting(planned, ended, running)
-    limit_s = max((cell.limit_s for cell in ended.values() if cell.limit_s), default=math.inf)
-    return math.fsum(min(cell.flops * paces.get(_choices(cell.cell), typical) + outside_s, limit_s) for cell in waiting)
-
-
-def _choices(cell: TimeCell) -> tuple[object, ...]:
-    return tuple(cell.axis_value(name) for name, axis in axes.AXES.items() if axis.role in ("device", "choice"))
+    """Return the remaining seconds of the run; None if nothing is known of its steps."""
+    now_left_s = cell_remaining_s(state.current_cell, now_s) if state.current_cell else 0.0
+    others_s = waiting_s(state)
+    return None if now_left_s is None or others_s is None else now_left_s + others_s
 
 
 def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
@@ -274,7 +229,7 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
         return None
     if now.estimated_s is None and (not now.steps or (len(now.steps) == 1 and now.steps[0].total_s < SLOW_STEP_S)):
         return None
-    left_s, step_s = run_remaining_s(state, now_s), _step_s(now)
+    left_s, step_s = run_remaining_s(state, now_s), now.step_s
     estimated_s = now_s - state.started_s + (left_s or 0.0)
     if left_s is None or step_s is None or estimated_s < SLOW_RUN_S:
         return None
@@ -286,8 +241,9 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
     if now.limit_s is not None and full_s > now.limit_s:
         whole = f"{whole} (--max-time {time_limit_word(now.limit_s)})"
         remedy += f", or --max-time none for all {now.cell.warmup} + {now.cell.steps} steps: {units.duration(full_s)}"
+    beginning = "Timing" if state.elsewhere is not None else "No GPU here: timing"
     return (
-        f"No GPU here: timing on the CPU ({cores} core{'' if cores == 1 else 's'}). "
+        f"{beginning} on the CPU ({cores} core{'' if cores == 1 else 's'}). "
         f"A step takes {about}{units.seconds(step_s)}, so {whole}.",
         remedy,
     )
@@ -297,7 +253,7 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
 
 
 class TimeScreen(CellScreen[LiveState]):
-    """The display of a timing run: steps by phase, and a board of step times."""
+    """The display of a timing run, with a chart of the steps so far."""
 
     initial = LiveState()
     advance = staticmethod(advance)
@@ -316,14 +272,20 @@ class TimeScreen(CellScreen[LiveState]):
     def labelled(cls, cell: TimedCell) -> tuple[str, ...]:
         return (*MODEL_AXES, *(["simulate"] if cell.cell.simulate else []))
 
-    def quantities(self) -> Sequence[Quantity]:
-        return (Quantity("step", "s", lambda cell: Measure(*cell.step) if cell.step else None),)
+    def cell_remaining_s(self) -> float | None:
+        now = self.state.current_cell
+        return cell_remaining_s(now, self.now_s) if now and now.stage not in (None, "building", "compiling") else None
 
     def remaining_s(self) -> float | None:
         return run_remaining_s(self.state, self.now_s)
 
     def notice(self) -> tuple[str, str] | None:
         return slow_without_gpu(self.state, self.now_s)
+
+    def notice_lines(self, console: Console, width: int) -> Iterator[Text]:
+        if self.state.elsewhere is not None and not self.state.ended:
+            yield from wrapped(elsewhere_line(self.state.elsewhere), theme.ACCENT, console, width)
+        yield from super().notice_lines(console, width)
 
     def facts(self, cell: TimedCell) -> Iterable[str]:
         if cell.parameters:
@@ -334,15 +296,14 @@ class TimeScreen(CellScreen[LiveState]):
     def progress(self, cell: TimedCell) -> Progress:
         if cell.stage in (None, "building", "compiling"):
             return Progress()
-        warming_up, left_s = cell.stage == "warming-up", cell_remaining_s(cell, self.now_s)
+        warming_up = cell.stage == "warming-up"
         completed = len(cell.steps) if warming_up else cell.completed
         total = cell.cell.warmup if warming_up else expected_steps(cell)
         texts = (
             (f"{completed}/{total}", ""),
             (_step_time(cell), "bold"),
-            (self._in_step(cell), ""),
-            (remaining_text(left_s) if left_s is not None else "", theme.QUIET),
             (f"until {units.share(cell.cell.until)}" if cell.cell.until and not warming_up else "", theme.QUIET),
+            (self._in_step(cell), ""),
         )
         return Progress(completed, total, texts)
 
@@ -351,94 +312,41 @@ class TimeScreen(CellScreen[LiveState]):
         if not cell.phase:
             return ""
         began_s = cell.stage_since_s if cell.last_step_at_s is None else cell.last_step_at_s
-        seconds = max(0, int(self.now_s - began_s))
-        return f"{cell.phase} {seconds // 60}:{seconds % 60:02d}"
+        return f"{cell.phase} {clock_time(self.now_s - began_s)}"
 
-    def details(self, canvas: Canvas) -> Iterator[Slot]:
-        if self.state.elsewhere is not None and not self.state.ended:
-            yield fixed(NOTICE, canvas.wrap(elsewhere_line(self.state.elsewhere), theme.ACCENT), gap=True)
-        steps = self.state.current_cell.steps if self.state.current_cell else ()
-        yield fixed(DETAILS, [_trend(canvas, steps) if steps else Text()])
-        measured = [step for step in steps if not step.warmup]
-        yield fixed(SENSORS, [_phase_shares(canvas, measured) if measured else Text()])
-
-    def below(self, canvas: Canvas) -> Iterator[Slot]:
-        steps = self.state.current_cell.steps if self.state.current_cell else ()
-        if steps:
-            yield Slot(
-                BELOW,
-                lambda height: canvas.table(_steps(steps, min(MAX_STEPS, height - STEPS_HEADING_LINES))) or [],
-                STEPS_HEADING_LINES + FEW_STEPS,
-                STEPS_HEADING_LINES + MAX_STEPS,
-                gap=True,
-            )
+    def chart(self, console: Console, width: int) -> Iterator[Text]:
+        now = self.state.current_cell
+        yield _trend(now.steps, width) if now and now.steps else Text()
+        yield _phases(now.measured, width) if now and now.measured else Text()
 
 
-def _trend(canvas: Canvas, steps: Sequence[Step]) -> Text:
+def _trend(steps: Sequence[Step], width: int) -> Text:
     """Return a sparkline of recent steps; the very first step is omitted because it would flatten the others."""
-    line = canvas.label("step")
-    shown = (steps[1:] or steps)[-(canvas.width - line.cell_len) :]
+    shown = (steps[1:] or steps)[-max(1, width - LABEL_WIDTH) :]
     low, high = min(step.total_s for step in shown), max(step.total_s for step in shown)
     span = max(high - low, MIN_SPARKLINE_SPAN * low)
-    for step in shown:
-        level = int((step.total_s - low) / span * (len(theme.SPARKS) - 1) + 0.5) if span else 0
-        mark = theme.terminal_line(theme.SPARKS[level], canvas.encoding)
-        line.append(mark, theme.QUIET if step.warmup else "cyan")
-    return line
+    levels = [int((step.total_s - low) / span * (len(theme.SPARKS) - 1) + 0.5) if span else 0 for step in shown]
+    marks = [
+        (theme.SPARKS[level], theme.QUIET if step.warmup else "cyan") for level, step in zip(levels, shown, strict=True)
+    ]
+    return labelled("step", marks, width, separator="")
 
 
-def _mean_phases(steps: Sequence[Step]) -> dict[str, float]:
+def _phases(measured: Sequence[Step], width: int) -> Text:
+    """Return the mean time of each phase."""
     by_phase: dict[str, list[float]] = {}
-    for step in steps:
-        for name, seconds in step.phases:
-            by_phase.setdefault(name, []).append(seconds)
-    return {name: statistics.fmean(values) for name, values in by_phase.items()}
-
-
-def _phase_shares(canvas: Canvas, measured: Sequence[Step]) -> Text:
-    """Return the share of each phase in the mean step, as a bar and as text."""
-    means = _mean_phases(measured)
-    whole = sum(means.values())
-    parts = [(name, mean / whole) for name, mean in means.items() if mean / whole >= MIN_PHASE_SHARE]
-    line = canvas.label("phases")
-    room = canvas.width - line.cell_len
-    words = [(f"{name} {units.share(part)}", theme.PHASE_STYLES.get(name, "")) for name, part in parts]
-    legend = canvas.join(words, room)
-    longest = min(MAX_PHASE_BAR_WIDTH, room - legend.cell_len - 2)
-    if longest >= 8:
-        bar, cumulative_share = Text(), 0.0
-        mark = theme.terminal_line("█", canvas.encoding)
-        for name, part in parts:
-            cumulative_share += part
-            cells = round(cumulative_share * longest) - bar.cell_len
-            # Without block characters, the bar consists of the phases' first letters.
-            bar.append((mark if mark == "█" else name[0]) * cells, theme.PHASE_STYLES.get(name, ""))
-        line.append_text(bar).append("  ")
-    return line.append_text(legend)
+    for name, seconds in (phase for step in measured for phase in step.phases):
+        by_phase.setdefault(name, []).append(seconds)
+    means = {name: statistics.fmean(values) for name, values in by_phase.items()}
+    texts = [
+        (f"{name} {units.seconds(mean_s)}", theme.PHASE_STYLES.get(name, ""))
+        for name, mean_s in means.items()
+        if mean_s >= MIN_PHASE_SHARE * sum(means.values())
+    ]
+    return labelled("phases", texts, width)
 
 
 def _step_time(cell: TimedCell) -> str:
     if len(cell.measured) > 1:
         return units.seconds_with_deviation(*mean_and_deviation([step.total_s for step in cell.measured]))
     return units.seconds(cell.steps[-1].total_s) if cell.steps else ""
-
-
-def _steps(steps: Sequence[Step], rows: int) -> Table:
-    shown, measured = steps[-rows:], [step for step in steps if not step.warmup]
-    names = list(dict.fromkeys(name for step in shown for name, _ in step.phases))
-    phases = (Column(name, name, "s", importance=PHASE_IMPORTANCE.get(name, 1)) for name in names)
-    columns = (Column("step", "step"), *phases, Column("whole", "whole step", "s"))
-    body: list[tuple[Cell, ...]] = []
-    for step in shown:
-        tone: Tone = "quiet" if step.warmup else "plain"
-        taken = dict(step.phases)
-        cells = (Measure(taken[name], tone=tone) if name in taken else None for name in names)
-        label = f"warm-up {step.index + 1}" if step.warmup else str(step.index + 1)
-        body.append((Word(label, tone), *cells, Measure(step.total_s, tone=tone, excluded=step.warmup)))
-    if measured:
-        means = _mean_phases(measured)
-        whole = Measure(statistics.fmean(step.total_s for step in measured), tone="strong")
-        body.append(
-            ("mean", *(Measure(means[name], tone="strong") if name in means else None for name in names), whole)
-        )
-    return Table("steps", "", columns, tuple(body))

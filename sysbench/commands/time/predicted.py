@@ -161,7 +161,15 @@ _RATES = (
     Field("flops_per_s", "achieved", "flops_per_s", get=_value("flops_per_s"), importance=8),
     Field("mfu", "MFU", "share", get=_value("peak_share"), importance=4),
     Field("hfu", "HFU", "share", get=_value("hardware_share"), optional=True, importance=5, note=HFU_NOTE),
-    Field("lower_bound", "lower bound", "s", get=_value("lower_bound_s"), importance=9, note=LOWER_BOUND_NOTE),
+    Field(
+        "lower_bound",
+        "lower bound",
+        "s",
+        get=_value("lower_bound_s"),
+        optional=True,
+        importance=9,
+        note=LOWER_BOUND_NOTE,
+    ),
     Field(
         "reserved_peak", "memory", "bytes", get=_value("reserved_peak_bytes"), importance=10, shown_with_outcome=True
     ),

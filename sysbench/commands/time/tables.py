@@ -555,6 +555,8 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
 def _effort(record: TimeRecord) -> Iterator[str]:
     """Yield the numbers of warm-ups and steps that were taken, if a time limit or a stop may have changed them."""
     cells = [cell for cell in record.cells if any(cell.steps_taken)]
+    if not cells:
+        return
     if all(cell.effort is None and cell.outcome == "ok" for cell in cells):
         yield from axes.effort(record.cells)
         return

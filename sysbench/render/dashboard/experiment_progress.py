@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.segment import Segment
-from rich.text import Text
-
 from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed, RunStarted, StageEntered
-from sysbench.render import theme
-from sysbench.render.dashboard.canvas import remaining_text, round_remaining
-
-MIN_HEIGHT_FOR_LINES = 12
-"""Fewest lines of a terminal that shows several lines above a screen."""
+from sysbench.render.dashboard.remaining import remaining_text, round_remaining
 
 
 @dataclass(frozen=True)
@@ -108,27 +100,6 @@ class ExperimentProgress:
         elif self._is_compiling:
             remaining = ", compiling"
         return f"run {self.number} of {self.count}{remaining}"
-
-
-@dataclass(frozen=True)
-class WithTopLines:
-    """Lines with their styles above a screen; a low terminal shows only the first, wrapped to at most two."""
-
-    lines: Sequence[tuple[str, str]]
-    screen: RenderableType
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the lines, then the screen in the remaining space."""
-        width, height = max(1, options.max_width - 2), options.height or options.size.height
-        lines: list[Text] = []
-        is_low = height < MIN_HEIGHT_FOR_LINES
-        for text, style in self.lines[:1] if is_low else self.lines:
-            wrapped = Text(theme.terminal_line(text, options.encoding), style).wrap(console, width)
-            lines += wrapped[:2] if is_low else wrapped
-        for line in lines:
-            yield Text(" ", end="").append_text(line)
-            yield Segment.line()
-        yield from console.render(self.screen, options.update(height=max(1, height - len(lines))))
 
 
 def initial_progress(runs: Mapping[str, Mapping[str, PendingCell]]) -> ExperimentProgress:

@@ -25,8 +25,7 @@ from rich.console import Console
 from rich.live import Live
 
 from sysbench.log.events import Event
-from sysbench.render import theme
-from sysbench.render.dashboard.experiment_progress import ExperimentProgress, WithTopLines
+from sysbench.render.dashboard.experiment_progress import ExperimentProgress
 from sysbench.render.dashboard.progress import Progress
 from sysbench.render.dashboard.run_state import RunState
 from sysbench.render.dashboard.screen import CellScreen
@@ -147,12 +146,9 @@ class Dashboard(Progress):
 
     def _draw(self) -> None:
         self._size = self._console.size
-        now_s = self._clock.epoch()
-        screen = self._view(self._state, now_s)
+        screen = self._view(self._state, self._clock.epoch(), self._overall)
         try:
-            lines = [(self._overall.describe(now_s, screen.remaining_s()), theme.QUIET)] if self._overall else []
-            lines += [(warning, theme.WARNING) for warning in self._state.warnings]
-            self._live.update(WithTopLines(lines, screen) if lines else screen, refresh=True)
+            self._live.update(screen, refresh=True)
         except OSError:
             self._is_broken = True  # the terminal has gone away; the run continues
 

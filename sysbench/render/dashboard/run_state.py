@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
-from sysbench.command import Kind, cell_of, spec_of
+from sysbench.cells import AXES, varying
+from sysbench.command import Kind
 from sysbench.log.cautions import BUSY_SHARE
 from sysbench.log.events import (
     CellFinished,
@@ -30,6 +32,7 @@ from sysbench.log.events import (
 )
 from sysbench.log.outcomes import LASTING, Outcome
 from sysbench.render.sentences.notes import fewer_threads, interference
+from sysbench.spec.cell import cell_of, spec_of
 
 TIMED_STAGES: frozenset[str] = frozenset({"warming-up", "measuring", "profiling"})
 """Stages in which steps are timed or profiled, so that other load on the machine would disturb them."""
@@ -55,6 +58,27 @@ class CellState:
     """Duration of the finished cell."""
     peak_bytes: int | None = None
     """Highest memory reading during this cell: the device's memory, or the worker's without a GPU."""
+    limit_s: float | None = None
+    """Time limit of the cell in seconds; None if none is known."""
+
+    @cached_property
+    def choices(self) -> tuple[object, ...]:
+        """The values of the axes on which the time for a unit of work depends."""
+        return tuple(self.cell.axis_value(name) for name, axis in AXES.items() if axis.role in ("device", "choice"))
+
+    @property
+    def pace_s(self) -> float | None:
+        """Seconds for each unit of the cell's work, such as a FLOP; None as long as they are unknown."""
+        return None
+
+    @property
+    def outside_s(self) -> float:
+        """Seconds of the finished cell outside its work."""
+        return 0.0
+
+    def expected_s(self, pace_s: float) -> float:
+        """Return the seconds that the cell's work takes at this pace."""
+        return 0.0
 
     def final_state(self) -> Self:
         """Return the state to keep once the cell has ended; by default the whole state."""
@@ -68,7 +92,7 @@ AnyState = TypeVar("AnyState", bound="RunState")
 
 @dataclass(frozen=True)
 class RunState(Generic[CellsOf]):
-    """State of a run after some event. `planned` and `ended` are replaced only when they change (see `memoized`)."""
+    """State of a run after some event."""
 
     started_s: float = 0.0
     host: HostInfo | None = None
@@ -79,6 +103,8 @@ class RunState(Generic[CellsOf]):
     """Time at which the worker became ready; before that, the time at which its start began."""
     planned: Mapping[str, CellsOf] = field(default_factory=dict)
     """State of every cell before its start, by key, in the order of the run."""
+    differing_axes: tuple[str, ...] = ()
+    """The axes in which the planned cells differ."""
     ended: Mapping[str, CellsOf] = field(default_factory=dict)
     """Finished cells by key, in the order in which they finished."""
     current_key: str | None = None
@@ -204,12 +230,23 @@ def handlers(state: type[RunState], cell: type[CellState], others: Mapping[type,
 
     def started(_: RunState, event: RunStarted) -> RunState:
         planned = {each.key: cell(each) for each in spec_of(event.spec).cells()}
-        return state(started_s=event.at_s, host=event.host, worker_since_s=event.at_s, planned=planned)
+        return state(
+            started_s=event.at_s,
+            host=event.host,
+            worker_since_s=event.at_s,
+            planned=planned,
+            differing_axes=varying([each.cell for each in planned.values()]),
+        )
 
     def resumed(before: RunState, event: RunResumed) -> RunState:
         kept = {key: state for key, state in before.ended.items() if state.outcome in LASTING}
         return state(
-            started_s=event.at_s, host=before.host, worker_since_s=event.at_s, planned=before.planned, ended=kept
+            started_s=event.at_s,
+            host=before.host,
+            worker_since_s=event.at_s,
+            planned=before.planned,
+            differing_axes=before.differing_axes,
+            ended=kept,
         )
 
     def cell_started(before: RunState, event: CellStarted) -> RunState:
@@ -217,8 +254,9 @@ def handlers(state: type[RunState], cell: type[CellState], others: Mapping[type,
         if event.cell not in planned:
             # The beginning of the run was not shown: its cells become known one by one.
             planned = {**planned, event.cell: cell(cell_of(event.axes))}
+            before = replace(before, planned=planned, differing_axes=varying([each.cell for each in planned.values()]))
         now = cell(planned[event.cell].cell, event.device, started_s=event.at_s, stage_since_s=event.at_s)
-        return replace(before, planned=planned, current_key=event.cell, current_cell=now, worker_ready=True)
+        return replace(before, current_key=event.cell, current_cell=now, worker_ready=True)
 
     def worker_ready(before: RunState, event: WorkerReady) -> RunState:
         return replace(

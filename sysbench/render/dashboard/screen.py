@@ -1,17 +1,15 @@
-"""The dashboard of a run with cells: a stack of slots, which all commands have or a command fills.
-
-Each slot states how many lines it needs and how many it could use; a low terminal shows only the most important ones.
-Slots of variable height are below those of fixed height, so that nothing moves as results arrive.
-"""
+"""The dashboard of a run: a title, one progress bar, one chart, the load of the machine, and the recent cells."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final, Generic
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.text import Text
 from typing_extensions import TypeVar
@@ -21,46 +19,37 @@ from sysbench import units
 from sysbench.log.events import Event, Reading
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
-from sysbench.render.dashboard.board import Quantity, board
-from sysbench.render.dashboard.canvas import MIN_LABEL_WIDTH, Canvas, Piece, memoized, remaining_text, round_remaining
+from sysbench.render.dashboard.experiment_progress import ExperimentProgress
+from sysbench.render.dashboard.remaining import remaining_text, round_remaining
 from sysbench.render.dashboard.run_state import CellState, RunState
 
 State = TypeVar("State", bound=RunState, default=RunState)
+
+Piece = tuple[str, str]
+"""A text and its style."""
 
 MODEL_AXES: Final = ("size", "ctx", "precision", "mode")
 """Axes that name a cell with a model."""
 
 MIN_MARGIN_WIDTH = 40
-"""Smallest width for a left margin."""
+"""Smallest width of a terminal for a left margin."""
 
-MAX_PROGRESS_WIDTH, MAX_MEMORY_WIDTH = 48, 24
+MIN_LABEL_WIDTH, LABEL_WIDTH = 32, 9
+"""Width below which lines have no label, so that values keep their units; and the width of labels."""
 
-MIN_BOARD_ROWS, MAX_BOARD_ROWS = 4, 40
-"""Rows that a board needs, if there are as many, and has at most."""
+MIN_BAR_WIDTH, MAX_BAR_WIDTH = 6, 48
+
+MIN_TITLE_WIDTH = 24
+"""Width for the title below which the number of the cell is left out."""
 
 MIN_OTHER_LOAD = 0.05
 """Smallest load of other processes that is shown."""
 
-PROGRESS, TITLE, MEMORY, DETAILS, NOTICE, BOARD, BELOW, HARDWARE, SENSORS, RECENT = range(10)
-"""Slots by importance, the most important first."""
+IMPORTANCE: Final = ("progress", "title", "warnings", "notice", "chart", "load", "hardware")
+"""Parts of the screen, in the order in which they get the lines of a low terminal."""
 
-
-@dataclass(frozen=True)
-class Slot:
-    """A part of the screen between `least` and `most` lines high."""
-
-    importance: int
-    lines: Callable[[int], Sequence[Text]]
-    """Return at most as many lines as the argument says."""
-    least: int = 1
-    most: int = 1
-    gap: bool = False
-    """Whether an empty line separates the slot from the one above, if there is room."""
-
-
-def fixed(importance: int, lines: Sequence[Text], *, gap: bool = False) -> Slot:
-    """Return a slot with exactly these lines."""
-    return Slot(importance, lambda _: lines, len(lines), len(lines), gap)
+SEPARATED: Final = ("notice", "progress", "chart", "recent")
+"""Parts below an empty line, if there is room."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +63,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class CellScreen(Generic[State]):
-    """The display of a run at one moment, which never exceeds the size of the terminal; a command fills its slots."""
+    """The display of a run at one moment, which never exceeds the size of the terminal."""
 
     state: State
     now_s: float
+    overall: ExperimentProgress | None = None
+    """Progress of the experiment to which the run belongs."""
 
     initial: ClassVar[Any] = RunState[CellState]()
     """State before the first event."""
@@ -90,7 +81,7 @@ class CellScreen(Generic[State]):
     times_steps: ClassVar[bool] = True
     """Whether drawing could disturb what is measured."""
 
-    # --- what a command may fill
+    # --- what a command may replace
 
     @staticmethod
     def result(cell: Any) -> str:
@@ -105,8 +96,7 @@ class CellScreen(Generic[State]):
     @classmethod
     def label(cls, cell: Any, state: Any) -> str:
         """Name a cell by the axes in which the cells of the run differ, and by those that are always labelled."""
-        shown = dict.fromkeys((*cls.labelled(cell), *differing_axes(state.planned)))
-        return axes.label(cell.cell, list(shown))
+        return axes.label(cell.cell, list(dict.fromkeys((*cls.labelled(cell), *state.differing_axes))))
 
     @staticmethod
     def device_line(state: Any) -> str:
@@ -115,6 +105,10 @@ class CellScreen(Generic[State]):
         names = [] if simulated else [device.name for device in state.devices[:1]]
         return " · ".join([*names, f"torch {state.torch.torch}"])
 
+    def cell_remaining_s(self) -> float | None:
+        """Return the remaining seconds of the current cell; None if they cannot be estimated."""
+        return None
+
     def remaining_s(self) -> float | None:
         """Return the remaining seconds of the run; None if they cannot be estimated."""
         return None
@@ -122,10 +116,6 @@ class CellScreen(Generic[State]):
     def notice(self) -> tuple[str, str] | None:
         """Return a warning and its remedy, if there is one."""
         return None
-
-    def quantities(self) -> Sequence[Quantity]:
-        """Return the results of which the screen shows a board each."""
-        return ()
 
     def subject(self, cell: Any) -> Sequence[str]:
         """Return phrases for the title, which name a cell."""
@@ -144,54 +134,50 @@ class CellScreen(Generic[State]):
         """Return how far the current stage of the running cell is."""
         return Progress()
 
-    def details(self, canvas: Canvas) -> Iterator[Slot]:
-        """Yield slots between the progress of the current cell and the sensors."""
+    def chart(self, console: Console, width: int) -> Iterator[Text]:
+        """Yield the lines of the chart below the progress."""
         yield from ()
-
-    def below(self, canvas: Canvas) -> Iterator[Slot]:
-        """Yield slots below all others."""
-        yield from ()
-
-    def recent(self, canvas: Canvas) -> Slot | None:
-        """Return the most recently finished cells."""
-        ended = list(self.state.ended.values())
-        if not ended or len(self.state.planned) < 2:
-            return None
-
-        def line(cell: Any) -> Text:
-            style = "" if cell.outcome == "ok" else theme.BAD
-            return Text(f"{self.label(cell, self.state)}  ", theme.QUIET).append(self.result(cell), style)
-
-        return Slot(RECENT, lambda height: [line(cell) for cell in ended[-height:]], 1, len(ended), gap=True)
 
     # --- the layout
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield each line, followed by a line end."""
         margin = 1 if options.max_width >= MIN_MARGIN_WIDTH else 0
-        canvas = Canvas(console, max(1, options.max_width - margin - 1))
-        height = max(1, options.height or options.size.height)
-        for line in stacked(list(self._slots(canvas)), height):
-            yield Segment(" " * margin)
-            yield from canvas.fitted(line).render(console)
-            yield Segment.line()
+        width = max(1, options.max_width - margin - 1)
+        parts = {
+            "warnings": list(self._warnings(console, width)),
+            "title": [self._title(width)],
+            "hardware": [self._hardware(width)],
+            "notice": list(self.notice_lines(console, width)),
+            "progress": [self._progress(console, options, width)],
+            "chart": list(self.chart(console, width)),
+            "load": list(self._load(width)),
+            "recent": [],
+        }
+        spare = max(1, options.height or options.size.height)
+        for name in IMPORTANCE:
+            parts[name] = parts[name][:spare]
+            spare -= len(parts[name])
+        finished = list(self.state.ended.values()) if len(self.state.planned) > 1 else []
+        gaps = sum(bool(parts[name]) for name in SEPARATED) + bool(finished)
+        has_gaps = spare > gaps
+        spare -= gaps if has_gaps else 0
+        parts["recent"] = self._results(finished[-spare:] if spare else [])
+        for name, lines in parts.items():
+            if has_gaps and lines and name in SEPARATED:
+                yield Segment.line()
+            for line in lines:
+                yield Segment(" " * margin)
+                yield from _fitted(line, console, width)
+                yield Segment.line()
 
-    def _slots(self, canvas: Canvas) -> Iterator[Slot]:
-        yield fixed(TITLE, [self._title(canvas)])
-        yield fixed(HARDWARE, [self._hardware(canvas)])
-        if notice := self.notice():
-            text, remedy = notice
-            lines = [*canvas.wrap(text, theme.WARNING), *canvas.wrap(f"→ {remedy}", theme.ACCENT)]
-            yield fixed(NOTICE, lines, gap=True)
-        yield fixed(PROGRESS, [self._progress(canvas)], gap=True)
-        yield from self.details(canvas)
-        yield from self._sensors(canvas)
-        yield from self._boards(canvas)
-        if recent := self.recent(canvas):
-            yield recent
-        yield from self.below(canvas)
+    def _warnings(self, console: Console, width: int) -> Iterator[Text]:
+        if self.overall is not None:
+            yield joined([(self.overall.describe(self.now_s, self.remaining_s()), theme.QUIET)], width)
+        for warning in self.state.warnings:
+            yield from wrapped(warning, theme.WARNING, console, width)
 
-    def _title(self, canvas: Canvas) -> Text:
+    def _title(self, width: int) -> Text:
         state, now = self.state, self.state.current_cell
         count = len(state.planned)
         ending = Text()
@@ -199,17 +185,17 @@ class CellScreen(Generic[State]):
             number = min(len(state.ended) + (now is None or now.outcome is None), count)
             left_s = self.remaining_s()
             left = [(remaining_text(round_remaining(left_s)), theme.QUIET)] if left_s else []
-            ending = canvas.join([(f"cell {number} of {count}", "bold"), *left])
-        kind = f"{state.kind if count else ''}  "
-        if canvas.width - ending.cell_len < 24:
+            ending = joined([(f"cell {number} of {count}", "bold"), *left], width)
+        if width - ending.cell_len < MIN_TITLE_WIDTH:
             ending = Text()
-        room = canvas.width - ending.cell_len - len(kind) - 2 * bool(ending)
+        line = Text.assemble((f"{state.kind if count else ''}  ", theme.ACCENT))
+        room = width - line.cell_len - ending.cell_len - 2 * bool(ending)
         phrases = self.subject(now) if now is not None else ()
-        subject = canvas.join([(phrase, theme.TITLE if at < 4 else "") for at, phrase in enumerate(phrases)], room)
-        line = Text().append(kind, theme.ACCENT).append_text(subject)
-        return line.append(" " * (canvas.width - line.cell_len - ending.cell_len)).append_text(ending)
+        line.append_text(joined([(phrase, theme.TITLE if at < 4 else "") for at, phrase in enumerate(phrases)], room))
+        line.pad_right(width - line.cell_len - ending.cell_len)
+        return line.append_text(ending)
 
-    def _hardware(self, canvas: Canvas) -> Text:
+    def _hardware(self, width: int) -> Text:
         state, now, device = self.state, self.state.current_cell, self.state.device
         if now is not None:
             names = [self.where(now), *self.facts(now)]
@@ -219,52 +205,76 @@ class CellScreen(Generic[State]):
             names.append(f"torch {state.torch.torch}")
             if device is not None and device.type == "cpu" and not (now and now.cell.simulated):
                 names.append(axes.phrase("threads", (now and now.cell.threads) or state.torch.threads))
-        return canvas.join([(name, theme.QUIET) for name in names if name])
+        return joined([(name, theme.QUIET) for name in names], width)
 
-    def _progress(self, canvas: Canvas) -> Text:
+    def notice_lines(self, console: Console, width: int) -> Iterator[Text]:
+        """Yield the lines of the notice."""
+        if notice := self.notice():
+            text, remedy = notice
+            yield from wrapped(text, theme.WARNING, console, width)
+            yield from wrapped(f"→ {remedy}", theme.ACCENT, console, width)
+
+    def _stage(self) -> tuple[str, Progress]:
+        """Return what the run is doing, and how far it is."""
         state, now = self.state, self.state.current_cell
         if now is None or (not state.worker_ready and len(state.ended) < len(state.planned)):
-            name, since_s = "preparing" if state.worker_ready else "starting the worker", state.worker_since_s
-            return _progress_line(canvas, name, self._waited(since_s))
+            name = "preparing" if state.worker_ready else "starting the worker"
+            return name, Progress(texts=((self._since(state.worker_since_s), ""),))
         if now.outcome is not None:
             name = "done" if now.outcome == "ok" else str(now.outcome)
-            text = self.result(now) if now.outcome == "ok" else now.detail or ""
-            return _progress_line(canvas, name, Progress(texts=((text, "bold"),)))
-        progress = self.progress(now)
+            return name, Progress(texts=((self.result(now) if now.outcome == "ok" else now.detail or "", "bold"),))
+        name, progress, left_s = (
+            (now.stage or "building").replace("-", " "),
+            self.progress(now),
+            self.cell_remaining_s(),
+        )
+        left = (remaining_text(left_s) if left_s is not None else "", theme.QUIET)
         if not progress.total:
-            progress = Progress(texts=(*self._waited(now.stage_since_s).texts, *progress.texts))
-        return _progress_line(canvas, (now.stage or "building").replace("-", " "), progress)
+            return name, replace(progress, texts=((self._since(now.stage_since_s), ""), *progress.texts, left))
+        elapsed = f"{clock_time(self.now_s - (now.started_s or self.now_s))} elapsed"
+        return name, replace(progress, texts=(*progress.texts, left, (elapsed, "")))
 
-    def _waited(self, since_s: float) -> Progress:
-        return Progress(texts=((units.duration(max(0.0, self.now_s - since_s)), ""),))
+    def _since(self, since_s: float) -> str:
+        return units.duration(max(0.0, self.now_s - since_s))
 
-    def _sensors(self, canvas: Canvas) -> Iterator[Slot]:
+    def _progress(self, console: Console, options: ConsoleOptions, width: int) -> Text:
+        name, progress = self._stage()
+        if width < MIN_LABEL_WIDTH and progress.total:
+            return joined(progress.texts, width, " ")
+        line = Text.assemble((f"{name} ", theme.ACCENT))
+        texts = joined(progress.texts, max(0, width - line.cell_len), "   ")
+        shown_width = cell_len(theme.terminal_line(texts.plain, console.encoding))
+        room = min(MAX_BAR_WIDTH, width - line.cell_len - shown_width - 2)
+        if progress.total and room >= MIN_BAR_WIDTH:
+            bar = ProgressBar(progress.total, progress.completed, width=room, complete_style="cyan")
+            end = line.cell_len + room + 2
+            for segment in console.render(bar, options):
+                line.append(segment.text, segment.style)
+            line.pad_right(end - line.cell_len)
+        return line.append_text(texts)
+
+    def _load(self, width: int) -> Iterator[Text]:
         state, reading = self.state, self.state.reading
         if reading is None or state.host is None or state.device is None:
             return
         peak = state.current_cell.peak_bytes if state.current_cell else None
         if state.device.type == "cuda" and reading.device_used_bytes is not None:
-            yield fixed(MEMORY, [_memory(canvas, reading.device_used_bytes, peak, state.device.memory_bytes, "")])
+            yield _memory(width, reading.device_used_bytes, peak, state.device.memory_bytes, "")
         elif reading.host_rss_bytes is not None:
-            total = state.host.memory_bytes
-            yield fixed(MEMORY, [_memory(canvas, reading.host_rss_bytes, peak, total, "used by the worker")])
+            yield _memory(width, reading.host_rss_bytes, peak, state.host.memory_bytes, "used by the worker")
         if load := list(_load(reading)):
-            label = canvas.label("device" if reading.device_utilisation is not None else "host")
-            yield fixed(SENSORS, [label.append_text(canvas.join(load, canvas.width - label.cell_len))])
+            yield labelled("device" if reading.device_utilisation is not None else "host", load, width)
 
-    def _boards(self, canvas: Canvas) -> Iterator[Slot]:
-        if varying := differing_axes(self.state.planned):
-            for quantity in self.quantities():
-                draw = partial(board, canvas, self.state, quantity, varying)
-                if lines := draw(MAX_BOARD_ROWS):
-                    headings = len(draw(1)) - 1
-                    yield Slot(
-                        BOARD,
-                        lambda height, draw=draw, headings=headings: draw(height - headings),  # type: ignore[misc]
-                        min(len(lines), headings + MIN_BOARD_ROWS),
-                        len(lines),
-                        gap=True,
-                    )
+    def _results(self, finished: Sequence[Any]) -> list[Text]:
+        labels = [self.label(cell, self.state) for cell in finished]
+        longest = max(map(cell_len, labels), default=0)
+        return [
+            Text.assemble(
+                (set_cell_size(label, longest + 2), theme.QUIET),
+                (self.result(cell), "" if cell.outcome == "ok" else theme.BAD),
+            )
+            for label, cell in zip(labels, finished, strict=True)
+        ]
 
 
 class LinesOnly(CellScreen[RunState[CellState]]):
@@ -278,60 +288,55 @@ class LinesOnly(CellScreen[RunState[CellState]]):
         return str(cell.cell.title)
 
 
-@memoized
-def differing_axes(planned: Any) -> tuple[str, ...]:
-    """Return the axes in which the cells of a run differ."""
-    return axes.varying([each.cell for each in planned.values()])
+# --- lines
 
 
-def stacked(slots: Sequence[Slot], height: int) -> list[Text]:
-    """Return the lines of the slots that fit, from top to bottom.
-
-    The most important slots get the lines that they need, then the lines that they can use.
-    """
-    by_importance = sorted((slot for slot in slots if slot.least), key=lambda slot: slot.importance)
-    heights: dict[int, int] = {}
-    spare = height
-    for slot in by_importance:
-        needed = slot.least + (slot.gap and slot.most > slot.least)
-        if needed <= spare:
-            heights[id(slot)] = slot.least
-            spare -= needed
-    spare -= sum(slot.gap for slot in slots if id(slot) in heights and slot.most == slot.least)
-    for slot in by_importance:
-        if id(slot) in heights and spare > 0:
-            more = min(slot.most - heights[id(slot)], spare)
-            heights[id(slot)] += more
-            spare -= more
-    shown = [(slot, list(slot.lines(heights[id(slot)]))) for slot in slots if id(slot) in heights]
-    empty = height - sum(len(lines) for _, lines in shown)
-    stack: list[Text] = []
-    for slot, lines in shown:
-        if slot.gap and stack and lines and empty > 0:
-            stack.append(Text())
-            empty -= 1
-        stack += lines
-    return stack[:height]
+def joined(pieces: Iterable[Piece], width: int, separator: str = " · ") -> Text:
+    """Join as many texts as fit on one line; the first is cut if necessary."""
+    line = Text()
+    for content, style in pieces:
+        text = theme.terminal_line(content, "utf-8")
+        joint = separator if line.plain and text else ""
+        if line.plain and line.cell_len + cell_len(joint + text) > width:
+            break
+        line.append(joint, "dim").append(text, style)
+    line.truncate(max(0, width), overflow="ellipsis")
+    return line
 
 
-def _progress_line(canvas: Canvas, name: str, progress: Progress) -> Text:
-    texts = [piece for piece in progress.texts if piece[0]]
-    if canvas.width < MIN_LABEL_WIDTH and progress.total:
-        return canvas.join(texts, separator=" ")
-    label = Text().append_text(canvas.join([(name, theme.ACCENT)])).append(" ")
-    after = canvas.join(texts, max(0, canvas.width - label.cell_len), "   ")
-    return canvas.after_bar(label, progress.completed, progress.total, MAX_PROGRESS_WIDTH, after)
+def labelled(name: str, pieces: Iterable[Piece], width: int, separator: str = " · ") -> Text:
+    """Return a line of texts after its label, which a narrow terminal lacks."""
+    label = name.ljust(LABEL_WIDTH) if width >= MIN_LABEL_WIDTH else ""
+    return Text.assemble((label, theme.QUIET)).append_text(joined(pieces, width - len(label), separator))
 
 
-def _memory(canvas: Canvas, used: int, peak: int | None, total: int | None, what: str) -> Text:
+def wrapped(text: str, style: str, console: Console, width: int) -> Iterator[Text]:
+    """Yield a text on as many lines as it needs."""
+    yield from Text.assemble((theme.terminal_line(text, console.encoding), style)).wrap(console, width)
+
+
+def clock_time(seconds: float) -> str:
+    """Format a time that has passed: `3:05`."""
+    minutes, rest_s = divmod(max(0, int(seconds)), 60)
+    return f"{minutes}:{rest_s:02d}"
+
+
+def _fitted(line: Text, console: Console, width: int) -> Iterable[Segment]:
+    """Return a line in characters that the terminal can show, cut to its width."""
+    line.truncate(width, overflow="ellipsis")
+    shown = [
+        Segment(theme.terminal_line(segment.text, console.encoding), segment.style) for segment in line.render(console)
+    ]
+    return Segment.adjust_line_length(shown, width, pad=False)
+
+
+def _memory(width: int, used: int, peak: int | None, total: int | None, what: str) -> Text:
     scale = units.shared_scale("bytes", [total or used])
     of_total = f" of {scale.digits(total, 1)}" if total else ""
-    pieces = [(f"{scale.digits(used, 1)}{of_total} {scale.symbol} {what}".rstrip(), "")]
+    style = theme.BAD if used > 0.95 * (total or used) else ""
+    pieces = [(f"{scale.digits(used, 1)}{of_total} {scale.symbol} {what}".rstrip(), style)]
     pieces += [(f"peak {scale.digits(peak, 1)} {scale.symbol}", "")] if peak else []
-    label = canvas.label("memory")
-    after = canvas.join(pieces, canvas.width - label.cell_len)
-    style = theme.BAD if used > 0.95 * (total or used) else "cyan"
-    return canvas.after_bar(label, used, total or 0, MAX_MEMORY_WIDTH, after, style)
+    return labelled("memory", pieces, width)
 
 
 def _load(reading: Reading) -> Iterator[Piece]:

@@ -7,8 +7,9 @@ from pathlib import PurePath
 from typing import Final
 
 from sysbench import units
-from sysbench.command import Kind, command_of
+from sysbench.command import Kind
 from sysbench.log.events import OwnModelFacts, ThreadsProbe
+from sysbench.log.kinds import command_of
 from sysbench.log.outcomes import EXPECTED, LACK_OF_MEMORY, Outcome, Reason
 from sysbench.log.records import AnyCell, CellRecord, ModelRecord, RunRecord
 from sysbench.render.sentences.phrases import name_among
@@ -127,7 +128,7 @@ def fewer_threads(probe: ThreadsProbe | None, kind: Kind) -> tuple[str, str] | N
         f"using {probe.threads} of {probe.default} threads, because other processes use some of the cores: "
         f"the same work took {times}",
         f"--threads {probe.default} uses all"
-        if "threads" in command_of(kind).spec_class.model_fields
+        if "threads" in command_of(kind).models().spec.model_fields
         else "close the other processes to use all",
     )
 

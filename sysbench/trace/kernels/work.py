@@ -1,4 +1,4 @@
-"""Minimum FLOPs and bytes of the parts of attention, achieved rates, and counts of the matrix products in a trace.
+"""Minimum FLOPs and bytes of parts of attention and of kernel classes, achieved rates, and counts of matrix products.
 
 FLOPs follow `sysbench.formulas`: one multiply-add counts as two FLOPs, causality is not exploited, and backward needs
 twice the FLOPs of forward. For bytes, every operand and result counts once, as if caches held all intermediates: a
@@ -22,7 +22,7 @@ from sysbench.trace.columns import distinct, map_distinct
 from sysbench.trace.kernels.names import classify
 from sysbench.trace.kernels.statistics import WORK_PHASES, StepTime, StepWork
 from sysbench.trace.recording import NONE
-from sysbench.trace.summary import PARTS, Check, ProfileSource, Rate, part_of
+from sysbench.trace.summary import PARTS, Check, KernelClass, KernelName, ProfileSource, Rate, part_of
 
 ITEM_BYTES: Final[Mapping[Precision, int]] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 """Bytes per number that matrix products read and write."""
@@ -32,7 +32,13 @@ SOFTMAX_FLOPS: Final = 5
 SOFTMAX_BACKWARD_FLOPS: Final = 4
 """FLOPs per number in backward, w·(g − Σ g·w): a product, a sum, a difference, a product."""
 
-_ON_TENSOR_CORES: Final = frozenset({"scores", "output"})
+ADAMW_BYTES: Final = 28
+"""Bytes per parameter, in fp32: AdamW reads parameter, gradient and two moments, and writes parameter and moments."""
+
+CLASSES: Final[tuple[KernelClass, ...]] = ("matmul", "attention", "optimizer")
+"""Kernel classes whose FLOPs or bytes follow from the model's dimensions."""
+
+_ON_TENSOR_CORES: Final = frozenset({"scores", "output", "matmul", "attention"})
 
 PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "mv", "dot"})
 """ATen operators that perform exactly one matrix product."""
@@ -53,7 +59,7 @@ class Amount(NamedTuple):
 
 
 Amounts = dict[tuple[str, str], Amount]
-"""FLOPs and bytes by part of attention and by phase."""
+"""FLOPs and bytes by part of attention or kernel class, and by phase."""
 
 
 def attention_parts(cell: ModelCell) -> Amounts:
@@ -81,6 +87,34 @@ def attention_parts(cell: ModelCell) -> Amounts:
     return {(part, phase): amount.times(cell.occurrences(phase)) for (part, phase), amount in found.items()}
 
 
+def class_amounts(cell: ModelCell, *, fused: bool) -> Amounts:
+    """Return the FLOPs and bytes of the kernel classes in `CLASSES` on one rank; `fused` is whether attention is.
+
+    Fused attention does not compute masked scores, so it has half of the formula's FLOPs. Empty if the model has
+    adapters, is sharded, or computes parts of forward again.
+    """
+    shape, tokens, item_bytes = cell.shape_with_formulas, cell.tokens, ITEM_BYTES[cell.compute_precision]
+    if shape is None or cell.repeats_forward or cell.ranks > 1:
+        return {}
+    d, layers = shape.d_model, shape.layers
+    linears = [*[(d, d)] * 4 * layers, *[(d, shape.d_ff)] * 3 * layers, (d, shape.vocab)]
+    elements = sum(tokens * inner + inner * outer + tokens * outer for inner, outer in linears)
+    attention_flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch)
+    operands = 4 * layers * tokens * d
+    scores = 0 if fused else 2 * layers * cell.batch * shape.heads * cell.ctx**2
+    attention = Amount(attention_flops // 2 if fused else attention_flops, item_bytes * (operands + scores))
+    products = Amount(sum(2 * tokens * inner * outer for inner, outer in linears), item_bytes * elements)
+    found: Amounts = {}
+    if fused:
+        found |= {("attention", "forward"): attention, ("attention", "backward"): attention.times(2)}
+    else:
+        products = Amount(products.flops + attention.flops, products.bytes + attention.bytes)
+    found |= {("matmul", "forward"): products, ("matmul", "backward"): products.times(2)}
+    if cell.optimizer in ("foreach", "fused") and cell.precision != "bf16-true":
+        found["optimizer", "optimizer"] = Amount(0, ADAMW_BYTES * formulas.parameters(shape))
+    return {(part, phase): amount.times(cell.occurrences(phase)) for (part, phase), amount in found.items()}
+
+
 def expected_products(cell: ModelCell) -> dict[str, int]:
     """Return the expected number of matrix products per step and phase: 9 per layer, plus the output head.
 
@@ -95,21 +129,36 @@ def expected_products(cell: ModelCell) -> dict[str, int]:
     return {phase: cell.occurrences(phase) * count for phase, count in expected.items() if phase in cell.phases}
 
 
-def rates(time: StepTime, cell: ModelCell | None, hardware: Hardware | None) -> Iterator[Rate]:
-    """Yield the time of the parts of attention by phase, with FLOPs and bytes from the dimensions of `cell`.
+def rates(
+    time: StepTime, names: Sequence[KernelName], cell: ModelCell | None, hardware: Hardware | None
+) -> Iterator[Rate]:
+    """Yield the time of the parts of attention, then of kernel classes, by phase, with FLOPs and bytes from `cell`.
 
-    Yields nothing unless scores, softmax and output can all be identified.
+    The parts of attention are left out unless scores, softmax and output can all be identified.
     """
     parts = [part_of(module) for module in time.modules]
-    total_ns = Counter[tuple[str, str]]()
+    part_ns, class_ns = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     spent = time.spent
-    for number, module, ns in zip(spent.phase, spent.module, spent.total_ns, strict=True):
+    for number, module, kernel, ns in zip(spent.phase, spent.module, spent.kernel, spent.total_ns, strict=True):
+        phase = WORK_PHASES[number]
+        class_ns[names[kernel].class_in(phase), phase] += ns
         if (part := parts[module]) is not None:
-            total_ns[part, WORK_PHASES[number]] += ns
-    amounts = attention_parts(cell) if cell is not None else {}
-    if not {part for part, _ in total_ns} >= {"scores", "softmax", "output"}:
-        return
-    for part, phase in sorted(total_ns, key=lambda key: PARTS.index(key[0])):
+            part_ns[part, phase] += ns
+    if {part for part, _ in part_ns} >= {"scores", "softmax", "output"}:
+        yield from _rates(part_ns, PARTS, attention_parts(cell) if cell is not None else {}, cell, hardware)
+    fused = any(kind == "attention" for kind, _ in class_ns)
+    amounts = class_amounts(cell, fused=fused) if cell is not None else {}
+    yield from _rates({key: ns for key, ns in class_ns.items() if key in amounts}, CLASSES, amounts, cell, hardware)
+
+
+def _rates(
+    total_ns: Mapping[tuple[str, str], int],
+    order: Sequence[str],
+    amounts: Amounts,
+    cell: ModelCell | None,
+    hardware: Hardware | None,
+) -> Iterator[Rate]:
+    for part, phase in sorted(total_ns, key=lambda key: order.index(key[0])):
         amount = amounts.get((part, phase))
         # Matrix products run at the peak rate of their precision, which only a cell provides; all else runs in fp32.
         precision = "fp32" if part not in _ON_TENSOR_CORES else cell.compute_precision if cell is not None else None
@@ -117,7 +166,7 @@ def rates(time: StepTime, cell: ModelCell | None, hardware: Hardware | None) -> 
             part=part,
             phase=phase,
             total_ns=total_ns[part, phase],
-            flops=amount.flops if amount else None,
+            flops=amount.flops or None if amount else None,
             bytes=amount.bytes if amount else None,
             peak_flops_per_s=hardware.peak_flops_per_s.get(precision) if hardware and precision else None,
             peak_bytes_per_s=hardware.memory_bandwidth_bytes_per_s if hardware else None,

@@ -58,6 +58,10 @@ ActivityType.cpp), and from vendors that prefix the device name (`mlu_memcpy`)."
 _OPERATORS: Final = frozenset({"cpu_op", "operator"})
 _RANGES: Final = frozenset({"user_annotation"})
 _LAUNCHES: Final = re.compile(r"(\w+_)?(runtime|driver)")
+_DEVICE_TYPE: Final = re.compile(
+    r"(?!cuda|hip|rocm|gpu|cpu|glow|user)([a-z0-9]+)(_(runtime|driver|ccp_events|memcpy|memset)|:[a-z0-9]+)"
+)
+"""A device that is neither CUDA's nor ROCm's, in a category (`xpu_runtime`) or in a backend (`mtia:hccl`)."""
 _PARTS: Final = {"work": DeviceWork, "launches": Launches, "operators": Operators, "ranges": Ranges}
 """The tables that together hold every event, with their columns."""
 
@@ -127,6 +131,7 @@ class Part(msgspec.Struct):
     names: list[str]
     threads: list[tuple[int | str, int | str]]
     launch_shapes: list[tuple[int, ...]]
+    device_types: list[str]
     without_duration: int
     ends_at_event: bool
     """Whether the part ends at the end of an event; False for the last part, which is not checked."""
@@ -148,6 +153,7 @@ class Columns:
         self._tables = {which: Table(len(fields(part))) for which, part in _PARTS.items()}
         self._tables["collectives"] = Table(len(fields(Collectives)))
         self._table_by_category: dict[str, str | None] = {}
+        self._device_types: dict[str, None] = {}
         self._without_duration = 0
 
     @property
@@ -176,6 +182,7 @@ class Columns:
                 chosen = lists[event.cat]
             except KeyError:
                 table = self._table_by_category[event.cat] = _table_for(event.cat)
+                self._device_types |= dict.fromkeys(_device_types(event.cat))
                 chosen = lists[event.cat] = by_table[table] if table else None
             if chosen is not None:
                 chosen.append(event)
@@ -273,6 +280,7 @@ class Columns:
             names=self._names.texts,
             threads=self._threads.texts,
             launch_shapes=self._launch_shapes.rows,
+            device_types=[*self._device_types],
             without_duration=self._without_duration,
             ends_at_event=ends_at_event,
             remarks=remarks,
@@ -298,6 +306,7 @@ class Columns:
                 (column_index(Collectives, each), names) for each in ("collective", "dtype", "group", "ranks")
             ],
         }
+        self._device_types |= dict.fromkeys(part.device_types)
         self._without_duration += part.without_duration
         for which, chunk in rows:
             for column, lookup in ((NAME, names), *renumbered[which]):
@@ -312,7 +321,9 @@ class Columns:
         resolve_forward_threads(self._tables["operators"])
         given, listed = header.get("distributedInfo"), header.get("deviceProperties")
         distributed = given if isinstance(given, dict) else {}
-        devices = listed if isinstance(listed, list) else []
+        # Kineto lists the names of CUDA's and ROCm's devices only.
+        types = [*self._device_types, *_device_types(str(distributed.get("backend")))]
+        devices = listed if isinstance(listed, list) and listed else [{"name": each} for each in dict.fromkeys(types)]
         return Recording(
             title=title,
             names=tuple(self._names.texts),
@@ -366,6 +377,12 @@ def _table_for(category: str) -> str | None:
     if lower in _RANGES:
         return "ranges"
     return "launches" if _LAUNCHES.fullmatch(lower) else None
+
+
+def _device_types(text: str) -> list[str]:
+    """Return `MTIA` for the category `mtia_runtime` or the backend `mtia:hccl`; nothing for those of CUDA and ROCm."""
+    found = (_DEVICE_TYPE.fullmatch(part.strip()) for part in text.lower().split(","))
+    return [each[1].upper().replace("PRIVATEUSE", "PrivateUse") for each in found if each]
 
 
 def _numbers(values: list[int | None]) -> Integers:

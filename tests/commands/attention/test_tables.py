@@ -18,24 +18,23 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from sysbench.command import command_of
 from sysbench.commands.attention import figures
 from sysbench.commands.attention.command import refuse_unwritable
 from sysbench.commands.attention.live import (
     AttentionScreen,
     AttentionState,
     advance,
-    left_s,
+    remaining_s,
 )
 from sysbench.commands.attention.record import AttentionRecord, AttentionTimed
 from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
 from sysbench.commands.attention.tables import TABLES, tables_for
+from sysbench.commands.sheets import sheet, show
 from sysbench.errors import OutputError, UsageError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed
-from sysbench.render import output as summary
+from sysbench.log.kinds import command_of
 from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.dashboard.live import Clock, Dashboard
-from sysbench.render.output import sheet
 from sysbench.render.plots import DOTS_PER_INCH, WIDTH_IN
 from sysbench.render.table import Measure, Word
 from sysbench.spec.run import Format
@@ -64,7 +63,7 @@ def stream() -> list[Event]:
 
 @pytest.fixture(scope="module")
 def record(stream: list[Event]) -> AttentionRecord:
-    found = command_of("attention").fold_function(stream)
+    found = command_of("attention").records().fold(stream)
     assert isinstance(found, AttentionRecord)
     return found
 
@@ -80,7 +79,7 @@ def until(stream: list[Event], cell: int, call: int) -> list[Event]:
 
 def printed(record: AttentionRecord, form: Format, *tables: str, width: int = 100, columns: Sequence[str] = ()) -> str:
     console = Console(file=io.StringIO(), width=width, legacy_windows=False)
-    summary.show(record, console, form, tables, columns=columns)
+    show(record, console, form, tables, columns=columns)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -198,7 +197,7 @@ def test_no_line_is_wider_than_the_terminal(record: AttentionRecord, width: int)
 
 
 def test_a_run_of_which_nothing_is_known_is_shown_all_the_same() -> None:
-    record = command_of("attention").fold_function(runs.events(SPEC)[:2])
+    record = command_of("attention").records().fold(runs.events(SPEC)[:2])
     assert "not run" in printed(record, "terminal")  # type: ignore[arg-type]
 
 
@@ -243,7 +242,7 @@ def test_each_setting_has_a_picture_of_its_own(tmp_path: Path) -> None:
 
 
 def test_nothing_measured_leaves_no_picture(tmp_path: Path) -> None:
-    record = command_of("attention").fold_function(runs.events(SPEC)[:2])
+    record = command_of("attention").records().fold(runs.events(SPEC)[:2])
     assert list(figures.write(tmp_path / "c.png", record)) == []  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
@@ -279,11 +278,6 @@ def test_a_sweep_half_way_looks_like_this(stream: list[Event], width: int, heigh
     assert_golden(f"attention_live_{width}x{height}", "\n".join(screen(part, width, height)))
 
 
-def test_more_implementations_than_there_is_room_for_look_like_this() -> None:
-    part = until(runs.events(MANY, memory_bytes=SMALL), 60, 1)
-    assert_golden("attention_live_many_80x24", "\n".join(screen(part, 80, 24)))
-
-
 def test_a_simulation_looks_like_this() -> None:
     events = runs.events(SIMULATED)
     assert_golden("attention_live_simulated_80x24", "\n".join(screen(events[: len(events) * 3 // 4], 80, 24)))
@@ -304,7 +298,9 @@ _MANY_EVENTS = runs.events(MANY, memory_bytes=SMALL)
 @pytest.mark.parametrize("cell", range(0, 80, 7))
 def test_the_running_cell_is_in_sight_even_on_a_small_terminal(cell: int) -> None:
     part = until(_MANY_EVENTS, cell, 1)
-    assert any("▶" in line for line in screen(part, 80, 24))
+    now = folded(part).current_cell
+    assert now is not None
+    assert f"{now.cell.implementation} · d {now.cell.dim} · N {now.cell.seq}" in screen(part, 80, 10)[0]
 
 
 def test_a_terminal_without_these_characters_shows_others() -> None:
@@ -313,7 +309,7 @@ def test_a_terminal_without_these_characters_shows_others() -> None:
     assert "?" not in text
 
 
-def test_a_dashboard_draws_the_grid_on_a_terminal(stream: list[Event]) -> None:
+def test_a_dashboard_shows_the_running_cell_and_finished_ones_on_a_terminal(stream: list[Event]) -> None:
     file = io.StringIO()
     console = Console(
         file=file, width=80, height=24, force_terminal=True, color_system="truecolor", legacy_windows=False
@@ -325,8 +321,9 @@ def test_a_dashboard_draws_the_grid_on_a_terminal(stream: list[Event]) -> None:
             dashboard.show(event)
         drawn = file.getvalue()
     pyte.Stream(terminal).feed(drawn.replace("\n", "\r\n"))
-    assert any("sdpa-flash" in line for line in terminal.display)
-    assert any("▶" in line for line in terminal.display)
+    assert "sdpa-flash · d 32 · N 16384" in terminal.display[0]
+    shown = [" ".join(line.split()) for line in terminal.display]
+    assert any(line.startswith("naive d 32 N 8192 forward 20.7 ms, backward") for line in shown)
 
 
 def test_where_there_is_no_terminal_every_cell_has_a_line(stream: list[Event]) -> None:
@@ -375,18 +372,18 @@ def test_what_is_said_of_another_run_changes_nothing(stream: list[Event]) -> Non
 
 
 def test_the_time_that_is_left_shrinks_to_nothing(stream: list[Event]) -> None:
-    assert left_s(folded(stream[:5]), stream[4].at_s) is None
+    assert remaining_s(folded(stream[:5]), stream[4].at_s) is None
     forecasts = []
     for cell in (6, 15, 24, 33):
         part = until(stream, cell, 9)
-        left = left_s(folded(part), part[-1].at_s)
+        left = remaining_s(folded(part), part[-1].at_s)
         assert left is not None
         forecasts.append(left)
     assert forecasts == sorted(forecasts, reverse=True)
-    assert left_s(folded(stream), stream[-1].at_s) == 0
+    assert remaining_s(folded(stream), stream[-1].at_s) == 0
 
 
 def test_no_time_is_said_to_be_left_where_a_cell_takes_longer_than_expected(stream: list[Event]) -> None:
     part = until(stream, 6, 9)
     at_s = part[-1].at_s
-    assert left_s(folded(part), at_s + 3600) is None
+    assert remaining_s(folded(part), at_s + 3600) is None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
 from rich.console import Console
+from rich.text import Text
 
 from sysbench import units
 from sysbench.commands.memory import fold as memory_fold
@@ -22,6 +24,7 @@ from sysbench.commands.memory.verdicts import verdict_text
 from sysbench.errors import DoesNotFitError
 from sysbench.lab.memory.allocator import _Boundary, assign_categories, is_out_of_memory
 from sysbench.lab.step import TrainingStep
+from sysbench.log import journal
 from sysbench.log.events import (
     CellFinished,
     CellStarted,
@@ -35,10 +38,14 @@ from sysbench.log.outcomes import stage_phrase
 from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.table import Word
 from sysbench.simulate.recording import phases_of
+from tests.golden.compare import assert_golden, plain_environment
 from tests.hosts import run_started
 from tests.simulate.tensor_accounting import TensorAccounting
 
+__all__ = ["plain_environment"]
+
 CPU = DeviceInfo(name="Made-up CPU", type="cpu")
+SAVED = Path(__file__).parents[2] / "fixtures" / "runs"
 
 
 def spec(**fields: Any) -> MemorySpec:
@@ -233,6 +240,17 @@ def test_the_screen_is_never_wider_or_higher_than_the_terminal(simulated: list[E
         lines = _shown(state, width, height)
         assert len(lines) <= height
         assert max(map(len, lines), default=0) <= width
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_sweep_in_mid_run_looks_like_this(width: int) -> None:
+    events = list(journal.read(SAVED / "memory-sweep.jsonl"))
+    last = [number for number, event in enumerate(events) if isinstance(event, VerdictReached)][3]
+    state = reduce(advance, events[: last + 1], MemoryState())
+    console = Console(file=io.StringIO(), width=width, height=24, force_terminal=True, color_system="truecolor")
+    console.print(MemoryScreen(state, events[last].at_s), end="")
+    assert isinstance(console.file, io.StringIO)
+    assert_golden(f"memory_live_{width}x24", Text.from_ansi(console.file.getvalue()).plain)
 
 
 def test_the_screen_shows_every_phase_by_category(simulated: list[Event]) -> None:

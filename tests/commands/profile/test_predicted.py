@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sysbench import formulas
 from sysbench.commands.profile.figures import of_run
 from sysbench.commands.profile.record import ProfileRecord
 from sysbench.errors import DoesNotFitError
@@ -21,7 +22,7 @@ from sysbench.spec.hardware import by_name
 from sysbench.spec.model import ModelCell, ModelShape
 from sysbench.trace import traces, window
 from sysbench.trace.kernels.names import classify, precision
-from sysbench.trace.summary import ProfileSummary
+from sysbench.trace.summary import PARTS, ProfileSummary
 from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
 
 SHAPE = ModelShape(d_model=64, d_ff=256, layers=2, heads=4, vocab=500)
@@ -88,12 +89,40 @@ def test_every_kernel_belongs_to_the_module_that_launched_it(summary: ProfileSum
 
 
 def test_the_parts_of_attention_have_their_peaks(summary: ProfileSummary) -> None:
-    parts = {(rate.part, rate.phase): rate for rate in summary.rates}
+    parts = {(rate.part, rate.phase): rate for rate in summary.rates if rate.part in PARTS}
     assert set(parts) == {
         (part, phase) for part in ("scores", "mask", "softmax", "output") for phase in ("forward", "backward")
     }
     assert parts["scores", "forward"].peak_flops_per_s == by_name("h100").peak_flops_per_s["bf16"]
     assert set(summary.precisions) == {"bf16"}
+
+
+def test_the_work_of_kernel_classes_is_that_of_the_formulas_and_their_time_that_of_all_kernels(
+    summary: ProfileSummary,
+) -> None:
+    classes = {(rate.part, rate.phase): rate for rate in summary.rates if rate.part not in PARTS}
+    assert list(classes) == [("matmul", "forward"), ("matmul", "backward"), ("optimizer", "optimizer")]
+    assert sum(rate.flops or 0 for rate in classes.values()) == formulas.step_flops_of(CELL)
+    assert classes["optimizer", "optimizer"].bytes == 28 * formulas.parameters(SHAPE)
+    spent, taken_ns = summary.spent, Counter[tuple[str, str]]()
+    for phase, kernel, total_ns in zip(spent.phase, spent.kernel, spent.total_ns, strict=True):
+        taken_ns[summary.names[kernel].class_in(summary.phases[phase]), summary.phases[phase]] += total_ns
+    assert all(rate.total_ns == taken_ns[key] for key, rate in classes.items())
+
+
+def test_the_roofline_says_how_far_each_class_is_from_the_data_sheet(ran: tuple[Ran, Path]) -> None:
+    _, directory = ran
+    shown = answered("profile", "--from", "latest", "--tables", "roofline", "--format", "csv", cwd=directory)
+    rows = list(csv.DictReader(io.StringIO(shown.out)))
+    assert [(row["simulate"], row["class"], row["phase"]) for row in rows] == [
+        (slug, "matmul", "forward") for slug in ("a100-80gb", "rtx-4090")
+    ]
+    for row in rows:
+        sheet = by_name(row["simulate"])
+        assert float(row["bandwidth_share"]) == pytest.approx(
+            float(row["bytes"]) / float(row["time_s"]) / sheet.memory_bandwidth_bytes_per_s
+        )
+        assert 0 < float(row["peak_share"]) < 1
 
 
 def test_the_step_lasts_as_long_as_predicted_without_a_pause_between_phases(summary: ProfileSummary) -> None:

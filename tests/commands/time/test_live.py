@@ -178,7 +178,7 @@ def test_until_expects_as_many_steps_as_the_interval_needs() -> None:
 # The screen
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 50), (20, 24)])
+@pytest.mark.parametrize(("width", "height"), [(60, 20), (80, 24), (120, 40), (200, 50), (20, 24)])
 def test_a_sweep_in_mid_run_looks_like_this(sweep: list[Event], width: int, height: int) -> None:
     shown = screen(runs.until_measuring(sweep, cell=5, step=6), width, height)
     assert_golden(f"live_sweep_{width}x{height}", "\n".join(shown))
@@ -189,7 +189,7 @@ def test_a_sweep_that_ran_out_of_memory_looks_like_this() -> None:
     assert_golden("live_oom_80x24", "\n".join(screen(runs.until_measuring(events, cell=13, step=3), 80, 24)))
 
 
-def test_a_board_too_large_for_the_terminal_looks_like_this() -> None:
+def test_more_cells_than_the_terminal_has_lines_look_like_this() -> None:
     events = runs.events(MANY)
     assert_golden("live_many_80x24", "\n".join(screen(runs.until_measuring(events, cell=30, step=3), 80, 24)))
 
@@ -226,15 +226,19 @@ CPU_EVENTS = runs.events(ON_CPU, runs.TWO_CORES)
 
 
 def test_the_most_important_line_survives_in_the_lowest_terminal(sweep: list[Event]) -> None:
-    (only,) = screen(runs.until_measuring(sweep, cell=5, step=6), 80, 1)
+    part = runs.until_measuring(sweep, cell=5, step=6)
+    (only,) = screen(part, 80, 1)
     assert "7/10" in only
     assert "109.3 ± 0.1 ms" in only
+    title, progress = screen(part, 80, 2)
+    assert progress == only
+    assert title.startswith(" time  medium · ctx 512")
 
 
 def test_nothing_moves_while_steps_come_in(sweep: list[Event]) -> None:
     def places(events: Sequence[Event]) -> dict[str, int]:
         lines = screen(events, 80, 40)
-        names = ("time ", "measuring", "memory", "device", "fp32", "whole step")
+        names = ("time ", "measuring", "step ", "memory", "device", "ctx 128 fp32")
         return {name: next(number for number, line in enumerate(lines) if name in line) for name in names}
 
     assert places(runs.until_measuring(sweep, 5, 0)) == places(runs.until_measuring(sweep, 5, 9))
@@ -555,6 +559,7 @@ def test_the_dashboard_shows_what_disturbs_the_run_above_everything_else_and_who
             time.now_s = event.at_s
             dashboard.show(event)
         shown = emulated(written(console), pyte.Screen(width, 40))
+    assert "\x1b[33musing 4 of 8 threads" in written(console), "yellow"
     said = " ".join(line.strip() for line in shown[:lines])
     assert said.startswith("using 4 of 8 threads, because other processes use some of the cores: the same work took")
     assert said.endswith("80.0 ms on 8, 2.00 ms on 4 → --threads 8 uses all")
