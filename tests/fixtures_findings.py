@@ -59,7 +59,7 @@ def time_cell(
         device=hardware_,
         outcome=outcome,
         detail=None,
-        cautions=[Caution(code=code, message=code, remedy="") for code in cautions],
+        cautions=[Caution(code=code, remedy="") for code in cautions],
         model=ModelRecord(
             parameters=formulas.parameters(cell.model),
             parameters_without_lm_head=formulas.parameters_without_lm_head(cell.model),

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sysbench.log.records import CellRecord
     from sysbench.render.dashboard.screen import CellScreen
     from sysbench.render.declared import DeclaredTable
-    from sysbench.render.findings import Statement
     from sysbench.render.plots import LazyFigure
+    from sysbench.render.sentences.findings import Finding
     from sysbench.render.table import Sheet, Table
     from sysbench.render.terms import Term
     from sysbench.spec.hardware import Hardware
@@ -80,9 +80,9 @@ class Results(Generic[SpecT, CellT, RecordT]):
     """The complete output for a record: `(record, names of tables, selection) -> Sheet`."""
     build_tables: Callable[[RecordT, Iterable[str], Selection], list[Table]] | None = None
     """Returns the named tables of a record, if a builder needs more than the record."""
-    headlines: Callable[[Sequence[CellT]], Iterable[Statement]] | None = None
+    headlines: Callable[[Sequence[CellT]], Iterable[Finding]] | None = None
     """Sentences below the tables, if the sheet does not include them."""
-    findings: Callable[[RecordT], Iterable[Statement]]
+    findings: Callable[[RecordT], Iterable[Finding]]
     figures: Callable[[RecordT], Iterable[LazyFigure]] = lambda _: ()
     terms: Callable[[Sequence[CellT]], Iterable[Term]] = lambda _: ()
     """Definitions of the terms in the tables."""

@@ -10,11 +10,10 @@ from rich.console import Console
 from sysbench.command import Kind
 from sysbench.commands.kinds import command_of
 from sysbench.errors import UsageError
-from sysbench.log.cautions import fewer_threads
 from sysbench.log.records import RunRecord
 from sysbench.render import column_selection, output
 from sysbench.render.column_selection import is_known
-from sysbench.render.remarks import damaged_lines
+from sysbench.render.sentences.notes import damaged_lines, fewer_threads
 from sysbench.render.table import Column, Remark, Sheet, Table
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import Format, Selection

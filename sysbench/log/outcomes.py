@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from sysbench.spec.frozen import Frozen
+from sysbench.spec.quantities import Finite, stored_unless
+from sysbench.units import Unit
 
 Outcome = Literal["ok", "oom", "timeout", "crashed", "invalid", "skipped", "interrupted", "unfinished", "not run"]
 """ok           all requested samples were measured
@@ -170,11 +175,45 @@ EXCLUDING: Final[Mapping[Subject, frozenset[CautionCode]]] = {
 """Cautions that exclude a cell from everything said about a subject. Peaks do not depend on how long a step took."""
 
 
-class Caution(BaseModel):
-    """A reason to doubt a number, and a remedy."""
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True))
+class NamedNumber:
+    """A number that a sentence states, with its unit and, if known, the ends of its interval."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    name: str
+    """Name for programs, with the unit: `width_share`."""
+    value: Finite
+    unit: Unit
+    low: Finite | None = stored_unless(None)
+    high: Finite | None = stored_unless(None)
+
+
+class Caution(Frozen):
+    """A reason to doubt a number, and a remedy; `render/sentences/cautions.py` has a sentence for every code."""
 
     code: CautionCode
-    message: str
+    numbers: tuple[NamedNumber, ...] = ()
+    """What the sentence states. The first number tells of several cells the worst: that in which it is largest."""
+    about: tuple[str, ...] = ()
+    """What the caution is about, if that is no number: phases, operators, the words of a library."""
     remedy: str
+
+
+_UNITS: Final[Mapping[str, Unit]] = {
+    "_flops_per_s": "flops_per_s",
+    "_flops": "flops",
+    "_bytes": "bytes",
+    "_share": "share",
+    "_ratio": "ratio",
+    "_correlation": "number",
+    "_s": "s",
+}
+
+
+def caution(code: CautionCode, remedy: str, *, about: Sequence[str] = (), **numbers: float) -> Caution:
+    """Return a caution. The names of its numbers end in their unit, `width_share`; names without one are of counts."""
+    named = [NamedNumber(name, value, _unit(name)) for name, value in numbers.items()]
+    return Caution(code=code, numbers=tuple(named), about=tuple(about), remedy=remedy)
+
+
+def _unit(name: str) -> Unit:
+    return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "count")

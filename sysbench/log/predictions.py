@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from sysbench import units
 from sysbench.log.cautions import memory_pressure
 from sysbench.log.collect import CellEvents, recomputed_flops, step_flops, step_tokens
 from sysbench.log.events import Event
-from sysbench.log.outcomes import Caution
+from sysbench.log.outcomes import Caution, NamedNumber, caution
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.hardware import Basis
 from sysbench.spec.model import ModelCell, Phase
@@ -89,20 +88,17 @@ class GpuPrediction(Frozen):
     def cautions(self) -> Iterator[Caution]:
         """Yield reasons to doubt the prediction."""
         for doubt in self.doubts:
-            yield Caution(code="calibration-differs", message=doubt, remedy="run sysbench calibrate there again")
+            yield caution("calibration-differs", "run sysbench calibrate there again", about=(doubt,))
         if self.unknown_operators:
-            names = ", ".join(f"{name} ({count})" for name, count in sorted(self.unknown_operators.items()))
+            launches = (NamedNumber(name, count, "count") for name, count in sorted(self.unknown_operators.items()))
             yield Caution(
                 code="operators-unknown",
-                message=f"{units.share(self.unknown_share)} of a cell's work is in operators that the model does not "
-                f"know and treats as elementwise: {names}",
+                numbers=(NamedNumber("unknown_share", self.unknown_share, "share"), *launches),
                 remedy="profile the step on such a GPU",
             )
         elif self.withheld is not None:
-            yield Caution(
-                code="not-measured",
-                message=f"the step time is withheld: {self.withheld}",
-                remedy="measure the step on such a GPU; its memory is simulated",
+            yield caution(
+                "not-measured", "measure the step on such a GPU; its memory is simulated", about=(self.withheld,)
             )
 
 
@@ -154,11 +150,10 @@ class PredictedStep(GpuPrediction):
         yield from super().cautions()
         issued_by_libraries = [phase for phase in map(self.phase, ("forward", "backward", "optimizer")) if phase]
         if self.host_time_without and any(phase.limited_by == "host" for phase in issued_by_libraries):
-            yield Caution(
-                code="host-time-missing",
-                message="the prediction leaves out the host time of the Python code of "
-                f"{self.host_time_without}: phases that the host limits take longer than predicted",
-                remedy="use a larger --batch or --ctx, so that the host matters less, or measure on such GPUs",
+            yield caution(
+                "host-time-missing",
+                "use a larger --batch or --ctx, so that the host matters less, or measure on such GPUs",
+                about=(self.host_time_without,),
             )
         if not self.less_certain and (self.margin_bytes or 0) >= 0:
             yield from memory_pressure(self.alloc_retries, self.margin_bytes, self.memory_bytes)

@@ -12,17 +12,17 @@ from sysbench.units import Unit
 if TYPE_CHECKING:
     from sysbench.log.records import Samples
 
-_WORD: Final = re.compile(r"[a-z]+(?=[,;:.)]?(?:\s|$))")
-"""A word of letters only: one with digits, hyphens or underscores (`bf16`, `sdpa-math`, `d_model`) is a name."""
-
 _NAMES: Final = frozenset({"xl", "ctx", "cpu", "cuda", "mps", "sdpa", "rsqrt", "ddp", "hsdp", "tp"})
 """Words of letters only that are nevertheless names, and keep their spelling."""
 
 
 def sentence(text: str) -> str:
-    """Return the text with a capital letter, unless it begins with a name such as `bf16`, and a full stop."""
-    first = _WORD.match(text)
-    if first and first[0] not in _NAMES and (len(first[0]) > 1 or first[0] == "a"):
+    """Return the text with a capital letter and a full stop, unless it begins with a name.
+
+    Names are single letters and words with other characters than letters, such as `bf16`, `sdpa-math` and `d_model`.
+    """
+    first = text.partition(" ")[0].rstrip(",;:.)")
+    if first.islower() and first.isalpha() and first not in _NAMES and (len(first) > 1 or first == "a"):
         text = text[0].upper() + text[1:]
     return text if not text or text[-1] in ".!?:…" else f"{text}."
 

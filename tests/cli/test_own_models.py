@@ -13,7 +13,9 @@ from sysbench.cli import main
 from sysbench.commands.memory.spec import MemorySpec
 from sysbench.commands.showing import tracebacks
 from sysbench.errors import UsageError
+from sysbench.log.outcomes import Caution
 from tests.cli.running import Ran, answered, ran_once
+from tests.fixtures_cautions import in_words
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 COMMANDS = re.findall(r"^\$ sysbench (.+)$", PAGE, re.MULTILINE)
@@ -142,8 +144,8 @@ def test_a_child_that_a_model_forks_reports_nothing(measured: tuple[Ran, Path]) 
 
 
 def test_a_loss_that_is_not_a_number_is_a_caution(measured: tuple[Ran, Path]) -> None:
-    said = {caution["code"]: caution["message"] for caution in cell_of(measured, "Nan")["cautions"]}
-    assert said["loss-not-finite"] == "the loss of the first measured step is nan"
+    (caution,) = (each for each in cell_of(measured, "Nan")["cautions"] if each["code"] == "loss-not-finite")
+    assert in_words(Caution.model_validate(caution)) == "the loss of the first measured step is nan"
     assert "loss-not-finite" not in {caution["code"] for caution in cell_of(measured, "Looks")["cautions"]}
 
 

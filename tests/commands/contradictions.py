@@ -20,7 +20,7 @@ from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.time.findings import headlines
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.outcomes import EXCLUDING, CautionCode
-from sysbench.render.findings import Statement
+from sysbench.render.sentences.findings import Finding
 from tests import fixtures_attention
 from tests.fixtures_findings import time_cell
 
@@ -120,7 +120,7 @@ def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[str]:
     yield from _between(sentences)
 
 
-def _within(each: Statement) -> Iterator[str]:
+def _within(each: Finding) -> Iterator[str]:
     """What a sentence says of its own numbers."""
     text = each.text
     if re.search(r"\bnan\b|\binf\b", text) or not text.endswith("."):
@@ -150,7 +150,7 @@ def _extremes(text: str) -> Iterator[str]:
 COMPARED = re.compile(r"(\w+)(?: attention)? is .*? as fast as (\w+)")
 
 
-def _comparison(each: Statement) -> Iterator[str]:
+def _comparison(each: Finding) -> Iterator[str]:
     """Of two ways of computing, whether the cells whose ratios are given are ordered in all that a table shows."""
     match = COMPARED.match(each.text)
     if match is None:
@@ -174,7 +174,7 @@ def _comparison(each: Statement) -> Iterator[str]:
             yield f"only {longer:.0%} of steps are in that order"
 
 
-def _between(sentences: Sequence[Statement]) -> Iterator[str]:
+def _between(sentences: Sequence[Finding]) -> Iterator[str]:
     """What two sentences say of the same cells."""
     claims = [match.groups() for each in sentences if (match := COMPARED.match(each.text))]
     for arm, base in claims:
@@ -197,7 +197,7 @@ def of_attention(seed: int, noise_share: float) -> Iterator[str]:
         yield from _doubtful(each)
 
 
-def _doubtful(each: Statement) -> Iterator[str]:
+def _doubtful(each: Finding) -> Iterator[str]:
     """The excluded cells that a finding rests on, by the cautions of each."""
     for cell in each.cells if not each.is_exclusion else ():
         if codes := {caution.code for caution in cell.cautions} & EXCLUDING[each.about]:

@@ -22,8 +22,8 @@ from sysbench.commands.sheets import sheet
 from sysbench.log.outcomes import EXCLUDING, CautionCode
 from sysbench.log.records import RunRecord
 from sysbench.log.runs import load
-from sysbench.render.findings import Statement
 from sysbench.render.markdown import table as markdown_table
+from sysbench.render.sentences.findings import Finding
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "runs"
 RUNS = sorted(FOLDER.glob("*.jsonl"))
@@ -38,7 +38,7 @@ def with_doubt(record: RunRecord[Any], doubted: Mapping[int, CautionCode], facto
         cell = fields["cells"][number]
         units = ("_s", "_ns", "_bytes") if code in EXCLUDING["memory"] else ("_s", "_ns")
         changed = {key: scaled(value, factor, units) for key, value in cell.items() if key not in DESCRIPTIVE}
-        caution = {"code": code, "message": code, "remedy": ""}
+        caution = {"code": code, "remedy": ""}
         fields["cells"][number] = {**cell, **changed, "cautions": [*cell["cautions"], caution]}
     return type(record).model_validate(fields)
 
@@ -53,7 +53,7 @@ def scaled(value: Any, factor: float, units: tuple[str, ...], key: str = "") -> 
     return type(value)(value * factor)
 
 
-def findings_of(record: RunRecord[Any]) -> list[Statement]:
+def findings_of(record: RunRecord[Any]) -> list[Finding]:
     command = command_of(record.kind).results()
     below = command.headlines(record.cells) if command.headlines else ()
     return [*below, *command.findings(record)]

@@ -147,8 +147,8 @@ def fold(events):
     return CountRecord(**run_fields(run), cells=cells)
 """,
     "tables.py": """
-from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Field, leading_fields
+from sysbench.render.sentences import notes
 from sysbench.render.table import Column, Sheet, Table
 
 CELLS = DeclaredTable(
@@ -163,7 +163,7 @@ TABLES = {"cells": CELLS}
 
 def sheet(record, names=(), selection=None):
     tables = [table for name in names or TABLES for table in TABLES[name](record)]
-    return Sheet(("counting",), tuple(tables), tuple(remarks.outcomes(record)))
+    return Sheet(("counting",), tuple(tables), tuple(notes.outcomes(record)))
 
 
 def plan(cells, gpu=None):
@@ -171,11 +171,11 @@ def plan(cells, gpu=None):
     return Sheet(("counting",), (Table("plan", "cells", columns, tuple((cell.upto,) for cell in cells), 1),))
 """,
     "findings.py": """
-from sysbench.render.findings import Statement
+from sysbench.render.sentences.findings import Finding
 
 
 def of_run(record):
-    return [Statement(f"counting to {cell.cell.upto} gives {cell.total}", (cell,)) for cell in record.cells]
+    return [Finding(f"counting to {cell.cell.upto} gives {cell.total}", (cell,)) for cell in record.cells]
 """,
     "compared.py": """
 from sysbench.log.measures import Amount, Measures

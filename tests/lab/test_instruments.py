@@ -29,6 +29,7 @@ from sysbench.log import cautions
 from sysbench.log.collect import CellEvents
 from sysbench.log.events import DeviceInfo, ModelBuilt, PhaseSample
 from sysbench.spec.model import Sync
+from tests.fixtures_cautions import in_words
 from tests.lab.fake_clock import FakeClock
 
 CPU = torch.device("cpu")
@@ -329,7 +330,7 @@ def test_what_a_models_code_sets_is_undone_and_named(tmp_path: Path) -> None:
     assert set(built.fp32_precision.values()) == {"ieee"}
     assert sorted(built.precision_overridden) == ["convolution", "matmul"]
     (caution,) = cautions.precision_overridden(cell.precision, CellEvents(built=built))
-    assert "matmul and convolution" in caution.message
+    assert "matmul and convolution" in in_words(caution)
     assert caution.remedy.startswith("use --precision tf32")
 
 

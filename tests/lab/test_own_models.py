@@ -23,7 +23,7 @@ from sysbench.lab.attention import OperatorLog
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload import imports
 from sysbench.log.events import OwnModelFacts
-from sysbench.render import remarks
+from sysbench.render.sentences import notes
 from sysbench.simulate.platform import REAL_PLATFORM
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.steps import record
@@ -468,7 +468,7 @@ def test_a_config_is_ignored_where_the_model_is_built_otherwise(
     assert found.ignored_dtype == ignored
     assert found.ignored_quantization == "fp8"
     record: Any = SimpleNamespace(cells=[SimpleNamespace(own_model=found, outcome="ok")])
-    (remark,) = remarks.own_models(record)
+    (remark,) = notes.own_models(record)
     assert "its config's quantization (fp8) is not applied" in remark.text
     assert ("not in its config's" in remark.text) is (ignored is not None)
 
@@ -684,7 +684,7 @@ def test_what_an_import_allocates_is_not_the_models_and_how_long_it_takes_is_sai
 
     def said(facts: OwnModelFacts) -> str:
         record: Any = SimpleNamespace(cells=[SimpleNamespace(own_model=facts, outcome="ok")])
-        (remark,) = remarks.own_models(record)
+        (remark,) = notes.own_models(record)
         return remark.text
 
     assert "importing" not in said(slow.own_model)

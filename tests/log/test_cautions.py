@@ -7,7 +7,7 @@ import pytest
 
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.spec import TimeSpec
-from sysbench.log.cautions import fewer_threads, stability
+from sysbench.log.cautions import stability
 from sysbench.log.events import (
     CellStarted,
     Compiled,
@@ -21,6 +21,8 @@ from sysbench.log.events import (
     ThreadsTried,
 )
 from sysbench.log.outcomes import Caution, CautionCode
+from sysbench.render.sentences.notes import fewer_threads
+from tests.fixtures_cautions import in_words
 from tests.fixtures_timing import A100, TWO_CORES, Machine, events
 
 
@@ -74,38 +76,38 @@ def test_a_quiet_run_raises_no_doubt(machine: Machine) -> None:
 
 def test_drift_says_how_far_and_which_way() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s * (1 + 0.05 * index / 39)))["drift"]
-    assert caution.message.startswith("steps get slower, by 5")
+    assert in_words(caution).startswith("steps get slower, by 5")
     faster = cautions(with_steps(lambda index, wall_s: wall_s * (1 - 0.05 * index / 39)))
-    assert any("faster" in caution.message or "slower than" in caution.message for caution in faster.values())
+    assert any("faster" in in_words(each) or "slower than" in in_words(each) for each in faster.values())
 
 
 def test_only_a_device_that_slows_down_is_to_cool() -> None:
     slower, faster = (stability([], [1 + change * index / 39 for index in range(40)]) for change in (0.05, -0.05))
     (slower_drift,), (faster_drift,) = ([each for each in found if each.code == "drift"] for found in (slower, faster))
     assert slower_drift.remedy == "use a longer --warmup, or let the device cool down first"
-    assert "steps get faster" in faster_drift.message
+    assert "steps get faster" in in_words(faster_drift)
     assert faster_drift.remedy == "use a longer --warmup"
 
 
 def test_two_modes_are_both_named() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s * (1.1 if index * 7 % 3 == 0 else 1)))["two-modes"]
-    assert caution.message.startswith("step times switch between ")
+    assert in_words(caution).startswith("step times switch between ")
 
 
 def test_one_shift_of_the_level_is_told_from_switching() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s * (1.1 if index >= 25 else 1)))["two-modes"]
-    assert caution.message.startswith("the step time shifted once between ")
+    assert in_words(caution).startswith("the step time shifted once between ")
 
 
 def test_outliers_say_how_much_they_move_the_mean() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s * (3 if index == 20 else 1)))["outliers"]
-    assert caution.message.startswith("outliers among the steps (1 of 40) move the mean by 5")
+    assert in_words(caution).startswith("outliers among the steps (1 of 40) move the mean by 5")
 
 
 def test_a_slow_start_asks_for_a_longer_warmup() -> None:
     slow = with_steps(lambda index, wall_s: wall_s * (1 + 0.5 * 0.4**index), warmup=1)
     caution = cautions(slow)["warmup-unfinished"]
-    assert caution.message.startswith("the first 7 measured steps still took ")
+    assert in_words(caution).startswith("the first 7 measured steps still took ")
     assert caution.remedy == "use --warmup 8"
     first_only = with_steps(lambda index, wall_s: wall_s * (1.5 if index == 0 else 1), warmup=1)
     assert cautions(first_only)["warmup-unfinished"].remedy == "use --warmup 5"
@@ -114,12 +116,13 @@ def test_a_slow_start_asks_for_a_longer_warmup() -> None:
 def test_the_proposed_warmup_covers_the_steps_that_were_still_slow() -> None:
     steps = [1.44 - 0.01 * index for index in range(8)] + [1 + 0.001 * (index * 7 % 5) for index in range(32)]
     found = {each.code: each for each in stability([3.0, 2.0], steps)}["warmup-unfinished"]
-    assert found.message.startswith("the first 8 measured steps still took ")
+    assert in_words(found).startswith("the first 8 measured steps still took ")
     assert found.remedy == "use --warmup 10"
 
 
 def test_three_steps_are_too_few() -> None:
-    assert cautions(stream(steps=3))["too-few-steps"].message == "3 measured steps are too few for a 95% interval"
+    found = cautions(stream(steps=3))["too-few-steps"]
+    assert in_words(found) == "3 measured steps are too few for a 95% interval"
 
 
 def test_an_interval_that_was_not_reached_is_said_to_be_too_wide() -> None:
@@ -145,7 +148,7 @@ def test_a_cpu_is_never_launch_bound() -> None:
 
 def test_a_time_below_the_physical_bound_is_not_to_be_used() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s / 100))["below-lower-bound"]
-    assert "at data-sheet peak" in caution.message
+    assert "at data-sheet peak" in in_words(caution)
 
 
 def test_hardware_without_a_data_sheet_has_no_physical_bound() -> None:
@@ -169,13 +172,14 @@ def test_an_optimizer_that_changed_nothing_and_missing_gradients_come_first() ->
 
 def test_a_compile_that_fell_back_is_not_a_compiled_measurement() -> None:
     fell_back = replaced(stream(execution="compiled"), Compiled, fell_back=True, detail="recompile limit reached")
-    assert "recompile limit reached" in cautions(fell_back)["compile-fell-back"].message
+    assert "recompile limit reached" in in_words(cautions(fell_back)["compile-fell-back"])
     assert "compile-fell-back" not in cautions(stream(execution="compiled"))
 
 
 def test_a_part_without_a_cuda_graph_is_not_a_measurement_of_graphs() -> None:
     skipped = replaced(stream(execution="compiled-graphs"), Compiled, graphs_skipped=1)
-    assert cautions(skipped)["graphs-skipped"].message == "torch.compile recorded no CUDA graph for 1 compiled part"
+    found = cautions(skipped)["graphs-skipped"]
+    assert in_words(found) == "torch.compile recorded no CUDA graph for 1 compiled part"
     assert "graphs-skipped" not in cautions(stream(execution="compiled-graphs"))
     on_a_cpu = stream(TWO_CORES, size="small", execution="compiled-autotune")
     assert "graphs-skipped" not in cautions(replaced(on_a_cpu, Compiled, graphs_skipped=1))
@@ -183,7 +187,7 @@ def test_a_part_without_a_cuda_graph_is_not_a_measurement_of_graphs() -> None:
 
 def test_throttling_counts_when_it_is_more_than_one_reading() -> None:
     throttled = replaced(stream(), Reading, throttle_reasons=["sw-power-cap"])
-    assert "sw-power-cap" in cautions(throttled)["throttled"].message
+    assert "sw-power-cap" in in_words(cautions(throttled)["throttled"])
     assert "throttled" not in cautions(replaced(stream(), Reading, throttle_reasons=[]))
 
 
@@ -202,8 +206,8 @@ def test_threads_wait_for_each_other_where_fewer_are_faster(tried_share: float, 
     assert ("threads-wait" in found) is doubted
     if doubted:
         caution = found["threads-wait"]
-        assert "on 8 threads" in caution.message
-        assert "on 4, because" in caution.message
+        assert "on 8 threads" in in_words(caution)
+        assert "on 4, because" in in_words(caution)
         assert caution.remedy.startswith("use --threads 4")
 
 
@@ -227,7 +231,7 @@ def test_a_source_of_readings_that_failed_is_named() -> None:
     quiet = stream()
     lost = ReadingsLost(at_s=quiet[-3].at_s, source="NVML", detail="the GPU is lost")
     during = cautions([*quiet[:-2], lost, *quiet[-2:]])
-    assert during["readings-lost"].message == "NVML stopped answering: the GPU is lost"
+    assert in_words(during["readings-lost"]) == "NVML stopped answering: the GPU is lost"
     assert "readings-lost" not in cautions([*quiet[:-1], lost, quiet[-1]])  # the cell was over by then
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sysbench.commands.report.document import Finding
+from sysbench.commands.report.document import ReportedFinding
 from sysbench.render.table import Remark, sentence
 
 
@@ -27,7 +27,7 @@ from sysbench.render.table import Remark, sentence
 )
 def test_a_finding_begins_and_ends_as_a_sentence_and_names_keep_their_letters(text: str, said: str) -> None:
     assert sentence(text) == said
-    assert Remark("finding", text).text == Finding(text, ()).text == said
+    assert Remark("finding", text).text == ReportedFinding(text, ()).text == said
 
 
 def test_what_is_no_finding_is_left_as_it_is() -> None:

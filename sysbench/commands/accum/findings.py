@@ -13,7 +13,8 @@ from sysbench.commands.accum.record import (
     SumRecord,
 )
 from sysbench.commands.accum.spec import Experiment
-from sysbench.render.findings import Statement, join_words, reliable
+from sysbench.render.sentences.findings import Finding, reliable
+from sysbench.render.sentences.phrases import join_words
 from sysbench.rounding import FORMATS
 
 SHORT_TYPES: Mapping[str, str] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
@@ -22,10 +23,10 @@ SHORT_TYPES: Mapping[str, str] = {"float32": "fp32", "float16": "fp16", "bfloat1
 _COURSE_ORDER = ("parameter", "output", "logits", "loss", "gradient")
 
 
-def of_run(record: AccumRecord) -> Iterator[Statement]:
+def of_run(record: AccumRecord) -> Iterator[Finding]:
     for cell in reliable(record.cells):
         if cell.outcome == "ok" and (text := finding(cell)):
-            yield Statement(text, (cell,))
+            yield Finding(text, (cell,))
 
 
 def finding(cell: AccumCellRecord) -> str | None:

@@ -21,8 +21,8 @@ from sysbench.commands.accum.record import (
 )
 from sysbench.commands.accum.spec import DTYPES, ORDERS, AccumCell, AccumSpec
 from sysbench.log.measures import Amount, Measures
-from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, build_tables, leading_fields
+from sysbench.render.sentences import notes
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Word
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
@@ -35,7 +35,7 @@ def sheet(record: AccumRecord, names: Iterable[str] = (), selection: Selection |
         subject=(*dict.fromkeys(cell.cell.title for cell in record.cells), *devices, *record.environment.software),
         tables=tuple(tables_for(record, names)),
         remarks=(
-            *(Remark("outcome", f"{cell.cell.title}: {remarks.reason(cell)}") for cell in failed),
+            *(Remark("outcome", f"{cell.cell.title}: {notes.reason(cell)}") for cell in failed),
             *(Remark("finding", statement.text) for statement in of_run(record)),
         ),
     )

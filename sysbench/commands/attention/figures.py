@@ -25,8 +25,8 @@ from sysbench.commands.attention.findings import (
 )
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.render import plots
-from sysbench.render.findings import join_words
 from sysbench.render.plots import Heading, LazyFigure, LineStyle, Point
+from sysbench.render.sentences.phrases import join_words
 from sysbench.units import Unit
 
 if TYPE_CHECKING:

@@ -17,17 +17,9 @@ from sysbench.commands.attention.record import AttentionCellRecord, AttentionRec
 from sysbench.log.outcomes import Subject
 from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import Samples
-from sysbench.render.finding_kinds import Growth, Limit, fit_growth, growth_text, limit_findings, limits
-from sysbench.render.findings import (
-    Statement,
-    exclusions,
-    join_words,
-    name_cells_along,
-    range_text,
-    reliable,
-    undecided,
-    with_interval,
-)
+from sysbench.render.sentences.finding_kinds import Growth, Limit, fit_growth, growth_text, limit_findings, limits
+from sysbench.render.sentences.findings import Finding, exclusions, prefixed, reliable, undecided
+from sysbench.render.sentences.phrases import join_words, name_cells_along, range_text, with_interval
 from sysbench.statistics import Crossover, Ratio, crossovers, direction, effect
 
 Quantity = Literal["forward", "backward", "saved"]
@@ -218,7 +210,7 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
 # --- sentences
 
 
-def of_run(record: AttentionRecord) -> Iterator[Statement]:
+def of_run(record: AttentionRecord) -> Iterator[Finding]:
     for setting, cells in named_groups(record.cells, *SWEPT):
         dim = usual_dim(cells)
         here = [cell for cell in cells if cell.cell.dim == dim]
@@ -226,26 +218,26 @@ def of_run(record: AttentionRecord) -> Iterator[Statement]:
             "times": "predicted" if any(cell.source == "predicted" for cell in cells) else "",
             "memory": "simulated" if any(cell.cell.simulated for cell in cells) else "",
         }
-        for statement in (
+        for finding in (
             *_unanswered(cells),
             *_fastest(reliable(here), dim),
             *_grows(here, dim),
             *_ends(reliable(cells, "memory")),
         ):
-            prefix = ", ".join(filter(None, [setting, marks[statement.about]]))
-            yield replace(statement, text=f"{prefix}: {statement.text}" if prefix else statement.text)
-        prefix = f"{setting}: " if setting else ""
+            mark = marks[finding.about]
+            prefix = ", ".join(filter(None, [setting, mark]))
+            yield replace(prefixed(finding, prefix), states_origin=bool(mark))
         for excluded in exclusions(cells):
-            yield replace(excluded, text=f"{prefix}{excluded.text}")
+            yield prefixed(excluded, setting)
 
 
-def _unanswered(cells: Cells) -> Iterator[Statement]:
+def _unanswered(cells: Cells) -> Iterator[Finding]:
     timed = [cell for cell in cells if value(cell, "forward") is not None]
     if len(implementations(timed)) > 1 and len(implementations(reliable(cells))) < 2:
         yield undecided("which implementation is fastest", timed)
 
 
-def _fastest(cells: Cells, dim: int | None) -> Iterator[Statement]:
+def _fastest(cells: Cells, dim: int | None) -> Iterator[Finding]:
     """Yield the fastest implementation for each range of lengths, and the crossovers between the fastest ones."""
     for quantity in TIMES:
         if found := leads(cells, quantity):
@@ -258,7 +250,7 @@ def _fastest(cells: Cells, dim: int | None) -> Iterator[Statement]:
             ]
             said = "; ".join([*map(_lead, found), *_margin(found[-1], cells, quantity)])
             timed = [cell for cell in cells if value(cell, quantity) is not None]
-            yield Statement(f"{quantity} at d {dim}: {said}.{''.join(crossings)}", timed)
+            yield Finding(f"{quantity} at d {dim}: {said}.{''.join(crossings)}", timed)
 
 
 def _lead(lead: Lead) -> str:
@@ -277,10 +269,10 @@ def _margin(lead: Lead, cells: Cells, quantity: Quantity) -> Iterator[str]:
         yield f"{lead.implementation} is {factor} as fast as {slow.cell.implementation} at N {slow.cell.seq}"
 
 
-def _grows(cells: Cells, dim: int | None) -> Iterator[Statement]:
+def _grows(cells: Cells, dim: int | None) -> Iterator[Finding]:
     """Yield how times and memory grow with N; implementations that grow alike share a sentence."""
     told = [each for each in growth(cells) if each.has_law]
-    grouped: dict[tuple[str, Subject], list[Growth[AttentionCellRecord]]] = {}
+    grouped: dict[tuple[object, ...], list[tuple[Subject, list[Growth[AttentionCellRecord]]]]] = {}
     for name in implementations(cells):
         own = [each for each in told if each.cells[0].cell.implementation == name]
         times = [each for each in own if each.quantity in TIMES and each.is_significant(_mean_of(each.quantity))]
@@ -288,17 +280,20 @@ def _grows(cells: Cells, dim: int | None) -> Iterator[Statement]:
         by_subject: dict[Subject, list[Growth[AttentionCellRecord]]] = {"times": times, "memory": memory}
         for about, growths in by_subject.items():
             if growths:
-                grouped.setdefault((growth_text(growths), about), []).extend(growths)
-    for (text, about), growths in grouped.items():
-        basis = [cell for each in growths for cell in each.cells]
-        yield Statement(f"for {join_words(implementations(basis))} at d {dim}, {text}.", basis, about=about)
+                shown = tuple((each.quantity, *each.describe()) for each in growths)
+                grouped.setdefault(shown, []).append((about, growths))
+    for alike in grouped.values():
+        about, growths = alike[0]
+        basis = [cell for _, own in alike for each in own for cell in each.cells]
+        text = f"for {join_words(implementations(basis))} at d {dim}, {growth_text(growths)}."
+        yield Finding(text, basis, about=about)
 
 
 def _mean_of(quantity: str) -> Callable[[AttentionCellRecord], float | None]:
     return lambda cell: times.mean_s if (times := getattr(cell, quantity)) else None
 
 
-def _ends(cells: Cells) -> Iterator[Statement]:
+def _ends(cells: Cells) -> Iterator[Finding]:
     def name(some: Cells) -> str:
         return name_cells_along(some, cells, ("seq",), along="dim")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
 from sysbench import formulas as attention_costs
-from sysbench import statistics, units
+from sysbench import statistics
 from sysbench.commands.attention.record import (
     AttentionAccounted,
     AttentionCellRecord,
@@ -24,11 +24,11 @@ from sysbench.commands.attention.record import (
     RepeatsReduced,
 )
 from sysbench.formulas import AttentionCostsPhase as Phase
+from sysbench.log import cautions
 from sysbench.log import collect as run_record
-from sysbench.log.cautions import emulation, environment_cautions
 from sysbench.log.collect import CellEvents, Run, fold_cells, samples_of
 from sysbench.log.events import Event, GpuSimulated, SimulatedGpuRecord
-from sysbench.log.outcomes import Caution
+from sysbench.log.outcomes import Caution, caution
 from sysbench.log.predictions import GpuPrediction
 from sysbench.log.records import Samples
 from sysbench.spec import hardware
@@ -69,8 +69,8 @@ def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecor
         **(memory.fields_of(AttentionPeaks) if memory else {}),
         cautions=[
             *_cautions(seen, times, rates),
-            *(emulation(cell.precision, seen) if timed else ()),
-            *(environment_cautions(seen, run.lost) if timed else ()),
+            *(cautions.emulation(cell.precision, seen) if timed else ()),
+            *(cautions.environment_cautions(seen, run.lost) if timed else ()),
             *(prediction.cautions() if prediction else ()),
         ],
         source="predicted" if prediction and rates else "simulated" if cell.simulated else "measured",
@@ -139,28 +139,20 @@ def _cautions(
     for phase, each in rates.items():
         # Faster than the hardware allows: something was not computed, or the clock did not wait for it.
         if each.limit_share is not None and each.limit_share > MAX_SHARE:
-            yield Caution(
-                code="below-lower-bound",
-                message=f"{phase} is faster than the data sheet's rates allow for {units.flops(each.flops)} and "
-                f"{units.size(each.bytes_moved)}",
-                remedy="check that the implementation computes correct results",
+            yield caution(
+                "below-lower-bound",
+                "check that the implementation computes correct results",
+                about=(phase,),
+                limit_share=each.limit_share,
+                step_flops=each.flops,
+                moved_bytes=each.bytes_moved,
             )
     if (checked := seen.last(AttentionChecked)) and not checked.errors:
-        yield Caution(
-            code="not-checked",
-            message="the results were not compared with fp64, because memory ran out",
-            remedy="check the implementation with a shorter --seq or a smaller --batch",
-        )
+        yield caution("not-checked", "check the implementation with a shorter --seq or a smaller --batch")
     for phase, samples in times.items():
         if samples is None or seen.finished is None or seen.finished.outcome != "ok":
             continue
-        if statistics.two_modes(samples.samples_s) is not None:
-            yield Caution(
-                code="two-modes",
-                message=f"{phase} times fall into two groups",
-                remedy="lock the clocks, or keep the machine idle during the run",
-            )
-        if statistics.drift(samples.samples_s) is not None:
-            yield Caution(
-                code="drift", message=f"{phase} times drift during the measurement", remedy="use more --warmup"
-            )
+        if modes := statistics.two_modes(samples.samples_s):
+            yield cautions.two_modes(phase, modes, "lock the clocks, or keep the machine idle during the run")
+        if change := statistics.drift(samples.samples_s):
+            yield cautions.drift(phase, change, "use more --warmup")

@@ -27,11 +27,13 @@ from sysbench.commands.attention.record import AttentionCellRecord, AttentionRec
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.log.records import Samples
-from sysbench.render import remarks
 from sysbench.render.axis_columns import axis_columns, axis_values
 from sysbench.render.declared import DeclaredTable, Each, Field, build_tables, leading_axes, leading_fields
-from sysbench.render.finding_kinds import Limit
 from sysbench.render.phase_rows import flattened
+from sysbench.render.sentences import notes
+from sysbench.render.sentences.cautions import cautions_of
+from sysbench.render.sentences.finding_kinds import Limit
+from sysbench.render.sentences.phrases import name_among
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.attention import AttentionCell
 from sysbench.spec.hardware import Hardware
@@ -50,8 +52,8 @@ def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selecti
         subject=subject(record),
         tables=tuple(tables_for(record, names)),
         remarks=(
-            *remarks.outcomes(record, [cell for cell in record.cells if not cell.lacks_memory]),
-            *remarks.cautions(record),
+            *notes.outcomes(record, [cell for cell in record.cells if not cell.lacks_memory]),
+            *cautions_of(record),
             *(Remark("finding", statement.text) for statement in of_run(record)),
             *_reduced(record),
             *_notes(record),
@@ -102,7 +104,7 @@ def _status(cell: AttentionCellRecord) -> Word:
         return Word("ok" if cell.source == "measured" else cell.source, "quiet")
     if cell.lacks_memory:
         return Word("does not fit" if cell.cell.simulated else cell.outcome, "bad")
-    return remarks.outcome_word(cell.outcome)
+    return notes.outcome_word(cell.outcome)
 
 
 def _time(cell: AttentionCellRecord, phase: Quantity) -> Measure | None:
@@ -438,8 +440,7 @@ def _reduced(record: AttentionRecord) -> Iterator[Remark]:
     within = ", ".join(time_limit_word(limit_s) for limit_s in sorted(limits))
     yield Remark(
         "note",
-        f"{remarks.name_cells(cells, record.cells)}: {repeats} of {cells[0].cell.repeats} repeats, within {within} a "
-        "cell",
+        f"{name_among(cells, record.cells)}: {repeats} of {cells[0].cell.repeats} repeats, within {within} a cell",
         "--max-time none measures all of them",
     )
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from sysbench import units
 from sysbench.commands.calibrate.record import PER_SECOND, CalibrateRecord, RateRecord
 from sysbench.commands.calibrate.spec import CalibrateCell
-from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Field, build_tables, leading_fields
-from sysbench.render.findings import Statement, exclusions, join_words, reliable
+from sysbench.render.sentences import notes
+from sysbench.render.sentences.cautions import cautions_of
+from sysbench.render.sentences.findings import Finding, exclusions, reliable
+from sysbench.render.sentences.phrases import join_words
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
@@ -50,8 +52,8 @@ def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selecti
         subject=("calibration", *devices, *((f"torch {version}",) if version else ())),
         tables=tuple(build_tables(TABLES, record, names) if names else RATES(record)),
         remarks=(
-            *remarks.outcomes(record),
-            *remarks.cautions(record),
+            *notes.outcomes(record),
+            *cautions_of(record),
             *(Remark("finding", statement.text) for statement in of_run(record)),
         ),
     )
@@ -98,7 +100,7 @@ SURPRISING = 3
 """Number of standard deviations by which a rate must differ from its previous value to be reported."""
 
 
-def of_run(record: CalibrateRecord) -> Iterator[Statement]:
+def of_run(record: CalibrateRecord) -> Iterator[Finding]:
     cells = reliable(record.cells)
     timed = {case.rate for cell in cells for case in cell.cases}
     if record.read_from is not None:
@@ -107,17 +109,17 @@ def of_run(record: CalibrateRecord) -> Iterator[Statement]:
             by_reason.setdefault(why, []).append(name)
         unseen = "; ".join(f"{join_words(names)} ({why})" for why, names in by_reason.items())
         unchanged = f"The file does not show these, so they are unchanged: {unseen}."
-        yield Statement(f"the rates were read from {record.read_from}. {unchanged}", cells)
+        yield Finding(f"the rates were read from {record.read_from}. {unchanged}", cells)
     moved = [
         f"{rate.name} {units.ratio(rate.value / rate.before)}"
         for rate in record.rates
         if rate.name in timed and rate.before and abs(rate.value / rate.before - 1) > SURPRISING * rate.spread
     ]
     if moved:
-        yield Statement(f"relative to the previous rates: {join_words(moved)}.", cells)
+        yield Finding(f"relative to the previous rates: {join_words(moved)}.", cells)
     without_link = [
         cell for cell in record.cells if cell.cell.part == "link" and cell.device and cell.device.type != "cuda"
     ]
     if without_link:
-        yield Statement("there is no link to a GPU here: only the host's update was measured.", without_link)
+        yield Finding("there is no link to a GPU here: only the host's update was measured.", without_link)
     yield from exclusions(record.cells)

@@ -31,7 +31,6 @@ from sysbench.engine.process import Launcher
 from sysbench.engine.provisions import Surroundings
 from sysbench.errors import SysbenchError, UsageError, unknown
 from sysbench.log import runs
-from sysbench.log.cautions import fewer_threads
 from sysbench.log.events import (
     ARMS,
     Arm,
@@ -45,6 +44,7 @@ from sysbench.log.events import (
 )
 from sysbench.log.outcomes import FAILURES
 from sysbench.log.storage import create_directory, refuse_unwritable, write_atomically
+from sysbench.render.sentences.notes import fewer_threads
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.command_options import parse_options, validated
 from sysbench.spec.run import RunOptions

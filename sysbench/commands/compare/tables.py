@@ -24,7 +24,7 @@ from sysbench.commands.compare.comparison import (
 from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import INTERVAL, MARK, PredictedTime
 from sysbench.render.declared import build_tables
-from sysbench.render.remarks import outcome_word
+from sysbench.render.sentences.notes import outcome_word
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, sentence
 from sysbench.render.theme import elided
 from sysbench.spec.axis import declared_fields

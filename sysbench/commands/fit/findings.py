@@ -8,7 +8,8 @@ from sysbench import units
 from sysbench.commands.fit.record import FitCellRecord, FitRecord, Trial
 from sysbench.commands.fit.suggestions import Suggestions, nearest_miss, suggestions, words
 from sysbench.log.predictions import Training
-from sysbench.render.findings import Statement, join_words
+from sysbench.render.sentences.findings import Finding
+from sysbench.render.sentences.phrases import join_words
 from sysbench.render.training_columns import in_digits
 from sysbench.spec import hardware
 
@@ -17,19 +18,19 @@ def verdict(trial: Trial) -> str:
     return "fits" if trial.is_safe else "barely fits" if trial.fits else "does not fit"
 
 
-def of_run(record: FitRecord) -> Iterator[Statement]:
+def of_run(record: FitRecord) -> Iterator[Finding]:
     for cell in record.cells:
         parts = list(suggestions(cell))
         firsts = {part.gpu: part for part in reversed(parts)}
         for gpu in cell.gpus:
             answer = _answer(cell, gpu, [part for part in parts if part.gpu == gpu])
-            yield Statement(" ".join(filter(None, answer)), (cell,))
+            yield Finding(" ".join(filter(None, answer)), (cell,))
         if cell.training_tokens and (training := _whole_training(cell, firsts, cell.training_tokens)):
-            yield Statement(training, (cell,))
+            yield Finding(training, (cell,))
         if cell.outcome != "ok" and cell.trials:
-            yield Statement("the search did not end: better changes may exist.", (cell,))
+            yield Finding("the search did not end: better changes may exist.", (cell,))
         if cell.extents:
-            yield Statement(_smallest_gpu(cell), (cell,))
+            yield Finding(_smallest_gpu(cell), (cell,))
 
 
 def _whole_training(cell: FitCellRecord, firsts: Mapping[str, Suggestions], tokens: int) -> str | None:

@@ -16,8 +16,10 @@ from sysbench.commands.fit.spec import CTX_UNIT, FitSpec
 from sysbench.commands.fit.suggestions import Suggestions, best_trial, command, suggestions, words
 from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
 from sysbench.log.predictions import INTERVAL, Training
-from sysbench.render import remarks, training_columns
+from sysbench.render import training_columns
 from sysbench.render.declared import DeclaredTable, Field, build_tables, leading_fields
+from sysbench.render.sentences import notes
+from sysbench.render.sentences.cautions import cautions_of
 from sysbench.render.table import Cell, Measure, Remark, Sheet, Word
 from sysbench.spec import hardware
 from sysbench.spec.knobs import NONE, modelled_parts
@@ -46,9 +48,9 @@ def sheet(record: FitRecord, names: Iterable[str] = (), selection: Selection | N
         ),
         remarks=(
             *(Remark("finding", statement.text) for statement in of_run(record)),
-            *remarks.outcomes(record),
-            *remarks.cautions(record),
-            *remarks.own_models(record),
+            *notes.outcomes(record),
+            *cautions_of(record),
+            *notes.own_models(record),
         ),
     )
 

@@ -19,7 +19,7 @@ from sysbench.errors import LogError
 from sysbench.log import manifest, runs, storage
 from sysbench.log.events import event_name
 from sysbench.log.records import CellRecord
-from sysbench.render.remarks import name_cells
+from sysbench.render.sentences.phrases import name_among
 from sysbench.spec.cell import spec_of
 from sysbench.spec.command_options import command_line
 
@@ -90,7 +90,7 @@ def cells_by_outcome(run: EarlierRun) -> dict[str, str]:
     grouped: dict[str, list[CellRecord]] = {}
     for cell in cells:
         grouped.setdefault(cell.outcome, []).append(cell)
-    return {outcome: name_cells(group, cells) for outcome, group in grouped.items()}
+    return {outcome: name_among(group, cells) for outcome, group in grouped.items()}
 
 
 def _read_run(directory: Path, name: str, paths: Sequence[Path]) -> EarlierRun:

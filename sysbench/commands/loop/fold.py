@@ -18,7 +18,7 @@ from sysbench.log.collect import (
     samples_of,
 )
 from sysbench.log.events import Event, StepMeasured
-from sysbench.log.outcomes import Caution, CautionCode
+from sysbench.log.outcomes import Caution, CautionCode, caution
 from sysbench.log.records import Samples
 
 REMEDIES: Mapping[CautionCode, str] = {
@@ -31,9 +31,6 @@ REMEDIES: Mapping[CautionCode, str] = {
     "gpu-shared": "stop them, or use another device",
 }
 """Remedies in terms of the Python API; the default remedies name command-line options."""
-
-ARGUMENT_WORDS: Mapping[str, str] = {"a longer --warmup": "a larger warmup=", "--warmup ": "warmup="}
-"""Words of the Python API for those of other remedies, which depend on what was measured."""
 
 
 def fold(events: Iterable[Event]) -> LoopRecord:
@@ -72,13 +69,9 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
     phases = [phase for step in seen.steps for phase in step.phases.values()]
     if seen.started.device.type == "cuda" and seen.memory is not None and not seen.memory.allocated_peak_bytes:
         name = seen.started.device.torch_name
-        yield Caution(
-            code="device-unused",
-            message=f"nothing was allocated on {name}: the steps may have run elsewhere",
-            remedy='use device="cpu", or the device that the steps ran on',
-        )
-    for caution in (
-        *(cautions.stability(seen.warmup_s, wall) if wall else ()),
+        yield caution("device-unused", 'use device="cpu", or the device that the steps ran on', about=(name,))
+    for found in (
+        *(cautions.stability(seen.warmup_s, wall, "warmup=") if wall else ()),
         *(cautions.precision_of_the_median(wall, cell.until, cell.max_steps) if wall else ()),
         *cautions.launch_bound(seen),
         *cautions.environment_cautions(seen, run.lost),
@@ -88,7 +81,4 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
             else ()
         ),
     ):
-        remedy = REMEDIES.get(caution.code, caution.remedy)
-        for option, argument in ARGUMENT_WORDS.items():
-            remedy = remedy.replace(option, argument)
-        yield caution.model_copy(update={"remedy": remedy})
+        yield found.model_copy(update={"remedy": REMEDIES.get(found.code, found.remedy)})

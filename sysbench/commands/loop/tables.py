@@ -11,10 +11,12 @@ from sysbench.commands.loop.record import LoopCellRecord, LoopRecord
 from sysbench.commands.loop.spec import STEP, LoopSpec
 from sysbench.log.measures import Measures, peaks, phase_times
 from sysbench.log.records import PhaseRecord
-from sysbench.render import phase_rows, remarks
+from sysbench.render import phase_rows
 from sysbench.render.declared import DeclaredTable, Field, build_tables, leading_axes, leading_fields
-from sysbench.render.findings import Statement, exclusions
 from sysbench.render.phase_rows import in_step_row
+from sysbench.render.sentences import notes
+from sysbench.render.sentences.cautions import cautions_of
+from sysbench.render.sentences.findings import Finding, exclusions
 from sysbench.render.table import Remark, Sheet, mean_of
 from sysbench.spec.run import Selection
 
@@ -120,8 +122,8 @@ def sheet(record: LoopRecord, names: Iterable[str] = (), selection: Selection | 
         ),
         tables=tuple(tables),
         remarks=(
-            *remarks.outcomes(record),
-            *remarks.cautions(record),
+            *notes.outcomes(record),
+            *cautions_of(record),
             *(Remark("finding", finding.text) for finding in findings(record)),
             *(Remark("note", text) for text in _notes(cell)),
         ),
@@ -146,7 +148,7 @@ def _why_nothing_measured(cell: LoopCellRecord) -> str:
     return f": {cell.detail}" if cell.outcome == "ok" and cell.detail is not None else ""
 
 
-def findings(record: LoopRecord) -> Iterator[Statement]:
+def findings(record: LoopRecord) -> Iterator[Finding]:
     return exclusions(record.cells)
 
 

@@ -134,7 +134,7 @@ def gate(record: MemoryRecord, options: MemoryOptions) -> Iterator[str]:
     """Yield the cells that do not fit, if that is what `--require-fit` guards against."""
     if options.require_fit:
         from sysbench.commands.memory.verdicts import shortage
-        from sysbench.render.findings import namer
+        from sysbench.render.sentences.phrases import namer
 
         name = namer(record.cells, ("simulate",))
         for cell in record.cells:

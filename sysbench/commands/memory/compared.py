@@ -8,7 +8,7 @@ from sysbench.commands.memory.findings import cells_with_peak
 from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.log.measures import Measures, StepNumber, peaks
 from sysbench.log.records import PeakRecord
-from sysbench.render.findings import reliable
+from sysbench.render.sentences.findings import reliable
 from sysbench.spec.hardware import slug_of
 
 

@@ -7,24 +7,16 @@ peaks differ from recorded ones by up to 1%.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Final
 
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord, MemoryRecord
-from sysbench.render.finding_kinds import limit_findings, limits
-from sysbench.render.findings import (
-    MAX_ALL_NAMED,
-    Statement,
-    exclusions,
-    join_words,
-    name_cells,
-    namer,
-    range_text,
-    reliable,
-    with_setting,
-)
+from sysbench.render.sentences.finding_kinds import limit_findings, limits
+from sysbench.render.sentences.findings import Finding, exclusions, prefixed, reliable, with_setting
+from sysbench.render.sentences.phrases import MAX_ALL_NAMED, join_words, name_cells, namer, range_text
 
 NOTABLE: Final = 0.01
 """Smallest difference between two peaks that is reported, as a share."""
@@ -32,31 +24,31 @@ NOTABLE: Final = 0.01
 MODE_NAMES: Final = {"train": "a full training step", "train-first": "the first training step"}
 
 
-def of_run(record: MemoryRecord) -> Iterator[Statement]:
+def of_run(record: MemoryRecord) -> Iterator[Finding]:
     return findings(record.cells)
 
 
-def findings(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
+def findings(cells: Sequence[MemoryCellRecord]) -> Iterator[Finding]:
     """Yield all findings, most important first. No finding covers both measured and simulated cells."""
     return _by_source(cells, _comparisons, _largest_allocations, _context_limits, _residual_stream)
 
 
-def headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
+def headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Finding]:
     """Yield the findings to show below the tables. The tables already show the other findings."""
     return _by_source(cells, _comparisons)
 
 
 def _by_source(
-    cells: Sequence[MemoryCellRecord], *kinds: Callable[[Sequence[MemoryCellRecord]], Iterator[Statement]]
-) -> Iterator[Statement]:
+    cells: Sequence[MemoryCellRecord], *kinds: Callable[[Sequence[MemoryCellRecord]], Iterator[Finding]]
+) -> Iterator[Finding]:
     """Yield the findings of all `kinds` for the measured cells, then for the cells of each simulated GPU."""
     groups = axes.group_ignoring(cells, "model", *(axis for axis in axes.AXES if axis != "simulate"))
     for group in groups:
         gpu = group[0].cell.simulate
-        prefix = f"{f'simulated for {gpu}' if gpu else 'measured'}: " if len(groups) > 1 else ""
+        prefix = (f"simulated for {gpu}" if gpu else "measured") if len(groups) > 1 else ""
         for kind in kinds:
-            for statement in with_setting(kind(reliable(group, "memory")), group):
-                yield Statement(f"{prefix}{statement.text}", statement.cells, about="memory")
+            for finding in with_setting(kind(reliable(group, "memory")), group):
+                yield replace(prefixed(finding, prefix), about="memory", states_origin=bool(prefix))
         yield from exclusions(group, "memory")
 
 
@@ -67,7 +59,7 @@ def cells_with_peak(cells: Iterable[MemoryCellRecord]) -> list[MemoryCellRecord]
     return [cell for cell in cells if cell.found is None and cell.peak_bytes]
 
 
-def _comparisons(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
+def _comparisons(cells: Sequence[MemoryCellRecord]) -> Iterator[Finding]:
     for mode, name in MODE_NAMES.items():
         yield from _comparison(cells, "mode", "forward", mode, (name, "forward, which keeps its graph"))
     modes = list(dict.fromkeys(cell.cell.mode for cell in cells))
@@ -83,7 +75,7 @@ def _comparisons(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
 
 def _comparison(
     cells: Sequence[MemoryCellRecord], axis: str, base: object, other: object, names: tuple[str, str]
-) -> Iterator[Statement]:
+) -> Iterator[Finding]:
     """Yield how much memory the cells with `other` need, compared with those that differ from them only in `axis`."""
     pairs = list(axes.pairs(cells_with_peak(cells), axis, base, other))
     if not pairs:
@@ -97,10 +89,10 @@ def _comparison(
         saved_bytes = first.peak_bytes - second.peak_bytes
         more = f"{units.size(abs(saved_bytes))} {'less' if saved_bytes > 0 else 'more'}"
         much = f"{more} memory ({units.ratio(ratio)}) than"
-    yield Statement(f"{names[0]} needs {much} {names[1]}.", tuple(cell for pair in pairs for cell in pair))
+    yield Finding(f"{names[0]} needs {much} {names[1]}.", tuple(cell for pair in pairs for cell in pair))
 
 
-def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
+def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Finding]:
     """Yield what is largest in the cell with the highest peak, of those without an optimizer if there are any."""
     with_groups = [cell for cell in cells_with_peak(cells) if cell.largest]
     without_optimizer = [cell for cell in with_groups if cell.cell.mode not in MODE_NAMES]
@@ -110,7 +102,7 @@ def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Statemen
     if cell is not None and groups:
         largest = max(groups, key=lambda group: (group.size_bytes, group.total_bytes))
         text = f"{namer(cells)(cell)}: the largest allocation at the peak: {group_description(largest)}."
-        yield Statement(text, (cell,))
+        yield Finding(text, (cell,), named=frozenset(axes.varying(cells)))
 
 
 def group_description(group: AllocationGroup) -> str:
@@ -121,14 +113,16 @@ def group_description(group: AllocationGroup) -> str:
     return f"{many}{units.size(group.size_bytes)} of {group.category}{line}"
 
 
-def _context_limits(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
+def _context_limits(cells: Sequence[MemoryCellRecord]) -> Iterator[Finding]:
     without_search = [cell for cell in cells if cell.found is None]
     found = limits(without_search, "ctx", lambda cell: cell.peak_bytes > 0, lambda cell: cell.does_not_fit)
     name = namer(cells, ("ctx",))
-    return limit_findings(found, lambda some: name_cells(some, name, MAX_ALL_NAMED))
+    named = frozenset(axes.varying(cells)) - {"ctx"}
+    for finding in limit_findings(found, lambda some: name_cells(some, name, MAX_ALL_NAMED)):
+        yield replace(finding, named=named)
 
 
-def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
+def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Finding]:
     by_size: dict[tuple[str, int], dict[int, MemoryCellRecord]] = {}
     for cell in cells:
         if cell.found is None and cell.residual_bytes is not None:
@@ -136,4 +130,4 @@ def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
     for (size, batch), row in by_size.items():
         amounts = join_words([f"{units.size(cell.residual_bytes)} at ctx {ctx}" for ctx, cell in row.items()])
         text = f"the residual stream of {size} takes {amounts}: batch {batch} × ctx × d_model × 4 bytes."
-        yield Statement(text, tuple(row.values()))
+        yield Finding(text, tuple(row.values()), named=frozenset({"size", "batch", "ctx"}))

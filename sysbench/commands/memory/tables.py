@@ -27,9 +27,12 @@ from sysbench.commands.memory.record import (
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.commands.memory.verdicts import fit_command, largest_batch_command, shortage, verdict_text
 from sysbench.log.outcomes import stage_phrase
-from sysbench.render import phase_rows, remarks
+from sysbench.render import phase_rows
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, build_tables, leading_axes, leading_fields
 from sysbench.render.phase_rows import flattened
+from sysbench.render.sentences import notes
+from sysbench.render.sentences.cautions import cautions_of
+from sysbench.render.sentences.phrases import name_among
 from sysbench.render.table import Cell, Measure, Remark, Sheet, Table, Word, multiplicity
 from sysbench.snapshot import CATEGORIES
 from sysbench.spec.run import Selection
@@ -55,7 +58,7 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
         if cell.verdict is not None and len(record.cells) == 1
     ]
     # Cells that do not fit are already in the tables.
-    unexplained = remarks.outcomes(record, [cell for cell in record.cells if cell.verdict is None])
+    unexplained = notes.outcomes(record, [cell for cell in record.cells if cell.verdict is None])
     return Sheet(
         subject=(
             *axes.subject(list(map(_reported, record.cells))),
@@ -66,9 +69,9 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
         remarks=(
             *verdicts,
             *unexplained,
-            *remarks.cautions(record),
+            *cautions_of(record),
             *_notes(record),
-            *remarks.own_models(record),
+            *notes.own_models(record),
             *_what_next(record),
         ),
     )
@@ -135,7 +138,7 @@ class _SingleCell(NamedTuple):
 
     def title(self, what: str) -> str:
         several = len(self.record.cells) > 1
-        return _title(f"{what} of {remarks.name_cells(self.cells, self.record.cells)}" if several else what, self)
+        return _title(f"{what} of {name_among(self.cells, self.record.cells)}" if several else what, self)
 
 
 def _source(part: MemoryRecord | _SingleCell) -> str:
@@ -171,7 +174,7 @@ def _fits(cell: MemoryCellRecord | RankRecord) -> Cell:
 
 def _cell_fits(cell: MemoryCellRecord) -> Cell:
     has_result = cell.outcome == "ok" or (cell.verdict is not None and cell.verdict.failed_phase)
-    return _fits(cell) if has_result else remarks.outcome_word(cell.outcome)
+    return _fits(cell) if has_result else notes.outcome_word(cell.outcome)
 
 
 def _search_result(cell: MemoryCellRecord) -> str | None:
@@ -199,7 +202,7 @@ def _out_of_memory_notes(record: MemoryRecord) -> Iterator[str]:
         phase = cell.verdict.failed_phase if cell.verdict else None
         yield f"memory runs out {stage_phrase(phase)}: the values are the highest until then"
     elif failed:
-        names = remarks.name_cells(failed, record.cells)
+        names = name_among(failed, record.cells)
         yield f"memory runs out for {names}: their values are the highest until then"
 
 

@@ -11,7 +11,7 @@ from sysbench.commands.memory.record import LargestRecord, MemoryCellRecord, Mem
 from sysbench.commands.memory.spec import MemorySpec
 from sysbench.errors import SpecError
 from sysbench.log.outcomes import stage_phrase
-from sysbench.render.findings import join_words
+from sysbench.render.sentences.phrases import join_words
 from sysbench.spec import hardware
 from sysbench.spec.command_options import command_line
 from sysbench.spec.model import ModelSpec

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from sysbench.commands.profile.findings import RANGES, class_shares, covers
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
-from sysbench.render.findings import Namer, marked, namer
 from sysbench.render.plots import (
     INK,
     Heading,
@@ -21,6 +20,7 @@ from sysbench.render.plots import (
     subject,
     text_colour_on,
 )
+from sysbench.render.sentences.phrases import Namer, marked, namer
 from sysbench.trace.summary import KernelClass
 
 if TYPE_CHECKING:

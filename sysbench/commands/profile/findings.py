@@ -12,17 +12,8 @@ from typing import Final
 
 from sysbench import cells as axes
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
-from sysbench.render.findings import (
-    Named,
-    Namer,
-    Statement,
-    exclusions,
-    join_words,
-    namer,
-    range_text,
-    reliable,
-    undecided,
-)
+from sysbench.render.sentences.findings import Finding, exclusions, reliable, undecided
+from sysbench.render.sentences.phrases import Named, Namer, join_words, namer, range_text
 from sysbench.spec.model import Phase
 from sysbench.trace.summary import PARTS, KernelClass, KernelName, ProfileSummary, Rate
 
@@ -46,7 +37,7 @@ _POOLED_ROLES: Final = ("extent", "work", "effort")
 """Roles of axes over which a finding states a range. Each value of any other axis has findings of its own."""
 
 
-def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
+def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Finding]:
     known = complete_profiles(cells)
     if not known and (profiled := [cell for cell in cells if cell.summary and cell.summary.spent.total_ns]):
         yield undecided("where the time goes", profiled)
@@ -56,7 +47,7 @@ def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
     yield from exclusions(cells) if known else ()
 
 
-def of_run(record: ProfileRecord) -> Iterator[Statement]:
+def of_run(record: ProfileRecord) -> Iterator[Finding]:
     return findings(record.cells)
 
 
@@ -90,7 +81,7 @@ def leading_kernel(summary: ProfileSummary, phases: Phases) -> tuple[KernelName,
     return summary.names[kernel], top_ns / max(total_ns.total(), 1), calls[kernel] / summary.steps
 
 
-def _leading_kernels(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
+def _leading_kernels(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Finding]:
     """Yield the kernel that takes the most time in a range, if all cells agree, and if it is not that of the last."""
     last = ""
     for what, (phases, _) in RANGES.items():
@@ -102,7 +93,7 @@ def _leading_kernels(group: Sequence[ProfileCellRecord], where: str, name: Namer
         share = range_text([(share, cell) for cell, (_, share, _) in found], name)
         calls = {f"{calls:g} call{'' if calls == 1 else 's'}" for _, (*_, calls) in found}
         counted = f" in {calls.pop()} per step" if len(calls) == 1 else ""
-        yield Statement(
+        yield Finding(
             f"{where}in {what}, {last} takes the most time: {share}{counted}.", tuple(cell for cell, _ in found)
         )
 
@@ -115,14 +106,14 @@ def class_shares(cell: ProfileCellRecord, phases: Phases) -> dict[KernelClass, f
     return {kind: total_ns / whole_ns for kind, total_ns in ordered} if whole_ns else {}
 
 
-def _matmul_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
+def _matmul_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Finding]:
     words: list[str] = []
     for what, (phases, _) in RANGES.items():
         if all(covers(cell, what) for cell in group):
             shares = [(class_shares(cell, phases).get("matmul", 0.0), cell) for cell in group]
             words.append(f"{range_text(shares, name)}{'' if words else ' of the time'} in {what}")
     if words:
-        yield Statement(f"{where}matrix products take {join_words(words)}.", tuple(group))
+        yield Finding(f"{where}matrix products take {join_words(words)}.", tuple(group))
 
 
 def complete_attention_parts(summary: ProfileSummary, phase: str) -> dict[str, Rate]:
@@ -133,7 +124,7 @@ def complete_attention_parts(summary: ProfileSummary, phase: str) -> dict[str, R
     return parts if is_complete else {}
 
 
-def _softmax_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
+def _softmax_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Finding]:
     for phase in ("forward", "backward"):
         found = [
             (cell, parts)
@@ -143,7 +134,7 @@ def _softmax_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer)
             and all(parts[part].flops for part in NEEDED_PARTS)
         ]
         if found:
-            yield Statement(f"{where}{softmax_words(found, phase, name)}", tuple(cell for cell, _ in found))
+            yield Finding(f"{where}{softmax_words(found, phase, name)}", tuple(cell for cell, _ in found))
 
 
 def softmax_words(

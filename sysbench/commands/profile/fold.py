@@ -6,7 +6,6 @@ import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from sysbench import units
 from sysbench.commands.profile.record import (
     Link,
     LinkMeasured,
@@ -30,7 +29,7 @@ from sysbench.log.cautions import (
 )
 from sysbench.log.collect import CellEvents, Run, collect, samples_of
 from sysbench.log.events import Event, StepMeasured
-from sysbench.log.outcomes import Caution
+from sysbench.log.outcomes import Caution, caution
 from sysbench.log.predictions import prediction_of
 from sysbench.spec.knobs import FP8
 from sysbench.trace.summary import ProfileSummary
@@ -72,28 +71,26 @@ def cell_cautions(
 
 def _incompleteness_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
     for remark in summary.remarks:
-        yield Caution(code="trace-damaged", message=remark, remedy="repeat the profile if anything is missing")
+        yield caution("trace-damaged", "repeat the profile if anything is missing", about=(remark,))
     if record.device is not None and record.device.type != "cpu" and summary.source == "cpu":
-        yield Caution(
-            code="kernels-missing",
-            message="the profiler recorded no kernels of the device: tables show operators by their host time",
-            remedy="stop other profilers, and check that this user may read the GPU's performance counters",
+        yield caution(
+            "kernels-missing", "stop other profilers, and check that this user may read the GPU's performance counters"
         )
     work_ns = summary.device.work_ns if summary.device else 0
     if work_ns and summary.unlinked_ns > UNLINKED_SHARE * work_ns:
-        yield Caution(
-            code="kernels-unlinked",
-            message=f"{units.share(summary.unlinked_ns / work_ns)} of the kernel time has no recorded launch: "
-            "it belongs to no range",
-            remedy="compare tables of single ranges with the table of the whole step",
+        yield caution(
+            "kernels-unlinked",
+            "compare tables of single ranges with the table of the whole step",
+            unlinked_share=summary.unlinked_ns / work_ns,
         )
     for check in summary.checks:
         if check.found != check.expected:
-            yield Caution(
-                code="check-failed",
-                message=f"{check.name}: found {check.found}, expected {check.expected}; the profile is incomplete, or "
-                "the model differs",
-                remedy="do not use the counts of this profile; report this as a bug, with the log",
+            yield caution(
+                "check-failed",
+                "do not use the counts of this profile; report this as a bug, with the log",
+                about=(check.name,),
+                found=check.found,
+                expected=check.expected,
             )
 
 
@@ -103,39 +100,38 @@ def _precision_cautions(cell: ProfileCell, summary: ProfileSummary) -> Iterator[
     expected = {"unknown", cell.compute_precision, *(["fp8"] if cell.precision in FP8 else [])}
     for name, total_ns in summary.precisions.items():
         if name not in expected and total_ns > OTHER_PRECISION_SHARE * whole_ns:
-            yield Caution(
-                code="precision-differs",
-                message=f"{units.share(total_ns / whole_ns)} of matrix product time is in {name} kernels, "
-                f"not {cell.compute_precision}",
-                remedy=f"use --precision {name} if that is intended; otherwise find out what enables {name}",
+            yield caution(
+                "precision-differs",
+                f"use --precision {name} if that is intended; otherwise find out what enables {name}",
+                about=(name, cell.compute_precision),
+                matmul_share=total_ns / whole_ns,
             )
 
 
 def _overhead_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
     if record.coverage is not None and record.coverage > 1 + SLOWED_KERNEL_SHARE:
-        yield Caution(
-            code="kernels-slower",
-            message=f"kernels took {units.share(record.coverage)} of the unprofiled step time: they ran slower, or "
-            "overlap",
-            remedy="check whether the clocks were lower or the GPU was shared; use more --warmup steps",
+        yield caution(
+            "kernels-slower",
+            "check whether the clocks were lower or the GPU was shared; use more --warmup steps",
+            step_share=record.coverage,
         )
     if record.cost_share is not None and record.unprofiled is not None and record.cost_share > HIGH_OVERHEAD_SHARE:
-        kernels_unaffected = summary.source == "device"
-        effect = "kernel times are unaffected" if kernels_unaffected else "small operators appear slower than they are"
-        yield Caution(
-            code="profiler-costly",
-            message=f"the profiled step took {units.seconds(standard.fmean(record.profiled_s))} instead of "
-            f"{units.seconds(record.unprofiled.mean_s)}: {effect}",
-            remedy="use sysbench time for step times, and this profile for shares",
+        yield caution(
+            "profiler-costly",
+            "use sysbench time for step times, and this profile for shares",
+            about=("kernels" if summary.source == "device" else "operators",),
+            excess_share=record.cost_share,
+            profiled_s=standard.fmean(record.profiled_s),
+            unprofiled_s=record.unprofiled.mean_s,
         )
     use = summary.device
     if use is not None and use.launch_bound:
-        yield Caution(
-            code="launch-bound",
-            message=f"the device waited for the host in {units.share(use.waiting_ns / use.window_ns)} of the "
-            f"{'predicted' if summary.predicted else 'profiled'} step: the host limits the speed",
-            remedy=more_work_a_launch(record.cell.execution)
+        yield caution(
+            "launch-bound",
+            more_work_a_launch(record.cell.execution)
             + ("" if summary.predicted else "; the profiler adds to the waiting"),
+            about=("predicted" if summary.predicted else "profiled",),
+            waiting_share=use.waiting_ns / use.window_ns,
         )
 
 

@@ -15,9 +15,11 @@ from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.errors import UsageError
 from sysbench.log.predictions import INTERVAL, MARK
-from sysbench.render import remarks
 from sysbench.render.axis_columns import axis_columns, axis_values
 from sysbench.render.declared import DeclaredTable, Field, Fill, build_tables, leading_axes, varying_or_size
+from sysbench.render.sentences import notes
+from sysbench.render.sentences.cautions import cautions_of
+from sysbench.render.sentences.phrases import name_among
 from sysbench.render.table import PREDICTED_DIGITS, Cell, Column, Measure, Remark, Sheet, Table, Word, mean_of
 from sysbench.spec.run import Selection
 from sysbench.trace.ranks.summary import RanksSummary
@@ -26,7 +28,7 @@ from sysbench.trace.summary import ProfileSummary
 
 def _step_time(cell: ProfileCellRecord) -> Cell:
     if cell.summary is None:
-        return remarks.outcome_word(cell.outcome)
+        return notes.outcome_word(cell.outcome)
     if cell.prediction is not None:
         step = cell.prediction.step
         return Measure(step.point_s, low=step.low_s, high=step.high_s) if step else Word("withheld", "bad")
@@ -169,10 +171,10 @@ def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection
         ),
         tables=tuple(_requested_tables(profiles, tuple(names))),
         remarks=(
-            *remarks.outcomes(record),
-            *remarks.cautions(record),
+            *notes.outcomes(record),
+            *cautions_of(record),
             *_remarks(profiles),
-            *remarks.own_models(record),
+            *notes.own_models(record),
         ),
     )
 
@@ -231,7 +233,7 @@ def _profiles_of_run(record: ProfileRecord, selection: Selection) -> Profiles:
     ranks = (
         RankComparison(
             axis_values(cell, differing),
-            remarks.name_cells([cell], record.cells) if several else "",
+            name_among([cell], record.cells) if several else "",
             cell.ranks,
             cell.link,
         )

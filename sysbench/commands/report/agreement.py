@@ -8,9 +8,9 @@ from typing import Final
 
 from sysbench import units
 from sysbench.commands.kinds import command_of
-from sysbench.commands.report.document import Basis, Finding, ReportedRun
+from sysbench.commands.report.document import Basis, ReportedFinding, ReportedRun
 from sysbench.log.measures import StepNumber
-from sysbench.render.findings import name_cells, namer, range_text
+from sysbench.render.sentences.phrases import name_cells, namer, range_text
 from sysbench.spec.model import STEP_AXES
 
 _STEP_AXES: Final = ("model", *STEP_AXES)
@@ -63,7 +63,7 @@ def _step_key(number: StepNumber) -> Hashable:
     return (number.hardware, number.mode, *(str(axes.get(axis)) for axis in _STEP_AXES))
 
 
-def profile_agreement(runs: Runs) -> Iterator[Finding]:
+def profile_agreement(runs: Runs) -> Iterator[ReportedFinding]:
     """Yield findings that compare timed forward and backward phases with their kernels in a profile."""
     for phase in ("forward", "backward"):
         pairs = match(runs, phase, "profiled")
@@ -76,19 +76,20 @@ def profile_agreement(runs: Runs) -> Iterator[Finding]:
             text += f"; the device was idle for the rest at {name_cells(idle, name)}"
         if slower := [pair.measured.cell for pair in pairs if pair.ratio > MAX_KERNEL_SHARE]:
             text += f"; kernels ran slower in the profile at {name_cells(slower, name)}"
-        yield Finding(text if idle or slower else f"{text}, so the two agree", _basis(runs, pairs))
+        yield ReportedFinding(text if idle or slower else f"{text}, so the two agree", _basis(runs, pairs))
 
 
-def simulation_agreement(runs: Runs) -> Iterator[Finding]:
+def simulation_agreement(runs: Runs) -> Iterator[ReportedFinding]:
     if pairs := match(runs, "peak", "simulated"):
-        yield Finding(f"simulated vs. measured peaks: {_error_range(pairs)}", _basis(runs, pairs), "mixed")
+        text = f"simulated vs. measured peaks: {_error_range(pairs)}"
+        yield ReportedFinding(text, _basis(runs, pairs), "mixed", states_origin=True)
 
 
-def prediction_agreement(runs: Runs) -> Iterator[Finding]:
+def prediction_agreement(runs: Runs) -> Iterator[ReportedFinding]:
     if pairs := match(runs, "step", "predicted"):
         inside = f"{sum(pair.in_interval for pair in pairs)} of {len(pairs)} inside their 90% intervals"
         text = f"predicted vs. measured steps: {_error_range(pairs)}, {inside}"
-        yield Finding(text, _basis(runs, pairs), "predicted")
+        yield ReportedFinding(text, _basis(runs, pairs), "predicted", states_origin=True)
 
 
 def _error_range(pairs: Sequence[Pair]) -> str:

@@ -22,20 +22,20 @@ from sysbench.commands.report import agreement, environment, first_page
 from sysbench.commands.report.document import (
     Basis,
     Document,
-    Finding,
     GroupedCaution,
     Origin,
     Picture,
+    ReportedFinding,
     ReportedRun,
     Section,
     origin_of,
     reported_commands,
 )
-from sysbench.commands.report.wording import group_cautions
 from sysbench.log.predictions import MARK
 from sysbench.log.records import RunRecord
-from sysbench.render.findings import Statement
 from sysbench.render.plots import DOTS_PER_INCH
+from sysbench.render.sentences.cautions import alike, say
+from sysbench.render.sentences.findings import Finding
 from sysbench.render.table import Remark, Sheet, Table, sentence
 from sysbench.render.terms import Term
 from sysbench.spec.cell import spec_of
@@ -127,13 +127,13 @@ def assemble_document(
     names = _UniqueNames()
     sheets_by_run = [sheets.without_headlines(run.record) for run in runs]
     titles = _run_titles(runs, [sheet.subject for sheet in sheets_by_run])
-    statements = [list(command_of(run.record.kind).results().findings(run.record)) for run in runs]
+    findings = [list(command_of(run.record.kind).results().findings(run.record)) for run in runs]
     several = len(set(machines.values())) > 1
     pictures, sections = first_page.move_pictures(
         (
             *(
                 _section(run, title, sheet, found, machines[run.name] if several else "", names)
-                for run, title, sheet, found in zip(runs, titles, sheets_by_run, statements, strict=True)
+                for run, title, sheet, found in zip(runs, titles, sheets_by_run, findings, strict=True)
             ),
             *(_artefact_section(artefact, names) for artefact in artefacts),
         ),
@@ -151,10 +151,10 @@ def assemble_document(
         pictures=pictures,
         sections=sections,
         cautions=(
-            *group_cautions(runs),
+            *_cautions(runs),
             *(
                 GroupedCaution(sentence(each.text), "", (Basis(run.name, ()),))
-                for run, found in zip(runs, statements, strict=True)
+                for run, found in zip(runs, findings, strict=True)
                 for each in found
                 if each.is_exclusion
             ),
@@ -167,6 +167,23 @@ def assemble_document(
         ),
         method=tuple(_terms(runs)),
     )
+
+
+def _cautions(runs: Sequence[ReportedRun]) -> tuple[GroupedCaution, ...]:
+    """Group cautions that differ only in numbers, starting with those that apply to the most cells."""
+    found = (((run, cell), caution) for run in runs for cell in run.record.cells for caution in cell.cautions)
+    cautions = []
+    for group in alike(found):
+        by_run = [(run, own) for run in runs if (own := [each for each in group if each[0][0] is run])]
+        cautions.append(
+            GroupedCaution(
+                say(group, lambda where: f"{where[0].name}: {where[0].label(where[1])}"),
+                group[0][1].remedy,
+                tuple(run.basis(cell for (_, cell), _ in own) for run, own in by_run),
+                {run.name: say(own, lambda where: where[0].label(where[1])) for run, own in by_run},
+            )
+        )
+    return tuple(sorted(cautions, key=lambda each: -sum(len(basis.cells) for basis in each.bases)))
 
 
 def first_page_of(full: Document) -> Document:
@@ -200,7 +217,7 @@ class _UniqueNames:
 
 
 def _section(
-    run: ReportedRun, title: str, sheet: Sheet, statements: Sequence[Statement], machine: str, names: _UniqueNames
+    run: ReportedRun, title: str, sheet: Sheet, found: Sequence[Finding], machine: str, names: _UniqueNames
 ) -> Section:
     remarks = [remark for remark in sheet.remarks if remark.kind in ("outcome", "note")]
     if run.record.status != "complete":
@@ -219,9 +236,9 @@ def _section(
         ),
         origin=run.origin,
         findings=tuple(
-            Finding(statement.text, (run.basis(statement.cells),), origin_of(statement.cells, statement.about))
-            for statement in statements
-            if not statement.is_exclusion
+            ReportedFinding(each.text, (run.basis(each.cells),), origin_of(each.cells, each.about), each.states_origin)
+            for each in found
+            if not each.is_exclusion
         ),
         tables=tuple(_rename_duplicates(tuple(tables_of(run.record)))),
         pictures=tuple(
@@ -237,7 +254,7 @@ def _artefact_section(artefact: Artefact, names: _UniqueNames) -> Section:
     remarks = {
         kind: [remark for remark in sheet.remarks if remark.kind == kind] for kind in ("finding", "outcome", "note")
     }
-    origin: Origin = "simulated" if any("simulated" in phrase for phrase in sheet.subject) else "measured"
+    origin: Origin = "simulated" if artefact.is_simulated else "measured"
     return Section(
         anchor=names.reserve(artefact.kind, artefact.name),
         title=f"{artefact.kind.capitalize()} {artefact.name}",
@@ -246,7 +263,9 @@ def _artefact_section(artefact: Artefact, names: _UniqueNames) -> Section:
         machine="",
         subject=tuple(phrase for phrase in sheet.subject if phrase != artefact.name),
         origin=origin,
-        findings=tuple(Finding(remark.text, (Basis(artefact.name, ()),), origin) for remark in remarks["finding"]),
+        findings=tuple(
+            ReportedFinding(remark.text, (Basis(artefact.name, ()),), origin) for remark in remarks["finding"]
+        ),
         tables=tuple(_rename_duplicates(sheet.tables)),
         pictures=(),
         remarks=(*remarks["outcome"], *remarks["note"]),

@@ -15,7 +15,7 @@ from sysbench.stderr import print_line
 
 if TYPE_CHECKING:
     from sysbench.commands.report.document import Document
-    from sysbench.commands.report.wording import WrittenFile
+    from sysbench.commands.report.writing import WrittenFile
 
 
 @command_options(ReportSpec)
@@ -105,7 +105,7 @@ def _write(path: Path, files: Iterable[WrittenFile]) -> Iterable[Path]:
 
 def _files(document: Document, name: str) -> Iterable[WrittenFile]:
     from sysbench.commands.report import page, text_formats
-    from sysbench.commands.report.wording import WrittenFile
+    from sysbench.commands.report.writing import WrittenFile
 
     match Path(name).suffix.lower():
         case ".md":

@@ -37,12 +37,14 @@ class Basis:
 
 
 @dataclass(frozen=True)
-class Finding:
+class ReportedFinding:
     """A sentence computed from data, and the cells it is based on."""
 
     text: str
     bases: tuple[Basis, ...]
     origin: Origin = "measured"
+    states_origin: bool = False
+    """Whether the text says where the numbers are from."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", sentence(self.text))
@@ -77,7 +79,7 @@ class Section:
     subject: tuple[str, ...]
     """Properties that all cells share: model, device, mode."""
     origin: Origin
-    findings: tuple[Finding, ...]
+    findings: tuple[ReportedFinding, ...]
     tables: tuple[Table, ...]
     pictures: tuple[Picture, ...]
     remarks: tuple[Remark, ...]
@@ -106,7 +108,7 @@ class Document:
     """A line for each run: its name, time and outcome, and the command that repeats it."""
     environment: tuple[Table, ...]
     """The machines, their devices and software, and the simulated GPUs."""
-    findings: tuple[Finding, ...]
+    findings: tuple[ReportedFinding, ...]
     """Findings about several runs."""
     pictures: tuple[Picture, ...]
     """Figures on the first page."""
@@ -118,7 +120,7 @@ class Document:
     """A line for each run that an experiment in the report lacks, with the reason and the command."""
     overview: tuple[Table, ...] = ()
     """The table of headline numbers; none for a single run."""
-    headlines: tuple[tuple[Section, Finding], ...] = ()
+    headlines: tuple[tuple[Section, ReportedFinding], ...] = ()
     """The most important findings of the sections; none for a single section."""
 
     def cautions_of(self, run: str) -> list[tuple[int, str, str]]:

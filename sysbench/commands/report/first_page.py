@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from sysbench.commands.kinds import command_of, measures_of
-from sysbench.commands.report.document import Finding, Picture, ReportedRun, Section
+from sysbench.commands.report.document import Picture, ReportedFinding, ReportedRun, Section
 from sysbench.log.outcomes import Subject
 from sysbench.log.records import CellRecord
-from sysbench.render.findings import reliable
+from sysbench.render.sentences.findings import reliable
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Table, Word
 
 MAX_PICTURES: Final = 4
@@ -73,7 +73,7 @@ def _headline_numbers(cell: CellRecord) -> Iterator[tuple[str, Subject, float]]:
             yield amount.headline, "memory", amount.value
 
 
-def headlines(sections: Sequence[Section]) -> tuple[tuple[Section, Finding], ...]:
+def headlines(sections: Sequence[Section]) -> tuple[tuple[Section, ReportedFinding], ...]:
     """Return the first two findings of every section, or the first if there are many; none for a single section."""
     if len(sections) < 2:
         return ()

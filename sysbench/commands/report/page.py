@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sysbench.commands.report.document import Document, Picture
-from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of, simulated_notice
+from sysbench.commands.report.writing import ORIGIN_MARKS, pictures_of, simulated_notice
 from sysbench.package import VERSION
 from sysbench.render import pages
 from sysbench.render import plots as picture_file

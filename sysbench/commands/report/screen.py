@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import Final
 
-from sysbench.commands.report.document import Document, Finding
-from sysbench.commands.report.wording import (
+from sysbench.commands.report.document import Document, ReportedFinding
+from sysbench.commands.report.writing import (
     ORIGIN_MARKS,
     describe_bases,
     section_phrases,
@@ -41,15 +39,10 @@ def sheets(document: Document) -> Iterator[Sheet]:
         yield Sheet(("Environment",), document.environment)
 
 
-_STATED_ORIGIN: Final = re.compile(r"\b(predicted|predictions?|simulated|simulations?)\b", re.IGNORECASE)
-"""Matches a finding that states the origin of its numbers."""
-
-
-def _finding(finding: Finding, section_title: str = "") -> Remark:
+def _finding(finding: ReportedFinding, section_title: str = "") -> Remark:
     """Return a finding, prefixed with its origin unless its numbers were measured or its text states the origin."""
     mark = ORIGIN_MARKS[finding.origin]
-    states_origin = _STATED_ORIGIN.search(finding.text) is not None
-    text = f"{mark.capitalize()}: {finding.text}" if mark and not states_origin else finding.text
+    text = f"{mark.capitalize()}: {finding.text}" if mark and not finding.states_origin else finding.text
     return Remark(
         "finding", f"{section_title}{'' if section_title.endswith('?') else ':'} {text}" if section_title else text
     )

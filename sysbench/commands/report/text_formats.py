@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import quote
 
 from sysbench.commands.report.document import Document
-from sysbench.commands.report.wording import WrittenFile, files_with_pictures, render_template, text_file
+from sysbench.commands.report.writing import WrittenFile, files_with_pictures, render_template, text_file
 from sysbench.render import latex, markdown
 from sysbench.render.csv import csv_text
 from sysbench.render.numbers import format_columns

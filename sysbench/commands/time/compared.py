@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from sysbench.commands.time.findings import reliable_cells
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.measures import Measures, StepNumber, peaks, phase_times
-from sysbench.render.findings import reliable
+from sysbench.render.sentences.findings import reliable
 from sysbench.spec.hardware import slug_of
 
 

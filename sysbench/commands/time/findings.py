@@ -15,20 +15,9 @@ from sysbench import units
 from sysbench.commands.time import predicted
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.log.predictions import PredictedRatio, PredictionRecord, step_ratio
-from sysbench.render.finding_kinds import Compared, Comparison
-from sysbench.render.findings import (
-    Namer,
-    Statement,
-    count_phrase,
-    exclusions,
-    join_words,
-    name_cells,
-    namer,
-    range_text,
-    reliable,
-    undecided,
-    with_setting,
-)
+from sysbench.render.sentences.finding_kinds import Compared, Comparison
+from sysbench.render.sentences.findings import Finding, exclusions, prefixed, reliable, undecided, with_setting
+from sysbench.render.sentences.phrases import Namer, count_phrase, join_words, name_cells, namer, range_text
 from sysbench.render.table import sentence
 from sysbench.statistics import direction, effect, ratio
 
@@ -45,13 +34,13 @@ MAX_SETTINGS = 4
 """Largest number of settings with a sentence of their own about predictions."""
 
 
-def of_run(record: TimeRecord) -> Iterator[Statement]:
+def of_run(record: TimeRecord) -> Iterator[Finding]:
     yield from headlines(record.cells)
     if not predicted.is_predicted(record):
         yield from exclusions(record.cells)
 
 
-def headlines(cells: Cells) -> Iterator[Statement]:
+def headlines(cells: Cells) -> Iterator[Finding]:
     """Yield the findings to show below the tables."""
     if any(cell.cell.simulate for cell in cells):
         yield from prediction_findings(reliable(cells))
@@ -71,7 +60,7 @@ def reliable_cells(cells: Iterable[TimeCellRecord]) -> list[TimeCellRecord]:
 # --- two values of an axis
 
 
-def _comparisons(cells: Cells) -> Iterator[Statement]:
+def _comparisons(cells: Cells) -> Iterator[Finding]:
     """Yield comparisons of each axis value with the first one; for compilation, also how soon it pays off."""
     for axis in ("device", *axes.CHOICES):
         values = [value for value in axes.values_along(cells, axis) if value is not None]
@@ -83,10 +72,10 @@ def _comparisons(cells: Cells) -> Iterator[Statement]:
                 base, arm = arm, base
                 comparison = _compare(cells, axis, base, arm)
             if comparison is not None:
-                text = _comparison_text(cells, axis, (base, arm), comparison)
-                yield Statement(f"{text}{_memory_effect(cells, axis, base, arm)}", comparison.cells)
+                text = _comparison_text(axis, (base, arm), comparison)
+                yield Finding(f"{text}{_memory_effect(cells, axis, base, arm)}", comparison.cells)
                 if axis == "execution":
-                    yield from _compile_payback(comparison, cells)
+                    yield from _compile_payback(comparison)
             elif excluded := _excluded_pairs(cells, axis, base, arm):
                 which = " or ".join(axes.phrase(axis, value) for value in (arm, base))
                 yield undecided(f"whether {which} is faster", excluded)
@@ -110,9 +99,9 @@ def _excluded_pairs(cells: Cells, axis: str, base: object, arm: object) -> list[
     return [cell for pair in pairs for cell in pair] if excluded else []
 
 
-def _comparison_text(cells: Cells, axis: str, values: tuple[object, object], found: Comparison[TimeCellRecord]) -> str:
+def _comparison_text(axis: str, values: tuple[object, object], found: Comparison[TimeCellRecord]) -> str:
     base, arm = (axes.phrase(axis, value) for value in values)
-    prefix, name = "optimizer: " if axis == "optimizer" else "", namer(cells, (axis,))
+    prefix, name = "optimizer: " if axis == "optimizer" else "", namer(found.cells, (axis,))
     significant = Comparison.of(found.significant(-1, 1))
     if significant is None:
         return f"{prefix}{found.no_difference(arm, base)}."
@@ -151,7 +140,7 @@ def _memory_effect(cells: Cells, axis: str, base: object, arm: object) -> str:
     return f" {sentence(f'{axes.phrase(axis, arm)} needs {amount} {which} memory')}"
 
 
-def _compile_payback(found: Comparison[TimeCellRecord], cells: Cells) -> Iterator[Statement]:
+def _compile_payback(found: Comparison[TimeCellRecord]) -> Iterator[Finding]:
     paybacks = [
         (cell.compile_s / (before.median_s - after.median_s), cell)
         for base, cell in (compared.cells for compared in found.significant(1))
@@ -160,15 +149,15 @@ def _compile_payback(found: Comparison[TimeCellRecord], cells: Cells) -> Iterato
     ]
     if paybacks:
         takes = range_text([(cell.compile_s or 0.0, cell) for _, cell in paybacks], show=units.seconds)
-        steps = range_text(paybacks, namer(cells, ("execution",)), "{:.0f} steps".format)
+        steps = range_text(paybacks, namer(found.cells, ("execution",)), "{:.0f} steps".format)
         graphs = " and recording CUDA graphs" if paybacks[-1][1].cell.uses_cuda_graphs else ""
-        yield Statement(f"compiling{graphs} takes {takes} and pays off after {steps}.", found.cells)
+        yield Finding(f"compiling{graphs} takes {takes} and pays off after {steps}.", found.cells)
 
 
 # --- parts of a step, and its warm-up
 
 
-def _backward(cells: Cells) -> Iterator[Statement]:
+def _backward(cells: Cells) -> Iterator[Finding]:
     comparison = Comparison.of(
         Compared(longer, (cell,), direction(longer), len(forward.samples_s))
         for cell in cells
@@ -182,12 +171,12 @@ def _backward(cells: Cells) -> Iterator[Statement]:
     if significant is None:
         text = f"{comparison.no_difference('backward', 'forward')}."
     else:
-        amount, where = _amount(comparison, significant, namer(cells))
+        amount, where = _amount(comparison, significant, namer(comparison.cells))
         text = f"backward takes {amount} as long as forward{where}."
-    yield Statement(text, comparison.cells)
+    yield Finding(text, comparison.cells)
 
 
-def _warmup_study(cells: Cells) -> Iterator[Statement]:
+def _warmup_study(cells: Cells) -> Iterator[Finding]:
     """Yield how far the mean lies above the median, which is robust, for each number of warm-up steps."""
     if len(axes.values_along(cells, "warmup")) < 2:
         return
@@ -198,7 +187,7 @@ def _warmup_study(cells: Cells) -> Iterator[Statement]:
         where = f"{name(row[0])}: " if len(rows) > 1 else ""
         if len(ordered) > 1:
             text = f"{where}the mean step is {', '.join(map(_mean_against_median, ordered))}."
-            yield Statement(text, tuple(ordered), about="warm-up")
+            yield Finding(text, tuple(ordered), about="warm-up", named=frozenset(axes.varying(cells)))
         elif len(row) > len(ordered):
             yield undecided(f"{where}what a missing warm-up costs", row, "warm-up")
 
@@ -219,7 +208,7 @@ _LIMIT_NAMES: Final = {"host": "the host", "matmul": "matrix products", "element
 """Names in sentences of what limits a step; the others are nouns already."""
 
 
-def prediction_findings(cells: Cells) -> Iterator[Statement]:
+def prediction_findings(cells: Cells) -> Iterator[Finding]:
     """Yield the best GPU for each setting, what each choice changes, and the cells that are limited by the host."""
     gpu_groups = [(group, _gpus_text(group)) for group in axes.group_ignoring(cells, "simulate")[:MAX_SETTINGS]]
     choice_groups = [(group, _choices_text(group)) for group in predicted.choice_groups(cells)[:MAX_SETTINGS]]
@@ -228,7 +217,7 @@ def prediction_findings(cells: Cells) -> Iterator[Statement]:
         for group, text in groups:
             where = name(group[0]) if len(groups) > 1 else ""
             if text:
-                yield Statement(f"{f'{where}: ' if where else ''}{text}", group)
+                yield prefixed(Finding(text, group, states_origin=True), where)
     yield from _host_limits(cells)
 
 
@@ -311,7 +300,7 @@ def _memory_change(prediction: PredictionRecord, base: PredictionRecord) -> str:
     return f"{'−' if change_bytes < 0 else '+'}{units.size(abs(change_bytes))}, "
 
 
-def _host_limits(cells: Cells) -> Iterator[Statement]:
+def _host_limits(cells: Cells) -> Iterator[Finding]:
     """Yield how many cells the host limits, and how much time a faster GPU would save at most."""
     timed = predicted.timed(cells)
     limited = [(cell, prediction) for cell, prediction in timed if prediction.limited_by == "host"]
@@ -324,4 +313,4 @@ def _host_limits(cells: Cells) -> Iterator[Statement]:
     )
     if any(cell.cell.host is None and prediction.host == predicted.TYPICAL_HOST for cell, prediction in limited):
         text += " Host speeds differ, which widens the interval: calibrate the host (--host FILE)."
-    yield Statement(text, tuple(cell for cell, _ in limited))
+    yield Finding(text, tuple(cell for cell, _ in limited), states_origin=True)

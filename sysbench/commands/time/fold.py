@@ -13,7 +13,7 @@ import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sysbench import formulas, statistics, units
+from sysbench import formulas, statistics
 from sysbench.commands.time.record import (
     CeilingRecord,
     EnergyRecord,
@@ -38,7 +38,7 @@ from sysbench.log.events import (
     ReadingsLost,
     StepEstimated,
 )
-from sysbench.log.outcomes import MEASURED, Caution
+from sysbench.log.outcomes import MEASURED, Caution, caution
 from sysbench.log.predictions import Training, of_prediction, of_samples, prediction_of, training
 from sysbench.log.records import PhaseRecord
 from sysbench.spec import hardware
@@ -257,26 +257,21 @@ def _correctness(seen: CellEvents) -> Iterator[Caution]:
     if checked is None:
         return
     if checked.loss is not None and not math.isfinite(checked.loss):
-        yield Caution(
-            code="loss-not-finite",
-            message=f"the loss of the first measured step is {checked.loss}",
-            remedy="timing is usually unaffected, but the model is not training: check the initialisation, the "
+        yield caution(
+            "loss-not-finite",
+            "timing is usually unaffected, but the model is not training: check the initialisation, the "
             "inputs and --precision",
+            about=(str(checked.loss),),
         )
     if checked.gradients_present is False:
-        yield Caution(
-            code="gradients-missing",
-            message="some parameters had no gradient, so the optimizer step updated fewer parameters than usual",
-            remedy="report this as a bug, and attach the log"
+        yield caution(
+            "gradients-missing",
+            "report this as a bug, and attach the log"
             if seen.last(OwnModelBuilt) is None
             else "find the parameters that forward does not use, or that are detached",
         )
     if checked.parameters_changed is False:
-        yield Caution(
-            code="parameters-unchanged",
-            message="the optimizer step changed no parameter: a no-op was timed",
-            remedy="report this as a bug, and attach the log",
-        )
+        yield caution("parameters-unchanged", "report this as a bug, and attach the log")
 
 
 def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | None) -> Iterator[Caution]:
@@ -284,12 +279,11 @@ def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | No
     if rates is None:
         return
     if rates.ceiling_flops_per_s and rates.ceiling_share is None and rates.step_flops is not None:
-        yield Caution(
-            code="ceiling-doubtful",
-            message="the step was faster than the measured matmul ceiling of "
-            f"{units.flop_rate(rates.ceiling_flops_per_s)}",
-            remedy="the share of the ceiling is omitted; close programs that may have slowed the ceiling "
+        yield caution(
+            "ceiling-doubtful",
+            "the share of the ceiling is omitted; close programs that may have slowed the ceiling "
             "measurement down, and measure again",
+            ceiling_flops_per_s=rates.ceiling_flops_per_s,
         )
     if rates.peak_flops_per_s is None or rates.step_flops is None or (shape := cell.shape_with_formulas) is None:
         return
@@ -299,9 +293,9 @@ def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | No
     if cell.precision in FP8:
         bound_s /= FP8_SPEEDUP
     if wall.median < bound_s:
-        yield Caution(
-            code="below-lower-bound",
-            message=f"the median step is shorter than the {units.seconds(bound_s)} that its matrix products take at "
-            "data-sheet peak",
-            remedy="do not use this number; look for a missing synchronization or a phase that was skipped",
+        yield caution(
+            "below-lower-bound",
+            "do not use this number; look for a missing synchronization or a phase that was skipped",
+            bound_s=bound_s,
+            median_s=wall.median,
         )

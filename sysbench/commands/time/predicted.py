@@ -11,8 +11,8 @@ from sysbench import units
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.log.predictions import INTERVAL, MARK, PredictedRatio, PredictionRecord, step_ratio
 from sysbench.render.declared import DeclaredTable, Each, Field, leading_axes, leading_fields
-from sysbench.render.findings import join_words
-from sysbench.render.remarks import outcome_word
+from sysbench.render.sentences.notes import outcome_word
+from sysbench.render.sentences.phrases import join_words
 from sysbench.render.table import PREDICTED_DIGITS, Cell, Measure, Word
 
 LOWER_BOUND_NOTE = "lower bound: at data-sheet rates, assuming zero host time; a bound, not a prediction"

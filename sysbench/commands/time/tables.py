@@ -32,7 +32,8 @@ from sysbench.render.declared import (
     leading_fields,
 )
 from sysbench.render.phase_rows import in_step_row
-from sysbench.render.remarks import cautions, outcome_word, outcomes, own_models
+from sysbench.render.sentences.cautions import cautions_of
+from sysbench.render.sentences.notes import outcome_word, outcomes, own_models
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, Remark, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.options import flag_of
 from sysbench.spec.run import Selection
@@ -547,7 +548,7 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
     return Sheet(
         subject=(*axes.subject(record.cells), *about, *record.environment.software),
         tables=tuple(tables_for(record, names)),
-        remarks=(*outcomes(record), *_provisional(record), *cautions(record), *own_models(record)),
+        remarks=(*outcomes(record), *_provisional(record), *cautions_of(record), *own_models(record)),
     )
 
 

@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 
 from sysbench.cells import AXES, varying
 from sysbench.command import Kind
-from sysbench.log.cautions import BUSY_SHARE, fewer_threads, interference
+from sysbench.log.cautions import BUSY_SHARE
 from sysbench.log.events import (
     CellFinished,
     CellStarted,
@@ -31,6 +31,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.outcomes import LASTING, Outcome
+from sysbench.render.sentences.notes import fewer_threads, interference
 from sysbench.spec.cell import cell_of, spec_of
 
 TIMED_STAGES: frozenset[str] = frozenset({"warming-up", "measuring", "profiling"})

@@ -25,7 +25,7 @@ from sysbench.commands.attention.record import AttentionCellRecord, AttentionRec
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.attention.tables import ACCOUNTING, FRONTIER, sheet
 from sysbench.log.events import CellFinished, CellStarted, Event, Reading, RunFinished
-from sysbench.render.finding_kinds import Limit
+from sysbench.render.sentences.finding_kinds import Limit
 from sysbench.render.table import Measure, Word
 from sysbench.spec.attention import AttentionCell
 from sysbench.statistics import PowerLaw

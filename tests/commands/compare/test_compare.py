@@ -478,7 +478,7 @@ def test_what_was_measured_under_doubt_is_listed_in_one_order_whatever_the_order
     changed = measured(2).model_dump(mode="json")
     of_cells = (("outliers", "drift", "two-modes", "throttled"), ("host-busy", "drift", "narrow-margin"))
     for cell, codes in zip(changed["cells"], of_cells, strict=True):
-        cell["cautions"] = [{"code": code, "message": "said", "remedy": "wait"} for code in codes]
+        cell["cautions"] = [{"code": code, "remedy": "wait"} for code in codes]
     found = compared(measured(1), TimeRecord.model_validate(changed))
     listed = (
         "outliers (1 of 2 cells), drift (2 of 2 cells), two-modes (1 of 2 cells), throttled (1 of 2 cells), "

@@ -98,7 +98,7 @@ CODES: list[CautionCode] = ["kernels-missing", "kernels-unlinked", "trace-damage
 
 @pytest.mark.parametrize("code", CODES)
 def test_a_profile_that_lacks_something_says_nothing_but_that(code: CautionCode) -> None:
-    caution = Caution(code=code, message=code, remedy="")
+    caution = Caution(code=code, remedy="")
     (answer,) = sentences([profile_cell(LARGE, cautions=[caution], source="cpu")])
     assert answer == f"where the time goes cannot be decided: cautions exclude the only cell ({code})."
 
@@ -108,7 +108,7 @@ def test_a_cell_without_a_profile_says_nothing() -> None:
 
 
 def test_sentences_say_which_cells_they_are_not_of() -> None:
-    busy, shared = (Caution(code=code, message="", remedy="") for code in ("host-busy", "check-failed"))
+    busy, shared = (Caution(code=code, remedy="") for code in ("host-busy", "check-failed"))
     quiet, doubted = (
         profile_cell(LARGE, source="cpu"),
         profile_cell(LARGE, source="cpu", cautions=[busy, shared], size="xl"),

@@ -38,6 +38,7 @@ from sysbench.render.table import Word
 from sysbench.spec.run import RunOptions
 from sysbench.trace.summary import Check, DeviceUse, KernelName, KernelTimeColumns, ProfileSummary
 from tests.engine.fakes import CPU, GPU, FakeSampler, ScriptedLauncher, of_kind
+from tests.fixtures_cautions import in_words
 
 
 def spec_of(**fields: Any) -> ProfileSpec:
@@ -290,7 +291,7 @@ def test_a_killed_run_has_the_cells_that_were_read(tmp_path: Path) -> None:
 
 
 def cautions(tmp_path: Path, summary: ProfileSummary, **fields: Any) -> dict[str, str]:
-    return {caution.code: caution.message for caution in recorded(tmp_path, summary, **fields).cautions}
+    return {caution.code: in_words(caution) for caution in recorded(tmp_path, summary, **fields).cautions}
 
 
 def device_use(**fields: Any) -> DeviceUse:
@@ -370,7 +371,7 @@ def test_a_profiler_that_makes_steps_much_longer_is_said_to(tmp_path: Path) -> N
     ]
     (cell,) = fold(slower).cells
     assert cell.cost_share == pytest.approx(3)
-    said = {caution.code: caution.message for caution in cell.cautions}["profiler-costly"]
+    said = {caution.code: in_words(caution) for caution in cell.cautions}["profiler-costly"]
     assert said.startswith("the profiled step took 4.00 ms instead of 1.00 ms")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from sysbench.commands.report import page
 from sysbench.commands.report import page as page_pictures
-from sysbench.commands.report.document import Basis, Document, Finding, GroupedCaution, Picture, Section
+from sysbench.commands.report.document import Basis, Document, GroupedCaution, Picture, ReportedFinding, Section
 from sysbench.commands.report.first_page import headlines
 from sysbench.render.csv import csv_text
 from sysbench.render.pages import asset
@@ -89,7 +89,9 @@ def section(**changes: Any) -> Section:
         machine="",
         subject=("batch 4", "train"),
         origin="measured",
-        findings=(Finding("backward takes 2.03 ± 0.02 × forward", (Basis("sizes", ("small ctx 1024", "medium")),)),),
+        findings=(
+            ReportedFinding("backward takes 2.03 ± 0.02 × forward", (Basis("sizes", ("small ctx 1024", "medium")),)),
+        ),
         tables=(TIMES, WIDE),
         pictures=(Picture("sizes-steps", "Steps over the context", curve),),
         remarks=(Remark("outcome", "large ctx 512: oom"), Remark("note", "a note", "a remedy")),
@@ -102,7 +104,7 @@ SIMULATED = section(
     title="Memory",
     run="memory",
     origin="simulated",
-    findings=(Finding("2.7b fits", (Basis("memory", ("2.7b",)),), "simulated"),),
+    findings=(ReportedFinding("2.7b fits", (Basis("memory", ("2.7b",)),), "simulated"),),
     tables=(replace(TIMES, name="peaks"),),
     pictures=(Picture("memory-peaks", "Peaks", curve, "simulated"),),
 )
@@ -112,7 +114,7 @@ DOCUMENT = Document(
     question="What does a step cost?",
     run_lines=("sizes: today, complete — sysbench time", "memory: today, complete — sysbench memory"),
     environment=(Table("machines", "machines", (Column("machine", "machine"),), (("bench",),)),),
-    findings=(Finding("both agree", (Basis("sizes", ("small",)), Basis("memory", ("2.7b",)))),),
+    findings=(ReportedFinding("both agree", (Basis("sizes", ("small",)), Basis("memory", ("2.7b",)))),),
     pictures=(Picture("everything", "All of it", curve),),
     sections=(section(), SIMULATED),
     cautions=(GroupedCaution("other programs ran", "close them", (Basis("sizes", ("small",)),)),),
@@ -132,14 +134,14 @@ def hostile(text: str) -> Document:
         run=text,
         machine=text,
         subject=(text,),
-        findings=(Finding(text, cells),),
+        findings=(ReportedFinding(text, cells),),
         tables=(table, replace(table, rows=((text, Measure(1.0)), ("short", Measure(2.0))))),
         pictures=(Picture("one", text, curve),),
         remarks=(Remark("note", text, text),),
     )
     return Document(
-        text, text, (text,), (table,), (Finding(text, cells),), (), (one,), (GroupedCaution(text, text, cells),),
-        (Term(text, text),),
+        text, text, (text,), (table,), (ReportedFinding(text, cells),), (), (one,),
+        (GroupedCaution(text, text, cells),), (Term(text, text),),
     )  # fmt: skip
 
 
@@ -260,7 +262,7 @@ def test_what_is_simulated_says_so_wherever_it_is_seen(text: str) -> None:
 
 
 def test_the_summary_has_the_first_findings_of_every_section() -> None:
-    findings = tuple(Finding(f"finding {number}", ()) for number in range(30))
+    findings = tuple(ReportedFinding(f"finding {number}", ()) for number in range(30))
 
     def before_the_sections(count: int) -> str:
         names = [f"part-{number}" for number in range(count)]
@@ -276,7 +278,7 @@ def test_the_summary_has_the_first_findings_of_every_section() -> None:
 
 
 def test_the_only_section_begins_with_its_findings_and_they_are_not_repeated_above_it() -> None:
-    only = section(findings=(Finding("the only one", ()),), pictures=())
+    only = section(findings=(ReportedFinding("the only one", ()),), pictures=())
     text = page.render(replace(DOCUMENT, findings=(), sections=(only,), pictures=()))
     assert text.count("The only one.") == 1
     assert '"_findings"' not in text

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,19 +21,20 @@ from rich.console import Console
 from sysbench.command import Kind, kinds
 from sysbench.commands.report import agreement, page, screen
 from sysbench.commands.report.assemble import TITLE, assemble_document, first_page_of
-from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun, reported_commands
+from sysbench.commands.report.document import Basis, Document, ReportedFinding, ReportedRun, reported_commands
 from sysbench.commands.report.text_formats import csv_file, latex_files, latex_text, markdown_files, markdown_text
-from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of
+from sysbench.commands.report.writing import ORIGIN_MARKS, pictures_of
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.kinds import command_of
-from sysbench.log.outcomes import Caution
+from sysbench.log.outcomes import Caution, caution
 from sysbench.log.records import RunRecord
-from sysbench.render.findings import Statement
+from sysbench.render.sentences.findings import Finding
 from sysbench.render.table import Measure
 from sysbench.render.terminal import SheetView
 from tests import fixtures_timing
 from tests.commands.time import test_predicted
+from tests.fixtures_cautions import drift
 from tests.fixtures_runs import KINDS, record, stream
 from tests.fixtures_timing import TWO_CORES
 from tests.processes import HANG_S
@@ -68,7 +69,7 @@ def hostile(request: pytest.FixtureRequest) -> tuple[str, Document]:
     name = str(request.param)
     runs = [run(kind, name, title=name, question=name, note=name) for kind in KINDS]
     found = assemble_document(runs, title=name, question=name, missing_runs=[name])
-    said = Finding(name, (Basis(name, (name,)),), "mixed")
+    said = ReportedFinding(name, (Basis(name, (name,)),), "mixed")
     return name, replace(found, findings=(said,))
 
 
@@ -136,7 +137,7 @@ def test_a_run_that_was_killed_at_any_point_can_be_reported(kind: Kind) -> None:
 
 
 def test_a_caution_is_said_once_with_all_the_cells_it_is_about() -> None:
-    doubt = Caution(code="drift", message="the clock fell", remedy="cool it")
+    doubt = drift(0.05, "cool it")
     runs = []
     for name in ("one", "two"):
         clean = record("time")
@@ -145,38 +146,36 @@ def test_a_caution_is_said_once_with_all_the_cells_it_is_about() -> None:
             for number, cell in enumerate(clean.cells)
         ]
         runs.append(ReportedRun(name, clean.model_copy(update={"cells": cells})))
-    caution, *kept_out = assemble_document(runs).cautions
+    first, *kept_out = assemble_document(runs).cautions
     assert all(each.message.startswith("Excluded from") for each in kept_out)
-    assert (caution.message, caution.remedy) == ("the clock fell", "cool it")
+    assert (first.message, first.remedy) == ("steps get slower, by 5.0% from the first to the last", "cool it")
     labels = tuple(runs[0].label(cell) for cell in runs[0].record.cells[:2])
-    assert caution.bases == (Basis("one", labels), Basis("two", labels))
+    assert first.bases == (Basis("one", labels), Basis("two", labels))
 
 
-def drifting(name: str, messages: Iterable[str]) -> ReportedRun:
-    """A run with a caution of this code in its first cells."""
+def drifting(name: str, *doubts: Caution) -> ReportedRun:
+    """A run with one of these cautions in each of its first cells."""
     clean = record("time")
-    cells = [
-        cell.model_copy(update={"cautions": [Caution(code="drift", message=message, remedy="cool it")]})
-        for cell, message in zip(clean.cells, messages, strict=False)
-    ]
+    cells = [cell.model_copy(update={"cautions": [doubt]}) for cell, doubt in zip(clean.cells, doubts, strict=False)]
     return ReportedRun(name, clean.model_copy(update={"cells": cells}))
 
 
-def test_messages_with_other_numbers_in_them_are_one_caution_with_their_range() -> None:
-    runs = [drifting("one", [f"by {number}%" for number in range(8)]), drifting("two", ["by 9%", "by 10.5%"])]
-    caution = assemble_document(runs).cautions[0]
-    assert caution.message == "by 0 to 10.5%"
-    assert caution.message_by_run == {"one": "by 0 to 7%", "two": "by 9 to 10.5%"}
-    assert [len(basis.cells) for basis in caution.bases] == [8, 2]
+def test_cautions_with_other_numbers_are_one_with_their_range() -> None:
+    runs = [drifting("one", *map(drift, (0.02, 0.07, 0.05))), drifting("two", drift(0.09), drift(0.105))]
+    first = assemble_document(runs).cautions[0]
+    whole = "steps get slower, by {} from the first to the last"
+    assert first.message == whole.format("2.0% to 10%")
+    assert first.message_by_run == {"one": whole.format("2.0% to 7.0%"), "two": whole.format("9.0% to 10%")}
+    assert [len(basis.cells) for basis in first.bases] == [3, 2]
 
 
-def test_messages_in_other_words_are_cautions_of_their_own() -> None:
-    one, two = drifting("one", ["by 2 ms", "by 3 ms", "by 1 s"]), drifting("two", ["by 4 s"])
-    by_ms, by_s, *_ = assemble_document([one, two]).cautions
+def test_cautions_about_something_else_are_cautions_of_their_own() -> None:
+    faster = drift(0.04, direction="faster")
+    one, two = drifting("one", drift(0.02), drift(0.03), faster), drifting("two", faster)
+    slower, other, *_ = assemble_document([one, two]).cautions
     labels = [one.label(cell) for cell in one.record.cells]
-    assert (by_ms.message, by_ms.bases) == ("by 2 to 3 ms", (Basis("one", tuple(labels[:2])),))
-    assert by_s.message == "by 1 to 4 s"
-    assert by_s.message_by_run == {"one": "by 1 s", "two": "by 4 s"}
+    assert slower.bases == (Basis("one", tuple(labels[:2])),)
+    assert [basis.run for basis in other.bases] == ["one", "two"]
 
 
 def test_a_summary_has_findings_and_cautions_and_no_tables_of_runs(whole: Document) -> None:
@@ -208,11 +207,10 @@ def test_the_first_page_has_all_headline_numbers_and_at_most_four_figures(whole:
 def test_an_excluded_cell_is_in_no_range_of_the_first_page() -> None:
     def slow(name: str, doubted: bool) -> ReportedRun:
         found = record("time", machine=TWO_CORES)
-        caution = Caution(code="threads-wait", message="", remedy="")
+        doubt = caution("threads-wait", "")
         slowest = max(found.cells, key=lambda cell: samples.median_s if (samples := cell.samples("step")) else 0.0)
         cells = [
-            cell.model_copy(update={"cautions": [caution] if doubted and cell is slowest else []})
-            for cell in found.cells
+            cell.model_copy(update={"cautions": [doubt] if doubted and cell is slowest else []}) for cell in found.cells
         ]
         return ReportedRun(name, found.model_copy(update={"cells": cells}))
 
@@ -235,7 +233,7 @@ def test_the_first_screen_has_a_finding_of_every_run(whole: Document) -> None:
 
 def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> None:
     def busy(name: str, *shares: int) -> ReportedRun:
-        doubts = [Caution(code="host-busy", message=f"others used {share}%", remedy="close") for share in shares]
+        doubts = [caution("host-busy", "close", busy_share=share / 100) for share in shares]
         clean = fixtures_timing.record(TimeSpec(size="small", ctx="128,512"))
         cells = [cell.model_copy(update={"cautions": [doubt]}) for cell, doubt in zip(clean.cells, doubts, strict=True)]
         return ReportedRun(name, clean.model_copy(update={"cells": cells}))
@@ -248,7 +246,7 @@ def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> Non
     ):
         second = text[: text.index(end)].rpartition(begin)[2]
         assert "109%" not in second
-        assert "others used 17 to 29" in second
+        assert "other processes used 17" in second
         assert "close" in second
 
 
@@ -347,9 +345,9 @@ def test_titles_are_those_of_the_experiment_where_there_is_one() -> None:
 def test_what_only_several_runs_show_comes_from_finders_that_get_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
 
-    def finder(runs: Any) -> list[Finding]:
+    def finder(runs: Any) -> list[ReportedFinding]:
         seen.append([each.name for each in runs])
-        return [Finding("together", tuple(each.basis(each.record.cells) for each in runs))]
+        return [ReportedFinding("together", tuple(each.basis(each.record.cells) for each in runs))]
 
     monkeypatch.setattr(agreement, "CROSS_RUN_FINDINGS", (finder,))
     found = assemble_document([run("time"), run("memory")])
@@ -360,8 +358,8 @@ def test_what_only_several_runs_show_comes_from_finders_that_get_them_all(monkey
 def test_which_cells_are_kept_out_of_the_findings_is_said_among_the_cautions_and_not_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def finder(record: TimeRecord) -> list[Statement]:
-        return [Statement("cautions keep all of them out.", record.cells, True), Statement("it is fast", record.cells)]
+    def finder(record: TimeRecord) -> list[Finding]:
+        return [Finding("cautions keep all of them out.", record.cells, True), Finding("it is fast", record.cells)]
 
     monkeypatch.setattr("sysbench.commands.time.findings.of_run", finder)
     found = assemble_document([run("time")])

@@ -12,7 +12,8 @@ import pytest
 from sysbench.commands.time.findings import headlines
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.outcomes import CautionCode
-from sysbench.render.findings import Statement, contains_one, exclusions, interval
+from sysbench.render.sentences.findings import Finding, exclusions
+from sysbench.render.sentences.phrases import contains_one, interval
 from sysbench.statistics import ratio
 from tests.fixtures_findings import (
     FOURTH_COLD,
@@ -27,7 +28,7 @@ from tests.fixtures_findings import (
 )
 
 
-def all_findings(cells: Sequence[TimeCellRecord]) -> list[Statement]:
+def all_findings(cells: Sequence[TimeCellRecord]) -> list[Finding]:
     return [*headlines(cells), *exclusions(cells)]
 
 
@@ -35,7 +36,7 @@ def sentences(cells: Sequence[TimeCellRecord]) -> list[str]:
     return [each.text for each in all_findings(cells)]
 
 
-def about(cells: Sequence[TimeCellRecord], *words: str) -> Statement:
+def about(cells: Sequence[TimeCellRecord], *words: str) -> Finding:
     """The one sentence in which all of these words stand."""
     found = [each for each in all_findings(cells) if all(word in each.text for word in words)]
     assert len(found) == 1, [each.text for each in all_findings(cells)]

@@ -10,6 +10,7 @@ from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError
 from sysbench.log.events import CellFinished, CellStarted, Event, Reading, RunFinished, RunResumed, StepMeasured
+from tests.fixtures_cautions import in_words
 from tests.fixtures_timing import A100, TWO_CORES, events, record, until_measuring
 
 SPEC = TimeSpec.model_validate({"size": "small,medium", "ctx": "128,256", "precision": "fp32,bf16"})
@@ -120,7 +121,7 @@ def test_what_was_seen_just_before_a_cell_holds_for_it() -> None:
     started = next(number for number, event in enumerate(stream) if isinstance(event, CellStarted))
     before = Reading(at_s=stream[started].at_s, other_processes=2)
     (cell,) = fold([*stream[:started], before, *stream[started:]]).cells
-    assert [caution.message for caution in cell.cautions if caution.code == "gpu-shared"] == [
+    assert [in_words(caution) for caution in cell.cautions if caution.code == "gpu-shared"] == [
         "2 other processes used the GPU"
     ]
 

@@ -43,6 +43,7 @@ from sysbench.simulate.gpu import CONTEXT_BYTES, MIB
 from sysbench.spec.command_options import command_line, parse_options, validated
 from sysbench.units import significant
 from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
+from tests.fixtures_cautions import in_words
 from tests.fixtures_timing import TWO_CORES
 from tests.hosts import run_started
 
@@ -304,7 +305,7 @@ def test_a_report_has_every_table_that_the_terminal_shows() -> None:
 @pytest.mark.parametrize(("strategy", "names"), [("fsdp2", "FSDP2 and DTensor"), ("tp", "DTensor"), ("ddp", None)])
 def test_a_prediction_that_the_host_limits_says_whose_host_time_it_leaves_out(strategy: Any, names: str | None) -> None:
     (found,) = [event for event in tiny("h100", ranks=(2,), strategy=(strategy,)) if isinstance(event, StepPredicted)]
-    messages = [each.message for each in found.cautions() if each.code == "host-time-missing"]
+    messages = [in_words(each) for each in found.cautions() if each.code == "host-time-missing"]
     assert [f"the Python code of {names}: phases" in each for each in messages] == [True] * (names is not None)
     fast_host = [each.model_copy(update={"limited_by": "bandwidth"}) for each in found.phases]
     assert not list(found.model_copy(update={"phases": fast_host}).cautions())
@@ -374,8 +375,8 @@ def test_a_time_that_is_withheld_says_why() -> None:
     found = next(each for each in tiny("h100", offload=("optimizer",)) if isinstance(each, StepPredicted))
     assert (found.step, found.times) == (None, {})
     (caution,) = found.cautions()
-    assert caution.message == f"the step time is withheld: {found.withheld}"
-    assert "--host-link 25GB/s" in caution.message
+    assert in_words(caution) == f"the step time is withheld: {found.withheld}"
+    assert "--host-link 25GB/s" in in_words(caution)
     assert found.allocated_peak_bytes > 0
 
 
@@ -496,7 +497,7 @@ def test_a_predicted_step_that_releases_the_cache_says_so_but_a_compiled_one_doe
     (cell,) = TimeSpec(size=("tiny",), ctx=(128,), simulate=("h100",)).cells()
     (caution,) = predicted(cell, 1.0, **pressed).cautions()
     assert caution.code == "allocator-retried"
-    assert "release its whole cache 2 times" in caution.message
+    assert "release its whole cache 2 times" in in_words(caution)
     assert not list(predicted(cell, 1.0, **pressed, less_certain=True).cautions())
 
 

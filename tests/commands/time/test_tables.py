@@ -18,16 +18,17 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.commands.time.tables import TABLES, sheet, tables_for
 from sysbench.errors import UsageError
 from sysbench.log.events import CellFinished, Event, StepMeasured
-from sysbench.log.outcomes import Caution
 from sysbench.render.column_selection import select_columns
 from sysbench.render.csv import tidy
 from sysbench.render.numbers import format_columns
-from sysbench.render.remarks import cautions, outcomes
+from sysbench.render.sentences.cautions import cautions_of
+from sysbench.render.sentences.notes import outcomes
 from sysbench.render.table import Measure, Table, Word
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.spec import hardware
 from sysbench.units import significant
 from tests import fixtures_timing as runs
+from tests.fixtures_cautions import drift
 
 SWEEP = TimeSpec(size="small,medium", ctx="128,512", precision="fp32,bf16")
 LARGE = TimeSpec(size="xl,2.7b", ctx="128-1024*2", precision="fp32,bf16")
@@ -287,17 +288,16 @@ def test_reasons_are_said_once_for_all_cells_they_hold_for(large: TimeRecord) ->
 
 
 def test_doubts_with_one_remedy_are_said_once_and_name_the_cells(sweep: TimeRecord) -> None:
-    doubt = Caution(code="drift", message="steps get slower, by 3%", remedy="a longer --warmup")
-    other = doubt.model_copy(update={"message": "steps get slower, by 4%"})
+    doubt, other, said = drift(0.03), drift(0.04), "steps get slower, by {} from the first to the last"
     record = sweep.model_copy(update={"cells": [cell.model_copy(update={"cautions": []}) for cell in sweep.cells]})
-    (one,) = cautions(with_cell(record, 1, cautions=[doubt]))
-    assert (one.text, one.remedy) == ("small ctx 128 bf16: steps get slower, by 3%", "a longer --warmup")
-    (two,) = cautions(with_cell(with_cell(record, 1, cautions=[doubt]), 2, cautions=[other]))
-    assert two.text == "small ctx 128 bf16, small ctx 512 fp32: steps get slower, by 3 to 4%"
+    (one,) = cautions_of(with_cell(record, 1, cautions=[doubt]))
+    assert (one.text, one.remedy) == (f"small ctx 128 bf16: {said.format('3.0%')}", "wait")
+    (two,) = cautions_of(with_cell(with_cell(record, 1, cautions=[doubt]), 2, cautions=[other]))
+    assert two.text == f"small ctx 128 bf16, small ctx 512 fp32: {said.format('3.0% to 4.0%')}"
     everywhere = record.model_copy(
         update={"cells": [cell.model_copy(update={"cautions": [doubt]}) for cell in record.cells]}
     )
-    assert [remark.text for remark in cautions(everywhere)] == ["every cell: steps get slower, by 3%"]
+    assert [remark.text for remark in cautions_of(everywhere)] == [f"every cell: {said.format('3.0%')}"]
 
 
 def test_every_sample_that_is_shown_has_a_unit(

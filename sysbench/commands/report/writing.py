@@ -1,4 +1,4 @@
-"""Wording, cautions and output files that all report formats share."""
+"""What all formats of a report share: notices, templates and output files."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from typing import Final
 from sysbench.commands.report.document import (
     Basis,
     Document,
-    GroupedCaution,
     Origin,
     Picture,
-    ReportedRun,
     Section,
 )
-from sysbench.log.records import CellRecord
 from sysbench.render import pages, theme
 from sysbench.render import plots as picture_file
-from sysbench.render.findings import with_ranges
 
 MAX_NAMED_CELLS: Final = 6
 """Largest number of cells to name; further cells are only counted."""
@@ -135,22 +131,3 @@ def render_template(
         )
     )
     return _CONSECUTIVE_EMPTY_LINES.sub("\n\n", text).strip("\n") + "\n"
-
-
-def group_cautions(runs: Sequence[ReportedRun]) -> tuple[GroupedCaution, ...]:
-    """Group cautions that differ only in numbers, starting with those that apply to the most cells."""
-    found = [(run, cell, caution) for run in runs for cell in run.record.cells for caution in cell.cautions]
-    grouped: dict[tuple[str, str], dict[str, list[tuple[ReportedRun, CellRecord, str]]]] = {}
-    for message, (run, cell, caution) in zip(with_ranges([each[2].message for each in found]), found, strict=True):
-        by_run = grouped.setdefault((message, caution.remedy), {})
-        by_run.setdefault(run.name, []).append((run, cell, caution.message))
-    cautions = (
-        GroupedCaution(
-            message,
-            remedy,
-            tuple(cells[0][0].basis(cell for _, cell, _ in cells) for cells in by_run.values()),
-            {name: with_ranges([text for _, _, text in cells])[0] for name, cells in by_run.items()},
-        )
-        for (message, remedy), by_run in grouped.items()
-    )
-    return tuple(sorted(cautions, key=lambda each: -sum(len(basis.cells) for basis in each.bases)))

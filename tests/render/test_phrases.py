@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sysbench.render.findings import (
-    contains_one,
-    no_difference_clause,
-    ratio_range,
-    with_interval,
-    with_ranges,
-)
+from sysbench.render.sentences.findings import Finding, with_setting
+from sysbench.render.sentences.phrases import contains_one, no_difference_clause, ratio_range, with_interval
 from sysbench.statistics import Ratio
+from tests.fixtures_findings import time_cell
 
 
 @pytest.mark.parametrize(
@@ -59,17 +55,11 @@ def test_the_ends_of_a_range_have_the_same_decimals() -> None:
     assert ratio_range(1.311, 1.309) == "1.31×"
 
 
-@pytest.mark.parametrize(
-    ("texts", "combined"),
-    [
-        (["spans 9.1%", "spans 1,016.0%", "spans 48%"], ["spans 9.1 to 1,016.0%"] * 3),
-        (["2 of 4 took 3 ms", "2 of 4 took 1 ms"], ["2 of 4 took 1 to 3 ms"] * 2),
-        (["off by -3%", "off by -5%"], ["off by -5 to -3%"] * 2),
-        (["1 ms", "2 s", "3 ms"], ["1 to 3 ms", "2 s", "1 to 3 ms"]),
-        (["no cublas in fp16", "no cublas in bf16"], ["no cublas in fp16", "no cublas in bf16"]),
-        (["a100-80gb waits"], ["a100-80gb waits"]),
-        ([], []),
-    ],
-)
-def test_only_numbers_that_stand_alone_become_ranges(texts: list[str], combined: list[str]) -> None:
-    assert with_ranges(texts) == combined
+def test_a_setting_is_said_unless_the_finding_names_it_whatever_its_text_contains() -> None:
+    short, long = (time_cell({"forward": [0.01, 0.011]}, ctx=ctx) for ctx in (12, 128))
+    silent, named = (
+        Finding("slower than ctx 128.", (short,)),
+        Finding("ctx 12 is slow.", (short,), named=frozenset({"ctx"})),
+    )
+    texts = [each.text for each in with_setting([silent, named], [short, long])]
+    assert texts == ["ctx 12: slower than ctx 128.", "ctx 12 is slow."]

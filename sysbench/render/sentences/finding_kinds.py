@@ -9,9 +9,9 @@ from typing import Final, Generic
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.log.records import AnyCell
-from sysbench.render.findings import (
+from sysbench.render.sentences.findings import Finding
+from sysbench.render.sentences.phrases import (
     Namer,
-    Statement,
     count_phrase,
     exponent,
     intervals_overlap,
@@ -144,19 +144,20 @@ def limit_findings(
     found: Iterable[Limit[AnyCell]],
     name: Callable[[Sequence[AnyCell]], str],
     shortage: Callable[[Sequence[AnyCell]], str] = lambda _: "",
-) -> Iterator[Statement]:
+) -> Iterator[Finding]:
     """Yield `small and medium: ctx 512 fits, ctx 1024 does not.`; `name` and `shortage` describe cells beyond."""
-    axis, alike = "", dict[tuple[str, tuple[int, ...]], list[tuple[AnyCell | None, AnyCell]]]()
+    alike: dict[tuple[object, ...], list[Limit[AnyCell]]] = {}
     for limit in found:
-        axis = limit.axis
-        if (text := limit.describe()) and limit.beyond is not None:
-            alike.setdefault((text, limit.untried), []).append((limit.fits, limit.beyond))
-    for (text, untried), ends in alike.items():
-        beyond = [cell for _, cell in ends]
-        values = f"{axes.AXES[axis].short_title} {join_words(list(map(str, untried)))}" if untried else ""
+        if limit.describe():
+            ends = (cell and cell.axis_value(limit.axis) for cell in (limit.fits, limit.beyond))
+            alike.setdefault((*ends, limit.untried), []).append(limit)
+    for first, *others in alike.values():
+        axis, untried = axes.AXES[first.axis].short_title, first.untried
+        beyond = [limit.beyond for limit in (first, *others) if limit.beyond is not None]
+        values = f"{axis} {join_words(list(map(str, untried)))}" if untried else ""
         unknown = f" Whether {values} {'fits' if len(untried) == 1 else 'fit'} is unknown." if untried else ""
-        basis = tuple(cell for pair in ends for cell in pair if cell is not None)
-        yield Statement(f"{name(beyond)}: {text}{shortage(beyond)}.{unknown}", basis, about="memory")
+        basis = tuple(cell for limit in (first, *others) for cell in (limit.fits, limit.beyond) if cell is not None)
+        yield Finding(f"{name(beyond)}: {first.describe()}{shortage(beyond)}.{unknown}", basis, about="memory")
 
 
 # --- growth along an axis

@@ -1,37 +1,49 @@
-"""Remarks about cells: why a cell has no numbers, or why its numbers are doubtful."""
+"""Notes: why a cell has no numbers, which model ran, and on how many threads."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import PurePath
+from typing import Final
 
-from sysbench import cells as axes
 from sysbench import units
-from sysbench.log.events import OwnModelFacts
-from sysbench.log.outcomes import EXPECTED, Outcome
+from sysbench.command import Kind
+from sysbench.log.events import OwnModelFacts, ThreadsProbe
+from sysbench.log.kinds import command_of
+from sysbench.log.outcomes import EXPECTED, LACK_OF_MEMORY, Outcome, Reason
 from sysbench.log.records import AnyCell, CellRecord, ModelRecord, RunRecord
-from sysbench.render.findings import join_words, with_ranges
+from sysbench.render.sentences.phrases import name_among
 from sysbench.render.table import Remark, Word
 
 MAX_DETAIL_CHARACTERS = 240
 """Largest number of characters shown of an error message; the record contains the whole text."""
 
-MAX_NAMED_CELLS = 4
-"""Largest number of cells that are all named; if there are more, the remaining ones are counted."""
+MAX_DETAILS = 4
+"""Largest number of details, all with the same reason, that are said one by one; of more, one is an example."""
 
-_NUMBER = re.compile(r"[\d.,]+")
+_ALIKE: Final[frozenset[Reason]] = LACK_OF_MEMORY | {"over-budget", "no-answer", "stopped", "log-ended"}
+"""Reasons whose details differ only in numbers and names of cells."""
 
 
 def outcomes(record: RunRecord[AnyCell], cells: Sequence[CellRecord] | None = None) -> list[Remark]:
-    """Return a remark for each reason why some of the cells (default: all cells of the record) have no numbers."""
-    grouped: dict[str, list[tuple[CellRecord, str]]] = {}
-    for cell in record.cells if cells is None else cells:
-        if cell.outcome != "ok":
-            text = reason(cell)
-            # The same reason may contain different byte counts for every cell.
-            grouped.setdefault(_NUMBER.sub("", text), []).append((cell, text))
-    return [Remark("outcome", _combine(group, record.cells)) for group in grouped.values()]
+    """Return a note for each reason why some of the cells (default: all cells of the record) have no numbers."""
+    without = [cell for cell in (record.cells if cells is None else cells) if cell.outcome != "ok"]
+    details: dict[tuple[Outcome, Reason | None], set[str | None]] = {}
+    for cell in without:
+        details.setdefault((cell.outcome, cell.reason), set()).add(cell.detail)
+    grouped: dict[tuple[object, ...], list[CellRecord]] = {}
+    for cell in without:
+        kind = (cell.outcome, cell.reason)
+        is_one = cell.reason in _ALIKE or len(details[kind]) > MAX_DETAILS
+        grouped.setdefault((*kind, None if is_one else cell.detail), []).append(cell)
+    return [Remark("outcome", _outcome(group, record.cells)) for group in grouped.values()]
+
+
+def _outcome(cells: Sequence[CellRecord], all_cells: Sequence[CellRecord]) -> str:
+    example = max(cells, key=lambda cell: cell.expected_s or 0.0)
+    said = f"{name_among(cells, all_cells)}: {reason(example)}"
+    same = all(cell.detail == example.detail for cell in cells)
+    return said if same else f"{said} (e.g. {name_among([example], all_cells)})"
 
 
 def damaged_lines(record: RunRecord[AnyCell]) -> Remark:
@@ -107,43 +119,20 @@ def _describe_dtypes(model: OwnModelFacts) -> str:
     return f" in {' and '.join(named)}" if named not in ([], ["float32"]) else ""
 
 
-def cautions(record: RunRecord[AnyCell]) -> list[Remark]:
-    """Return the cautions of all cells as remarks, grouped by code and remedy."""
-    grouped: dict[tuple[str, str], list[tuple[CellRecord, str]]] = {}
-    for cell in record.cells:
-        for caution in cell.cautions:
-            grouped.setdefault((caution.code, caution.remedy), []).append((cell, caution.message))
-    return [
-        Remark("caution", _combine(_with_ranges(messages), record.cells), remedy)
-        for (_, remedy), messages in grouped.items()
-    ]
+def fewer_threads(probe: ThreadsProbe | None, kind: Kind) -> tuple[str, str] | None:
+    """Say that a run of the command `kind` uses fewer threads than torch would, and why; None if it uses all."""
+    if probe is None or not probe.is_reduced:
+        return None
+    times = ", ".join(f"{units.seconds(mean_s)} on {threads}" for threads, mean_s in probe.mean_s)
+    return (
+        f"using {probe.threads} of {probe.default} threads, because other processes use some of the cores: "
+        f"the same work took {times}",
+        f"--threads {probe.default} uses all"
+        if "threads" in command_of(kind).models().spec.model_fields
+        else "close the other processes to use all",
+    )
 
 
-def name_cells(cells: Sequence[CellRecord], all_cells: Sequence[CellRecord]) -> str:
-    """Name cells by the axes in which the cells of the run differ; `every cell` if these are all cells of the run.
-
-    Cells that are all those with certain values of an axis are named by the values: `flex and flash-attn`.
-    """
-    if len(cells) == len(all_cells) > 1:
-        return "every cell"
-    differing = axes.varying(all_cells)
-    for axis in differing if len(cells) > 1 else ():
-        values = axes.values_along(cells, axis)
-        if len(values) <= MAX_NAMED_CELLS and sum(cell.axis_value(axis) in values for cell in all_cells) == len(cells):
-            return join_words([axes.phrase(axis, value) for value in values])
-    shown = cells if len(cells) <= MAX_NAMED_CELLS else cells[: MAX_NAMED_CELLS - 1]
-    names = ", ".join(axes.label(cell, differing) for cell in shown)
-    return names if len(shown) == len(cells) else f"{names} and {len(cells) - len(shown)} more cells"
-
-
-def _with_ranges(messages: Sequence[tuple[CellRecord, str]]) -> Sequence[tuple[CellRecord, str]]:
-    combined = with_ranges([text for _, text in messages])
-    return [(cell, combined[0]) for cell, _ in messages] if len(set(combined)) == 1 else messages
-
-
-def _combine(messages: Sequence[tuple[CellRecord, str]], all_cells: Sequence[CellRecord]) -> str:
-    cells = [cell for cell, _ in messages]
-    text = messages[0][1]
-    if any(other != text for _, other in messages):
-        text = f"{text} (e.g. {name_cells(cells[:1], all_cells)})"
-    return f"{name_cells(cells, all_cells)}: {text}"
+def interference(busy_share: float) -> str:
+    """Say during a run that other processes disturb it, which use this share of all cores."""
+    return f"other processes are using {units.share(busy_share)} of the CPU: these times will be too long"

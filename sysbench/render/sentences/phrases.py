@@ -1,16 +1,13 @@
-"""Findings (sentences about the cells of a run), and the formatting of numbers in sentences."""
+"""Parts of sentences: names of cells, lists, ranges, and numbers with their intervals."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.log.outcomes import MEASURED, CautionCode, Subject
 from sysbench.log.records import CellRecord
 from sysbench.render.table import EXCLUDED_MARK
 from sysbench.statistics import Pooled, PowerLaw, Ratio
@@ -19,62 +16,27 @@ from sysbench.statistics.pooling import MIN_EFFECT_SHARE
 MAX_NAMED_CELLS: Final = 3
 """Largest number of cells named in a sentence; the others are counted."""
 
+MAX_NAMED_AMONG: Final = 4
+"""Largest number of cells that are all named among those of a run; if there are more, the others are counted."""
+
 MAX_ALL_NAMED: Final = 6
 """Largest number of cells that are all named; cells that differ only in context count once."""
 
-
-@dataclass(frozen=True)
-class Statement:
-    """A sentence and the cells that it rests on: none if it says that something cannot be decided."""
-
-    text: str
-    cells: Sequence[CellRecord]
-    is_exclusion: bool = False
-    """Whether the sentence explains why these cells have no findings."""
-    about: Subject = "times"
-    """What the cells must be reliable for."""
-
-
-AnyCell = TypeVar("AnyCell", bound=CellRecord)
 Named = TypeVar("Named")
-
-
-def reliable(cells: Iterable[AnyCell], subject: Subject = "times") -> list[AnyCell]:
-    """Return the cells on which findings about a subject may rest."""
-    return [cell for cell in cells if not cell.excluding_cautions(subject)]
-
 
 Namer = Callable[[CellRecord], str]
 """Function that returns the name of a cell among others."""
 
 
-def namer(cells: Sequence[CellRecord], ignored: Iterable[str] = ()) -> Namer:
+def namer(cells: Sequence[CellRecord], ignored: Collection[str] = ()) -> Namer:
     """Return a function that names a cell by the axes in which `cells` differ, except the axes in `ignored`."""
-    left_out = frozenset(ignored)
-    named = [axis for axis in axes.varying(cells) if axis not in left_out]
+    named = [axis for axis in axes.varying(cells) if axis not in ignored]
     return lambda cell: axes.label(cell, named)
 
 
 def marked(name: Namer) -> Namer:
     """Return a function that names a cell as `name` does, with a mark if cautions exclude its times from findings."""
     return lambda cell: f"{name(cell)} {EXCLUDED_MARK}" if cell.excluding_cautions() else name(cell)
-
-
-def with_setting(found: Iterable[Statement], cells: Sequence[CellRecord]) -> Iterator[Statement]:
-    """Put before each sentence what its cells have in common and other finished cells lack, unless it says so.
-
-    Without `fp32: `, a sentence about the only cell without serious cautions would read as if it were about all.
-    """
-    differing = axes.varying([cell for cell in cells if cell.outcome == "ok"])
-    for statement in found:
-        if not statement.cells:
-            yield statement
-            continue
-        shared = set(differing) - set(axes.varying(statement.cells)) - {"mode"}  # phases tell the mode
-        text = statement.text.casefold()
-        phrases = [axes.phrase(axis, statement.cells[0].axes.get(axis)) for axis in differing if axis in shared]
-        unsaid = " ".join(phrase for phrase in phrases if phrase.casefold() not in text)
-        yield replace(statement, text=f"{unsaid}: {statement.text}") if unsaid else statement
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -88,10 +50,27 @@ def name_cells(cells: Sequence[CellRecord], name: Namer, max_named: int = MAX_NA
     return join_words([*words[:max_named], f"{len(words) - max_named} more"] if len(words) > max_named + 1 else words)
 
 
+def name_among(cells: Sequence[CellRecord], all_cells: Sequence[CellRecord]) -> str:
+    """Name cells by the axes in which the cells of the run differ; `every cell` if these are all cells of the run.
+
+    Cells that are all those with certain values of an axis are named by the values: `flex and flash-attn`.
+    """
+    if len(cells) == len(all_cells) > 1:
+        return "every cell"
+    differing = axes.varying(all_cells)
+    for axis in differing if len(cells) > 1 else ():
+        values = axes.values_along(cells, axis)
+        if len(values) <= MAX_NAMED_AMONG and sum(cell.axis_value(axis) in values for cell in all_cells) == len(cells):
+            return join_words([axes.phrase(axis, value) for value in values])
+    shown = cells if len(cells) <= MAX_NAMED_AMONG else cells[: MAX_NAMED_AMONG - 1]
+    names = ", ".join(axes.label(cell, differing) for cell in shown)
+    return names if len(shown) == len(cells) else f"{names} and {len(cells) - len(shown)} more cells"
+
+
 def name_cells_along(
     cells: Sequence[CellRecord],
     among: Sequence[CellRecord] | None = None,
-    ignored: Iterable[str] = (),
+    ignored: Collection[str] = (),
     along: str = "ctx",
 ) -> str:
     """Name cells by the axes in which the cells in `among` differ, with their values of `along` after the other names:
@@ -211,54 +190,3 @@ def range_text(
         if name is None
         else f"{show(low)} ({name(least)}) to {show(high)} ({name(most)})"
     )
-
-
-_QUANTITY: Final = re.compile(r"(?<![\w.,])[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
-"""A number that stands alone: `1,016.0`, but no part of a name such as `a100-80gb` or `fp16`."""
-
-
-def with_ranges(texts: Sequence[str]) -> list[str]:
-    """Return for each text the sentence that combines it with all texts that differ from it only in numbers.
-
-    Each number that differs becomes a range: `spans 11 to 48%`.
-    """
-    grouped: dict[str, list[str]] = {}
-    for text in texts:
-        grouped.setdefault(_QUANTITY.sub("", text), []).append(text)
-    combined = {words: _combine_alike(alike) for words, alike in grouped.items()}
-    return [combined[_QUANTITY.sub("", text)] for text in texts]
-
-
-def _combine_alike(texts: Sequence[str]) -> str:
-    columns = zip(*(_QUANTITY.findall(text) for text in texts), strict=True)
-    ranges = (sorted(set(column), key=_value) for column in columns)
-    words = iter([ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}" for ends in ranges])
-    return _QUANTITY.sub(lambda _: next(words), texts[0])
-
-
-def _value(number: str) -> float:
-    return float(number.replace(",", "").replace("−", "-"))
-
-
-def exclusions(cells: Sequence[AnyCell], subject: Subject = "times") -> Iterator[Statement]:
-    """Yield a sentence that names the measured cells excluded from findings about a subject, and their cautions."""
-    by_code: dict[CautionCode, list[AnyCell]] = {}
-    for cell in cells:
-        for code in cell.excluding_cautions(subject) if cell.outcome in MEASURED else ():
-            by_code.setdefault(code, []).append(cell)
-    codes_by_cells: dict[str, list[CautionCode]] = {}
-    for code, excluded in by_code.items():
-        codes_by_cells.setdefault(name_cells(excluded, namer(cells)), []).append(code)
-    if by_code:
-        words = [f"{names} ({', '.join(codes)})" for names, codes in codes_by_cells.items()]
-        text = f"Excluded from all findings about {subject} because of cautions: {'; '.join(words)}."
-        every = {cell.key: cell for found in by_code.values() for cell in found}
-        yield Statement(text, tuple(every.values()), True, subject)
-
-
-def undecided(question: str, cells: Sequence[AnyCell], subject: Subject = "times") -> Statement:
-    """Return the answer to a question whose cells are excluded: `… cannot be decided: cautions exclude both cells`."""
-    excluded = [cell for cell in cells if cell.excluding_cautions(subject)]
-    codes = sorted({code for cell in excluded for code in cell.excluding_cautions(subject)})
-    many = count_phrase(len(cells)) if len(excluded) == len(cells) else f"{len(excluded)} of {len(cells)} cells"
-    return Statement(f"{question} cannot be decided: cautions exclude {many} ({', '.join(codes)}).", (), about=subject)
