@@ -234,14 +234,6 @@ def quantity(unit: Unit, value: float | None) -> str:
     return f"{scale.digits(value, 0 if has_no_decimals else _decimals(value / scale.factor))} {scale.symbol}".rstrip()
 
 
-def short(unit: Unit, value: float) -> str:
-    """Format a quantity with at most four characters for the number, unless it is 10,000 or more: `12.3 ms`."""
-    number, _, symbol = quantity(unit, value).replace(",", "").partition(" ")
-    integer_digits = len(number.partition(".")[0])
-    digits = number if len(number) <= 4 else f"{float(number):.{max(0, 3 - integer_digits)}f}"
-    return f"{digits} {symbol}"
-
-
 def _decimals(shown: float) -> int:
     """Return the number of decimals for a value in its unit: 0 for zero, 2 below 10, 1 below 1,000, otherwise 0."""
     magnitude = abs(shown)

@@ -159,7 +159,7 @@ def _format_measure(measure: Measure, scale: Scale, decimals: int, signed: bool,
         text = f"{text} ± {scale.digits(measure.deviation, decimals)}"
     if measure.low is not None and measure.high is not None and deviations:
         text = f"{text} ({scale.digits(measure.low, decimals)}–{scale.digits(measure.high, decimals)})"
-    return f"({text})" if measure.excluded else text
+    return text
 
 
 def _with_own_unit(cell: Cell, unit: Unit, deviations: bool) -> str:

@@ -35,8 +35,7 @@ Tone = Literal["plain", "strong", "quiet", "good", "doubtful", "bad"]
 class Measure:
     """A number in the base unit of its column, with its standard deviation or the bounds of an interval, if known.
 
-    An `excluded` number was measured but does not count (a warm-up step); it is shown in brackets. `text` replaces the
-    formatted number if its exact digits or powers of ten matter.
+    `text` replaces the formatted number if its exact digits or powers of ten matter.
     """
 
     value: float
@@ -44,7 +43,6 @@ class Measure:
     low: float | None = None
     high: float | None = None
     tone: Tone = "plain"
-    excluded: bool = False
     text: str | None = None
 
 

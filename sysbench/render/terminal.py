@@ -1,7 +1,7 @@
 """Sheets and tables as Rich renderables, with as many columns as fit on the terminal.
 
-`rich.table` is not used: it would compute the width of every cell again, which takes several times as long as the rest
-of drawing the dashboard, on a core that the measured process may need.
+`rich.table` is not used: it lays out each cell by itself, which takes several times as long for thousands of rows, and
+it has no headings over several columns.
 """
 
 from __future__ import annotations

@@ -130,21 +130,6 @@ def test_the_values_of_a_column_share_a_unit_and_decimals_that_suit_the_typical_
 
 
 @pytest.mark.parametrize(
-    ("unit", "value", "text"),
-    [
-        ("bytes", 1016 * 2**20, "1016 MiB"),  # four digits, not cut off at the thousands separator
-        ("s", 0.01234, "12.3 ms"),
-        ("s", 0.1239, "124 ms"),  # rounded, not cut off
-        ("s", 0.9996, "1000 ms"),
-        ("s", 1.5, "1.50 s"),
-        ("bytes", 0, "0 B"),
-    ],
-)
-def test_a_short_quantity_has_at_most_four_characters_and_is_rounded(unit: units.Unit, value: float, text: str) -> None:
-    assert units.short(unit, value) == text
-
-
-@pytest.mark.parametrize(
     ("value", "text"),
     [
         (0.0944, "0.0944"),

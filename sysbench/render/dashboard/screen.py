@@ -159,12 +159,13 @@ class CellScreen(Generic[State]):
             parts[name] = parts[name][:spare]
             spare -= len(parts[name])
         finished = list(self.state.ended.values()) if len(self.state.planned) > 1 else []
-        gaps = sum(bool(parts[name]) for name in SEPARATED) + bool(finished)
+        separated = SEPARATED if parts["chart"] else (*SEPARATED, "load")
+        gaps = sum(bool(parts[name]) for name in separated) + bool(finished)
         has_gaps = spare > gaps
         spare -= gaps if has_gaps else 0
         parts["recent"] = self._results(finished[-spare:] if spare else [])
         for name, lines in parts.items():
-            if has_gaps and lines and name in SEPARATED:
+            if has_gaps and lines and name in separated:
                 yield Segment.line()
             for line in lines:
                 yield Segment(" " * margin)
