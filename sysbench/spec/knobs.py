@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from pydantic import BeforeValidator
+from typing import TYPE_CHECKING, Literal
 
 from sysbench.errors import nearest
 from sysbench.spec.axes import choices, integers, split_words
-from sysbench.spec.axis import Axis, Remedy
 from sysbench.spec.options import flag_of
 
 if TYPE_CHECKING:
@@ -48,21 +45,9 @@ def matches_module(name: str, pattern: str) -> bool:
     return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
 
-Checkpoints = Annotated[
-    tuple[str, ...],
-    BeforeValidator(
-        choices("a choice of blocks", CHECKPOINTS, _names_blocks, "or a pattern of module names such as 'layers.*'")
-    ),
-    Axis(
-        "choice",
-        "{} checkpointing",
-        unset="no checkpointing",
-        order=54,
-        name_order=35,
-        remedy=Remedy(("every-2", "selective", "full"), costs_time=True),
-    ),
-]
-
+parse_checkpoints = choices(
+    "a choice of blocks", CHECKPOINTS, _names_blocks, "or a pattern of module names such as 'layers.*'"
+)
 
 CROSS_ENTROPIES = ("full", "chunked", "linear")
 _CHUNKED = re.compile(r"chunked-([1-9]\d{0,8})")
@@ -75,19 +60,7 @@ def tokens_per_chunk(choice: str) -> int | None:
     return int(found[1]) if found else DEFAULT_CHUNK if choice == "chunked" else None
 
 
-CrossEntropies = Annotated[
-    tuple[str, ...],
-    BeforeValidator(choices("a way to compute cross-entropy", (*CROSS_ENTROPIES, "chunked-512"), _CHUNKED.fullmatch)),
-    Axis(
-        "choice",
-        "{} cross-entropy",
-        unset="full cross-entropy",
-        order=55,
-        name_order=36,
-        remedy=Remedy(("chunked",), costs_time=True),
-    ),
-]
-
+parse_cross_entropies = choices("a way to compute cross-entropy", (*CROSS_ENTROPIES, "chunked-512"), _CHUNKED.fullmatch)
 
 ALLOCATORS = ("default", "expandable")
 _SETTINGS = re.compile(r"\w+:[\w.:\[\]>]+(\+\w+:[\w.:\[\]>]+)*")
@@ -98,78 +71,32 @@ def allocator_options(choice: str) -> str | None:
     return {"default": None, "expandable": "expandable_segments:True"}.get(choice, choice.replace("+", ","))
 
 
-Allocators = Annotated[
-    tuple[str, ...],
-    BeforeValidator(
-        choices(
-            "an allocator",
-            ALLOCATORS,
-            _SETTINGS.fullmatch,
-            "or options of PYTORCH_CUDA_ALLOC_CONF joined by +, such as max_split_size_mb:128",
-        )
-    ),
-    Axis(
-        "choice",
-        "{} segments",
-        unset="default allocator",
-        order=56,
-        name_order=37,
-        remedy=Remedy(("expandable",), costs_time=True, replays=True),
-    ),
-]
+parse_allocators = choices(
+    "an allocator",
+    ALLOCATORS,
+    _SETTINGS.fullmatch,
+    "or options of PYTORCH_CUDA_ALLOC_CONF joined by +, such as max_split_size_mb:128",
+)
 
 
-def _adapter_ranks(value: object) -> tuple[int, ...]:
+def parse_adapter_ranks(value: object) -> tuple[int, ...]:
+    """Parse an axis of ranks, of which `none` is 0; raises ValueError."""
     return integers(0)(",".join("0" if word == NONE else word for word in split_words(value)))
-
-
-AdapterRanks = Annotated[
-    tuple[int, ...],
-    BeforeValidator(_adapter_ranks),
-    Axis(
-        "choice",
-        "LoRA {}",
-        "LoRA",
-        unset="no LoRA",
-        order=57,
-        name_order=38,
-        remedy=Remedy(relearns=(16,), frees_state=True),
-    ),
-]
 
 
 ALL_LINEAR = "all-linear"
 ADAPTED = (ALL_LINEAR,)
 
 
-AdapterTargets = Annotated[
-    tuple[str, ...],
-    BeforeValidator(
-        choices(
-            "a choice of layers",
-            ADAPTED,
-            lambda word: all(map(_PATTERN.fullmatch, word.split("+"))),
-            "or names of linear layers joined by +, such as q_proj+v_proj",
-        )
-    ),
-    Axis("choice", "adapters at {}", "LoRA targets", 58, 39, applies_to=(("lora", ()),)),
-]
-
+parse_adapter_targets = choices(
+    "a choice of layers",
+    ADAPTED,
+    lambda word: all(map(_PATTERN.fullmatch, word.split("+"))),
+    "or names of linear layers joined by +, such as q_proj+v_proj",
+)
 
 OFFLOADS = (NONE, "optimizer", "parameters")
-
-Offloads = Annotated[
-    tuple[str, ...],
-    BeforeValidator(choices("what to offload", OFFLOADS)),
-    Axis(
-        "choice",
-        "{} on the host",
-        unset="no offloading",
-        order=57,
-        name_order=39,
-        remedy=Remedy(("optimizer",), costs_time=True, frees_state=True),
-    ),
-]
+QUANTIZED = (NONE, "nf4")
 
 
 FP8: tuple[Literal["fp8"], Literal["fp8-rowwise"]] = ("fp8", "fp8-rowwise")
@@ -196,26 +123,6 @@ def fp8_refusal(precision: str, title: str) -> str:
     return (
         f"--precision {precision} needs a GPU of compute capability {needed} or newer; {title} is older. Nearest: bf16"
     )
-
-
-QUANTIZED = (NONE, "nf4")
-
-
-Quantizations = Annotated[
-    tuple[str, ...],
-    BeforeValidator(choices("a format of frozen weights", QUANTIZED)),
-    Axis(
-        "choice",
-        "{} weights",
-        "weights",
-        59,
-        39,
-        unset="unquantized weights",
-        applies_to=(("lora", ()),),
-        phrases=((NONE, "unquantized weights"),),
-        remedy=Remedy(relearns=("nf4",), frees_state=True),
-    ),
-]
 
 
 PAGED = "adamw-8bit-paged"
