@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 
 from sysbench.errors import nearest
 from sysbench.spec.axes import choices, integers, split_words
-from sysbench.spec.options import flag_of
 
 if TYPE_CHECKING:
     from sysbench.spec.model import GridCell
@@ -144,11 +143,11 @@ def knobs_device_problem(cell: GridCell, device: str) -> str | None:
     if device == "cuda":
         return None
     if cell.execution == "compiled-graphs":
-        return f"{flag_of('execution')} compiled-graphs records CUDA graphs, which {device} lacks. Nearest: compiled"
+        return f"--execution compiled-graphs records CUDA graphs, which {device} lacks. Nearest: compiled"
     if cell.allocator != "default":
         return f"--allocator {cell.allocator} is for CUDA; {device} has no caching allocator of torch"
     if cell.offload != NONE:
-        return f"{flag_of('offload')} {cell.offload} moves state from a GPU to the host: it needs CUDA"
+        return f"--offload {cell.offload} moves state from a GPU to the host: it needs CUDA"
     if cell.optimizer == PAGED:
         return f"--optimizer {PAGED} moves state between a GPU and the host: it needs CUDA. Nearest: adamw-8bit"
     return None
@@ -169,7 +168,7 @@ def _micro_batches(cell: GridCell) -> Iterator[str]:
         )
     if cell.grad_accum > 1 and cell.uses_cuda_graphs:
         yield (
-            f"{given} gradients, but with {flag_of('execution')} {cell.execution} they are in the memory of a CUDA "
+            f"{given} gradients, but with --execution {cell.execution} they are in the memory of a CUDA "
             "graph, which the next micro-batch overwrites. Nearest: --execution compiled"
         )
 
@@ -177,18 +176,18 @@ def _micro_batches(cell: GridCell) -> Iterator[str]:
 def _recomputation(cell: GridCell) -> Iterator[str]:
     if cell.checkpoint != NONE and cell.step is not None and "backward" not in cell.step.phases:
         yield (
-            f"{flag_of('checkpoint')} {cell.checkpoint} computes activations again in the backward pass, but this mode "
+            f"--checkpoint {cell.checkpoint} computes activations again in the backward pass, but this mode "
             "has no backward pass. Nearest: --mode forward-backward"
         )
     if cell.cross_entropy != "full" and "loss" not in cell.phases:
         yield (
-            f"{flag_of('cross_entropy')} {cell.cross_entropy} computes the loss in another way, but this mode has no "
+            f"--cross-entropy {cell.cross_entropy} computes the loss in another way, but this mode has no "
             "loss. Nearest: --mode forward-backward"
         )
 
 
 def _adapters(cell: GridCell) -> Iterator[str]:
-    given = f"{flag_of('lora')} {cell.lora}"
+    given = f"--lora {cell.lora}"
     if cell.lora and cell.step is not None and cell.step.mode == "inference":
         yield f"{given} adds parameters to train, but this mode trains none. Nearest: --mode forward-backward"
     if cell.lora and cell.strategy == "tp":
@@ -200,7 +199,7 @@ def _fp8(cell: GridCell) -> Iterator[str]:
         return
     given, shape = f"--precision {cell.precision}", cell.shape
     if cell.lora:
-        yield f"{given} trains whole weights, but {flag_of('lora')} {cell.lora} freezes them. Nearest: --precision bf16"
+        yield f"{given} trains whole weights, but --lora {cell.lora} freezes them. Nearest: --precision bf16"
     sides = {"d_model": shape.d_model, "d_ff": shape.d_ff} if shape is not None else {}
     sides["tokens (batch × ctx)"] = cell.tokens
     if odd := [f"{name} {size}" for name, size in sides.items() if size % FP8_MULTIPLE]:
@@ -216,7 +215,7 @@ def _sharding(cell: GridCell) -> Iterator[str]:
     if cell.precision in FP8:
         yield f"--precision {cell.precision} {unsupported} --strategy ddp"
     if cell.quantize == "nf4":
-        yield f"{flag_of('quantize')} nf4 {unsupported} ddp"
+        yield f"--quantize nf4 {unsupported} ddp"
     if cell.optimizer == PAGED:
         yield f"--optimizer {PAGED} {unsupported} adamw-8bit"
 
@@ -224,7 +223,7 @@ def _sharding(cell: GridCell) -> Iterator[str]:
 def _in_backward(cell: GridCell) -> Iterator[str]:
     if cell.optimizer_in_backward != "on":
         return
-    given = f"{flag_of('optimizer_in_backward')} on"
+    given = "--optimizer-in-backward on"
     if "optimizer" not in cell.phases:
         yield f"{given} updates parameters, but this mode has no optimizer. Nearest: --mode train"
     if cell.grad_accum > 1:
@@ -247,7 +246,7 @@ def _in_backward(cell: GridCell) -> Iterator[str]:
 def _offload(cell: GridCell) -> Iterator[str]:
     if cell.offload == NONE:
         return
-    given = f"{flag_of('offload')} {cell.offload}"
+    given = f"--offload {cell.offload}"
     if "optimizer" not in cell.phases:
         yield f"{given} moves optimizer state to the host, but this mode has no optimizer. Nearest: --mode train"
     if cell.offload == "parameters" and cell.strategy not in ("fsdp2", "hsdp"):

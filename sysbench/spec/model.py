@@ -131,7 +131,7 @@ PRECISION = Option(
     flags=("--precision", "--dtype"),
     metavar="NAME,…",
     panel=STEP,
-    shorthands=(("--bf16", "bf16"), ("--fp16", "fp16")),
+    shorthands=(("--bf16", "bf16"),),
     common=True,
 )
 BATCH = Axis("extent", "batch {}", parse=integers(1), default=(4,), comparison="controlled")

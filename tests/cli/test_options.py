@@ -177,7 +177,7 @@ def test_version_is_the_packages() -> None:
             "sysbench time: --device gpu is not a device. (auto, cpu, mps, cuda, cuda:0, cuda:1, …)",
         ),
         (
-            ["time", "--fp16", "--device", "cpu"],
+            ["time", "--precision", "fp16", "--device", "cpu"],
             "sysbench time: --precision fp16 is not supported on the CPU, which would emulate it; "
             "use bf16 there, or --device cuda",
         ),
