@@ -80,8 +80,8 @@ def _found(name: str) -> object:
     from sysbench import api
     from sysbench.command import command_of, kinds
 
-    specs = {command_of(kind).spec_class.__name__: kind for kind in kinds()} if name.endswith("Spec") else {}
-    return command_of(specs[name]).spec_class if specs else getattr(api, name)
+    specs = {command_of(kind).models().spec.__name__: kind for kind in kinds()} if name.endswith("Spec") else {}
+    return command_of(specs[name]).models().spec if specs else getattr(api, name)
 
 
 def __dir__() -> list[str]:

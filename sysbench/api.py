@@ -28,7 +28,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from sysbench.command import Command, command_of, runnable
+from sysbench.command import runnable
+from sysbench.commands.kinds import CommandWithRuns, command_of
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.errors import SysbenchError as SysbenchError
 from sysbench.marks import phase as phase
@@ -106,7 +107,7 @@ class Run(Result):
     @property
     def tables(self) -> tuple[str, ...]:
         """Names of all tables of the command."""
-        return tuple(command_of(self.record.kind).part("tables"))
+        return tuple(command_of(self.record.kind).results().tables)
 
     def to_json(self) -> str:
         """Return the record as JSON, as in the record file next to the log."""
@@ -126,10 +127,10 @@ class Run(Result):
 
     @property
     def _long_table(self) -> str:
-        return command_of(self.record.kind).long_table
+        return command_of(self.record.kind).results().long_table
 
     def _sheet(self, names: Iterable[str] = ()) -> Sheet:
-        from sysbench.render.output import sheet
+        from sysbench.commands.sheets import sheet
 
         return sheet(self.record, names)
 
@@ -147,7 +148,7 @@ class Profile(Result):
     @property
     def tables(self) -> tuple[str, ...]:
         """Names of all tables of a trace."""
-        return tuple(name for name in command_of("profile").part("tables") if name != "summary")
+        return tuple(name for name in command_of("profile").results().tables if name != "summary")
 
     def to_json(self) -> str:
         """Return the summary as JSON, as `sysbench profile --from FILE --json` writes it."""
@@ -157,7 +158,7 @@ class Profile(Result):
 
     @property
     def _long_table(self) -> str:
-        return command_of("profile").long_table
+        return command_of("profile").results().long_table
 
     def _sheet(self, names: Iterable[str] = ()) -> Sheet:
         from sysbench.commands.profile.tables import traces_sheet
@@ -236,18 +237,18 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
     if progress is not None and not callable(progress):
         raise UsageError(f"progress={progress!r} is not a function that takes an event")
     command, given, words = _parse_command_line(what) if isinstance(what, str) else (command_of(what.kind), None, {})
-    model = command.options_class
+    models = command.models()
     for name in options:
-        if name not in model.model_fields:
-            raise UsageError(unknown(name, f"an option of sysbench {command.name}", model.model_fields))
+        if name not in models.options.model_fields:
+            raise UsageError(unknown(name, f"an option of sysbench {command.name}", models.options.model_fields))
     chosen = running.options_of(command.name, {**words, **options, "quiet": True})
     if chosen.plan or getattr(chosen, "source", None):
         raise UsageError("--plan and --from do not run anything; sysbench.load reads an earlier run")
     if given is not None:
-        what = validated(command.spec_class, {**running.resumed_spec_fields(command.name, chosen.resume), **given})
+        what = validated(models.spec, {**running.resumed_fields(command.name, chosen), **given})
     with unused_workers_ended(), catch_interrupts() as interrupts:
         spec = running.suited(cast(RunSpec, what), chosen)
-        record = command.part("perform")(spec, chosen, RunSurroundings(watch=progress, shown=False)).record
+        record = command.launch().perform(spec, chosen, RunSurroundings(watch=progress, shown=False)).record
     if interrupts.requested or record.status == "interrupted":
         raise KeyboardInterrupt
     return Run(record)
@@ -371,7 +372,7 @@ def read_snapshot(path: str | Path) -> Snapshot:
     return Snapshot(from_snapshot(read(Path(path))), Path(path).name)
 
 
-def _parse_command_line(line: str) -> tuple[Command, Given, Given]:
+def _parse_command_line(line: str) -> tuple[CommandWithRuns, Given, Given]:
     from sysbench.spec.command_options import parse_options
 
     try:
@@ -383,5 +384,6 @@ def _parse_command_line(line: str) -> tuple[Command, Given, Given]:
     if not words or words[0] not in runnable():
         raise UsageError(unknown(words[0] if words else "", "a command that runs cells", runnable()))
     command = command_of(words[0])
-    spec_fields, option_fields = parse_options(command.name, words[1:], command.spec_class, command.options_class)
+    models = command.models()
+    spec_fields, option_fields = parse_options(command.name, words[1:], models.spec, models.options)
     return command, spec_fields, option_fields

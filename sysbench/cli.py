@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from sysbench import stderr
 from sysbench.bootstrap import rank_from_environment
@@ -61,8 +62,23 @@ def application(words: Sequence[str]) -> typer.Typer:
     )
     app.callback()(_root)
     for name, command in commands().items():
-        app.command(name, short_help=command.help)(command.part("function") if name in named else _placeholder)
+        function = command.function() if name in named else _placeholder
+        app.command(name, cls=_Command, short_help=command.short_help)(function)
     return app
+
+
+class _Command(TyperCommand):
+    """A command that itself refuses words without an option."""
+
+    allow_extra_args = True
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words = super().parse_args(ctx, args)
+        if words and not ctx.resilient_parsing:
+            from sysbench.spec.command_options import refuse_words
+
+            refuse_words(words, self.name or "")
+        return words
 
 
 def _placeholder() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 
 class SysbenchError(Exception):
@@ -18,11 +19,29 @@ class UsageError(SysbenchError):
     exit_code = 2
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """Why something that was asked for is not possible: the reason, what to do instead, and the option at fault.
+
+    The reason is a phrase about the option, `is a CUDA format`, or a clause if there is no option.
+    """
+
+    reason: str
+    remedy: str = ""
+    option: str = ""
+
+    def __str__(self) -> str:
+        said = f"{self.option} {self.reason}" if self.option else self.reason
+        return f"{said}. {self.remedy[0].upper()}{self.remedy[1:]}" if self.remedy else said
+
+
 class OptionError(UsageError):
     """An invalid value of an option; `field` is the option's field in the spec, or None if several options conflict."""
 
-    def __init__(self, message: str, field: str | None) -> None:
-        super().__init__(message)
+    def __init__(self, reason: str | Refusal, field: str | None, name: str = "") -> None:
+        """`name` is how the message names the field: `--ctx`; the reason is a phrase about it."""
+        super().__init__(f"{name} {reason}" if name else str(reason))
+        self.reason = reason
         self.field = field
 
 

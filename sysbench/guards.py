@@ -103,7 +103,7 @@ def _simulated(model: Model, on: str, step: dict[str, object]) -> api.Run:
     try:
         spec = MemorySpec(**fields)
     except SpecError as error:
-        raise SpecError(str(error).replace("simulate= ", "on= ", 1), error.field) from None
+        raise (SpecError(error.reason, "simulate", "on=") if error.field == "simulate" else error) from None
     with ScratchDirectory() as directory:
         run = api.run(spec, out=Path(directory))
     for cell in run.cells:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sysbench.command import Kind, command_of
+from sysbench.command import Kind
 from sysbench.commands.accum.record import SumMeasured
 from sysbench.commands.accum.spec import AccumSpec
 from sysbench.commands.attention.spec import AttentionSpec
@@ -47,6 +47,7 @@ from sysbench.log.events import (
     WorkerReady,
     encode,
 )
+from sysbench.log.kinds import command_of
 from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import RunRecord
 from sysbench.spec.cell import RunSpec
@@ -69,7 +70,7 @@ def stream(kind: Kind, name: str = "", machine: Machine = A100) -> list[Event]:
 
 def record(kind: Kind, name: str = "", machine: Machine = A100) -> RunRecord[Any]:
     """What it comes down to."""
-    return command_of(kind).fold_function(stream(kind, name, machine))
+    return command_of(kind).records().fold(stream(kind, name, machine))
 
 
 def write_log(path: Path, events: list[Event]) -> Path:

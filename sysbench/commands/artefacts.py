@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import ValidationError
-
-from sysbench.command import commands
-from sysbench.errors import LogError
-from sysbench.log.storage import cannot_read
 from sysbench.render.table import Sheet
-from sysbench.spec.validation import first_error
 from sysbench.units import Unit
 
 Key = tuple[str, ...]
-
-_BEGINNING_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -68,21 +59,3 @@ class Artefact(Protocol):
 
     def compared_with(self, other: Any) -> FileComparison | None:
         """Return what this file and another of its kind have to compare; None if files of this kind have nothing."""
-
-
-def read(path: Path) -> Artefact | None:
-    """Return the trace or snapshot in a file; None for others. Raises LogError if the file cannot be read."""
-    try:
-        if not path.is_file():
-            return None
-        with path.open("rb") as file:
-            beginning = file.read(_BEGINNING_BYTES)
-        for command in commands().values():
-            artefact: Artefact | None = command.part("artefact")(path, beginning) if command.artefact else None
-            if artefact is not None:
-                return artefact
-        return None
-    except OSError as error:
-        raise cannot_read(path, error) from error
-    except ValidationError as error:
-        raise LogError(f"{path} is not in sysbench's format: {first_error(error)}") from None

@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-from sysbench.command import Kind, command_of
+from sysbench.command import Kind
+from sysbench.commands.kinds import command_of
 from sysbench.commands.showing import RecordOptions
 from sysbench.errors import UsageError, unknown
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.command_options import Given, option_name
 from sysbench.spec.run import RunOptions
 
-if TYPE_CHECKING:
-    pass
-
 # Modules that are not needed to refuse a bad option are imported where they are used, so that mistakes are reported
 # at once.
 
 
 def refuse_unwritable(kind: Kind, options: RunOptions) -> None:
-    command = command_of(kind)
-    if command.refuse_files:
-        command.part("refuse_files")(options)
+    command_of(kind).launch().refuse_files(options)
 
 
 def refuse_unsupported_figure(path: Path | None) -> None:
@@ -45,7 +40,9 @@ def refuse_invalid_output(spec: RunSpec, options: RunOptions) -> None:
 
 
 def refuse_unknown_tables(kind: Kind, options: RecordOptions) -> None:
-    tables = command_of(kind).part("tables") if options.tables else {}
+    if not options.tables:
+        return
+    tables = command_of(kind).results().tables
     for name in options.tables:
         if name not in tables:
             raise UsageError(f"--tables {unknown(name, 'a table', tables)}")
@@ -78,9 +75,9 @@ def refuse_missing_extras(spec: RunSpec, options: RunOptions) -> None:
 def refuse_unknown_columns(spec: RunSpec, options: RunOptions) -> None:
     if not options.columns:
         return
-    from sysbench.render import declared
+    from sysbench.commands import sheets
 
-    declared.refuse_unknown(options.columns, spec, options.tables, options.format)
+    sheets.refuse_unknown_columns(options.columns, spec, options.tables, options.format)
 
 
 def refuse_spec_with_source(spec: type[BaseModel], given: Given) -> None:

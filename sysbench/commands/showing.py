@@ -1,4 +1,4 @@
-"""How commands show their results: sheets of tables, records, messages, and the files that they wrote."""
+"""How commands show their progress and their results: sheets of tables, records, messages, and the files they wrote."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from sysbench.log import storage
 from sysbench.spec.run import Format, RunOptions, Selection
 
 if TYPE_CHECKING:
+    from sysbench.commands.kinds import CommandWithRuns
+    from sysbench.commands.surroundings import RunSurroundings
     from sysbench.log.records import RunRecord
+    from sysbench.render.dashboard.progress import Progress
     from sysbench.render.table import Sheet
 
 
@@ -124,22 +127,24 @@ def show(record: RunRecord, options: RecordOptions) -> None:
     try:
         print_record(record, options)
     except UsageError:
+        from sysbench.commands import sheets
         from sysbench.render import output
 
         with output.results() as console, gc_paused():
-            output.show(record, console, options.format)
+            sheets.show(record, console, options.format)
         raise
 
 
 def print_record(record: RunRecord, options: RecordOptions) -> None:
     """Print a record to stdout; raises UsageError, before anything is printed, for what it does not have."""
+    from sysbench.commands import sheets
     from sysbench.render import output
 
     with output.results() as console, gc_paused():
         if options.json_path == "-":
             output.print_json(record.model_dump_json(indent=1))
             return
-        output.show(record, console, options.format, options.tables, options.selection, options.columns)
+        sheets.show(record, console, options.format, options.tables, options.selection, options.columns)
 
 
 def show_saved(record: RunRecord, options: RecordOptions) -> None:
@@ -151,3 +156,23 @@ def show_saved(record: RunRecord, options: RecordOptions) -> None:
     (print_record if options.columns else show)(record, options)
     if file is not None:
         storage.write_atomically(file, TypeAdapter(type(record)).dump_json(record, indent=1) + b"\n")
+
+
+def progress_display(command: CommandWithRuns, options: RunOptions, surroundings: RunSurroundings) -> Progress:
+    """Return what shows a run while it goes on: a dashboard on a terminal, or a line per cell."""
+    from rich.console import Console
+
+    from sysbench.log import journal as log
+    from sysbench.render.dashboard.cell_lines import CellLines
+    from sysbench.render.dashboard.live import Dashboard, can_draw_on
+    from sysbench.render.dashboard.progress import Progress
+
+    if options.quiet:
+        return Progress(surroundings.watch)
+    # The log of an earlier run is read while the worker imports torch.
+    earlier = log.read(options.resume) if options.resume else ()
+    console = Console(stderr=True)
+    view = command.screen()
+    if options.no_live or not view.is_drawn or not can_draw_on(console):
+        return CellLines(console, view=view, earlier=earlier, overall=surroundings.overall)
+    return Dashboard(console, view=view, earlier=earlier, overall=surroundings.overall)

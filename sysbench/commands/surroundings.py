@@ -1,15 +1,17 @@
-"""What the program that starts a command's run gives it, for the engine and for what is shown."""
+"""What the program that starts a command's run gives it, for the engine and for what is shown, and what it gets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sysbench.engine.provisions import Surroundings
 from sysbench.log.events import Event
 
 if TYPE_CHECKING:
+    from sysbench.log.records import RunRecord
     from sysbench.render.dashboard.experiment_progress import ExperimentProgress
 
 
@@ -28,3 +30,12 @@ class RunSurroundings(Surroundings):
 
 
 ALONE: Final = RunSurroundings()
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Record and files of a run."""
+
+    record: RunRecord
+    files: tuple[Path, ...] = ()
+    """Files written besides the log and the record."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sysbench import units
 from sysbench.engine.plan import PlacedCell
+from sysbench.errors import Refusal
 from sysbench.log.events import DeviceInfo
 from sysbench.log.outcomes import REASONS, Outcome, Reason
 from sysbench.spec.run import RunOptions
@@ -17,11 +18,11 @@ that it needs more than this share of the free memory."""
 
 
 @dataclass(frozen=True)
-class Refusal:
+class NotStarted:
     """Why a cell is not started."""
 
     reason: Reason
-    detail: str
+    refusal: Refusal
 
     @property
     def outcome(self) -> Outcome:
@@ -41,29 +42,30 @@ class Admission:
         """Record that this cell ran out of memory."""
         self._too_large.append(placed)
 
-    def refusal(self, placed: PlacedCell) -> Refusal | None:
+    def refusal(self, placed: PlacedCell) -> NotStarted | None:
         """Return why the cell should not be started; None if it should be started."""
         unavailable = placed.cell.unavailable(placed.device.type)
         if unavailable is not None:
-            return Refusal("unavailable", unavailable)
+            return NotStarted("unavailable", unavailable)
         if placed.cell.simulated:
             return None  # the simulation uses no device memory, and itself reports what does not fit
         if (larger := self._larger_than_failed_cell(placed)) is not None:
-            return Refusal("larger-than-failed", larger)
+            return NotStarted("larger-than-failed", larger)
         exceeding = self._exceeds_free_memory(placed)
-        return Refusal("exceeds-memory", exceeding) if exceeding is not None else None
+        return NotStarted("exceeds-memory", exceeding) if exceeding is not None else None
 
-    def _larger_than_failed_cell(self, placed: PlacedCell) -> str | None:
+    def _larger_than_failed_cell(self, placed: PlacedCell) -> Refusal | None:
         sizes = placed.cell.memory_dimensions
         if self._options.force or not sizes:
             return None
         for failed in self._too_large:
             comparable = _comparison_key(placed) == _comparison_key(failed) and failed.cell.key != placed.cell.key
             if comparable and all(a >= b for a, b in zip(sizes, failed.cell.memory_dimensions, strict=True)):
-                return f"at least as large as {failed.cell.title}, which ran out of memory (--force starts it anyway)"
+                larger = f"at least as large as {failed.cell.title}, which ran out of memory"
+                return Refusal(larger, "--force starts it anyway")
         return None
 
-    def _exceeds_free_memory(self, placed: PlacedCell) -> str | None:
+    def _exceeds_free_memory(self, placed: PlacedCell) -> Refusal | None:
         on_gpu = placed.device.type == "cuda"
         if self._options.force or (placed.cell.runs_despite_oom and on_gpu):
             return None
@@ -71,9 +73,8 @@ class Admission:
         needed_bytes = placed.predicted_bytes
         if free_bytes is None or needed_bytes is None or needed_bytes <= free_bytes * (HOPELESS_SHARE if on_gpu else 1):
             return None
-        return (
-            f"needs about {units.size(needed_bytes)}, but {units.size(free_bytes)} are free (--force starts it anyway)"
-        )
+        too_much = f"needs about {units.size(needed_bytes)}, but {units.size(free_bytes)} are free"
+        return Refusal(too_much, "--force starts it anyway")
 
 
 def _comparison_key(placed: PlacedCell) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sysbench import formulas
-from sysbench.errors import UsageError
+from sysbench.errors import Refusal, UsageError
 from sysbench.log.events import DeviceInfo
 from sysbench.spec.cell import RunCell
 from sysbench.spec.model import DeviceType
@@ -32,7 +32,8 @@ def refuse_impossible(cells: Sequence[RunCell]) -> None:
     """Raise UsageError for the first cell that cannot run on any device, or on the type of device that it names."""
     kinds: dict[str, DeviceType] = {"cpu": "cpu", "mps": "mps", "cuda": "cuda"}
     for cell in cells:
-        _refuse(cell, kinds.get(cell.device.partition(":")[0]))
+        if (problem := cell.problem(kinds.get(cell.device.partition(":")[0]))) is not None:
+            raise UsageError(problem)
 
 
 def place(
@@ -41,12 +42,29 @@ def place(
     """Assign a device to every cell; raises UsageError."""
     placed = [PlacedCell(index, cell, resolve_device(cell.device, devices)) for index, cell in enumerate(cells)]
     for each in placed:
-        _refuse(each.cell, each.device.type)
-        if started_ranks is None:
-            _refuse_too_many_ranks(each, devices)
-        elif each.cell.workers > started_ranks:
-            raise UsageError(f"--ranks {each.cell.workers} needs that many processes, but {started_ranks} were started")
+        if (refusal := refusal_of(each, devices, started_ranks)) is not None:
+            raise UsageError(refusal)
     return placed
+
+
+def refusal_of(placed: PlacedCell, devices: Sequence[DeviceInfo], started_ranks: int | None = None) -> Refusal | None:
+    """Return why the cell cannot run on its device, or on as many as it has ranks; None if it can."""
+    if (problem := placed.cell.problem(placed.device.type)) is not None:
+        return problem
+    first, ranks = placed.device, placed.cell.workers
+    needed = f"--ranks {ranks}"
+    if started_ranks is not None:
+        too_few = Refusal(f"needs that many processes, but {started_ranks} were started", option=needed)
+        return too_few if ranks > started_ranks else None
+    available = sum(device.type == first.type and device.index >= first.index for device in devices)
+    if ranks == 1 or first.type == "cpu" or ranks <= available:
+        return None
+    wording = "is 1 device" if available == 1 else f"are {available} devices"
+    return Refusal(
+        f"needs a device for each rank, but from {first.torch_name} on there {wording}",
+        "use --device cpu for ranks on the CPU; memory --simulate needs no device",
+        needed,
+    )
 
 
 def resolve_device(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
@@ -72,22 +90,3 @@ def devices_of_other_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) ->
     first = placed.device
     after = range(first.index + 1, first.index + placed.cell.workers)
     return [device for device in devices if device.type == first.type == "cuda" and device.index in after]
-
-
-def _refuse_too_many_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) -> None:
-    first, ranks = placed.device, placed.cell.workers
-    if ranks == 1 or first.type == "cpu":
-        return
-    available = sum(device.type == first.type and device.index >= first.index for device in devices)
-    if ranks > available:
-        wording = "is 1 device" if available == 1 else f"are {available} devices"
-        raise UsageError(
-            f"--ranks {ranks} needs a device for each rank, but from {first.torch_name} on there {wording}. Use "
-            "--device cpu for ranks on the CPU; memory --simulate needs no device"
-        )
-
-
-def _refuse(cell: RunCell, kind: DeviceType | None) -> None:
-    problem = cell.problem(kind)
-    if problem is not None:
-        raise UsageError(problem)

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, SerializeAsAny, TypeAdapter, model_validator
 
-from sysbench.command import command_of, load_command
 from sysbench.log.events import DeviceInfo
+from sysbench.log.kinds import command_of, load
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
@@ -30,7 +30,7 @@ class AboutCell(Frozen):
         cell = fields["cell"]
         if isinstance(cell, RunCell):
             return {"package": command_of(cell.kind).package, **fields}
-        return {**fields, "cell": load_command(fields["package"]).cell_class.model_validate(cell)}
+        return {**fields, "cell": load(str(fields["package"])).models().cell.model_validate(cell)}
 
 
 class Rank(Frozen):

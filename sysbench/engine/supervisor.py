@@ -94,7 +94,7 @@ class Supervisor:
             self._conversation.check_interrupts()
             refusal = self.admission.refusal(placed)
             if refusal is not None:
-                yield _finished(placed.cell, refusal.outcome, refusal.detail, refusal.reason)
+                yield _finished(placed.cell, refusal.outcome, str(refusal.refusal), refusal.reason)
             else:
                 yield from self._run_cell(placed)
         yield from self._shut_down_worker()

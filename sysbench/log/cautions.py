@@ -327,7 +327,7 @@ def fewer_threads(probe: ThreadsProbe | None, kind: Kind) -> tuple[str, str] | N
         f"using {probe.threads} of {probe.default} threads, because other processes use some of the cores: "
         f"the same work took {times}",
         f"--threads {probe.default} uses all"
-        if "threads" in command_of(kind).spec_class.model_fields
+        if "threads" in command_of(kind).models().spec.model_fields
         else "close the other processes to use all",
     )
 

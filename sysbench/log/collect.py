@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from sysbench import formulas, statistics
-from sysbench.command import spec_of
 from sysbench.errors import LogError
 from sysbench.log.events import (
     AdaptedModelBuilt,
@@ -40,7 +39,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.records import AnyCell, EnvironmentRecord, ModelRecord, PeakRecord, PhaseRecord, Samples
-from sysbench.spec.cell import RunCell
+from sysbench.spec.cell import RunCell, spec_of
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import GridCell, ModelCell
 

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 from pydantic_core import PydanticSerializationError, from_json
 
-from sysbench.command import Kind, spec_of
+from sysbench.command import Kind
 from sysbench.log.outcomes import REASONS, Outcome, Reason, RunStatus
 from sysbench.log.schema import SCHEMA_VERSION
+from sysbench.spec.cell import spec_of
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import DeviceType, Precision
 from sysbench.spec.quantities import (

@@ -22,7 +22,6 @@ from types import TracebackType
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from sysbench.command import command_of
 from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log.events import (
     CellFinished,
@@ -37,6 +36,7 @@ from sysbench.log.events import (
     decode,
     encode,
 )
+from sysbench.log.kinds import command_of
 from sysbench.log.schema import refuse_other_schema
 from sysbench.log.storage import cannot_read, cannot_write, make_directory, sync_directory, write_all
 from sysbench.spec.validation import first_error
@@ -200,7 +200,7 @@ def _decode_first(path: Path, line: bytes) -> RunStarted:
     refuse_other_schema(path, first.get("schema_version"), first.get("sysbench_version"))
     try:
         event = RunStarted.model_validate_json(line)
-        command_of(event.kind).part("record")
+        command_of(event.kind).records()
     except ValidationError as error:
         raise LogError(f"{path} is damaged: line 1 is not an event: {first_error(error)}") from None
     except ValueError as error:

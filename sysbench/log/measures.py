@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
-from sysbench.command import command_of
 from sysbench.log.predictions import GpuPrediction, PredictedTime
 from sysbench.log.records import CellRecord, PeakRecord, PhaseRecord, Samples
 from sysbench.units import Unit
@@ -40,13 +39,6 @@ class Measures:
     def predicted_times(self) -> Mapping[str, PredictedTime]:
         """Predicted times by quantity, the whole step first."""
         return self.prediction.times if self.prediction else {}
-
-
-def measures_of(cell: CellRecord) -> Measures:
-    """Return the numbers that the cell's command names; none if it names none."""
-    command = command_of(cell.cell.kind)
-    measures: Measures = command.part("measures")(cell) if command.measures else Measures()
-    return measures if cell.outcome == "ok" else replace(measures, prediction=None)
 
 
 def phase_times(phases: Mapping[str, PhaseRecord]) -> dict[str, Samples]:

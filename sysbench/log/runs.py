@@ -12,12 +12,13 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import ValidationError
 
-from sysbench.command import Kind, command_of, kinds
+from sysbench.command import Kind, kinds
 from sysbench.errors import LogError, nearest
 from sysbench.garbage import gc_paused
 from sysbench.log import journal as log
 from sysbench.log import manifest
 from sysbench.log.events import RunStarted
+from sysbench.log.kinds import command_of
 from sysbench.log.records import RunRecord
 from sysbench.log.schema import SCHEMA_VERSION, refuse_other_schema
 from sysbench.log.storage import cannot_read, exists
@@ -273,7 +274,7 @@ def _fold_log(path: Path) -> RunRecord:
         raise LogError(f"{path} does not start with the start event of a run")
     try:
         with gc_paused():
-            return command_of(beginning.kind).fold_function(log.read(path))
+            return command_of(beginning.kind).records().fold(log.read(path))
     except ValidationError as error:
         raise LogError(f"{path} is not a log in sysbench's format: {first_error(error)}") from None
 
@@ -285,7 +286,7 @@ def _parse_record(path: Path, content: bytes) -> RunRecord:
     else:  # in a file that was edited, they may not be the first fields
         top = _top_level(content) or {}
         schema, kind = top.get("schema_version"), str(top.get("kind"))
-    model = command_of(kind).record_class if kind in kinds() else None
+    model = command_of(kind).records().record if kind in kinds() else None
     if schema != SCHEMA_VERSION or model is None:
         raise _not_a_record(path, content, "it has no kind")
     try:

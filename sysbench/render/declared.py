@@ -25,16 +25,11 @@ from typing import Any, TypeVar
 
 from sysbench import cells
 from sysbench.cells import HasAxes
-from sysbench.command import Kind, command_of
 from sysbench.errors import UsageError, unknown
 from sysbench.log.outcomes import MEASURED, Subject
 from sysbench.log.records import CellRecord, RunRecord
-from sysbench.render import column_selection
 from sysbench.render.axis_columns import axis_columns, axis_values
-from sysbench.render.column_selection import is_known
 from sysbench.render.table import EMPTY_CELL, EXCLUDED_NOTE, Cell, Column, Measure, OnRequestColumn, Table, Word
-from sysbench.spec.cell import RunCell, RunSpec
-from sysbench.spec.run import Format
 from sysbench.units import Unit
 
 Result = TypeVar("Result")
@@ -333,12 +328,6 @@ def _cell(declared: Field, value: Any) -> Cell:
     return Measure(value) if numeric else value
 
 
-def column_names(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[Column, ...]:
-    """Return the names of the columns that a table can have; those that contain an axis value only with `spec`."""
-    declared: DeclaredTable = command_of(kind).part("tables")[table]
-    return tuple(dict.fromkeys(declared.names(_values(spec))))
-
-
 def build_tables(
     tables: Mapping[str, Reader[list[Table]]],
     record: object,
@@ -355,53 +344,3 @@ def build_tables(
             raise UsageError(f"{what} has no data for the table {name}{f': it needs {needs}' if needs else ''}")
         shown += found
     return shown
-
-
-def refuse_unknown(names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> None:
-    """Raise UsageError if one of `names` cannot be a column of the tables that the run will show."""
-    if not names:
-        return
-    known = _column_names(spec, tables, form)
-    for name in names:
-        elsewhere = [
-            table
-            for table in command_of(spec.kind).part("tables")
-            if is_known(name, column_names(spec.kind, table, spec))
-        ]
-        if elsewhere and not is_known(name, known):
-            which = f"the table{'' if len(elsewhere) == 1 else 's'} {', '.join(elsewhere)}"
-            raise UsageError(f"--columns {name} is in {which}: add --tables {elsewhere[0]}")
-    column_selection.refuse_unknown(names, known)
-
-
-def shows_column(key: str, names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> bool:
-    """Whether the output of a run can have the column with this key, given the names in `--columns`."""
-    columns = [name for name in _column_names(spec, tables, form) if name.key == key]
-    instead = [name for name in names if not name.startswith(column_selection.ADD_PREFIX)]
-    return bool(columns) if not instead else any(column_selection.matches_any(name, columns) for name in names)
-
-
-def possible_columns(kind: Kind, tables: Sequence[str]) -> list[Column]:
-    """Return the names of all columns that these tables, by default all tables of the command, can have."""
-    return [name for table in tables or command_of(kind).part("tables") for name in column_names(kind, table)]
-
-
-def _column_names(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Column]:
-    command = command_of(spec.kind)
-    shown = tables or ((command.long_table,) if form == "csv" else ())
-    if not shown:
-        shown = command.part("default_tables")(spec) if command.default_tables else tuple(command.part("tables"))
-    return [name for table in shown for name in column_names(spec.kind, table, spec)]
-
-
-def _values(spec: RunSpec | None) -> dict[str, list[str]]:
-    values: dict[str, list[str]] = {"source": ["measured", "simulated"]}
-    cells: Sequence[RunCell] = list(spec.cells()) if spec is not None else []
-    for cell in cells:
-        for axis, value in cell.model_dump().items():
-            if isinstance(value, int | str):
-                known = values.setdefault(axis, [])
-                if str(value) not in known:
-                    known.append(str(value))
-    phases = dict.fromkeys(phase for cell in cells for phase in getattr(cell, "phases", ()))
-    return {**values, "phase": [*phases, "step"], "device": ["cpu", "mps", "cuda", *values.get("device", [])]}

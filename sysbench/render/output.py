@@ -4,65 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from sysbench.command import command_of
-from sysbench.log.cautions import fewer_threads
-from sysbench.log.records import RunRecord
 from sysbench.log.storage import cannot_write
-from sysbench.render import declared as column_names
 from sysbench.render import theme
 from sysbench.render.column_selection import select_columns
 from sysbench.render.csv import csv_text
 from sysbench.render.latex import latex
 from sysbench.render.markdown import markdown
-from sysbench.render.remarks import damaged_lines
-from sysbench.render.table import Column, Remark, Sheet, Table
+from sysbench.render.table import Column, Sheet
 from sysbench.render.terminal import SheetView
-from sysbench.spec.run import Format, Selection
+from sysbench.spec.run import Format
 
 _UNBOUNDED = 100_000
 """Width in cells that no table exceeds."""
-
-
-def sheet(record: RunRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return a record's sheet with the tables called `names`, or with the default tables; `selection` is for profiles.
-
-    Raises UsageError for a table or a part that does not exist, or for which this record has no data.
-    """
-    content = without_headlines(record, names, selection)
-    command = command_of(record.kind)
-    if not command.headlines:
-        return content
-    findings = [Remark("finding", each.text) for each in command.part("headlines")(record.cells)]
-    notes = [remark for remark in content.remarks if remark.kind == "note"]
-    others = [remark for remark in content.remarks if remark.kind != "note"]
-    return replace(content, remarks=(*others, *findings, *notes))
-
-
-def without_headlines(record: RunRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return a record's sheet without findings, for reports, which show them elsewhere."""
-    made: Sheet = command_of(record.kind).part("sheet")(record, names, selection)
-    threads = fewer_threads(record.environment.threads_probe, record.kind)
-    remarks = [
-        *([damaged_lines(record)] if record.damaged_lines else []),
-        *([Remark("note", *threads)] if threads else []),
-        *made.remarks,
-    ]
-    return replace(made, remarks=tuple(remarks))
-
-
-def nonempty_tables(record: RunRecord, names: Iterable[str], selection: Selection | None = None) -> list[Table]:
-    """Return the tables called `names`, without those for which the record has no data."""
-    command = command_of(record.kind)
-    if command.build_tables:
-        return list(command.part("build_tables")(record, names, selection or Selection()))
-    return [table for name in names for table in command.part("tables")[name](record)]
 
 
 def show_sheet(
@@ -82,25 +41,6 @@ def show_sheet(
 def print_json(text: str) -> None:
     """Print JSON to stdout, followed by a line feed; what a terminal would obey is escaped within strings."""
     sys.stdout.write(theme.shown_json(text, sys.stdout.encoding or "ascii") + "\n")
-
-
-def show(
-    record: RunRecord,
-    console: Console,
-    form: Format = "terminal",
-    tables: Iterable[str] = (),
-    selection: Selection | None = None,
-    columns: Sequence[str] = (),
-) -> None:
-    """Print the named tables of a record; by default those of its command, as CSV the long one of cells and phases.
-
-    Raises UsageError for a table or a column that does not exist, or for which this record has no data.
-    """
-    names = tuple(tables)
-    if form == "csv":
-        names = names or (command_of(record.kind).long_table,)
-    possible = column_names.possible_columns(record.kind, names) if columns else ()
-    show_sheet(sheet(record, names, selection), console, form, columns, possible)
 
 
 class _Output(Console):

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from sysbench.errors import Refusal
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices, integers
 from sysbench.spec.axis import Axis
@@ -29,13 +30,15 @@ flash-attn      the flash-attn library
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
 
-def not_simulated(implementation: str, gpu: str) -> str | None:
+def not_simulated(implementation: str, gpu: str) -> Refusal | None:
     """Return the reason why an implementation cannot be simulated on this GPU, or None if it can."""
     if implementation != "compiled" or hardware.by_name(gpu).rates:
         return None
-    return (
-        f"--impl compiled cannot be simulated for {gpu}: its memory is known only after it has run, and a bare memory "
-        "size has no predicted times. Name a GPU, such as a100-80gb, or drop compiled"
+    return Refusal(
+        f"cannot be simulated for {gpu}: its memory is known only after it has run, and a bare memory size has no "
+        "predicted times",
+        "name a GPU, such as a100-80gb, or drop compiled",
+        "--impl compiled",
     )
 
 
@@ -129,7 +132,7 @@ class AttentionCell(RunCell):
         """Short description of the cell: `naive d 64 N 1024`."""
         return f"{self.implementation} d {self.dim} N {self.seq}"
 
-    def problem(self, device: DeviceType | None) -> str | None:
+    def problem(self, device: DeviceType | None) -> Refusal | None:
         """Return why this cell cannot run, in one line, or None if it can; simulations follow CUDA's rules."""
         if self.simulate is not None:
             return not_simulated(self.implementation, self.simulate) or threads_problem(self, "cuda")

@@ -172,7 +172,7 @@ def _fields(names: tuple[str, ...]) -> Mapping[str, Axis]:
     """Return all axes and settings as the cells of the commands declare them, each where it is declared first."""
     marked: dict[str, Axis] = {"hardware": HARDWARE}
     defaults: dict[str, object] = {"device": None, "hardware": None}
-    for cell in (command_of(name).cell_class for name in names):
+    for cell in (command_of(name).models().cell for name in names):
         marked = {**axes_of_model(cell), **marked}
         for name, field in cell.model_fields.items():
             defaults.setdefault(name, field.get_default())

@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
+from sysbench.command import command_of, kinds
+from sysbench.errors import Refusal
 from sysbench.spec.axes import integers, split_words
 from sysbench.spec.axis import Axis, find_axis
 from sysbench.spec.options import DEVICE, Option
 from sysbench.spec.quantities import Size, stored_unless
-from sysbench.spec.validation import find_option, invalid_spec
+from sysbench.spec.validation import STORED, find_option, invalid_spec
 
 if TYPE_CHECKING:
     from sysbench.spec.model import ModelCell, Phase, Precision
@@ -145,22 +147,23 @@ class RunCell(BaseModel):
         """Short description of the cell: the values with the largest effect on its memory."""
         return self.key
 
-    def problem(self, device: DeviceType | None) -> str | None:
-        """Return a one-line reason why this cell cannot run, or None if it can."""
+    def problem(self, device: DeviceType | None) -> Refusal | None:
+        """Return the reason why this cell cannot run, or None if it can."""
         return None
 
-    def unavailable(self, device: DeviceType) -> str | None:
+    def unavailable(self, device: DeviceType) -> Refusal | None:
         """Return why this type of device does not support the cell's combination of options; None if it does."""
         return None
 
 
-def threads_problem(cell: RunCell, device: DeviceType | None) -> str | None:
+def threads_problem(cell: RunCell, device: DeviceType | None) -> Refusal | None:
     """Return the reason why `threads` cannot be set for this type of device, or None if it can."""
     if cell.threads is None or device in (None, "cpu"):
         return None
+    given, sets = "--threads", "sets how many threads compute on a CPU"
     if cell.simulated is not None:
-        return "--threads sets how many threads compute on a CPU, but --simulate predicts a GPU: drop one of them"
-    return f"--threads sets how many threads compute on a CPU; on {device} leave it out, or use --device cpu"
+        return Refusal(f"{sets}, but --simulate predicts a GPU", "drop one of them", given)
+    return Refusal(f"{sets}, not on {device}", "leave it out, or use --device cpu", given)
 
 
 class RunSpec(BaseModel):
@@ -238,3 +241,19 @@ def _asked(field: FieldInfo, default: object) -> tuple[object, object]:
     description = field.description
     found = Field(default=default, description=description) if is_always_stored else stored_unless(default, description)
     return Annotated[(kind, *metadata)], found
+
+
+def spec_of(fields: Mapping[str, object]) -> RunSpec:
+    """Build a spec from its stored fields."""
+    if "kind" not in fields:
+        raise ValueError(f"it does not name the command that wrote it (kind: {', '.join(kinds())})")
+    spec = command_of(str(fields["kind"])).models().spec.model_validate(fields, context=STORED)
+    assert isinstance(spec, RunSpec)
+    return spec
+
+
+def cell_of(axes: Mapping[str, object]) -> RunCell:
+    """Build a cell from its stored fields."""
+    cell = command_of(str(axes.get("kind"))).models().cell.model_validate(axes)
+    assert isinstance(cell, RunCell)
+    return cell

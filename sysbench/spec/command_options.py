@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,10 +61,14 @@ def parse_options(command: str, words: Sequence[str], *specs: type[BaseModel]) -
     def collect(*parsed: Given) -> None:
         found.extend(parsed)
 
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": []})
-    app.command(command)(collect)
+    settings = {"help_option_names": [], "allow_extra_args": True}
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(command, context_settings=settings)(collect)
+    parser = typer.main.get_command(app)
     try:
-        typer.main.get_command(app).main(list(words), prog_name=command, standalone_mode=False)
+        with parser.make_context(command, list(words)) as context:
+            refuse_words(context.args, command)
+            parser.invoke(context)
     except Exception as error:
         if (complaint := usage_error_message(error)) is None:
             raise
@@ -81,10 +84,7 @@ def usage_error_message(error: Exception) -> str | None:
         return None
     typed, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if not isinstance(typed, str) or context is None:
-        message = " ".join(str(format_message()).split())
-        if extra_arguments := re.fullmatch(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", message):
-            return f"unexpected: {extra_arguments[1]}. {_option_for(extra_arguments[1].split(), context)}"
-        return message
+        return " ".join(str(format_message()).split())
     options: dict[str, list[str]] = {}
     for parameter in context.command.params:
         if names := [flag.removeprefix("--") for flag in parameter.opts if flag.startswith("--")]:
@@ -96,15 +96,19 @@ def usage_error_message(error: Exception) -> str | None:
     return f"No such option: {typed}{question}"
 
 
-def _option_for(words: Sequence[str], context: object) -> str:
-    """Return a hint about words without an option: the option that one of them is a value of, or the use of commas."""
-    kind = getattr(context, "info_name", None)
-    options = keys_of(kind).values() if kind in kinds() else ()
-    for word in words:
-        for key in options:
-            if key.shorthand_value is None and set(word.split(",")) <= set(_values(key.info)):
-                return f"Did you mean {option_name(key.model, key.field)} {word}?"
-    return "Commas separate several values of one option: --ctx 128,256"
+def refuse_words(words: Sequence[str], command: str) -> None:
+    """Raise UsageError for words without an option, if any: suggest the option that has one as value, or commas."""
+    if not words:
+        return
+    options = keys_of(command).values() if command in kinds() else ()
+    suggestions = (
+        f"Did you mean {option_name(key.model, key.field)} {word}?"
+        for word in words
+        for key in options
+        if key.shorthand_value is None and set(word.split(",")) <= set(_values(key.info))
+    )
+    hint = next(suggestions, "Commas separate several values of one option: --ctx 128,256")
+    raise UsageError(f"unexpected: {' '.join(words)}. {hint}")
 
 
 def _values(field: FieldInfo) -> Iterable[str]:
@@ -261,13 +265,13 @@ class OptionKey:
 @cache
 def keys_of(kind: Kind) -> Mapping[str, OptionKey]:
     """Return the options of this command that an experiment may set, by long name; options of the spec come first."""
-    command = command_of(kind)
+    models = command_of(kind).models()
     keys: dict[str, OptionKey] = {}
-    for model in (command.spec_class, command.options_class):
+    for model in (models.spec, models.options):
         for field, info in model.model_fields.items():
             if find_option(info) is None:
                 continue
-            if model is command.options_class and field in EXPERIMENT_WIDE_FIELDS:
+            if model is models.options and field in EXPERIMENT_WIDE_FIELDS:
                 continue
             keys[long_name(model, field)] = OptionKey(field, model, info)
             for flag, value in option_of(info).shorthands:

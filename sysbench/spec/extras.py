@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from sysbench.errors import Refusal
+
 TRANSFORMERS = ("transformers", "hf", "--model hf:…")
 PEFT = ("peft", "lora", "--lora")
 OFFLOAD = ("torchao", "torchao", "--offload optimizer")
@@ -58,11 +60,11 @@ def followed_torch() -> str:
     return ".".join(map(str, min(installed_torch(), _NEWEST_FOLLOWED)))
 
 
-def missing(package: str, extra: str, what: str) -> str | None:
-    """Return a complaint if `what` needs a package that cannot be imported here; does not import it."""
+def missing(package: str, extra: str, what: str) -> Refusal | None:
+    """Return a refusal if `what` needs a package that cannot be imported here; does not import it."""
     if importlib.util.find_spec(package) is not None:
         return None
-    return f"{what} needs the package {package}: {install_command(extra)}"
+    return Refusal(f"needs the package {package}", f"install it: {install_command(extra)}", what)
 
 
 def install_command(extra: str) -> str:

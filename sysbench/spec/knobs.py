@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal
 
-from sysbench.errors import nearest
+from sysbench.errors import Refusal, nearest
 from sysbench.spec.axes import choices, integers, split_words
 
 if TYPE_CHECKING:
@@ -116,12 +116,11 @@ def has_fp8(capability: tuple[int, int]) -> bool:
     return capability >= _FIRST_WITH_FP8
 
 
-def fp8_refusal(precision: str, title: str) -> str:
-    """Return the complaint that a GPU has no products in fp8."""
+def fp8_refusal(precision: str, title: str) -> Refusal:
+    """Return the refusal of a GPU that has no products in fp8."""
     needed = ".".join(map(str, _FIRST_WITH_FP8))
-    return (
-        f"--precision {precision} needs a GPU of compute capability {needed} or newer; {title} is older. Nearest: bf16"
-    )
+    reason = f"needs a GPU of compute capability {needed} or newer; {title} is older"
+    return Refusal(reason, "nearest: bf16", f"--precision {precision}")
 
 
 PAGED = "adamw-8bit-paged"
@@ -138,130 +137,136 @@ def modelled_parts(cell: GridCell) -> list[str]:
     ]
 
 
-def knobs_device_problem(cell: GridCell, device: str) -> str | None:
+def knobs_device_problem(cell: GridCell, device: str) -> Refusal | None:
     """Return why a type of device does not support a knob of this cell, or None if it supports all."""
     if device == "cuda":
         return None
     if cell.execution == "compiled-graphs":
-        return f"--execution compiled-graphs records CUDA graphs, which {device} lacks. Nearest: compiled"
+        given = "--execution compiled-graphs"
+        return Refusal(f"records CUDA graphs, which {device} lacks", "nearest: compiled", given)
     if cell.allocator != "default":
-        return f"--allocator {cell.allocator} is for CUDA; {device} has no caching allocator of torch"
+        return Refusal(
+            f"is for CUDA; {device} has no caching allocator of torch", option=f"--allocator {cell.allocator}"
+        )
     if cell.offload != NONE:
-        return f"--offload {cell.offload} moves state from a GPU to the host: it needs CUDA"
+        given = f"--offload {cell.offload}"
+        return Refusal("moves state from a GPU to the host: it needs CUDA", option=given)
     if cell.optimizer == PAGED:
-        return f"--optimizer {PAGED} moves state between a GPU and the host: it needs CUDA. Nearest: adamw-8bit"
+        needs_cuda = "moves state between a GPU and the host: it needs CUDA"
+        return Refusal(needs_cuda, "nearest: adamw-8bit", f"--optimizer {PAGED}")
     return None
 
 
-def knobs_problem_of(cell: GridCell) -> str | None:
+def knobs_problem_of(cell: GridCell) -> Refusal | None:
     """Return why a knob has no meaning in the mode of this cell, or None if all have."""
     checks = (_micro_batches, _adapters, _fp8, _sharding, _in_backward, _offload, _recomputation)
-    return next((problem for check in checks for problem in check(cell)), None)
+    return next((refusal for check in checks for refusal in check(cell)), None)
 
 
-def _micro_batches(cell: GridCell) -> Iterator[str]:
-    given = f"--grad-accum {cell.grad_accum} adds up"
+def _micro_batches(cell: GridCell) -> Iterator[Refusal]:
+    given = f"--grad-accum {cell.grad_accum}"
     if cell.grad_accum > 1 and "backward" not in cell.phases:
-        yield (
-            f"{given} the gradients of several backward passes, but this mode has no backward pass. Nearest: --mode "
-            "forward-backward"
+        yield Refusal(
+            "adds up the gradients of several backward passes, but this mode has no backward pass",
+            "nearest: --mode forward-backward",
+            given,
         )
     if cell.grad_accum > 1 and cell.uses_cuda_graphs:
-        yield (
-            f"{given} gradients, but with --execution {cell.execution} they are in the memory of a CUDA "
-            "graph, which the next micro-batch overwrites. Nearest: --execution compiled"
+        yield Refusal(
+            f"adds up gradients, but with --execution {cell.execution} they are in the memory of a CUDA "
+            "graph, which the next micro-batch overwrites",
+            "nearest: --execution compiled",
+            given,
         )
 
 
-def _recomputation(cell: GridCell) -> Iterator[str]:
+def _recomputation(cell: GridCell) -> Iterator[Refusal]:
     if cell.checkpoint != NONE and cell.step is not None and "backward" not in cell.step.phases:
-        yield (
-            f"--checkpoint {cell.checkpoint} computes activations again in the backward pass, but this mode "
-            "has no backward pass. Nearest: --mode forward-backward"
+        yield Refusal(
+            "computes activations again in the backward pass, but this mode has no backward pass",
+            "nearest: --mode forward-backward",
+            f"--checkpoint {cell.checkpoint}",
         )
     if cell.cross_entropy != "full" and "loss" not in cell.phases:
-        yield (
-            f"--cross-entropy {cell.cross_entropy} computes the loss in another way, but this mode has no "
-            "loss. Nearest: --mode forward-backward"
+        yield Refusal(
+            "computes the loss in another way, but this mode has no loss",
+            "nearest: --mode forward-backward",
+            f"--cross-entropy {cell.cross_entropy}",
         )
 
 
-def _adapters(cell: GridCell) -> Iterator[str]:
+def _adapters(cell: GridCell) -> Iterator[Refusal]:
     given = f"--lora {cell.lora}"
     if cell.lora and cell.step is not None and cell.step.mode == "inference":
-        yield f"{given} adds parameters to train, but this mode trains none. Nearest: --mode forward-backward"
+        no_training = "adds parameters to train, but this mode trains none"
+        yield Refusal(no_training, "nearest: --mode forward-backward", given)
     if cell.lora and cell.strategy == "tp":
-        yield f"{given} does not support --strategy tp. Nearest: --strategy ddp"
+        yield Refusal("does not support --strategy tp", "nearest: --strategy ddp", given)
 
 
-def _fp8(cell: GridCell) -> Iterator[str]:
+def _fp8(cell: GridCell) -> Iterator[Refusal]:
     if cell.precision not in FP8:
         return
-    given, shape = f"--precision {cell.precision}", cell.shape
+    given, nearest, shape = f"--precision {cell.precision}", "nearest: --precision bf16", cell.shape
     if cell.lora:
-        yield f"{given} trains whole weights, but --lora {cell.lora} freezes them. Nearest: --precision bf16"
+        frozen = f"trains whole weights, but --lora {cell.lora} freezes them"
+        yield Refusal(frozen, nearest, given)
     sides = {"d_model": shape.d_model, "d_ff": shape.d_ff} if shape is not None else {}
     sides["tokens (batch × ctx)"] = cell.tokens
     if odd := [f"{name} {size}" for name, size in sides.items() if size % FP8_MULTIPLE]:
-        yield (
-            f"{given} needs sides divisible by {FP8_MULTIPLE}, but has {' and '.join(odd)}. Nearest: --precision bf16"
-        )
+        yield Refusal(f"needs sides divisible by {FP8_MULTIPLE}, but has {' and '.join(odd)}", nearest, given)
 
 
-def _sharding(cell: GridCell) -> Iterator[str]:
+def _sharding(cell: GridCell) -> Iterator[Refusal]:
     if cell.strategy not in ("fsdp2", "hsdp", "tp"):
         return
-    unsupported = f"does not support the sharded parameters of {cell.strategy}. Nearest:"
+    unsupported = f"does not support the sharded parameters of {cell.strategy}"
     if cell.precision in FP8:
-        yield f"--precision {cell.precision} {unsupported} --strategy ddp"
+        yield Refusal(unsupported, "nearest: --strategy ddp", f"--precision {cell.precision}")
     if cell.quantize == "nf4":
-        yield f"--quantize nf4 {unsupported} ddp"
+        yield Refusal(unsupported, "nearest: ddp", "--quantize nf4")
     if cell.optimizer == PAGED:
-        yield f"--optimizer {PAGED} {unsupported} adamw-8bit"
+        yield Refusal(unsupported, "nearest: adamw-8bit", f"--optimizer {PAGED}")
 
 
-def _in_backward(cell: GridCell) -> Iterator[str]:
+def _in_backward(cell: GridCell) -> Iterator[Refusal]:
     if cell.optimizer_in_backward != "on":
         return
     given = "--optimizer-in-backward on"
     if "optimizer" not in cell.phases:
-        yield f"{given} updates parameters, but this mode has no optimizer. Nearest: --mode train"
+        yield Refusal("updates parameters, but this mode has no optimizer", "nearest: --mode train", given)
     if cell.grad_accum > 1:
-        yield (
-            f"{given} frees each gradient at once, but --grad-accum {cell.grad_accum} adds up several: drop one of them"
-        )
+        several = f"frees each gradient at once, but --grad-accum {cell.grad_accum} adds up several"
+        yield Refusal(several, "drop one of them", given)
     if cell.precision == "fp16":
-        yield (
-            f"{given} updates before all gradients could be checked for infinities, as fp16 needs. Nearest: "
-            "--precision bf16"
-        )
+        unchecked = "updates before all gradients could be checked for infinities, as fp16 needs"
+        yield Refusal(unchecked, "nearest: --precision bf16", given)
     if cell.ranks > 1:
-        yield f"{given} updates before the {cell.ranks} ranks have exchanged gradients: use --ranks 1"
+        not_exchanged = f"updates before the {cell.ranks} ranks have exchanged gradients"
+        yield Refusal(not_exchanged, "use --ranks 1", given)
     if ":" in cell.optimizer:
-        yield (
-            f"{given} takes one parameter at a time, but {cell.optimizer} takes them all. Nearest: --optimizer foreach"
-        )
+        all_at_once = f"takes one parameter at a time, but {cell.optimizer} takes them all"
+        yield Refusal(all_at_once, "nearest: --optimizer foreach", given)
 
 
-def _offload(cell: GridCell) -> Iterator[str]:
+def _offload(cell: GridCell) -> Iterator[Refusal]:
     if cell.offload == NONE:
         return
     given = f"--offload {cell.offload}"
     if "optimizer" not in cell.phases:
-        yield f"{given} moves optimizer state to the host, but this mode has no optimizer. Nearest: --mode train"
+        no_optimizer = "moves optimizer state to the host, but this mode has no optimizer"
+        yield Refusal(no_optimizer, "nearest: --mode train", given)
     if cell.offload == "parameters" and cell.strategy not in ("fsdp2", "hsdp"):
-        yield (
-            f"{given} moves shards to the host: add --ranks 2 --strategy fsdp2. Nearest without shards: --offload "
-            "optimizer"
-        )
+        remedy = "add --ranks 2 --strategy fsdp2. Nearest without shards: --offload optimizer"
+        yield Refusal("moves shards to the host", remedy, given)
     if cell.optimizer_in_backward == "on":
-        yield f"{given} and --optimizer-in-backward on update parameters in different places: drop one of them"
+        elsewhere = "and --optimizer-in-backward on update parameters in different places"
+        yield Refusal(elsewhere, "drop one of them", given)
     if cell.precision == "fp16":
-        yield f"{given} copies gradients before they are unscaled, as fp16 needs. Nearest: --precision bf16"
+        unscaled = "copies gradients before they are unscaled, as fp16 needs"
+        yield Refusal(unscaled, "nearest: --precision bf16", given)
     if cell.offload == "optimizer" and cell.ranks > 1:
-        yield (
-            f"{given} runs one process, but the step has {cell.ranks} ranks: use --ranks 1, or --strategy fsdp2 "
-            "--offload parameters"
-        )
+        one_process = f"runs one process, but the step has {cell.ranks} ranks"
+        yield Refusal(one_process, "use --ranks 1, or --strategy fsdp2 --offload parameters", given)
     if cell.optimizer not in ("for-loop", "foreach", "fused"):
-        yield f"{given} runs AdamW on the host, not {cell.optimizer}. Nearest: --optimizer fused"
+        yield Refusal(f"runs AdamW on the host, not {cell.optimizer}", "nearest: --optimizer fused", given)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from sysbench.errors import Refusal
 from sysbench.spec import published
 from sysbench.spec.axes import Sizes, choices, integers, split_words
 from sysbench.spec.axis import Axis, Remedy, axes_of_model, in_order_of_names, value_if_not_stored
@@ -71,16 +72,18 @@ class ModelShape(BaseModel):
         """Width of one attention head."""
         return self.d_model // self.heads
 
-    def problem(self) -> str | None:
-        """Return a one-line reason why this shape is invalid, or None if it is valid."""
+    def problem(self) -> Refusal | None:
+        """Return the reason why this shape is invalid, or None if it is valid."""
         if self.d_model % self.heads:
             fits = [heads for heads in range(1, self.d_model + 1) if self.d_model % heads == 0]
             nearest = min(fits, key=lambda heads: abs(heads - self.heads))
-            return f"--heads {self.heads} does not divide --d-model {self.d_model}. Nearest that does: {nearest}"
+            indivisible = f"does not divide --d-model {self.d_model}"
+            return Refusal(indivisible, f"nearest that does: {nearest}", f"--heads {self.heads}")
         if self.d_head % 2:
-            return (
-                f"--d-model {self.d_model} over --heads {self.heads} gives a head width of {self.d_head}, which must "
-                "be even for rotary embeddings"
+            return Refusal(
+                f"over --heads {self.heads} gives a head width of {self.d_head}, which must be even for rotary "
+                "embeddings",
+                option=f"--d-model {self.d_model}",
             )
         return None
 
@@ -112,6 +115,12 @@ Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
 Sync = Literal["phase", "step"]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex", "own"]
 """`own` is the unchanged attention of the user's model."""
+
+ATTENTION_ON: Mapping[DeviceType, tuple[Attention, ...]] = {
+    "cpu": ("naive", "sdpa", "flash", "math", "flex"),
+    "mps": ("naive", "sdpa", "math"),
+}
+"""Implementations of attention on devices that do not have all of them."""
 
 Execution = Literal["eager", "compiled", "compiled-graphs", "compiled-autotune"]
 
@@ -155,14 +164,16 @@ PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
 PREDICTION = "Prediction"
 
 
-def precision_problem(precision: StepPrecision, device: DeviceType) -> str | None:
+def precision_problem(precision: StepPrecision, device: DeviceType) -> Refusal | None:
     """Return the reason why a type of device does not support a precision, or None if it does."""
+    given = f"--precision {precision}"
     if precision == "fp16" and device == "cpu":
-        return "--precision fp16 is not supported on the CPU, which would emulate it; use bf16 there, or --device cuda"
+        emulated = "is not supported on the CPU, which would emulate it"
+        return Refusal(emulated, "use bf16 there, or --device cuda", given)
     if precision == "tf32" and device != "cuda":
-        return f"--precision tf32 is a CUDA format; on {device} use fp32"
+        return Refusal("is a CUDA format", f"on {device} use fp32", given)
     if precision in FP8 and device == "mps":
-        return f"--precision {precision} needs fp8 units, which mps lacks. Nearest: bf16"
+        return Refusal("needs fp8 units, which mps lacks", "nearest: bf16", given)
     return None
 
 
@@ -563,8 +574,8 @@ class GridCell(RunCell):
         accumulated = f" × {self.grad_accum}" if self.grad_accum > 1 else ""
         return f"{self.size}, ctx {self.ctx}, batch {self.batch}{accumulated}"
 
-    def problem(self, device: DeviceType | None) -> str | None:
-        """Return a one-line reason why this cell cannot run, or None if it can."""
+    def problem(self, device: DeviceType | None) -> Refusal | None:
+        """Return the reason why this cell cannot run, or None if it can."""
         device = "cuda" if self.simulated else device
         precision_reason = precision_problem(self.precision, device) if device else None
         return (
@@ -576,17 +587,17 @@ class GridCell(RunCell):
             or ranks_problem(self)
         )
 
-    def unavailable(self, device: DeviceType) -> str | None:
+    def unavailable(self, device: DeviceType) -> Refusal | None:
         """Return why the device does not support this combination of attention and precision; None if it does."""
         device = "cuda" if self.simulated else device
+        given = f"--attention {self.attention}"
+        there = f"available on {device}: {', '.join(ATTENTION_ON.get(device, ()))}"
         if self.attention in ("efficient", "cudnn") and device != "cuda":
-            return f"--attention {self.attention} is a CUDA kernel; available on {device}: naive, sdpa, math"
-        if self.attention == "flash" and device == "mps":
-            return "--attention flash is not available on mps; available: naive, sdpa, math"
+            return Refusal("is a CUDA kernel", there, given)
+        if self.attention in ("flash", "flex") and device == "mps":
+            return Refusal("is not available on mps", there, given)
         if self.attention in ("flash", "cudnn") and device == "cuda" and self.compute_precision in ("fp32", "tf32"):
-            return f"--attention {self.attention} takes 16-bit inputs; use --precision bf16, or --attention efficient"
-        if self.attention == "flex" and device == "mps":
-            return "--attention flex is not available on mps; available: naive, sdpa, math"
+            return Refusal("takes 16-bit inputs", "use --precision bf16, or --attention efficient", given)
         return None
 
 
@@ -679,30 +690,34 @@ class ModelSpec(RunSpec):
             raise ValueError(problem)
         return self
 
-    def _ranks_problem(self) -> str | None:
+    def _ranks_problem(self) -> Refusal | None:
         knobs = {name: getattr(self, name) for name in KNOBS}
         for name, values in {"strategy": self.strategy, **knobs}.items():
             if values and not self.is_distributed:
                 given = f"{flag_of(name)} {','.join(map(str, values))}"
-                return f"{given} distributes a model over ranks: add --ranks 2"
+                return Refusal("distributes a model over ranks", "add --ranks 2", given)
         if self.no_sync and max(self.grad_accum) == 1:
-            return knobs_problem(self.strategies, knobs, KNOBS) or (
-                f"--no-sync {','.join(self.no_sync)} controls the exchange of gradients between micro-batches, but "
-                "each step has only one: add --grad-accum 2"
+            return knobs_problem(self.strategies, knobs, KNOBS) or Refusal(
+                "controls the exchange of gradients between micro-batches, but each step has only one",
+                "add --grad-accum 2",
+                f"--no-sync {','.join(self.no_sync)}",
             )
         return knobs_problem(self.strategies, knobs, KNOBS)
 
-    def _adapters_problem(self) -> str | None:
+    def _adapters_problem(self) -> Refusal | None:
         if self.lora_targets and not any(self.lora):
-            return f"--lora-targets {','.join(self.lora_targets)} chooses layers for adapters: add --lora 8"
+            given = f"--lora-targets {','.join(self.lora_targets)}"
+            return Refusal("chooses layers for adapters", "add --lora 8", given)
         if set(self.quantize) - {NONE} and not any(self.lora):
-            return f"--quantize {','.join(self.quantize)} freezes weights, which leaves nothing to train: add --lora 8"
+            given = f"--quantize {','.join(self.quantize)}"
+            return Refusal("freezes weights, which leaves nothing to train", "add --lora 8", given)
         return None
 
-    def _own_model_problem(self) -> str | None:
+    def _own_model_problem(self) -> Refusal | None:
         if self.model:
             both = self.inputs and self.input
-            return "--inputs and --input both describe the model's inputs: give only one of them" if both else None
+            twice = Refusal("and --input both describe the model's inputs", "give only one of them", "--inputs")
+            return twice if both else None
         given = {
             "--model-arg": self.model_arg,
             "--inputs": self.inputs,
@@ -712,7 +727,8 @@ class ModelSpec(RunSpec):
             "--optimizer module:factory": any(":" in each for each in self.optimizer),
         }
         option = next((option for option, value in given.items() if value), None)
-        return f"{option} applies to a model of your own: add --model package.module:Class" if option else None
+        needs_model = "applies to a model of your own"
+        return Refusal(needs_model, "add --model package.module:Class", option) if option else None
 
     def grid(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of every grid point: a value for each axis that applies to the point, and the settings."""

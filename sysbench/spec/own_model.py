@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from sysbench.errors import nearest
+from sysbench.errors import Refusal, nearest
 from sysbench.spec import published
 from sysbench.spec.axes import Scalar, is_range, parse_integers, parse_scalar, parse_whole_number, split_words
 from sysbench.spec.quantities import Size, stored_unless
@@ -182,18 +182,18 @@ class OwnModel(BaseModel):
         """Path of the config file of a Hugging Face model."""
         return published.config_file(self.target.removeprefix(HUGGING_FACE), self.directory)
 
-    def problem(self) -> str | None:
-        """Return a one-line message if a file that the user named is missing; otherwise None.
+    def problem(self) -> Refusal | None:
+        """Return the reason if a file that the user named is missing; otherwise None.
 
         The config of a published model is downloaded if it is neither in the hub's cache nor in the catalogue.
         """
         if self.is_hugging_face and (
-            reason := published.problem(self.target.removeprefix(HUGGING_FACE), self.directory)
+            refusal := published.problem(self.target.removeprefix(HUGGING_FACE), self.directory)
         ):
-            return reason
+            return refusal
         for option, target in (("--model", self.target), ("--inputs", self.inputs), ("--loss", self.loss)):
             where = (target or "").rpartition(":")[0]
             file = Path(self.directory) / where if where.endswith(".py") else None
             if file is not None and not file.is_file():
-                return f"{option} {target}: there is no file {file}"
+                return Refusal(f"there is no file {file}", option=f"{option} {target}:")
         return None

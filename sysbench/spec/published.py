@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sysbench import package
-from sysbench.errors import nearest
+from sysbench.errors import Refusal, nearest
 from sysbench.spec.extras import TRANSFORMERS, install_command
 
 CONFIG = "config.json"
@@ -97,16 +97,16 @@ def config_file(name: str, directory: str) -> Path:
     return path if model is None else model.file
 
 
-def problem(name: str, directory: str) -> str | None:
-    """Return why there is no config of this name, on one line; None if there is one, downloaded if it has to be."""
+def problem(name: str, directory: str) -> Refusal | None:
+    """Return why there is no config of this name; None if there is one, downloaded if it has to be."""
     if config_file(name, directory).is_file():
         return None
     found = _ON_THE_HUB.fullmatch(name)
-    missing = f"--model hf:{name}: there is no file {Path(directory) / name}"
+    missing, given = f"there is no file {Path(directory) / name}", f"--model hf:{name}:"
     if found is None:
-        return missing
+        return Refusal(missing, option=given)
     reason = _download(found["repo"], found["revision"])
-    return None if reason is None else f"{missing}; {reason}"
+    return None if reason is None else Refusal(f"{missing}; {reason}", option=given)
 
 
 def _in_cache(name: str) -> Path | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import Literal, TypeVar, Union, get_args, get_origin
+from typing import Final, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -15,14 +15,16 @@ Model = TypeVar("Model", bound=BaseModel)
 Given = dict[str, object]
 """The options that were given, by field name; all others have their defaults."""
 
+STORED: Final = "stored"
+"""pydantic context for specs read from a file: their names were checked when the file was written."""
+
 
 def validated(model: type[Model], values: Given) -> Model:
     """Build the spec from the given options; raises OptionError with one line that names the invalid option."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        where = error.errors()[0]["loc"]
-        raise OptionError(_explain(model, error), str(where[0]) if where else None) from error
+        raise _option_error(model, error) from error
 
 
 def validated_arguments(model: type[Model], values: Given) -> Model:
@@ -30,23 +32,24 @@ def validated_arguments(model: type[Model], values: Given) -> Model:
     try:
         return validated(model, values)
     except OptionError as error:
-        raise OptionError(_name_argument(model, error), error.field) from None
+        raise _naming_argument(error, OptionError) from None
 
 
 def invalid_spec(model: type[BaseModel], error: ValidationError) -> SpecError:
     """Return the one-line error of a spec that a program builds from invalid fields."""
     first = error.errors()[0]
-    field = str(first["loc"][0]) if first["loc"] else None
     if first["type"] == "extra_forbidden":
+        field = str(first["loc"][0])
         return SpecError(unknown(f"{field}=", f"a field of {model.__name__}", model.model_fields), field)
-    return SpecError(_name_argument(model, OptionError(_explain(model, error), field)), field)
+    return _naming_argument(_option_error(model, error), SpecError)
 
 
-def _name_argument(model: type[BaseModel], error: OptionError) -> str:
-    """Return the message of an error with the name of the argument, `size= `, instead of the option."""
-    if error.field is None:
-        return str(error)
-    return f"{error.field}= {str(error).removeprefix(f'{option_name(model, error.field)} ')}"
+AnyError = TypeVar("AnyError", bound=OptionError)
+
+
+def _naming_argument(error: OptionError, kind: type[AnyError]) -> AnyError:
+    """Return an error with the name of the argument, `size=`, instead of the option."""
+    return kind(error.reason, error.field, f"{error.field}=" if error.field else "")
 
 
 def option_name(model: type[BaseModel], field: str) -> str:
@@ -69,18 +72,18 @@ def find_option(field: FieldInfo) -> Option | None:
 
 def first_error(error: ValidationError) -> str:
     """Return the first error with its location: `cells.3.phases.step.wall.median_s: Input should be a valid number`."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"{where or 'at top level'}: {first['msg'].removeprefix('Value error, ')}"
+    return f"{where or 'at top level'}: {first.get('ctx', {}).get('error', first['msg'])}"
 
 
-def _explain(model: type[BaseModel], error: ValidationError) -> str:
+def _option_error(model: type[BaseModel], error: ValidationError) -> OptionError:
+    """Return the first error; one about several options names them in its reason."""
     first = error.errors()[0]
     context = first.get("ctx", {})
     if not first["loc"]:
-        return str(context.get("error", first["msg"]))  # an error about several options, whose names are in its message
+        return OptionError(str(context.get("error", first["msg"])), None)
     field = str(first["loc"][0])
-    name = option_name(model, field)
     match first["type"]:
         case "value_error":
             reason = str(context["error"])
@@ -100,7 +103,7 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
             reason = f"{first['input']} is not a number"
         case _:
             reason = f"{first['input']}: {first['msg']}"
-    return f"{name} {reason}"
+    return OptionError(reason, field, option_name(model, field))
 
 
 def literals(annotation: object) -> tuple[str, ...]:

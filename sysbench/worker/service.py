@@ -15,7 +15,6 @@ import torch
 from pydantic import ValidationError
 
 from sysbench import bootstrap
-from sysbench.command import load_command
 from sysbench.engine import protocol
 from sysbench.errors import (
     BeyondMemoryError,
@@ -35,6 +34,7 @@ from sysbench.log.events import (
     WorkerReady,
     encode,
 )
+from sysbench.log.kinds import load
 from sysbench.log.outcomes import REASONS, Outcome, Reason
 from sysbench.spec.knobs import allocator_options
 from sysbench.spec.validation import first_error
@@ -87,7 +87,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     try:
         device.make_current(request.device)
         with device.using_threads(_threads(request)), _allocator_settings(request), _process_group(request):
-            measure: Callable[..., Iterator[Event]] = load_command(request.package).measure_function
+            measure: Callable[..., Iterator[Event]] = load(request.package).measure()
             if request.earlier_s:
                 measure = partial(measure, earlier_s=request.earlier_s)
             for event in measure(request.cell, request.device, request.artifact):

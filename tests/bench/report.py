@@ -18,10 +18,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sysbench.command import cell_of, command_of
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.kinds import command_of
 from sysbench.log.records import RunRecord
+from sysbench.spec.cell import cell_of
 from tests import fixtures_attention, fixtures_timing
 
 PROMISED_S = 10.0
@@ -80,7 +81,7 @@ def real(directory: Path, *arguments: str) -> RunRecord[Any]:
     command = [sys.executable, "-m", "sysbench", *arguments, "-q", "--out", str(directory)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (path,) = directory.glob("*.json")
-    return command_of(arguments[0]).record_class.model_validate_json(path.read_bytes())  # type: ignore[index]
+    return command_of(arguments[0]).records().record.model_validate_json(path.read_bytes())  # type: ignore[index]
 
 
 def model_runs(directory: Path) -> Iterator[RunRecord[Any]]:

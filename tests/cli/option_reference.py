@@ -11,6 +11,8 @@ from typer.core import TyperArgument, TyperGroup, TyperOption
 from sysbench.cli import application
 from sysbench.command import commands, kinds
 from sysbench.commands.compare.cells import acceptable_axes
+from sysbench.commands.compare.tables import TABLES
+from sysbench.commands.kinds import command_of
 from sysbench.render.markdown import escaped
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
@@ -36,7 +38,8 @@ def reference() -> str:
         for (flags, metavar, meaning), names in sorted(meanings.items(), key=lambda item: item[0][0].lstrip("-"))
     ]
     tables = [
-        (kind, ", ".join(f"`{name}`" for name in commands()[kind].part("tables"))) for kind in (*kinds(), "compare")
+        (kind, ", ".join(f"`{name}`" for name in names))
+        for kind, names in (*((kind, command_of(kind).results().tables) for kind in kinds()), ("compare", TABLES))
     ]
     return "\n".join(
         [

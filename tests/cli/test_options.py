@@ -95,7 +95,7 @@ def test_help_all_shows_every_option_and_every_default() -> None:
 
 def test_the_list_of_commands_says_what_each_commands_own_help_says() -> None:
     for command in commands().values():
-        assert (inspect.getdoc(command.part("function")) or "").splitlines()[0] == command.help
+        assert (inspect.getdoc(command.function()) or "").splitlines()[0] == command.short_help
 
 
 def test_nothing_but_the_name_shows_formatted_help_with_three_examples() -> None:
@@ -178,8 +178,8 @@ def test_version_is_the_packages() -> None:
         ),
         (
             ["time", "--precision", "fp16", "--device", "cpu"],
-            "sysbench time: --precision fp16 is not supported on the CPU, which would emulate it; "
-            "use bf16 there, or --device cuda",
+            "sysbench time: --precision fp16 is not supported on the CPU, which would emulate it. "
+            "Use bf16 there, or --device cuda",
         ),
         (["time", "--until", "200%"], "sysbench time: --until 2.0 is out of range: it must be less than 1"),
         (["time", "--until", "soon"], "sysbench time: --until soon is not a share: write 1% or 0.01"),
@@ -221,8 +221,8 @@ def test_version_is_the_packages() -> None:
         *(
             (
                 [command, "--simulate", "h100", "--threads", "2"],
-                f"sysbench {command}: --threads sets how many threads compute on a CPU, but --simulate predicts a GPU: "
-                "drop one of them",
+                f"sysbench {command}: --threads sets how many threads compute on a CPU, but --simulate predicts a GPU. "
+                "Drop one of them",
             )
             for command in ("time", "memory", "profile", "attention")
         ),

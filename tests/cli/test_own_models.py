@@ -183,7 +183,7 @@ def test_the_record_says_which_code_ran_and_reading_it_imports_none(measured: tu
         ("--model theirs:Lm --input 'int64[B]'", "int64[B] needs an upper bound for its integers"),
         ("--model theirs:Lm --inputs a:b --input 'bool[B]'", "--inputs and --input both describe the model's inputs"),
         ("--model theirs:Lm --optimizer sdg", "sdg is not an optimizer."),
-        ("--loss theirs:loss", "--loss applies to a model of your own: add --model package.module:Class"),
+        ("--loss theirs:loss", "--loss applies to a model of your own. Add --model package.module:Class"),
         ("--optimizer theirs:make", "--optimizer module:factory applies to a model of your own"),
     ],
 )

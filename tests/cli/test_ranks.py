@@ -237,8 +237,8 @@ def test_a_record_of_profiled_ranks_and_its_report_show_all_ranks(profiled: tupl
     ("words", "complaint"),
     [
         (("time", "--ranks", "0"), "0 is out of range: it must be 1 to 65536. Nearest: 1"),
-        (("time", "--strategy", "fsdp2"), "--strategy fsdp2 distributes a model over ranks: add --ranks 2"),
-        (("time", "--ranks", "1", "--strategy", "tp"), "--strategy tp distributes a model over ranks: add --ranks 2"),
+        (("time", "--strategy", "fsdp2"), "--strategy fsdp2 distributes a model over ranks. Add --ranks 2"),
+        (("time", "--ranks", "1", "--strategy", "tp"), "--strategy tp distributes a model over ranks. Add --ranks 2"),
         (("time", "--ranks", "2", "--strategy", "fsdp"), "fsdp is not a strategy"),
         (("time", "--ranks", "5", "--strategy", "tp"), "splits the 12 heads of small over --ranks 5"),
         (

@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 
-from sysbench.command import command_of, kinds
+from sysbench.command import kinds
 from sysbench.commands.compare.cells import build_side
 from sysbench.commands.compare.comparison import Rules, compare
 from sysbench.commands.compare.tables import sheet as comparison_sheet
+from sysbench.commands.kinds import command_of
 from sysbench.commands.report.agreement import CROSS_RUN_FINDINGS
 from sysbench.commands.report.assemble import assemble_document
 from sysbench.commands.report.document import ReportedRun
+from sysbench.commands.sheets import sheet
 from sysbench.log.outcomes import EXCLUDING, CautionCode
 from sysbench.log.records import RunRecord
 from sysbench.log.runs import load
 from sysbench.render.findings import Statement
 from sysbench.render.markdown import table as markdown_table
-from sysbench.render.output import sheet
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "runs"
 RUNS = sorted(FOLDER.glob("*.jsonl"))
@@ -53,9 +54,9 @@ def scaled(value: Any, factor: float, units: tuple[str, ...], key: str = "") -> 
 
 
 def findings_of(record: RunRecord[Any]) -> list[Statement]:
-    command = command_of(record.kind)
-    below = command.part("headlines")(record.cells) if command.headlines else ()
-    return [*below, *command.part("findings")(record)]
+    command = command_of(record.kind).results()
+    below = command.headlines(record.cells) if command.headlines else ()
+    return [*below, *command.findings(record)]
 
 
 def cases() -> Iterator[tuple[RunRecord[Any], dict[int, CautionCode]]]:

@@ -46,7 +46,7 @@ from tests.engine.fakes import (
     ("fields", "message"),
     [
         ({"heads": 3}, "--heads 3 does not divide --d-model 32. Nearest that does: 2"),
-        ({"precision": "fp16"}, "--precision fp16 is not supported on the CPU, which would emulate it; use bf16 there"),
+        ({"precision": "fp16"}, "--precision fp16 is not supported on the CPU, which would emulate it. Use bf16 there"),
         ({"device": "cuda:3", "precision": "fp16", "heads": 3}, "--heads 3 does not divide --d-model 32."),
     ],
 )
@@ -210,8 +210,8 @@ def test_resuming_remembers_what_ran_out_of_memory(tmp_path: Path) -> None:
     assert outcomes(spec_of(ACTS), events) == {64: "skipped", 128: "skipped", 512: "skipped"}
     finished = of_kind(events, CellFinished)[0]
     assert finished.detail == (
-        "at least as large as tiny d_model=32 layers=1, ctx 32, batch 4, which ran out of memory "
-        "(--force starts it anyway)"
+        "at least as large as tiny d_model=32 layers=1, ctx 32, batch 4, which ran out of memory. "
+        "--force starts it anyway"
     )
 
 

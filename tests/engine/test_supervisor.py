@@ -344,8 +344,8 @@ def test_cells_at_least_as_large_as_one_that_ran_out_of_memory_are_skipped(tmp_p
     }
     assert {event.reason for event in told.values()} == {None, "out-of-memory", "larger-than-failed"}
     assert told[64, 4].detail == (
-        "at least as large as tiny d_model=32 layers=1, ctx 32, batch 1, which ran out of memory "
-        "(--force starts it anyway)"
+        "at least as large as tiny d_model=32 layers=1, ctx 32, batch 1, which ran out of memory. "
+        "--force starts it anyway"
     )
     started = {event.cell for event in of_kind(events, CellStarted)}
     assert started.isdisjoint(key for key, event in by_cell.items() if event.outcome == "skipped")
@@ -371,7 +371,7 @@ def test_a_cell_that_cannot_fit_is_not_started(tmp_path: Path) -> None:
     detail = verdicts(spec, events)[16].detail
     assert detail is not None
     assert detail.startswith("needs about ")
-    assert detail.endswith(" MiB, but 1.00 KiB are free (--force starts it anyway)")
+    assert detail.endswith(" MiB, but 1.00 KiB are free. --force starts it anyway")
     assert of_kind(events, CellStarted) == []
 
 
@@ -411,7 +411,7 @@ def test_a_kernel_that_does_not_exist_here_is_invalid_without_a_start(tmp_path: 
     ("fields", "message"),
     [
         ({"device": "cuda:1"}, "--device cuda:1: no such device on this machine; available: cpu (Made-up CPU)"),
-        ({"device": "auto", "precision": "tf32"}, "--precision tf32 is a CUDA format; on cpu use fp32"),
+        ({"device": "auto", "precision": "tf32"}, "--precision tf32 is a CUDA format. On cpu use fp32"),
     ],
 )
 def test_a_machine_that_is_not_what_was_asked_for_is_refused_and_leaves_no_log(

@@ -13,18 +13,56 @@ from tests.cli.running import Ran, answered
 FILES = {
     "__init__.py": """
 '''Count.'''
-from sysbench.command import Command, ReportLayout
+from sysbench.command import Models
+from sysbench.commands.cell_command import CellCommand
+from sysbench.commands.kinds import ReportLayout, Results
+from sysbench.log.kinds import Records
 
-COMMAND = Command(
-    name="count",
-    package=__name__,
-    help=__doc__,
-    plan="tables:plan",
-    report=ReportLayout(9, "Counting"),
-    screen="live:Lines",
-    measures="compared:measures",
-    terms="compared:terms",
-)
+
+class Count(CellCommand):
+    help = __doc__
+    report = ReportLayout(9, "Counting")
+
+    def models(self):
+        from .spec import CountCell, CountOptions, CountSpec
+
+        return Models(CountSpec, CountCell, CountOptions)
+
+    def records(self):
+        from .fold import fold
+        from .record import CountRecord
+
+        return Records(CountRecord, fold)
+
+    def measure(self):
+        from .measure import run
+
+        return run
+
+    def plan(self, cells, gpu=None):
+        from .tables import plan
+
+        return plan(cells)
+
+    def results(self):
+        from . import compared, findings, tables
+
+        return Results(
+            tables=tables.TABLES,
+            default_tables=lambda spec: tuple(tables.TABLES),
+            sheet=tables.sheet,
+            findings=findings.of_run,
+            terms=compared.terms,
+            measures=compared.measures,
+        )
+
+    def screen(self):
+        from .live import Lines
+
+        return Lines
+
+
+COMMAND = Count()
 """,
     "spec.py": '''
 from collections.abc import Iterator
@@ -57,18 +95,6 @@ class CountSpec(RunSpec):
 
 class CountOptions(SavedOptions):
     """As of every command."""
-''',
-    "command.py": '''
-from sysbench.commands import running
-from sysbench.spec.command_options import command_options
-
-from .spec import CountOptions, CountSpec
-
-
-@command_options(CountSpec, CountOptions)
-def count(spec_given, options_given):
-    """Count."""
-    running.execute_command("count", spec_given, options_given)
 ''',
     "record.py": """
 from typing import Literal
@@ -163,10 +189,6 @@ def measures(cell):
 def terms(cells):
     yield Term("total", "the sum of all numbers counted.")
 """,
-    "figures.py": """
-def of_run(record):
-    return ()
-""",
     "live.py": """
 from sysbench.render.dashboard.screen import LinesOnly
 
@@ -181,12 +203,12 @@ class Lines(LinesOnly):
 @pytest.fixture
 def count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     """`sysbench`, with a command `count` that lives in a package elsewhere and is named in one line."""
-    package = tmp_path / "elsewhere" / "counting"
+    package = tmp_path / "elsewhere" / "count"
     package.mkdir(parents=True)
     for name, text in FILES.items():
         (package / name).write_text(text.lstrip())
     monkeypatch.syspath_prepend(str(package.parent))
-    monkeypatch.setattr(commands, "PACKAGES", (*commands.PACKAGES, "counting"))
+    monkeypatch.setattr(commands, "PACKAGES", (*commands.PACKAGES, "count"))
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     monkeypatch.chdir(tmp_path)
     return answered

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sysbench
-from sysbench.command import spec_of
+from sysbench.spec.cell import spec_of
 from tests.cli.running import MINUTE, only, record_in
 from tests.cli.running import sysbench as process
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from grimp import build_graph
 
 from sysbench.command import commands, kinds
+from sysbench.commands.kinds import CommandWithRuns, command_of
 from sysbench.commands.time.record import ReadingsRecord
 from sysbench.log import records
 from sysbench.log.events import EVENTS, Event
@@ -56,7 +57,7 @@ def test_nothing_is_keyed_by_the_names_of_commands_but_the_list_of_them() -> Non
 
 
 def commands_named_in(path: Path) -> set[str]:
-    """The commands whose folders a file imports anywhere in it, or names as the place of a part."""
+    """The commands whose folders a file imports anywhere in it."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
@@ -64,8 +65,6 @@ def commands_named_in(path: Path) -> set[str]:
                 names |= {alias.name for alias in node.names}
             case ast.ImportFrom():
                 names |= {f"{node.module}.{alias.name}" for alias in node.names}
-            case ast.Constant(value=str(text)):
-                names.add(text)
     found = {match[1] for name in names if (match := re.match(r"sysbench\.commands\.(\w+)\b", name))}
     return found & set(commands())
 
@@ -82,23 +81,16 @@ def test_a_lazy_import_of_a_command_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "lazy.py"
     file.write_text("def show():\n    from sysbench.commands.memory.tables import sheet\n    return sheet\n")
     assert commands_named_in(file) == {"memory"}
-    file.write_text("COMMAND = Command(terms='sysbench.commands.report.method:terms')\n")
-    assert commands_named_in(file) == {"report"}
     file.write_text("from sysbench.commands import running, artefacts\n")
     assert not commands_named_in(file)
 
 
-def test_every_part_that_a_command_names_is_there() -> None:
-    for kind in kinds():
-        command = commands()[kind]
-        for name in (
-            "function", "spec", "cell", "options", "record", "fold", "tables", "sheet", "plan",
-            "findings", "figures", "screen",
-        ):  # fmt: skip
-            without_figures = name == "figures" and command.figures is None
-            assert without_figures or callable(command.part(name)) or name == "tables", (kind, name)
-        for name in ("terms", "measures", "step_numbers", "artefact", "completed_together", "default_tables"):
-            assert getattr(command, name) is None or callable(command.part(name)), (kind, name)
+def test_every_part_of_a_command_can_be_imported() -> None:
+    for command in commands().values():
+        parts = [command.function]
+        if isinstance(command, CommandWithRuns):
+            parts += [command.models, command.records, command.launch, command.results, command.screen]
+        assert all(part() for part in parts), command.name
 
 
 def test_no_module_imports_itself_through_others() -> None:
@@ -125,7 +117,7 @@ def test_a_record_keeps_its_event_instead_of_declaring_its_fields_again() -> Non
 
 
 def _record_classes() -> list[type[Frozen]]:
-    modules = [records, *(sys.modules[commands()[kind].part("record").__module__] for kind in kinds())]
+    modules = [records, *(sys.modules[command_of(kind).records().record.__module__] for kind in kinds())]
     found = [cls for module in modules for cls in vars(module).values() if isinstance(cls, type)]
     return [cls for cls in found if issubclass(cls, Frozen) and not issubclass(cls, Event)]
 

@@ -136,7 +136,7 @@ def test_what_is_no_model_is_refused_with_what_is_there(model: str, said: str, w
 def test_a_missing_file_and_a_missing_config_are_named_before_anything_runs(write: Write) -> None:
     here = write("")
     (file,), (config,) = cells(here, "other.py:Lm"), cells(here, "hf:nowhere")
-    assert file.problem(None) == f"--model other.py:Lm: there is no file {here}/other.py"
+    assert str(file.problem(None)) == f"--model other.py:Lm: there is no file {here}/other.py"
     assert str(config.problem(None)).startswith(f"--model hf:nowhere: there is no file {here}/nowhere; ")
 
 

@@ -103,7 +103,7 @@ def test_parameters_are_counted_as_they_are_and_not_as_they_are_stored(tmp_path:
         ({"quantize": "nf"}, "Did you mean nf4?"),
         (
             {"quantize": "nf4", "lora": "0"},
-            "--quantize nf4 freezes weights, which leaves nothing to train: add --lora 8",
+            "--quantize nf4 freezes weights, which leaves nothing to train. Add --lora 8",
         ),
     ],
 )

@@ -8,14 +8,15 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from sysbench.command import command_of, kinds
+from sysbench.command import kinds
+from sysbench.log.kinds import command_of
 
 FILE = Path(__file__).parents[2] / "docs" / "record.schema.json"
 
 
 def record_schema() -> dict[str, Any]:
     """Return the schema of the records of all commands; `kind` says which command's a record is."""
-    records = {kind: command_of(kind).record_class for kind in kinds()}
+    records = {kind: command_of(kind).records().record for kind in kinds()}
     references, definitions = models_json_schema([(record, "serialization") for record in records.values()])
     by_kind = [
         {"if": {"properties": {"kind": {"const": kind}}}, "then": references[record, "serialization"]}

@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench import __version__
-from sysbench.command import command_of, kinds
+from sysbench.command import kinds
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError, OutputError, UsageError
 from sysbench.log import runs
 from sysbench.log.events import EVENTS, CellFinished, Event, LineDamaged, Reading, RunFinished, RunStarted, encode
 from sysbench.log.journal import Log, damaged_lines, read
+from sysbench.log.kinds import command_of
 from sysbench.log.outcomes import LASTING
 from sysbench.log.resume import read_earlier_run
 from tests.hosts import MADE_UP as HOST
@@ -230,7 +231,7 @@ def test_a_log_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path, name: s
 def test_every_event_has_a_name_of_its_own() -> None:
     # A new event that cannot be told apart from another would make logs unreadable.
     for kind in kinds():
-        command_of(kind).part("record")
+        command_of(kind).records()
     classes = [each for each in Event.__subclasses__() if each.__module__.startswith("sysbench.")]
     assert len(classes) >= 40
     assert {name: EVENTS[name] for name in EVENTS if EVENTS[name] in classes} == {

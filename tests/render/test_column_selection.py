@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sysbench.command import command_of, kinds, spec_of
+from sysbench.command import kinds
 from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.commands.kinds import command_of
+from sysbench.commands.sheets import column_names, nonempty_tables, sheet, show
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError
-from sysbench.render import output as summary
 from sysbench.render.column_selection import is_known, select_columns
-from sysbench.render.declared import DeclaredTable, column_names
-from sysbench.render.output import nonempty_tables, sheet
+from sysbench.render.declared import DeclaredTable
 from sysbench.render.table import Column, Measure, OnRequestColumn, Sheet, Table, notes
-from sysbench.spec.cell import RunSpec
+from sysbench.spec.cell import RunSpec, spec_of
 from tests import fixtures_attention, fixtures_runs, fixtures_timing
 
 
@@ -127,7 +127,7 @@ def test_however_they_are_chosen_rows_stay_whole_and_columns_come_once(names: li
 def shown(record: TimeRecord, *names: str, form: str = "terminal", tables: tuple[str, ...] = ()) -> str:
     out = io.StringIO()
     console = Console(file=out, width=110, color_system=None)
-    summary.show(record, console, form, tables, columns=names)  # type: ignore[arg-type]
+    show(record, console, form, tables, columns=names)  # type: ignore[arg-type]
     return out.getvalue()
 
 
@@ -199,7 +199,7 @@ def filled() -> Iterator[tuple[RunSpec, Table]]:
     attention = AttentionSpec(impl="naive,sdpa-flash", dim="16,32", seq="64,128")  # type: ignore[arg-type]
     records = [fixtures_runs.record(kind) for kind in fixtures_runs.KINDS]
     for found in (*records, fixtures_timing.record(wide), fixtures_attention.record(attention)):
-        for name in command_of(found.kind).part("tables"):
+        for name in command_of(found.kind).results().tables:
             for table in nonempty_tables(found, [name]):
                 yield spec_of(found.spec), replace(table, name=name)
 
@@ -216,9 +216,9 @@ def test_every_column_that_a_table_turns_out_to_have_was_known_before_the_run() 
 
 def test_every_table_knows_its_columns_before_there_is_a_record() -> None:
     for kind in kinds():
-        assert all(isinstance(table, DeclaredTable) for table in command_of(kind).part("tables").values())
+        assert all(isinstance(table, DeclaredTable) for table in command_of(kind).results().tables.values())
 
 
 def test_every_command_has_the_table_that_csv_shows() -> None:
     for kind in kinds():
-        assert command_of(kind).long_table in command_of(kind).part("tables")
+        assert command_of(kind).results().long_table in command_of(kind).results().tables

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.command import command_of
+from sysbench.commands.kinds import command_of
 from sysbench.errors import LogError
 from sysbench.log import runs
 from sysbench.render.declared import DeclaredTable
@@ -24,7 +24,7 @@ def test_a_table_that_a_saved_run_leaves_empty_can_say_why(kind: str) -> None:
             continue  # saved damaged, or of another schema
         if record.kind != kind:
             continue
-        for table in command_of(record.kind).part("tables").values():
+        for table in command_of(record.kind).results().tables.values():
             assert isinstance(table, DeclaredTable)
             assert table(record) or table.needs, (path.name, table.name)
             found += 1

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from sysbench.command import Kind, command_of
-from sysbench.commands import plan
+from sysbench.command import Kind
+from sysbench.commands import plan, sheets
+from sysbench.commands.kinds import command_of
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.commands.time.tables import TABLES
 from sysbench.render import numbers as columns_shown
-from sysbench.render import output as sheets
 from sysbench.render import output as summary
 from sysbench.render import terminal
 from sysbench.render.csv import sheet_json
@@ -55,7 +55,7 @@ def large() -> TimeRecord:
 
 def printed(record: TimeRecord, form: Format, *tables: str, width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width, legacy_windows=False)
-    summary.show(record, console, form, tables)
+    sheets.show(record, console, form, tables)
     return written(console)
 
 
@@ -159,7 +159,7 @@ def test_a_heading_over_several_columns_has_no_spaces_after_it() -> None:
 @pytest.mark.parametrize("form", ["terminal", "markdown", "latex", "csv"])
 def test_a_stream_without_utf_8_gets_plain_characters(pair: TimeRecord, form: Format) -> None:
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), width=80, legacy_windows=False)
-    summary.show(pair, console, form)
+    sheets.show(pair, console, form)
     console.file.flush()
     text = console.file.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
     assert "?" not in text
@@ -229,7 +229,7 @@ def test_several_csv_tables_have_one_header_and_a_column_that_names_them(pair: T
 @pytest.mark.parametrize("kind", fixtures_runs.KINDS)
 def test_no_table_has_two_columns_of_one_heading_in_csv(kind: Kind) -> None:
     record = fixtures_runs.record(kind)
-    for name in command_of(kind).part("tables"):
+    for name in command_of(kind).results().tables:
         for table in sheets.nonempty_tables(record, [name]):
             columns = (*table.columns, *(column for column, _ in table.constants))
             assert len({(column.key, column.unit) for column in columns}) == len(columns), table.name

@@ -81,7 +81,7 @@ def test_a_missing_package_is_said_before_a_worker_starts(
     for command in ("time", "profile", *(["memory"] if package not in LIBRARIES else [])):
         ran = answered(command, *option, "--mode", "train", "--ctx", "16", f"--out={tmp_path / 'runs'}")
         assert ran.code == 2
-        assert ran.err.splitlines()[-1].endswith(f" needs the package {package}: {install_command(extra)}")
+        assert ran.err.splitlines()[-1].endswith(f" needs the package {package}. Install it: {install_command(extra)}")
         assert not (tmp_path / "runs").exists()
 
 

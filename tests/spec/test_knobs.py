@@ -27,7 +27,7 @@ from sysbench.errors import SpecError
         ({"offload": "parameter"}, "Did you mean parameters?"),
         ({"lora": "-1"}, "-1 is out of range: it must be 0 or more"),
         ({"lora": "8", "lora_targets": "q proj"}, "or names of linear layers joined by +, such as q_proj+v_proj"),
-        ({"lora_targets": "q"}, "--lora-targets q chooses layers for adapters: add --lora 8"),
+        ({"lora_targets": "q"}, "--lora-targets q chooses layers for adapters. Add --lora 8"),
     ],
 )
 def test_a_value_that_is_mistyped_is_refused_with_the_nearest(knob: dict[str, str], line: str) -> None:
@@ -45,15 +45,15 @@ def test_a_value_that_is_mistyped_is_refused_with_the_nearest(knob: dict[str, st
         ({"mode": "inference", "lora": "8"}, "this mode trains none. Nearest: --mode forward-backward"),
         ({"mode": "train", "lora": "8", "ranks": "2", "strategy": "tp"}, "does not support --strategy tp. Nearest"),
         ({"mode": "forward", "optimizer_in_backward": "on"}, "no optimizer. Nearest: --mode train"),
-        ({"optimizer_in_backward": "on", "grad_accum": "2"}, "--grad-accum 2 adds up several: drop one of them"),
+        ({"optimizer_in_backward": "on", "grad_accum": "2"}, "--grad-accum 2 adds up several. Drop one of them"),
         ({"optimizer_in_backward": "on", "precision": "fp16"}, "Nearest: --precision bf16"),
         ({"execution": "compiled-graphs", "grad_accum": "2"}, "overwrites. Nearest: --execution compiled"),
         ({"offload": "optimizer", "mode": "forward-backward"}, "no optimizer. Nearest: --mode train"),
-        ({"offload": "optimizer", "optimizer_in_backward": "on"}, "in different places: drop one of them"),
+        ({"offload": "optimizer", "optimizer_in_backward": "on"}, "in different places. Drop one of them"),
         ({"offload": "optimizer", "precision": "fp16"}, "as fp16 needs. Nearest: --precision bf16"),
-        ({"offload": "optimizer", "ranks": "2"}, "use --ranks 1, or --strategy fsdp2 --offload parameters"),
-        ({"offload": "parameters"}, "add --ranks 2 --strategy fsdp2. Nearest without shards: --offload optimizer"),
-        ({"offload": "parameters", "ranks": "2", "strategy": "ddp"}, "moves shards to the host: add --ranks 2"),
+        ({"offload": "optimizer", "ranks": "2"}, "Use --ranks 1, or --strategy fsdp2 --offload parameters"),
+        ({"offload": "parameters"}, "Add --ranks 2 --strategy fsdp2. Nearest without shards: --offload optimizer"),
+        ({"offload": "parameters", "ranks": "2", "strategy": "ddp"}, "moves shards to the host. Add --ranks 2"),
         ({"offload": "parameters", "ranks": "2", "strategy": "fsdp2", "precision": "fp16"}, "as fp16 needs. Nearest"),
         ({"offload": "parameters", "ranks": "2", "strategy": "fsdp2", "optimizer": "sgd"}, "runs AdamW on the host"),
         ({"offload": "optimizer", "optimizer": "muon"}, "not muon. Nearest: --optimizer fused"),
@@ -66,7 +66,7 @@ def test_a_value_that_is_mistyped_is_refused_with_the_nearest(knob: dict[str, st
             {"precision": "fp8-rowwise", "d_model": "100", "heads": "5", "d_ff": "200"},
             "--precision fp8-rowwise needs sides divisible by 16, but has d_model 100 and d_ff 200. Nearest",
         ),
-        ({"optimizer_in_backward": "on", "ranks": "2"}, "before the 2 ranks have exchanged gradients: use --ranks 1"),
+        ({"optimizer_in_backward": "on", "ranks": "2"}, "before the 2 ranks have exchanged gradients. Use --ranks 1"),
     ],
 )
 def test_a_knob_that_the_mode_lacks_is_refused(fields: dict[str, str], line: str) -> None:

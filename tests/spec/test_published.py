@@ -153,7 +153,7 @@ def problems(names: str, directory: Path, **environment: str) -> list[str | None
     """Ask in a process of its own, since the hub's client reads the environment when it is imported."""
     program = (
         "import json, sys; from sysbench.spec import published; "
-        "print(json.dumps([published.problem(name, '.') for name in sys.argv[1:]]))"
+        "print(json.dumps([each and str(each) for each in (published.problem(name, '.') for name in sys.argv[1:])]))"
     )
     settings = {"HF_HOME": str(directory / "home"), "NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", **environment}
     process = subprocess.run(
@@ -193,4 +193,4 @@ def test_without_a_network_a_name_fails_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b/c", "-", "a b", "https://example.org/x"])
 def test_what_is_no_name_of_the_hub_is_not_asked_for(name: str, tmp_path: Path) -> None:
-    assert published.problem(name, str(tmp_path)) == f"--model hf:{name}: there is no file {tmp_path / name}"
+    assert str(published.problem(name, str(tmp_path))) == f"--model hf:{name}: there is no file {tmp_path / name}"

@@ -40,7 +40,7 @@ def test_tensor_parallel_ranks_share_one_batch_and_all_others_have_their_own() -
 def test_a_strategy_without_ranks_is_refused() -> None:
     for spec in (TimeSpec, MemorySpec):
         for ranks in ({}, {"ranks": "1"}):
-            with pytest.raises(ValidationError, match="--strategy tp distributes a model over ranks: add --ranks 2"):
+            with pytest.raises(ValidationError, match=r"--strategy tp distributes a model over ranks\. Add --ranks 2"):
                 spec.model_validate({"strategy": "tp", **ranks})
 
 
@@ -91,17 +91,17 @@ def test_knobs_that_are_not_given_leave_no_trace_and_every_value_has_a_key() -> 
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        ({"bucket_mb": 5}, "--bucket-mb 5 distributes a model over ranks: add --ranks 2"),
+        ({"bucket_mb": 5}, "--bucket-mb 5 distributes a model over ranks. Add --ranks 2"),
         ({"ranks": 2, "reshard": "off"}, "--reshard applies to --strategy fsdp2, hsdp; this run has ddp"),
         (
             {"ranks": 2, "strategy": "fsdp2,tp", "gradient_as_bucket_view": "on"},
             "--gradient-as-bucket-view applies to --strategy ddp; this run has fsdp2, tp",
         ),
-        ({"no_sync": "on", "grad_accum": 2}, "--no-sync on distributes a model over ranks: add --ranks 2"),
+        ({"no_sync": "on", "grad_accum": 2}, "--no-sync on distributes a model over ranks. Add --ranks 2"),
         (
             {"ranks": 2, "no_sync": "on,off"},
-            "--no-sync on,off controls the exchange of gradients between micro-batches, but each step has only one: "
-            "add --grad-accum 2",
+            "--no-sync on,off controls the exchange of gradients between micro-batches, but each step has only one. "
+            "Add --grad-accum 2",
         ),
         (
             {"ranks": 2, "strategy": "tp", "no_sync": "on", "grad_accum": 2},
@@ -119,8 +119,8 @@ def test_a_knob_that_means_nothing_is_refused(axes: dict[str, object], message: 
 
 def test_groups_of_resharded_ranks_divide_the_shards() -> None:
     (cell,) = cells(ranks=32, strategy="hsdp", reshard=3)
-    assert cell.problem("cpu") == (
-        "--reshard 3 does not divide the 8 ranks of a --strategy hsdp shard group; use one of on, off, 2, 4. Nearest: 2"
+    assert str(cell.problem("cpu")) == (
+        "--reshard 3 does not divide the 8 ranks of a --strategy hsdp shard group. Use one of on, off, 2, 4. Nearest: 2"
     )
     assert cells(ranks=32, strategy="hsdp", reshard=4)[0].problem("cpu") is None
 

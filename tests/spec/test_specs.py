@@ -108,13 +108,13 @@ def test_the_key_of_a_cell_changes_with_every_axis_and_with_nothing_else() -> No
     ],
 )
 def test_a_shape_that_is_no_transformer_is_refused_on_any_device(options: dict[str, int], problem: str) -> None:
-    assert cells(ctx=128, **options)[0].problem(None) == problem
+    assert str(cells(ctx=128, **options)[0].problem(None)) == problem
 
 
 def test_fp16_on_the_cpu_is_refused_and_bf16_is_not() -> None:
     fp16, bf16 = cells(ctx=128, precision="fp16,bf16")
-    assert fp16.problem("cpu") == (
-        "--precision fp16 is not supported on the CPU, which would emulate it; use bf16 there, or --device cuda"
+    assert str(fp16.problem("cpu")) == (
+        "--precision fp16 is not supported on the CPU, which would emulate it. Use bf16 there, or --device cuda"
     )
     assert fp16.problem(None) is None
     assert fp16.problem("cuda") is None
@@ -123,7 +123,7 @@ def test_fp16_on_the_cpu_is_refused_and_bf16_is_not() -> None:
 
 def test_tf32_is_a_cuda_format() -> None:
     (cell,) = cells(ctx=128, precision="tf32")
-    assert cell.problem("mps") == "--precision tf32 is a CUDA format; on mps use fp32"
+    assert str(cell.problem("mps")) == "--precision tf32 is a CUDA format. On mps use fp32"
     assert cell.problem("cuda") is None
 
 
@@ -131,11 +131,11 @@ def test_threads_are_an_axis_of_the_cpu_and_of_nothing_else() -> None:
     assert [cell.threads for cell in cells(ctx=128, threads="1,2,4")] == [1, 2, 4]
     (cell,) = cells(ctx=128, threads=2)
     assert (cell.problem("cpu"), cell.problem(None)) == (None, None)
-    refused = "--threads sets how many threads compute on a CPU; on cuda leave it out, or use --device cpu"
-    assert cell.problem("cuda") == refused
+    refused = "--threads sets how many threads compute on a CPU, not on cuda. Leave it out, or use --device cpu"
+    assert str(cell.problem("cuda")) == refused
     (cell,) = cells(ctx=128, threads=2, simulate="a100-80gb")
-    refused = "--threads sets how many threads compute on a CPU, but --simulate predicts a GPU: drop one of them"
-    assert cell.problem("cpu") == refused
+    refused = "--threads sets how many threads compute on a CPU, but --simulate predicts a GPU. Drop one of them"
+    assert str(cell.problem("cpu")) == refused
 
 
 def test_a_cell_that_leaves_the_threads_to_torch_is_written_down_without_them() -> None:
@@ -149,7 +149,7 @@ def test_a_cell_that_leaves_the_threads_to_torch_is_written_down_without_them() 
 def test_flash_attention_with_32_bit_inputs_is_one_invalid_cell_not_a_refused_run() -> None:
     flash, naive = cells(ctx=128, attention="flash,naive")
     assert flash.problem("cuda") is None
-    assert "16-bit" in (flash.unavailable("cuda") or "")
+    assert "16-bit" in str(flash.unavailable("cuda"))
     assert naive.unavailable("cuda") is None
 
 

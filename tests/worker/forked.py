@@ -192,11 +192,12 @@ if __name__ == "__main__":
     import torch._dynamo  # noqa: F401  which the first optimizer imports
 
     import sysbench.worker.service  # noqa: F401
-    from sysbench.command import commands, runnable
+    from sysbench.command import runnable
+    from sysbench.log.kinds import command_of
     from sysbench.worker.__main__ import main
 
     for kind in runnable():
-        assert commands()[kind].measure_function
+        assert command_of(kind).measure()
     gc.collect()
     gc.freeze()
     _serve()

@@ -8,22 +8,12 @@ from typing import TYPE_CHECKING
 from sysbench.commands import refusals, running, showing
 from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
 from sysbench.commands.prediction_checks import refuse_present_gpus
-from sysbench.commands.surroundings import ALONE, RunSurroundings
+from sysbench.commands.surroundings import ALONE, RunResult, RunSurroundings
 from sysbench.commands.without_gpu import DEFAULT_GPU, is_without_gpu, say_simulating
 from sysbench.spec.attention import IMPLEMENTATIONS
-from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
     from sysbench.commands.attention.record import AttentionRecord
-
-
-@command_options(AttentionSpec, AttentionOptions)
-def attention(spec_given: Given, options_given: Given) -> None:
-    """Sweep attention by head dimension, sequence length and implementation; see where it breaks.
-
-    Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
-    """
-    running.execute_command("attention", spec_given, options_given)
 
 
 def suited(spec: AttentionSpec, options: AttentionOptions) -> AttentionSpec:
@@ -38,7 +28,7 @@ def suited(spec: AttentionSpec, options: AttentionOptions) -> AttentionSpec:
     return AttentionSpec(**{**spec.model_dump(exclude_unset=True), "simulate": DEFAULT_GPU})
 
 
-def perform(spec: AttentionSpec, options: AttentionOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
+def perform(spec: AttentionSpec, options: AttentionOptions, surroundings: RunSurroundings = ALONE) -> RunResult:
     refuse_present_gpus(spec.simulate, force=options.force)
     return running.perform(spec, options, surroundings)
 

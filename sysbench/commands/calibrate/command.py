@@ -9,22 +9,12 @@ import typer
 
 from sysbench.commands import refusals, running, showing
 from sysbench.commands.calibrate.spec import CalibrateOptions, CalibrateSpec
-from sysbench.commands.surroundings import ALONE, RunSurroundings
+from sysbench.commands.surroundings import ALONE, RunResult, RunSurroundings
 from sysbench.errors import UsageError
 from sysbench.spec import hardware
-from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
     from sysbench.commands.calibrate.record import CalibrateRecord
-
-
-@command_options(CalibrateSpec, CalibrateOptions)
-def calibrate(spec_given: Given, options_given: Given) -> None:
-    """Measure the device and host rates that predictions are based on.
-
-    Takes about 30 s. Writes the rates to ~/.config/sysbench/hardware/, where --simulate looks first.
-    """
-    running.execute_command("calibrate", spec_given, options_given)
 
 
 def show(path: Path, options: CalibrateOptions) -> None:
@@ -52,7 +42,7 @@ def show(path: Path, options: CalibrateOptions) -> None:
         raise typer.Exit(running.exit_code(found))
 
 
-def perform(spec: CalibrateSpec, options: CalibrateOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
+def perform(spec: CalibrateSpec, options: CalibrateOptions, surroundings: RunSurroundings = ALONE) -> RunResult:
     """Run all cells and write the rates; raises UsageError if the host's rates are asked for and not measured."""
     if options.host is not None and "host" not in spec.part:
         raise UsageError(f"--host {options.host} needs the host's rates: add host to the parts")

@@ -23,6 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from sysbench.commands.calibrate.record import RateName, RatesKnown, WorkTimed, work_observed
 from sysbench.commands.calibrate.spec import CalibrateCell, Part
+from sysbench.commands.kinds import measures_of
 from sysbench.errors import UnavailableError, UsageError
 from sysbench.garbage import gc_paused
 from sysbench.lab.clocks import clock_for, until_hidden
@@ -32,7 +33,6 @@ from sysbench.lab.precision import compute_dtype, matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.log import runs
 from sysbench.log.events import DeviceInfo, Event, StageEntered
-from sysbench.log.measures import measures_of
 from sysbench.predict.fitting import TimedStep, fit_rates
 from sysbench.predict.rates import GpuRates, host_of
 from sysbench.predict.trace import HOST_WORK, PhaseTrace

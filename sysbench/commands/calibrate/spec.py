@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from sysbench.errors import Refusal
 from sysbench.spec.axes import choices
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import DeviceType, RunCell, RunSpec, parse_devices
@@ -54,7 +55,7 @@ class CalibrateCell(RunCell):
     def title(self) -> str:
         return self.part
 
-    def problem(self, device: DeviceType | None) -> str | None:
+    def problem(self, device: DeviceType | None) -> Refusal | None:
         return next(
             (found for precision in self.precisions if device and (found := precision_problem(precision, device))), None
         )

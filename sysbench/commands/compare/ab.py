@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sysbench import units
-from sysbench.command import command_of, kinds
+from sysbench.command import kinds
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import load_side
 from sysbench.commands.compare.comparison import Comparison, compare_sides
 from sysbench.commands.compare.output import exit_code, show
 from sysbench.commands.compare.spec import CompareOptions
+from sysbench.commands.kinds import command_of
 from sysbench.engine import session
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.plan import refuse_impossible
@@ -72,7 +73,8 @@ def parse_spec(text: str) -> RunSpec:
     name = words.pop(0) if words and not words[0].startswith("-") else supported[0]
     if name not in supported:
         raise UsageError(unknown(name, "a command that --ab can measure", supported))
-    return validated(command_of(name).spec_class, *parse_options(name, words, command_of(name).spec_class))
+    spec = command_of(name).models().spec
+    return validated(spec, *parse_options(name, words, spec))
 
 
 def compare(options: CompareOptions, texts: tuple[str, str]) -> int:

@@ -11,9 +11,10 @@ from typing import Any
 
 from sysbench.cells import HasAxes
 from sysbench.command import Kind
+from sysbench.commands.kinds import measures_of
 from sysbench.errors import UsageError, unknown
 from sysbench.log import runs
-from sysbench.log.measures import Amount, Measures, measures_of
+from sysbench.log.measures import Amount, Measures
 from sysbench.log.outcomes import MEASURED
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.spec.axis import SETTING, Axis, declared_fields

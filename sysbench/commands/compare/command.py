@@ -46,9 +46,9 @@ def _read_artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None
     """Read two traces or memory snapshots; return None if both arguments are runs."""
     if options.a is None or options.b is None:
         return None
-    from sysbench.commands import artefacts
+    from sysbench.commands import saved
 
-    a, b = (artefacts.read(Path(name)) for name in (options.a, options.b))
+    a, b = (saved.artefact(Path(name)) for name in (options.a, options.b))
     if a is not None and b is not None:
         return a, b
     for name, artefact in ((options.a, a), (options.b, b)):

@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from sysbench import units
-from sysbench.command import Kind, command_of
+from sysbench.command import Kind
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import Axes, Matching, NoMatchingCellsError, Side, SideCell
 from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, warnings
 from sysbench.commands.compare.spec import CompareOptions
+from sysbench.commands.kinds import command_of
 from sysbench.errors import LogError, UsageError
 from sysbench.log.measures import Better, Measures
 from sysbench.log.outcomes import CautionCode, Outcome
@@ -218,7 +219,7 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         *(obstacle for sides in axes_by_kind.values() for obstacle in cells.find_obstacles(*sides, rules.across)),
         *machine_obstacles(a, b, rules.across),
     ]
-    if obstacles and not any(command_of(kind).measures for kind in a.kinds):
+    if obstacles and not any(command_of(kind).results().measures for kind in a.kinds):
         raise LogError(f"nothing to compare: {_list_commands(a)} has no numbers that are compared")
     # First, because `--across` is no remedy if no cells match with it.
     matchings = _match_cells(axes_by_kind)

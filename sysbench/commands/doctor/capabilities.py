@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from sysbench.command import spec_of
 from sysbench.commands.doctor.record import Machine, Prospect, Tool, Works
-from sysbench.engine.admission import Admission
-from sysbench.engine.plan import place
-from sysbench.errors import UsageError
+from sysbench.engine.plan import PlacedCell, refusal_of, resolve_device
+from sysbench.errors import Refusal
 from sysbench.log.events import DeviceInfo
-from sysbench.spec.run import RunOptions
+from sysbench.spec.cell import spec_of
 
 TENSOR_CORES = {"bf16": (8, 0), "fp16": (7, 0), "tf32": (8, 0)}
 """Oldest compute capability with tensor cores for a precision (CUDA C++ Programming Guide, "Arithmetic
@@ -62,10 +60,14 @@ def _prospect(what: str, works: Works, reason: str, remedy: str | None = None) -
     return Prospect(what=what, works=works, reason=reason, remedy=remedy)
 
 
+def _refused(what: str, refusal: Refusal, works: Works = "no") -> Prospect:
+    return _prospect(what, works, refusal.reason, refusal.remedy or None)
+
+
 def _commands(machine: Machine, device: DeviceInfo) -> Iterator[Prospect]:
     on_cuda = device.type == "cuda"
     if on_cuda and (problem := _gpu_problem(machine, device)):
-        yield _prospect("whatever measures", "no", problem[0], f"{problem[1]}; or --device cpu")
+        yield _prospect("whatever measures", "no", problem.reason, f"{problem.remedy}; or --device cpu")
         return
     yield _prospect("time, attention, accum", "yes", f"on {_describe(machine, device)}")
     settings = machine.tools.allocator or ""
@@ -104,72 +106,65 @@ def _simulate(machine: Machine) -> Prospect:
 
 def _cuda(machine: Machine) -> Prospect:
     gpu = machine.gpu
-    problem = _gpu_problem(machine, gpu) if gpu else _why_no_gpu(machine)
-    if problem:
-        return _prospect("--device cuda", "no", *problem)
-    return _prospect("--device cuda", "yes", _describe(machine, gpu) if gpu else "")
+    if gpu is None:
+        return _refused("--device cuda", _why_no_gpu(machine))
+    if problem := _gpu_problem(machine, gpu):
+        return _refused("--device cuda", problem)
+    return _prospect("--device cuda", "yes", _describe(machine, gpu))
 
 
-def _why_no_gpu(machine: Machine) -> tuple[str, str]:
+def _why_no_gpu(machine: Machine) -> Refusal:
     torch, nvml = machine.torch, machine.nvml
     hidden = machine.host.variables.get("CUDA_VISIBLE_DEVICES")
     if not nvml.gpus:
-        return "no NVIDIA GPU found", _USE_CPU
+        return Refusal("no NVIDIA GPU found", _USE_CPU)
     if torch.cuda is None:
-        return (
+        return Refusal(
             f"{nvml.gpus[0].name} is present, but this torch ({torch.version}) is built without CUDA",
             "install a CUDA build of torch: https://pytorch.org/get-started/locally",
         )
     if hidden is not None:
-        return f"CUDA_VISIBLE_DEVICES={hidden!r} hides all GPUs", "unset it, or name one: CUDA_VISIBLE_DEVICES=0"
+        hides = f"CUDA_VISIBLE_DEVICES={hidden!r} hides all GPUs"
+        return Refusal(hides, "unset it, or name one: CUDA_VISIBLE_DEVICES=0")
     if nvml.cuda and _parse_version(torch.cuda)[0] > _parse_version(nvml.cuda)[0]:
-        return (
+        return Refusal(
             f"driver {nvml.driver} supports CUDA {nvml.cuda}, and this torch needs {torch.cuda}",
             f"update the driver, or install a torch built for CUDA {nvml.cuda} or older",
         )
-    return torch.cuda_problem or "torch finds no CUDA device", "nvidia-smi shows the state of the driver"
+    return Refusal(torch.cuda_problem or "torch finds no CUDA device", "nvidia-smi shows the state of the driver")
 
 
-def _gpu_problem(machine: Machine, gpu: DeviceInfo) -> tuple[str, str] | None:
+def _gpu_problem(machine: Machine, gpu: DeviceInfo) -> Refusal | None:
     archs, state, tools = machine.torch.archs, machine.state, machine.tools
     if tools.allocator_problem:
-        return f"torch will refuse {tools.allocator}: {tools.allocator_problem}", "correct or unset it"
+        return Refusal(f"torch will refuse {tools.allocator}: {tools.allocator_problem}", "correct or unset it")
     if gpu.compute_capability and archs and not supports_capability(archs, gpu.compute_capability):
-        return (
+        return Refusal(
             f"{gpu.name} has compute capability {gpu.compute_capability}, but this torch only has kernels for "
             f"{', '.join(archs)}",
             "install a build of torch for this GPU",
         )
     if state and state.compute_mode == "prohibited":
-        return "the GPU's compute mode is prohibited", "nvidia-smi -c DEFAULT, as root"
+        return Refusal("the GPU's compute mode is prohibited", "nvidia-smi -c DEFAULT, as root")
     if state and state.compute_mode == "exclusive-process" and state.processes:
-        return "the GPU is in use and accepts only one process (compute mode exclusive-process)", "wait for it to end"
+        in_use = "the GPU is in use and accepts only one process (compute mode exclusive-process)"
+        return Refusal(in_use, "wait for it to end")
     return None
 
 
-def _refused(machine: Machine, what: str, **option: object) -> Prospect | None:
+def _refusal(machine: Machine, **option: object) -> Refusal | None:
     """Return why a run would refuse a cell with this option here, or None; the spec and the engine are asked."""
-    (name,) = option
     cell = next(spec_of({"kind": "time", "size": ("tiny",), "ctx": (64,)}).cells()).model_copy(update=option)
-    try:
-        (placed,) = place([cell], machine.torch.devices)
-    except UsageError as error:
-        complaint = str(error)
-    else:
-        refusal = Admission(RunOptions(), lambda _: None).refusal(placed)
-        if refusal is None:
-            return None
-        complaint = refusal.detail
-    reason, *remedy = re.split(r"; |\. ", complaint.removeprefix(f"--{name} {option[name]} "), maxsplit=1)
-    return _prospect(what, "no", reason, *remedy)
+    placed = PlacedCell(0, cell, resolve_device(cell.device, machine.torch.devices))
+    return refusal_of(placed, machine.torch.devices) or cell.unavailable(placed.device.type)
 
 
 def _precisions(machine: Machine, device: DeviceInfo) -> Iterator[Prospect]:
     capability = _parse_version(device.compute_capability or "0.0")
     for name, least in TENSOR_CORES.items():
         what = f"--precision {name}"
-        if refused := _refused(machine, what, precision=name):
-            yield refused
+        if refusal := _refusal(machine, precision=name):
+            yield _refused(what, refusal)
         elif device.type == "cpu" and machine.torch.cpu_bf16 is False:
             reason = "this CPU has no bf16 instructions (AMX, AVX512-BF16): bf16 is emulated, and slower than fp32"
             yield _prospect(what, "partly", reason, "--precision fp32 for times; dtypes and memory are correct")
@@ -186,19 +181,20 @@ def _compile(machine: Machine, device: DeviceInfo) -> Prospect:
     compiler, variable = (tools.c_compiler, "CC") if on_cuda else (tools.cxx_compiler, "CXX")
     capability, variables = device.compute_capability or "0.0", machine.host.variables
     disabling = [name for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE") if variables.get(name) == "1"]
-    problem: tuple[str, str] | None = None
+    problem: Refusal | None = None
     if disabling:
-        problem = f"{disabling[0]}=1 disables torch.compile", "unset it"
+        problem = Refusal(f"{disabling[0]}=1 disables torch.compile", "unset it")
     elif on_cuda and triton is None:
-        problem = "Triton, which generates GPU kernels, is not installed", "pip install triton"
+        problem = Refusal("Triton, which generates GPU kernels, is not installed", "pip install triton")
     elif on_cuda and _parse_version(capability) < TRITON_MIN_CAPABILITY:
-        problem = f"Triton supports compute capability 7.0 and later, not {capability}", "--execution eager"
+        problem = Refusal(f"Triton supports compute capability 7.0 and later, not {capability}", "--execution eager")
     elif compiler.problem:
-        problem = f"no compiler: {compiler.problem}", f"install gcc and g++ (build-essential), or set {variable}"
+        remedy = f"install gcc and g++ (build-essential), or set {variable}"
+        problem = Refusal(f"no compiler: {compiler.problem}", remedy)
     elif tools.python_headers is None:
-        problem = "Python.h, which compiled code includes, is missing", "install python3-dev"
+        problem = Refusal("Python.h, which compiled code includes, is missing", "install python3-dev")
     if problem:
-        return _prospect("--compile", "no", *problem)
+        return _refused("--compile", problem)
     backend = f"Triton {triton}" if on_cuda else "C++"
     return _prospect("--compile", "yes", f"{backend}, compiled by {_describe_tool(compiler)}")
 
@@ -210,15 +206,15 @@ def _describe_tool(tool: Tool) -> str:
 def _attention(machine: Machine, device: DeviceInfo) -> Iterator[Prospect]:
     on_cuda = device.type == "cuda"
     names = ("naive", "sdpa", "math") if on_cuda else ("naive", "sdpa", "flash", "math", "efficient", "cudnn")
-    refused = [_refused(machine, f"--attention {name}", attention=name) for name in (*names, "flex")]
-    usable = [name for name, refusal in zip(names, refused, strict=False) if refusal is None]
+    refusals = {name: _refusal(machine, attention=name) for name in (*names, "flex")}
+    usable = [name for name in names if refusals[name] is None]
     yield _prospect(f"--attention {', '.join(usable)}", "yes", f"{device.type.upper()} kernels")
-    yield from filter(None, refused)
+    yield from (_refused(f"--attention {name}", refusal) for name, refusal in refusals.items() if refusal)
     if on_cuda:
         yield from (_attention_kernel(machine, name) for name in ("flash", "efficient", "cudnn"))
         compiled = _compile(machine, device)
         yield _prospect("--attention flex", compiled.works, f"compilation: {compiled.reason}", compiled.remedy)
-    elif refused[-1] is None:
+    elif refusals["flex"] is None:
         reason = "on the CPU it has no backward: --mode inference only"
         yield _prospect("--attention flex", "partly", reason, "--attention sdpa for training")
     what, version = "attention --impl flash-attn", machine.torch.flash_attn
@@ -251,8 +247,8 @@ def _ranks(machine: Machine, device: DeviceInfo) -> Prospect:
         return _prospect(what, "no", reason)
     if device.type != "cuda":
         return _prospect(what, "yes" if cores > 1 else "partly", f"gloo, over {cores} core{'s' * (cores > 1)}")
-    if refused := _refused(machine, what, ranks=2):
-        return refused.model_copy(update={"works": "partly"})
+    if refusal := _refusal(machine, ranks=2):
+        return _refused(what, refusal, "partly")
     if nccl is None:
         remedy = "use --device cpu: its ranks communicate through gloo"
         return _prospect(what, "partly", "this torch has no nccl", remedy)

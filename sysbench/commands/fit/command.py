@@ -10,27 +10,17 @@ from sysbench import units
 from sysbench.commands import refusals, running, showing
 from sysbench.commands.fit.spec import FitOptions, FitSpec
 from sysbench.commands.prediction_checks import refuse_cost_without_price
-from sysbench.commands.surroundings import ALONE, RunSurroundings
+from sysbench.commands.surroundings import ALONE, RunResult, RunSurroundings
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.records import typed
 from sysbench.spec import hardware
-from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
     from sysbench.commands.fit.record import FitRecord
 
 DEFAULT_GPU = "h100"
 """The GPU where there is none and none was named: the one that training runs on most often."""
-
-
-@command_options(FitSpec, FitOptions)
-def fit(spec_given: Given, options_given: Given) -> None:
-    """Find what makes a training step fit into memory, what makes it faster, and what it costs.
-
-    Every combination shown is simulated, so neither a GPU nor a guess is needed.
-    """
-    running.execute_command("fit", spec_given, options_given)
 
 
 def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
@@ -87,12 +77,12 @@ def refuse_unwritable(options: FitOptions) -> None:
             storage.refuse_unwritable(path)
 
 
-def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
+def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> RunResult:
     from sysbench.commands.fit.record import FitRecord
 
     refuse_cost_without_price(options.columns, spec.price, spec.gpus)
     record = typed(running.run_cells(spec, options, surroundings), FitRecord)
-    return running.RunResult(record, write_files(record, options))
+    return RunResult(record, write_files(record, options))
 
 
 def gate(record: FitRecord, options: FitOptions) -> Iterator[str]:

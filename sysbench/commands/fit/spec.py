@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sysbench.errors import unknown
+from sysbench.errors import Refusal, unknown
 from sysbench.spec import hardware
 from sysbench.spec.axes import Texts, parse_amount
 from sysbench.spec.axis import axes_of_model
@@ -95,9 +95,10 @@ class FitCell(ModelCell):
     def step(self) -> ModelCell:
         return self.step_with(device="cuda")
 
-    def problem(self, device: DeviceType | None) -> str | None:
+    def problem(self, device: DeviceType | None) -> Refusal | None:
         if self.is_compiled:
-            return f"--execution {self.execution} cannot be simulated: what it saves is known only after it has run"
+            unknown = "cannot be simulated: what it saves is known only after it has run"
+            return Refusal(unknown, option=f"--execution {self.execution}")
         return super().problem(device)
 
 

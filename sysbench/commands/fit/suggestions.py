@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from functools import cache
 
 from sysbench import cells as axes
-from sysbench.command import STORED, spec_of
 from sysbench.commands.fit.record import FitCellRecord, Trial
 from sysbench.commands.fit.spec import FitSpec
 from sysbench.log.records import RunRecord
 from sysbench.spec.axis import axes_of_model
+from sysbench.spec.cell import spec_of
 from sysbench.spec.command_options import command_line
 from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelSpec
+from sysbench.spec.validation import STORED
 
 MAX_SUGGESTIONS = 10
 """Largest number of suggestions for one GPU and of one kind."""

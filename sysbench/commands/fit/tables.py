@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.command import STORED
 from sysbench.commands.fit.findings import of_run, verdict
 from sysbench.commands.fit.record import Cause, CauseKind, Extent, FitCellRecord, FitRecord, Trial, VerifiedStep
 from sysbench.commands.fit.spec import CTX_UNIT, FitSpec
@@ -19,11 +18,12 @@ from sysbench.log.cautions import MARGIN_UNCERTAINTY_SHARE
 from sysbench.log.predictions import INTERVAL, Training
 from sysbench.render import remarks, training_columns
 from sysbench.render.declared import DeclaredTable, Field, build_tables, leading_fields
-from sysbench.render.table import Cell, Measure, Remark, Sheet, Table, Word
+from sysbench.render.table import Cell, Measure, Remark, Sheet, Word
 from sysbench.spec import hardware
 from sysbench.spec.knobs import NONE, modelled_parts
 from sysbench.spec.protocols import SearchAxis
 from sysbench.spec.run import Selection
+from sysbench.spec.validation import STORED
 
 MAX_CAUSES = 6
 """Number of causes that are listed by name."""
@@ -464,7 +464,7 @@ CELLS = DeclaredTable(
 )
 """One row per simulated combination, whether it fits or not."""
 
-TABLES: dict[str, Callable[[FitRecord], list[Table]]] = {
+TABLES: dict[str, DeclaredTable] = {
     "asked": ASKED,
     "causes": CAUSES,
     "changes": _suggestion_table("changes", "changes that make it", False),

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from sysbench.command import runnable, spec_of
+from sysbench.command import runnable
 from sysbench.errors import LogError
 from sysbench.log import manifest, runs, storage
 from sysbench.log.records import CellRecord
 from sysbench.render.remarks import name_cells
+from sysbench.spec.cell import spec_of
 from sysbench.spec.command_options import command_line
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sysbench.commands import refusals, running, showing
+from sysbench.commands import refusals, showing
 from sysbench.commands.loop.spec import LoopOptions
 from sysbench.spec.command_options import Given, command_options, validated
 
@@ -17,5 +17,5 @@ def loop(given: Given) -> None:
     refusals.refuse_unknown_tables("loop", options)
     from sysbench.commands import saved
 
-    path = running.find_run_file("loop", options.record_path, options.runs)
+    path = saved.find(options.record_path, options.runs, "loop")
     showing.show_saved(saved.record(path, "loop"), options)

@@ -10,28 +10,17 @@ from typing import TYPE_CHECKING, Self
 
 from sysbench.commands import refusals, running, showing
 from sysbench.commands.memory.spec import MemoryCell, MemoryOptions, MemorySpec, search_goal
-from sysbench.commands.surroundings import ALONE, RunSurroundings
+from sysbench.commands.surroundings import ALONE, RunResult, RunSurroundings
 from sysbench.commands.without_gpu import DEFAULT_GPU, is_without_gpu, say_simulating
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.file_names import labels_of, path_of_rank, paths_of, paths_of_ranks
 from sysbench.log.records import typed
 from sysbench.log.storage import ScratchDirectory
-from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
     from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord
     from sysbench.snapshot.timeline import Timeline
-
-
-@command_options(MemorySpec, MemoryOptions)
-def memory(spec_given: Given, options_given: Given) -> None:
-    """See where the memory of a step goes and whether it fits, on a GPU or without one.
-
-    Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
-    --from also accepts a memory snapshot of any program.
-    """
-    running.execute_command("memory", spec_given, options_given)
 
 
 def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
@@ -54,7 +43,7 @@ def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
     return MemorySpec(**{**spec.model_dump(exclude_unset=True), "simulate": DEFAULT_GPU})
 
 
-def perform(spec: MemorySpec, options: MemoryOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
+def perform(spec: MemorySpec, options: MemoryOptions, surroundings: RunSurroundings = ALONE) -> RunResult:
     """Run the spec and write the requested files: a figure, a page and snapshots for each cell.
 
     Raises UsageError if the figure has an unknown format, and OutputError if a file cannot be written.
@@ -66,7 +55,7 @@ def perform(spec: MemorySpec, options: MemoryOptions, surroundings: RunSurroundi
     with _CellFiles(spec, options) as files:
         provisions = Provisions(files.recorded)
         record = typed(running.run_cells(spec, options, surroundings, provisions, files.write), records.MemoryRecord)
-        return running.RunResult(record, tuple(files.written))
+        return RunResult(record, tuple(files.written))
 
 
 class _CellFiles:
@@ -139,6 +128,18 @@ class _CellFiles:
 
 def validate_output_formats(options: MemoryOptions) -> None:
     refusals.refuse_unsupported_figure(options.figure)
+
+
+def gate(record: MemoryRecord, options: MemoryOptions) -> Iterator[str]:
+    """Yield the cells that do not fit, if that is what `--require-fit` guards against."""
+    if options.require_fit:
+        from sysbench.commands.memory.verdicts import shortage
+        from sysbench.render.findings import namer
+
+        name = namer(record.cells, ("simulate",))
+        for cell in record.cells:
+            if cell.does_not_fit:
+                yield f"{name(cell) or cell.cell.title}: {shortage(cell)}"
 
 
 def show(path: Path, options: MemoryOptions) -> None:

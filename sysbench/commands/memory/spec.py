@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
+from sysbench.errors import Refusal
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices
 from sysbench.spec.axis import Axis
@@ -93,16 +94,19 @@ class MemoryCell(GridCell):
     def ranks_unsupported_reason(self) -> None:
         return None
 
-    def problem(self, device: DeviceType | None) -> str | None:
+    def problem(self, device: DeviceType | None) -> Refusal | None:
+        given = f"--execution {self.execution}"
         if self.uses_cuda_graphs:
-            return (
-                f"--execution {self.execution} keeps tensors in the pool of CUDA graphs, whose replays the allocator "
-                "does not see. Nearest: --execution compiled; sysbench time reports the pool in its reserved memory"
+            return Refusal(
+                "keeps tensors in the pool of CUDA graphs, whose replays the allocator does not see",
+                "nearest: --execution compiled; sysbench time reports the pool in its reserved memory",
+                given,
             )
         if self.simulate is not None and self.is_compiled:
-            return (
-                f"--execution {self.execution} cannot be simulated: what it saves is known only after it has run. "
-                "Simulate eager, which needs more, or measure without --simulate"
+            return Refusal(
+                "cannot be simulated: what it saves is known only after it has run",
+                "simulate eager, which needs more, or measure without --simulate",
+                given,
             )
         return super().problem(device)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from sysbench import units
-from sysbench.command import STORED, Kind, command_of
+from sysbench.command import Kind
+from sysbench.commands.kinds import command_of
 from sysbench.commands.memory.record import LargestRecord, MemoryCellRecord, MemoryRecord
-from sysbench.commands.memory.spec import MemoryOptions, MemorySpec
+from sysbench.commands.memory.spec import MemorySpec
 from sysbench.errors import SpecError
 from sysbench.log.outcomes import stage_phrase
-from sysbench.render.findings import join_words, namer
+from sysbench.render.findings import join_words
 from sysbench.spec import hardware
 from sysbench.spec.command_options import command_line
 from sysbench.spec.model import ModelSpec
+from sysbench.spec.validation import STORED
 
 FITTED_MODES = ("train", "train-first")
 """Modes of the steps that `sysbench fit` answers for."""
@@ -64,15 +66,6 @@ def shortage(cell: MemoryCellRecord) -> str:
     return f"does not fit on {where}{missing}{phase}"
 
 
-def gate(record: MemoryRecord, options: MemoryOptions) -> Iterator[str]:
-    """Yield the cells that do not fit, if that is what `--require-fit` guards against."""
-    if options.require_fit:
-        name = namer(record.cells, ("simulate",))
-        for cell in record.cells:
-            if cell.does_not_fit:
-                yield f"{name(cell) or cell.cell.title}: {shortage(cell)}"
-
-
 def fit_command(record: MemoryRecord, cell: MemoryCellRecord) -> str | None:
     """Return the command that searches for what makes a cell of a run fit; None if no search is possible."""
     gpu = _gpu_name(cell)
@@ -93,7 +86,7 @@ def largest_batch_command(record: MemoryRecord, cell: MemoryCellRecord) -> str |
 def _command(kind: Kind, fields: Mapping[str, object]) -> str | None:
     """Return the command line that asks for these fields; None if the command does not allow them."""
     try:
-        question = command_of(kind).spec_class(**fields)
+        question = command_of(kind).models().spec(**fields)
     except SpecError:
         return None
     return command_line(question) if all(cell.problem("cuda") is None for cell in question.cells()) else None

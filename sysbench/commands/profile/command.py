@@ -16,14 +16,13 @@ from sysbench.commands.profile.files import compare_ranks, with_rank
 from sysbench.commands.profile.record import ProfileRecord
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
 from sysbench.commands.showing import Saved
-from sysbench.commands.surroundings import ALONE, RunSurroundings
+from sysbench.commands.surroundings import ALONE, RunResult, RunSurroundings
 from sysbench.errors import UsageError, nearest
 from sysbench.log import storage
 from sysbench.log.records import typed
 from sysbench.log.runs import is_log_or_record
 from sysbench.render.dashboard.progress import show_status
 from sysbench.spec import hardware
-from sysbench.spec.command_options import Given, command_options
 from sysbench.trace import traces
 
 if TYPE_CHECKING:
@@ -34,17 +33,7 @@ if TYPE_CHECKING:
     from sysbench.trace.window import TraceSlice
 
 
-@command_options(ProfileSpec, ProfileOptions)
-def profile(spec_given: Given, options_given: Given) -> None:
-    """Show which kernels take the time, by the part of the model that launched them.
-
-    Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
-    --from shows traces that any program has recorded with torch.profiler or nsys.
-    """
-    running.execute_command("profile", spec_given, options_given)
-
-
-def perform(spec: ProfileSpec, options: ProfileOptions, surroundings: RunSurroundings = ALONE) -> running.RunResult:
+def perform(spec: ProfileSpec, options: ProfileOptions, surroundings: RunSurroundings = ALONE) -> RunResult:
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
         for gpu in map(hardware.by_name, spec.simulate):
@@ -56,7 +45,7 @@ def perform(spec: ProfileSpec, options: ProfileOptions, surroundings: RunSurroun
         options = options.model_copy(update={"no_live": True})
     with profile_files.Files.prepared(spec, options) as files:
         record = typed(running.run_cells(spec, options, surroundings, files.provisions), ProfileRecord)
-        return running.RunResult(record, showing.report_saved(files.write(record), options))
+        return RunResult(record, showing.report_saved(files.write(record), options))
 
 
 _NSYS_REPORT_SUFFIX = ".nsys-rep"
@@ -94,7 +83,7 @@ def _traces_in(directory: Path) -> list[Path]:
 
 
 def _show_traces(paths: Sequence[Path], directory: Path | None, options: ProfileOptions) -> None:
-    from sysbench.command import command_of
+    from sysbench.commands.kinds import command_of
     from sysbench.commands.profile.record import TraceRecord
     from sysbench.commands.profile.tables import traces_sheet
     from sysbench.render import output
@@ -116,7 +105,9 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
             output.print_json(record_json)
         else:
             # CSV holds a single table, as for a record.
-            tables = options.tables or ((command_of("profile").long_table,) if options.format == "csv" else ())
+            tables = options.tables or (
+                (command_of("profile").results().long_table,) if options.format == "csv" else ()
+            )
             output.show_sheet(
                 traces_sheet(summaries, tables, options.selection, ranks), console, options.format, options.columns
             )

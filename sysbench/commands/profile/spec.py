@@ -10,11 +10,11 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sysbench.command import cell_of
+from sysbench.errors import Refusal
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices, integers, split_words
 from sysbench.spec.axis import Axis
-from sysbench.spec.cell import RunCell, asks_for
+from sysbench.spec.cell import RunCell, asks_for, cell_of
 from sysbench.spec.model import HOST, PREDICTION, STEPS, WARMUP, DeviceType, ModelCell, ModelSpec
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Size, Steps, stored_unless
@@ -98,9 +98,9 @@ class ProfileCell(ModelCell):
             return "several ranks are profiled, not predicted; sysbench time --simulate predicts their steps"
         return "--with nsys records one process only; use --with torch for ranks" if self.profiler == "nsys" else None
 
-    def unavailable(self, device: DeviceType) -> str | None:
+    def unavailable(self, device: DeviceType) -> Refusal | None:
         if self.profiler == "nsys" and device != "cuda":
-            return f"--with nsys only records kernels of NVIDIA GPUs; on {device}, use --with torch"
+            return Refusal("only records kernels of NVIDIA GPUs", f"on {device}, use --with torch", "--with nsys")
         return super().unavailable(device)
 
 

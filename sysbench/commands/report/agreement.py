@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sysbench import units
-from sysbench.command import command_of
+from sysbench.commands.kinds import command_of
 from sysbench.commands.report.document import Basis, Finding, ReportedRun
 from sysbench.log.measures import StepNumber
 from sysbench.render.findings import name_cells, namer, range_text
@@ -55,8 +55,7 @@ def match(runs: Runs, quantity: str, source: str) -> list[Pair]:
 
 def _step_numbers(runs: Runs) -> Iterator[StepNumber]:
     for run in runs:
-        command = command_of(run.record.kind)
-        yield from command.part("step_numbers")(run.record.cells) if command.step_numbers else ()
+        yield from command_of(run.record.kind).results().step_numbers(run.record.cells)
 
 
 def _step_key(number: StepNumber) -> Hashable:

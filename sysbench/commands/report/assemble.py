@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sysbench.command import command_of, spec_of
+from sysbench.commands import sheets
 from sysbench.commands.artefacts import Artefact
+from sysbench.commands.kinds import command_of
 from sysbench.commands.report import agreement, environment, first_page
 from sysbench.commands.report.document import (
     Basis,
@@ -28,17 +29,16 @@ from sysbench.commands.report.document import (
     ReportedRun,
     Section,
     origin_of,
-    report_layout,
     reported_commands,
 )
 from sysbench.commands.report.wording import group_cautions
 from sysbench.log.predictions import MARK
 from sysbench.log.records import RunRecord
-from sysbench.render import output as sheets
 from sysbench.render.findings import Statement
 from sysbench.render.plots import DOTS_PER_INCH
 from sysbench.render.table import Remark, Sheet, Table, sentence
 from sysbench.render.terms import Term
+from sysbench.spec.cell import spec_of
 from sysbench.spec.command_options import command_line
 from sysbench.spec.run import Selection
 
@@ -64,7 +64,7 @@ def tables_of(record: RunRecord) -> Iterator[Table]:
 
 def _all_tables(record: RunRecord) -> Iterable[Table]:
     few = len(record.cells) <= MAX_CELLS_FOR_DETAIL
-    layout = report_layout(record.kind)
+    layout = command_of(record.kind).report
     requested = (*layout.tables, *(layout.tables_for_few_cells if few else ()))
     if not requested:
         return sheets.sheet(record).tables
@@ -78,7 +78,7 @@ def saved_pictures(run: ReportedRun) -> Iterator[Picture]:
     for path in run.pictures:
         if path.suffix == IMAGE_SUFFIX and _is_complete_image(path):
             caption_name = path.stem.removeprefix(f"{run.name}-").replace("-", " ")
-            caption = f"{report_layout(run.record.kind).picture_caption}: {caption_name}."
+            caption = f"{command_of(run.record.kind).report.picture_caption}: {caption_name}."
             yield Picture(caption_name, caption, partial(_image_figure, path), run.origin)
 
 
@@ -127,7 +127,7 @@ def assemble_document(
     names = _UniqueNames()
     sheets_by_run = [sheets.without_headlines(run.record) for run in runs]
     titles = _run_titles(runs, [sheet.subject for sheet in sheets_by_run])
-    statements = [list(command_of(run.record.kind).part("findings")(run.record)) for run in runs]
+    statements = [list(command_of(run.record.kind).results().findings(run.record)) for run in runs]
     several = len(set(machines.values())) > 1
     pictures, sections = first_page.move_pictures(
         (
@@ -263,7 +263,7 @@ def _run_titles(runs: Sequence[ReportedRun], subjects: Sequence[tuple[str, ...]]
         ]
         distinguishing = [phrase for phrase in subject if any(phrase not in other for other in others)]
         suffix = f": {', '.join(distinguishing[:MAX_TITLE_PHRASES])}" if distinguishing else ""
-        titles.append(run.title or f"{report_layout(run.record.kind).title}{suffix}")
+        titles.append(run.title or f"{command_of(run.record.kind).report.title}{suffix}")
     return [
         title if titles.count(title) == 1 else f"{title} ({run.name})" for title, run in zip(titles, runs, strict=True)
     ]
@@ -288,8 +288,7 @@ def _describe_status(run: ReportedRun) -> str:
 
 
 def _pictures(run: ReportedRun) -> Iterator[Picture]:
-    command = command_of(run.record.kind)
-    for figure in command.part("figures")(run.record) if command.figures else ():
+    for figure in command_of(run.record.kind).results().figures(run.record):
         yield Picture(figure.name, figure.caption, figure.draw, origin_of(figure.cells))
 
 
@@ -298,7 +297,7 @@ def _terms(runs: Sequence[ReportedRun]) -> Iterator[Term]:
     term_by_word: dict[str, Term] = {}
     for command in reported_commands():
         cells = [cell for run in runs if run.record.kind == command.name for cell in run.record.cells]
-        for term in command.part("terms")(cells) if cells and command.terms else ():
+        for term in command.results().terms(cells) if cells else ():
             term_by_word.setdefault(term.word, term)
     yield from term_by_word.values()
     if any(cell.cautions for run in runs for cell in run.record.cells):

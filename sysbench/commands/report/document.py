@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from sysbench import cells as axes
-from sysbench.command import Command, Kind, ReportLayout, command_of, kinds
+from sysbench.command import kinds
+from sysbench.commands.kinds import CommandWithRuns, command_of
 from sysbench.log.outcomes import Subject
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.render.table import Remark, Table, sentence
@@ -173,9 +174,5 @@ def origin_of(cells: Iterable[CellRecord], about: Subject = "times") -> Origin:
     return "measured"
 
 
-def report_layout(kind: Kind) -> ReportLayout:
-    return command_of(kind).report or ReportLayout(len(kinds()), kind)
-
-
-def reported_commands() -> list[Command]:
-    return sorted(map(command_of, kinds()), key=lambda command: report_layout(command.name).position)
+def reported_commands() -> list[CommandWithRuns]:
+    return sorted(map(command_of, kinds()), key=lambda command: command.report.position)

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from sysbench.command import command_of
+from sysbench.commands.kinds import command_of, measures_of
 from sysbench.commands.report.document import Finding, Picture, ReportedRun, Section
-from sysbench.log.measures import measures_of
 from sysbench.log.outcomes import Subject
 from sysbench.log.records import CellRecord
 from sysbench.render.findings import reliable

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sysbench.command import command_of
-from sysbench.commands import artefacts
+from sysbench.commands import saved
 from sysbench.commands.artefacts import Artefact
+from sysbench.commands.kinds import command_of
 from sysbench.commands.report.assemble import number_duplicates
-from sysbench.commands.report.document import ReportedRun, report_layout
+from sysbench.commands.report.document import ReportedRun
 from sysbench.log import manifest, runs
 from sysbench.log.manifest import Manifest, RunEntry
 from sysbench.log.records import RunRecord
@@ -40,7 +40,7 @@ class _LoadedRun:
 
 def read_sources(names: Sequence[str]) -> Sources:
     """Read every named source once: runs in an experiment's order, then others by command and time, then artefacts."""
-    artefact_by_name = {name: artefacts.read(Path(name)) for name in names}
+    artefact_by_name = {name: saved.artefact(Path(name)) for name in names}
     named_paths = (path.resolve() for name in names if artefact_by_name[name] is None for path in runs.find(name))
     paths = list(dict.fromkeys(named_paths))
     directories = dict.fromkeys(path.parent for path in paths)
@@ -62,11 +62,10 @@ def read_sources(names: Sequence[str]) -> Sources:
 
 def _complete_together(loaded: Sequence[_LoadedRun]) -> None:
     for kind in {run.record.kind for run in loaded}:
-        if command_of(kind).completed_together:
-            of_kind = [run for run in loaded if run.record.kind == kind]
-            records = command_of(kind).part("completed_together")([run.record for run in of_kind])
-            for run, record in zip(of_kind, records, strict=True):
-                run.record = record
+        of_kind = [run for run in loaded if run.record.kind == kind]
+        records = command_of(kind).results().completed_together([run.record for run in of_kind])
+        for run, record in zip(of_kind, records, strict=True):
+            run.record = record
 
 
 def _load(paths: Iterable[Path], experiments: Mapping[Path, Manifest]) -> list[_LoadedRun]:
@@ -89,7 +88,7 @@ def _order(run: _LoadedRun, experiments: Mapping[Path, Manifest]) -> tuple[int, 
     if run.entry is not None:
         experiment = experiments[run.directory]
         return list(experiments).index(run.directory), "", experiment.runs.index(run.entry)
-    return len(experiments) + report_layout(run.record.kind).position, run.record.started_at, 0
+    return len(experiments) + command_of(run.record.kind).report.position, run.record.started_at, 0
 
 
 def _run_identity(record: RunRecord) -> str:

@@ -1,5 +1,18 @@
 """Run an experiment: several sysbench commands listed in one file, with results in one directory."""
 
+from collections.abc import Callable
+
 from sysbench.command import Command
 
-COMMAND = Command(package=__name__, help=__doc__, also_called="experiment experiments", spec=None)
+
+class _Run(Command):
+    help = __doc__
+    also_called = "experiment experiments"
+
+    def function(self) -> Callable[..., None]:
+        from sysbench.commands.run.command import run
+
+        return run
+
+
+COMMAND = _Run()

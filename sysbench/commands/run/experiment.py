@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from pydantic import BaseModel
-
-from sysbench.command import command_of, runnable
+from sysbench.command import runnable
+from sysbench.commands.kinds import command_of
 from sysbench.commands.run.experiment_file import (
     DeviceOverrides,
     OptionValue,
@@ -103,10 +102,10 @@ def _plan_run(run: WrittenRun, name: str, devices: Sequence[DeviceType]) -> Plan
             except OptionError as error:  # runs that cannot be simulated ignore an overriding --simulate
                 words, not_simulated = as_written, str(error)
     spec, options = _spec_and_options(run, words)
-    models: tuple[type[BaseModel], ...] = (command_of(run.command).spec_class, command_of(run.command).options_class)
+    models = command_of(run.command).models()
     options_by_long_name = {
         long_name(model, field): text
-        for model in models
+        for model in (models.spec, models.options)
         for field in model.model_fields
         if field in words and (text := words[field].text) is not None
     }
@@ -177,11 +176,12 @@ def _spec_and_options(run: WrittenRun, words: OptionValues) -> tuple[RunSpec, Gi
 
 
 def _validate_options(run: WrittenRun, words: OptionValues) -> tuple[RunSpec, Given]:
+    models = command_of(run.command).models()
     given: Given = {name: word.text or True for name, word in words.items() if word.text is not None}
-    own = {name: value for name, value in given.items() if name in command_of(run.command).spec_class.model_fields}
+    own = {name: value for name, value in given.items() if name in models.spec.model_fields}
     others = {name: value for name, value in given.items() if name not in own}
-    spec: RunSpec = validated(command_of(run.command).spec_class, own)
-    validated(command_of(run.command).options_class, others)
+    spec = validated(models.spec, own)
+    validated(models.options, others)
     impossible = next(filter(None, (cell.problem(None) for cell in spec.cells())), None)
     if impossible is not None:
         raise OptionError(impossible, None)

@@ -8,9 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from sysbench import units
-from sysbench.command import command_of
+from sysbench.commands.kinds import command_of
 from sysbench.commands.run.experiment import PlannedRun
-from sysbench.commands.running import RunResult
 from sysbench.commands.surroundings import RunSurroundings
 from sysbench.engine.process import Launcher, prelaunched
 from sysbench.errors import UsageError
@@ -112,7 +111,7 @@ def _predictable(planned: Iterable[PlannedRun], gpu: Hardware) -> Iterator[tuple
     for run in planned:
         if run.entry.here == "left out" or "simulate" in run.entry.options:
             continue
-        if command_of(run.entry.command).expected_duration is None:
+        if command_of(run.entry.command).results().expected_duration_s is None:
             continue
         with suppress(UsageError):
             yield run, _spec_for_gpu(run.spec, gpu)
@@ -130,16 +129,17 @@ def _key_without_device(cell: RunCell) -> str:
 
 def measuring_s(kind: str, cell: CellRecord) -> float | None:
     """Return how long a predicted cell would take to measure; None if the cell has no predicted time."""
-    measuring_time_s: float | None = (
-        command_of(kind).part("expected_duration")(cell) if command_of(kind).expected_duration else None
-    )
-    return measuring_time_s
+    expected_s = command_of(kind).results().expected_duration_s
+    return expected_s(cell) if expected_s else None
 
 
 def total_measuring_s(records: Iterable[RunRecord]) -> float:
     """Return how long all cells of these runs would take to measure; 0 unless all of them are predicted."""
     cells = [
-        (record.kind, cell) for record in records if command_of(record.kind).expected_duration for cell in record.cells
+        (record.kind, cell)
+        for record in records
+        if command_of(record.kind).results().expected_duration_s
+        for cell in record.cells
     ]
     if not all(cell.cell.simulated for _, cell in cells):
         return 0.0
@@ -151,10 +151,9 @@ def _perform(spec: RunSpec, directory: Path, watch: Callable[[object], None]) ->
     command = command_of(spec.kind)
     # As parts of an experiment, all predictions share one worker, so that torch is imported once.
     overall = experiment_progress.initial_progress({})
-    quiet = command.options_class(out=directory, quiet=True, force=True, no_live=True)
+    quiet = command.models().options(out=directory, quiet=True, force=True, no_live=True)
     surroundings = RunSurroundings(in_experiment=True, overall=overall, watch=watch, shown=False)
-    performed: RunResult = command.part("perform")(spec, quiet, surroundings)
-    return performed.record
+    return command.launch().perform(spec, quiet, surroundings).record
 
 
 def cell_s(cell: RunCell, earlier: Durations) -> float | None:

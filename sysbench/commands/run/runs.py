@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from sysbench.command import Kind, command_of
+from sysbench.command import Kind
 from sysbench.commands import refusals, running, saved, showing
+from sysbench.commands.kinds import command_of
 from sysbench.commands.run import directory as experiment_directory
 from sysbench.commands.run import experiment_file, prediction
 from sysbench.commands.run import tables as experiment_tables
@@ -19,7 +20,6 @@ from sysbench.commands.run.experiment import PlannedRun, refuse_code_in_manifest
 from sysbench.commands.run.experiment_file import WrittenExperiment
 from sysbench.commands.run.spec import ExperimentOptions
 from sysbench.commands.run.tables import FinishedRun
-from sysbench.commands.running import RunResult
 from sysbench.commands.surroundings import RunSurroundings
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.errors import LogError, SysbenchError, UsageError
@@ -224,7 +224,7 @@ def _run_one(
         surroundings = RunSurroundings(
             log_name=entry.name, in_experiment=True, overall=overall, shown=options.json_path != "-"
         )
-        performed: RunResult = command_of(entry.command).part("perform")(planned.spec, own, surroundings)
+        performed = command_of(entry.command).launch().perform(planned.spec, own, surroundings)
     except SysbenchError as error:
         # The other runs are still carried out.
         _say(f"{label} failed: {error}", options)
@@ -264,8 +264,7 @@ def _run_options(planned: PlannedRun, directory: Path, log: Path | None, options
     }
     shared = {field: getattr(options, field) for field in SHARED_OPTIONS}
     forced = {"force": True} if options.force else {}
-    return command_of(entry.command).options_class(
-        **{**shared, **run_values, **forced},
-        out=directory,
-        resume=log,
-    )
+    values = {**shared, **run_values, **forced, "out": directory, "resume": log}
+    own = command_of(entry.command).models().options(**values)
+    assert isinstance(own, RunOptions)
+    return own

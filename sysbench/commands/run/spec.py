@@ -64,7 +64,7 @@ def _create_overrides_model() -> type[BaseModel]:
     kinds_by_option: dict[str, list[Kind]] = {}
     for kind in runnable():
         for name, key in keys_of(kind).items():
-            of_spec = key.model is command_of(kind).spec_class
+            of_spec = key.model is command_of(kind).models().spec
             if of_spec and key.shorthand_value is None and not option_of(key.info).positional:
                 kinds_by_option.setdefault(name, []).append(kind)
     option_by_name = {name: option_of(keys_of(kinds[0])[name].info) for name, kinds in kinds_by_option.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sysbench import formulas, units
-from sysbench.command import command_of
+from sysbench.commands.kinds import command_of
 from sysbench.commands.run import prediction
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.run.experiment_file import WrittenExperiment
@@ -127,7 +127,7 @@ def outcome(title: str, run_results: Sequence[FinishedRun]) -> Sheet:
 
 def _cells(entry: RunEntry, cells: Sequence[RunCell], gpu: Hardware | None) -> tuple[Table, ...]:
     named = f"{entry.name}: {entry.title}" if entry.title != entry.name else entry.name
-    planned: Sheet = command_of(entry.command).part("plan")(cells, gpu)
+    planned = command_of(entry.command).plan(cells, gpu)
     return tuple(replace(table, title=f"{named}, {table.title}") for table in planned.tables)
 
 

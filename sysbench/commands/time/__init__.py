@@ -1,12 +1,29 @@
-"""Time forward, backward and the optimizer step, by size, context, precision and more."""
+"""Time forward, backward and the optimizer step, by size, context, precision and more.
 
-from sysbench.command import Command, ReportLayout
+Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
+"""
 
-COMMAND = Command(
-    package=__name__,
-    help=__doc__,
-    also_called="bench benchmark measure step speed train predict latency throughput",
-    report=ReportLayout(
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from sysbench.command import Models
+from sysbench.commands.cell_command import CellCommand
+from sysbench.commands.kinds import Launch, ReportLayout, Results
+from sysbench.log.kinds import Records
+
+if TYPE_CHECKING:
+    from sysbench.commands.time.live import TimeScreen
+    from sysbench.commands.time.record import TimeCellRecord, TimeRecord
+    from sysbench.commands.time.spec import TimeCell, TimeOptions, TimeSpec
+    from sysbench.log.events import Event
+
+
+class _Time(CellCommand):
+    help = __doc__
+    also_called = "bench benchmark measure step speed train predict latency throughput"
+    report = ReportLayout(
         0,
         "Time of a training step",
         (
@@ -23,16 +40,52 @@ COMMAND = Command(
             "attention",
             "optimizer",
         ),
-    ),
-    perform="command:perform",
-    headlines="findings:headlines",
-    screen="live:TimeScreen",
-    terms="terms:terms",
-    measures="compared:measures",
-    step_numbers="compared:step_numbers",
-    completed_together="record:share_ceilings",
-    expected_duration="predicted:taken_s",
-    verdicts=("step",),
-    can_alternate=True,
-    default_tables="tables:usual",
-)
+    )
+    verdicts = ("step",)
+    can_alternate = True
+
+    def models(self) -> Models[TimeSpec, TimeCell, TimeOptions]:
+        from sysbench.commands.time.spec import TimeCell, TimeOptions, TimeSpec
+
+        return Models(TimeSpec, TimeCell, TimeOptions)
+
+    def records(self) -> Records:
+        from sysbench.commands.time.fold import fold
+        from sysbench.commands.time.record import TimeRecord
+
+        return Records(TimeRecord, fold)
+
+    def measure(self) -> Callable[..., Iterator[Event]]:
+        from sysbench.commands.time.measure import run
+
+        return run
+
+    def launch(self) -> Launch[TimeSpec, TimeOptions, TimeRecord]:
+        from sysbench.commands.time import command
+
+        return Launch(perform=command.perform)
+
+    def results(self) -> Results[TimeSpec, TimeCellRecord, TimeRecord]:
+        from sysbench.commands.time import compared, figures, findings, predicted, record, tables, terms
+
+        return Results(
+            tables=tables.TABLES,
+            default_tables=tables.usual,
+            sheet=tables.sheet,
+            headlines=findings.headlines,
+            findings=findings.of_run,
+            figures=figures.of_run,
+            terms=terms.terms,
+            measures=compared.measures,
+            step_numbers=compared.step_numbers,
+            completed_together=record.share_ceilings,
+            expected_duration_s=predicted.taken_s,
+        )
+
+    def screen(self) -> type[TimeScreen]:
+        from sysbench.commands.time.live import TimeScreen
+
+        return TimeScreen
+
+
+COMMAND = _Time()

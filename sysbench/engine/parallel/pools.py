@@ -20,16 +20,17 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict
 
 from sysbench.bootstrap import command, environment
-from sysbench.command import cell_of, command_of, spec_of
 from sysbench.engine.interrupts import signal_name
 from sysbench.engine.provisions import Surroundings
 from sysbench.errors import LogError, UsageError
 from sysbench.log import journal
 from sysbench.log.events import Event
+from sysbench.log.kinds import command_of
 from sysbench.log.outcomes import Outcome
 from sysbench.log.storage import ScratchDirectory
 from sysbench.package import source_digest
 from sysbench.spec import extras
+from sysbench.spec.cell import cell_of, spec_of
 from sysbench.spec.run import RunOptions
 
 PATIENCE_S = 20.0
@@ -67,7 +68,7 @@ def run_shard(shard: Shard, directory: Path, run: RunCells) -> Path:
         raise UsageError(
             f"{socket.gethostname()} has a different sysbench from this machine: install the same one there"
         )
-    command_of(shard.spec["kind"]).part("record")  # registers the command's own events
+    command_of(shard.spec["kind"]).records()  # registers the command's own events
     options = RunOptions(**shard.options, out=directory)
     cells = [cell_of(axes) for axes in shard.cells]
     with run(spec_of(shard.spec), options, cells=cells, surroundings=Surroundings(log_name="shard")) as running:

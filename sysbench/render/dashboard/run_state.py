@@ -9,7 +9,7 @@ from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
-from sysbench.command import Kind, cell_of, spec_of
+from sysbench.command import Kind
 from sysbench.log.cautions import BUSY_SHARE, fewer_threads, interference
 from sysbench.log.events import (
     CellFinished,
@@ -29,6 +29,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.outcomes import LASTING, Outcome
+from sysbench.spec.cell import cell_of, spec_of
 
 TIMED_STAGES: frozenset[str] = frozenset({"warming-up", "measuring", "profiling"})
 """Stages in which steps are timed or profiled, so that other load on the machine would disturb them."""

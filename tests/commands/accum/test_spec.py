@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sysbench.command import cell_of, spec_of
 from sysbench.commands.accum.spec import DTYPES, AccumSpec
 from sysbench.errors import UsageError
+from sysbench.spec.cell import cell_of, spec_of
 from sysbench.spec.command_options import validated
 
 

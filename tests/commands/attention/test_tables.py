@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from sysbench.command import command_of
 from sysbench.commands.attention import figures
 from sysbench.commands.attention.command import refuse_unwritable
 from sysbench.commands.attention.live import (
@@ -30,12 +29,12 @@ from sysbench.commands.attention.live import (
 from sysbench.commands.attention.record import AttentionRecord, AttentionTimed
 from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
 from sysbench.commands.attention.tables import TABLES, tables_for
+from sysbench.commands.sheets import sheet, show
 from sysbench.errors import OutputError, UsageError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed
-from sysbench.render import output as summary
+from sysbench.log.kinds import command_of
 from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.dashboard.live import Clock, Dashboard
-from sysbench.render.output import sheet
 from sysbench.render.plots import DOTS_PER_INCH, WIDTH_IN
 from sysbench.render.table import Measure, Word
 from sysbench.spec.run import Format
@@ -64,7 +63,7 @@ def stream() -> list[Event]:
 
 @pytest.fixture(scope="module")
 def record(stream: list[Event]) -> AttentionRecord:
-    found = command_of("attention").fold_function(stream)
+    found = command_of("attention").records().fold(stream)
     assert isinstance(found, AttentionRecord)
     return found
 
@@ -80,7 +79,7 @@ def until(stream: list[Event], cell: int, call: int) -> list[Event]:
 
 def printed(record: AttentionRecord, form: Format, *tables: str, width: int = 100, columns: Sequence[str] = ()) -> str:
     console = Console(file=io.StringIO(), width=width, legacy_windows=False)
-    summary.show(record, console, form, tables, columns=columns)
+    show(record, console, form, tables, columns=columns)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -198,7 +197,7 @@ def test_no_line_is_wider_than_the_terminal(record: AttentionRecord, width: int)
 
 
 def test_a_run_of_which_nothing_is_known_is_shown_all_the_same() -> None:
-    record = command_of("attention").fold_function(runs.events(SPEC)[:2])
+    record = command_of("attention").records().fold(runs.events(SPEC)[:2])
     assert "not run" in printed(record, "terminal")  # type: ignore[arg-type]
 
 
@@ -243,7 +242,7 @@ def test_each_setting_has_a_picture_of_its_own(tmp_path: Path) -> None:
 
 
 def test_nothing_measured_leaves_no_picture(tmp_path: Path) -> None:
-    record = command_of("attention").fold_function(runs.events(SPEC)[:2])
+    record = command_of("attention").records().fold(runs.events(SPEC)[:2])
     assert list(figures.write(tmp_path / "c.png", record)) == []  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 

@@ -329,7 +329,7 @@ def test_one_message_names_every_axis_that_across_needs() -> None:
 
 
 def test_every_axis_of_every_command_can_be_named() -> None:
-    axes = {axis for kind in kinds() for axis in command_of(kind).cell_class.model_fields}
+    axes = {axis for kind in kinds() for axis in command_of(kind).models().cell.model_fields}
     effort = {name for name, axis in declared_fields().items() if axis.compares == "effort"}
     refuse_unknown_axes(sorted(axes - effort - {"kind", "model"}))
 

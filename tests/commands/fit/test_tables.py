@@ -13,8 +13,8 @@ from sysbench.commands.fit.findings import of_run
 from sysbench.commands.fit.live import FitScreen
 from sysbench.commands.fit.record import Extent, FitRecord, VerifiedStep
 from sysbench.commands.fit.tables import sheet
+from sysbench.commands.sheets import show
 from sysbench.log.records import typed
-from sysbench.render import output
 from tests import fixtures_runs
 from tests.golden.compare import assert_golden, plain_environment  # noqa: F401
 
@@ -176,7 +176,7 @@ def test_a_missing_time_has_its_own_reason(gpu: str, offload: str, said: str) ->
 def test_csv_has_every_simulated_combination_and_the_screen_has_not() -> None:
     record = answered()
     console = Console(file=io.StringIO(), width=80)
-    output.show(record, console, "csv", ())
+    show(record, console, "csv", ())
     assert isinstance(console.file, io.StringIO)
     rows = list(csv.DictReader(io.StringIO(console.file.getvalue())))
     (cell,) = record.cells
@@ -208,6 +208,6 @@ def test_a_search_half_way_looks_like_this(width: int, height: int) -> None:
 
 def printed(record: FitRecord, width: int, *tables: str) -> str:
     console = Console(file=io.StringIO(), width=width, legacy_windows=False)
-    output.show(record, console, "terminal", tables)
+    show(record, console, "terminal", tables)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()

@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console
 
-from sysbench.command import Kind, command_of, kinds
+from sysbench.command import Kind, kinds
 from sysbench.commands.report import agreement, page, screen
 from sysbench.commands.report.assemble import TITLE, assemble_document, first_page_of
 from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun, reported_commands
@@ -26,6 +26,7 @@ from sysbench.commands.report.text_formats import csv_file, latex_files, latex_t
 from sysbench.commands.report.wording import ORIGIN_MARKS, pictures_of
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.kinds import command_of
 from sysbench.log.outcomes import Caution
 from sysbench.log.records import RunRecord
 from sysbench.render.findings import Statement
@@ -125,7 +126,7 @@ def test_a_run_that_was_killed_at_any_point_can_be_reported(kind: Kind) -> None:
     events = stream(kind)
     cuts = sorted({1, 2, 3, *range(4, len(events), max(1, len(events) // 6))})
     for cut in cuts:
-        found = assemble_document([ReportedRun(kind, command_of(kind).fold_function(events[:cut]))])
+        found = assemble_document([ReportedRun(kind, command_of(kind).records().fold(events[:cut]))])
         (section,) = found.sections
         assert any("not complete" in remark.text for remark in section.remarks), cut
         assert "unfinished" in found.run_lines[0]
@@ -354,10 +355,6 @@ def test_what_only_several_runs_show_comes_from_finders_that_get_them_all(monkey
     found = assemble_document([run("time"), run("memory")])
     assert seen == [["time", "memory"]]
     assert [finding.text for finding in found.findings] == ["Together."]
-    concluding = [command_of(kind) for kind in KINDS if kind != "calibrate"]
-    assert all(
-        callable(each.part("findings")) and (not each.terms or callable(each.part("terms"))) for each in concluding
-    )
 
 
 def test_which_cells_are_kept_out_of_the_findings_is_said_among_the_cautions_and_not_found(

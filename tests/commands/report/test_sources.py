@@ -11,7 +11,7 @@ import typer
 from matplotlib.figure import Figure
 
 from sysbench import cli as app
-from sysbench.command import Kind, runnable, spec_of
+from sysbench.command import Kind, runnable
 from sysbench.commands.report.assemble import assemble_document, saved_pictures
 from sysbench.commands.report.sources import read_sources
 from sysbench.commands.time.spec import TimeSpec
@@ -21,6 +21,7 @@ from sysbench.log import manifest
 from sysbench.log.events import CeilingMeasured, Event, encode
 from sysbench.log.manifest import Manifest, RunEntry
 from sysbench.render import plots as picture_file
+from sysbench.spec.cell import spec_of
 from sysbench.spec.command_options import command_line
 from tests import fixtures_timing
 from tests.fixtures_runs import KINDS, record, stream, write_log, write_record

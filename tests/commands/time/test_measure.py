@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from sysbench import formulas
-from sysbench.command import command_of, runnable
+from sysbench.command import runnable
 from sysbench.commands.time import measure as timing
 from sysbench.commands.time.spec import TimeCell
 from sysbench.errors import UnavailableError
@@ -35,6 +35,7 @@ from sysbench.log.events import (
     decode,
     encode,
 )
+from sysbench.log.kinds import command_of
 from sysbench.spec.model import PHASES_OF, Mode, ModelShape, Sync
 from sysbench.statistics import has_converged
 from tests.lab.fake_clock import FakeClock
@@ -166,8 +167,8 @@ def test_a_cpu_has_a_resident_peak_and_no_allocator_peaks() -> None:
 
 
 def test_every_kind_of_run_has_an_experiment_of_its_own() -> None:
-    assert command_of("time").part("measure") is timing.run
-    found = [command_of(kind).part("measure") for kind in runnable()]
+    assert command_of("time").measure() is timing.run
+    found = [command_of(kind).measure() for kind in runnable()]
     assert len(set(found)) == len(found)
 
 
