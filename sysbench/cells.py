@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from sysbench.log.records import CellRecord
-from sysbench.spec.axis import Axis, DeclaredAxes
+from sysbench.spec.axis import Axis, DeclaredAxes, in_order_of_names
 from sysbench.spec.model import CHOICES as CHOICES
 
 AXES: Mapping[str, Axis] = DeclaredAxes()
@@ -99,7 +99,7 @@ def subject(cells: Sequence[HasAxes]) -> tuple[str, ...]:
     cell, differing = cells[0].axes, varying(cells)
     phrases = [
         phrase(axis, cell[axis])
-        for axis in sorted(AXES, key=lambda name: AXES[name].name_order)
+        for axis in in_order_of_names(AXES)
         if axis not in differing
         and AXES[axis].role in ("scale", "extent", "work", "choice")
         and axis in cell

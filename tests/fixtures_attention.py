@@ -91,7 +91,7 @@ def _events(
             continue
         larger = next((other for other in too_large if _at_least(cell, other)), None)
         if larger is not None:
-            detail = f"at least as large as {larger.title}, which ran out of memory. --no-skip runs it anyway"
+            detail = f"at least as large as {larger.title}, which ran out of memory. --force starts it anyway"
             yield CellFinished(at_s=now_s, cell=cell.key, outcome="skipped", detail=detail, reason="larger-than-failed")
             continue
         for event in _cell(cell, index, machine, dice, noise, memory_bytes, now_s):

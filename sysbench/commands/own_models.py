@@ -31,7 +31,7 @@ def counted_work(
         return
     # FLOPs are those of one micro-batch, and of a model in one piece: this process may already belong to a group.
     recording, reason = _simulated(
-        cell.model_copy(update={"execution": "eager", "grad_accum": 1, "no_sync": None, "ranks": 1, "strategy": None})
+        cell.step_with(execution="eager", grad_accum=1, no_sync=None, ranks=1, strategy=None)
     )
     if recording is not None:
         yield from recording.recomputation_events(cell.key)

@@ -56,13 +56,13 @@ class Admission:
 
     def _larger_than_failed_cell(self, placed: PlacedCell) -> Refusal | None:
         sizes = placed.cell.memory_dimensions
-        if self._options.no_skip or not sizes:
+        if self._options.force or not sizes:
             return None
         for failed in self._too_large:
             comparable = _comparison_key(placed) == _comparison_key(failed) and failed.cell.key != placed.cell.key
             if comparable and all(a >= b for a, b in zip(sizes, failed.cell.memory_dimensions, strict=True)):
                 larger = f"at least as large as {failed.cell.title}, which ran out of memory"
-                return Refusal(larger, "--no-skip runs it anyway")
+                return Refusal(larger, "--force starts it anyway")
         return None
 
     def _exceeds_free_memory(self, placed: PlacedCell) -> Refusal | None:

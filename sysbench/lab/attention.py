@@ -158,7 +158,7 @@ def unsupported_as_unavailable(prefix: str = "") -> Iterator[None]:
             sentences = (re.split(r"\. | \(Triggered", str(message), maxsplit=1)[0].rstrip(".") for message in messages)
             why = "; ".join(dict.fromkeys(sentences))
             # If the type of the inputs is the reason, it names the supported types.
-            options = {"bfloat16": "--bf16", "float16": "--fp16", "half": "--fp16"}
+            options = {"bfloat16": "--bf16", "float16": "--precision fp16", "half": "--precision fp16"}
             option = next((option for name, option in options.items() if name in why.lower()), "")
             advice = f"; add {option}" if option and option not in why else ""
             raise UnavailableError(f"{prefix}{why}{advice}") from error

@@ -31,15 +31,13 @@ def estimated_step_s(cell: ModelCell) -> float | None:
     shape, flops = cell.shape_with_formulas, formulas.step_flops_of(cell)
     if shape is None or flops is None or flops < SMALL_FLOPS or cell.is_compiled or cell.attention == "flex":
         return None
-    small = cell.model_copy(
-        update={
-            "size": "custom",
-            "model": shape.model_copy(update={"layers": 1, "vocab": min(shape.vocab, PROBE_VOCAB)}),
-            "ctx": min(cell.ctx, PROBE_CTX),
-            "batch": 1,
-            "grad_accum": 1,
-            "mode": "forward-backward" if cell.mode == "train" else cell.mode,
-        }
+    small = cell.step_with(
+        size="custom",
+        model=shape.model_copy(update={"layers": 1, "vocab": min(shape.vocab, PROBE_VOCAB)}),
+        ctx=min(cell.ctx, PROBE_CTX),
+        batch=1,
+        grad_accum=1,
+        mode="forward-backward" if cell.mode == "train" else cell.mode,
     )
     small_flops = formulas.step_flops_of(small)
     if not small_flops:

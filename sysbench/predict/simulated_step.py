@@ -115,8 +115,7 @@ class SimulatedStep:
 
         The allocator's options change no request, so steps that differ only in them share a trace.
         """
-        changed = {"device": "cuda", "allocator": "default"}
-        step = ModelCell(**{name: getattr(self.cell, name) for name in ModelCell.model_fields} | changed)
+        step = self.cell.step_with(device="cuda", allocator="default")
         refuse_unsupported(step, self._gpu)
         refuse_fp8(step.precision, self._gpu)
         return step, _unlimited_gpu(step, self._gpu), self.with_modules

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal, get_args
+
+from pydantic import Field
 
 from sysbench.errors import Refusal
 from sysbench.spec import hardware
+from sysbench.spec.axes import choices, integers
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import DeviceType, RunCell, threads_problem
-from sysbench.spec.model import Precision, precision_problem
+from sysbench.spec.model import BATCH, EFFORT, PRECISION, Precision, precision_problem
+from sysbench.spec.options import MEASUREMENT, SWEEP, Option
 from sysbench.spec.quantities import Seed, Size, Steps
-from sysbench.spec.time_limit import TimeLimit, limit_in_seconds
+from sysbench.spec.time_limit import TimeLimit, limit_in_seconds, time_limit_word
 
 Implementation = Literal[
     "naive", "compiled", "sdpa-math", "sdpa-efficient", "sdpa-flash", "sdpa-cudnn", "flex", "flash-attn"
@@ -41,20 +46,61 @@ class AttentionCell(RunCell):
     """One implementation on one input."""
 
     kind: Literal["attention"] = "attention"
-    implementation: Annotated[str, Axis("choice", order=82, name_order=21)]
-    dim: Size
-    seq: Size
-    batch: Size
-    heads: Size | None
-    causal: bool
-    precision: Precision
-    simulate: str | None
+    batch: Annotated[
+        Size,
+        replace(BATCH, default=(8,)),
+        Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=SWEEP, common=True),
+    ] = Field(description="Sequences per call.")
+    precision: Annotated[
+        Precision,
+        Axis("choice", parse=choices("a precision", get_args(Precision)), default=("fp32",), comparison="controlled"),
+        replace(PRECISION, panel=SWEEP),
+    ] = Field(description="Type of q, k and v; tf32 is fp32 with matrix products in tf32.")
+    heads: Annotated[
+        Size | None,
+        Axis("extent", "{} heads", parse=integers(1), unset="no heads"),
+        Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=SWEEP),
+    ] = Field(description="Attention heads; by default the inputs have no head dimension.")
+    implementation: Annotated[str, Axis("choice")]
+    dim: Annotated[
+        Size,
+        Axis("extent", "d {}", "d_model", parse=integers(1), default=(64,)),
+        Option(metavar="AXIS", panel=SWEEP, common=True),
+    ] = Field(description="Head dimension d.")
+    seq: Annotated[
+        Size,
+        Axis("extent", "N {}", "seq_len", parse=integers(1), default=(256, 1024)),
+        Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP, common=True),
+    ] = Field(description="Sequence length N.")
+    causal: Annotated[bool, Axis("setting", default=False), Option(panel=SWEEP, common=True)] = Field(
+        description="Apply a causal mask: no position attends to later positions."
+    )
+    simulate: Annotated[str | None, hardware.SIMULATED, Option(metavar="GPU,…", panel=MEASUREMENT, common=True)] = (
+        Field(
+            description="Predict times and simulate memory on these GPUs instead of measuring: a100-80gb. A bare "
+            "memory size, 24GiB, has no times.",
+        )
+    )
     warmup: Steps
-    repeats: Size
-    max_time: TimeLimit
-    """Seconds within which the cell is to be measured; then `warmup` and `repeats` are the most that are taken."""
-    cold: bool
-    seed: Seed
+    repeats: Annotated[
+        Size,
+        Axis("setting", default=100, comparison="effort", phrase="{} repeats"),
+        Option(metavar="N", panel=MEASUREMENT),
+    ] = Field(description="Measured calls of forward and of backward.")
+    max_time: Annotated[
+        TimeLimit,
+        replace(EFFORT, default=60.0),
+        Option(metavar="TIME", panel=MEASUREMENT, common=True, word=time_limit_word),
+    ] = Field(
+        description="Measure each cell for at most about this long, with fewer repeats if necessary: 90s, 3m, or none. "
+        "A cell is skipped only if a single call would take longer.",
+    )
+    cold: Annotated[bool, Axis("setting", default=False, comparison="controlled"), Option(panel=MEASUREMENT)] = Field(
+        description="Flush the device's caches before every call."
+    )
+    seed: Annotated[Seed, replace(EFFORT, default=0), Option(metavar="N", panel=MEASUREMENT)] = Field(
+        description="Seed of q, k and v."
+    )
 
     @property
     def rows(self) -> int:

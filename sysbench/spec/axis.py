@@ -1,18 +1,17 @@
-"""What an axis is to grids, names, tables and comparisons: declared once, on the field of a spec, beside its option."""
+"""What an axis is to grids, names, tables and comparisons: declared once, on the field of a cell, beside its option."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from sysbench.command import command_of, kinds
-from sysbench.spec.quantities import stored_unless
 
 Comparison = Literal["controlled", "treatment", "effort"]
 """controlled  cells must agree for their times and peaks to be comparable
@@ -43,16 +42,17 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Axis:
-    """Marks a field of a spec as an axis: its cells get a field of the same name, with one value each.
+    """Marks a field of a cell as an axis.
 
-    A field that only cells have is marked on the cell. `role` says what the axis describes: the `device`, the `scale`
-    (number of processes), the `extent` of the problem, the kind of `work`, a `choice` of how a step is computed, or the
-    `effort` of the measurement. A `setting` has one value in a whole run: it is only compared between runs.
+    `role` says what the axis describes: the `device`, the `scale` (number of processes), the `extent` of the problem,
+    the kind of `work`, a `choice` of how a step is computed, or the `effort` of the measurement. A `setting` has one
+    value in a whole run: it is only compared between runs. Grids and tables have the axes as they are declared, the
+    outermost and leftmost first.
 
     phrase         the phrase for a value in sentences
     title          heading of the axis's column; default: the field's name with spaces
-    order          position in grids and tables: the outermost and leftmost axis first, equal ones as declared
-    name_order     position in names of cells and in comparisons: the most telling axis first
+    parse          turns what an option or a program gives into values of the axis; raises ValueError
+    default        values in a spec that gives none, for a field that every cell stores
     is_count       the phrase is a count with a plural: `1 step`, `2 steps`
     unset          phrase for a cell without a value, or with the default value
     applies_to     other axes on which it depends, with the values for which it has a meaning; none: all but the default
@@ -65,8 +65,8 @@ class Axis:
     role: Literal["device", "scale", "extent", "work", "choice", "effort", "setting"]
     phrase: str = "{}"
     title: str = ""
-    order: int = 60
-    name_order: int = 45
+    parse: Callable[..., tuple[object, ...]] | None = None
+    default: object = None
     is_count: bool = False
     unset: str = ""
     applies_to: tuple[tuple[str, tuple[object, ...]], ...] = ()
@@ -96,7 +96,7 @@ class Axis:
         return self.comparison or ("effort" if self.role == "effort" else "treatment")
 
 
-SETTING = Axis("setting", name_order=60)
+SETTING = Axis("setting")
 
 
 def find_axis(field: FieldInfo) -> Axis | None:
@@ -105,7 +105,7 @@ def find_axis(field: FieldInfo) -> Axis | None:
 
 
 def axes_of_model(model: type[BaseModel]) -> dict[str, Axis]:
-    """Return the axes that the fields of a spec or cell declare, in order of declaration."""
+    """Return the axes that the fields of a cell declare, or those of a spec, in order of declaration."""
     return {name: axis for name, field in model.model_fields.items() if (axis := find_axis(field)) is not None}
 
 
@@ -115,26 +115,28 @@ def value_if_not_stored(field: FieldInfo) -> object:
     return next(iter(default), None) if isinstance(default, tuple) else default
 
 
-def add_axes(cell: type[BaseModel], spec: type[BaseModel]) -> None:
-    """Give the cell a field for every axis of the spec that it does not declare itself.
-
-    A cell with the default value is stored without the field. Subclasses of the cell that exist already do not get the
-    fields.
-    """
-    for name in axes_of_model(spec):
-        if name in cell.model_fields:
-            continue
-        field, default = spec.model_fields[name], value_if_not_stored(spec.model_fields[name])
-        annotation: Any = get_args(field.annotation)[0] if get_origin(field.annotation) is tuple else field.annotation
-        cell.__annotations__[name] = annotation if default is not None else annotation | None
-        cell.__pydantic_fields__[name] = FieldInfo.from_annotated_attribute(
-            cell.__annotations__[name], stored_unless(default)
-        )
-        cell.model_rebuild(force=True)
-
-
-HARDWARE = Axis("device", unset="this machine", order=11, name_order=12)
+HARDWARE = Axis("device", unset="this machine")
 """The device's name: not requested, but part of the record of a cell that was measured elsewhere."""
+
+MOST_TELLING = (
+    *("device", "simulate", "hardware", "size", "implementation", "dim", "seq", "ctx", "batch", "grad_accum"),
+    *("precision", "mode", "execution", "attention", "optimizer", "heads"),
+)
+"""Axes with which the name of a cell begins, where they differ, and in which order cells are compared."""
+
+
+def in_order_of_names(axes: Mapping[str, Axis]) -> dict[str, Axis]:
+    """Return the axes as names have them: the most telling, then choices, threads and ranks, settings, the effort."""
+
+    def spreads(axis: Axis) -> bool:
+        return axis.is_count or any(spreads(axes[other]) for other, _ in axis.applies_to if other in axes)
+
+    def position(item: tuple[str, Axis]) -> tuple[int, bool, bool, bool]:
+        name, axis = item
+        telling = MOST_TELLING.index(name) if name in MOST_TELLING else len(MOST_TELLING)
+        return telling, axis.compares == "effort", axis.role == "setting", spreads(axis)
+
+    return dict(sorted(axes.items(), key=position))
 
 
 class DeclaredAxes(Mapping[str, Axis]):
@@ -150,22 +152,35 @@ class DeclaredAxes(Mapping[str, Axis]):
         return len(_axes(kinds()))
 
 
+@cache
+def _axes(names: tuple[str, ...]) -> Mapping[str, Axis]:
+    return {name: axis for name, axis in _fields(names).items() if axis.role != "setting"}
+
+
 def declared_fields() -> Mapping[str, Axis]:
     """Return all axes and settings by field, in the order of names; a field without a mark is a setting."""
-    return _fields(kinds())
+    return _named_fields(kinds())
+
+
+@cache
+def _named_fields(names: tuple[str, ...]) -> Mapping[str, Axis]:
+    return in_order_of_names(_fields(names))
 
 
 @cache
 def _fields(names: tuple[str, ...]) -> Mapping[str, Axis]:
+    """Return all axes and settings as the cells of the commands declare them, each where it is declared first."""
     marked: dict[str, Axis] = {"hardware": HARDWARE}
-    defaults: dict[str, object] = {"hardware": None}
-    for models in (command_of(name).models() for name in names):
-        cell_fields = models.cell.model_fields.items()
-        defaults = {**{name: field.get_default() for name, field in cell_fields if name not in _UNNAMED}, **defaults}
-        for model in (models.spec, models.cell):
-            marked = {**axes_of_model(model), **marked}
-    found = {name: _complete(name, marked.get(name, SETTING), default) for name, default in defaults.items()}
-    return dict(sorted(found.items(), key=lambda item: item[1].name_order))
+    defaults: dict[str, object] = {"device": None, "hardware": None}
+    for cell in (command_of(name).models().cell for name in names):
+        marked = {**axes_of_model(cell), **marked}
+        for name, field in cell.model_fields.items():
+            defaults.setdefault(name, field.get_default())
+    return {
+        name: _complete(name, marked.get(name, SETTING), default)
+        for name, default in defaults.items()
+        if name not in _UNNAMED
+    }
 
 
 _UNNAMED = ("kind", "model")
@@ -180,9 +195,3 @@ def _complete(name: str, axis: Axis, default: object) -> Axis:
         phrase=f"{words} {{}}" if axis.role == "setting" and axis.phrase == "{}" else axis.phrase,
         stored_default=None if default is PydanticUndefined else default,
     )
-
-
-@cache
-def _axes(names: tuple[str, ...]) -> Mapping[str, Axis]:
-    axes = {name: axis for name, axis in _fields(names).items() if axis.role != "setting"}
-    return dict(sorted(axes.items(), key=lambda item: item[1].order))

@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic.fields import FieldInfo
 
 from sysbench.command import command_of, kinds
 from sysbench.errors import Refusal
 from sysbench.spec.axes import integers, split_words
-from sysbench.spec.axis import Axis, add_axes
+from sysbench.spec.axis import Axis, find_axis
+from sysbench.spec.options import DEVICE, Option
 from sysbench.spec.quantities import Size, stored_unless
-from sysbench.spec.validation import STORED, invalid_spec
+from sysbench.spec.validation import STORED, find_option, invalid_spec
 
 if TYPE_CHECKING:
     from sysbench.spec.model import ModelCell, Phase, Precision
@@ -27,6 +29,10 @@ _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 _CANONICAL = json.JSONEncoder(sort_keys=True)
 
 
+MAX_THREADS = 4096
+"""More than any machine has cores."""
+
+
 def parse_devices(value: object) -> tuple[str, ...]:
     """Parse comma-separated device names; raises ValueError for an invalid name."""
     names = split_words(value)
@@ -34,20 +40,6 @@ def parse_devices(value: object) -> tuple[str, ...]:
         if not _DEVICE.fullmatch(name):
             raise ValueError(f"{name or '(nothing)'} is not a device. (auto, cpu, mps, cuda, cuda:0, cuda:1, …)")
     return names
-
-
-Devices = Annotated[
-    tuple[str, ...],
-    BeforeValidator(parse_devices),
-    Axis("device", unset="none", order=10, name_order=10, comparison="controlled"),
-]
-
-Threads = Annotated[
-    tuple[int, ...],
-    BeforeValidator(integers(1, 4096)),
-    Axis("choice", "{} thread", is_count=True, unset="default threads", order=12, name_order=50),
-]
-"""An axis of CPU thread counts; the limit exceeds the core count of any current machine."""
 
 
 class RunCell(BaseModel):
@@ -61,9 +53,16 @@ class RunCell(BaseModel):
         def kind(self) -> str:
             """Name of the command to which the cell belongs."""
 
-    device: str
-    threads: Size | None = stored_unless(None)
-    """Number of CPU threads for computation; None leaves it to torch."""
+    device: Annotated[
+        str,
+        Axis("device", unset="none", parse=parse_devices, default=("auto",), comparison="controlled"),
+        Option(metavar="NAME,…", panel=DEVICE, common=True),
+    ] = Field(description="auto, cuda, cuda:1, mps or cpu. auto picks the first available of cuda, mps, cpu.")
+    threads: Annotated[
+        Size | None,
+        Axis("choice", "{} thread", is_count=True, unset="default threads", parse=integers(1, MAX_THREADS)),
+        Option(metavar="AXIS", panel=DEVICE),
+    ] = stored_unless(None, description="Number of CPU threads for computation. Default: torch's own choice.")
 
     @property
     def axes(self) -> dict[str, Any]:
@@ -179,17 +178,11 @@ class RunSpec(BaseModel):
         except ValidationError as error:
             raise invalid_spec(type(self), error) from None
 
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: object) -> None:
-        """Give the class of the cells the axes that only the spec declares."""
-        if "cell_class" in vars(cls):
-            add_axes(cls.cell_class, cls)
-
     # Otherwise pydantic would call it from `model_validate`, which reports all errors by itself.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     cell_class: ClassVar[type[RunCell]]
-    """Class of the cells, for specs whose axes are fields of it without being declared again."""
+    """Class of the cells, for specs that ask for the fields of their cells."""
 
     if TYPE_CHECKING:  # a field of every command's own spec, with the kind as default
 
@@ -210,6 +203,44 @@ class RunSpec(BaseModel):
     def cells(self) -> Iterator[Any]:
         """Yield every cell of the run in the order of measurement."""
         raise NotImplementedError
+
+
+Spec = TypeVar("Spec", bound=RunSpec)
+
+
+def asks_for(cell: type[RunCell], **defaults: object) -> Callable[[type[Spec]], type[Spec]]:
+    """Return a decorator that gives a spec a field for each field of its cells that has an Option.
+
+    An axis becomes a tuple of values, and a setting remains one value. `defaults` are those that differ from what the
+    cell declares. A field that the spec or a base of it declares remains as it is.
+    """
+
+    def decorate(spec: type[Spec]) -> type[Spec]:
+        fields: dict[str, Any] = {
+            name: _asked(field, defaults.get(name))
+            for name, field in cell.model_fields.items()
+            if find_option(field) is not None and (name not in spec.model_fields or name in defaults)
+        }
+        made = create_model(spec.__name__, __base__=spec, __module__=spec.__module__, __doc__=spec.__doc__, **fields)
+        made.cell_class = cell
+        return made
+
+    return decorate
+
+
+def _asked(field: FieldInfo, default: object) -> tuple[object, object]:
+    """Return type and default of a spec's field that holds the values for a field of its cells."""
+    kind: Any = field.annotation
+    metadata, axis = field.metadata, find_axis(field)
+    is_always_stored = field.is_required()
+    if default is None:
+        default = axis.default if axis is not None and is_always_stored else field.default
+    if axis is not None and axis.parse is not None:
+        kind, metadata = tuple[kind, ...], [BeforeValidator(axis.parse), axis, find_option(field)]
+        default = default if isinstance(default, tuple) else () if default is None else (default,)
+    description = field.description
+    found = Field(default=default, description=description) if is_always_stored else stored_unless(default, description)
+    return Annotated[(kind, *metadata)], found
 
 
 def spec_of(fields: Mapping[str, object]) -> RunSpec:

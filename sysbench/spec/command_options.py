@@ -23,9 +23,10 @@ from pydantic.fields import FieldInfo
 
 from sysbench.command import Kind, command_of, kinds
 from sysbench.errors import UsageError
+from sysbench.spec.axis import find_axis
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.meanings import option_meant
-from sysbench.spec.options import Option, flag_of
+from sysbench.spec.options import STEP_PANELS, Option, flag_of
 from sysbench.spec.validation import Given, find_option, literals, option_name, option_of, validated
 
 __all__ = ["Given", "command_options", "option_name", "parse_options", "validated"]
@@ -119,10 +120,23 @@ def _values(field: FieldInfo) -> Iterable[str]:
     return option.values or literals(field.annotation)
 
 
+def options_in_order(model: type[BaseModel]) -> list[tuple[str, FieldInfo, Option]]:
+    """Return the fields with an option in the order of the help: those of a step first, axes before others."""
+
+    def position(found: tuple[str, FieldInfo, Option]) -> tuple[int, bool, bool]:
+        _, field, option = found
+        is_of_step = option.panel in STEP_PANELS
+        panel = STEP_PANELS.index(option.panel) if is_of_step else len(STEP_PANELS)
+        return panel, is_of_step and not option.common, find_axis(field) is None
+
+    return sorted(
+        ((name, field, option) for name, field in model.model_fields.items() if (option := find_option(field))),
+        key=position,
+    )
+
+
 def _parameters(model: type[BaseModel], *, shows_all: bool) -> Iterator[inspect.Parameter]:
-    for name, field in model.model_fields.items():
-        if (option := find_option(field)) is None:
-            continue
+    for name, field, option in options_in_order(model):
         switch = field.annotation is bool
         if option.positional:
             argument = typer.Argument(
@@ -280,16 +294,10 @@ def command_line(spec: RunSpec) -> str:
 
 def _option_words(spec: BaseModel) -> Iterator[str]:
     model = type(spec)
-    for name, field in model.model_fields.items():
+    for name, field, option in options_in_order(model):
         value = getattr(spec, name)
-        if (
-            find_option(field) is None
-            or value == field.get_default(call_default_factory=True)
-            or value is False
-            or value is None
-        ):
+        if value == field.get_default(call_default_factory=True) or value is False or value is None:
             continue
-        option = option_of(field)
         for entry in _entries(value) if option.repeated else (value,):
             if not option.positional:
                 yield option_name(model, name)

@@ -270,19 +270,7 @@ def parse_gpus_or_stored(value: object, info: ValidationInfo) -> tuple[str, ...]
     return split_words(value) if info.context == STORED else parse_gpus(value)
 
 
-Gpus = Annotated[
-    tuple[str, ...],
-    BeforeValidator(parse_gpus_or_stored),
-    Axis(
-        "device",
-        title="simulated GPU",
-        unset="none",
-        order=80,
-        name_order=11,
-        comparison="controlled",
-    ),
-]
-"""GPUs by name, or by memory size."""
+SIMULATED = Axis("device", title="simulated GPU", unset="none", parse=parse_gpus_or_stored, comparison="controlled")
 
 
 def slug_of(device_name: str, memory_bytes: int | None) -> str:

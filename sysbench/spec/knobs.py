@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from pydantic import BeforeValidator
+from typing import TYPE_CHECKING, Literal
 
 from sysbench.errors import Refusal, nearest
 from sysbench.spec.axes import choices, integers, split_words
-from sysbench.spec.axis import Axis, Remedy
-from sysbench.spec.options import flag_of
 
 if TYPE_CHECKING:
     from sysbench.spec.model import GridCell
@@ -48,21 +44,9 @@ def matches_module(name: str, pattern: str) -> bool:
     return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
 
-Checkpoints = Annotated[
-    tuple[str, ...],
-    BeforeValidator(
-        choices("a choice of blocks", CHECKPOINTS, _names_blocks, "or a pattern of module names such as 'layers.*'")
-    ),
-    Axis(
-        "choice",
-        "{} checkpointing",
-        unset="no checkpointing",
-        order=54,
-        name_order=35,
-        remedy=Remedy(("every-2", "selective", "full"), costs_time=True),
-    ),
-]
-
+parse_checkpoints = choices(
+    "a choice of blocks", CHECKPOINTS, _names_blocks, "or a pattern of module names such as 'layers.*'"
+)
 
 CROSS_ENTROPIES = ("full", "chunked", "linear")
 _CHUNKED = re.compile(r"chunked-([1-9]\d{0,8})")
@@ -75,19 +59,7 @@ def tokens_per_chunk(choice: str) -> int | None:
     return int(found[1]) if found else DEFAULT_CHUNK if choice == "chunked" else None
 
 
-CrossEntropies = Annotated[
-    tuple[str, ...],
-    BeforeValidator(choices("a way to compute cross-entropy", (*CROSS_ENTROPIES, "chunked-512"), _CHUNKED.fullmatch)),
-    Axis(
-        "choice",
-        "{} cross-entropy",
-        unset="full cross-entropy",
-        order=55,
-        name_order=36,
-        remedy=Remedy(("chunked",), costs_time=True),
-    ),
-]
-
+parse_cross_entropies = choices("a way to compute cross-entropy", (*CROSS_ENTROPIES, "chunked-512"), _CHUNKED.fullmatch)
 
 ALLOCATORS = ("default", "expandable")
 _SETTINGS = re.compile(r"\w+:[\w.:\[\]>]+(\+\w+:[\w.:\[\]>]+)*")
@@ -98,78 +70,32 @@ def allocator_options(choice: str) -> str | None:
     return {"default": None, "expandable": "expandable_segments:True"}.get(choice, choice.replace("+", ","))
 
 
-Allocators = Annotated[
-    tuple[str, ...],
-    BeforeValidator(
-        choices(
-            "an allocator",
-            ALLOCATORS,
-            _SETTINGS.fullmatch,
-            "or options of PYTORCH_CUDA_ALLOC_CONF joined by +, such as max_split_size_mb:128",
-        )
-    ),
-    Axis(
-        "choice",
-        "{} segments",
-        unset="default allocator",
-        order=56,
-        name_order=37,
-        remedy=Remedy(("expandable",), costs_time=True, replays=True),
-    ),
-]
+parse_allocators = choices(
+    "an allocator",
+    ALLOCATORS,
+    _SETTINGS.fullmatch,
+    "or options of PYTORCH_CUDA_ALLOC_CONF joined by +, such as max_split_size_mb:128",
+)
 
 
-def _adapter_ranks(value: object) -> tuple[int, ...]:
+def parse_adapter_ranks(value: object) -> tuple[int, ...]:
+    """Parse an axis of ranks, of which `none` is 0; raises ValueError."""
     return integers(0)(",".join("0" if word == NONE else word for word in split_words(value)))
-
-
-AdapterRanks = Annotated[
-    tuple[int, ...],
-    BeforeValidator(_adapter_ranks),
-    Axis(
-        "choice",
-        "LoRA {}",
-        "LoRA",
-        unset="no LoRA",
-        order=57,
-        name_order=38,
-        remedy=Remedy(relearns=(16,), frees_state=True),
-    ),
-]
 
 
 ALL_LINEAR = "all-linear"
 ADAPTED = (ALL_LINEAR,)
 
 
-AdapterTargets = Annotated[
-    tuple[str, ...],
-    BeforeValidator(
-        choices(
-            "a choice of layers",
-            ADAPTED,
-            lambda word: all(map(_PATTERN.fullmatch, word.split("+"))),
-            "or names of linear layers joined by +, such as q_proj+v_proj",
-        )
-    ),
-    Axis("choice", "adapters at {}", "LoRA targets", 58, 39, applies_to=(("lora", ()),)),
-]
-
+parse_adapter_targets = choices(
+    "a choice of layers",
+    ADAPTED,
+    lambda word: all(map(_PATTERN.fullmatch, word.split("+"))),
+    "or names of linear layers joined by +, such as q_proj+v_proj",
+)
 
 OFFLOADS = (NONE, "optimizer", "parameters")
-
-Offloads = Annotated[
-    tuple[str, ...],
-    BeforeValidator(choices("what to offload", OFFLOADS)),
-    Axis(
-        "choice",
-        "{} on the host",
-        unset="no offloading",
-        order=57,
-        name_order=39,
-        remedy=Remedy(("optimizer",), costs_time=True, frees_state=True),
-    ),
-]
+QUANTIZED = (NONE, "nf4")
 
 
 FP8: tuple[Literal["fp8"], Literal["fp8-rowwise"]] = ("fp8", "fp8-rowwise")
@@ -197,26 +123,6 @@ def fp8_refusal(precision: str, title: str) -> Refusal:
     return Refusal(reason, "nearest: bf16", f"--precision {precision}")
 
 
-QUANTIZED = (NONE, "nf4")
-
-
-Quantizations = Annotated[
-    tuple[str, ...],
-    BeforeValidator(choices("a format of frozen weights", QUANTIZED)),
-    Axis(
-        "choice",
-        "{} weights",
-        "weights",
-        59,
-        39,
-        unset="unquantized weights",
-        applies_to=(("lora", ()),),
-        phrases=((NONE, "unquantized weights"),),
-        remedy=Remedy(relearns=("nf4",), frees_state=True),
-    ),
-]
-
-
 PAGED = "adamw-8bit-paged"
 LOW_BIT = ("adamw-8bit", "adamw-4bit", PAGED)
 """Optimizers of torchao and bitsandbytes, whose code cannot run without data."""
@@ -236,14 +142,14 @@ def knobs_device_problem(cell: GridCell, device: str) -> Refusal | None:
     if device == "cuda":
         return None
     if cell.execution == "compiled-graphs":
-        given = f"{flag_of('execution')} compiled-graphs"
+        given = "--execution compiled-graphs"
         return Refusal(f"records CUDA graphs, which {device} lacks", "nearest: compiled", given)
     if cell.allocator != "default":
         return Refusal(
             f"is for CUDA; {device} has no caching allocator of torch", option=f"--allocator {cell.allocator}"
         )
     if cell.offload != NONE:
-        given = f"{flag_of('offload')} {cell.offload}"
+        given = f"--offload {cell.offload}"
         return Refusal("moves state from a GPU to the host: it needs CUDA", option=given)
     if cell.optimizer == PAGED:
         needs_cuda = "moves state between a GPU and the host: it needs CUDA"
@@ -267,7 +173,7 @@ def _micro_batches(cell: GridCell) -> Iterator[Refusal]:
         )
     if cell.grad_accum > 1 and cell.uses_cuda_graphs:
         yield Refusal(
-            f"adds up gradients, but with {flag_of('execution')} {cell.execution} they are in the memory of a CUDA "
+            f"adds up gradients, but with --execution {cell.execution} they are in the memory of a CUDA "
             "graph, which the next micro-batch overwrites",
             "nearest: --execution compiled",
             given,
@@ -279,18 +185,18 @@ def _recomputation(cell: GridCell) -> Iterator[Refusal]:
         yield Refusal(
             "computes activations again in the backward pass, but this mode has no backward pass",
             "nearest: --mode forward-backward",
-            f"{flag_of('checkpoint')} {cell.checkpoint}",
+            f"--checkpoint {cell.checkpoint}",
         )
     if cell.cross_entropy != "full" and "loss" not in cell.phases:
         yield Refusal(
             "computes the loss in another way, but this mode has no loss",
             "nearest: --mode forward-backward",
-            f"{flag_of('cross_entropy')} {cell.cross_entropy}",
+            f"--cross-entropy {cell.cross_entropy}",
         )
 
 
 def _adapters(cell: GridCell) -> Iterator[Refusal]:
-    given = f"{flag_of('lora')} {cell.lora}"
+    given = f"--lora {cell.lora}"
     if cell.lora and cell.step is not None and cell.step.mode == "inference":
         no_training = "adds parameters to train, but this mode trains none"
         yield Refusal(no_training, "nearest: --mode forward-backward", given)
@@ -303,7 +209,7 @@ def _fp8(cell: GridCell) -> Iterator[Refusal]:
         return
     given, nearest, shape = f"--precision {cell.precision}", "nearest: --precision bf16", cell.shape
     if cell.lora:
-        frozen = f"trains whole weights, but {flag_of('lora')} {cell.lora} freezes them"
+        frozen = f"trains whole weights, but --lora {cell.lora} freezes them"
         yield Refusal(frozen, nearest, given)
     sides = {"d_model": shape.d_model, "d_ff": shape.d_ff} if shape is not None else {}
     sides["tokens (batch × ctx)"] = cell.tokens
@@ -318,7 +224,7 @@ def _sharding(cell: GridCell) -> Iterator[Refusal]:
     if cell.precision in FP8:
         yield Refusal(unsupported, "nearest: --strategy ddp", f"--precision {cell.precision}")
     if cell.quantize == "nf4":
-        yield Refusal(unsupported, "nearest: ddp", f"{flag_of('quantize')} nf4")
+        yield Refusal(unsupported, "nearest: ddp", "--quantize nf4")
     if cell.optimizer == PAGED:
         yield Refusal(unsupported, "nearest: adamw-8bit", f"--optimizer {PAGED}")
 
@@ -326,7 +232,7 @@ def _sharding(cell: GridCell) -> Iterator[Refusal]:
 def _in_backward(cell: GridCell) -> Iterator[Refusal]:
     if cell.optimizer_in_backward != "on":
         return
-    given = f"{flag_of('optimizer_in_backward')} on"
+    given = "--optimizer-in-backward on"
     if "optimizer" not in cell.phases:
         yield Refusal("updates parameters, but this mode has no optimizer", "nearest: --mode train", given)
     if cell.grad_accum > 1:
@@ -346,7 +252,7 @@ def _in_backward(cell: GridCell) -> Iterator[Refusal]:
 def _offload(cell: GridCell) -> Iterator[Refusal]:
     if cell.offload == NONE:
         return
-    given = f"{flag_of('offload')} {cell.offload}"
+    given = f"--offload {cell.offload}"
     if "optimizer" not in cell.phases:
         no_optimizer = "moves optimizer state to the host, but this mode has no optimizer"
         yield Refusal(no_optimizer, "nearest: --mode train", given)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sysbench.errors import Refusal
 from sysbench.spec import published
 from sysbench.spec.axes import Sizes, choices, integers, split_words
-from sysbench.spec.axis import Axis, Remedy, axes_of_model, value_if_not_stored
-from sysbench.spec.cell import Devices, RunCell, RunSpec, Threads, threads_problem
+from sysbench.spec.axis import Axis, Remedy, axes_of_model, in_order_of_names, value_if_not_stored
 from sysbench.spec.cell import DeviceType as DeviceType
+from sysbench.spec.cell import RunCell, RunSpec, asks_for, threads_problem
 from sysbench.spec.knobs import (
     ADAPTED,
     ALLOCATORS,
@@ -23,35 +24,32 @@ from sysbench.spec.knobs import (
     NONE,
     OFFLOADS,
     QUANTIZED,
-    AdapterRanks,
-    AdapterTargets,
-    Allocators,
-    Checkpoints,
-    CrossEntropies,
-    Offloads,
-    Quantizations,
     knobs_device_problem,
     knobs_problem_of,
+    parse_adapter_ranks,
+    parse_adapter_targets,
+    parse_allocators,
+    parse_checkpoints,
+    parse_cross_entropies,
 )
-from sysbench.spec.options import Option, flag_of
+from sysbench.spec.options import MODEL, OWN_MODEL, RANKS, STEP, Option, flag_of
 from sysbench.spec.own_model import Arguments, Code, DescribedInputs, OwnModel, Targets, code_reference
 from sysbench.spec.quantities import Count, Seed, Size, stored_unless
 from sysbench.spec.ranks import (
     DDP,
     DISTRIBUTED,
+    MAX_BUCKET_MB,
+    MAX_PREFETCH,
+    MAX_RANKS,
     SHARDED,
-    BucketSizes,
-    Prefetches,
-    Ranks,
     Reshard,
-    Reshards,
     ShardDtype,
-    ShardDtypes,
-    Strategies,
     Strategy,
     Switch,
-    Switches,
     knobs_problem,
+    parse_dtypes,
+    parse_reshards,
+    parse_switches,
     ranks_problem,
 )
 
@@ -138,25 +136,19 @@ OtherOptimizer = Literal["sgd", "adafactor", "muon", "adamw-8bit", "adamw-4bit",
 Optimizer = AdamW | OtherOptimizer | Code
 """An implementation of AdamW, another optimizer of torch, torchao or bitsandbytes, or the user's factory."""
 
-Precisions = Annotated[
-    tuple[StepPrecision, ...],
-    BeforeValidator(choices("a precision", get_args(StepPrecision))),
-    Axis(
-        "choice",
-        order=53,
-        name_order=30,
-        comparison="controlled",
-        remedy=Remedy(relearns=("bf16", "bf16-true"), frees_state=True),
-    ),
-]
+PRECISION = Option(
+    flags=("--precision", "--dtype"),
+    metavar="NAME,…",
+    panel=STEP,
+    shorthands=(("--bf16", "bf16"),),
+    common=True,
+)
+BATCH = Axis("extent", "batch {}", parse=integers(1), default=(4,), comparison="controlled")
+MODE = Axis("work", comparison="controlled", parse=choices("a mode", get_args(Mode)), default=("train",))
+WARMUP = Axis("effort", "{} warm-up", "warm-up", parse=integers(0), is_count=True)
+STEPS = Axis("effort", "{} step", parse=integers(1), is_count=True)
 
-MODE = Axis("work", order=40, name_order=31, comparison="controlled")
-Modes = Annotated[tuple[Mode, ...], BeforeValidator(choices("a mode", get_args(Mode))), MODE]
-
-WARMUP = Axis("effort", "{} warm-up", "warm-up", is_count=True, order=70, name_order=70)
-STEPS = Axis("effort", "{} step", is_count=True, order=71, name_order=71)
-
-EFFORT = Axis("setting", name_order=72, comparison="effort")
+EFFORT = Axis("setting", comparison="effort")
 
 HOST = Axis("setting", phrase="host {}")
 HOST_LINK = Axis("setting", applies_to=(("offload", ()),), phrase="host link {}")
@@ -169,10 +161,6 @@ PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
 }
 """Every mode is a named sequence of phases. `inference` runs forward without a graph, `forward` keeps the graph."""
 
-MODEL = "Model"
-OWN_MODEL = "Your own model"
-STEP = "Training step"
-RANKS = "Several ranks"
 PREDICTION = "Prediction"
 
 
@@ -189,6 +177,20 @@ def precision_problem(precision: StepPrecision, device: DeviceType) -> Refusal |
     return None
 
 
+def _parse_optimizers(value: object) -> tuple[str, ...]:
+    words = split_words(value)
+    # `adamw` is its implementation that torch chooses on a GPU.
+    named = (code_reference(word) if ":" in word else _OPTIMIZER(word)[0] for word in words)
+    return tuple(dict.fromkeys("foreach" if word == "adamw" else word for word in named))
+
+
+OPTIMIZERS = (*get_args(AdamW), *get_args(OtherOptimizer))
+OPTIMIZER_NAMES = ("adamw", *OPTIMIZERS)
+_OPTIMIZER = choices("an optimizer", OPTIMIZER_NAMES)
+
+BUILT_IN_ATTENTION: tuple[Attention, ...] = get_args(Attention)[:-1]
+
+
 def _none_if_unturned(value: object) -> object:
     return None if value == NONE else value
 
@@ -196,36 +198,305 @@ def _none_if_unturned(value: object) -> object:
 class GridCell(RunCell):
     """One point of a grid: a model, an input, and the way in which the step is computed."""
 
-    size: str
+    ranks: Annotated[
+        Size,
+        Axis("scale", "{} rank", parse=integers(1, MAX_RANKS), is_count=True, unset="1 rank"),
+        Option(metavar="AXIS", panel=RANKS, common=True),
+    ] = stored_unless(
+        1,
+        description="Number of processes that take each step together, each on its own device; on a CPU they share "
+        "its cores.",
+    )
+    strategy: Annotated[
+        Strategy | None,
+        Axis("choice", parse=choices("a strategy", get_args(Strategy)), applies_to=(("ranks", ()),)),
+        Option(metavar="NAME,…", panel=RANKS),
+    ] = stored_unless(
+        None,
+        description="How the model is distributed: ddp (a replica on each rank, the default), fsdp2 (sharded "
+        "parameters), tp (tensor parallel, one batch for all ranks), hsdp (sharded replicas).",
+    )
+    bucket_mb: Annotated[
+        Size | None,
+        Axis("choice", "buckets of {} MiB", "bucket MiB", parse=integers(1, MAX_BUCKET_MB), applies_to=(DDP,)),
+        Option(metavar="AXIS", panel=RANKS),
+    ] = stored_unless(
+        None,
+        description="ddp: capacity of each gradient bucket in MiB (bucket_cap_mb). Default: 25, and 1 for "
+        "the first bucket.",
+    )
+    gradient_as_bucket_view: Annotated[
+        Switch | None,
+        Axis("choice", "gradient as bucket view {}", "bucket view", parse=parse_switches, applies_to=(DDP,)),
+        Option(metavar="on,off", panel=RANKS),
+    ] = stored_unless(
+        None,
+        description="ddp: 'on' makes gradients views of the buckets, which saves one copy of all gradients. "
+        "Default: off.",
+    )
+    reshard: Annotated[
+        Reshard | None,
+        Axis("choice", "reshard {}", parse=parse_reshards, applies_to=(SHARDED,)),
+        Option(metavar="on,off,N", panel=RANKS),
+    ] = stored_unless(
+        None,
+        description="fsdp2, hsdp: 'on' frees gathered parameters after forward and gathers them again in backward; "
+        "'off' keeps them; N keeps them sharded over groups of N ranks. Default: on for blocks, off for "
+        "the rest.",
+    )
+    param_dtype: Annotated[
+        ShardDtype | None,
+        Axis("choice", "{} parameters", parse=parse_dtypes, applies_to=(SHARDED,)),
+        Option(metavar="NAME,…", panel=RANKS),
+    ] = stored_unless(
+        None,
+        description="fsdp2, hsdp: dtype in which parameters are gathered and the model computes: fp32 or bf16. The "
+        "optimizer keeps its own dtype.",
+    )
+    reduce_dtype: Annotated[
+        ShardDtype | None,
+        Axis("choice", "{} reduction", parse=parse_dtypes, applies_to=(SHARDED,)),
+        Option(metavar="NAME,…", panel=RANKS),
+    ] = stored_unless(
+        None,
+        description="fsdp2, hsdp: dtype in which gradients are reduced: fp32 or bf16. Default: same as --param-dtype.",
+    )
+    prefetch: Annotated[
+        Count | None,
+        Axis("choice", "prefetch {}", parse=integers(0, MAX_PREFETCH), applies_to=(SHARDED,)),
+        Option(metavar="AXIS", panel=RANKS),
+    ] = stored_unless(
+        None,
+        description="fsdp2, hsdp: number of blocks to prefetch explicitly, in forward and backward; 0, the default, "
+        "leaves prefetching to torch.",
+    )
+    no_sync: Annotated[
+        Switch | None,
+        Axis("choice", "no_sync {}", "no_sync", parse=parse_switches, applies_to=(DISTRIBUTED, ("grad_accum", ()))),
+        Option(metavar="on,off", panel=RANKS),
+    ] = stored_unless(
+        None,
+        description="ddp, fsdp2, hsdp, with --grad-accum: 'on' exchanges gradients only in the last micro-batch of "
+        "a step (no_sync(), set_requires_gradient_sync). Default: off, as in torch.",
+    )
+    size: Annotated[
+        str,
+        Axis("extent", parse=choices("a size", SIZES), default=("small",)),
+        Option(metavar="NAME,…", panel=MODEL, values=tuple(SIZES), common=True),
+    ] = Field(description=f"Named model size: {', '.join(SIZES)}.")
     model: ModelShape | OwnModel
-    ctx: Size
-    batch: Size
-    precision: StepPrecision
-    attention: Attention
-    execution: Execution
-    optimizer: Optimizer
-    seed: Seed
-    ranks: Size = stored_unless(1)
-    """Number of processes that compute the step together. Cells with one rank are stored without `ranks` and
-    `strategy`.
-    """
-    strategy: Strategy | None = stored_unless(None)
-    bucket_mb: Size | None = stored_unless(None)
-    gradient_as_bucket_view: Switch | None = stored_unless(None)
-    reshard: Reshard | None = stored_unless(None)
-    param_dtype: ShardDtype | None = stored_unless(None)
-    reduce_dtype: ShardDtype | None = stored_unless(None)
-    prefetch: Count | None = stored_unless(None)
-    no_sync: Switch | None = stored_unless(None)
-    grad_accum: Size = stored_unless(1)
-    checkpoint: str = stored_unless(NONE)
-    cross_entropy: str = stored_unless("full")
-    optimizer_in_backward: Switch = stored_unless("off")
-    allocator: str = stored_unless("default")
-    offload: str = stored_unless(NONE)
-    lora: Count = stored_unless(0)
-    lora_targets: str | None = stored_unless(None)
-    quantize: Annotated[str | None, BeforeValidator(_none_if_unturned)] = stored_unless(None)
+    batch: Annotated[
+        Size, BATCH, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=MODEL, common=True)
+    ] = Field(description="Sequences per step, on each rank; per micro-batch with --grad-accum.")
+    grad_accum: Annotated[
+        Size,
+        Axis("extent", "grad accum {}", parse=integers(1), unset="grad accum 1", comparison="controlled"),
+        Option(metavar="AXIS", panel=STEP),
+    ] = stored_unless(
+        1,
+        description="Micro-batches per step: run forward and backward this many times, each on --batch sequences, "
+        "and accumulate gradients before one optimizer step.",
+    )
+    ctx: Annotated[
+        Size,
+        Axis("extent", "ctx {}", parse=integers(1), default=(128, 256, 512, 1024)),
+        Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL, common=True),
+    ] = Field(description="Context length, in tokens.")
+    mode: str
+    """Name of a sequence of phases; commands differ in the modes that they have."""
+    attention: Annotated[
+        Attention,
+        Axis(
+            "choice",
+            "{} attention",
+            parse=choices("an attention kind", get_args(Attention)),
+            default=("naive",),
+            remedy=Remedy(("sdpa",), built_in_only=True),
+        ),
+        Option(metavar="KIND,…", panel=STEP, values=BUILT_IN_ATTENTION),
+    ] = Field(description=f"Attention implementation: {', '.join(BUILT_IN_ATTENTION)}.")
+    execution: Annotated[
+        Execution,
+        Axis("choice", parse=choices("an execution", get_args(Execution)), default=("eager",)),
+        Option(
+            flags=("--execution", "--compile-mode"),
+            metavar="KIND,…",
+            panel=STEP,
+            shorthands=(("--compile", "compiled"),),
+            common=True,
+        ),
+    ] = Field(
+        description="eager, or torch.compile in one of its modes: compiled (default), compiled-graphs "
+        "(reduce-overhead: forward and backward are CUDA graphs), compiled-autotune (max-autotune: graphs, and a "
+        "search for the fastest kernels).",
+    )
+    optimizer: Annotated[
+        Optimizer,
+        Axis(
+            "choice",
+            "{} AdamW",
+            parse=_parse_optimizers,
+            default=("foreach",),
+            phrases=(
+                ("sgd", "SGD"),
+                ("adafactor", "Adafactor"),
+                ("muon", "Muon"),
+                ("adamw-8bit", "8-bit AdamW"),
+                ("adamw-4bit", "4-bit AdamW"),
+                ("adamw-8bit-paged", "paged 8-bit AdamW"),
+            ),
+            remedy=Remedy(("fused",), relearns=("adamw-8bit", "adamw-4bit", "adafactor"), frees_state=True),
+        ),
+        Option(metavar="KIND,…", panel=STEP, values=OPTIMIZER_NAMES, names_code=True),
+    ] = Field(
+        description="AdamW as torch.optim implements it: for-loop, foreach (or adamw), fused; or torch's sgd (no "
+        "momentum), adafactor, or muon (AdamW outside blocks); or AdamW with moments of few bits: adamw-8bit and "
+        "adamw-4bit (by torchao), adamw-8bit-paged (by bitsandbytes). With --model also module:factory for your own "
+        "optimizer.",
+    )
+    precision: Annotated[
+        StepPrecision,
+        Axis(
+            "choice",
+            parse=choices("a precision", get_args(StepPrecision)),
+            default=("fp32",),
+            comparison="controlled",
+            remedy=Remedy(relearns=("bf16", "bf16-true"), frees_state=True),
+        ),
+        PRECISION,
+    ] = Field(
+        description="Numeric format: fp32 and tf32 compute in that format; bf16 and fp16 use autocast over fp32 "
+        "parameters; with bf16-true, parameters, gradients and optimizer state are bf16; fp8 and fp8-rowwise are bf16 "
+        "with products of linear layers in fp8.",
+    )
+    checkpoint: Annotated[
+        str,
+        Axis(
+            "choice",
+            "{} checkpointing",
+            parse=parse_checkpoints,
+            unset="no checkpointing",
+            remedy=Remedy(("every-2", "selective", "full"), costs_time=True),
+        ),
+        Option(metavar="CHOICE,…", panel=STEP, values=CHECKPOINTS),
+    ] = stored_unless(
+        NONE,
+        description="Activation checkpointing: compute the activations of these blocks again in backward instead of "
+        "keeping them. full, every-2 (every second block), selective (keep linear layers and fused attention), or a "
+        "pattern of module names: 'layers.*.attention'.",
+    )
+    cross_entropy: Annotated[
+        str,
+        Axis(
+            "choice",
+            "{} cross-entropy",
+            parse=parse_cross_entropies,
+            unset="full cross-entropy",
+            remedy=Remedy(("chunked",), costs_time=True),
+        ),
+        Option(metavar="CHOICE,…", panel=STEP, values=CROSS_ENTROPIES),
+    ] = stored_unless(
+        "full",
+        description="How the loss is computed from the last hidden states: full logits, chunked (the logits of 1,024 "
+        "tokens at a time, in forward and backward; chunked-N for another number), or linear "
+        "(torch.nn.functional.linear_cross_entropy).",
+    )
+    optimizer_in_backward: Annotated[
+        Switch,
+        Axis(
+            "choice",
+            "optimizer in backward {}",
+            parse=parse_switches,
+            unset="optimizer after backward",
+            phrases=(("on", "optimizer in backward"),),
+            remedy=Remedy(("on",), costs_time=True, frees_state=True),
+        ),
+        Option(metavar="on,off", panel=STEP),
+    ] = stored_unless(
+        "off",
+        description="on: update each parameter in backward, as soon as its gradient is complete, and free it.",
+    )
+    allocator: Annotated[
+        str,
+        Axis(
+            "choice",
+            "{} segments",
+            parse=parse_allocators,
+            unset="default allocator",
+            remedy=Remedy(("expandable",), costs_time=True, replays=True),
+        ),
+        Option(metavar="CHOICE,…", panel=STEP, values=ALLOCATORS),
+    ] = stored_unless(
+        "default",
+        description="CUDA's caching allocator: default, expandable (segments that grow, against fragmentation), or "
+        "options of PYTORCH_CUDA_ALLOC_CONF joined by +: max_split_size_mb:128.",
+    )
+    lora: Annotated[
+        Count,
+        Axis(
+            "choice",
+            "LoRA {}",
+            "LoRA",
+            parse=parse_adapter_ranks,
+            unset="no LoRA",
+            remedy=Remedy(relearns=(16,), frees_state=True),
+        ),
+        Option(metavar="AXIS", panel=STEP),
+    ] = stored_unless(
+        0,
+        description="LoRA: freeze the model, and train adapters of this rank beside its linear layers (by peft); none "
+        "or 0 trains the whole model.",
+    )
+    offload: Annotated[
+        str,
+        Axis(
+            "choice",
+            "{} on the host",
+            parse=choices("what to offload", OFFLOADS),
+            unset="no offloading",
+            remedy=Remedy(("optimizer",), costs_time=True, frees_state=True),
+        ),
+        Option(metavar="CHOICE,…", panel=STEP, values=OFFLOADS),
+    ] = stored_unless(
+        NONE,
+        description="optimizer: keep AdamW's state in the host's memory, and update parameters there (by torchao); "
+        "parameters, with --strategy fsdp2 or hsdp: keep shards, their gradients and state there.",
+    )
+    lora_targets: Annotated[
+        str | None,
+        Axis("choice", "adapters at {}", "LoRA targets", parse=parse_adapter_targets, applies_to=(("lora", ()),)),
+        Option(metavar="CHOICE,…", panel=STEP, values=ADAPTED),
+    ] = stored_unless(
+        None,
+        description="Linear layers that get adapters with --lora: all-linear (all but the output layer), or patterns "
+        "of their names joined by +: q_proj+v_proj. Default: peft's for the type of the model, else all-linear.",
+    )
+    quantize: Annotated[
+        str | None,
+        BeforeValidator(_none_if_unturned),
+        Axis(
+            "choice",
+            "{} weights",
+            "weights",
+            parse=choices("a format of frozen weights", QUANTIZED),
+            unset="unquantized weights",
+            applies_to=(("lora", ()),),
+            phrases=((NONE, "unquantized weights"),),
+            remedy=Remedy(relearns=("nf4",), frees_state=True),
+        ),
+        Option(metavar="FORMAT,…", panel=STEP, values=QUANTIZED),
+    ] = stored_unless(
+        None,
+        description="With --lora: format in which linear layers, except the output layer, store their frozen weights: "
+        "nf4 (QLoRA: 4 bits, by bitsandbytes), or none.",
+    )
+    seed: Annotated[Seed, replace(EFFORT, default=0), Option(metavar="N", panel=STEP)] = Field(
+        description="Seed for parameters and tokens."
+    )
+
+    def step_with(self, **changed: object) -> ModelCell:
+        """Return the training step of this cell, with other values for some of its fields."""
+        return ModelCell(**{name: getattr(self, name) for name in ModelCell.model_fields} | changed)
 
     @property
     def is_compiled(self) -> bool:
@@ -330,41 +601,17 @@ class GridCell(RunCell):
         return None
 
 
-def _optimizers(value: object) -> tuple[str, ...]:
-    words = split_words(value)
-    # `adamw` is its implementation that torch chooses on a GPU.
-    named = (code_reference(word) if ":" in word else _OPTIMIZER(word)[0] for word in words)
-    return tuple(dict.fromkeys("foreach" if word == "adamw" else word for word in named))
-
-
-OPTIMIZERS = (*get_args(AdamW), *get_args(OtherOptimizer))
-OPTIMIZER_NAMES = ("adamw", *OPTIMIZERS)
-_OPTIMIZER = choices("an optimizer", OPTIMIZER_NAMES)
-
-BATCH = Axis("extent", "batch {}", order=31, name_order=25, comparison="controlled")
-
-ContextLengths = Annotated[
-    Sizes,
-    Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL, common=True),
-    Axis("extent", "ctx {}", order=33, name_order=24),
-]
-
-BUILT_IN_ATTENTION: tuple[Attention, ...] = get_args(Attention)[:-1]
-
-
+@asks_for(GridCell)
 class ModelSpec(RunSpec):
     """The axes of a run of Transformers, each a tuple of values; the cells of the run are the product of all axes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 
-    cell_class: ClassVar[type[RunCell]] = GridCell
+    if TYPE_CHECKING:
 
-    size: Annotated[
-        tuple[str, ...],
-        BeforeValidator(choices("a size", SIZES)),
-        Option(metavar="NAME,…", panel=MODEL, values=tuple(SIZES), common=True),
-        Axis("extent", order=30, name_order=20),
-    ] = Field(default=("small",), description=f"Named model size: {', '.join(SIZES)}.")
+        def __getattr__(self, name: str) -> Any:
+            """Return the values for a field of the cells."""
+
     model: Annotated[
         Targets,
         Option(metavar="MODEL,…", panel=OWN_MODEL, values=published.names(), common=True, names_code=True),
@@ -413,231 +660,6 @@ class ModelSpec(RunSpec):
     vocab: Annotated[tuple[int, ...], BeforeValidator(integers(2)), Option(metavar="AXIS", panel=MODEL)] = Field(
         default=(DEFAULT_VOCAB,), description="Vocabulary size."
     )
-    ctx: ContextLengths = Field(default=(128, 256, 512, 1024), description="Context length, in tokens.")
-    batch: Annotated[
-        Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=MODEL, common=True), BATCH
-    ] = Field(default=(4,), description="Sequences per step, on each rank; per micro-batch with --grad-accum.")
-    grad_accum: Annotated[
-        Sizes,
-        Option(metavar="AXIS", panel=STEP),
-        Axis("extent", "grad accum {}", unset="grad accum 1", order=32, name_order=26, comparison="controlled"),
-    ] = stored_unless(
-        (1,),
-        description="Micro-batches per step: run forward and backward this many times, each on --batch sequences, "
-        "and accumulate gradients before one optimizer step.",
-    )
-    precision: Annotated[
-        Precisions,
-        Option(
-            flags=("--precision", "--dtype"),
-            metavar="NAME,…",
-            panel=STEP,
-            shorthands=(("--bf16", "bf16"), ("--fp16", "fp16")),
-            common=True,
-        ),
-    ] = Field(
-        default=("fp32",),
-        description="Numeric format: fp32 and tf32 compute in that format; bf16 and fp16 use autocast over fp32 "
-        "parameters; with bf16-true, parameters, gradients and optimizer state are bf16; fp8 and fp8-rowwise are bf16 "
-        "with products of linear layers in fp8.",
-    )
-    attention: Annotated[
-        tuple[Attention, ...],
-        BeforeValidator(choices("an attention kind", get_args(Attention))),
-        Option(metavar="KIND,…", panel=STEP, values=BUILT_IN_ATTENTION),
-        Axis("choice", "{} attention", order=50, name_order=33, remedy=Remedy(("sdpa",), built_in_only=True)),
-    ] = Field(default=("naive",), description=f"Attention implementation: {', '.join(BUILT_IN_ATTENTION)}.")
-    execution: Annotated[
-        tuple[Execution, ...],
-        BeforeValidator(choices("an execution", get_args(Execution))),
-        Option(
-            flags=("--execution", "--compile-mode"),
-            metavar="KIND,…",
-            panel=STEP,
-            shorthands=(("--compile", "compiled"),),
-            common=True,
-        ),
-        Axis("choice", order=51, name_order=32),
-    ] = Field(
-        default=("eager",),
-        description="eager, or torch.compile in one of its modes: compiled (default), compiled-graphs "
-        "(reduce-overhead: forward and backward are CUDA graphs), compiled-autotune (max-autotune: graphs, and a "
-        "search for the fastest kernels).",
-    )
-    optimizer: Annotated[
-        tuple[Optimizer, ...],
-        BeforeValidator(_optimizers),
-        Option(metavar="KIND,…", panel=STEP, values=OPTIMIZER_NAMES, names_code=True),
-        Axis(
-            "choice",
-            "{} AdamW",
-            order=52,
-            name_order=34,
-            phrases=(
-                ("sgd", "SGD"),
-                ("adafactor", "Adafactor"),
-                ("muon", "Muon"),
-                ("adamw-8bit", "8-bit AdamW"),
-                ("adamw-4bit", "4-bit AdamW"),
-                ("adamw-8bit-paged", "paged 8-bit AdamW"),
-            ),
-            remedy=Remedy(("fused",), relearns=("adamw-8bit", "adamw-4bit", "adafactor"), frees_state=True),
-        ),
-    ] = Field(
-        default=("foreach",),
-        description="AdamW as torch.optim implements it: for-loop, foreach (or adamw), fused; or torch's sgd (no "
-        "momentum), adafactor, or muon (AdamW outside blocks); or AdamW with moments of few bits: adamw-8bit and "
-        "adamw-4bit (by torchao), adamw-8bit-paged (by bitsandbytes). With --model also module:factory for your own "
-        "optimizer.",
-    )
-    checkpoint: Annotated[Checkpoints, Option(metavar="CHOICE,…", panel=STEP, values=CHECKPOINTS)] = stored_unless(
-        (NONE,),
-        description="Activation checkpointing: compute the activations of these blocks again in backward instead of "
-        "keeping them. full, every-2 (every second block), selective (keep linear layers and fused attention), or a "
-        "pattern of module names: 'layers.*.attention'.",
-    )
-    cross_entropy: Annotated[
-        CrossEntropies,
-        Option(metavar="CHOICE,…", panel=STEP, values=CROSS_ENTROPIES),
-    ] = stored_unless(
-        ("full",),
-        description="How the loss is computed from the last hidden states: full logits, chunked (the logits of 1,024 "
-        "tokens at a time, in forward and backward; chunked-N for another number), or linear "
-        "(torch.nn.functional.linear_cross_entropy).",
-    )
-    optimizer_in_backward: Annotated[
-        Switches,
-        Option(metavar="on,off", panel=STEP),
-        Axis(
-            "choice",
-            "optimizer in backward {}",
-            unset="optimizer after backward",
-            order=56,
-            name_order=37,
-            phrases=(("on", "optimizer in backward"),),
-            remedy=Remedy(("on",), costs_time=True, frees_state=True),
-        ),
-    ] = stored_unless(
-        ("off",),
-        description="on: update each parameter in backward, as soon as its gradient is complete, and free it.",
-    )
-    allocator: Annotated[Allocators, Option(metavar="CHOICE,…", panel=STEP, values=ALLOCATORS)] = stored_unless(
-        ("default",),
-        description="CUDA's caching allocator: default, expandable (segments that grow, against fragmentation), or "
-        "options of PYTORCH_CUDA_ALLOC_CONF joined by +: max_split_size_mb:128.",
-    )
-    offload: Annotated[Offloads, Option(metavar="CHOICE,…", panel=STEP, values=OFFLOADS)] = stored_unless(
-        (NONE,),
-        description="optimizer: keep AdamW's state in the host's memory, and update parameters there (by torchao); "
-        "parameters, with --strategy fsdp2 or hsdp: keep shards, their gradients and state there.",
-    )
-    lora: Annotated[AdapterRanks, Option(metavar="AXIS", panel=STEP)] = stored_unless(
-        (0,),
-        description="LoRA: freeze the model, and train adapters of this rank beside its linear layers (by peft); none "
-        "or 0 trains the whole model.",
-    )
-    lora_targets: Annotated[AdapterTargets, Option(metavar="CHOICE,…", panel=STEP, values=ADAPTED)] = stored_unless(
-        (),
-        description="Linear layers that get adapters with --lora: all-linear (all but the output layer), or patterns "
-        "of their names joined by +: q_proj+v_proj. Default: peft's for the type of the model, else all-linear.",
-    )
-    quantize: Annotated[Quantizations, Option(metavar="FORMAT,…", panel=STEP, values=QUANTIZED)] = stored_unless(
-        (),
-        description="With --lora: format in which linear layers, except the output layer, store their frozen weights: "
-        "nf4 (QLoRA: 4 bits, by bitsandbytes), or none.",
-    )
-    device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP, common=True)] = Field(
-        default=("auto",),
-        description="auto, cuda, cuda:1, mps or cpu. auto picks the first available of cuda, mps, cpu.",
-    )
-    threads: Annotated[Threads, Option(metavar="AXIS", panel=STEP)] = stored_unless(
-        (),
-        description="Number of CPU threads for computation. Default: torch's own choice.",
-    )
-    ranks: Annotated[
-        Ranks,
-        Option(metavar="AXIS", panel=RANKS, common=True),
-        Axis("scale", "{} rank", is_count=True, unset="1 rank", order=20, name_order=40),
-    ] = stored_unless(
-        (1,),
-        description="Number of processes that take each step together, each on its own device; on a CPU they share "
-        "its cores.",
-    )
-    strategy: Annotated[
-        Strategies,
-        Option(metavar="NAME,…", panel=RANKS),
-        Axis("choice", order=21, name_order=41, applies_to=(("ranks", ()),)),
-    ] = stored_unless(
-        (),
-        description="How the model is distributed: ddp (a replica on each rank, the default), fsdp2 (sharded "
-        "parameters), tp (tensor parallel, one batch for all ranks), hsdp (sharded replicas).",
-    )
-    bucket_mb: Annotated[
-        BucketSizes,
-        Option(metavar="AXIS", panel=RANKS),
-        Axis("choice", "buckets of {} MiB", "bucket MiB", 22, 42, applies_to=(DDP,)),
-    ] = stored_unless(
-        (),
-        description="ddp: capacity of each gradient bucket in MiB (bucket_cap_mb). Default: 25, and 1 for "
-        "the first bucket.",
-    )
-    gradient_as_bucket_view: Annotated[
-        Switches,
-        Option(metavar="on,off", panel=RANKS),
-        Axis("choice", "gradient as bucket view {}", "bucket view", order=22, name_order=42, applies_to=(DDP,)),
-    ] = stored_unless(
-        (),
-        description="ddp: 'on' makes gradients views of the buckets, which saves one copy of all gradients. "
-        "Default: off.",
-    )
-    reshard: Annotated[
-        Reshards,
-        Option(metavar="on,off,N", panel=RANKS),
-        Axis("choice", "reshard {}", "reshard", 22, 42, applies_to=(SHARDED,)),
-    ] = stored_unless(
-        (),
-        description="fsdp2, hsdp: 'on' frees gathered parameters after forward and gathers them again in backward; "
-        "'off' keeps them; N keeps them sharded over groups of N ranks. Default: on for blocks, off for "
-        "the rest.",
-    )
-    param_dtype: Annotated[
-        ShardDtypes,
-        Option(metavar="NAME,…", panel=RANKS),
-        Axis("choice", "{} parameters", "param dtype", 22, 42, applies_to=(SHARDED,)),
-    ] = stored_unless(
-        (),
-        description="fsdp2, hsdp: dtype in which parameters are gathered and the model computes: fp32 or bf16. The "
-        "optimizer keeps its own dtype.",
-    )
-    reduce_dtype: Annotated[
-        ShardDtypes,
-        Option(metavar="NAME,…", panel=RANKS),
-        Axis("choice", "{} reduction", "reduce dtype", 22, 42, applies_to=(SHARDED,)),
-    ] = stored_unless(
-        (),
-        description="fsdp2, hsdp: dtype in which gradients are reduced: fp32 or bf16. Default: same as --param-dtype.",
-    )
-    prefetch: Annotated[
-        Prefetches,
-        Option(metavar="AXIS", panel=RANKS),
-        Axis("choice", "prefetch {}", "prefetch", 22, 42, applies_to=(SHARDED,)),
-    ] = stored_unless(
-        (),
-        description="fsdp2, hsdp: number of blocks to prefetch explicitly, in forward and backward; 0, the default, "
-        "leaves prefetching to torch.",
-    )
-    no_sync: Annotated[
-        Switches,
-        Option(metavar="on,off", panel=RANKS),
-        Axis("choice", "no_sync {}", "no_sync", order=22, name_order=42, applies_to=(DISTRIBUTED, ("grad_accum", ()))),
-    ] = stored_unless(
-        (),
-        description="ddp, fsdp2, hsdp, with --grad-accum: 'on' exchanges gradients only in the last micro-batch of "
-        "a step (no_sync(), set_requires_gradient_sync). Default: off, as in torch.",
-    )
-    seed: Annotated[Seed, Option(metavar="N", panel=STEP), EFFORT] = Field(
-        default=0, description="Seed for parameters and tokens."
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -655,7 +677,7 @@ class ModelSpec(RunSpec):
     @property
     def is_distributed(self) -> bool:
         """Whether the run has cells with several ranks."""
-        return max(self.ranks) > 1
+        return any(ranks > 1 for ranks in self.ranks)
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:
@@ -710,10 +732,10 @@ class ModelSpec(RunSpec):
 
     def grid(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of every grid point: a value for each axis that applies to the point, and the settings."""
-        declared = axes_of_model(type(self))
+        declared = axes_of_model(self.cell_class)
         fixed = {name: getattr(self, name) for name, axis in declared.items() if axis.role == "setting"}
         axes = {name: axis for name, axis in declared.items() if name not in fixed}
-        names = sorted(axes, key=lambda name: (0, axes[name].order) if name in ModelSpec.model_fields else (1, 0))
+        names = sorted(axes, key=lambda name: name not in ModelSpec.model_fields)  # a command's own axes vary fastest
         listed = {name: self._values(name) for name in names}
         dependent = [name for name in names if axes[name].applies_to and listed[name] != (None,)]
         fixed |= {name: values[0] for name, values in listed.items() if len(values) == 1}
@@ -795,11 +817,9 @@ class ModelSpec(RunSpec):
         return labelled
 
 
-STEP_AXES: Mapping[str, Axis] = {
-    name: axis
-    for name, axis in sorted(axes_of_model(ModelSpec).items(), key=lambda item: item[1].name_order)
-    if axis.role not in ("device", "setting")
-}
+STEP_AXES: Mapping[str, Axis] = in_order_of_names(
+    {name: axis for name, axis in axes_of_model(GridCell).items() if axis.role not in ("device", "setting")}
+)
 """Axes that identify a training step, besides its mode, in the order of names."""
 
 CHOICES = tuple(name for name, axis in STEP_AXES.items() if axis.role == "choice")
@@ -814,7 +834,9 @@ KNOBS: Mapping[str, tuple[object, ...]] = {
 class ModelCell(GridCell):
     """A cell whose step is the fixed sequence of phases of its mode."""
 
-    mode: Mode
+    mode: Annotated[Mode, MODE, Option(metavar="MODE,…", panel=STEP, common=True)] = Field(
+        description=f"Which phases a step has: {', '.join(get_args(Mode))}."
+    )
 
     @property
     def comparability_key(self) -> tuple[str, ...]:

@@ -6,6 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+MODEL, OWN_MODEL, STEP, DEVICE, RANKS = STEP_PANELS = (
+    *("Model", "Your own model", "Training step", "Device", "Several ranks"),
+)
+"""Headings of the options of a training step, in the order of the help."""
+
+SWEEP = "Sweep"
+MEASUREMENT = "Measurement"
+
 
 @dataclass(frozen=True)
 class Option:

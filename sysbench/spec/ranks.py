@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
-
-from pydantic import BeforeValidator
+from typing import TYPE_CHECKING, Literal, get_args
 
 from sysbench.errors import Refusal
-from sysbench.spec.axes import choices, integers, parse_whole_number, split_words
+from sysbench.spec.axes import choices, parse_whole_number, split_words
 from sysbench.spec.options import flag_of
 
 if TYPE_CHECKING:
     from sysbench.spec.model import GridCell
 
 Strategy = Literal["ddp", "fsdp2", "tp", "hsdp"]
-
-Ranks = Annotated[tuple[int, ...], BeforeValidator(integers(1, 65_536))]
-
-Strategies = Annotated[tuple[Strategy, ...], BeforeValidator(choices("a strategy", get_args(Strategy)))]
 
 Switch = Literal["on", "off"]
 Reshard = Switch | int
@@ -27,7 +21,8 @@ Reshard = Switch | int
 ShardDtype = Literal["fp32", "bf16"]
 
 
-def _reshards(value: object) -> tuple[str | int, ...]:
+def parse_reshards(value: object) -> tuple[str | int, ...]:
+    """Parse `on`, `off`, or numbers of ranks from 2; raises ValueError for anything else."""
     words = split_words(value)
     for word in words:
         if word not in ("on", "off") and not (word.isdecimal() and parse_whole_number(word) > 1):
@@ -35,11 +30,11 @@ def _reshards(value: object) -> tuple[str | int, ...]:
     return tuple(int(word) if word.isdecimal() else word for word in words)
 
 
-BucketSizes = Annotated[tuple[int, ...], BeforeValidator(integers(1, 65_536))]
-Switches = Annotated[tuple[Switch, ...], BeforeValidator(choices("a value", get_args(Switch)))]
-Reshards = Annotated[tuple[Reshard, ...], BeforeValidator(_reshards)]
-ShardDtypes = Annotated[tuple[ShardDtype, ...], BeforeValidator(choices("a type", get_args(ShardDtype)))]
-Prefetches = Annotated[tuple[int, ...], BeforeValidator(integers(0, 1000))]
+MAX_RANKS = 65_536
+MAX_BUCKET_MB = 65_536
+MAX_PREFETCH = 1000
+parse_switches = choices("a value", get_args(Switch))
+parse_dtypes = choices("a type", get_args(ShardDtype))
 
 DDP: tuple[str, tuple[Strategy, ...]] = ("strategy", ("ddp",))
 SHARDED: tuple[str, tuple[Strategy, ...]] = ("strategy", ("fsdp2", "hsdp"))

@@ -125,11 +125,10 @@ class RunOptions(BaseModel):
     timeout_s: Annotated[Seconds, Option(flags=("--timeout",), metavar="S", panel=EXECUTION)] = Field(
         default=1800.0, gt=0, description="Abort a cell after this many seconds of silence from its worker."
     )
-    no_skip: Annotated[bool, Option(panel=EXECUTION)] = Field(
-        default=False, description="Also run cells larger than one that ran out of memory."
-    )
     force: Annotated[bool, Option(panel=EXECUTION)] = Field(
-        default=False, description="Also start cells whose predicted memory exceeds the device's."
+        default=False,
+        description="Also start cells that should not fit: whose predicted memory exceeds the device's, or that are "
+        "larger than one that ran out of memory.",
     )
     on: Annotated[Where | None, Option(metavar="WHERE", panel=EXECUTION, values=PLACES, names_code=True)] = Field(
         default=None,

@@ -18,7 +18,7 @@ from sysbench.commands.memory.spec import MemoryOptions, MemorySpec
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
 from sysbench.commands.time.spec import TimeOptions, TimeSpec
 from sysbench.package import VERSION
-from sysbench.spec.command_options import option_name
+from sysbench.spec.command_options import option_name, options_in_order
 from sysbench.spec.options import Option
 from tests.cli import running
 from tests.cli.running import answered, sysbench
@@ -28,12 +28,11 @@ OPTIONS = Path(__file__).parent.parent / "golden" / "time-options.txt"
 
 
 def flags(model: type[BaseModel]) -> list[str]:
-    options = []
-    for name, field in model.model_fields.items():
-        marks = [mark for mark in field.metadata if isinstance(mark, Option)]
-        if marks:
-            options += [option_name(model, name), *(flag for flag, _ in marks[0].shorthands)]
-    return options
+    return [
+        flag
+        for name, _, option in options_in_order(model)
+        for flag in (option_name(model, name), *(flag for flag, _ in option.shorthands))
+    ]
 
 
 def test_the_options_of_time_are_those_that_were_reviewed() -> None:
@@ -178,7 +177,7 @@ def test_version_is_the_packages() -> None:
             "sysbench time: --device gpu is not a device. (auto, cpu, mps, cuda, cuda:0, cuda:1, …)",
         ),
         (
-            ["time", "--fp16", "--device", "cpu"],
+            ["time", "--precision", "fp16", "--device", "cpu"],
             "sysbench time: --precision fp16 is not supported on the CPU, which would emulate it. "
             "Use bf16 there, or --device cuda",
         ),

@@ -175,7 +175,7 @@ ACTS = {16: "ok", 32: "oom", 64: "crashed", 128: "killed", 256: "invalid", 512: 
 
 def _first_run(out: Path, **script: Any) -> Path:
     """A log with an outcome of every kind, of which the last cell was not reached."""
-    with start(spec_of(ACTS), out, ScriptedLauncher(ACTS, **script), no_skip=True) as session:
+    with start(spec_of(ACTS), out, ScriptedLauncher(ACTS, **script), force=True) as session:
         for event in session:
             if isinstance(event, CellStarted) and event.axes["ctx"] == 512:
                 break
@@ -197,7 +197,7 @@ def test_resuming_runs_what_failed_or_is_missing_and_keeps_the_rest(tmp_path: Pa
         256: "invalid",
         512: "interrupted",
     }
-    events = _resume(path, no_skip=True)
+    events = _resume(path, force=True)
     assert events[0] == RunResumed(at_s=events[0].at_s, keep=3)
     assert [event.axes["ctx"] for event in of_kind(events, CellStarted)] == [64, 128, 512]
     assert [event.index for event in of_kind(events, CellStarted)] == [2, 3, 5]
@@ -211,7 +211,7 @@ def test_resuming_remembers_what_ran_out_of_memory(tmp_path: Path) -> None:
     finished = of_kind(events, CellFinished)[0]
     assert finished.detail == (
         "at least as large as tiny d_model=32 layers=1, ctx 32, batch 4, which ran out of memory. "
-        "--no-skip runs it anyway"
+        "--force starts it anyway"
     )
 
 
@@ -263,7 +263,7 @@ def test_a_complete_log_is_resumed_without_a_worker(tmp_path: Path) -> None:
 
 def test_resuming_twice_needs_nothing_more(tmp_path: Path) -> None:
     path = _first_run(tmp_path)
-    _resume(path, no_skip=True)
+    _resume(path, force=True)
     assert of_kind(_resume(path), WorkerReady) == []
 
 
@@ -280,7 +280,7 @@ def test_a_log_of_another_spec_is_refused_with_every_difference(tmp_path: Path) 
     path = _first_run(tmp_path)
     assert _refused(path, UsageError, ctx=[16, 32], batch=8, until="1%") == (
         f"--resume {path}: the log was made with different options: "
-        "--ctx 16,32,64,128,256,512 there, 16,32 here; --batch 4 there, 8 here; --until none there, 0.01 here"
+        "--batch 4 there, 8 here; --ctx 16,32,64,128,256,512 there, 16,32 here; --until none there, 0.01 here"
     )
 
 
@@ -368,7 +368,7 @@ def test_the_digest_changes_with_the_code(tmp_path: Path) -> None:
 
 def test_only_the_last_attempt_at_a_cell_counts(tmp_path: Path) -> None:
     path = _first_run(tmp_path)
-    _resume(path, no_skip=True)
+    _resume(path, force=True)
     record = fold(read(path))
     told = {cell.axes["ctx"]: (cell.outcome, cell.phases["step"].wall) for cell in record.cells}
     assert {ctx: (outcome, len(wall.samples_s)) for ctx, (outcome, wall) in told.items() if wall} == {

@@ -345,7 +345,7 @@ def test_cells_at_least_as_large_as_one_that_ran_out_of_memory_are_skipped(tmp_p
     assert {event.reason for event in told.values()} == {None, "out-of-memory", "larger-than-failed"}
     assert told[64, 4].detail == (
         "at least as large as tiny d_model=32 layers=1, ctx 32, batch 1, which ran out of memory. "
-        "--no-skip runs it anyway"
+        "--force starts it anyway"
     )
     started = {event.cell for event in of_kind(events, CellStarted)}
     assert started.isdisjoint(key for key, event in by_cell.items() if event.outcome == "skipped")
@@ -357,9 +357,9 @@ def test_another_precision_is_not_skipped(tmp_path: Path) -> None:
     assert [event.outcome for event in of_kind(events, CellFinished)] == ["oom", "oom"]
 
 
-def test_no_skip_runs_larger_cells_all_the_same(tmp_path: Path) -> None:
+def test_force_runs_larger_cells_all_the_same(tmp_path: Path) -> None:
     spec = spec_of([32, 64])
-    events = carry_out(spec, tmp_path, ScriptedLauncher({32: "oom"}), no_skip=True)
+    events = carry_out(spec, tmp_path, ScriptedLauncher({32: "oom"}), force=True)
     assert outcomes(spec, events) == {32: "oom", 64: "ok"}
 
 

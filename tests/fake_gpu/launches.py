@@ -71,10 +71,9 @@ def _phases(axes: Axes) -> list[PhaseLaunches]:
     from sysbench.predict.tracing import trace
     from sysbench.simulate.gpu import Gpu
     from sysbench.spec.hardware import by_name
-    from sysbench.spec.model import ModelCell
 
     (cell,) = TimeSpec(**axes).cells()
-    step_cell = ModelCell(**{name: getattr(cell, name) for name in ModelCell.model_fields} | {"device": "cuda"})
+    step_cell = cell.step_with(device="cuda")
     real: dict[str, Counter[str]] = {}
     host_s: dict[str, float] = {}
     with matmul_precision(step_cell.precision):

@@ -89,7 +89,7 @@ def pairs(gpu: FakeGpu, group: Group) -> list[Pair]:
     slug, capability = group.gpu
     nvml = "expandable" in f"{group}"  # such segments ask it
     there: dict[str, Any] = {"capability": capability, "nvml": nvml, **group.settings}
-    measured = _cells(group, partial(gpu.answered, "memory", *group.words, "--device=cuda", "--no-skip", **there))
+    measured = _cells(group, partial(gpu.answered, "memory", *group.words, "--device=cuda", "--force", **there))
     simulated = _cells(group, partial(answered, "memory", *group.words, f"--simulate={slug}", **group.settings))
     return [Pair(_name(real, group), real, made) for real, made in zip(measured, simulated, strict=True)]
 

@@ -115,7 +115,7 @@ def test_the_snapshot_of_a_run_has_the_peak_of_its_record(fake_gpu: FakeGpu, tmp
 
 
 def test_a_cell_that_runs_out_of_memory_says_so_and_the_next_one_runs(fake_gpu: FakeGpu, tmp_path: Path) -> None:
-    words = ("time", "--size=small,tiny", "--ctx=64", "--batch=1", "--steps=2", "--warmup=1", "--no-skip", "--json=-")
+    words = ("time", "--size=small,tiny", "--ctx=64", "--batch=1", "--steps=2", "--warmup=1", "--force", "--json=-")
     out_of_memory, fitting = cells_of(fake_gpu.answered(*words, cwd=tmp_path, memory_mib=1200))
     assert out_of_memory["outcome"] == "oom"
     assert "GPU 0 has a total capacity of 1.17 GiB" in out_of_memory["detail"]

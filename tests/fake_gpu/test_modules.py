@@ -9,7 +9,7 @@ import pytest
 
 from tests.fake_gpu.fake import FakeGpu
 
-WORDS = ("memory", "--size=tiny", "--ctx=16", "--batch=1", "--json=-", "--no-live", "--no-skip")
+WORDS = ("memory", "--size=tiny", "--ctx=16", "--batch=1", "--json=-", "--no-live", "--force")
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def pairs(
     out: Path,
     groups: Sequence[Sequence[str]] = AXES,
     target: str | None = None,
-    measured: Sequence[str] = ("--device=cuda", "--no-skip"),
+    measured: Sequence[str] = ("--device=cuda", "--force"),
     *,
     at_once: int = 1,
     problems: list[str] | None = None,

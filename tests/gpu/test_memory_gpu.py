@@ -72,7 +72,7 @@ def test_a_cell_that_runs_out_of_memory_leaves_its_snapshot(tmp_path: Path) -> N
 
 @pytest.mark.alone
 def test_the_next_cell_after_an_oom_has_the_peak_of_a_clean_run(tmp_path: Path) -> None:
-    shared = ("--size=small", "--mode=forward", "--device=cuda", "--force", "--no-skip")
+    shared = ("--size=small", "--mode=forward", "--device=cuda", "--force")
     both = sysbench("memory", *shared, "--ctx=65536,128", f"--out={tmp_path / 'both'}")
     alone = sysbench("memory", *shared, "--ctx=128", f"--out={tmp_path / 'alone'}")
     assert alone.code == 0, both.err + alone.err

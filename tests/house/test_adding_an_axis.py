@@ -1,4 +1,4 @@
-"""Adding an axis is a field of a spec and the place in `lab` that acts on it: all else follows from the field."""
+"""Adding an axis is a field of a cell and the place in `lab` that acts on it: all else follows from the field."""
 
 import csv
 import json
@@ -17,17 +17,16 @@ from tests.cli.running import sysbench as process
 
 FIELD = """
     stall: Annotated[
-        tuple[Literal["no", "long"], ...],
-        BeforeValidator(choices("a stall", ("no", "long"))),
+        Literal["no", "long"],
+        Axis("choice", "{} stall", parse=choices("a stall", ("no", "long"))),
         Option(metavar="KIND,…", panel=STEP),
-        Axis("choice", "{} stall"),
-    ] = Field(default=("no",), description="Wait before each forward pass: no, long.")
+    ] = stored_unless("no", description="Wait before each forward pass: no, long.")
 """
 
 STALL_S = 0.1
 
 ACT = f"""
-        if self.cell.axis_value("stall") == "long":
+        if self.cell.stall == "long":
             __import__("time").sleep({STALL_S})
 """
 
@@ -66,7 +65,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Changed:
     changed = Changed(tmp_path_factory.mktemp("changed"))
     package = changed.directory / "copy" / "sysbench"
     shutil.copytree(Path(sysbench.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    insert(package / "spec" / "model.py", "    device: Annotated[Devices", FIELD)
+    insert(package / "spec" / "model.py", "    seed: Annotated[Seed", FIELD)
     insert(package / "lab" / "step.py", "        batch = self.work.batches[number]\n", ACT)
     changed("time", *TINY, "--stall", "no,long", "--no-live", "--out", "both")
     return changed

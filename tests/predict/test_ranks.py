@@ -19,7 +19,6 @@ from sysbench.predict.tracing import trace
 from sysbench.predict.walk import LAUNCH_LATENCY_S, Issued, walk
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec.hardware import by_name
-from sysbench.spec.model import ModelCell
 from tests.bench.prediction import neusight_ranks, simumax
 from tests.predict.test_walk import GAP, HOST
 
@@ -140,7 +139,7 @@ def test_the_time_of_a_phase_is_that_of_all_micro_batches_and_gradients_are_adde
 def traced(**axes: Any) -> Trace:
     small = {"d_model": 512, "d_ff": 2048, "layers": 4, "heads": 8, "ctx": 2048, "batch": 8, "simulate": "h100"}
     (cell,) = TimeSpec(**{**small, "precision": "fp32", "mode": "forward-backward", **axes}).cells()
-    step = ModelCell(**{name: getattr(cell, name) for name in ModelCell.model_fields} | {"device": "cuda"})
+    step = cell.step_with(device="cuda")
     return trace(step, Gpu.of(by_name("h100")))[0]
 
 

@@ -109,7 +109,7 @@ class AccumCell(RunCell):
     count: Size | None = None
     orders: Annotated[tuple[Order, ...] | None, Axis("setting")] = None
     block: Size | None = None
-    budget_s: Seconds | None = None
+    budget_s: Annotated[Seconds | None, EFFORT] = None
     width: Size | None = None
     eps: Amount | None = None
     scales: tuple[Count, ...] | None = None
@@ -165,7 +165,7 @@ class AccumSpec(RunSpec):
         default=("auto",),
         description="auto, cuda, cuda:1, mps or cpu. auto picks the first available of cuda, mps, cpu.",
     )
-    seed: Annotated[Seed, Option(metavar="N"), EFFORT] = Field(
+    seed: Annotated[Seed, Option(metavar="N")] = Field(
         default=0, description="Seed of parameters, tokens and matrices."
     )
     value: Annotated[float, BeforeValidator(_summand), Option(metavar="X", panel=SUMS, common=True)] = Field(
@@ -182,7 +182,7 @@ class AccumSpec(RunSpec):
     block: Annotated[int, _integer(2, MAX_STEPS), Option(metavar="N", panel=SUMS)] = Field(
         default=32, description="Block size of blocked summation."
     )
-    budget_s: Annotated[Seconds, Option(flags=("--budget",), metavar="S", panel=SUMS), EFFORT] = Field(
+    budget_s: Annotated[Seconds, Option(flags=("--budget",), metavar="S", panel=SUMS)] = Field(
         default=60.0, gt=0, description="Refuse sums that would take longer than this many seconds."
     )
     size: Annotated[

@@ -442,11 +442,9 @@ def _rates_of_timed_run(cell: CalibrateCell, path: Path) -> Iterator[Event]:
     known = hardware.by_name(slug)
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="simulating")
     gpu = Gpu("", 1 << 50, Gpu.of(known).compute_capability)
-    fields = ModelCell.model_fields
     steps = []
     for measured_step, _, times in timed:
-        step = ModelCell(**{name: getattr(measured_step, name) for name in fields} | {"device": "cuda"})
-        of, _ = trace(step, gpu)
+        of, _ = trace(measured_step.step_with(device="cuda"), gpu)
         known_phases = {phase.name for phase in of.phases}  # a trace has no idle phases: zero_grad only drops gradients
         steps.append(TimedStep(of, {name: samples.median_s for name, samples in times.items() if name in known_phases}))
     fitted = fit_rates(steps, GpuRates.of(known), host_of(known))

@@ -42,10 +42,10 @@ class CalibrateCell(RunCell):
     """One part of a calibration on one device."""
 
     kind: Literal["calibrate"] = "calibrate"
-    part: Annotated[Part, Axis("work", order=85)]
+    part: Annotated[Part, Axis("work")]
     precisions: tuple[Precision, ...]
     """Precisions to measure; if empty, all that the device supports."""
-    budget_s: Seconds
+    budget_s: Annotated[Seconds, EFFORT]
     """Total seconds for the measurements of the part, without setup."""
     seed: Seed
     timed: Annotated[Path | None, Axis("setting")] = stored_unless(None)
@@ -76,12 +76,10 @@ class CalibrateSpec(RunSpec):
         BeforeValidator(choices("a precision", get_args(Precision))),
         Option(metavar="NAME,…", common=True),
     ] = Field(default=(), description="Precisions of matrix products. Default: all that the device supports.")
-    budget_s: Annotated[Seconds, Option(flags=("--budget",), metavar="S", common=True), EFFORT] = Field(
+    budget_s: Annotated[Seconds, Option(flags=("--budget",), metavar="S", common=True)] = Field(
         default=BUDGET_S, gt=0, description="Approximate total duration of the measurements in seconds."
     )
-    seed: Annotated[Seed, Option(metavar="N"), EFFORT] = Field(
-        default=0, description="Seed for matrices and parameters."
-    )
+    seed: Annotated[Seed, Option(metavar="N")] = Field(default=0, description="Seed for matrices and parameters.")
     timed: Path | None = stored_unless(None)
     """A run of `sysbench time`, or a trace, to derive rates from. Not on the command line: `--from`."""
 

@@ -12,9 +12,9 @@ from sysbench.errors import Refusal, unknown
 from sysbench.spec import hardware
 from sysbench.spec.axes import Texts, parse_amount
 from sysbench.spec.axis import axes_of_model
-from sysbench.spec.cell import DeviceType
-from sysbench.spec.model import RANKS, ContextLengths, GridCell, Mode, ModelCell, ModelSpec
-from sysbench.spec.options import Option, flag_of
+from sysbench.spec.cell import DeviceType, asks_for
+from sysbench.spec.model import Mode, ModelCell, ModelSpec
+from sysbench.spec.options import RANKS, Option, flag_of
 from sysbench.spec.quantities import Bytes, Count, PerSecond, Size, stored_unless
 from sysbench.spec.ranks import NODE_RANKS
 from sysbench.spec.run import OUTPUT, SavedOptions
@@ -93,8 +93,7 @@ class FitCell(ModelCell):
 
     @property
     def step(self) -> ModelCell:
-        fields = {name: getattr(self, name) for name in GridCell.model_fields}
-        return ModelCell(**{**fields, "device": "cuda"}, mode=self.mode)
+        return self.step_with(device="cuda")
 
     def problem(self, device: DeviceType | None) -> Refusal | None:
         if self.is_compiled:
@@ -103,13 +102,11 @@ class FitCell(ModelCell):
         return super().problem(device)
 
 
+@asks_for(FitCell, ctx=(1024,))
 class FitSpec(ModelSpec):
     """A question for `sysbench fit`."""
 
-    cell_class = FitCell
-
     kind: Literal["fit"] = "fit"
-    ctx: ContextLengths = Field(default=(1024,), description="Context length, in tokens.")
     gpus: Annotated[
         tuple[str, ...],
         BeforeValidator(hardware.parse_gpus_or_stored),

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from sysbench.errors import unknown
 from sysbench.spec.axes import Texts, parse_share
 from sysbench.spec.axis import Axis
-from sysbench.spec.cell import Devices, RunCell, RunSpec
+from sysbench.spec.cell import RunCell, RunSpec, parse_devices
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Share, Size, Steps, stored_unless
 from sysbench.spec.run import OUTPUT, RUNS, Columns, Debug, JsonPath, Selection, Shown, run_names
@@ -59,7 +59,7 @@ class LoopCell(RunCell):
     """One loop, measured by the process that runs it."""
 
     kind: Literal["loop"] = "loop"
-    name: Annotated[str, Axis("work", title="loop", order=88)]
+    name: Annotated[str, Axis("work", title="loop")]
     by: Annotated[Literal["measure", "record"], Axis("setting", comparison="controlled")]
     """measure  sysbench called the step, whose time is the sum of its phases if each phase is a separate function
     record   the program ran its own loop; a step lasts from its first phase to the first phase of the next step
@@ -91,7 +91,7 @@ class LoopSpec(RunSpec):
     kind: Literal["loop"] = "loop"
     name: Name
     by: Literal["measure", "record"]
-    device: Annotated[Devices, Field(min_length=1, max_length=1)]
+    device: Annotated[tuple[str, ...], BeforeValidator(parse_devices), Field(min_length=1, max_length=1)]
     phases: Annotated[tuple[str, ...], BeforeValidator(_validated_phases)]
     """The allowed phases, in order; empty if all names are allowed."""
     tokens: Size | None

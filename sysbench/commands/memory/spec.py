@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from sysbench.errors import Refusal
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices
 from sysbench.spec.axis import Axis
-from sysbench.spec.model import MODE, STEP, DeviceType, GridCell, ModelCell, ModelSpec, Phase
-from sysbench.spec.options import Option
+from sysbench.spec.cell import asks_for
+from sysbench.spec.model import MODE, DeviceType, GridCell, ModelCell, ModelSpec, Phase
+from sysbench.spec.options import STEP, Option
 from sysbench.spec.protocols import PROCEDURES, Protocol, SearchAxis
 from sysbench.spec.ranks import Strategy
 from sysbench.spec.run import OUTPUT, RunOptions, run_names
@@ -34,12 +36,21 @@ class MemoryCell(GridCell):
     """One point of a grid of memory measurements or simulations."""
 
     kind: Literal["memory"] = "memory"
-    mode: Protocol
-    simulate: str | None
-    """The GPU to simulate, a name that `sysbench.spec.hardware.by_name` accepts; None to measure."""
-    find: SearchAxis | None
-    """Axis along which to search for the fewest ranks, or for the largest value that fits, starting from the
-    cell's own value."""
+    mode: Annotated[
+        Protocol,
+        replace(MODE, parse=choices("a mode", get_args(Protocol)), default=("forward", "train")),
+        Option(metavar="MODE,…", panel=STEP, common=True),
+    ] = Field(
+        description="inference keeps no graph; forward keeps graph and loss; forward-backward adds gradients; "
+        "train-first is the first step, in which the optimizer allocates its state; train is a later step.",
+    )
+    simulate: Annotated[str | None, hardware.SIMULATED, Option(metavar="GPU,…", panel=SIMULATION, common=True)] = Field(
+        description="Simulate these GPUs, which need not be present, instead of measuring: a100-80gb, or 24GiB.",
+    )
+    find: Annotated[SearchAxis | None, Axis("setting"), Option(metavar="AXIS", panel=SIMULATION, common=True)] = Field(
+        description="With --simulate: find the largest batch or ctx that fits, starting from the given value, or the "
+        "fewest ranks that fit.",
+    )
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -57,10 +68,9 @@ class MemoryCell(GridCell):
 
     @property
     def step(self) -> ModelCell:
-        shared = {name: getattr(self, name) for name in GridCell.model_fields}
-        if self.simulate is not None:
-            shared["device"] = "cuda"  # the device of the simulated step, not of the simulating process
-        return ModelCell(**shared, mode=PROCEDURES[self.mode].mode)
+        # A simulated step is on another device than the process that simulates it.
+        device = "cuda" if self.simulate is not None else self.device
+        return self.step_with(mode=PROCEDURES[self.mode].mode, device=device)
 
     @property
     def simulated(self) -> str | None:
@@ -101,35 +111,11 @@ class MemoryCell(GridCell):
         return super().problem(device)
 
 
+@asks_for(MemoryCell)
 class MemorySpec(ModelSpec):
     """A run of `sysbench memory`."""
 
-    cell_class = MemoryCell
-
     kind: Literal["memory"] = "memory"
-    mode: Annotated[
-        tuple[Protocol, ...],
-        BeforeValidator(choices("a mode", get_args(Protocol))),
-        Option(metavar="MODE,…", panel=STEP, common=True),
-        MODE,
-    ] = Field(
-        default=("forward", "train"),
-        description="inference keeps no graph; forward keeps graph and loss; forward-backward adds gradients; "
-        "train-first is the first step, in which the optimizer allocates its state; train is a later step.",
-    )
-    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=SIMULATION, common=True)] = Field(
-        default=(),
-        description="Simulate these GPUs, which need not be present, instead of measuring: a100-80gb, or 24GiB.",
-    )
-    find: Annotated[
-        SearchAxis | None,
-        Option(metavar="AXIS", panel=SIMULATION, common=True),
-        Axis("setting"),
-    ] = Field(
-        default=None,
-        description="With --simulate: find the largest batch or ctx that fits, starting from the given value, or the "
-        "fewest ranks that fit.",
-    )
 
     @model_validator(mode="before")
     @classmethod

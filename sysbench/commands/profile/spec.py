@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
@@ -11,22 +12,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from sysbench.errors import Refusal
 from sysbench.spec import hardware
-from sysbench.spec.axes import Counts, choices, integers, split_words
+from sysbench.spec.axes import choices, integers, split_words
 from sysbench.spec.axis import Axis
-from sysbench.spec.cell import RunCell, cell_of
-from sysbench.spec.model import (
-    HOST,
-    PREDICTION,
-    STEP,
-    STEPS,
-    WARMUP,
-    ContextLengths,
-    DeviceType,
-    Mode,
-    ModelCell,
-    ModelSpec,
-    Modes,
-)
+from sysbench.spec.cell import RunCell, asks_for, cell_of
+from sysbench.spec.model import HOST, PREDICTION, STEPS, WARMUP, DeviceType, ModelCell, ModelSpec
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Size, Steps, stored_unless
 from sysbench.spec.run import OUTPUT, VIEW, RunOptions, Selection, Sort, run_names
@@ -46,15 +35,41 @@ class ProfileCell(ModelCell):
     """One point of a grid of profiles."""
 
     kind: Literal["profile"] = "profile"
-    profiler: Profiler
-    active: Size
-    warmup: Steps
-    steps: Steps
-    shapes: bool
-    simulate: str | None = stored_unless(None)
-    """GPU for which the profile is predicted; None to profile. Records of profiled cells omit this field."""
-    host: Path | None = stored_unless(None)
-    """File that describes the host of the prediction."""
+    profiler: Annotated[
+        Profiler,
+        Axis(
+            "effort",
+            "with {}",
+            parse=choices("a profiler", get_args(Profiler)),
+            default=("torch",),
+            comparison="treatment",
+        ),
+        Option(flags=("--with",), metavar="NAME,…", panel=PROFILE),
+    ] = Field(description="torch uses torch.profiler, nsys uses Nsight Systems. One profiler per run.")
+    active: Annotated[
+        Size,
+        Axis("effort", "{} profiled step", parse=integers(1, MAX_ACTIVE_STEPS), default=(1,), is_count=True),
+        Option(metavar="AXIS", panel=PROFILE),
+    ] = Field(description=f"Number of profiled steps, 1 to {MAX_ACTIVE_STEPS}.")
+    warmup: Annotated[Steps, replace(WARMUP, default=(3,)), Option(metavar="AXIS", panel=PROFILE)] = Field(
+        description="Number of warm-up steps in every process."
+    )
+    steps: Annotated[Steps, replace(STEPS, parse=integers(0), default=(5,)), Option(metavar="AXIS", panel=PROFILE)] = (
+        Field(description="Number of unprofiled steps, timed first in a separate process; 0 skips them.")
+    )
+    shapes: Annotated[bool, Axis("setting", default=False), Option(panel=PROFILE)] = Field(
+        description="Record the input shapes of operators."
+    )
+    simulate: Annotated[str | None, hardware.SIMULATED, Option(metavar="GPU,…", panel=PREDICTION, common=True)] = (
+        stored_unless(
+            None,
+            description="Predict the profile on these GPUs instead of profiling; no GPU is needed: a100-80gb,h100.",
+        )
+    )
+    host: Annotated[Path | None, HOST, Option(metavar="FILE", panel=PREDICTION)] = stored_unless(
+        None,
+        description="With --simulate: file of the host that issues the work, written by sysbench calibrate --host.",
+    )
 
     @property
     def simulated(self) -> str | None:
@@ -89,50 +104,11 @@ class ProfileCell(ModelCell):
         return super().unavailable(device)
 
 
+@asks_for(ProfileCell, ctx=(256,))
 class ProfileSpec(ModelSpec):
     """A run of `sysbench profile`."""
 
-    cell_class = ProfileCell
-
     kind: Literal["profile"] = "profile"
-    ctx: ContextLengths = Field(default=(256,), description="Context length, in tokens.")
-    mode: Annotated[Modes, Option(metavar="MODE,…", panel=STEP, common=True)] = Field(
-        default=("train",), description=f"Phases of a step: {', '.join(get_args(Mode))}."
-    )
-    profiler: Annotated[
-        tuple[Profiler, ...],
-        BeforeValidator(choices("a profiler", get_args(Profiler))),
-        Option(flags=("--with",), metavar="NAME,…", panel=PROFILE),
-        Axis("effort", "with {}", order=86, name_order=68, comparison="treatment"),
-    ] = Field(
-        default=("torch",),
-        description="torch uses torch.profiler, nsys uses Nsight Systems. One profiler per run.",
-    )
-    active: Annotated[
-        tuple[int, ...],
-        BeforeValidator(integers(1, MAX_ACTIVE_STEPS)),
-        Option(metavar="AXIS", panel=PROFILE),
-        Axis("effort", "{} profiled step", is_count=True, order=87, name_order=69),
-    ] = Field(default=(1,), description=f"Number of profiled steps, 1 to {MAX_ACTIVE_STEPS}.")
-    warmup: Annotated[Counts, Option(metavar="AXIS", panel=PROFILE), WARMUP] = Field(
-        default=(3,), description="Number of warm-up steps in every process."
-    )
-    steps: Annotated[Counts, Option(metavar="AXIS", panel=PROFILE), STEPS] = Field(
-        default=(5,),
-        description="Number of unprofiled steps, timed first in a separate process; 0 skips them.",
-    )
-    shapes: Annotated[bool, Option(panel=PROFILE), Axis("setting")] = Field(
-        default=False, description="Record the input shapes of operators."
-    )
-
-    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION, common=True)] = stored_unless(
-        (),
-        description="Predict the profile on these GPUs instead of profiling; no GPU is needed: a100-80gb,h100.",
-    )
-    host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION), HOST] = stored_unless(
-        None,
-        description="With --simulate: file of the host that issues the work, written by sysbench calibrate --host.",
-    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -263,7 +263,7 @@ def _run_options(planned: PlannedRun, directory: Path, log: Path | None, options
         for field, value in planned.options.items()
     }
     shared = {field: getattr(options, field) for field in SHARED_OPTIONS}
-    forced = {field: True for field in ("no_skip", "force") if getattr(options, field)}
+    forced = {"force": True} if options.force else {}
     values = {**shared, **run_values, **forced, "out": directory, "resume": log}
     own = command_of(entry.command).models().options(**values)
     assert isinstance(own, RunOptions)

@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from sysbench.spec import hardware
-from sysbench.spec.axes import Counts, Sizes, parse_amount, parse_share
+from sysbench.spec.axes import parse_amount, parse_share
 from sysbench.spec.axis import Axis
+from sysbench.spec.cell import asks_for
 from sysbench.spec.knobs import FP8, NONE
 from sysbench.spec.model import (
     EFFORT,
     HOST,
     HOST_LINK,
     PREDICTION,
-    STEP,
     STEPS,
     WARMUP,
-    Mode,
     ModelCell,
     ModelSpec,
-    Modes,
     Precision,
     Sync,
 )
-from sysbench.spec.options import Option, flag_of
-from sysbench.spec.quantities import Count, PerSecond, Share, Size, Steps, stored_unless
+from sysbench.spec.options import MEASUREMENT, Option, flag_of
+from sysbench.spec.quantities import Count, Share, Size, Steps, stored_unless
 from sysbench.spec.ranks import NODE_RANKS, Interconnect
 from sysbench.spec.run import SavedOptions
 from sysbench.spec.time_limit import TimeLimit, limit_in_seconds, time_limit_word
 
-SYNC = Axis("setting", comparison="controlled", phrase="synchronized by {}")
-
-MEASUREMENT = "Measurement"
+SYNC = Axis("setting", default="phase", comparison="controlled", phrase="synchronized by {}")
 
 Effort = Literal["warmup", "steps"]
 
@@ -46,24 +43,62 @@ class TimeCell(ModelCell):
     """One point of a timing grid."""
 
     kind: Literal["time"] = "time"
-    warmup: Steps
-    steps: Size
-    until: Share | None
-    max_steps: Size
-    max_time: TimeLimit = stored_unless("auto")
-    """Seconds within which the cell is to be measured; then `warmup` and `steps` are the most that are taken."""
+    warmup: Annotated[Steps, replace(WARMUP, default=(5,)), Option(metavar="AXIS", panel=MEASUREMENT, common=True)] = (
+        Field(description="Warm-up steps before measuring; recorded and shown, but not counted.")
+    )
+    steps: Annotated[Size, replace(STEPS, default=(10,)), Option(metavar="AXIS", panel=MEASUREMENT, common=True)] = (
+        Field(description="Steps to measure; with --until, at least this many.")
+    )
+    until: Annotated[
+        Share | None, BeforeValidator(parse_share), EFFORT, Option(metavar="SHARE", panel=MEASUREMENT, common=True)
+    ] = Field(
+        description="Measure until the 95% CI of the median step is at most this wide, relative to the median, "
+        "e.g. 1%.",
+    )
+    max_steps: Annotated[Size, replace(EFFORT, default=1000), Option(metavar="N", panel=MEASUREMENT)] = Field(
+        description="Give up on --until after this many steps."
+    )
+    max_time: Annotated[
+        TimeLimit, EFFORT, Option(metavar="TIME", panel=MEASUREMENT, common=True, word=time_limit_word)
+    ] = stored_unless(
+        "auto",
+        description="Measure each cell for at most this long, with fewer warm-up steps and steps if necessary: 90s, "
+        "3m, none, or auto: 3m on a CPU, where --warmup and --steps are obeyed if given, and none on a GPU.",
+    )
     exact: Annotated[tuple[Effort, ...], EFFORT] = stored_unless(EFFORTS)
     """Numbers of steps that only a `max_time` in seconds may cut."""
-    sync: Sync
-    simulate: str | None = stored_unless(None)
-    """GPU to predict for, a name that `sysbench.spec.hardware.by_name` accepts; None to measure. Measured cells are
-    saved without this field, as in versions without predictions."""
-    host: Path | None = stored_unless(None)
-    """File with the rates of the host to predict for."""
-    interconnect: Interconnect | None = stored_unless(None)
-    """Network between nodes to predict for; None within one node."""
-    host_link: PerSecond | None = stored_unless(None)
-    """Bytes per second of copies between GPU and host to predict for; None for the calibrated rate, if any."""
+    sync: Annotated[Sync, SYNC, Option(metavar="KIND", panel=MEASUREMENT)] = Field(
+        description='"phase" synchronizes before and after every phase; "step" only before and after the whole step, '
+        "which perturbs it less.",
+    )
+    simulate: Annotated[str | None, hardware.SIMULATED, Option(metavar="GPU,…", panel=PREDICTION, common=True)] = (
+        stored_unless(
+            None,
+            description="Predict the times on these GPUs, which need not be present, instead of measuring: "
+            "a100-80gb,h100. With --plan: compare predicted memory with theirs.",
+        )
+    )
+    host: Annotated[Path | None, HOST, Option(metavar="FILE", panel=PREDICTION)] = stored_unless(
+        None,
+        description="With --simulate: rates of the host that launches the kernels, as written by sysbench calibrate "
+        "--host; by default those of the host calibrated with the GPU, or of a typical one.",
+    )
+    interconnect: Annotated[
+        Interconnect | None,
+        Axis("setting", applies_to=(("ranks", ()),)),
+        Option(metavar="NAME", panel=PREDICTION),
+    ] = stored_unless(
+        None,
+        description="With --simulate and more than 8 ranks: the network between nodes of 8 GPUs, with one adapter of "
+        f"that many Gbit/s per GPU: {', '.join(get_args(Interconnect))}.",
+    )
+    host_link: Annotated[
+        hardware.LinkSpeed, HOST_LINK, Option(metavar="RATE", panel=PREDICTION, word=hardware.rate_word)
+    ] = stored_unless(
+        None,
+        description="With --simulate and --offload: rate of copies between GPU and host, such as 25GB/s. "
+        "Default: the one that sysbench calibrate measured.",
+    )
 
     @property
     def simulated(self) -> str | None:
@@ -96,73 +131,12 @@ class TimeCell(ModelCell):
         return None
 
 
+@asks_for(TimeCell)
 class TimeSpec(ModelSpec):
     """A run of `sysbench time`."""
 
-    cell_class = TimeCell
-
     kind: Literal["time"] = "time"
-    mode: Annotated[Modes, Option(metavar="MODE,…", panel=STEP, common=True)] = Field(
-        default=("train",), description=f"Which phases a step has: {', '.join(get_args(Mode))}."
-    )
-    warmup: Annotated[Counts, Option(metavar="AXIS", panel=MEASUREMENT, common=True), WARMUP] = Field(
-        default=(5,), description="Warm-up steps before measuring; recorded and shown, but not counted."
-    )
-    steps: Annotated[Sizes, Option(metavar="AXIS", panel=MEASUREMENT, common=True), STEPS] = Field(
-        default=(10,), description="Steps to measure; with --until, at least this many."
-    )
-    until: Annotated[
-        float | None, BeforeValidator(parse_share), Option(metavar="SHARE", panel=MEASUREMENT, common=True), EFFORT
-    ] = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="Measure until the 95% CI of the median step is at most this wide, relative to the median, "
-        "e.g. 1%.",
-    )
-    max_steps: Annotated[Size, Option(metavar="N", panel=MEASUREMENT), EFFORT] = Field(
-        default=1000, description="Give up on --until after this many steps."
-    )
-    max_time: Annotated[
-        TimeLimit, Option(metavar="TIME", panel=MEASUREMENT, common=True, word=time_limit_word), EFFORT
-    ] = stored_unless(
-        "auto",
-        description="Measure each cell for at most this long, with fewer warm-up steps and steps if necessary: 90s, "
-        "3m, none, or auto: 3m on a CPU, where --warmup and --steps are obeyed if given, and none on a GPU.",
-    )
     exact: tuple[Effort, ...] = Field(default=(), description="Numbers of steps that were given, not defaults.")
-    sync: Annotated[Sync, Option(metavar="KIND", panel=MEASUREMENT), SYNC] = Field(
-        default="phase",
-        description='"phase" synchronizes before and after every phase; "step" only before and after the whole step, '
-        "which perturbs it less.",
-    )
-
-    simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION, common=True)] = stored_unless(
-        (),
-        description="Predict the times on these GPUs, which need not be present, instead of measuring: "
-        "a100-80gb,h100. With --plan: compare predicted memory with theirs.",
-    )
-    host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION), HOST] = stored_unless(
-        None,
-        description="With --simulate: rates of the host that launches the kernels, as written by sysbench calibrate "
-        "--host; by default those of the host calibrated with the GPU, or of a typical one.",
-    )
-    interconnect: Annotated[
-        Interconnect | None,
-        Option(metavar="NAME", panel=PREDICTION),
-        Axis("setting", name_order=43, applies_to=(("ranks", ()),)),
-    ] = stored_unless(
-        None,
-        description="With --simulate and more than 8 ranks: the network between nodes of 8 GPUs, with one adapter of "
-        f"that many Gbit/s per GPU: {', '.join(get_args(Interconnect))}.",
-    )
-    host_link: Annotated[
-        hardware.LinkSpeed, Option(metavar="RATE", panel=PREDICTION, word=hardware.rate_word), HOST_LINK
-    ] = stored_unless(
-        None,
-        description="With --simulate and --offload: rate of copies between GPU and host, such as 25GB/s. "
-        "Default: the one that sysbench calibrate measured.",
-    )
     price: Annotated[
         hardware.Prices,
         Option(metavar="GPU=PRICE,…", panel=PREDICTION),

@@ -80,7 +80,7 @@ class ParallelExecutor:
 
     def _shards(self, groups: Sequence[Sequence[RunCell]]) -> list[Shard]:
         spec = self.spec.model_dump(mode="json")
-        options = self.options.model_dump(include={"timeout_s", "no_skip", "force"})
+        options = self.options.model_dump(include={"timeout_s", "force"})
         return [
             Shard(
                 spec=spec,

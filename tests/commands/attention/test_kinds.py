@@ -86,7 +86,9 @@ def test_an_error_that_is_no_refusal_stays_what_it_was() -> None:
     assert not isinstance(error.value, UnavailableError)
 
 
-@pytest.mark.parametrize(("types", "option"), [("{Half, BFloat16}", "; add --bf16"), ("{Half}", "; add --fp16")])
+@pytest.mark.parametrize(
+    ("types", "option"), [("{Half, BFloat16}", "; add --bf16"), ("{Half}", "; add --precision fp16")]
+)
 def test_a_refused_type_names_the_option_that_helps(types: str, option: str) -> None:
     class Refusing(torch.nn.Module):
         """What torch does on CUDA (ATen's sdp_utils.h)."""

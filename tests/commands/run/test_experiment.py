@@ -108,7 +108,7 @@ def test_a_switch_or_shorthand_can_be_taken_back(tmp_path: Path) -> None:
     (run,) = planned(tmp_path, text)
     assert run.spec == AttentionSpec()
     assert run.entry.why == "no GPU on this machine: no --precision bf16, no --causal"
-    (both,) = planned(tmp_path, text.replace("bf16 = false", "bf16 = false, fp16 = true"), devices=GPU)
+    (both,) = planned(tmp_path, text.replace("bf16 = false", "bf16 = false, cold = true"), devices=GPU)
     assert both.spec == AttentionSpec(precision="bf16", causal=True)
 
 

@@ -29,7 +29,7 @@ COLUMNS = (
 def _run(work: Work) -> None:
     groups = memory_accuracy.jobs()
     target: str | None = None
-    measured: tuple[str, ...] = ("--device=cuda", "--no-skip")
+    measured: tuple[str, ...] = ("--device=cuda", "--force")
     if work.rehearsal:  # a simulation against itself, in place of a GPU
         tiny = (*TINY, "--ctx=16,32", "--mode=forward,train")
         groups, target, measured = [tiny], "24GiB", ("--simulate=24GiB",)

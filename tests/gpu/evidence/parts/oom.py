@@ -15,7 +15,7 @@ AFTER = "bytes by which the next cell's peak differs from a clean run's"
 
 def _run(work: Work) -> None:
     model = (*TINY,) if work.rehearsal else ("--size=small",)
-    step = (*model, "--mode=train", "--warmup=1", "--steps=3", "--force", "--no-skip", work.device)
+    step = (*model, "--mode=train", "--warmup=1", "--steps=3", "--force", work.device)
     after = work.cells("time", *step, "--ctx=32,16" if work.rehearsal else "--ctx=65536,128", takes_s=25)
     clean = work.cells("time", *step, "--ctx=16" if work.rehearsal else "--ctx=128", takes_s=15)
     if after and clean:
