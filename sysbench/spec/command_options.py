@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -287,16 +287,17 @@ def long_name(model: type[BaseModel], field: str) -> str:
     return option_name(model, field).removeprefix("--")
 
 
-def command_line(spec: RunSpec) -> str:
-    """Return the command line that reproduces a spec, omitting options at their defaults."""
-    return spec.python_call or shlex.join(["sysbench", spec.kind, *_option_words(spec)])
+def command_line(spec: RunSpec, shown: Collection[str] = ()) -> str:
+    """Return the command line that reproduces a spec, omitting options at their defaults, except those `shown`."""
+    return spec.python_call or shlex.join(["sysbench", spec.kind, *_option_words(spec, shown)])
 
 
-def _option_words(spec: BaseModel) -> Iterator[str]:
+def _option_words(spec: BaseModel, shown: Collection[str] = ()) -> Iterator[str]:
     model = type(spec)
     for name, field, option in options_in_order(model):
         value = getattr(spec, name)
-        if value == field.get_default(call_default_factory=True) or value is False or value is None:
+        default = field.get_default(call_default_factory=True)
+        if (value == default and name not in shown) or value is False or value is None:
             continue
         for entry in _entries(value) if option.repeated else (value,):
             if not option.positional:

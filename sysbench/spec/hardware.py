@@ -141,6 +141,11 @@ def available() -> tuple[Hardware, ...]:
     return tuple(found[slug] for slug in sorted(found))
 
 
+def available_gpus() -> tuple[Hardware, ...]:
+    """Return those that are GPUs: calibrated CPUs can be simulated too."""
+    return tuple(each for each in available() if not each.synchronous)
+
+
 def read(file: Path) -> Hardware:
     """Read a user's device file; raises LogError if the file is invalid."""
     try:

@@ -36,7 +36,7 @@ def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
     if spec.gpus:
         return spec
     if spec.table:
-        cards = sorted(hardware.available(), key=lambda card: (card.memory_bytes, card.slug))
+        cards = sorted(hardware.available_gpus(), key=lambda card: (card.memory_bytes, card.slug))
         return _changed(spec, gpus=tuple(card.slug for card in cards))
     from sysbench.engine.sensors.nvml import present_gpus
 
@@ -105,6 +105,9 @@ def write_files(record: FitRecord, options: FitOptions) -> tuple[Path, ...]:
     if options.output is not None:
         from sysbench.commands.fit import page
 
-        page.write(options.output, record)
-        saved.append(showing.Saved(options.output))
+        if record.spec.get("explore") and not any(cell.surveyed for cell in record.cells):
+            showing.say(f"no {options.output}: the run ended before a step of the page was simulated", options)
+        else:
+            page.write(options.output, record)
+            saved.append(showing.Saved(options.output))
     return showing.report_saved(saved, options)

@@ -13,6 +13,9 @@ from sysbench.render.sentences.phrases import join_words
 from sysbench.render.training_columns import in_digits
 from sysbench.spec import hardware
 
+SAME_CLASS_SHARE = 0.02
+"""Largest difference in memory between GPUs of one class: of 80 GB, different drivers leave different amounts."""
+
 
 def verdict(trial: Trial) -> str:
     return "fits" if trial.is_safe else "barely fits" if trial.fits else "does not fit"
@@ -110,10 +113,10 @@ def _nothing_fits(cell: FitCellRecord, gpu: str) -> Iterator[str]:
         yield f"{none} fits: nearest is {nearest}, which lacks {units.size(-miss.margin_bytes)}."
     if miss.state_bytes > miss.gpu_bytes:
         yield f"Weights, gradients and optimizer state alone take {units.size(miss.state_bytes)}."
-    larger = min(
-        (card for card in hardware.available() if card.memory_bytes >= miss.needed_bytes + miss.uncertainty_bytes),
-        key=lambda card: card.memory_bytes,
-        default=None,
-    )
-    if larger is not None:
-        yield f"The smallest known GPU that has enough is {larger.slug} ({units.size(larger.memory_bytes)})."
+    what = words(miss.changes) or "the step as asked"
+    least_bytes = miss.needed_bytes + miss.uncertainty_bytes
+    enough = [card for card in hardware.available_gpus() if card.memory_bytes >= least_bytes]
+    if enough:
+        smallest_bytes = min(card.memory_bytes for card in enough)
+        names = [card.slug for card in enough if card.memory_bytes <= smallest_bytes * (1 + SAME_CLASS_SHARE)]
+        yield f"The smallest known GPUs that have enough for {what}: {', '.join(names)} ({units.size(smallest_bytes)})."

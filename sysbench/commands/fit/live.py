@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sysbench import units
-from sysbench.commands.fit.record import CombinationTried, ExtentFound, StepSurveyed
+from sysbench.commands.fit.record import CombinationTried, ExtentFound, PeakExplained, StepSurveyed
 from sysbench.commands.fit.spec import FitCell
 from sysbench.commands.fit.suggestions import best_trial, words
 from sysbench.render import theme
@@ -24,12 +25,16 @@ MAX_NAMED_GPUS = 4
 MAX_GPU_LINES = 8
 """Largest number of GPUs whose answer so far is shown."""
 
+MAX_CAUSES = 3
+"""Number of causes of the peak that are shown."""
+
 
 @dataclass(frozen=True)
 class CellState(run_state.CellState):
     """State of the question during the run."""
 
     cell: FitCell
+    explained: PeakExplained | None = None
     tried: tuple[CombinationTried, ...] = ()
     extents: tuple[ExtentFound, ...] = ()
     surveyed: int = 0
@@ -41,6 +46,7 @@ _HANDLERS = run_state.handlers(
     FitState,
     CellState,
     {
+        PeakExplained: cell_handler(lambda cell, event: replace(cell, explained=event)),
         CombinationTried: cell_handler(lambda cell, event: replace(cell, tried=(*cell.tried, event))),
         StepSurveyed: cell_handler(lambda cell, event: replace(cell, surveyed=cell.surveyed + 1)),
         ExtentFound: cell_handler(lambda cell, event: replace(cell, extents=(*cell.extents, event))),
@@ -85,6 +91,14 @@ class FitScreen(CellScreen[FitState]):
         if cell is not None and cell.tried:
             gpus = dict.fromkeys(trial.gpu for trial in cell.tried)
             yield from (self._so_far(cell, gpu, max(map(len, gpus))) for gpu in list(gpus)[:MAX_GPU_LINES])
+            yield from self._causes(cell)
+
+    @staticmethod
+    def _causes(cell: CellState) -> Iterator[Text]:
+        if cell.explained is not None:
+            peak_bytes = cell.explained.allocated_peak_bytes
+            shares = (f"{cause.kind} {units.share(cause.size_bytes / peak_bytes)}" for cause in cell.explained.causes)
+            yield Text(f"peak as asked: {', '.join(itertools.islice(shares, MAX_CAUSES))}", theme.QUIET)
 
     @staticmethod
     def _so_far(cell: CellState, gpu: str, width: int) -> Text:

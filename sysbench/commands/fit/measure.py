@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from functools import partial
-from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from sysbench.commands.fit import extents, survey, verify
 from sysbench.commands.fit.causes import explained
@@ -14,12 +14,21 @@ from sysbench.commands.fit.record import CombinationTried, Trial
 from sysbench.commands.fit.search import rules
 from sysbench.commands.fit.search.changes import Combination, changes_of
 from sysbench.commands.fit.search.processes import Processes, Strand, Task
-from sysbench.commands.fit.search.rules import Outcome, Search
-from sysbench.commands.fit.search.trials import MEMORY_ERROR_SHARE, Depths, depths_of, estimated, simulated, with_layers
+from sysbench.commands.fit.search.rules import Memory, Outcome, Search
+from sysbench.commands.fit.search.trials import (
+    Depths,
+    bounds,
+    depths_of,
+    has_links,
+    outcome_of,
+    simulated_on,
+    with_layers,
+)
 from sysbench.commands.fit.spec import FitCell
-from sysbench.commands.fit.suggestions import worth_showing
 from sysbench.lab.compilation import stage_entered
+from sysbench.log.cautions import margin_uncertainty_bytes
 from sysbench.log.events import DeviceInfo, Event
+from sysbench.spec import hardware
 
 SLOW_IMPORTS = ("lora", "ranks")
 """Groups of changes whose libraries take seconds to import: peft, and torch's FSDP2."""
@@ -47,61 +56,39 @@ def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iter
 
 
 def search_with(simulations: Simulations, processes: Processes) -> Iterator[CombinationTried]:
-    """Search, and simulate whole what is worth showing, until nothing that is worth it is an estimate."""
+    """Search, and yield each combination that was simulated whole."""
     question = simulations.question
     changes = () if question.asked_only else changes_of(question)
-    while True:
-        for strands in Search(question.on, changes, question.faster).stages():
-            for _ in processes.run([simulations.answered(strand) for strand in strands]):
-                yield from simulations.take_events()
-        promising = list(simulations.promising())
-        if not promising:
-            return
-        for _ in processes.run(promising):
+    for strands in Search(memory_of(question), changes, question.faster).stages():
+        for _ in processes.run([simulations.answered(strand) for strand in strands]):
             yield from simulations.take_events()
 
 
+def memory_of(question: FitCell) -> Mapping[str, Memory]:
+    sizes = {gpu: question.allowed_bytes(hardware.by_name(gpu).memory_bytes) for gpu in question.on}
+    return {gpu: Memory(whole, whole - margin_uncertainty_bytes(whole)) for gpu, whole in sizes.items()}
+
+
 class Simulations:
-    """The simulated and estimated combinations of a question, by combination and GPU."""
+    """The combinations of a question that were simulated whole, by combination and GPU, and bounds of others."""
 
     def __init__(self, question: FitCell, depths: Depths | None = None) -> None:
         self.question = question
         self._depths = depths
         self._smaller = tuple(with_layers(question, depth) for depth in depths[:2]) if depths else ()
-        self._estimates: dict[tuple[Combination, str], Trial] = {}
+        self._bounds: dict[Combination, Mapping[str, Outcome]] = {}
+        self._trials: dict[tuple[Combination, str], Trial | None] = {}
         self._new: list[Trial] = []
-        self.trials: dict[tuple[Combination, str], Trial | None] = {}
 
     def answered(self, strand: rules.Strand) -> Strand:
-        """Run a strand of a search: simulate or estimate what it asks for and is not known yet."""
+        """Run a strand of a search: simulate what it asks for."""
         outcome = None
         while True:
             try:
-                combination, gpu = strand.send(outcome)
+                combination, gpu, simulate = strand.send(outcome)
             except StopIteration:
                 return
-            if (combination, gpu) not in self.trials and (combination, gpu) not in self._estimates:
-                yield from self._tried(combination, gpu)
-            outcome = self.outcome(combination, gpu)
-
-    def outcome(self, combination: Combination, gpu: str) -> Outcome | None:
-        """Return what a combination needs on a GPU: simulated, or else estimated; None if that is not possible."""
-        key = combination, gpu
-        if key in self.trials:
-            trial = self.trials[key]
-            return outcome_of(trial, trial.is_safe) if trial is not None else None
-        estimate = self._estimates[key]
-        return outcome_of(estimate, estimate.fits, 1 - MEMORY_ERROR_SHARE)
-
-    def promising(self) -> Iterator[Strand]:
-        """Yield strands that simulate whole what was estimated and is worth it: what to show, or else the nearest miss.
-
-        The GPUs of a combination are in one strand, because they share a trace.
-        """
-        wanted = [trial for gpu in self.question.on for trial in self._to_show(gpu)]
-        found = [key for key, trial in self._estimates.items() if any(trial is each for each in wanted)]
-        for combination, keys in groupby(sorted(found, key=repr), key=lambda key: key[0]):
-            yield self._simulated_on(combination, [gpu for _, gpu in keys])
+            outcome = yield from self._answer(combination, gpu, simulate)
 
     def take_events(self) -> Iterator[CombinationTried]:
         """Yield the combinations that were simulated whole since the last call."""
@@ -109,41 +96,21 @@ class Simulations:
         for trial in new:
             yield CombinationTried(at_s=time.time(), cell=self.question.key, **trial.model_dump())
 
-    def _to_show(self, gpu: str) -> list[Trial]:
-        simulated = [trial for (_, where), trial in self.trials.items() if where == gpu and trial is not None]
-        estimated = [trial for key, trial in self._estimates.items() if key[1] == gpu and key not in self.trials]
-        trials = [*simulated, *estimated]
-        parts = worth_showing(trials, [gpu], faster=self.question.faster)
-        shown = [trial for _, _, part in parts for trial in part]
-        return shown or [max(trials, key=lambda trial: trial.margin_bytes)]
-
-    def _tried(self, combination: Combination, gpu: str) -> Strand:
-        if self._depths is not None and combination:
-            compute = partial(estimated, self._smaller, self._depths, combination, gpu)
-            estimate = yield Task(compute, _home(combination))
-            if estimate is not None:
-                self._estimates[combination, gpu] = estimate
-                return
-        yield from self._simulated_on(combination, [gpu])
-
-    def _simulated_on(self, combination: Combination, gpus: list[str]) -> Strand:
-        for gpu in gpus:
-            compute = partial(simulated, self.question, combination, gpu)
-            trial = self.trials[combination, gpu] = yield Task(compute, _home(combination))
-            if trial is not None:
-                self._new.append(trial)
-
-
-def _home(combination: Combination) -> Hashable:
-    return next((change.group for change in combination if change.group in SLOW_IMPORTS), None)
-
-
-def outcome_of(trial: Trial, fits: bool, least_share: float = 1.0) -> Outcome:
-    """Return what the search must know of a trial whose memory is at least this share of what it says."""
-    return Outcome(
-        fits=fits,
-        needed_bytes=trial.needed_bytes,
-        step_s=trial.relative_s,
-        state_fits=trial.state_bytes * least_share <= trial.gpu_bytes,
-        tensors_fit=trial.allocated_peak_bytes * least_share <= trial.gpu_bytes,
-    )
+    def _answer(self, combination: Combination, gpu: str, simulate: bool) -> Generator[Task, Any, Outcome | None]:
+        home = next((change.group for change in combination if change.group in SLOW_IMPORTS), None)
+        gpus = [each for each in self.question.on if home != "ranks" or has_links(each)]
+        if gpu not in gpus:  # found out before a trace, it takes no time
+            return None
+        if self._depths is not None and not simulate:
+            if combination not in self._bounds:  # of all GPUs: they share traces
+                compute = partial(bounds, self._smaller, self._depths, combination, gpus)
+                self._bounds[combination] = yield Task(compute, home)
+            if (bound := self._bounds[combination].get(gpu)) is not None:
+                return bound
+        if (combination, gpu) not in self._trials:
+            wanted = [gpu] if self._depths is not None else gpus
+            found = yield Task(partial(simulated_on, self.question, combination, wanted), home)
+            self._new += filter(None, found.values())
+            self._trials |= {(combination, each): trial for each, trial in found.items()}
+        trial = self._trials[combination, gpu]
+        return outcome_of(trial) if trial is not None else None

@@ -32,6 +32,20 @@ BATCH_AND_RANKS = ("batch", "ranks")
 CTX_UNIT = 128
 """`--table` tries context lengths that are multiples of this: the block size of attention kernels."""
 
+MAX_ROWS = 5
+"""Largest number of combinations that are shown for a GPU."""
+
+MAX_PLAIN_ROWS = 3
+"""Largest number of them that leave what the model learns as it is."""
+
+_ROW_SPACING = 20
+"""A row needs less memory than the one before by the memory of the GPU, divided by this."""
+
+
+def next_limit_bytes(gpu_bytes: int, needed_bytes: int) -> int:
+    """Return the memory that the row after one that needs `needed_bytes` may need."""
+    return needed_bytes - gpu_bytes // _ROW_SPACING
+
 
 def remedy_names() -> tuple[str, ...]:
     axes = axes_of_model(ModelSpec)

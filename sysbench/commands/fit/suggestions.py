@@ -9,7 +9,7 @@ from functools import cache
 
 from sysbench import cells as axes
 from sysbench.commands.fit.record import FitCellRecord, Trial
-from sysbench.commands.fit.spec import FitSpec
+from sysbench.commands.fit.spec import MAX_PLAIN_ROWS, MAX_ROWS, FitSpec, next_limit_bytes
 from sysbench.log.records import RunRecord
 from sysbench.spec.axis import axes_of_model
 from sysbench.spec.cell import spec_of
@@ -17,9 +17,6 @@ from sysbench.spec.command_options import command_line
 from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelSpec
 from sysbench.spec.validation import STORED
-
-MAX_SUGGESTIONS = 10
-"""Largest number of suggestions for one GPU and of one kind."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,7 @@ class Suggestions:
 
     @property
     def best(self) -> Trial:
-        """The first suggestion with a margin beyond the uncertainty; if there is none, the first suggestion."""
-        return _safest(self.trials)
+        return self.trials[0]
 
 
 def suggestions(cell: FitCellRecord) -> Iterator[Suggestions]:
@@ -46,65 +42,53 @@ def worth_showing(
     trials: Sequence[Trial], gpus: Iterable[str], *, faster: bool
 ) -> Iterator[tuple[bool, str, list[Trial]]]:
     """Yield (whether it changes what is learned, GPU, the trials to show), without empty lists."""
-    for relearns, gpu in itertools.product((False, True), gpus):
-        on_gpu = [trial for trial in trials if trial.gpu == gpu]
-        if on_gpu and (shown := _unbeaten(on_gpu, relearns=relearns, faster=faster)):
+    rows = {gpu: _rows([trial for trial in trials if trial.gpu == gpu], faster=faster) for gpu in gpus}
+    for relearns, gpu in itertools.product((False, True), rows):
+        if shown := rows[gpu][relearns]:
             yield relearns, gpu, shown
 
 
-def _unbeaten(trials: Sequence[Trial], *, relearns: bool, faster: bool) -> list[Trial]:
-    """Return those of a GPU's trials that no other one beats, the fastest first; with or without changes of learning.
+def _rows(trials: Sequence[Trial], *, faster: bool) -> tuple[list[Trial], list[Trial]]:
+    """Return what to show of the trials on a GPU, the fastest first: without changes of learning, and with them.
 
-    Where the step fits as asked, only `faster` ones are worth it.
+    Where the step fits as asked, only `faster` ones are worth it. Each row without such changes is the fastest that
+    needs less memory than the one before (`next_limit_bytes`). With them, it is the fastest one with each change.
     """
-    asked = next(trial for trial in trials if not trial.changes)
-    if asked.is_safe and not faster:
-        return []
-    rivals = [trial for trial in trials if trial.fits and (relearns or not trial.relearns)]
-    shown = [
-        trial
-        for trial in rivals
-        if trial.changes
-        and trial.relearns == relearns
-        and not any(is_better(other, trial) and _learns_alike(other, trial) for other in rivals)
-        and (not asked.is_safe or trial.relative_s < asked.relative_s)
-    ]
-    return sorted(shown, key=lambda trial: (trial.ranks, trial.relative_s, trial.needed_bytes, repr(trial.changes)))[
-        :MAX_SUGGESTIONS
-    ]
+    asked = next((trial for trial in trials if not trial.changes), None)
+    if asked is None or (asked.is_safe and not faster):
+        return [], []
+    in_order = sorted(trials, key=lambda each: (each.ranks, each.relative_s, len(each.changes), each.needed_bytes))
+    fitting = [each for each in in_order if each.fits and (not asked.is_safe or each.relative_s < asked.relative_s)]
+    plain: list[Trial] = []
+    left = _safe_if_any(trial for trial in fitting if trial.changes and not trial.relearns)
+    while left and len(plain) < MAX_PLAIN_ROWS:
+        plain.append(left[0])
+        limit_bytes = next_limit_bytes(asked.gpu_bytes, left[0].needed_bytes)
+        left = [trial for trial in left if trial.needed_bytes <= limit_bytes]
+    relearned: dict[object, Trial] = {}
+    for trial in _safe_if_any(trial for trial in fitting if trial.relearns):
+        if not plain or trial.ranks < plain[0].ranks or trial.relative_s < plain[0].relative_s:
+            relearned.setdefault(_learning_changes(trial), trial)
+    return plain, list(relearned.values())[: MAX_ROWS - len(plain)]
+
+
+def _safe_if_any(trials: Iterable[Trial]) -> list[Trial]:
+    found = list(trials)
+    return [trial for trial in found if trial.is_safe] or found
 
 
 def best_trial(trials: Sequence[Trial], gpu: str, *, faster: bool) -> Trial | None:
-    return next((_safest(shown) for _, _, shown in worth_showing(trials, [gpu], faster=faster)), None)
+    return next((shown[0] for _, _, shown in worth_showing(trials, [gpu], faster=faster)), None)
 
 
-def _safest(trials: Sequence[Trial]) -> Trial:
-    return next((trial for trial in trials if trial.is_safe), trials[0])
-
-
-def _learns_alike(other: Trial, trial: Trial) -> bool:
-    """Return whether `other` changes nothing that the model learns, or the same as `trial`: LoRA replaces no bf16."""
-    return _learning_changes(other) in ({}, _learning_changes(trial))
-
-
-def _learning_changes(trial: Trial) -> dict[str, object]:
-    return {name: value for name, value in trial.changes.items() if value in _relearning_values().get(name, ())}
+def _learning_changes(trial: Trial) -> tuple[tuple[str, object], ...]:
+    return tuple(item for item in sorted(trial.changes.items()) if item[1] in _relearning_values().get(item[0], ()))
 
 
 @cache
 def _relearning_values() -> dict[str, tuple[object, ...]]:
     declared = axes_of_model(ModelSpec).items()
     return {name: axis.remedy.relearns for name, axis in declared if axis.remedy is not None}
-
-
-def is_better(one: Trial, other: Trial) -> bool:
-    """Return whether a step takes less memory or time than another, and not more of anything, ranks included."""
-    ours, theirs = ((trial.needed_bytes, trial.relative_s, trial.ranks, len(trial.changes)) for trial in (one, other))
-    return (
-        ours != theirs
-        and all(mine <= its for mine, its in zip(ours[:3], theirs[:3], strict=True))
-        and (ours[:3] != theirs[:3] or ours[3] < theirs[3])
-    )
 
 
 def words(changes: Mapping[str, object]) -> str:
@@ -130,11 +114,12 @@ def command(record: RunRecord[FitCellRecord], trial: Trial) -> str:
     exact = {"ctx": cell.ctx, "batch": cell.batch, "grad_accum": cell.grad_accum, **trial.changes}
     fields = {**given, **{name: (value,) for name, value in exact.items()}, "simulate": (trial.gpu,)}
     fields.pop("kind", None)
+    shown = asked.model_fields_set & {"size"}
     if trial.step is None:
-        return command_line(spec_of({"kind": "memory", **fields, "mode": ("train",)}))
+        return command_line(spec_of({"kind": "memory", **fields, "mode": ("train",)}), shown)
     if asked.host_link and cell.model_copy(update=trial.changes).offload != NONE:
         fields["host_link"] = asked.host_link
-    return command_line(spec_of({"kind": "time", **fields}))
+    return command_line(spec_of({"kind": "time", **fields}), shown)
 
 
 def nearest_miss(trials: Sequence[Trial], gpu: str) -> Trial | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from functools import reduce
 
 import pytest
@@ -15,6 +16,7 @@ from sysbench.commands.fit.record import Extent, FitRecord, VerifiedStep
 from sysbench.commands.fit.tables import sheet
 from sysbench.commands.sheets import show
 from sysbench.log.records import typed
+from sysbench.spec import hardware
 from tests import fixtures_runs
 from tests.golden.compare import assert_golden, plain_environment  # noqa: F401
 
@@ -73,6 +75,22 @@ def test_a_search_that_tried_no_change_does_not_call_the_step_as_asked_the_neare
         assert "8.00 GiB more are needed" in said
         assert ("nearest is fused AdamW, which lacks 4.00 GiB" in said) == names_nearest
         assert "nearest is the step as asked" not in said
+
+
+def test_where_nothing_fits_all_gpus_of_the_next_class_are_named_and_what_they_are_enough_for() -> None:
+    record = typed(fixtures_runs.record("fit"), FitRecord)
+    (cell,) = record.cells
+    missing = {"fits": False, "gpu_bytes": 24 * GIB, "margin_bytes": -(170 * GIB)}
+    asked = cell.trials[0].model_copy(update=missing)
+    nearest = asked.model_copy(update={"changes": {"optimizer": "fused"}, "margin_bytes": -(50 * GIB)})
+    updated = record.model_copy(update={"cells": [cell.model_copy(update={"trials": [asked, nearest]})]})
+    said = " ".join(statement.text for statement in of_run(updated))
+    (found,) = re.findall(r"The smallest known GPUs that have enough for fused AdamW: (.*?) \(", said)
+    named = found.split(", ")
+    assert {"a100-80gb", "h100"} <= set(named)
+    sizes = [hardware.by_name(name).memory_bytes for name in named]
+    assert all(74 * GIB <= size <= min(sizes) * 1.02 for size in sizes)
+    assert not any(74 * GIB <= card.memory_bytes < min(sizes) for card in hardware.available_gpus())
 
 
 def test_a_search_that_did_not_end_does_not_say_that_nothing_fits() -> None:

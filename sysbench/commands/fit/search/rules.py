@@ -1,104 +1,124 @@
-"""The search for changes with which a step fits on some GPUs, or with which it is faster.
+"""The search for the fastest combinations of changes with which a step fits on a GPU.
 
-Effects are never added up: every combination that is reported was simulated. These rules decide which are simulated.
+It tries combinations in the order of their times, and stops at the first one that fits, so that those it leaves out are
+slower. It rests on one assumption: a change that only costs time (`Change.costs_time`) never makes a step faster. The
+combinations that it stands for are these:
 
-1. Changes that may make a step faster come first, in all combinations. A combination with a smaller and faster one
-   beside it is not continued.
-2. Changes that only cost time follow: single ones, then pairs, then triples. A combination is skipped where it fits
-   without some of these changes or with milder ones, and where it is slower than one that fits: it cannot be faster
-   than it is with fewer of these changes.
-3. Where weights, gradients and optimizer state alone exceed the memory, only changes that can shrink them are tried.
-4. More ranks, if allowed, are tried only where the step fits on no single GPU.
-5. Changes of what the model learns are tried one at a time, with the fastest combination of the first rule, and with
-   changes that cost time where the step does not fit. Two at once are tried where nothing else fits.
+1. Changes that may make a step faster, in all combinations; those that another one beats in time, with no more memory,
+   are not continued. To each of the others, up to three changes are added that only cost time.
+2. With one change of what the model learns, the fastest combination of the first kind is continued, with one change
+   that costs time, or two where one never suffices. Two changes of learning are tried where nothing else fits.
+3. More ranks are tried where the step fits on no single GPU without a change of learning: as few as suffice; the
+   largest number also with up to two changes that cost time.
+4. A change of the allocator, which needs no other trace, is added where the step fits only with it.
+
+The first row for a GPU is the fastest combination that fits. Each further row is the fastest one that needs less memory
+than the one before, by a share of the GPU's memory. So no combination is both faster and smaller than a row.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sysbench.commands.fit.search.changes import Change, Combination
+from sysbench.commands.fit.spec import MAX_PLAIN_ROWS, MAX_ROWS, next_limit_bytes
 
 MAX_CHANGES = 3
-"""Largest number of changes that only cost time in one combination."""
+"""Largest number of changes that only cost time in one combination, without changes of learning or of ranks."""
+
+MAX_FURTHER_CHANGES = 2
+"""The same with changes of learning or of ranks."""
+
+_NOTICEABLE_SHARE = 0.001
+"""Share of the memory that does not matter in a choice of changes that may make a step faster."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the search must know of a simulated step on a GPU.
+    """What the search must know of a step on a GPU: simulated, or at least what it needs.
 
-    fits         whether it fits, and the margin is larger than the uncertainty of the simulation
-    needed_bytes memory of the GPU that it needs
-    step_s       seconds by which combinations are ordered
-    state_fits   whether weights, gradients and optimizer state alone would fit
-    tensors_fit  whether the tensors alone would fit, without what the allocator keeps in its cache
+    needed_bytes   memory of the GPU that it needs; more than the GPU has if it does not fit
+    tensors_bytes  memory of its tensors alone, without what the allocator keeps in its cache
+    state_bytes    memory of weights, gradients and optimizer state, which few changes can shrink
+    step_s         seconds by which combinations are ordered
+    is_simulated   whether the numbers are those of the whole step, and not bounds from below
     """
 
-    fits: bool
     needed_bytes: int
+    tensors_bytes: int
+    state_bytes: int
     step_s: float
-    state_fits: bool
-    tensors_fit: bool
+    is_simulated: bool
 
     def is_better(self, other: Outcome) -> bool:
-        """Return whether this step is smaller or faster, and neither larger nor slower."""
-        mine, theirs = (self.needed_bytes, self.step_s), (other.needed_bytes, other.step_s)
-        return mine != theirs and mine[0] <= theirs[0] and mine[1] <= theirs[1]
+        """Return whether this step is faster, and not noticeably larger."""
+        return self.step_s < other.step_s and self.needed_bytes <= other.needed_bytes * (1 + _NOTICEABLE_SHARE)
 
 
-Strand = Generator[tuple[Combination, str], Outcome | None, None]
-"""A part of a search. It yields a combination and a GPU, and is sent the outcome; None if that is not possible."""
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a GPU that a step may use: all of them, and all but the uncertainty of a simulation."""
+
+    whole_bytes: int
+    safe_bytes: int
+
+
+Request = tuple[Combination, str, bool]
+"""A combination, a GPU, and whether the whole step must be simulated, or bounds suffice."""
+
+Strand = Generator[Request, Outcome | None, None]
+"""A part of a search. It is sent the outcome of each request; None if the combination is not possible."""
+
+_Found = Generator[Request, Outcome | None, Combination | None]
 
 
 @dataclass
 class Search:
     """A search; its strands are run by whoever simulates.
 
-    gpus     names of the GPUs
+    gpus     by name of a GPU: its memory
     changes  the changes that may be combined, in the order of `changes_of`
     faster   whether to search also on GPUs on which the step fits as asked
     """
 
-    gpus: Sequence[str]
+    gpus: Mapping[str, Memory]
     changes: Sequence[Change]
     faster: bool = False
     _outcomes: dict[tuple[Combination, str], Outcome | None] = field(default_factory=dict, init=False)
+    _rows: dict[str, list[Combination]] = field(default_factory=dict, init=False)
+    """Rows of each GPU without changes of learning."""
+    _relearned: dict[str, list[Combination]] = field(default_factory=dict, init=False)
 
     def stages(self) -> Iterator[list[Strand]]:
-        yield [_in_turns(self._try((), gpu) for gpu in self.gpus)]
-        asked = {gpu: self._outcomes[(), gpu] for gpu in self.gpus}
-        gpus = [gpu for gpu, outcome in asked.items() if outcome and (self.faster or not outcome.fits)]
-        if not gpus:
+        """Yield strands that may run side by side; each list of them begins where the one before has ended."""
+        yield [self._asked()]
+        gpus = [gpu for gpu in self.gpus if self._is_searched(gpu)]
+        if not gpus or not self.changes:
             return
+        self._rows = {gpu: [] for gpu in gpus}
+        self._relearned = {gpu: [] for gpu in gpus}
         speedups = [change for change in self._plain if not change.costs_time]
-        for count in range(1, len(speedups) + 1):  # what fewer of them keep may rule out the combination of more
-            combinations = [combination for combination in _combinations(speedups, count) if len(combination) == count]
-            yield [_in_turns([self._try(combination, gpu) for gpu in gpus]) for combination in combinations]
-        starts = {gpu: self._starts(speedups, gpu) for gpu in gpus}
-        # Backwards, because adapters come last, and their library takes seconds to import.
-        relearning = [change for change in reversed(self.changes) if change.relearns]
+        combinations = [(), *_combinations(speedups, len(speedups))]
+        yield [self._bounded(combination, gpus) for combination in combinations]
+        starts = {gpu: self._starts(combinations, gpu) for gpu in gpus}
+        relearning = [(change,) for change in self.changes if change.relearns]
         yield [
-            _in_turns([self._search_plain(starts[gpu], gpu) for gpu in gpus]),
-            *(
-                _in_turns([self._search_relearning(starts[gpu], (change,), gpu) for gpu in gpus])
-                for change in relearning
-            ),
-        ]
-        unfit = [
-            gpu for gpu in gpus if not any(where == gpu and self.fits(tried, gpu) for tried, where in self._outcomes)
+            self._first_answers(starts, relearning),
+            _one_by_one(self._find_rows(starts[gpu], gpu) for gpu in gpus),
+            _one_by_one(self._relearn(starts[gpu], relearning, MAX_ROWS - MAX_PLAIN_ROWS, gpu) for gpu in gpus),
         ]
         yield [
-            _in_turns([self._search_relearning(starts[gpu], pair, gpu) for gpu in unfit])
-            for pair in _combinations(relearning, 2)
-            if len(pair) == 2
+            _one_by_one(self._share(starts[gpu], gpu) for gpu in gpus if not self._rows[gpu]),
+            _one_by_one(self._relearn(starts[gpu], relearning, MAX_ROWS - len(self._rows[gpu]), gpu) for gpu in gpus),
         ]
-
-    def fits(self, combination: Combination, gpu: str) -> bool:
-        outcome = self._outcomes.get((combination, gpu))
-        return outcome is not None and outcome.fits
+        unfit = [gpu for gpu in gpus if not self._rows[gpu] and not self._relearned[gpu]]
+        pairs = [pair for pair in _combinations([change for (change,) in relearning], 2) if len(pair) == 2]
+        yield [_one_by_one(self._relearn(starts[gpu], pairs, MAX_ROWS, gpu) for gpu in unfit)]
+        yield [self._nearest_miss(gpu) for gpu in unfit if not self._relearned[gpu]]
 
     @property
     def _plain(self) -> list[Change]:
@@ -108,127 +128,207 @@ class Search:
     def _costly(self) -> list[Change]:
         return [change for change in self._plain if change.costs_time and not change.replays]
 
-    def _search_plain(self, starts: Sequence[Combination], gpu: str) -> Strand:
-        if not self.fits((), gpu):
-            for start in starts:
-                yield from self._try_more(start, self._costly, gpu, MAX_CHANGES)
-        if not self._any_fits(gpu):
-            yield from self._try_ranks(starts, gpu)
+    def _is_searched(self, gpu: str) -> bool:
+        outcome = self._outcomes[(), gpu]
+        return outcome is not None and (self.faster or outcome.needed_bytes > self.gpus[gpu].safe_bytes)
 
-    def _search_relearning(self, starts: Sequence[Combination], changes: Combination, gpu: str) -> Strand:
-        start = min(starts, key=lambda each: outcome.step_s if (outcome := self._outcomes.get((each, gpu))) else 0.0)
-        groups = {change.group for change in changes}
-        combination = (*(change for change in start if change.group not in groups), *changes)
-        yield from self._try(combination, gpu)
-        if not self._fits_somehow(combination, gpu):
-            yield from self._try_more(combination, self._costly, gpu, MAX_CHANGES - 1)
+    def _asked(self) -> Strand:
+        for gpu in self.gpus:
+            yield from self._outcome((), gpu, simulate=True)
 
-    def _starts(self, speedups: Sequence[Change], gpu: str) -> list[Combination]:
-        outcomes = {
-            combination: outcome
-            for combination in [(), *_combinations(speedups, len(speedups))]
-            if (outcome := self._outcomes.get((combination, gpu))) is not None
-        }
-        if not any(outcome.state_fits for outcome in outcomes.values()):
-            return [tuple({change.group: change for change in reversed(speedups)}.values())[::-1]]
-        return [
-            combination
-            for combination, outcome in outcomes.items()
-            if not any(other.is_better(outcome) for other in outcomes.values())
-        ]
+    def _bounded(self, combination: Combination, gpus: Iterable[str]) -> Strand:
+        for gpu in gpus:
+            yield from self._outcome(combination, gpu)
 
-    def _try_ranks(self, starts: Sequence[Combination], gpu: str) -> Strand:
-        """Try more and more ranks until the step fits; if it never does, also with changes that cost time."""
-        more = [change for change in self.changes if change.group == "ranks"]
-        for change, start in itertools.product(more, starts):
-            yield from self._try((*start, change), gpu)
-            if self._any_fits(gpu):
+    def _starts(self, combinations: Iterable[Combination], gpu: str) -> list[Combination]:
+        """Return the combinations that no other one beats, the fastest first."""
+        outcomes = {each: outcome for each in combinations if (outcome := self._outcomes[each, gpu]) is not None}
+        return sorted(
+            (each for each in outcomes if not any(other.is_better(outcomes[each]) for other in outcomes.values())),
+            key=lambda each: outcomes[each].step_s,
+        )
+
+    def _first_answers(self, starts: Mapping[str, Sequence[Combination]], relearning: Sequence[Combination]) -> Strand:
+        """Try one combination that frees much memory on each GPU, so that there is an answer before the best one."""
+        checkpoints = [change for change in self._costly if change.group == "checkpoint"][-1:]
+        for gpu, (fastest, *_) in starts.items():
+            for learned in ((), *relearning[:1]):
+                combination = self._joined(fastest, (*learned, *checkpoints))
+                outcome = yield from self._outcome(combination, gpu)
+                if outcome is not None and outcome.needed_bytes <= self.gpus[gpu].safe_bytes:
+                    yield from self._outcome(combination, gpu, simulate=True)
+                    break
+
+    def _find_rows(self, starts: Sequence[Combination], gpu: str) -> Strand:
+        asked = self._outcomes[(), gpu]
+        is_enough = asked is not None and asked.needed_bytes <= self.gpus[gpu].safe_bytes
+        below_s = asked.step_s if is_enough and asked is not None else math.inf
+        rows = self._rows[gpu]
+        limit_bytes = self.gpus[gpu].safe_bytes
+        while len(rows) < MAX_PLAIN_ROWS:
+            found = yield from self._fastest(starts, self._costly, MAX_CHANGES, gpu, limit_bytes, lambda: below_s)
+            if found is None and not rows and limit_bytes < self.gpus[gpu].whole_bytes:
+                limit_bytes = self.gpus[gpu].whole_bytes
+                continue
+            if found is None:
                 return
-        for start in starts if more else ():
-            others = [change for change in self._costly if change.group != "batch"]
-            yield from self._try_more((*start, more[-1]), others, gpu, MAX_CHANGES - 1)
+            rows.append(found)
+            limit_bytes = next_limit_bytes(self.gpus[gpu].whole_bytes, self._known(found, gpu).needed_bytes)
 
-    def _try_more(self, start: Combination, changes: Sequence[Change], gpu: str, most: int) -> Strand:
-        for more in _combinations(changes, most):
-            if not self._fits_with_less(start, more, gpu) and not self._is_too_slow(start, more, gpu):
-                yield from self._try((*start, *more), gpu)
+    def _relearn(
+        self, starts: Sequence[Combination], relearning: Sequence[Combination], count: int, gpu: str
+    ) -> Strand:
+        """Find the fastest combination with each of some changes of learning, until there are enough."""
+        found = self._relearned[gpu]
+        left = [learned for learned in relearning if not any(set(learned) <= set(each) for each in found)]
+        for limit_bytes in (self.gpus[gpu].safe_bytes, self.gpus[gpu].whole_bytes):
+            for most in range(1, MAX_FURTHER_CHANGES + 1):
+                while left and len(found) < count:
+                    first = yield from self._fastest(
+                        [self._joined(starts[0], learned) for learned in left],
+                        self._costly,
+                        most,
+                        gpu,
+                        limit_bytes,
+                        lambda: self._fastest_row_s(gpu),
+                    )
+                    if first is None:
+                        break
+                    found.append(first)
+                    left = [learned for learned in left if not set(learned) <= set(first)]
+                if found:
+                    return
 
-    def _fits_with_less(self, start: Combination, more: Combination, gpu: str) -> bool:
-        if len(more) > 1 and self._fits_somehow(start, gpu):
-            return True
-        return any(
-            self._fits_somehow((*start, *less), gpu) or self._fits_with_less(start, less, gpu)
-            for less in _with_less(more)
+    def _fastest_row_s(self, gpu: str) -> float:
+        rows = (self._known(row, gpu) for row in self._rows[gpu] or [()])
+        return min((row.step_s for row in rows if row.needed_bytes <= self.gpus[gpu].safe_bytes), default=math.inf)
+
+    def _share(self, starts: Sequence[Combination], gpu: str) -> Strand:
+        """Try more and more ranks until the step fits; with the most ranks also changes that cost time."""
+        more = [change for change in self.changes if change.group == "ranks"]
+        others = [change for change in self._costly if change.group != "batch"]
+        for change in more:
+            costly, most = (others, MAX_FURTHER_CHANGES) if change is more[-1] else ((), 0)
+            shared = [self._joined(start, (change,)) for start in starts]
+            found = yield from self._fastest(shared, costly, most, gpu, self.gpus[gpu].safe_bytes)
+            if found is not None:
+                self._rows[gpu].append(found)
+                return
+
+    def _nearest_miss(self, gpu: str) -> Strand:
+        known = {each: outcome for (each, where), outcome in self._outcomes.items() if where == gpu and outcome}
+        yield from self._outcome(min(known, key=lambda each: known[each].needed_bytes), gpu, simulate=True)
+
+    def _fastest(
+        self,
+        starts: Iterable[Combination],
+        costly: Collection[Change],
+        most: int,
+        gpu: str,
+        limit_bytes: int,
+        below_s: Callable[[], float] = lambda: math.inf,
+    ) -> _Found:
+        """Find the fastest combination of a start and up to `most` changes that needs at most `limit_bytes`.
+
+        Combinations wait in the order of the least time that they may take: at first that of one with fewer changes.
+        """
+        waiting = _Waiting(starts)
+        while waiting.queue:
+            least_s, combination = waiting.first()
+            if least_s >= below_s():
+                return None
+            if (known_s := self._least_s(combination, costly, gpu)) > least_s:
+                waiting.put(combination, known_s)
+                continue
+            outcome = yield from self._outcome(combination, gpu)
+            if outcome is None:
+                continue
+            if outcome.step_s > least_s:
+                waiting.put(combination, outcome.step_s)
+            elif outcome.needed_bytes > limit_bytes:
+                waiting.add(self._continued(combination, outcome, costly, most, limit_bytes), least_s)
+            elif outcome.is_simulated:
+                return combination
+            else:
+                yield from self._outcome(combination, gpu, simulate=True)
+                waiting.put(combination, least_s)
+        return None
+
+    def _least_s(self, combination: Combination, costly: Collection[Change], gpu: str) -> float:
+        """Return the seconds that a combination is known to take at least: its own, or with one costly change less."""
+        with_less = (
+            tuple(each for each in combination if each != change) for change in combination if change in costly
         )
+        outcomes = (self._outcomes.get((each, gpu)) for each in (combination, *with_less))
+        return max((outcome.step_s for outcome in outcomes if outcome is not None), default=0.0)
 
-    def _is_too_slow(self, start: Combination, more: Combination, gpu: str) -> bool:
-        """Return whether the step is known to be slower than one that fits and is alike in learning and ranks."""
-        fastest_s = min(
-            (
-                outcome.step_s
-                for (combination, where), outcome in self._outcomes.items()
-                if where == gpu and outcome is not None and outcome.fits and _kind(combination) == _kind(start)
-            ),
-            default=None,
-        )
-        return fastest_s is not None and self._at_least_s(start, more, gpu) >= fastest_s
-
-    def _at_least_s(self, start: Combination, more: Combination, gpu: str) -> float:
-        outcome = self._outcomes.get(((*start, *more), gpu))
-        if outcome is not None:
-            return outcome.step_s
-        return max((self._at_least_s(start, less, gpu) for less in _with_less(more)), default=0.0)
-
-    def _try(self, combination: Combination, gpu: str) -> Strand:
-        """Try a combination, and again with each change that needs no other trace where it does not fit."""
-        if (combination, gpu) in self._outcomes or self._is_hopeless(combination, gpu):
+    def _continued(
+        self, combination: Combination, outcome: Outcome, costly: Collection[Change], most: int, limit_bytes: int
+    ) -> Iterator[Combination]:
+        """Yield the combinations with one more change, or with a stronger one, that may need less memory."""
+        if any(change.replays for change in combination):
             return
-        outcome = self._outcomes[combination, gpu] = yield combination, gpu
-        if outcome is None or outcome.fits or not outcome.tensors_fit:
-            return
-        for change in self.changes:
-            if change.replays:
-                self._outcomes[(*combination, change), gpu] = yield (*combination, change), gpu
+        if outcome.is_simulated and outcome.tensors_bytes <= limit_bytes:
+            yield from (self._joined(combination, (change,)) for change in self._plain if change.replays)
+        groups = {change.group for change in combination}
+        count = sum(change in costly for change in combination)
+        for change in costly:
+            if outcome.state_bytes > limit_bytes and not change.frees_state:
+                continue  # no change but those of the state can make the step fit
+            is_next = change.group not in groups and change.milder not in costly and count < most
+            if is_next or change.milder in combination:
+                yield self._joined(combination, (change,))
 
-    def _is_hopeless(self, combination: Combination, gpu: str) -> bool:
-        """Return whether what the step keeps for good exceeds the memory, and the changes cannot shrink it."""
-        kept = tuple(change for change in combination if change.frees_state)
-        outcome = self._outcomes.get((kept, gpu))
-        return kept != combination and outcome is not None and not outcome.state_fits
-
-    def _fits_somehow(self, combination: Combination, gpu: str) -> bool:
-        replays = [change for change in self.changes if change.replays]
-        return any(self.fits(each, gpu) for each in (combination, *((*combination, change) for change in replays)))
-
-    def _any_fits(self, gpu: str) -> bool:
-        return any(
-            where == gpu and self.fits(combination, where) and not any(change.relearns for change in combination)
-            for combination, where in self._outcomes
+    def _joined(self, combination: Combination, more: Combination) -> Combination:
+        """Return the combination with more changes, in place of those of their groups; costly ones are last."""
+        groups = {change.group for change in more}
+        kept = (change for change in combination if change.group not in groups)
+        return tuple(
+            sorted((*kept, *more), key=lambda each: (each.costs_time, each.relearns, self.changes.index(each)))
         )
 
+    def _outcome(
+        self, combination: Combination, gpu: str, *, simulate: bool = False
+    ) -> Generator[Request, Outcome | None, Outcome | None]:
+        simulate |= any(change.replays for change in combination)
+        key = combination, gpu
+        if key not in self._outcomes or (simulate and (known := self._outcomes[key]) and not known.is_simulated):
+            self._outcomes[key] = yield combination, gpu, simulate
+        return self._outcomes[key]
 
-def _kind(combination: Combination) -> Combination:
-    return tuple(change for change in combination if change.relearns or change.group == "ranks")
+    def _known(self, combination: Combination, gpu: str) -> Outcome:
+        outcome = self._outcomes[combination, gpu]
+        assert outcome is not None
+        return outcome
 
 
-def _in_turns(strands: Iterable[Strand]) -> Strand:
-    waiting: deque[tuple[Strand, Outcome | None]] = deque((strand, None) for strand in strands)
-    while waiting:
-        strand, outcome = waiting.popleft()
-        try:
-            wanted = strand.send(outcome)
-        except StopIteration:
-            continue
-        waiting.append((strand, (yield wanted)))
+class _Waiting:
+    """Combinations in the order of the least seconds that they may take; of equal ones, first those of few changes."""
+
+    def __init__(self, starts: Iterable[Combination]) -> None:
+        self.queue: list[tuple[float, int, int, Combination]] = []
+        self._numbers = itertools.count()
+        self._seen: set[Combination] = set()
+        self.add(starts, 0.0)
+
+    def add(self, combinations: Iterable[Combination], least_s: float) -> None:
+        """Add those that have never waited here."""
+        for combination in combinations:
+            if combination not in self._seen:
+                self._seen.add(combination)
+                self.put(combination, least_s)
+
+    def put(self, combination: Combination, least_s: float) -> None:
+        heapq.heappush(self.queue, (least_s, len(combination), next(self._numbers), combination))
+
+    def first(self) -> tuple[float, Combination]:
+        least_s, _, _, combination = heapq.heappop(self.queue)
+        return least_s, combination
 
 
-def _with_less(more: Combination) -> Iterator[Combination]:
-    """Yield the combination without each of its changes, unless it has only one, and with each milder one."""
-    for number, change in enumerate(more):
-        if len(more) > 1:
-            yield (*more[:number], *more[number + 1 :])
-        if change.milder is not None:
-            yield (*more[:number], change.milder, *more[number + 1 :])
+def _one_by_one(strands: Iterable[Strand]) -> Strand:
+    for strand in strands:
+        yield from strand
 
 
 def _combinations(changes: Sequence[Change], most: int) -> Iterator[Combination]:

@@ -49,7 +49,7 @@
   }
 
   function timeOf(step) {
-    return step.step === null ? "unknown" : seconds(step.step[0]);
+    return step.step === null ? [] : [seconds(step.step[0])];
   }
 
   function showGrid(wanted) {
@@ -63,7 +63,7 @@
         const step = find({ ...wanted, batch, ctx });
         const cell = element("td", step ? undefined : "—", "number");
         if (!step) return cell;
-        const button = element("button", `${gib(step.needs)}, ${timeOf(step)}`, tones[step.verdict]);
+        const button = element("button", [gib(step.needs), ...timeOf(step)].join(", "), tones[step.verdict]);
         button.type = "button";
         button.addEventListener("click", () => { byId("batch").value = batch; byId("ctx").value = ctx; show(); });
         cell.append(button);
@@ -110,7 +110,7 @@
     for (const id of ["picture", "command", "facts", "categories"]) byId(id).toggleAttribute("hidden", !step);
     if (!step) {
       status.className = "";
-      status.textContent = "This step was not simulated: it is not possible with these changes.";
+      status.textContent = "This step was not simulated: it is not possible with these changes, or the run ended before.";
       return;
     }
     const spare = step.has - step.needs;
@@ -119,7 +119,7 @@
       + (step.relearns ? " The changes alter what the model learns." : "");
     rows("facts", [
       ["memory needed", gib(step.needs)], ["GPU has", gib(step.has)], ["peak in", step.phase],
-      ["step", timeOf(step)], ...(step.step ? [["90% interval", `${seconds(step.step[1])} – ${seconds(step.step[2])}`],
+      ...(step.step ? [["step", ...timeOf(step)], ["90% interval", `${seconds(step.step[1])} – ${seconds(step.step[2])}`],
         ["tokens per second", Math.round(step.tokens / step.step[0]).toLocaleString("en")]] : []),
       ["tokens per step", step.tokens.toLocaleString("en")],
     ]);
