@@ -108,7 +108,7 @@ SENTENCES: Final[Mapping[CautionCode, str | Callable[[Stated], str]]] = {
     ),
     "two-modes": _two_modes,
     "autocorrelated": "steps are autocorrelated (lag-1 correlation {lag1_correlation}): effective sample size "
-    "{effective_steps} of {steps}, so the interval is too narrow",
+    "{effective_steps} of {steps}, which widens the interval",
     "too-few-steps": lambda said: (
         f"{said.counted('steps', 'measured step is', 'measured steps are')} too few for a 95% interval"
     ),
@@ -118,7 +118,14 @@ SENTENCES: Final[Mapping[CautionCode, str | Callable[[Stated], str]]] = {
     ),
     "launch-bound": _launch_bound,
     "gpu-shared": lambda said: f"{said.counted('processes', 'other process', 'other processes')} used the GPU",
-    "host-busy": "other processes used {busy_share} of the CPU during the run",
+    "host-busy": lambda said: (
+        f"other processes used {said['busy_share'] if 'busy_share' in said.ends else 'some'} of the CPU during the run"
+        + (f": the median may be up to {said['excess_share']} too long" if "excess_share" in said.ends else "")
+    ),
+    "suspended": lambda said: (
+        f"the machine was suspended, or its clock was set, by {said['suspended_s']}: "
+        f"{said.counted('steps', 'step is', 'steps are')} left out"
+    ),
     "threads-wait": "the threads of a step wait for each other: a step takes {step_s} on {threads} threads and "
     "{step_on_fewer_s} on {fewer_threads}, because other processes use some of the cores",
     "cores-shared": lambda said: f"{said['ranks']} ranks share {said.counted('cores', 'core')} and take turns",
