@@ -469,10 +469,10 @@ def _check_cell(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]
         if not time.headline:
             continue
         text = f"{time.quantity} takes {units.ratio(time.ratio)} as long in B"
-        if cell.excluded_by:
-            yield False, f"{text}, but cautions exclude it ({', '.join(cell.excluded_by)})"
-        elif time.low is None or time.high is None:
+        if time.low is None or time.high is None:
             yield False, f"{text}, without an interval: too few steps to decide"
+        elif cell.excluded_by:
+            yield False, f"{text}, but cautions exclude it ({', '.join(cell.excluded_by)})"
         else:
             interval = f"{text} (99% CI {time.low:.3f}–{time.high:.3f})"
             yield time.low > 1 + share, interval if time.high > 1 + share else ""
