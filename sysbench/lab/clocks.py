@@ -89,6 +89,8 @@ class SynchronizedClock:
     marks: Marks
     launches_ahead: bool
     now_ns: Callable[[], int] = time.perf_counter_ns
+    processor_ns: Callable[[], int] | None = None
+    """Processor time of all threads of this process, where they compute the step: on a CPU."""
     keep_busy: Callable[[float], object] | None = None
     """Keeps the device busy for about so many seconds while the host launches the timed calls, so that device time
     includes no waiting for the host. Host time is then meaningless, and is not reported."""
@@ -112,6 +114,7 @@ class SynchronizedClock:
     def _time_window(self, calls: Sequence[Call]) -> tuple[PhaseSample, list[float | None]]:
         """Run the calls in one timed window; return the times of the window, and the device time of each call."""
         self.synchronize()
+        processor_began_ns = self.processor_ns() if self.processor_ns is not None else 0
         began_ns = self.now_ns()
         if self.keep_busy is not None:
             self.marks.place(len(calls) + 1)
@@ -124,6 +127,7 @@ class SynchronizedClock:
         launched_ns = self.now_ns()
         self.synchronize()
         finished_ns = self.now_ns()
+        processor_s = (self.processor_ns() - processor_began_ns) / 1e9 if self.processor_ns is not None else None
         if self.keep_busy is not None:
             self._check_busy((launched_ns - began_ns) / 1e9, self.marks.between_s(len(calls) + 1, 0) or 0.0)
 
@@ -131,6 +135,7 @@ class SynchronizedClock:
             wall_s=(finished_ns - started_ns) / 1e9 if self.keep_busy is None else None,
             enqueue_s=(launched_ns - started_ns) / 1e9 if self.launches_ahead else None,
             device_s=self.marks.between_s(0, len(calls)),
+            processor_s=processor_s,
         )
         return total, [self.marks.between_s(number, number + 1) for number in range(len(calls))]
 
@@ -156,6 +161,7 @@ def clock_for(device: torch.device, *, without_launches: bool = False) -> Synchr
         synchronize=lambda: synchronize(device),
         marks=Marks(device),
         launches_ahead=device.type != "cpu",
+        processor_ns=time.process_time_ns if device.type == "cpu" else None,
     )
 
 
@@ -170,6 +176,7 @@ def sum_of(samples: Iterable[PhaseSample]) -> PhaseSample:
         wall_s=_total(sample.wall_s for sample in listed),
         enqueue_s=_total(sample.enqueue_s for sample in listed),
         device_s=_total(sample.device_s for sample in listed),
+        processor_s=_total(sample.processor_s for sample in listed),
     )
 
 

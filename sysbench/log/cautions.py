@@ -3,19 +3,50 @@
 from __future__ import annotations
 
 import statistics as standard
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from sysbench import statistics
 from sysbench.log.collect import CellEvents, Run
 from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsTried
-from sysbench.log.outcomes import Caution, caution
+from sysbench.log.outcomes import Caution, CautionCode, caution
+from sysbench.log.records import Samples
 from sysbench.spec.cell import RunCell
 from sysbench.spec.knobs import FP8, modelled_parts
 from sysbench.spec.model import Execution, ModelCell, Sync
 from sysbench.spec.time_limit import time_limit_word
 
 WIDE_INTERVAL = 0.05
-"""A 95% interval wider than this share of the median does not support a comparison of a few percent."""
+"""A 95% interval wider than this share of the median does not support a comparison of a few percent; nor does a median
+that may be off by as much."""
+
+CAUSES_FIRST: Final[tuple[CautionCode, ...]] = (
+    "throttled",
+    "cores-shared",
+    "threads-wait",
+    "host-busy",
+    "gpu-shared",
+    "warmup-unfinished",
+    "two-modes",
+    "drift",
+    "autocorrelated",
+    "outliers",
+    "interval-too-wide",
+)
+"""What makes times scatter or change: each may be the effect of one before it."""
+
+
+def causes(found: Iterable[Caution]) -> list[Caution]:
+    """Return cautions without the effects of a cause that is among them; the cause comes first.
+
+    Of CAUSES_FIRST, only the first is kept, and what is said of something else than the step.
+    """
+    listed = list(found)
+    codes = {caution.code for caution in listed}
+    cause = next((code for code in CAUSES_FIRST if code in codes), None)
+    kept = [caution for caution in listed if caution.code == cause or caution.code not in CAUSES_FIRST]
+    return sorted(kept, key=lambda caution: caution.code != cause)
+
 
 LONGER_LIMIT = 4
 """How many times as long a time limit to suggest, if it ended a measurement too early."""
@@ -24,7 +55,7 @@ THROTTLED_SHARE = 0.1
 """A cell counts as throttled if more than this share of its readings report a reason; a single one may be chance."""
 
 BUSY_SHARE = 0.15
-"""Share of all cores used by other processes beyond which a CPU measurement is doubtful."""
+"""Share of all cores used by other processes beyond which a running CPU measurement is said to be disturbed."""
 
 WAITING_THREADS_SHARE = 0.8
 """Threads count as waiting only if every step on fewer threads takes less than this share of the median step."""
@@ -54,12 +85,12 @@ def assumptions(cell: RunCell, seen: CellEvents) -> Iterator[Caution]:
         yield caution("selection-assumed", "measure on a device to see what real inputs select", about=model.assumed)
 
 
-def stability(warmup: Sequence[float], steps: statistics.Stream, warmup_option: str = "--warmup ") -> Iterator[Caution]:
-    """Yield reasons to doubt the mean of these step times, which are in seconds.
+def stability(warmup: Sequence[float], steps: Samples, warmup_option: str = "--warmup ") -> Iterator[Caution]:
+    """Yield reasons to doubt the median or the mean of these step times, which are in seconds.
 
     `warmup_option` is how the user gives the number of warm-up steps: `warmup=` in a program.
     """
-    wall = statistics.series(steps)
+    wall = steps.estimate.samples
     if unfinished := statistics.warmup_unfinished(warmup, wall):
         yield caution(
             "warmup-unfinished",
@@ -107,22 +138,33 @@ def drift(what: str, found: statistics.Drift, remedy: str) -> Caution:
 
 
 def precision_of_the_median(
-    wall: statistics.Stream, until: float | None, max_steps: int, limit_s: float | None = None
+    steps: Samples, until: float | None, max_steps: int, limit_s: float | None = None
 ) -> Iterator[Caution]:
     """Warn if the interval of the median is too wide, or if there are too few steps for an interval.
 
     `limit_s` is the time limit that ended the measurement, if it did.
     """
     longer = f"use --max-time {time_limit_word(limit_s * LONGER_LIMIT)}, or none" if limit_s else None
-    if statistics.too_few(wall):
-        yield caution("too-few-steps", longer or "use --steps 10, or --until 1%", steps=len(wall))
+    if steps.ci95_s is None:
+        yield caution("too-few-steps", longer or "use --steps 10, or --until 1%", steps=len(steps.samples_s))
         return
-    width, allowed = statistics.relative_width(wall), until or WIDE_INTERVAL
-    if width is not None and width > allowed:
+    width, allowed = (steps.ci95_s[1] - steps.ci95_s[0]) / steps.median_s, until or WIDE_INTERVAL
+    if width > allowed:
         yield caution(
             "interval-too-wide",
             longer or (f"use --max-steps {2 * max_steps}" if until else "use more --steps, or --until 1%"),
             width_share=width,
+        )
+
+
+def suspensions(left_out_s: Sequence[float]) -> Iterator[Caution]:
+    """Say that steps are left out, because time passed during them in which nothing ran; `left_out_s` has each time."""
+    if left_out_s:
+        yield caution(
+            "suspended",
+            "let the machine run, and its clock alone; measure again if too few steps are left",
+            suspended_s=sum(left_out_s),
+            steps=len(left_out_s),
         )
 
 
@@ -150,8 +192,14 @@ def _is_launch_bound(seen: CellEvents, phase: str) -> bool:
     return bool(waiting_shares) and standard.median(waiting_shares) < LAUNCH_BOUND_SHARE
 
 
-def environment_cautions(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Caution]:
-    """Warn about the environment: throttled clocks, other processes, lost sensor readings."""
+def environment_cautions(
+    seen: CellEvents, lost: Sequence[ReadingsLost], load: statistics.Load | None, *times: Samples | None
+) -> Iterator[Caution]:
+    """Warn about the environment: throttled clocks, other processes, lost sensor readings.
+
+    `load` is what else ran on the cores, if these compute the step (`collect.signs_of`). Other processes that hardly
+    change the `times` of the cell are left out.
+    """
     readings = seen.measured_readings or seen.readings
     throttled = [reading.throttle_reasons for reading in readings if reading.throttle_reasons]
     if readings and len(throttled) > THROTTLED_SHARE * len(readings):
@@ -165,10 +213,19 @@ def environment_cautions(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iter
     others = max((reading.other_processes or 0 for reading in seen.readings), default=0)
     if others:
         yield caution("gpu-shared", "stop them, or choose another --device", processes=others)
-    busy = [reading.host_cpu_share for reading in readings if reading.host_cpu_share is not None]
-    on_cpu = seen.started is not None and seen.started.device.type == "cpu"
-    if on_cpu and busy and (typical := standard.median(busy)) > BUSY_SHARE:
-        yield caution("host-busy", "close them and measure again", busy_share=typical)
+    excess_shares = [
+        1 - doubt.low_s / samples.median_s
+        for samples in times
+        if samples is not None
+        for doubt in samples.doubts
+        if doubt.cause == "host-busy"
+    ]
+    is_timed, excess_share = any(times), max(excess_shares, default=0.0)
+    if excess_share > WIDE_INTERVAL or (load is not None and load.disturbing_cores and not is_timed):
+        numbers = {"excess_share": excess_share} if is_timed else {}
+        if load is not None and load.others_share is not None:
+            numbers["busy_share"] = load.others_share
+        yield caution("host-busy", "close them and measure again", about=(), **numbers)
     for loss in lost:
         yield caution(
             "readings-lost",
@@ -257,14 +314,21 @@ def shared_cores(cell: ModelCell, seen: CellEvents, run: Run) -> Iterator[Cautio
         )
 
 
-def thread_contention(seen: CellEvents) -> Iterator[Caution]:
-    """Yield a caution if threads wait for each other: the same step is much faster on fewer threads."""
+def on_fewer_threads_s(seen: CellEvents) -> float | None:
+    """Return the median time of a step on fewer threads; None if it was not tried, or hardly faster."""
     tried = seen.last(ThreadsTried)
     if tried is None or not seen.steps:
+        return None
+    median_s = standard.median(step.step.wall_s or 0.0 for step in seen.steps)
+    return standard.median(tried.wall_s) if max(tried.wall_s) < WAITING_THREADS_SHARE * median_s else None
+
+
+def thread_contention(seen: CellEvents) -> Iterator[Caution]:
+    """Yield a caution if threads wait for each other: the same step is much faster on fewer threads."""
+    tried, fewer_s = seen.last(ThreadsTried), on_fewer_threads_s(seen)
+    if tried is None or fewer_s is None:
         return
-    median_s, fewer_s = standard.median(step.step.wall_s or 0.0 for step in seen.steps), standard.median(tried.wall_s)
-    if max(tried.wall_s) >= WAITING_THREADS_SHARE * median_s:
-        return
+    median_s = standard.median(step.step.wall_s or 0.0 for step in seen.steps)
     yield caution(
         "threads-wait",
         f"use --threads {tried.threads}, or close the other processes",

@@ -6,6 +6,7 @@ import statistics as standard
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from sysbench import formulas, statistics
@@ -25,6 +26,7 @@ from sysbench.log.events import (
     OfRank,
     OwnModelBuilt,
     OwnModelFacts,
+    PhaseSample,
     Reading,
     ReadingsLost,
     RecomputationCounted,
@@ -38,7 +40,7 @@ from sysbench.log.events import (
     ThreadsProbed,
     WorkerReady,
 )
-from sysbench.log.records import AnyCell, EnvironmentRecord, ModelRecord, PeakRecord, PhaseRecord, Samples
+from sysbench.log.records import AnyCell, DoubtRecord, EnvironmentRecord, ModelRecord, PeakRecord, PhaseRecord, Samples
 from sysbench.spec.cell import RunCell, spec_of
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import GridCell, ModelCell
@@ -280,31 +282,86 @@ def peak_record(seen: CellEvents, **computed: object) -> PeakRecord:
     return PeakRecord(**{**measured, "device_used_peak_bytes": seen.device_used_peak_bytes, **computed})
 
 
-def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:
-    """Return a record for each of these phases, over the steps that contain the phase, and one for the whole `step`."""
+NO_SIGNS = statistics.Signs()
+
+
+def signs_of(cell: RunCell, seen: CellEvents, run: Run) -> statistics.Signs:
+    """Return what is known about the steps of a cell besides their times, except the times of other steps."""
+    readings = seen.measured_readings or seen.readings
+    sharers = max((reading.other_processes or 0 for reading in seen.readings), default=0)
+    busy = [reading.host_cpu_share for reading in readings if reading.host_cpu_share is not None]
+    if seen.started is None or seen.started.device.type != "cpu":
+        return statistics.Signs(gpu_sharers=sharers)
+    cores = run.started.host.logical_cores
+    threads = cell.axis_value("threads") or _default_threads(run) or cores
+    return statistics.Signs(load=statistics.Load(cores, threads, standard.median(busy) if busy else None))
+
+
+def _default_threads(run: Run) -> int | None:
+    """Return how many threads a step has on a quiet machine, where nothing asks for fewer."""
+    if run.threads_probe is not None:
+        return run.threads_probe.default
+    return run.worker.torch.threads if run.worker is not None else None
+
+
+def phases_of(
+    names: Iterable[str],
+    steps: Sequence[StepMeasured],
+    signs: statistics.Signs = NO_SIGNS,
+    warmup: Sequence[StepMeasured] = (),
+) -> dict[str, PhaseRecord]:
+    """Return a record for each of these phases, over the steps that contain the phase, and one for the whole `step`.
+
+    `warmup` are the steps before them; `signs` apply to each phase, except the time on fewer threads, which is that of
+    a step.
+    """
     if not steps:
         return {}
-    samples = {name: [step.phases[name] for step in steps if name in step.phases] for name in names}
-    samples["step"] = [step.step for step in steps]
-    records = {}
-    for name, phase_samples in samples.items():
-        if phase_samples:
-            enqueue = [sample.enqueue_s for sample in phase_samples if sample.enqueue_s is not None]
-            records[name] = PhaseRecord(
-                wall=samples_of([sample.wall_s for sample in phase_samples if sample.wall_s is not None]),
-                device=samples_of([sample.device_s for sample in phase_samples if sample.device_s is not None]),
-                enqueue_median_s=standard.median(enqueue) if enqueue else None,
-            )
-    return records
+    of_phase = replace(signs, on_fewer_threads=None)
+    return {
+        **{name: phase for name in names if (phase := _phase(_samples(steps, name), _samples(warmup, name), of_phase))},
+        "step": _phase([step.step for step in steps], [step.step for step in warmup], signs) or _NO_TIMES,
+    }
 
 
-def samples_of(samples_s: Sequence[float]) -> Samples | None:
-    """Return raw samples with summary statistics; None if there are none, or if a coarse clock makes their median 0."""
+_NO_TIMES = PhaseRecord(wall=None, device=None, enqueue_median_s=None)
+
+
+def _samples(steps: Sequence[StepMeasured], name: str) -> list[PhaseSample]:
+    return [step.phases[name] for step in steps if name in step.phases]
+
+
+def _phase(
+    samples: Sequence[PhaseSample], warmup: Sequence[PhaseSample], signs: statistics.Signs
+) -> PhaseRecord | None:
+    if not samples:
+        return None
+    enqueue_s, processor_s = _known(samples, "enqueue_s"), _known(samples, "processor_s")
+    by_host = replace(signs, warmup=_known(warmup, "wall_s"), processor=processor_s)
+    by_device = replace(signs, warmup=_known(warmup, "device_s"), load=None)
+    return PhaseRecord(
+        wall=samples_of(_known(samples, "wall_s"), by_host),
+        device=samples_of(_known(samples, "device_s"), by_device),
+        enqueue_median_s=standard.median(enqueue_s) if enqueue_s else None,
+        processor_median_s=standard.median(processor_s) if processor_s else None,
+    )
+
+
+def _known(samples: Iterable[PhaseSample], name: str) -> list[float]:
+    return [value for sample in samples if (value := getattr(sample, name)) is not None]
+
+
+def samples_of(samples_s: Sequence[float], signs: statistics.Signs = NO_SIGNS) -> Samples | None:
+    """Return raw samples with summary statistics; None if there are none, or if a coarse clock makes their median 0.
+
+    `signs` are in seconds, and widen the interval of the median.
+    """
     if not samples_s:
         return None
     summary = statistics.summarize(samples_s)
     if not summary.median:
         return None
+    found = statistics.estimate(samples_s, tuple(statistics.doubts(samples_s, signs)))
     return Samples(
         samples_s=list(samples_s),
         mean_s=summary.mean,
@@ -317,8 +374,9 @@ def samples_of(samples_s: Sequence[float]) -> Samples | None:
         p75_s=summary.p75,
         p95_s=summary.p95,
         mad_s=summary.mad,
-        ci95_s=summary.ci95,
+        ci95_s=found.interval(),
         lag1_autocorrelation=summary.lag1,
+        doubts=[DoubtRecord(cause=each.cause, low_s=each.low, high_s=each.high) for each in found.doubts],
     )
 
 
@@ -389,6 +447,32 @@ def merge_ranks(seen: CellEvents) -> CellEvents:
         warmup=slowest_samples(rank.warmup for rank in ranks),
         memory=max(peaks, key=lambda each: each.allocated_peak_bytes or 0, default=None),
     )
+
+
+MIN_SUSPENSION_S = 10.0
+"""Shortest time without any reading of the sensors, which are ten a second, that counts as a suspension."""
+
+
+def without_suspensions(seen: CellEvents) -> tuple[CellEvents, list[float]]:
+    """Return a cell without the steps during which the machine or the run was suspended, and for how long each was.
+
+    A clock that goes on meanwhile makes such a step too long: it took twice as long as others, half of it without any
+    reading of the sensors. One that stops does not show what it took to wake up: the wall clock went ahead of it.
+    """
+    readings_s = sorted(reading.at_s for reading in seen.readings)
+    pauses = [(begin, end) for begin, end in pairwise(readings_s) if end - begin > MIN_SUSPENSION_S]
+    typical_s = standard.median([step.step.wall_s or 0.0 for step in seen.steps]) if seen.steps else 0.0
+
+    def suspended_s(step: StepMeasured) -> float:
+        taken_s = step.step.wall_s or 0.0
+        if step.clock_jump_s or taken_s < 2 * typical_s:
+            return abs(step.clock_jump_s)
+        paused_s = max((min(end, step.at_s) - max(begin, step.at_s - taken_s) for begin, end in pauses), default=0.0)
+        return paused_s if paused_s > max(MIN_SUSPENSION_S, taken_s / 2) else 0.0
+
+    kept = [[step for step in each if not suspended_s(step)] for each in (seen.warmup, seen.steps)]
+    found_s = [found for step in (*seen.warmup, *seen.steps) if (found := suspended_s(step))]
+    return replace(seen, warmup=kept[0], steps=kept[1]), found_s
 
 
 def iso(at_s: float) -> str:

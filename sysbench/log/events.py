@@ -403,12 +403,14 @@ class PhaseSample(Frozen):
 
     `wall_s` is read on the host between two synchronizations. `enqueue_s` is the time from the start of the phase until
     the host has launched everything (None on devices that execute synchronously). `device_s` is the time between two
-    device events (None for devices without events).
+    device events (None for devices without events). `processor_s` is the processor time of all threads of the process,
+    where these compute the step (None elsewhere).
     """
 
     wall_s: PositiveSeconds | None
     enqueue_s: Seconds | None = None
     device_s: Seconds | None = None
+    processor_s: Seconds | None = stored_unless(None)
 
 
 class StepMeasured(Event):
@@ -425,6 +427,9 @@ class StepMeasured(Event):
     warmup: bool
     phases: dict[str, PhaseSample]
     step: PhaseSample
+    clock_jump_s: Finite = stored_unless(0.0)
+    """By how much the wall clock went ahead of the clock that times the step, if by more than a second: the machine was
+    suspended during the step, or its clock was set."""
 
 
 class ProcessPeaks(Frozen):

@@ -101,6 +101,7 @@ CautionCode = Literal[
     "autocorrelated",
     "too-few-steps",
     "interval-too-wide",
+    "suspended",
     "throttled",
     "launch-bound",
     "gpu-shared",
@@ -136,25 +137,18 @@ CautionCode = Literal[
     "device-unused",
 ]
 
-Subject = Literal["times", "warm-up", "memory"]
-"""What a finding, a table or a figure is about: times of steps, their first steps, or bytes."""
+Subject = Literal["times", "memory"]
+"""What a finding, a table or a figure is about: times of steps, or bytes."""
 
 _INCOMPLETE: Final[frozenset[CautionCode]] = frozenset(
     {"gradients-missing", "parameters-unchanged", "trace-damaged", "device-unused"}
 )
 """Part of the step is missing, or it ran elsewhere: neither its times nor its memory are those of the step."""
 
-_WARMING_UP: Final[frozenset[CautionCode]] = frozenset({"warmup-unfinished", "drift", "autocorrelated"})
-"""Effects of a missing warm-up, which a study of the warm-up is about."""
-
-_DISTURBED: Final[frozenset[CautionCode]] = frozenset(
+_WRONG_TIMES: Final[frozenset[CautionCode]] = frozenset(
     {
-        "two-modes",
         "too-few-steps",
         "throttled",
-        "gpu-shared",
-        "host-busy",
-        "threads-wait",
         "cores-shared",
         "below-lower-bound",
         "compile-fell-back",
@@ -165,11 +159,10 @@ _DISTURBED: Final[frozenset[CautionCode]] = frozenset(
         "kernels-unlinked",
     }
 )
-"""The times are not only those of the step, do not repeat, or are not all there."""
+"""The times are those of something else, or are not there. What makes them imprecise widens their interval instead."""
 
 EXCLUDING: Final[Mapping[Subject, frozenset[CautionCode]]] = {
-    "times": _INCOMPLETE | _WARMING_UP | _DISTURBED,
-    "warm-up": _INCOMPLETE | _DISTURBED,
+    "times": _INCOMPLETE | _WRONG_TIMES,
     "memory": _INCOMPLETE,
 }
 """Cautions that exclude a cell from everything said about a subject. Peaks do not depend on how long a step took."""

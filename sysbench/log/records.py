@@ -9,6 +9,7 @@ from typing import Annotated, Any, Generic
 from pydantic import ConfigDict, Field, SerializeAsAny
 from typing_extensions import TypeVar
 
+from sysbench import statistics
 from sysbench.log.events import (
     CellOutcome,
     CodeFile,
@@ -31,6 +32,15 @@ from sysbench.log.outcomes import (
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Bytes, Count, Finite, Flops, Moment, PositiveSeconds, Seconds, stored_unless
+from sysbench.statistics.doubt import Cause
+
+
+class DoubtRecord(Frozen):
+    """The range in which a median may lie because of one cause, which is the code of a caution."""
+
+    cause: Cause
+    low_s: Seconds
+    high_s: Seconds
 
 
 class Samples(Frozen):
@@ -50,8 +60,17 @@ class Samples(Frozen):
     mad_s: Seconds
     """Median absolute deviation from the median, unscaled."""
     ci95_s: tuple[Seconds, Seconds] | None
-    """95% interval of the median; None if there are too few samples."""
+    """95% interval of the median, widened by all doubts; None for fewer than three samples."""
     lag1_autocorrelation: Finite | None
+    doubts: list[DoubtRecord] = stored_unless([])
+    """Why the median may not be the time that the work takes by itself, and by how much."""
+
+    @cached_property
+    def estimate(self) -> statistics.Estimate:
+        """The samples with their doubts: the one source of intervals of their median and of ratios."""
+        return statistics.estimate(
+            self.samples_s, [statistics.Doubt(each.cause, each.low_s, each.high_s) for each in self.doubts]
+        )
 
 
 class PhaseRecord(Frozen):
@@ -60,6 +79,8 @@ class PhaseRecord(Frozen):
     wall: Samples | None
     device: Samples | None
     enqueue_median_s: Seconds | None
+    processor_median_s: Seconds | None = stored_unless(None)
+    """Processor time of all threads of the process, where these compute the step: on a CPU."""
 
     @property
     def times(self) -> Samples | None:

@@ -6,6 +6,7 @@ for effects that make a summary misleading, and return None if they find nothing
 1% of clean streams, and ignores differences below 0.1%.
 """
 
+from sysbench.statistics.doubt import Doubt, Estimate, Load, Ratio, Signs, doubts, estimate, ratio
 from sysbench.statistics.modes import Modes, two_modes
 from sysbench.statistics.order import (
     Autocorrelation,
@@ -27,13 +28,16 @@ from sysbench.statistics.summary import (
     summarize,
     too_few,
 )
-from sysbench.statistics.verdict import Ratio, rank_sum, ratio
+from sysbench.statistics.verdict import rank_sum
 
 __all__ = [
     "Autocorrelation",
     "Crossover",
+    "Doubt",
     "Drift",
     "Effect",
+    "Estimate",
+    "Load",
     "Modes",
     "NoPowerLaw",
     "Outliers",
@@ -41,6 +45,7 @@ __all__ = [
     "PowerLaw",
     "Ratio",
     "Series",
+    "Signs",
     "Slope",
     "Stream",
     "Summary",
@@ -48,8 +53,10 @@ __all__ = [
     "autocorrelation",
     "crossovers",
     "direction",
+    "doubts",
     "drift",
     "effect",
+    "estimate",
     "has_converged",
     "has_enough_samples",
     "median_interval",

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean
 from typing import Final
 
-from sysbench.statistics.samples import Stream, series
-from sysbench.statistics.verdict import Ratio, rank_sum, ratio
+from sysbench.statistics.doubt import Estimate, Ratio, estimate, ratio
+from sysbench.statistics.samples import Stream
+from sysbench.statistics.verdict import rank_sum
 
 FAMILYWISE_ERROR_RATE: Final = 0.01
 """Family-wise error rate: the largest probability of any false claim, over all comparisons together."""
@@ -79,12 +80,12 @@ class Effect:
     """1 if the numerator is significantly larger, -1 if it is significantly smaller, 0 if neither."""
 
 
-def effect(numerator_samples: Stream, denominator_samples: Stream, family: int = 1) -> Effect:
+def effect(numerator: Stream | Estimate, denominator: Stream | Estimate, family: int = 1) -> Effect:
     """Return the ratio of two medians, and whether it differs significantly from 1 as one of `family` comparisons.
 
     The difference is significant if four conditions hold:
 
-    - The 95% interval of the ratio does not contain 1.
+    - The 95% interval of the ratio, which doubts about either median widen, does not contain 1.
     - The p-value of the rank test is at most 1% divided by `family` (Bonferroni).
     - The ratio is at least 1% away from 1.
     - The ratio of the means lies on the same side of 1; a few very long samples in the faster stream may move it to
@@ -95,14 +96,15 @@ def effect(numerator_samples: Stream, denominator_samples: Stream, family: int =
 
     Raises ValueError in the same cases as `ratio`.
     """
-    found = ratio(numerator_samples, denominator_samples)
+    upper, lower = estimate(numerator), estimate(denominator)
+    found = ratio(upper, lower)
     if found.low is None or found.high is None or found.low <= 1 <= found.high:
         return Effect(found, 0)
     if (
         abs(found.value - 1) < MIN_EFFECT_SHARE
-        or rank_sum(numerator_samples, denominator_samples) > FAMILYWISE_ERROR_RATE / family
+        or rank_sum(upper.samples, lower.samples) > FAMILYWISE_ERROR_RATE / family
     ):
         return Effect(found, 0)
-    ratio_of_means = fmean(series(numerator_samples).values) / fmean(series(denominator_samples).values)
+    ratio_of_means = fmean(upper.samples.values) / fmean(lower.samples.values)
     same_direction = (ratio_of_means > 1) == (found.value > 1)
     return Effect(found, (1 if found.value > 1 else -1) if same_direction else 0)

@@ -11,9 +11,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from sysbench.statistics.doubt import Ratio
 from sysbench.statistics.samples import series
 from sysbench.statistics.summary import t_quantile
-from sysbench.statistics.verdict import Ratio
 
 Values: TypeAlias = NDArray[np.float64]
 

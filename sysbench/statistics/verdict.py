@@ -11,14 +11,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.statistics.order import autocorrelation
+from sysbench.statistics.doubt import Estimate, estimate, ratio
 from sysbench.statistics.samples import Series, Stream, Values, series
-from sysbench.statistics.summary import median_interval, t_quantile
+from sysbench.statistics.summary import t_quantile
 
 Verdict = Literal["FASTER", "SLOWER", "SAME", "AMBIGUOUS"]
 """FASTER     the interval lies below 1
@@ -58,24 +59,22 @@ class ComparedRatio:
     """Number of rounds, or of steps or runs on the side that has fewer."""
 
 
-def compare_processes(a: Stream, b: Stream, margin: float = MARGIN) -> ComparedRatio:
-    """Compare the median step times of two processes, one for A and one for B.
+def compare_processes(a: Stream | Estimate, b: Stream | Estimate, margin: float = MARGIN) -> ComparedRatio:
+    """Compare the median step times of two processes, one for A and one for B, by the interval of their `ratio`.
 
-    The intervals of the two medians are combined by the method of `ratio`, each widened by √(samples / effective
-    samples) if its steps are autocorrelated. The result does NOT cover differences between processes (memory placement,
-    clocks, load): `compare_rounds` and `compare_runs` do.
+    The result does NOT cover differences between processes that no doubt about their medians names (memory placement,
+    clocks): `compare_rounds` and `compare_runs` do.
 
     Raises ValueError if there are no samples, or if a sample is not finite or not positive.
     """
-    first, second = _positive_series(a), _positive_series(b)
-    median_a, median_b = first.median, second.median
-    count = min(len(first), len(second))
-    below_a, below_b = _widened_distances(first, median_a), _widened_distances(second, median_b)
-    if below_a is None or below_b is None:
-        return ComparedRatio(median_b / median_a, None, None, "AMBIGUOUS", "steps", count)
-    log_ratio = math.log(median_b / median_a)
-    low, high = log_ratio - math.hypot(below_b[0], below_a[1]), log_ratio + math.hypot(below_b[1], below_a[0])
-    return _compared_ratio(log_ratio, low, high, margin, "steps", count)
+    first, second = estimate(a), estimate(b)
+    for each in (first, second):
+        _positive_series(each.samples)
+    count, found = min(len(first), len(second)), ratio(second, first, CONFIDENCE)
+    if found.low is None or found.high is None:
+        return ComparedRatio(found.value, None, None, "AMBIGUOUS", "steps", count)
+    verdict = verdict_of(math.log(found.low), math.log(found.high), margin) if found.low > 0 else "AMBIGUOUS"
+    return ComparedRatio(found.value, found.low, found.high, verdict, "steps", count)
 
 
 def compare_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> ComparedRatio:
@@ -102,15 +101,17 @@ def compare_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGI
     return _compared_ratio(center, center - half_width, center + half_width, margin, "rounds", count)
 
 
-def compare_runs(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> ComparedRatio:
+def compare_runs(a: Sequence[float | Estimate], b: Sequence[float | Estimate], margin: float = MARGIN) -> ComparedRatio:
     """Compare A and B by one median per run, for runs made at different times.
 
-    The interval is Welch's, for the difference of the mean logarithms (Biometrika 34, 1947). If all runs of A came
-    before all runs of B, everything that changed in between counts as a difference; `compare_rounds` avoids this.
+    The interval is Welch's, for the difference of the mean logarithms (Biometrika 34, 1947), wider by the mean doubt
+    about the medians of either side. If all runs of A came before all runs of B, everything else that changed in
+    between counts as a difference; `compare_rounds` avoids this.
 
     Raises ValueError if there are no medians, or if a median is not positive and finite.
     """
-    first, second = np.log(_positive_series(a).values), np.log(_positive_series(b).values)
+    (first_doubt, second_doubt) = (_mean_doubt(side) for side in (a, b))
+    first, second = (np.log(_positive_series([_median(run) for run in side]).values) for side in (a, b))
     count = min(len(first), len(second))
     center = float(second.mean() - first.mean())
     if count < MIN_RUNS:
@@ -123,7 +124,19 @@ def compare_runs(a: Sequence[float], b: Sequence[float], margin: float = MARGIN)
     ]
     degrees = max(1, int(total_variance * total_variance / sum(degrees_terms))) if sum(degrees_terms) > 0 else count - 1
     half_width = t_quantile(CONFIDENCE, degrees) * math.sqrt(total_variance)
-    return _compared_ratio(center, center - half_width, center + half_width, margin, "runs", count)
+    low = center - half_width - second_doubt[0] - first_doubt[1]
+    high = center + half_width + second_doubt[1] + first_doubt[0]
+    return _compared_ratio(center, low, high, margin, "runs", count)
+
+
+def _median(run: float | Estimate) -> float:
+    return run.median if isinstance(run, Estimate) else run
+
+
+def _mean_doubt(runs: Sequence[float | Estimate]) -> tuple[float, float]:
+    """Return by how much doubts widen the intervals of these medians on average, below and above."""
+    known = [found[1] for run in runs if isinstance(run, Estimate) and (found := run.distances()) is not None]
+    return (fmean(below for below, _ in known), fmean(above for _, above in known)) if known else (0.0, 0.0)
 
 
 def _compared_ratio(
@@ -152,62 +165,6 @@ def _positive_series(samples: Stream) -> Series:
     if found.ordered[0] <= 0:
         raise ValueError(f"one of the times is {found.ordered[0]}: a ratio needs positive times")
     return found
-
-
-def _widened_distances(samples: Series, center: float) -> tuple[float, float] | None:
-    distances = log_distances(samples, center, CONFIDENCE)
-    if distances is None:
-        return None
-    correlation = autocorrelation(samples)
-    widening = math.sqrt(len(samples) / correlation.effective_count) if correlation else 1.0
-    return distances[0] * widening, distances[1] * widening
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A ratio of two medians with its 95% interval; the ends are None if a stream is too short for an interval."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-
-def ratio(numerator_samples: Stream, denominator_samples: Stream) -> Ratio:
-    """Return the ratio of the medians of two streams, with its 95% interval.
-
-    The intervals of the two medians are combined on the logarithmic scale by variance estimates recovery (Zou and
-    Donner, Statistics in Medicine 27, 2008): the distances from each median to the relevant end of its interval add in
-    quadrature. Simulated coverage is 95.1–97.5% for streams of 10 to 200 samples.
-
-    Raises ValueError if there are no samples, if a sample is not finite, or if a median is not positive.
-    """
-    numerator, denominator = series(numerator_samples), series(denominator_samples)
-    upper, lower = _positive_median(numerator), _positive_median(denominator)
-    value = upper / lower
-    over, under = log_distances(numerator, upper), log_distances(denominator, lower)
-    if over is None or under is None:
-        return Ratio(value, None, None)
-    return Ratio(
-        value,
-        low=value * math.exp(-math.hypot(over[0], under[1])),
-        high=value * math.exp(math.hypot(over[1], under[0])),
-    )
-
-
-def _positive_median(samples: Series) -> float:
-    found = samples.median
-    if found <= 0:
-        raise ValueError(f"the median is {found}: a ratio needs positive medians")
-    return found
-
-
-def log_distances(samples: Series, center: float, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the log-scale distances from the median (`center`) to both ends of its interval; None if it has none."""
-    interval = median_interval(samples, confidence)
-    if interval is None:
-        return None
-    low, high = interval
-    return math.log(center / low) if low > 0 else math.inf, math.log(high / center)
 
 
 _MAX_EXACT_SAMPLES = 40

@@ -60,12 +60,12 @@ def findings_of(record: RunRecord[Any]) -> list[Finding]:
 
 
 def cases() -> Iterator[tuple[RunRecord[Any], dict[int, CautionCode]]]:
-    """Every recorded run, twice, with cautions about some cells that exclude them from studies of the warm-up too."""
+    """Every recorded run, twice, with cautions about some cells that exclude them."""
     for path in RUNS:
         record, dice = load(path), random.Random(path.name)
         for _ in range(2):
             chosen = [number for number in range(len(record.cells)) if dice.random() < 0.4]
-            yield record, {number: dice.choice(sorted(EXCLUDING["warm-up"])) for number in chosen}
+            yield record, {number: dice.choice(sorted(EXCLUDING["times"])) for number in chosen}
 
 
 def test_no_finding_of_any_command_rests_on_an_excluded_cell() -> None:
@@ -84,7 +84,7 @@ def test_no_finding_of_any_command_rests_on_an_excluded_cell() -> None:
 
 def test_agreements_between_runs_and_comparisons_leave_excluded_cells_out() -> None:
     record = load(FOLDER / "time-a100.jsonl")
-    everything: dict[int, CautionCode] = dict.fromkeys(range(len(record.cells)), "threads-wait")
+    everything: dict[int, CautionCode] = dict.fromkeys(range(len(record.cells)), "throttled")
     first = dict(list(everything.items())[:1])
     for doubted in (everything, first):
         one, other = (with_doubt(record, doubted, factor) for factor in (1, 7))
@@ -99,7 +99,7 @@ def test_agreements_between_runs_and_comparisons_leave_excluded_cells_out() -> N
             for changed in (one, other)
         ]
         assert said[0] == said[1]
-        assert any("threads-wait" in text for text in said[0])
+        assert any("throttled" in text for text in said[0])
     assert "cannot be decided" in comparison_text(record, with_doubt(record, everything, 7))
     profile = load(FOLDER / "profile-a100.jsonl")
     runs = [ReportedRun("time", with_doubt(record, everything, 7)), ReportedRun("profile", profile)]
@@ -137,7 +137,7 @@ def test_a_section_answers_its_question_even_if_every_cell_is_excluded() -> None
         ("attention-a100.jsonl", "Which implementation is fastest cannot be decided"),
     ):
         record = load(FOLDER / name)
-        doubted: dict[int, CautionCode] = dict.fromkeys(range(len(record.cells)), "host-busy")
+        doubted: dict[int, CautionCode] = dict.fromkeys(range(len(record.cells)), "throttled")
         (section,) = assemble_document([ReportedRun("run", with_doubt(record, doubted, 1))]).sections
         assert section.findings[0].text.startswith(answer), [each.text for each in section.findings]
 
@@ -147,4 +147,3 @@ def test_the_page_about_cautions_lists_what_excludes_a_cell() -> None:
     listed = {row.split("|")[1].strip(): set(re.findall(r"`([a-z-]+)`", row)) for row in page.split("\n") if "|" in row}
     assert listed["memory"] == EXCLUDING["memory"]
     assert listed["times"] == EXCLUDING["times"] - EXCLUDING["memory"]
-    assert listed["the warm-up"] == EXCLUDING["times"] - EXCLUDING["warm-up"]

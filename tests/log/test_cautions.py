@@ -1,5 +1,6 @@
 """Each doubt is raised by what causes it, and by nothing else."""
 
+import random
 from collections.abc import Callable
 from statistics import median
 
@@ -8,6 +9,7 @@ import pytest
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.cautions import stability
+from sysbench.log.collect import samples_of
 from sysbench.log.events import (
     CellStarted,
     Compiled,
@@ -57,6 +59,12 @@ def with_steps(change: Callable[[int, float], float], machine: Machine = A100, *
     return [changed(event) for event in stream(machine, **options)]
 
 
+def doubted(warmup: list[float], steps: list[float]) -> list[Caution]:
+    samples = samples_of(steps)
+    assert samples is not None
+    return list(stability(warmup, samples))
+
+
 def scaled(sample: PhaseSample, factor: float) -> PhaseSample:
     return PhaseSample(
         wall_s=sample.wall_s and sample.wall_s * factor,
@@ -82,7 +90,7 @@ def test_drift_says_how_far_and_which_way() -> None:
 
 
 def test_only_a_device_that_slows_down_is_to_cool() -> None:
-    slower, faster = (stability([], [1 + change * index / 39 for index in range(40)]) for change in (0.05, -0.05))
+    slower, faster = (doubted([], [1 + change * index / 39 for index in range(40)]) for change in (0.05, -0.05))
     (slower_drift,), (faster_drift,) = ([each for each in found if each.code == "drift"] for found in (slower, faster))
     assert slower_drift.remedy == "use a longer --warmup, or let the device cool down first"
     assert "steps get faster" in in_words(faster_drift)
@@ -115,18 +123,19 @@ def test_a_slow_start_asks_for_a_longer_warmup() -> None:
 
 def test_the_proposed_warmup_covers_the_steps_that_were_still_slow() -> None:
     steps = [1.44 - 0.01 * index for index in range(8)] + [1 + 0.001 * (index * 7 % 5) for index in range(32)]
-    found = {each.code: each for each in stability([3.0, 2.0], steps)}["warmup-unfinished"]
+    found = {each.code: each for each in doubted([3.0, 2.0], steps)}["warmup-unfinished"]
     assert in_words(found).startswith("the first 8 measured steps still took ")
     assert found.remedy == "use --warmup 10"
 
 
-def test_three_steps_are_too_few() -> None:
-    found = cautions(stream(steps=3))["too-few-steps"]
-    assert in_words(found) == "3 measured steps are too few for a 95% interval"
+def test_two_steps_are_too_few() -> None:
+    found = cautions(stream(steps=2))["too-few-steps"]
+    assert in_words(found) == "2 measured steps are too few for a 95% interval"
 
 
 def test_an_interval_that_was_not_reached_is_said_to_be_too_wide() -> None:
-    noisy = with_steps(lambda index, wall_s: wall_s * (1 + 0.1 * ((index * 7919) % 40) / 40), until="1%")
+    dice = random.Random(5)
+    noisy = with_steps(lambda index, wall_s: wall_s * dice.uniform(1, 1.3), until="1%")
     assert cautions(noisy)["interval-too-wide"].remedy == "use --max-steps 2000"
 
 
@@ -250,3 +259,56 @@ def test_fewer_threads_come_with_what_the_command_has_against_it(kind: str, reme
     assert said[0].endswith("the same work took 80.0 ms on 8, 20.0 ms on 4, 2.00 ms on 2")
     assert said[1] == remedy
     assert fewer_threads(probe.model_copy(update={"threads": 8}), kind) is None
+
+
+# --- suspended machines, clocks that are set, and one caution for one cause
+
+
+def with_step(number: int, machine: Machine = TWO_CORES, wall_s: float = 0.0, **update: object) -> list[Event]:
+    """The stream of twenty steps, one of which takes `wall_s` longer, while no reading is taken."""
+    found, later_s, lasts = list[Event](), 0.0, False
+    for event in stream(machine, size="small", steps=20):
+        if isinstance(event, StepMeasured) and not event.warmup and event.index == number:
+            later_s, lasts = wall_s, True
+            step = event.step.model_copy(update={"wall_s": (event.step.wall_s or 0.0) + wall_s})
+            event = event.model_copy(update={"step": step, **update})
+        found.append(event.model_copy(update={"at_s": event.at_s + later_s}))
+    assert lasts
+    return found
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -86400.0])
+def test_a_step_during_which_the_wall_clock_jumped_is_named_and_left_out(jump_s: float) -> None:
+    (cell,) = fold(with_step(4, clock_jump_s=jump_s)).cells
+    assert len(cell.phases["step"].wall.samples_s) == 19  # type: ignore[union-attr]
+    (found,) = (caution for caution in cell.cautions if caution.code == "suspended")
+    assert in_words(found).endswith(": 1 step is left out")
+
+
+def test_a_clock_that_goes_on_while_the_machine_is_suspended_makes_no_step_longer() -> None:
+    (quiet,), (cell,) = fold(with_step(4)).cells, fold(with_step(4, wall_s=5000.0)).cells
+    before, after = quiet.phases["step"].wall, cell.phases["step"].wall
+    assert before is not None
+    assert after is not None
+    assert after.samples_s == before.samples_s[:4] + before.samples_s[5:]
+    assert "suspended" in {caution.code for caution in cell.cautions}
+    assert "suspended" not in {caution.code for caution in quiet.cautions}
+
+
+def test_one_cause_gives_one_caution() -> None:
+    """Steps beside other programs scatter, drift and switch; what is said is that the machine is busy."""
+    dice = random.Random(3)
+    busy = replaced(
+        with_steps(lambda index, wall_s: wall_s * dice.choice([1, 1.4]) * (1 + index / 40), TWO_CORES, size="small"),
+        Reading,
+        host_cpu_share=0.5,
+    )
+    (cell,) = fold(busy).cells
+    (found,) = cell.cautions
+    assert found.code == "host-busy"
+    step = cell.phases["step"].wall
+    assert step is not None
+    assert step.ci95_s is not None
+    assert step.ci95_s[0] < 0.9 * step.median_s
+    assert "host-busy" in {doubt.cause for doubt in step.doubts}
+    assert not cell.excluding_cautions()

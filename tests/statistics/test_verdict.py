@@ -175,7 +175,7 @@ def test_three_per_cent_are_found_in_the_ten_steps_that_are_measured_by_default(
 
 
 def test_too_few_steps_make_no_interval_and_no_verdict() -> None:
-    judged = compare_processes([1.0] * 8, [2.0] * 8)
+    judged = compare_processes([1.0] * 2, [2.0] * 8)
     assert (judged.ratio, judged.low, judged.high, judged.verdict) == (2.0, None, None, "AMBIGUOUS")
 
 

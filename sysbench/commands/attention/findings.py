@@ -140,7 +140,7 @@ def _ratio(first: AttentionCellRecord, second: AttentionCellRecord, quantity: Qu
     one, other = samples(first, quantity), samples(second, quantity)
     assert one is not None
     assert other is not None
-    found = effect(one.samples_s, other.samples_s)
+    found = effect(one.estimate, other.estimate)
     return found.ratio if direction(found.ratio) == found.direction else Ratio(found.ratio.value, None, None)
 
 

@@ -50,7 +50,8 @@ def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecor
     memory, accounted = seen.last(AttentionMemory), seen.last(AttentionAccounted)
     kernels, checked = seen.last(AttentionKernels), seen.last(AttentionChecked)
     timed = seen.all(AttentionTimed)
-    times = {phase: samples_of(_seconds(timed, phase)) for phase in PHASES}
+    signs = run_record.signs_of(cell, seen, run)
+    times = {phase: samples_of(_seconds(timed, phase), signs) for phase in PHASES}
     device = seen.started.device if seen.started else None
     known = hardware.find(device.name, device.memory_bytes) if device and not cell.simulated else None
     rates = {phase: _rates(cell, phase, found.mean_s, known) for phase, found in times.items() if found}
@@ -67,12 +68,14 @@ def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecor
     return AttentionCellRecord(
         **run_record.cell_fields(cell, seen),
         **(memory.fields_of(AttentionPeaks) if memory else {}),
-        cautions=[
-            *_cautions(seen, times, rates),
-            *(cautions.emulation(cell.precision, seen) if timed else ()),
-            *(cautions.environment_cautions(seen, run.lost) if timed else ()),
-            *(prediction.cautions() if prediction else ()),
-        ],
+        cautions=cautions.causes(
+            [
+                *_cautions(seen, times, rates),
+                *(cautions.emulation(cell.precision, seen) if timed else ()),
+                *(cautions.environment_cautions(seen, run.lost, signs.load, *times.values()) if timed else ()),
+                *(prediction.cautions() if prediction else ()),
+            ]
+        ),
         source="predicted" if prediction and rates else "simulated" if cell.simulated else "measured",
         gpu=seen.record_of(GpuSimulated, SimulatedGpuRecord),
         code=imported.file if (imported := seen.last(AttentionImported)) else None,

@@ -20,7 +20,7 @@ from sysbench.commands.calibrate.record import (
 from sysbench.commands.calibrate.spec import CalibrateCell, CalibrateSpec
 from sysbench.errors import LogError
 from sysbench.log.cautions import environment_cautions
-from sysbench.log.collect import CellEvents, Run, cell_fields, collect, run_fields
+from sysbench.log.collect import CellEvents, Run, cell_fields, collect, run_fields, signs_of
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunFinished, RunStarted
 from sysbench.package import VERSION
 from sysbench.predict.rates import HOST_RATES
@@ -113,7 +113,7 @@ PROFILED_SPREAD = 0.25
 
 def _cell(cell: CalibrateCell, seen: CellEvents, run: Run) -> CalibrateCellRecord:
     cases = [case_of(timed) for timed in seen.all(WorkTimed)]
-    cautions = list(environment_cautions(seen, run.lost)) if cases else []
+    cautions = list(environment_cautions(seen, run.lost, signs_of(cell, seen, run).load)) if cases else []
     return CalibrateCellRecord(**cell_fields(cell, seen), cautions=cautions, cases=cases)
 
 

@@ -19,6 +19,7 @@ from sysbench.log.outcomes import MEASURED
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.spec.axis import SETTING, Axis, declared_fields
 from sysbench.spec.model import SIZES
+from sysbench.statistics import Estimate
 
 MACHINE = "machine"
 
@@ -70,12 +71,12 @@ class SideCell:
         measured = [occurrence for occurrence in self.occurrences if occurrence.record.outcome in MEASURED]
         return measured[-1] if measured else self.occurrences[-1]
 
-    def times(self, quantity: str, *, complete_only: bool) -> dict[int, list[float]]:
+    def times(self, quantity: str, *, complete_only: bool) -> dict[int, Estimate]:
         """Return the samples of a quantity in seconds, by run; `complete_only` omits unfinished runs."""
         accepted = {"ok"} if complete_only else MEASURED
         measured = (occurrence for occurrence in self.occurrences if occurrence.record.outcome in accepted)
         samples_by_run = ((occurrence.run, occurrence.measures.times.get(quantity)) for occurrence in measured)
-        return {run: samples.samples_s for run, samples in samples_by_run if samples is not None and samples.samples_s}
+        return {run: samples.estimate for run, samples in samples_by_run if samples is not None}
 
     def amounts(self) -> dict[str, Amount]:
         """Return the numbers without samples, each the worst of all runs, or the largest if none is better."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -23,6 +23,7 @@ from sysbench.log.schema import SCHEMA_VERSION
 from sysbench.package import VERSION
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import stored_unless
+from sysbench.statistics import Estimate
 from sysbench.statistics.verdict import (
     MARGIN,
     MIN_RUNS,
@@ -49,7 +50,8 @@ class TimeComparison(Frozen):
     b_s: float
     ratio: float
     low: float | None
-    """Bounds of the 99% confidence interval of the ratio; None if there are too few samples."""
+    """Bounds of the 99% interval of the ratio, widened by doubts about either time; None if there are too few samples.
+    """
     high: float | None
     verdict: Verdict
     repeated: Unit
@@ -103,7 +105,8 @@ class CellComparison(Frozen):
     predictions: list[PredictionComparison] = stored_unless([])
     amounts: list[AmountComparison]
     excluded_by: list[CautionCode] = stored_unless([])
-    """Cautions of either side that exclude the times from findings; what rounds and runs repeat, they average out."""
+    """Cautions of either side that exclude the times from findings and the gate: they have no verdict. What rounds and
+    runs repeat, they average out."""
 
 
 class LeftOver(Frozen):
@@ -142,7 +145,7 @@ class GateRecord(Frozen):
     share: float
     failed: list[str]
     undecided: list[str]
-    """Possible regressions beyond the gate, with too few samples to decide; they fail only if `strict`."""
+    """Possible regressions beyond the gate, too imprecise to decide; they fail only if `strict`."""
     passed: int
     """Number of times and peaks that were checked and are not in `failed`."""
     strict: bool = False
@@ -277,6 +280,8 @@ def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
     by_steps = any(time.repeated == "steps" for time in times)
     a_record, b_record = a.latest.record, b.latest.record
     codes = {code for record in (a_record, b_record) if by_steps for code in record.excluding_cautions()}
+    if codes:
+        times = [time.model_copy(update={"verdict": "AMBIGUOUS"}) for time in times]
     return CellComparison(
         kind=a.kind,
         axes={name: value for name, value in a.axes.items() if b.axes.get(name) == value},
@@ -332,27 +337,24 @@ def _compare_times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeCompa
             yield TimeComparison(quantity=quantity, headline=quantity in headlines, a_s=a_s, b_s=b_s, **asdict(ratio))
 
 
-def _judge(
-    a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules
-) -> tuple[ComparedRatio, float, float] | None:
+def _judge(a: dict[int, Estimate], b: dict[int, Estimate], rules: Rules) -> tuple[ComparedRatio, float, float] | None:
     """Return the verdict and the medians of A and B; None if runs are paired and no round contains both sides.
 
-    The verdict compares rounds if runs are paired, runs if there are enough, otherwise the steps of the last runs.
+    The verdict compares rounds if runs are paired, runs if there are enough, otherwise the steps of the last runs. What
+    disturbs a round disturbs both sides alike, so its doubts do not count.
     """
-    judge: Callable[[Sequence[float], Sequence[float], float], ComparedRatio]
-    if rules.paired:
-        rounds = [number for number in a if number in b]
-        if not rounds:
-            return None
-        judge = compare_rounds
-        a_samples, b_samples = ([statistics.median(side[number]) for number in rounds] for side in (a, b))
-    elif min(len(a), len(b)) >= MIN_RUNS:
-        judge = compare_runs
-        a_samples, b_samples = (list(map(statistics.median, side.values())) for side in (a, b))
-    else:
-        judge = compare_processes
-        a_samples, b_samples = (list(side.values())[-1] for side in (a, b))
-    return judge(a_samples, b_samples, rules.margin), statistics.median(a_samples), statistics.median(b_samples)
+    rounds = [number for number in a if number in b] if rules.paired else []
+    if rules.paired and not rounds:
+        return None
+    if rounds:
+        a_s, b_s = ([side[number].median for number in rounds] for side in (a, b))
+        return compare_rounds(a_s, b_s, rules.margin), statistics.median(a_s), statistics.median(b_s)
+    if min(len(a), len(b)) >= MIN_RUNS:
+        a_s, b_s = ([run.median for run in side.values()] for side in (a, b))
+        judged = compare_runs(list(a.values()), list(b.values()), rules.margin)
+        return judged, statistics.median(a_s), statistics.median(b_s)
+    last_a, last_b = list(a.values())[-1], list(b.values())[-1]
+    return compare_processes(last_a, last_b, rules.margin), last_a.median, last_b.median
 
 
 def _left_over_cells(arm: Arm, side: Side, other: Side, matchings: dict[Kind, Matching]) -> Iterator[LeftOver]:
@@ -395,7 +397,7 @@ def _method_cautions(cells: Sequence[CellComparison]) -> Iterator[str]:
     if any(time.repeated == "runs" for time in times):
         yield "the runs of A and B were not alternated: anything else that changed between them affects the ratio"
     if any(time.low is None for time in times):
-        yield "cells with fewer than 9 steps or 3 rounds have no interval"
+        yield "cells with fewer than 3 steps or rounds have no interval"
     verdicts = sum(time.low is not None for time in times)
     if verdicts >= MIN_VERDICTS_FOR_CHANCE_CAUTION:
         yield f"of {verdicts} verdicts at 99%, about {round(verdicts / 100)} may be FASTER or SLOWER by chance"
@@ -432,7 +434,8 @@ def apply_gate(comparison: Comparison, share: float, *, strict: bool = False) ->
     """Apply the gate to the times that the cells' verdicts use, to exact amounts, and to outcomes.
 
     A time fails if its whole interval lies above 1 + `share`, an exact number if it is worse by more than `share`, and
-    a cell if A measured it and B could not. The gate ignores phases and sampled memory.
+    a cell if A measured it and B could not. A time that cautions exclude is undecided. The gate ignores phases and
+    sampled memory.
     """
     failed, undecided, passed = [], [], 0
     for name, cell in comparison.named_cells:
@@ -469,6 +472,8 @@ def _check_cell(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]
         text = f"{time.quantity} takes {units.ratio(time.ratio)} as long in B"
         if time.low is None or time.high is None:
             yield False, f"{text}, without an interval: too few steps to decide"
+        elif cell.excluded_by:
+            yield False, f"{text}, but cautions exclude it ({', '.join(cell.excluded_by)})"
         else:
             interval = f"{text} (99% CI {time.low:.3f}–{time.high:.3f})"
             yield time.low > 1 + share, interval if time.high > 1 + share else ""

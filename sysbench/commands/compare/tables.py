@@ -351,15 +351,15 @@ def _gate_remarks(gate: GateRecord) -> Iterator[Remark]:
     yield from (Remark("outcome", f"{regression}: {text}") for text in _abbreviated(gate.failed))
     if gate.undecided:
         undecided = "; ".join(_abbreviated(gate.undecided))
-        yield Remark("note", f"too few samples to rule out a {regression}: {undecided}")
+        yield Remark("note", f"too imprecise to rule out a {regression}: {undecided}")
     yield Remark("finding", _gate_verdict(gate))
 
 
 def _gate_verdict(gate: GateRecord) -> str:
-    """`gate passed: none of 6 numbers worse by more than 3%, 1 undecided for lack of samples`."""
+    """`gate passed: none of 6 numbers worse by more than 3%, 1 undecided`."""
     result = "passed" if gate.holds else "failed" if gate.failed else "failed (--strict)"
     failed = f"{len(gate.failed) or 'none'} of {len(gate.failed) + gate.passed} numbers"
-    undecided = f", {len(gate.undecided)} undecided for lack of samples" if gate.undecided else ""
+    undecided = f", {len(gate.undecided)} undecided" if gate.undecided else ""
     return f"gate {result}: {failed} worse by more than {gate.share * 100:.4g}%{undecided}"
 
 

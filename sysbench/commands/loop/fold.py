@@ -16,6 +16,7 @@ from sysbench.log.collect import (
     phases_of,
     run_fields,
     samples_of,
+    signs_of,
 )
 from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution, CautionCode, caution
@@ -39,11 +40,12 @@ def fold(events: Iterable[Event]) -> LoopRecord:
 
 
 def _cell(cell: LoopCell, seen: CellEvents, run: Run) -> LoopCellRecord:
-    phases = phases_of(dict.fromkeys(name for step in seen.steps for name in step.phases), seen.steps)
+    names = dict.fromkeys(name for step in seen.steps for name in step.phases)
+    phases = phases_of(names, seen.steps, signs_of(cell, seen, run), seen.warmup)
     step = phases["step"].wall if phases else None
     return LoopCellRecord(
         **cell_fields(cell, seen),
-        cautions=list(_cautions(cell, seen, run)),
+        cautions=cautions.causes(_cautions(cell, seen, step, run)),
         phases=phases,
         outside=_outside(seen.steps),
         warmup_samples_s=seen.warmup_s,
@@ -62,19 +64,18 @@ def _outside(steps: Sequence[StepMeasured]) -> Samples | None:
     return samples_of([max(0.0, each_s) for each_s in found]) if any(found) else None
 
 
-def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
+def _cautions(cell: LoopCell, seen: CellEvents, step: Samples | None, run: Run) -> Iterator[Caution]:
     if not seen.steps or seen.started is None:
         return
-    wall = [step.step.wall_s for step in seen.steps if step.step.wall_s is not None]
     phases = [phase for step in seen.steps for phase in step.phases.values()]
     if seen.started.device.type == "cuda" and seen.memory is not None and not seen.memory.allocated_peak_bytes:
         name = seen.started.device.torch_name
         yield caution("device-unused", 'use device="cpu", or the device that the steps ran on', about=(name,))
     for found in (
-        *(cautions.stability(seen.warmup_s, wall, "warmup=") if wall else ()),
-        *(cautions.precision_of_the_median(wall, cell.until, cell.max_steps) if wall else ()),
+        *cautions.environment_cautions(seen, run.lost, signs_of(cell, seen, run).load, step),
+        *(cautions.stability(seen.warmup_s, step, "warmup=") if step else ()),
+        *(cautions.precision_of_the_median(step, cell.until, cell.max_steps) if step else ()),
         *cautions.launch_bound(seen),
-        *cautions.environment_cautions(seen, run.lost),
         *(
             cautions.phases_not_measured(cell.sync, seen)
             if phases and all(phase.wall_s is None for phase in phases)

@@ -19,6 +19,7 @@ from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
 from sysbench.log import collect as run_record
 from sysbench.log.cautions import (
     assumptions,
+    causes,
     compilation,
     emulation,
     environment_cautions,
@@ -27,7 +28,7 @@ from sysbench.log.cautions import (
     shared_cores,
     thread_contention,
 )
-from sysbench.log.collect import CellEvents, Run, collect, samples_of
+from sysbench.log.collect import CellEvents, Run, collect, samples_of, signs_of
 from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution, caution
 from sysbench.log.predictions import prediction_of
@@ -61,12 +62,12 @@ def cell_cautions(
         _overhead_cautions(record, summary),
         () if cell.simulate else emulation(cell.precision if cell.precision in FP8 else cell.compute_precision, seen),
         precision_overridden(cell.precision, seen),
-        environment_cautions(timed, run.lost),
         thread_contention(timed),
+        environment_cautions(timed, run.lost, signs_of(cell, timed, run).load, record.unprofiled),
         shared_cores(cell, seen, run),
         compilation(seen),
     )
-    return [caution for rule in rules for caution in rule]
+    return causes(caution for rule in rules for caution in rule)
 
 
 def _incompleteness_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
@@ -150,6 +151,7 @@ def _cell_record(cell: ProfileCell, run: Run) -> ProfileCellRecord:
     timed, seen = run_record.merge_ranks(timed), run_record.merge_ranks(seen)
     unprofiled_s, profiled_s = _wall_times_s(timed.steps), _wall_times_s(seen.steps)
     device_times_s = [step.step.device_s for step in timed.steps if step.step.device_s is not None]
+    signs = signs_of(cell, timed, run)
     coverage = None
     if summary is not None and summary.source != "cpu" and (step_s := device_times_s or unprofiled_s):
         # On a CPU the profiler slows down the operators themselves, so coverage would exceed 1.
@@ -161,8 +163,8 @@ def _cell_record(cell: ProfileCell, run: Run) -> ProfileCellRecord:
         build_s=seen.built.build_s if seen.built else None,
         compile_s=seen.compiled.compile_s if seen.compiled else None,
         attention_kernel=seen.checked.attention_kernel if seen.checked else None,
-        unprofiled=samples_of(unprofiled_s),
-        unprofiled_device=samples_of(device_times_s),
+        unprofiled=samples_of(unprofiled_s, signs),
+        unprofiled_device=samples_of(device_times_s, replace(signs, load=None)),
         profiled_s=profiled_s,
         cost_share=standard.fmean(profiled_s) / standard.fmean(unprofiled_s) - 1
         if profiled_s and unprofiled_s

@@ -1,13 +1,13 @@
 """Findings of a timing run: sentences with numbers, each with the cells it is based on.
 
-Cells with serious cautions (`CellRecord.excluding_cautions`) are excluded, and named in a final sentence. A measured
-difference is withheld if noise could explain it (`sysbench.statistics.effect`).
+Cells whose times are wrong (`CellRecord.excluding_cautions`) are excluded, and named in a final sentence. A measured
+difference is withheld if noise, or a doubt about either time, could explain it (`sysbench.statistics.effect`).
 """
 
 from __future__ import annotations
 
 import statistics as standard
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from sysbench import cells as axes
@@ -20,6 +20,7 @@ from sysbench.render.sentences.findings import Finding, exclusions, prefixed, re
 from sysbench.render.sentences.phrases import Namer, count_phrase, join_words, name_cells, namer, range_text
 from sysbench.render.table import sentence
 from sysbench.statistics import direction, effect, ratio
+from sysbench.statistics.doubt import Cause
 
 Cells = Sequence[TimeCellRecord]
 
@@ -49,12 +50,34 @@ def headlines(cells: Cells) -> Iterator[Finding]:
     answers = [*_comparisons(cells), *_warmup_study(cells)]
     if measured and not timed and not answers:
         answers = [undecided("how long a step takes", measured)]
-    yield from with_setting([*answers, *_backward(timed)], cells)
+    yield from with_setting([*answers, *_duration(timed), *_backward(timed)], cells)
 
 
 def reliable_cells(cells: Iterable[TimeCellRecord]) -> list[TimeCellRecord]:
     """Return the completely measured cells whose times can be relied on."""
     return [cell for cell in reliable(cells) if cell.outcome == "ok" and cell.phases]
+
+
+_REASONS: Final[Mapping[Cause, str]] = {
+    "host-busy": "other processes used the CPU",
+    "threads-wait": "its threads waited for each other",
+    "gpu-shared": "other processes used the GPU",
+    "warmup-unfinished": "the first steps were still warming up",
+    "two-modes": "it has two levels",
+    "drift": "it was still changing",
+}
+
+
+def _duration(cells: Cells) -> Iterator[Finding]:
+    """Yield how long the step of the only cell takes, with its interval and the first cause that widens it."""
+    samples = cells[0].samples("step") if len(cells) == 1 else None  # tables have those of several
+    if samples is None or samples.ci95_s is None:
+        return
+    low_s, high_s = samples.ci95_s
+    because = f": {_REASONS[samples.doubts[0].cause]}" if samples.doubts else ""
+    about = "about " if samples.doubts else ""
+    shown = units.seconds_with_interval(samples.median_s, low_s, high_s)
+    yield Finding(f"a step takes {about}{shown}{because}.", cells)
 
 
 # --- two values of an axis
@@ -84,7 +107,7 @@ def _comparisons(cells: Cells) -> Iterator[Finding]:
 def _compare(cells: Cells, axis: str, base: object, arm: object) -> Comparison[TimeCellRecord] | None:
     phase = "optimizer" if axis == "optimizer" else "step"
     timed = [
-        (pair, before.samples_s, after.samples_s)
+        (pair, before.estimate, after.estimate)
         for pair in axes.pairs(reliable_cells(cells), axis, base, arm)
         if (before := pair[0].samples(phase)) and (after := pair[1].samples(phase))
     ]
@@ -163,7 +186,7 @@ def _backward(cells: Cells) -> Iterator[Finding]:
         for cell in cells
         if (forward := cell.samples("forward")) and (backward := cell.samples("backward"))
         if forward.median_s > 0 and backward.median_s > 0
-        if (longer := ratio(backward.samples_s, forward.samples_s))
+        if (longer := ratio(backward.estimate, forward.estimate))
     )
     if comparison is None:
         return
@@ -183,13 +206,13 @@ def _warmup_study(cells: Cells) -> Iterator[Finding]:
     name = namer(cells, ("warmup",))
     rows = axes.group_ignoring([cell for cell in cells if cell.outcome == "ok" and cell.samples("step")], "warmup")
     for row in rows:
-        ordered = sorted(reliable(row, "warm-up"), key=lambda cell: cell.cell.warmup)
+        ordered = sorted(reliable(row), key=lambda cell: cell.cell.warmup)
         where = f"{name(row[0])}: " if len(rows) > 1 else ""
         if len(ordered) > 1:
             text = f"{where}the mean step is {', '.join(map(_mean_against_median, ordered))}."
-            yield Finding(text, tuple(ordered), about="warm-up", named=frozenset(axes.varying(cells)))
+            yield Finding(text, tuple(ordered), named=frozenset(axes.varying(cells)))
         elif len(row) > len(ordered):
-            yield undecided(f"{where}what a missing warm-up costs", row, "warm-up")
+            yield undecided(f"{where}what a missing warm-up costs", row)
 
 
 def _mean_against_median(cell: TimeCellRecord) -> str:

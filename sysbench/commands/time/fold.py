@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import statistics as standard
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sysbench import formulas, statistics
@@ -35,7 +36,6 @@ from sysbench.log.events import (
     OwnModelBuilt,
     ProcessPeaks,
     Reading,
-    ReadingsLost,
     StepEstimated,
 )
 from sysbench.log.outcomes import MEASURED, Caution, caution
@@ -105,17 +105,17 @@ def fold(events: Iterable[Event]) -> TimeRecord:
 
 def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
     ranks = _ranks(cell, seen)
-    seen = run_record.merge_ranks(seen)
-    phases = run_record.phases_of(cell.phases, seen.steps)
+    seen, left_out_s = run_record.without_suspensions(run_record.merge_ranks(seen))
+    signs = replace(run_record.signs_of(cell, seen, run), on_fewer_threads=cautions.on_fewer_threads_s(seen))
+    phases = run_record.phases_of(cell.phases, seen.steps, signs, seen.warmup)
     rss_bytes = [reading.host_rss_bytes for reading in seen.readings if reading.host_rss_bytes is not None]
     rates = _rates(cell, seen, phases, run)
     prediction = prediction_of(cell, seen, run.started.spec.get("price", {}).get(cell.simulate))
     record = TimeCellRecord(
         **run_record.model_cell_fields(cell, seen),
         cautions=[
-            *cautions.thread_contention(seen),
-            *_measured_cautions(cell, seen, rates, run.lost),
-            *cautions.shared_cores(cell, seen, run),
+            *cautions.suspensions(left_out_s),
+            *_measured_cautions(cell, seen, phases, rates, run),
             *(prediction.cautions() if prediction else ()),
             *cautions.assumptions(cell, seen),
         ],
@@ -129,7 +129,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
         memory=run_record.peak_record(seen, host_rss_peak_bytes=max(rss_bytes, default=None)),
         rates=rates,
         readings=_readings(seen.measured_readings or seen.readings),
-        energy=energy(cell, seen),
+        energy=None if left_out_s else energy(cell, seen),  # readings tell nothing of the time in between
         prediction=prediction,
         ranks=ranks,
         estimated_step_s=estimated.step_s if (estimated := seen.last(StepEstimated)) else None,
@@ -225,25 +225,29 @@ def _readings(readings: Sequence[Reading]) -> ReadingsRecord | None:
 
 
 def _measured_cautions(
-    cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequence[ReadingsLost]
+    cell: TimeCell, seen: CellEvents, phases: Mapping[str, PhaseRecord], rates: RateRecord | None, run: Run
 ) -> list[Caution]:
     """Return the cautions about measured steps, the most serious first; none without such steps."""
-    if not seen.steps or seen.started is None:
+    step = phases["step"].wall if phases else None
+    if step is None or seen.started is None:
         return []
-    wall = statistics.series([step.step.wall_s for step in seen.steps if step.step.wall_s is not None])
-    warmup = [step.step.wall_s for step in seen.warmup if step.step.wall_s is not None]
-    return [
-        *_correctness(seen),
-        *_lower_bound(cell, wall, rates),
-        *cautions.stability(warmup, wall),
-        *cautions.precision_of_the_median(wall, cell.until, cell.max_steps, _limit_s(seen)),
-        *cautions.launch_bound(seen, cell.execution),
-        *cautions.emulation(cell.precision if cell.precision in FP8 else cell.compute_precision, seen),
-        *cautions.precision_overridden(cell.precision, seen),
-        *cautions.environment_cautions(seen, lost),
-        *cautions.compilation(seen),
-        *cautions.phases_not_measured(cell.sync, seen),
-    ]
+    load = run_record.signs_of(cell, seen, run).load
+    return cautions.causes(
+        [
+            *_correctness(seen),
+            *_lower_bound(cell, step.estimate.samples, rates),
+            *cautions.thread_contention(seen),
+            *cautions.environment_cautions(seen, run.lost, load, step),
+            *cautions.stability(seen.warmup_s, step),
+            *cautions.precision_of_the_median(step, cell.until, cell.max_steps, _limit_s(seen)),
+            *cautions.shared_cores(cell, seen, run),
+            *cautions.launch_bound(seen, cell.execution),
+            *cautions.emulation(cell.precision if cell.precision in FP8 else cell.compute_precision, seen),
+            *cautions.precision_overridden(cell.precision, seen),
+            *cautions.compilation(seen),
+            *cautions.phases_not_measured(cell.sync, seen),
+        ]
+    )
 
 
 def _limit_s(seen: CellEvents) -> float | None:

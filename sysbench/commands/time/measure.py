@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from time import perf_counter  # by name: a model's code may replace time.perf_counter
@@ -47,6 +47,9 @@ ANNOUNCED_STEP_S = 5.0
 
 UNCERTAINTY = 2.0
 """How many times as long as estimated a step may take, or the reverse."""
+
+JUMP_S = 1.0
+"""Larger than what a time server corrects during a step."""
 
 FEWER_THREADS_STEPS = 3
 """Number of steps on fewer threads, after one that is discarded."""
@@ -108,6 +111,19 @@ def _run_stages(cell: TimeCell, device: torch.device, clock: Clock, earlier_s: S
 
 
 @dataclass
+class _WallClock:
+    """The wall clock beside the clock that times steps; the former goes on while a machine is suspended, or is set."""
+
+    ahead_s: float = field(default_factory=lambda: time.time() - perf_counter())
+
+    def jump_s(self) -> float:
+        """Return by how much the wall clock has gone ahead since the last call, if by more than JUMP_S; else 0."""
+        before_s, self.ahead_s = self.ahead_s, time.time() - perf_counter()
+        jump_s = self.ahead_s - before_s
+        return jump_s if abs(jump_s) > JUMP_S else 0.0
+
+
+@dataclass
 class _Measuring:
     """Measures steps of a cell; says which phase begins if a step takes so long that people wait for it."""
 
@@ -116,8 +132,10 @@ class _Measuring:
     clock: Clock
     expected_s: float
     """Duration of the last step, or the estimated one before it."""
+    wall_clock: _WallClock = field(init=False)
 
     def next_step(self) -> Generator[Event, None, StepTimes]:
+        self.wall_clock = _WallClock()
         if self.expected_s < ANNOUNCED_STEP_S or self.cell.sync != "phase" or self.cell.ranks > 1:
             times = _measure_step(self.step, self.cell, self.clock)
         else:
@@ -176,7 +194,7 @@ def _warm_up(
         warmup_s.append(max_over_ranks(times.wall_s))
         if budget.is_last_step(warmup_s):
             return _OnlyStep(times, before)
-        yield _step_event(cell, len(warmup_s) - 1, times, warmup=True)
+        yield _step_event(measuring, len(warmup_s) - 1, times, warmup=True)
     return None
 
 
@@ -200,7 +218,7 @@ def _measure_steps(
     while only_step is not None or budget.wants_step(steps_s):
         times = (yield from measuring.next_step()) if only_step is None else only_step.times
         only_step = None
-        yield _step_event(cell, len(steps_s), times, warmup=False)
+        yield _step_event(measuring, len(steps_s), times, warmup=False)
         if len(steps_s) == len(earlier_s):
             after = step.fingerprint()
             yield StepChecked(
@@ -249,7 +267,13 @@ def _measure_step(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes
     return clock.measure(step.phases, cell.sync)
 
 
-def _step_event(cell: TimeCell, index: int, times: StepTimes, *, warmup: bool) -> StepMeasured:
+def _step_event(measuring: _Measuring, index: int, times: StepTimes, *, warmup: bool) -> StepMeasured:
     return StepMeasured(
-        at_s=time.time(), cell=cell.key, index=index, warmup=warmup, phases=times.phases, step=times.step
+        at_s=time.time(),
+        cell=measuring.cell.key,
+        index=index,
+        warmup=warmup,
+        phases=times.phases,
+        step=times.step,
+        clock_jump_s=measuring.wall_clock.jump_s(),
     )

@@ -38,7 +38,7 @@ from sysbench.render.table import EMPTY_CELL, Cell, Measure, Remark, Sheet, Tabl
 from sysbench.spec.options import flag_of
 from sysbench.spec.run import Selection
 from sysbench.spec.time_limit import time_limit_word
-from sysbench.statistics import direction, ratio
+from sysbench.statistics import direction, ratio, too_few
 
 # --- times of a cell
 
@@ -68,9 +68,16 @@ def _phase_mean(cell: TimeCellRecord, phase: str) -> Cell:
     return mean_of(measured_samples(cell, phase))
 
 
-def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
+def _median(cell: TimeCellRecord, phase: str = "step") -> Cell:
+    """Return the median with its interval."""
     samples = measured_samples(cell, phase)
-    return samples.median_s if samples else None
+    low_s, high_s = (samples.ci95_s if samples else None) or (None, None)
+    return Measure(samples.median_s, low=low_s, high=high_s) if samples else None
+
+
+def _processor(cell: TimeCellRecord) -> float | None:
+    step = cell.phases.get("step")
+    return step.processor_median_s if step is not None and cell.outcome in MEASURED else None
 
 
 # --- values of a whole cell
@@ -132,7 +139,6 @@ _ON_REQUEST: tuple[Field | Each, ...] = (
     _on_request("mfu", "MFU", "share", get=_rate("peak_share"), replaces="peak", note=_mfu_note),
     _on_request("hfu", "HFU", "share", get=_rate("hardware_share"), note=predicted.HFU_NOTE),
     _on_request("step_flops", "step FLOPs", "flops", get=_rate("step_flops")),
-    _on_request("median", "median step", "s", get=_median),
     Each(
         "phase",
         (_on_request("{phase}_median", "median {phase}", "s", get=_median),),
@@ -254,6 +260,9 @@ def _phase_notes(record: TimeRecord) -> Iterator[str]:
         yield predicted.MICRO_BATCHES_NOTE
 
 
+_MEDIAN_NOTE = "median step: in brackets its 95% interval, wider where a caution doubts it"
+_PROCESSOR_NOTE = "CPU time: of all threads, for the median step"
+
 SUMMARY = DeclaredTable(
     "summary",
     "mean ± standard deviation",
@@ -263,6 +272,8 @@ SUMMARY = DeclaredTable(
             (Field("{phase}", unit="s", importance=lambda record, phase: _IMPORTANCE[phase], get=_phase_mean),),
             values=lambda record: phases_in(record.cells) or ("step",),
         ),
+        Field("median", "median step", "s", importance=5, get=_median, note=_MEDIAN_NOTE),
+        Field("processor", "CPU time", "s", importance=4, get=_processor, optional=True, note=_PROCESSOR_NOTE),
         Field("", "achieved", "flops_per_s", importance=5, get=_rate("flops_per_s")),
         Field("peak", "of peak", "share", importance=4, get=_share_of_limit("peak_share"), note=_peak_sources),
         Field(
@@ -353,7 +364,7 @@ class _ArmsRow:
         before, after = base.samples(phase), other.samples(phase)
         if before is None or after is None:
             return EMPTY_CELL
-        found = ratio(before.samples_s, after.samples_s)
+        found = ratio(before.estimate, after.estimate)
         tones: dict[int, Tone] = {1: "good", 0: "plain", -1: "bad"}
         return Measure(found.value, low=found.low, high=found.high, tone=tones[direction(found)])
 
@@ -569,19 +580,22 @@ def _effort(record: TimeRecord) -> Iterator[str]:
 
 
 def _provisional(record: TimeRecord) -> Iterator[Remark]:
-    """Yield what was measured of cells that were stopped, or had time for too few steps: no interval says how sure."""
+    """Yield what was measured of cells that were stopped, or had time for too few steps."""
     differing = axes.varying(record.cells)
     for cell in record.cells:
         warmups, steps = cell.steps_taken
         is_cut = cell.outcome in ("interrupted", "unfinished") or (cell.effort and cell.effort.steps_end == "time")
         samples = measured_samples(cell, "step")
-        if not (is_cut and warmups + steps) or (samples and samples.ci95_s):
+        if not (is_cut and warmups + steps) or (samples and not too_few(samples.samples_s)):
             continue
         taken = [(axes.phrase("warmup", warmups), warmups), (axes.phrase("steps", steps), steps)]
         counted = ", ".join(phrase for phrase, count in taken if count)
         median_s = samples.median_s if samples else statistics.median(cell.warmup_samples_s)
+        interval = samples.ci95_s if samples else None
+        shown = units.seconds_with_interval(median_s, *interval) if interval else units.seconds(median_s)
         what = f"{'median ' if (steps or warmups) > 1 else ''}{'step' if samples else 'warm-up step'}"
-        text = f"{axes.label(cell, differing)}: {counted}; {what} {units.seconds(median_s)} (provisional, no interval)"
+        sure = "provisional" if interval else "provisional, no interval"
+        text = f"{axes.label(cell, differing)}: {counted}; {what} {shown} ({sure})"
         yield Remark("note", text)
 
 

@@ -87,6 +87,12 @@ def _launch_bound(said: Stated) -> str:
     return f"{phases} launch-bound: the device finishes as soon as the host has launched its kernels"
 
 
+def _host_busy(said: Stated) -> str:
+    share = said["busy_share"] if "busy_share" in said.ends else "some"
+    effect = f": the median may be up to {said['excess_share']} too long" if "excess_share" in said.ends else ""
+    return f"other processes used {share} of the CPU during the run{effect}"
+
+
 def _below_lower_bound(said: Stated) -> str:
     if said.about:
         rest = f"{said['step_flops']} and {said['moved_bytes']}"
@@ -123,7 +129,7 @@ SENTENCES: Final[Mapping[CautionCode, str | Callable[[Stated], str]]] = {
     ),
     "two-modes": _two_modes,
     "autocorrelated": "steps are autocorrelated (lag-1 correlation {lag1_correlation}): effective sample size "
-    "{effective_steps} of {steps}, so the interval is too narrow",
+    "{effective_steps} of {steps}, which widens the interval",
     "too-few-steps": "{steps} measured {steps:step is|steps are} too few for a 95% interval",
     "interval-too-wide": "the 95% CI of the median step spans {width_share}",
     "throttled": lambda said: (
@@ -131,7 +137,9 @@ SENTENCES: Final[Mapping[CautionCode, str | Callable[[Stated], str]]] = {
     ),
     "launch-bound": _launch_bound,
     "gpu-shared": "{processes} other {processes:process|processes} used the GPU",
-    "host-busy": "other processes used {busy_share} of the CPU during the run",
+    "host-busy": _host_busy,
+    "suspended": "the machine was suspended, or its clock was set, by {suspended_s}: "
+    "{steps} {steps:step is|steps are} left out",
     "threads-wait": "the threads of a step wait for each other: a step takes {step_s} on {threads} threads and "
     "{step_on_fewer_s} on {fewer_threads}, because other processes use some of the cores",
     "cores-shared": "{ranks} ranks share {cores} {cores:core|cores} and take turns",

@@ -152,7 +152,7 @@ def test_compiling_is_paid_back_by_faster_steps_and_never_by_slower_ones() -> No
 # --- what is withheld
 
 
-@pytest.mark.parametrize("code", ["warmup-unfinished", "two-modes", "too-few-steps", "drift", "below-lower-bound"])
+@pytest.mark.parametrize("code", ["throttled", "too-few-steps", "cores-shared", "below-lower-bound"])
 def test_cells_with_such_a_caution_are_in_no_comparison_and_are_named(code: CautionCode) -> None:
     cells = [
         time_cell({"forward": spread_about(seconds, 1e-4)}, precision=precision, cautions=[code] if doubtful else [])
@@ -176,10 +176,10 @@ def test_a_cell_that_is_excluded_is_in_no_finding_and_the_comparison_is_answered
     assert backward.key == cells[1].key
 
 
-def test_a_study_of_the_warmup_that_waiting_threads_spoilt_is_not_drawn_as_an_effect_of_the_warmup() -> None:
+def test_a_study_of_the_warmup_that_shared_cores_spoilt_is_not_drawn_as_an_effect_of_the_warmup() -> None:
     cold, warm = spread_about(1.09, 0.01), spread_about(0.117, 0.001)
     cells = [
-        time_cell({"forward": [3.0, *cold]}, warmup=0, cautions=["threads-wait"]),
+        time_cell({"forward": [3.0, *cold]}, warmup=0, cautions=["cores-shared"]),
         time_cell({"forward": warm}, warmup=5, warmup_s=warm[:5]),
     ]
     assert sentences(cells)[0].startswith("what a missing warm-up costs cannot be decided: cautions exclude 1 of 2")
@@ -192,21 +192,21 @@ def test_a_slow_first_step_is_what_a_study_of_the_warmup_is_about() -> None:
         time_cell({"forward": spread_about(0.1, 1e-4)}, warmup=5, warmup_s=spread_about(0.1, 1e-4, 5)),
     ]
     assert "264% above the median without warm-up" in sentences(cells)[0]
-    assert about(cells, "Excluded from").cells == (cells[0],)
+    assert withheld(cells, "Excluded from")
 
 
 def test_a_sentence_about_the_only_cell_without_such_a_caution_names_it() -> None:
     phases = {"forward": spread_about(0.1, 1e-4), "backward": spread_about(0.2, 2e-4)}
     cells = [
-        time_cell(phases, precision="fp32", cautions=["drift"]),
+        time_cell(phases, precision="fp32", cautions=["throttled"]),
         time_cell(phases, precision="bf16"),
     ]
     assert about(cells, "backward takes").text.startswith("bf16: backward takes 2.00")
     assert about(cells[1:], "backward takes").text.startswith("backward takes 2.00")
 
 
-def test_three_steps_carry_no_ratio() -> None:
-    cell = time_cell({"forward": [0.1, 0.1, 0.1], "backward": [0.2, 0.2, 0.2]}, cautions=[])
+def test_two_steps_carry_no_ratio() -> None:
+    cell = time_cell({"forward": [0.1, 0.1], "backward": [0.2, 0.2]}, cautions=[])
     assert withheld([cell], "backward takes")
 
 
