@@ -19,7 +19,7 @@ from sysbench.render.sentences.finding_kinds import Compared, Comparison
 from sysbench.render.sentences.findings import Finding, exclusions, prefixed, reliable, undecided, with_setting
 from sysbench.render.sentences.phrases import Namer, count_phrase, join_words, name_cells, namer, range_text
 from sysbench.render.table import sentence
-from sysbench.statistics import direction, effect, ratio
+from sysbench.statistics import direction, effect, estimate, ratio
 from sysbench.statistics.doubt import Cause
 
 Cells = Sequence[TimeCellRecord]
@@ -186,7 +186,8 @@ def _backward(cells: Cells) -> Iterator[Finding]:
         for cell in cells
         if (forward := cell.samples("forward")) and (backward := cell.samples("backward"))
         if forward.median_s > 0 and backward.median_s > 0
-        if (longer := ratio(backward.estimate, forward.estimate))
+        # Without their doubts: what disturbs one phase of a step disturbs the other, and cancels.
+        if (longer := ratio(estimate(backward.samples_s), estimate(forward.samples_s)))
     )
     if comparison is None:
         return
