@@ -181,7 +181,12 @@ class NamedNumber:
 
 
 class Caution(Frozen):
-    """A reason to doubt a number, and a remedy; `render/sentences/cautions.py` has a sentence for every code."""
+    """A reason to doubt a number, and a remedy; `render/sentences/cautions.py` has a sentence for every code.
+
+    A record of another version may say it in words, too, which are left out.
+    """
+
+    model_config = ConfigDict(extra="ignore")
 
     code: CautionCode
     numbers: tuple[NamedNumber, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any, Generic
+from typing import Annotated, Any, Final, Generic, get_args
 
 from pydantic import ConfigDict, Field, SerializeAsAny
 from typing_extensions import TypeVar
@@ -41,6 +41,9 @@ class DoubtRecord(Frozen):
     cause: Cause
     low_s: Seconds
     high_s: Seconds
+
+
+_DOUBTS: Final = frozenset(get_args(Cause))
 
 
 class Samples(Frozen):
@@ -153,8 +156,13 @@ class CellRecord(CellOutcome, CellIdentity):
         return self.own_model.files if self.own_model else ()
 
     def excluding_cautions(self, subject: Subject = "times") -> list[CautionCode]:
-        """Return the cautions that exclude this cell from findings about `subject`; empty if it can be relied on."""
-        return sorted({caution.code for caution in self.cautions} & EXCLUDING[subject])
+        """Return the cautions that exclude this cell from findings about `subject`; empty if it can be relied on.
+
+        A doubt about times that does not say by how much excludes them, because no interval is wider for it.
+        """
+        unmeasured = {caution.code for caution in self.cautions if not caution.numbers} & _DOUBTS
+        excluded = {caution.code for caution in self.cautions} & EXCLUDING[subject]
+        return sorted(excluded | unmeasured if subject == "times" else excluded)
 
     @cached_property
     def axes(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -24,9 +24,12 @@ from sysbench.log.records import RunRecord
 from sysbench.log.runs import load
 from sysbench.render.markdown import table as markdown_table
 from sysbench.render.sentences.findings import Finding
+from sysbench.statistics.doubt import Cause
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "runs"
 RUNS = sorted(FOLDER.glob("*.jsonl"))
+EXCLUDING_TIMES = sorted(EXCLUDING["times"] | set(get_args(Cause)))
+"""Codes of cautions that exclude times, those about doubts where they do not say by how much."""
 DESCRIPTIVE = ("axes", "device", "gpu", "model", "own_model", "cautions")
 """Parts of a cell that are no results."""
 
@@ -65,7 +68,7 @@ def cases() -> Iterator[tuple[RunRecord[Any], dict[int, CautionCode]]]:
         record, dice = load(path), random.Random(path.name)
         for _ in range(2):
             chosen = [number for number in range(len(record.cells)) if dice.random() < 0.4]
-            yield record, {number: dice.choice(sorted(EXCLUDING["times"])) for number in chosen}
+            yield record, {number: dice.choice(EXCLUDING_TIMES) for number in chosen}
 
 
 def test_no_finding_of_any_command_rests_on_an_excluded_cell() -> None:
