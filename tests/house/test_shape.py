@@ -140,3 +140,13 @@ def test_no_module_is_reached_from_tests_only() -> None:
         and not any(path.stem in words[o] for o in SOURCES if o != path)
     ]
     assert not unused
+
+
+def test_the_way_of_a_number_is_told_with_names_that_are_there() -> None:
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("### One number's way")[2].partition("\n### ")[0]
+    steps = re.findall(r"^\| `([\w/]+\.py)` \| `(\w+)` \|", section, re.MULTILINE)
+    assert len(steps) > 10
+    defined = {(file, name): rf"^(def|class) {name}\b" for file, name in steps}
+    read = {file: (PACKAGE / file).read_text(encoding="utf-8") for file, _ in steps}
+    assert [step for step, pattern in defined.items() if not re.search(pattern, read[step[0]], re.MULTILINE)] == []
