@@ -13,7 +13,7 @@ from sysbench.commands.time.record import RateRecord, TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.log.collect import samples_of
 from sysbench.log.events import DeviceInfo
-from sysbench.log.outcomes import Caution, CautionCode, Outcome
+from sysbench.log.outcomes import CautionCode, Outcome, caution
 from sysbench.log.records import EnvironmentRecord, ModelRecord, PeakRecord, PhaseRecord
 from sysbench.spec import hardware
 from sysbench.spec.model import PHASES_OF
@@ -59,7 +59,7 @@ def time_cell(
         device=hardware_,
         outcome=outcome,
         detail=None,
-        cautions=[Caution(code=code, remedy="") for code in cautions],
+        cautions=[caution(code, "", excess_share=0.1) for code in cautions],
         model=ModelRecord(
             parameters=formulas.parameters(cell.model),
             parameters_without_lm_head=formulas.parameters_without_lm_head(cell.model),

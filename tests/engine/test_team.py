@@ -39,6 +39,7 @@ from tests.engine.fakes import (
     start,
     verdicts,
 )
+from tests.fixtures_cautions import in_words
 from tests.worker import forked
 
 SHORT_S = 4.0
@@ -85,7 +86,7 @@ def test_more_ranks_than_cores_of_a_cpu_get_a_caution_that_names_both(tmp_path: 
         host = opening.host.model_copy(update={"logical_cores": cores})
         (cell,) = fold([opening.model_copy(update={"host": host}), *events]).cells
         shared = [each for each in cell.cautions if each.code == "cores-shared"]
-        assert [each.message for each in shared] == expected
+        assert [in_words(each) for each in shared] == expected
         assert all(each.remedy.startswith("use --ranks 2 or fewer") for each in shared)
 
 

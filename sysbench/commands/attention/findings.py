@@ -83,6 +83,11 @@ def subject_of(quantity: Quantity) -> Subject:
     return "memory" if quantity == "saved" else "times"
 
 
+def _is_doubtful(cell: AttentionCellRecord, quantity: Quantity) -> bool:
+    found = samples(cell, quantity)
+    return found is not None and bool(found.doubts)
+
+
 SWEPT: Final = ("implementation", "dim", "seq")
 """Axes along which cells of one setting differ."""
 
@@ -91,12 +96,15 @@ SWEPT: Final = ("implementation", "dim", "seq")
 
 
 def growth(cells: Iterable[AttentionCellRecord]) -> list[Growth[AttentionCellRecord]]:
-    """Return the growth of each quantity with N, for each row with two or more reliable values."""
+    """Return the growth of each quantity with N, for each row with two or more reliable values.
+
+    Times that are doubtful are left out: the interval of an exponent would not be wider for it.
+    """
     growths = [
         fit_growth(
             NAMES[quantity],
             "N",
-            reliable(row, subject_of(quantity)),
+            [cell for cell in reliable(row, subject_of(quantity)) if not _is_doubtful(cell, quantity)],
             lambda cell: cell.cell.seq,
             partial(value, quantity=quantity),
         )
