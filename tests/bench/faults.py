@@ -225,8 +225,7 @@ def await_moment(engine: int, said: Path, shown: int | None, after_s: float, tar
 def the_processes(engine: int, target: str) -> list[int]:
     with suppress(psutil.NoSuchProcess):
         parent = psutil.Process(engine)
-        # A child that has not begun its program shares the engine's memory (vfork): whoever dumps its core ends both.
-        workers = [child for child in parent.children() if child.cmdline() != parent.cmdline()]
+        workers = [child for child in parent.children() if has_begun(child, parent.cmdline())]
         children = [child.pid for worker in workers for child in worker.children(recursive=True)]
         pids = [worker.pid for worker in workers]
         return {
@@ -234,6 +233,13 @@ def the_processes(engine: int, target: str) -> list[int]:
             "children": children, "below": [*pids, *children],
         }[target]  # fmt: skip
     return [engine]
+
+
+def has_begun(child: psutil.Process, parents_words: list[str]) -> bool:
+    """Whether a child runs its own program: before that it shares its parent's memory, and a core dump ends both."""
+    with suppress(psutil.NoSuchProcess):  # one that has just ended, too
+        return bool(child.cmdline() != parents_words)
+    return False
 
 
 def gone(pid: int) -> bool:
