@@ -470,9 +470,10 @@ def without_suspensions(seen: CellEvents) -> tuple[CellEvents, list[float]]:
         paused_s = max((min(end, step.at_s) - max(begin, step.at_s - taken_s) for begin, end in pauses), default=0.0)
         return paused_s if paused_s > max(MIN_SUSPENSION_S, taken_s / 2) else 0.0
 
-    kept = [[step for step in each if not suspended_s(step)] for each in (seen.warmup, seen.steps)]
-    found_s = [found for step in (*seen.warmup, *seen.steps) if (found := suspended_s(step))]
-    return replace(seen, warmup=kept[0], steps=kept[1]), found_s
+    warmup, steps = ([(step, suspended_s(step)) for step in each] for each in (seen.warmup, seen.steps))
+    kept_warmup, kept_steps = ([step for step, lost_s in each if not lost_s] for each in (warmup, steps))
+    kept = replace(seen, warmup=kept_warmup, steps=kept_steps)
+    return kept, [lost_s for _, lost_s in (*warmup, *steps) if lost_s]
 
 
 def iso(at_s: float) -> str:

@@ -44,6 +44,7 @@ class DoubtRecord(Frozen):
 
 
 _DOUBTS: Final = frozenset(get_args(Cause))
+"""Codes of the cautions about times that an interval is wider for."""
 
 
 class Samples(Frozen):

@@ -100,11 +100,6 @@ def find_experiment(name: str, directory: Path = RUNS) -> Path:
     return directory / (named[-1] if named else _match_entry(name, name, entries, directory, "run")).name
 
 
-def names(directory: Path = RUNS, kind: Kind | None = None) -> list[str]:
-    """Return the names of earlier runs in a directory, newest first; with `kind`, only those of this command."""
-    return [entry.name for entry in entries(directory, kind)[::-1]]
-
-
 def experiments(directory: Path = RUNS) -> list[str]:
     """Return the names of experiments in a directory, newest first."""
     return [entry.name for entry, _ in _experiments(directory)[::-1]]

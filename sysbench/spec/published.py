@@ -73,12 +73,9 @@ def catalogued(name: str) -> PublishedModel | None:
 
 def nearest_name(name: str) -> str | None:
     """Return the name in the catalogue that is closest to a name that nothing has."""
-    found = nearest(name.rpartition("/")[2], {each.rpartition("/")[2] for each in _by_name()}, least_likeness=0.7)
-    return (
-        None
-        if found is None
-        else next(model.slug for each, model in _by_name().items() if each.rpartition("/")[2] == found)
-    )
+    slugs = {each.rpartition("/")[2]: model.slug for each, model in _by_name().items()}
+    found = nearest(name.rpartition("/")[2], slugs, least_likeness=0.7)
+    return None if found is None else slugs[found]
 
 
 def config_file(name: str, directory: str) -> Path:

@@ -27,8 +27,7 @@ OTHERS_CORES, OTHERS_SHARE = 0.15, 0.02
 """What other processes may use without any doubt, the larger of both: the engine and the sensors use less."""
 
 CACHE_SHARE = 0.15
-"""By how much of its processor time other processes may slow a step down through caches and memory: an assumption,
-with which pairs of runs of the same code on a busy machine agree (`tests/bench/same_code.py`)."""
+"""By how much of its processor time other processes may slow a step down through caches and memory: an assumption."""
 
 WAITING_SHARE = 0.05
 """A step on a CPU keeps at least one thread working. If its processor time is shorter than its duration by more than

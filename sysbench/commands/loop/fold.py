@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from sysbench import statistics
 from sysbench.commands.loop.record import LoopCellRecord, LoopRecord, LoopTraced, LoopTraceRecord
 from sysbench.commands.loop.spec import LoopCell
 from sysbench.log import cautions
@@ -41,11 +42,12 @@ def fold(events: Iterable[Event]) -> LoopRecord:
 
 def _cell(cell: LoopCell, seen: CellEvents, run: Run) -> LoopCellRecord:
     names = dict.fromkeys(name for step in seen.steps for name in step.phases)
-    phases = phases_of(names, seen.steps, signs_of(cell, seen, run), seen.warmup)
+    signs = signs_of(cell, seen, run)
+    phases = phases_of(names, seen.steps, signs, seen.warmup)
     step = phases["step"].wall if phases else None
     return LoopCellRecord(
         **cell_fields(cell, seen),
-        cautions=cautions.causes(_cautions(cell, seen, step, run)),
+        cautions=cautions.causes(_cautions(cell, seen, step, signs.load, run)),
         phases=phases,
         outside=_outside(seen.steps),
         warmup_samples_s=seen.warmup_s,
@@ -64,7 +66,9 @@ def _outside(steps: Sequence[StepMeasured]) -> Samples | None:
     return samples_of([max(0.0, each_s) for each_s in found]) if any(found) else None
 
 
-def _cautions(cell: LoopCell, seen: CellEvents, step: Samples | None, run: Run) -> Iterator[Caution]:
+def _cautions(
+    cell: LoopCell, seen: CellEvents, step: Samples | None, load: statistics.Load | None, run: Run
+) -> Iterator[Caution]:
     if not seen.steps or seen.started is None:
         return
     phases = [phase for step in seen.steps for phase in step.phases.values()]
@@ -72,7 +76,7 @@ def _cautions(cell: LoopCell, seen: CellEvents, step: Samples | None, run: Run) 
         name = seen.started.device.torch_name
         yield caution("device-unused", 'use device="cpu", or the device that the steps ran on', about=(name,))
     for found in (
-        *cautions.environment_cautions(seen, run.lost, signs_of(cell, seen, run).load, step),
+        *cautions.environment_cautions(seen, run.lost, load, step),
         *(cautions.stability(seen.warmup_s, step, "warmup=") if step else ()),
         *(cautions.precision_of_the_median(step, cell.until, cell.max_steps) if step else ()),
         *cautions.launch_bound(seen),

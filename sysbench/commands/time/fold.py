@@ -115,7 +115,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
         **run_record.model_cell_fields(cell, seen),
         cautions=[
             *cautions.suspensions(left_out_s),
-            *_measured_cautions(cell, seen, phases, rates, run),
+            *_measured_cautions(cell, seen, phases, rates, signs.load, run),
             *(prediction.cautions() if prediction else ()),
             *cautions.assumptions(cell, seen),
         ],
@@ -225,13 +225,17 @@ def _readings(readings: Sequence[Reading]) -> ReadingsRecord | None:
 
 
 def _measured_cautions(
-    cell: TimeCell, seen: CellEvents, phases: Mapping[str, PhaseRecord], rates: RateRecord | None, run: Run
+    cell: TimeCell,
+    seen: CellEvents,
+    phases: Mapping[str, PhaseRecord],
+    rates: RateRecord | None,
+    load: statistics.Load | None,
+    run: Run,
 ) -> list[Caution]:
     """Return the cautions about measured steps, the most serious first; none without such steps."""
     step = phases["step"].wall if phases else None
     if step is None or seen.started is None:
         return []
-    load = run_record.signs_of(cell, seen, run).load
     return cautions.causes(
         [
             *_correctness(seen),
