@@ -52,7 +52,7 @@ def refuse_missing_extras(spec: RunSpec, options: RunOptions) -> None:
     """Raise UsageError if an optional package is missing; where cells run elsewhere, the workers there look."""
     if options.on:
         return
-    from sysbench.spec import extras
+    from sysbench import extras
     from sysbench.spec.knobs import FP8
 
     models: Sequence[str] = getattr(spec, "model", ())

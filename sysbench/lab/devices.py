@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import torch
 
+from sysbench.extras import installed_version
 from sysbench.lab.memory.allocator import refuse_expandable_segments_without_nvml
 from sysbench.log.events import DeviceInfo, TorchInfo
-from sysbench.spec.extras import installed_version
 
 SCATTERED_RATIO = 1.5
 """Work on several threads counts as disturbed if its slowest run takes this many times as long as its fastest."""

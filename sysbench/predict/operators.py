@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, distributed
 from torch._C._distributed_c10d import _resolve_process_group
 
+from sysbench.extras import installed_torch
 from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.workload.workload import flops
 from sysbench.predict.trace import Dtype, HostWork, Kernel, Kind
 from sysbench.simulate.tensors import HostTensor, SimulatedTensor
-from sysbench.spec.extras import installed_torch
 from sysbench.spec.ranks import NODE_RANKS
 
 Kernels = tuple[Kernel, ...]

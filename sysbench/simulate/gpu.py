@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sysbench.errors import UnavailableError
+from sysbench.extras import followed_torch, installed_torch
 from sysbench.log.events import DeviceInfo, GpuSimulated
 from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.spec.extras import followed_torch, installed_torch
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.knobs import FP8, fp8_refusal, has_fp8
 from sysbench.spec.model import StepPrecision

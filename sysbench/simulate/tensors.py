@@ -37,10 +37,10 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_map_only
 
 from sysbench.errors import UnavailableError
+from sysbench.extras import installed_torch
 from sysbench.frames import owner_here
 from sysbench.lab.dispatch import Arguments, DispatchMode, Handler, Operator, Options
 from sysbench.lab.memory.accounting import StorageWatch, tensors_in
-from sysbench.spec.extras import installed_torch
 
 DEVICE = torch.device("cpu", 0)
 """Device of simulated tensors. torch distinguishes it from the host's `cpu`, which has no index, but otherwise treats

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sysbench import package
 from sysbench.errors import Refusal, nearest
-from sysbench.spec.extras import TRANSFORMERS, install_command
+from sysbench.extras import TRANSFORMERS, install_command
 
 CONFIG = "config.json"
 

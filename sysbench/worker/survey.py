@@ -35,7 +35,7 @@ def main() -> None:
 
 def _query_torch(facts: Facts, torch: Any) -> None:
     """Collect each fact separately, so that a failure does not affect the others."""
-    from sysbench.spec.extras import installed_version
+    from sysbench.extras import installed_version
 
     queries: dict[str, Callable[[], object]] = {
         "version": lambda: str(torch.__version__),

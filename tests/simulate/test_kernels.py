@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from sysbench.extras import installed_torch
 from sysbench.simulate.cuda.kernels import COPIES, SCRATCH, uses_cublas_lt
 from sysbench.simulate.cuda.reductions import REDUCTIONS
-from sysbench.spec.extras import installed_torch
 
 aten = torch.ops.aten
 

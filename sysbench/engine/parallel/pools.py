@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
+from sysbench import extras
 from sysbench.bootstrap import command, environment
 from sysbench.engine.interrupts import signal_name
 from sysbench.engine.provisions import Surroundings
@@ -29,7 +30,6 @@ from sysbench.log.kinds import command_of
 from sysbench.log.outcomes import Outcome
 from sysbench.log.storage import ScratchDirectory
 from sysbench.package import source_digest
-from sysbench.spec import extras
 from sysbench.spec.cell import cell_of, spec_of
 from sysbench.spec.run import RunOptions
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sysbench import extras
 from sysbench.errors import UnavailableError
 from sysbench.lab.knobs.layers import linear_layers
-from sysbench.spec import extras
 from sysbench.spec.knobs import FP8_MULTIPLE, fp8_refusal, has_fp8
 from sysbench.spec.model import StepPrecision
 

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sysbench import extras
 from sysbench.errors import UnavailableError, nearest
 from sysbench.lab.knobs.layers import linear_layers
 from sysbench.lab.knobs.quantization import PackedLinear
 from sysbench.lab.transformer import Transformer
-from sysbench.spec import extras
 from sysbench.spec.knobs import ALL_LINEAR, matches_module
 
 _BUILT_IN_TARGETS = "q+v"

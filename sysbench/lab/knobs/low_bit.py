@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sysbench import extras
 from sysbench.errors import UnavailableError
 from sysbench.lab.knobs.layers import LIBRARY
-from sysbench.spec import extras
 
 _SMALLEST = 4096
 """Number of elements from which both libraries store moments in blocks."""

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sysbench import extras
 from sysbench.errors import UnavailableError
 from sysbench.lab.knobs.layers import LIBRARY
-from sysbench.spec import extras
 
 _SMALLEST = 4096
 """Number of elements from which a parameter is updated on the host: the default `minimal_size` of torchao 0.18."""

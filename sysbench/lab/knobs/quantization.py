@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sysbench import extras
 from sysbench.errors import UnavailableError
 from sysbench.lab.knobs.layers import LIBRARY, linear_layers
 from sysbench.lab.precision import compute_dtype
-from sysbench.spec import extras
 from sysbench.spec.model import ModelCell
 
 _BLOCK, _NESTED_BLOCK = 64, 256

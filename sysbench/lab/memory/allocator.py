@@ -23,11 +23,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError
+from sysbench.extras import installed_torch
 from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.memory.modules import ModuleMetadata
 from sysbench.log.outcomes import BUILD
-from sysbench.spec.extras import installed_torch
 from sysbench.trace.workspaces import are_kept_workspaces, are_momentary, workspace_bytes
 
 _OUT_OF_MEMORY_PHRASES = (

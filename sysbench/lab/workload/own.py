@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import sdpa_kernel
 
+from sysbench import extras
 from sysbench.errors import UnavailableError, nearest
 from sysbench.lab.attention import BACKENDS, KINDS
 from sysbench.lab.devices import named_by_user_code
@@ -32,7 +33,6 @@ from sysbench.lab.workload.imports import LoadedCode, Printed, arguments_for, co
 from sysbench.lab.workload.inputs import create_inputs
 from sysbench.lab.workload.losses import Loss
 from sysbench.lab.workload.workload import Batch, IgnoredConfig, OwnWorkload, Workload
-from sysbench.spec import extras
 from sysbench.spec.model import BUILT_IN_ATTENTION, Attention, ModelCell, ModelShape
 from sysbench.spec.options import flag_of
 from sysbench.spec.own_model import OwnModel

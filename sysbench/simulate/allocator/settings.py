@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sysbench.errors import UnavailableError, unknown
+from sysbench.extras import installed_torch
 from sysbench.snapshot.block_sizes import SMALL_BYTES, rounded_bytes
-from sysbench.spec.extras import installed_torch
 from sysbench.spec.knobs import allocator_options
 
 MIB = 1024 * 1024

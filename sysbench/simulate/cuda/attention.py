@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from sysbench.errors import UnavailableError
+from sysbench.extras import installed_torch
 from sysbench.lab.attention import FlexAttention
 from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.simulate.gpu import Gpu
-from sysbench.spec.extras import installed_torch
 
 _HALF_DTYPES = (torch.float16, torch.bfloat16)
 _MAX_FLASH_HEAD = 256

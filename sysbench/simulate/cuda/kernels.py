@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from sysbench.extras import installed_torch
 from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.simulate.cuda.reductions import REDUCTIONS, Held, Scratch
-from sysbench.spec.extras import installed_torch
 
 _aten = torch.ops.aten
 

@@ -13,8 +13,8 @@ from sysbench import units
 from sysbench.commands.fit.search.changes import Change, changed
 from sysbench.commands.fit.spec import FitCell, FitSpec
 from sysbench.commands.fit.suggestions import words
+from sysbench.extras import installed_torch
 from sysbench.predict.simulated_step import SimulatedStep
-from sysbench.spec.extras import installed_torch
 
 PAGE = Path(__file__).parents[3] / "docs" / "fit.md"
 FUSED = {"attention": "sdpa", "optimizer": "fused"}

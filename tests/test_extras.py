@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.spec.extras import install_command
+from sysbench.extras import install_command
 from tests.cli.running import answered
 
 LIBRARIES = ("torchao", "bitsandbytes")

@@ -85,7 +85,7 @@ def _source() -> tuple[Path | None, bool]:
     try:
         text = distribution("sysbench").read_text("direct_url.json")
     except PackageNotFoundError:  # run from its sources
-        return Path(__file__).parents[2], True
+        return Path(__file__).parents[1], True
     origin = json.loads(text or "{}")
     if "dir_info" not in origin:
         return None, False
