@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from sysbench.simulate.allocator import CachingAllocator, SimulatedOutOfMemoryError
 from sysbench.simulate.allocator.blocks import Block
 from sysbench.simulate.allocator.settings import MIB, AllocatorSettings
-from tests.simulate.allocator_calls import BORDERLINE_SIZES, SETTINGS, Call, play, random_calls, with_changing_fractions
-from tests.simulate.reference_allocator import ReferenceAllocator, ReferenceOutOfMemory, Rules
-from tests.simulate.restored_allocator import RestorableAllocator
+from tests.simulate.allocator_calls import BORDERLINE_SIZES, SETTINGS, Call, play
 
 GIB = 1024 * MIB
 
@@ -406,72 +404,6 @@ def test_a_snapshot_has_the_keys_that_pytorch_writes() -> None:
     assert snapshot["external_annotations"] == [{"name": "forward", "stage": "START", "device": 0, "time_us": 0}]
 
 
-@pytest.mark.parametrize("text", [text for text in SETTINGS if "garbage" not in text])  # ages are not in a snapshot
-@given(seed=st.integers(0, 10**6))
-@settings(max_examples=10, deadline=None)
-def test_an_allocator_restored_from_a_snapshot_goes_on_as_the_one_it_was_taken_of(text: str, seed: int) -> None:
-    # Where an expandable segment began is not in a snapshot: without unmapped pages it is where the first block is.
-    capacity = 400 * MIB if "expandable" not in text else 64 * GIB
-    calls = [call for call in random_calls(seed, 160) if call[0] != "e"]
-    made = allocator(text, capacity)
-    live: dict[int, Block] = {}
-    play(calls[:80], made, live)
-    snapshot, before = made.snapshot(), len(made.events)
-    restored = RestorableAllocator.from_segments(
-        snapshot["segments"], capacity, AllocatorSettings.parse(text), record=True
-    )
-    assert restored.snapshot()["segments"] == snapshot["segments"]
-    addresses = {key: block.address for key, block in live.items()}
-    play(calls[80:], made, live)
-    for kind, *values in calls[80:]:
-        if kind == "f" and int(values[0]) in addresses:
-            restored.free(addresses.pop(int(values[0])))
-        else:
-            made_there: dict[int, Block] = {}
-            play([(kind, *values)], restored, made_there)
-            addresses |= {key: block.address for key, block in made_there.items()}
-    assert [(event.action, event.size, event.stream) for event in restored.events] == [
-        (event.action, event.size, event.stream) for event in made.events[before:]
-    ]
-    assert restored.statistics.reserved_bytes == made.statistics.reserved_bytes
-
-
-def test_expandable_segments_of_earlier_settings_are_left_alone_and_given_back() -> None:
-    """get_free_block, once expandable_segments is off again."""
-    before = allocator("expandable_segments:True")
-    kept, freed = before.allocate(20 * MIB).address, before.allocate(20 * MIB)
-    before.free(freed)
-    made = RestorableAllocator.from_segments(before.snapshot()["segments"], 64 * GIB, record=True)
-    assert made.is_in_use(kept)
-    made.allocate(15 * MIB)
-    assert segment_events(made) == [("segment_alloc", 16 * MIB)]
-    made.free(kept)
-    made.empty_cache()
-    assert segment_events(made)[1:] == [("segment_unmap", 40 * MIB)]
-
-
-def test_a_restored_block_that_awaits_another_stream_is_in_use() -> None:
-    made = allocator()
-    address = made.allocate(100).address
-    (segment,) = made.snapshot()["segments"]
-    segment["blocks"][0]["state"] = "active_pending_free"
-    restored = RestorableAllocator.from_segments([segment], GIB)
-    assert restored.is_in_use(address)
-    assert restored.statistics.allocated_bytes == 512
-
-
-def test_segments_whose_blocks_do_not_fill_them_are_refused() -> None:
-    made = allocator()
-    made.allocate(100)
-    (segment,) = made.snapshot()["segments"]
-    with pytest.raises(ValueError, match="do not fill it"):
-        RestorableAllocator.from_segments([{**segment, "blocks": segment["blocks"][:1]}], GIB)
-    with pytest.raises(ValueError, match="private memory pools"):
-        RestorableAllocator.from_segments([{**segment, "segment_pool_id": (0, 1)}], GIB)
-    with pytest.raises(ValueError, match="too small for the segments"):
-        RestorableAllocator.from_segments([segment], MIB)
-
-
 def test_the_allocator_needs_no_torch() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", "import sysbench.simulate.allocator, sys; print('torch' in sys.modules)"],
@@ -482,7 +414,7 @@ def test_the_allocator_needs_no_torch() -> None:
     assert ran.stdout.strip() == "False"
 
 
-# --- invariants, and equality with the slow reference ---
+# --- invariants ---
 
 
 @st.composite
@@ -501,89 +433,6 @@ def call_lists(draw: st.DrawFn) -> list[Call]:
         else:
             calls.append(("f", live.pop(pick % len(live))))
     return calls
-
-
-def rules(text: str, capacity: int) -> Rules:
-    """The same settings for the reference, read by other means."""
-    made = Rules(capacity)
-    names = {
-        "max_split_size_mb": "max_split_size_mb",
-        "max_non_split_rounding_mb": "max_non_split_rounding_mb",
-        "large_segment_size_mb": "large_segment_size_mb",
-        "garbage_collection_threshold": "garbage_collection_threshold",
-        "per_process_memory_fraction": "memory_fraction",
-    }
-    for option in filter(None, text.replace("[1:8,4:2,>:4]", "table").split(",")):
-        name, value = option.split(":")
-        if name == "expandable_segments":
-            made.expandable = value == "True"
-        elif name == "roundup_power2_divisions":
-            made.roundup_divisions = [8, 0, 2, *[4] * 13] if value == "table" else [int(value)] * 16
-        else:
-            setattr(made, names[name], float(value) if "." in value else int(value))
-    if "max_non_split" not in text:
-        made.max_non_split_rounding_mb = made.large_segment_size_mb
-    return made
-
-
-def play_reference(calls: list[Call], reference: ReferenceAllocator) -> list[int | None]:
-    held: dict[int, int] = {}
-    addresses: list[int | None] = []
-    for kind, *values in calls:
-        if kind == "a":
-            key, size, stream = map(int, values)
-            try:
-                held[key] = reference.allocate(size, stream)
-                addresses.append(held[key])
-            except ReferenceOutOfMemory:
-                addresses.append(None)
-        elif kind == "f":
-            if int(values[0]) in held:
-                reference.free(held.pop(int(values[0])))
-        elif kind == "e":
-            reference.empty_cache()
-        elif kind == "m":
-            reference.rules.memory_fraction = float(values[0])
-        else:
-            reference.reset_peaks()
-    return addresses
-
-
-def assert_same_as_the_reference(calls: list[Call], text: str, capacity: int) -> None:
-    made, reference = allocator(text, capacity), ReferenceAllocator(rules(text, capacity))
-    assert play(calls, made) == play_reference(calls, reference)
-    assert [event[:4] for event in made.events] == reference.events
-    statistics = made.statistics
-    assert (statistics.allocated_bytes, statistics.allocated_peak_bytes) == (
-        reference.allocated(),
-        reference.allocated_peak,
-    )
-    assert (statistics.reserved_bytes, statistics.reserved_peak_bytes) == (
-        reference.reserved(),
-        reference.reserved_peak,
-    )
-    assert statistics.alloc_retries == reference.retries
-
-
-@pytest.mark.parametrize("text", SETTINGS)
-@given(calls=call_lists(), capacity_mib=st.sampled_from((30, 64, 128, 400, 100_000)))
-@settings(max_examples=80, deadline=None)
-def test_every_event_is_that_of_the_slow_reference(text: str, calls: list[Call], capacity_mib: int) -> None:
-    assert_same_as_the_reference(calls, text, capacity_mib * MIB)
-
-
-@pytest.mark.parametrize("text", SETTINGS)
-@given(seed=st.integers(0, 10**6), capacity_mib=st.sampled_from((64, 200, 800)))
-@settings(max_examples=20, deadline=None)
-def test_long_lives_are_those_of_the_slow_reference(text: str, seed: int, capacity_mib: int) -> None:
-    assert_same_as_the_reference(random_calls(seed, 250), text, capacity_mib * MIB)
-
-
-@pytest.mark.parametrize("text", ["", "garbage_collection_threshold:0.5", "max_split_size_mb:20"])
-@given(seed=st.integers(0, 10**6))
-@settings(max_examples=20, deadline=None)
-def test_a_changing_memory_fraction_is_followed_as_by_the_slow_reference(text: str, seed: int) -> None:
-    assert_same_as_the_reference(with_changing_fractions(random_calls(seed, 250)), text, 400 * MIB)
 
 
 def assert_consistent(made: CachingAllocator, live: dict[int, Block]) -> None:
