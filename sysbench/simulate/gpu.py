@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sysbench.errors import UnavailableError
+from sysbench.errors import Refusal, UnavailableError
 from sysbench.extras import followed_torch, installed_torch
 from sysbench.log.events import DeviceInfo, GpuSimulated
 from sysbench.simulate.allocator.settings import AllocatorSettings
@@ -83,6 +83,16 @@ class Workspaces:
         lt_bytes = (int(lt_kib) if lt_kib.isdecimal() else 1024) * 1024
         return cls(product_bytes, None if is_kept and shared else lt_bytes, is_kept)
 
+    @classmethod
+    def on_amd(cls, architecture: str) -> Workspaces:
+        """Return the workspaces of hipBLAS and hipBLASLt; both libraries have their own on these GPUs.
+
+        Source: the branches for USE_ROCM in CublasHandlePool.cpp (parseChosenWorkspaceSize and
+        parseCUDABlasLtWorkspaceSize). They were read, not observed on a device.
+        """
+        is_large = architecture.startswith(("gfx94", "gfx95"))
+        return cls((128 if is_large else 32) * MIB, 76 * MIB, are_kept=installed_torch() < (2, 15))
+
 
 class ScratchMemory(NamedTuple):
     """What determines the scratch memory of a GPU's kernels, besides the kernels."""
@@ -106,6 +116,7 @@ class Gpu:
     other_bytes         memory used by other processes
     nccl_bytes          memory used by NCCL if there are several ranks
     sms                 number of multiprocessors
+    architecture        LLVM's name of an AMD GPU's architecture, such as gfx942; None for other GPUs
     """
 
     title: str
@@ -115,6 +126,7 @@ class Gpu:
     other_bytes: int = 0
     nccl_bytes: int = 0
     sms: int = UNKNOWN_MULTIPROCESSORS
+    architecture: str | None = None
 
     @property
     def outside_bytes(self) -> int:
@@ -131,7 +143,15 @@ class Gpu:
         """Create the GPU that `hardware` describes."""
         capability = _capability(hardware.compute_capability)
         sms = hardware.sms or UNKNOWN_MULTIPROCESSORS
-        return cls(hardware.title, hardware.memory_bytes, capability, context_bytes, other_bytes, sms=sms)
+        return cls(
+            hardware.title,
+            hardware.memory_bytes,
+            capability,
+            context_bytes,
+            other_bytes,
+            sms=sms,
+            architecture=hardware.architecture,
+        )
 
     @classmethod
     def like(cls, device: DeviceInfo, memory_bytes: int) -> Gpu:
@@ -171,7 +191,9 @@ class Gpu:
 
     @property
     def workspaces(self) -> Workspaces:
-        """Return the workspaces of cuBLAS, as the installed PyTorch allocates them on this GPU."""
+        """Return the workspaces of cuBLAS or hipBLAS, as the installed PyTorch allocates them on this GPU."""
+        if self.architecture is not None:
+            return Workspaces.on_amd(self.architecture)
         return Workspaces.of(self.compute_capability[0])
 
     @property
@@ -181,7 +203,10 @@ class Gpu:
 
 
 def refuse_fp8(precision: StepPrecision, gpu: Gpu) -> None:
-    """Raise UnavailableError if the precision has products in fp8, and the GPU has none."""
+    """Raise UnavailableError if the precision has products in fp8, and the GPU has none or another format of them."""
+    if precision in FP8 and gpu.architecture is not None:
+        reason = f"is not modelled on AMD GPUs such as {gpu.title}"
+        raise UnavailableError(Refusal(reason, "nearest: bf16", f"--precision {precision}"))
     if precision in FP8 and not has_fp8(gpu.compute_capability):
         raise UnavailableError(fp8_refusal(precision, gpu.title))
 

@@ -106,7 +106,9 @@ class Hardware(Frozen):
     names: tuple[str, ...] = ()
     """All names under which drivers report this device and no other."""
     compute_capability: str | None = Field(default=None, pattern=r"^\d+\.\d$")
-    """Compute capability, "9.0"; torch selects kernels by it."""
+    """Compute capability, "9.0"; torch selects kernels by it. None for an AMD GPU."""
+    architecture: str | None = Field(default=None, pattern=r"^gfx[0-9a-f]+$")
+    """LLVM's name of an AMD GPU's architecture, "gfx942"; None for other GPUs."""
     memory_bytes: PositiveInt
     """Total memory that CUDA reports: the data-sheet value minus the memory that ECC and the driver use."""
     memory_bandwidth_bytes_per_s: PositiveFloat | None = None

@@ -106,9 +106,16 @@ edition.
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-StepPrecision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-true", "fp8", "fp8-rowwise"]
-"""`bf16` and `fp16` are autocast over fp32 parameters; with `bf16-true`, parameters are bf16, and all else follows.
+StepPrecision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-true", "fp16-true", "fp8", "fp8-rowwise"]
+"""`bf16` and `fp16` are autocast over fp32 parameters; with `bf16-true` and `fp16-true`, parameters are 16 bits wide,
+and all else follows, without a gradient scaler.
 `fp8` is `bf16` with products of linear layers in fp8: one scale for each tensor, or for each row."""
+
+TRUE_PRECISIONS: Mapping[StepPrecision, Literal["bfloat16", "float16"]] = {
+    "bf16-true": "bfloat16",
+    "fp16-true": "float16",
+}
+"""torch's names of the number formats of parameters, by those precisions without autocast that are 16 bits wide."""
 
 Mode = Literal["inference", "forward", "forward-backward", "train"]
 Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
@@ -167,7 +174,7 @@ PREDICTION = "Prediction"
 def precision_problem(precision: StepPrecision, device: DeviceType) -> Refusal | None:
     """Return the reason why a type of device does not support a precision, or None if it does."""
     given = f"--precision {precision}"
-    if precision == "fp16" and device == "cpu":
+    if precision in ("fp16", "fp16-true") and device == "cpu":
         emulated = "is not supported on the CPU, which would emulate it"
         return Refusal(emulated, "use bf16 there, or --device cuda", given)
     if precision == "tf32" and device != "cuda":
@@ -366,8 +373,8 @@ class GridCell(RunCell):
         PRECISION,
     ] = Field(
         description="Numeric format: fp32 and tf32 compute in that format; bf16 and fp16 use autocast over fp32 "
-        "parameters; with bf16-true, parameters, gradients and optimizer state are bf16; fp8 and fp8-rowwise are bf16 "
-        "with products of linear layers in fp8.",
+        "parameters; with bf16-true and fp16-true, parameters, gradients and optimizer state are bf16 or fp16; fp8 and "
+        "fp8-rowwise are bf16 with products of linear layers in fp8.",
     )
     checkpoint: Annotated[
         str,
@@ -513,7 +520,7 @@ class GridCell(RunCell):
         """The number format in which matrix products are computed."""
         if self.precision in ("bf16-true", *FP8) or (self.param_dtype == "bf16" and self.precision in ("fp32", "tf32")):
             return "bf16"
-        return cast("Precision", self.precision)
+        return cast("Precision", self.precision.removesuffix("-true"))
 
     @property
     def tokens(self) -> int:

@@ -37,6 +37,12 @@ GROUPS = (
     Group((*SMALL, "--ctx=64", "--mode=train,forward", "--precision=fp8,fp8-rowwise", "--checkpoint=none")),
     Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp8", "--checkpoint=full,selective")),
     own("NanoGpt", "--precision=bf16-true", "--optimizer=fused,muon"),
+    Group(
+        (*SMALL, "--ctx=64", "--mode=train", "--precision=fp16-true", "--lora=0,8", "--checkpoint=none,full"),
+        {},
+        ("t4", "7.5"),
+    ),
+    own("Llama", "--precision=fp16-true", "--optimizer=fused,adafactor"),
     own("NanoGpt", "--checkpoint=none,full", "--cross-entropy=full,chunked-40"),
     own("Llama", "--bf16", "--checkpoint=none,full", "--cross-entropy=full,chunked-40"),
     *(own(name, "--precision=fp32,bf16") for name in ("NanoGpt", "Llama", "Grouped", "Adapted")),
