@@ -23,9 +23,12 @@ MIB = 1024 * 1024
 CONTEXT_BYTES = 600 * MIB
 """Device memory that a process uses before its first allocation: the CUDA context, cuBLAS, and kernel code.
 
-Observed values are 300 to 600 MiB, depending on driver, GPU and libraries. This is the upper end, so that a
-verdict "fits" is not wrong by a few MiB; a measured value can be given instead.
+Observed values depend on driver, GPU and libraries. This is the upper end for a GPU whose profile has no `context`, so
+that a verdict "fits" is not wrong by a few MiB; a measured value can be given instead.
 """
+
+LEAST_CONTEXT_BYTES = 141 * MIB
+"""Lower end for such a GPU: what a T4 used under recent versions, the least that was published."""
 
 UNKNOWN_CAPABILITY = (8, 0)
 """Capability assumed if only a GPU's memory size is known: Ampere, the oldest generation that supports all kernels."""
@@ -112,7 +115,8 @@ class Gpu:
     title               displayed name
     memory_bytes        total memory reported by CUDA, including the three sizes below
     compute_capability  (major, minor)
-    context_bytes       memory used by the CUDA context and libraries before the first allocation
+    context_bytes       most memory that the CUDA context and libraries are assumed to use outside the allocator
+    least_context_bytes  least memory that they are assumed to use
     other_bytes         memory used by other processes
     nccl_bytes          memory used by NCCL if there are several ranks
     sms                 number of multiprocessors
@@ -127,6 +131,7 @@ class Gpu:
     nccl_bytes: int = 0
     sms: int = UNKNOWN_MULTIPROCESSORS
     architecture: str | None = None
+    least_context_bytes: int = LEAST_CONTEXT_BYTES
 
     @property
     def outside_bytes(self) -> int:
@@ -139,18 +144,23 @@ class Gpu:
         return replace(self, nccl_bytes=sum(NCCL_BYTES.get(group, MAX_NCCL_BYTES) for group in groups))
 
     @classmethod
-    def of(cls, hardware: Hardware, *, context_bytes: int = CONTEXT_BYTES, other_bytes: int = 0) -> Gpu:
-        """Create the GPU that `hardware` describes."""
+    def of(cls, hardware: Hardware, *, context_bytes: int | None = None, other_bytes: int = 0) -> Gpu:
+        """Create the GPU that `hardware` describes; `context_bytes` is a measured size of the context, if any."""
+        known = hardware.context
+        least_bytes, most_bytes = (known.low_bytes, known.high_bytes) if known else (LEAST_CONTEXT_BYTES, CONTEXT_BYTES)
+        if context_bytes is not None:
+            least_bytes = most_bytes = context_bytes
         capability = _capability(hardware.compute_capability)
         sms = hardware.sms or UNKNOWN_MULTIPROCESSORS
         return cls(
             hardware.title,
             hardware.memory_bytes,
             capability,
-            context_bytes,
+            most_bytes,
             other_bytes,
             sms=sms,
             architecture=hardware.architecture,
+            least_context_bytes=least_bytes,
         )
 
     @classmethod
@@ -167,6 +177,7 @@ class Gpu:
             title=self.title,
             memory_bytes=self.memory_bytes,
             context_bytes=self.context_bytes,
+            least_context_bytes=self.least_context_bytes,
             other_bytes=self.other_bytes,
             nccl_bytes=self.nccl_bytes,
             settings=settings.text,

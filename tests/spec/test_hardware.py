@@ -9,6 +9,7 @@ import pytest
 
 from sysbench import package
 from sysbench.errors import LogError, UsageError
+from sysbench.simulate.gpu import Gpu
 from sysbench.spec.hardware import Hardware, by_name, by_slug, find, known, parse_gpus
 from sysbench.spec.model import Precision
 
@@ -244,6 +245,17 @@ def test_memory_is_what_cuda_reports_and_not_what_the_box_says() -> None:
     marketed = {"a100-80gb": 80, "h100": 80, "h200": 141, "t4": 16, "rtx-4090": 24, "b200": 180, "l40s": 48, "h20": 96}
     for slug, gigabytes in marketed.items():
         assert 0.9 * gigabytes < by_name(slug).memory_bytes / GIB < gigabytes
+
+
+def test_a_known_context_is_an_interval_with_a_source_and_the_largest_is_counted() -> None:
+    contexts = {slug: by_name(slug).context for slug in ("t4", "h100", "a100-80gb")}
+    assert contexts["a100-80gb"] is None
+    for slug, observed_mib in (("t4", 141), ("h100", 614)):
+        context = contexts[slug]
+        assert context is not None
+        assert context.low_bytes <= observed_mib * 2**20 <= context.high_bytes
+        assert Gpu.of(by_name(slug)).context_bytes == context.high_bytes
+    assert Gpu.of(by_name("t4"), context_bytes=5).least_context_bytes == 5  # measured
 
 
 def test_a_memory_size_stands_for_a_gpu_without_known_rates() -> None:
