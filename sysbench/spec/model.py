@@ -17,6 +17,7 @@ from sysbench.spec.cell import DeviceType as DeviceType
 from sysbench.spec.cell import RunCell, RunSpec, asks_for, threads_problem
 from sysbench.spec.knobs import (
     ADAPTED,
+    ADAPTERS,
     ALLOCATORS,
     CHECKPOINTS,
     CROSS_ENTROPIES,
@@ -196,6 +197,10 @@ OPTIMIZER_NAMES = ("adamw", *OPTIMIZERS)
 _OPTIMIZER = choices("an optimizer", OPTIMIZER_NAMES)
 
 BUILT_IN_ATTENTION: tuple[Attention, ...] = get_args(Attention)[:-1]
+
+
+def _none_if_plain(value: object) -> object:
+    return None if value == "lora" else value
 
 
 def _none_if_unturned(value: object) -> object:
@@ -478,6 +483,23 @@ class GridCell(RunCell):
         description="Linear layers that get adapters with --lora: all-linear (all but the output layer), or patterns "
         "of their names joined by +: q_proj+v_proj. Default: peft's for the type of the model, else all-linear.",
     )
+    adapter: Annotated[
+        str | None,
+        BeforeValidator(_none_if_plain),
+        Axis(
+            "choice",
+            "{}",
+            parse=choices("a kind of adapter", ADAPTERS),
+            unset="plain LoRA",
+            applies_to=(("lora", ()),),
+            phrases=(("lora", "plain LoRA"), ("dora", "DoRA")),
+        ),
+        Option(metavar="CHOICE,…", panel=STEP, values=ADAPTERS),
+    ] = stored_unless(
+        None,
+        description="Kind of adapter with --lora: lora, or dora, which also trains the length of each row of the "
+        "adapted weights. rsLoRA is lora with another factor: the same memory and time.",
+    )
     quantize: Annotated[
         str | None,
         BeforeValidator(_none_if_unturned),
@@ -712,6 +734,9 @@ class ModelSpec(RunSpec):
         return knobs_problem(self.strategies, knobs, KNOBS)
 
     def _adapters_problem(self) -> Refusal | None:
+        if any(self.adapter) and not any(self.lora):
+            given = f"--adapter {','.join(filter(None, self.adapter))}"
+            return Refusal("is a kind of adapter", "add --lora 8", given)
         if self.lora_targets and not any(self.lora):
             given = f"--lora-targets {','.join(self.lora_targets)}"
             return Refusal("chooses layers for adapters", "add --lora 8", given)

@@ -27,6 +27,7 @@ GROUPS = (
     Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16", "--cross-entropy=chunked-50,chunked")),
     Group((*SMALL, "--ctx=64,128", "--mode=train", "--allocator=default,expandable,max_split_size_mb:20")),
     Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16", "--lora=8", "--checkpoint=none,full")),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16", "--lora=8", "--adapter=dora")),
     Group((*SMALL, "--ctx=64", "--mode=train,forward-backward", "--lora=3", "--lora-targets=all-linear,lm_head+w1")),
     *(own(name, "--precision=fp32,bf16", "--lora=4") for name in ("NanoGpt", "Llama", "Encoder")),
     Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16-true", "--optimizer=foreach,sgd,adafactor,muon")),
