@@ -216,3 +216,18 @@ def test_tables_say_what_is_trained(tmp_path: Path) -> None:
         assert ran.code == 0
         assert "trained" in ran.out
         assert "1024" in ran.out
+
+
+def test_adapters_do_not_import_bitsandbytes() -> None:
+    """In a new process: peft imports it, and a model that has none of its layers does not need it."""
+    code = (
+        "import sys, torch; from sysbench.lab.knobs.lora import add_adapters\n"
+        "from torch import nn; model = nn.Sequential(nn.Linear(4, 4))\n"
+        "add_adapters(model, 2, None, torch.device('cpu'), 0)\n"
+        "from peft.import_utils import is_bnb_available; from importlib.util import find_spec\n"
+        "from transformers.utils import is_bitsandbytes_available\n"
+        "is_here = find_spec('bitsandbytes') is not None\n"
+        "print('bitsandbytes' in sys.modules, is_bnb_available() == is_here == is_bitsandbytes_available())"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", "True"], ran.stderr

@@ -28,6 +28,7 @@ from sysbench.commands.fit.search.trials import (
 )
 from sysbench.commands.fit.spec import FitCell
 from sysbench.lab.compilation import stage_entered
+from sysbench.lab.knobs.lora import import_peft
 from sysbench.log.cautions import margin_uncertainty_bytes
 from sysbench.log.events import DeviceInfo, Event
 from sysbench.spec import hardware
@@ -69,7 +70,7 @@ def _import_what_all_need(cell: FitCell) -> None:
             import_module("transformers.modeling_utils")
     if cell.lora:
         with suppress(ImportError):
-            import_module("peft")
+            import_peft()
 
 
 def search_with(simulations: Simulations, processes: Processes) -> Iterator[CombinationTried]:
