@@ -132,6 +132,7 @@ CautionCode = Literal[
     "calibration-differs",
     "operators-unknown",
     "selection-assumed",
+    "own-compiling",
     "modelled",
     "host-time-missing",
     "device-unused",
