@@ -134,6 +134,7 @@ CautionCode = Literal[
     "selection-assumed",
     "own-compiling",
     "modelled",
+    "never-compared",
     "host-time-missing",
     "device-unused",
 ]
