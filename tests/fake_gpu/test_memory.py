@@ -24,22 +24,13 @@ GROUPS = (
     Group((*SMALL, "--ctx=64", "--mode=train"), {"TORCH_CUBLAS_WORKSPACE_CACHE": "1"}),
     Group((*SMALL, "--ctx=64", "--mode=train", "--bf16", "--checkpoint=full,every-2,selective")),
     Group((*SMALL, "--ctx=64", "--mode=train", "--attention=sdpa", "--checkpoint=selective,layers.*.attention")),
-<<<<<<< HEAD
     Group((*SMALL, "--ctx=64", "--mode=train", "--bf16", "--cross-entropy=chunked-50,chunked")),
     Group((*SMALL, "--ctx=128", "--mode=train", "--allocator=default,expandable,max_split_size_mb:20")),
     Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16", "--lora=8", "--checkpoint=full")),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--bf16", "--lora=8", "--adapter=dora")),
     Group((*SMALL, "--ctx=64", "--mode=train", "--lora=3", "--lora-targets=all-linear,lm_head+w1")),
     own("NanoGpt", "--bf16", "--lora=4"),
     Group((*SMALL, "--ctx=64", "--mode=train", "--precision=bf16-true", "--optimizer=foreach,sgd,adafactor,muon")),
-=======
-    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16", "--cross-entropy=chunked-50,chunked")),
-    Group((*SMALL, "--ctx=64,128", "--mode=train", "--allocator=default,expandable,max_split_size_mb:20")),
-    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16", "--lora=8", "--checkpoint=none,full")),
-    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16", "--lora=8", "--adapter=dora")),
-    Group((*SMALL, "--ctx=64", "--mode=train,forward-backward", "--lora=3", "--lora-targets=all-linear,lm_head+w1")),
-    *(own(name, "--precision=fp32,bf16", "--lora=4") for name in ("NanoGpt", "Llama", "Encoder")),
-    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16-true", "--optimizer=foreach,sgd,adafactor,muon")),
->>>>>>> modes
     Group((*SMALL, "--ctx=64", "--mode=train", "--optimizer=foreach,sgd", "--optimizer-in-backward=on,off")),
     Group((*SMALL, "--ctx=64", "--mode=train", "--bf16", "--offload=optimizer", "--grad-accum=1,2")),
     Group((*SMALL, "--ctx=64", "--mode=train", "--lora=8", "--offload=optimizer", "--optimizer=for-loop,foreach")),
