@@ -87,6 +87,8 @@ def assumptions(cell: RunCell, seen: CellEvents) -> Iterator[Caution]:
     model = seen.last(OwnModelBuilt)
     if model is not None and model.assumed:
         yield caution("selection-assumed", "measure on a device to see what real inputs select", about=model.assumed)
+    if model is not None and model.run_eagerly:
+        yield caution("own-compiling", "measure on a device what compiling saves", about=model.run_eagerly)
 
 
 def stability(warmup: Sequence[float], steps: Samples, warmup_option: str = "--warmup ") -> Iterator[Caution]:

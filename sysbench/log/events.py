@@ -342,6 +342,8 @@ class OwnModelFacts(Frozen):
     uncounted: str | None
     assumed: list[str] = stored_unless([])
     """What a simulation assumed about values that it does not have: how many elements masks select."""
+    run_eagerly: list[str] = stored_unless([])
+    """Where the code asks for torch's compiler, `gpt.py:31`, which a simulation runs eagerly instead."""
     files: list[CodeFile]
     import_s: Seconds = 0.0
     printed: str

@@ -132,6 +132,7 @@ CautionCode = Literal[
     "calibration-differs",
     "operators-unknown",
     "selection-assumed",
+    "own-compiling",
     "modelled",
     "never-compared",
     "host-time-missing",

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -16,13 +17,14 @@ import torch
 from sysbench.errors import UnavailableError
 from sysbench.garbage import gc_paused
 from sysbench.lab.step import TrainingStep
-from sysbench.lab.workload.imports import modules_of_simulations
+from sysbench.lab.workload.imports import modules_behind, modules_of_simulations
 from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
 from sysbench.simulate.cuda.answers import answering_as_gpu
 from sysbench.simulate.cuda.autocast import cuda_autocast
 from sysbench.simulate.cuda.composites import using_composites
 from sysbench.simulate.ordered import ordered_streams
 from sysbench.simulate.origins import Origins
+from sysbench.simulate.own_compiling import CompiledParts, compiling_nothing
 from sysbench.simulate.platform import REAL_PLATFORM, Platform
 from sysbench.simulate.recorder import Device, RealDevice
 from sysbench.simulate.recording import StepRecording
@@ -76,7 +78,7 @@ def record(
         nullcontext() if compiling else without_compiler(),
         using_composites(platform.composites),
         cuda_autocast(platform.autocast),
-        _serving_user_code(platform) if cell.own is not None else nullcontext(),
+        _serving_user_code(platform) if cell.own is not None else nullcontext() as compiled_parts,
     ):
         tracker = Origins(_run_steps.__code__, parts=parts) if origins else None
         recorder = StepRecorder(platform, device, tracker, cell)
@@ -86,15 +88,18 @@ def record(
         with _sharding_handled(mesh, recorder.device), recorder.device:
             for _ in _run_steps(recorder, cell, protocol, DEVICE, mesh=mesh):
                 pass
-    recording = recorder.step_recording(cell, protocol)
+        recording = recorder.step_recording(cell, protocol)
+        if (own := recording.own_model) is not None and compiled_parts is not None:
+            run_eagerly = compiled_parts.places(modules_behind(own.files))
+            recording = replace(recording, own_model=own.model_copy(update={"run_eagerly": run_eagerly}))
     is_whole = layout(cell.strategy, cell.ranks)[1] == 1 and cell.quantize is None
     return recording if is_whole else recording.without_build_temporaries()
 
 
 @contextmanager
-def _serving_user_code(platform: Platform) -> Iterator[None]:
-    with answering_as_gpu(platform.capability), modules_of_simulations():
-        yield
+def _serving_user_code(platform: Platform) -> Iterator[CompiledParts]:
+    with answering_as_gpu(platform.capability), modules_of_simulations(), compiling_nothing() as parts:
+        yield parts
 
 
 def _simulated_ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:

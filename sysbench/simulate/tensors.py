@@ -64,10 +64,14 @@ _MAY_READ_VALUES = (
 _KNOW_DEVICE = frozenset({"torch", "sysbench", "torchao", "bitsandbytes", "peft", "triton"})
 """Packages whose code sees `DEVICE` as the device of simulated tensors; all others see `CUDA`."""
 
+_ASK_FOR_GPU = frozenset({"torch.nn.attention.flex_attention"})
+"""Modules of these packages that refuse tensors which are not on a GPU."""
+
 
 def is_asked_by_user_code(frame: FrameType) -> bool:
     """Return whether the code of this frame must find a GPU where sysbench and PyTorch know the simulated device."""
-    return str(frame.f_globals.get("__name__")).partition(".")[0] not in _KNOW_DEVICE
+    module = str(frame.f_globals.get("__name__"))
+    return module.partition(".")[0] not in _KNOW_DEVICE or module in _ASK_FOR_GPU
 
 
 class SimulatedTensor(Tensor):

@@ -64,6 +64,24 @@ def modules_of_simulations() -> Iterator[None]:
         _exchange_modules()
 
 
+def modules_behind(files: Iterable[CodeFile]) -> list[ModuleType]:
+    """Return the imported modules of the user's code that these files are, or that they name something of."""
+    paths = {file.path for file in files}
+    pending = [module for _, module in _imported.values() if getattr(module, "__file__", None) in paths]
+    found: list[ModuleType] = []
+    while pending:
+        module = pending.pop()
+        if module in found:
+            continue
+        found.append(module)
+        values = list(vars(module).values())
+        names = {
+            each.__name__ if isinstance(each, ModuleType) else getattr(each, "__module__", None) for each in values
+        }
+        pending += [_imported[name][1] for name in names if isinstance(name, str) and name in _imported]
+    return found
+
+
 def _exchange_modules() -> None:
     leaving, coming = dict(_imported), dict(_of_simulations)
     for name, (_, module) in leaving.items():

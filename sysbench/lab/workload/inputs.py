@@ -136,14 +136,20 @@ def _inputs_from_options(
     return Inputs(tuple(arguments), keywords, "--input", _tokens_in((arguments, keywords), cell))
 
 
+def original_of(model: nn.Module) -> nn.Module:
+    """Return the module that `torch.compile` has wrapped, or `model` itself."""
+    original: nn.Module = getattr(model, "_orig_mod", model)
+    return original
+
+
 def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) -> Iterator[Inputs]:
     """Yield random token ids for each micro-batch, if the model has an embedding and requires at most one argument.
 
     Required targets (`TARGETS`) do not count: they are the ids that follow.
     """
-    name, vocabulary = type(model).__name__, vocabulary_size(model)
+    name, vocabulary = type(original_of(model)).__name__, vocabulary_size(model)
     try:
-        parameters = list(inspect.signature(model.forward).parameters.values())
+        parameters = list(inspect.signature(original_of(model).forward).parameters.values())
     except (TypeError, ValueError):
         parameters = []
     single = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]

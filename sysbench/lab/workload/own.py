@@ -30,7 +30,7 @@ from sysbench.lab.knobs.optimizers import optimizer_for
 from sysbench.lab.knobs.quantization import home_of, quantize
 from sysbench.lab.precision import building, parameter_dtype
 from sysbench.lab.workload.imports import LoadedCode, Printed, arguments_for, code_file, import_s, load_code, user_code
-from sysbench.lab.workload.inputs import create_inputs
+from sysbench.lab.workload.inputs import create_inputs, original_of
 from sysbench.lab.workload.losses import Loss
 from sysbench.lab.workload.workload import Batch, IgnoredConfig, OwnWorkload, Workload
 from sysbench.spec.model import BUILT_IN_ATTENTION, TRUE_PRECISIONS, Attention, ModelCell, ModelShape
@@ -86,7 +86,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
         tokens=cell.tokens if inputs[0].tokens is not None else None,
         attention_context=nullcontext if backend is None else partial(sdpa_kernel, backend),
         own=OwnWorkload(
-            class_name=type(model).__qualname__,
+            class_name=type(original_of(model)).__qualname__,
             config_class=config_class,
             files=files,
             inputs=inputs[0].description,

@@ -180,6 +180,7 @@ SENTENCES: Final[Mapping[CautionCode, str | Callable[[Stated], str]]] = {
     "selection-assumed": lambda said: (
         "shapes depend on values, which a simulation does not have; assumed: " + "; ".join(said.about)
     ),
+    "own-compiling": lambda said: f"simulated as eager, although the code compiles at {join_words(said.about)}",
     "modelled": lambda said: f"modelled, not traced: {'; '.join(said.about)}",
     "never-compared": "no step on an AMD GPU has been compared with {0}: its kernels and scratch memory are assumed",
     "host-time-missing": "the prediction leaves out the host time of the Python code of {0}: phases that the host "

@@ -243,8 +243,31 @@ def flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: object = None) -
     """Simulate torch's compiled `flex_attention`. Raises UnavailableError if the heads are too narrow."""
     if q.shape[-1] < _MIN_FLEX_HEAD:
         raise UnavailableError(f"flex needs a head width of at least {_MIN_FLEX_HEAD}, not {q.shape[-1]}")
-    attend: Callable[..., object] = _FlexAttention.apply  # typed only in some versions of torch
-    return attend(q, k, v, block_mask is not None)
+    return _flex_attention(q, k, v, block_mask is not None)[0]
+
+
+def flex_attention_operator(
+    q: Tensor, k: Tensor, v: Tensor, score_mod: object, block_mask: tuple[object, ...], *_: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Simulate the operator that `flex_attention` calls; return the output, and each row's logsumexp and maximum.
+
+    A mask counts as causal, unless it is the empty one, which is a single block of 1 << 30 rows.
+    """
+    output, logsumexp = _flex_attention(q, k, v, _is_masked(block_mask))
+    return output, logsumexp, logsumexp
+
+
+def _is_masked(block_mask: tuple[object, ...]) -> bool:
+    return not any(isinstance(each, int) and each >= _EMPTY_MASK_BLOCK for each in block_mask)
+
+
+_EMPTY_MASK_BLOCK = 1 << 30
+"""Rows of the only block of a mask that hides nothing (_LARGE_SPARSE_BLOCK_SIZE in torch)."""
+
+
+def _flex_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    attend: Callable[..., tuple[Tensor, Tensor]] = _FlexAttention.apply  # typed only in some versions of torch
+    return attend(q, k, v, causal)
 
 
 class _FlexAttention(torch.autograd.Function):
@@ -254,17 +277,19 @@ class _FlexAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
         logsumexp = q.new_empty(q.shape[:-1], dtype=torch.float32)
         _maxima = torch.empty_like(logsumexp)  # always passed to the kernel, written only on demand
-        output = torch.empty_like(q)
+        output = torch.empty_like(q) if q.shape[-1] == v.shape[-1] else q.new_empty((*q.shape[:-1], v.shape[-1]))
         _on_launch("flex forward", q, k, v, causal)
         ctx.causal = causal
         ctx.save_for_backward(q, k, v, output, logsumexp)
-        return output
+        ctx.mark_non_differentiable(logsumexp)
+        ctx.set_materialize_grads(False)  # of the logsumexp
+        return output, logsumexp
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         q, k, v, _, logsumexp = ctx.saved_tensors
         _delta = torch.empty_like(logsumexp)  # of output · gradient, live while the kernel runs
         _on_launch("flex backward", q, k, v, ctx.causal)
