@@ -1,0 +1,178 @@
+"""What configs of several trainers say alike: models by name, adapters, optimizers, sharding."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sysbench.commands.check.understanding import NotTold, Settings, Understanding
+from sysbench.errors import Refusal, unknown
+from sysbench.spec import published
+
+if TYPE_CHECKING:
+    from sysbench.commands.check.understanding import Word
+
+_TUNED = re.compile(
+    r"[-_.](instruct|chat|base|it|hf|sft|dpo|qlora|lora|thinking|reasoning|bf16|fp16|gptq|awq|bnb-4bit|bnb-nf4|nvfp4"
+    r"|aqlm-2bit-1x16|2\d\d\d|v0\.\d|v1\.\d|0324|source|converted|text|linearized|safeguard|unsloth)(?=[-_.]|$)"
+)
+"""What names of fine-tuned, quantized and mirrored models add to the name of the model whose dimensions they have."""
+
+
+def model(settings: Settings, understanding: Understanding, key: str) -> None:
+    """Take the model from the value of a key; raises NotTold if nothing has its config."""
+    name = settings.text(key)
+    if name is None:
+        raise NotTold(Refusal(f"has no {key}, so the model is not known", option=str(settings.file.path)))
+    understanding.model = name
+    directory = str(settings.file.path.parent)
+    if published.config_file(name, directory).is_file():
+        understanding.say("model", f"hf:{name}", key)
+        return
+    if (alike := same_dimensions(name)) is not None:
+        understanding.say("model", f"hf:{alike}", key)
+        understanding.assumed.append(f"{name} has the dimensions of {alike}, by its name")
+        return
+    refusal = published.problem(name, directory)
+    if refusal is not None:
+        entry = settings.file.entries[key]
+        raise NotTold(Refusal(refusal.reason, refusal.remedy, f"{settings.file.path}, line {entry.line}: {key}: {name}:"))
+    understanding.say("model", f"hf:{name}", key)
+
+
+def same_dimensions(name: str) -> str | None:
+    """Return the catalogue's model that a fine-tuned, quantized or mirrored one is made of, None if no name says so.
+
+    Names are compared without the organisation and without words such as `Instruct`; nothing is guessed beyond them.
+    """
+    return _plain_names().get(_plain(name))
+
+
+def _plain(name: str) -> str:
+    found = "-" + name.rpartition("/")[2].lower().replace("_", "-").replace("meta-llama", "llama")
+    while (shorter := _TUNED.sub("", found)) != found:
+        found = shorter
+    return found.replace("-", "")
+
+
+def _plain_names() -> Mapping[str, str]:
+    names = {}
+    for each in reversed(published.catalogue()):
+        names |= {_plain(name): each.slug for name in (each.slug, *each.repositories)}
+    return names
+
+
+def optimizer(
+    settings: Settings, understanding: Understanding, key: str, known: Mapping[str, str], default: str
+) -> None:
+    """Take the optimizer from the value of a key; one that is not known is computed as AdamW, and noted."""
+    name = (settings.text(key) or default).lower()
+    if name not in known:
+        understanding.leave_out(settings, key, "either", f"{name} is computed as fused AdamW here")
+    understanding.say("optimizer", known.get(name, "fused"), *([key] if settings.given(key) else []))
+
+
+def lora_targets(settings: Settings, understanding: Understanding, key: str) -> None:
+    """Take the layers with adapters from a list of names, or `all-linear`; without any, peft decides by the model."""
+    value = settings.value(key)
+    if isinstance(value, str) and (value in ("all", "all-linear") or not re.fullmatch(r"[\w.,\s-]+", value)):
+        understanding.say("lora_targets", "all-linear", key)
+        if value not in ("all", "all-linear"):
+            understanding.leave_out(settings, key, "less", "a pattern of layers: adapters at all linear layers here")
+    elif names := settings.words(key):
+        understanding.say("lora_targets", "+".join(name.rpartition(".")[2] for name in names), key)
+
+
+def eight_bit_base(settings: Settings, understanding: Understanding, key: str) -> None:
+    """Note that frozen weights are stored in 8 bits."""
+    from sysbench.spec.knobs import QUANTIZED
+
+    if "int8" in QUANTIZED:
+        understanding.say("quantize", "int8", key)
+    else:
+        understanding.leave_out(settings, key, "less", "frozen weights in 8 bits; here in 16")
+
+
+_NO_REFERENCE = ("orpo", "simpo", "kto", "cpo", "rm", "reward", "reward-model", "reward_model", "pm", "prm")
+
+
+def preference(settings: Settings, understanding: Understanding, key: str, method: str, *, adapter: bool) -> None:
+    """Note that a step of a preference method has two sequences for each example, and perhaps a reference model."""
+    if method in _NO_REFERENCE or adapter:
+        understanding.leave_out(settings, key, "more", f"{method} computes two sequences for each example, here one")
+    else:
+        reason = f"{method} computes two sequences for each example and a frozen reference model, here one sequence"
+        understanding.leave_out(settings, key, "more", reason)
+
+
+def fsdp(settings: Settings, understanding: Understanding, key: str, prefix: str) -> None:
+    """Take FSDP 1's and 2's options, with or without the prefix `fsdp_` that accelerate writes."""
+
+    def given(name: str) -> str | None:
+        return next((each for each in (f"{prefix}fsdp_{name}", f"{prefix}{name}") if settings.given(each)), None)
+
+    words = settings.value("fsdp") if settings.given("fsdp") else None
+    sharding = given("sharding_strategy")
+    strategy = str(settings.value(sharding)).upper() if sharding else "FULL_SHARD"
+    if strategy in ("NO_SHARD", "3"):
+        understanding.say("strategy", "ddp", sharding or key)
+    else:
+        understanding.say("strategy", "hsdp" if strategy in ("HYBRID_SHARD", "4") else "fsdp2", sharding or key)
+    if (reshard := given("reshard_after_forward")) is not None:
+        value = str(settings.value(reshard)).upper()
+        understanding.say("reshard", "off" if value in ("FALSE", "SHARD_GRAD_OP") else "on", reshard)
+    elif strategy in ("SHARD_GRAD_OP", "2"):
+        understanding.say("reshard", "off", sharding or key)
+    offloaded = given("offload_params")
+    if (offloaded and settings.switch(offloaded)) or (isinstance(words, list) and "offload" in words):
+        understanding.say("offload", "parameters", offloaded or key)
+    if (recomputed := given("activation_checkpointing")) and settings.switch(recomputed):
+        understanding.say("checkpoint", "full", recomputed)
+    settings.used.add(key)
+    settings.used.update(name for name in settings.file.entries if name.startswith(prefix))
+
+
+def deepspeed_file(settings: Settings, understanding: Understanding, key: str, path: str) -> None:
+    """Take a DeepSpeed config from the file that a config names, or its stage from the file's name."""
+    from sysbench.commands.check import file
+    from sysbench.commands.check.readers import deepspeed
+    from sysbench.commands.check.understanding import account
+
+    start = settings.file.path.resolve().parent
+    places = [Path(path), *(parent / path for parent in (start, *start.parents))]
+    if (found := next((place for place in places if place.is_file()), None)) is not None:
+        named = Settings(file.read(found))
+        deepspeed.FORMAT.read(named, understanding)
+        account(deepspeed.FORMAT, named, understanding)
+        return
+    stage = re.search(r"(?:zero|z)_?([0-3])", Path(path).name)
+    if stage is None:
+        raise NotTold(Refusal(f"names a file that is not here: {path}", "run where it is", f"{key}:"))
+    understanding.assumed.append(f"{path} is not here: taken as ZeRO-{stage[1]}, by its name")
+    zero(settings, understanding, key, int(stage[1]))
+
+
+def zero(settings: Settings, understanding: Understanding, key: str, stage: int) -> None:
+    """Take a stage of ZeRO."""
+    if stage == 3:
+        understanding.say("strategy", "fsdp2", key)
+        understanding.say("param_dtype", "bf16", key)
+        understanding.say("precision", "fp32", key)
+        understanding.assumed.append("ZeRO-3 is computed as FSDP2 with fp32 shards, gathered in bf16")
+        return
+    understanding.say("strategy", "ddp", key)
+    if stage:
+        shared = "optimizer state" if stage == 1 else "optimizer state and gradients"
+        understanding.leave_out(settings, key, "less", f"ZeRO-{stage} shares {shared} between ranks, here each has all")
+
+
+def said(words: Mapping[str, Word], option: str) -> str:
+    """Return the keys that set an option, for a message."""
+    return ", ".join(words[option].keys) if option in words else "the default"
+
+
+def unknown_word(settings: Settings, key: str, noun: str, known: Mapping[str, str]) -> None:
+    """Refuse a word that is none of those known."""
+    settings.refuse(key, unknown(str(settings.value(key)), noun, known))
