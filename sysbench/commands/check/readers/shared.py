@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sysbench.commands.check.understanding import NotTold, Settings, Understanding
+from sysbench.commands.check.understanding import CannotTellError, Settings, Understanding
 from sysbench.errors import Refusal, unknown
 from sysbench.spec import published
 
@@ -22,10 +22,10 @@ _TUNED = re.compile(
 
 
 def model(settings: Settings, understanding: Understanding, key: str) -> None:
-    """Take the model from the value of a key; raises NotTold if nothing has its config."""
+    """Take the model from the value of a key; raises CannotTellError if nothing has its config."""
     name = settings.text(key)
     if name is None:
-        raise NotTold(Refusal(f"has no {key}, so the model is not known", option=str(settings.file.path)))
+        raise CannotTellError(Refusal(f"has no {key}, so the model is not known", option=str(settings.file.path)))
     understanding.model = name
     directory = str(settings.file.path.parent)
     if published.config_file(name, directory).is_file():
@@ -38,7 +38,8 @@ def model(settings: Settings, understanding: Understanding, key: str) -> None:
     refusal = published.problem(name, directory)
     if refusal is not None:
         entry = settings.file.entries[key]
-        raise NotTold(Refusal(refusal.reason, refusal.remedy, f"{settings.file.path}, line {entry.line}: {key}: {name}:"))
+        where = f"{settings.file.path}, line {entry.line}: {key}: {name}:"
+        raise CannotTellError(Refusal(refusal.reason, refusal.remedy, where))
     understanding.say("model", f"hf:{name}", key)
 
 
@@ -149,7 +150,7 @@ def deepspeed_file(settings: Settings, understanding: Understanding, key: str, p
         return
     stage = re.search(r"(?:zero|z)_?([0-3])", Path(path).name)
     if stage is None:
-        raise NotTold(Refusal(f"names a file that is not here: {path}", "run where it is", f"{key}:"))
+        raise CannotTellError(Refusal(f"names a file that is not here: {path}", "run where it is", f"{key}:"))
     understanding.assumed.append(f"{path} is not here: taken as ZeRO-{stage[1]}, by its name")
     zero(settings, understanding, key, int(stage[1]))
 
