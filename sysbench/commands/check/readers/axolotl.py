@@ -69,7 +69,9 @@ def _method(settings: Settings, understanding: Understanding) -> None:
         shared.eight_bit_base(settings, understanding, "load_in_8bit")
     if settings.given("lora_modules_to_save"):
         modules = ", ".join(settings.words("lora_modules_to_save"))
-        understanding.leave_out(settings, "lora_modules_to_save", "more", f"{modules} train in full beside the adapters")
+        understanding.leave_out(
+            settings, "lora_modules_to_save", "more", f"{modules} train in full beside the adapters"
+        )
 
 
 def _precision(settings: Settings, understanding: Understanding) -> None:
@@ -158,19 +160,66 @@ _WATCHING = ("wandb_*", "use_wandb", "swanlab_*", "use_swanlab", "trackio_*", "m
 _WATCHING += ("logging_steps", "debug", "loss_watchdog_*", "early_stopping_patience", "report_to")
 _DATA = ("datasets", "test_datasets", "dataset_*", "val_set_size", "chat_template*", "pretraining_dataset", "tokens")
 _DATA += ("special_tokens", "train_on_inputs", "eot_tokens", "group_by_length", "shuffle_merged_datasets")
-_DATA += ("dataloader_*", "skip_prepare_dataset", "remove_unused_columns", "tokenizer_*", "processor_type", "streaming*")
+_DATA += (
+    "dataloader_*",
+    "skip_prepare_dataset",
+    "remove_unused_columns",
+    "tokenizer_*",
+    "processor_type",
+    "streaming*",
+)
 _DATA += ("min_sample_len", "default_system_message", "is_*_derived_model", "model_type", "trust_remote_code")
 _LEARNING = ("learning_rate", "lr_*", "warmup_*", "weight_decay", "num_epochs", "adam_*", "max_grad_norm", "seed")
-_LEARNING += ("cosine_*", "eta_min", "optim_args", "lora_alpha", "lora_dropout", "peft_use_rslora", "lora_fan_in_fan_out")
+_LEARNING += (
+    "cosine_*",
+    "eta_min",
+    "optim_args",
+    "lora_alpha",
+    "lora_dropout",
+    "peft_use_rslora",
+    "lora_fan_in_fan_out",
+)
 _LEARNING += ("neftune_noise_alpha", "eaft_*", "label_smoothing_factor", "beta", "rl_beta", "orpo_alpha")
 _EVALUATION = ("eval*", "do_bench_eval", "generate_samples", "do_eval")
-_STARTING = ("strict", "local_rank", "ddp_*", "ddp", "torchdistx_path", "lora_model_dir", "base_model_config", "use_ray")
+_STARTING = (
+    "strict",
+    "local_rank",
+    "ddp_*",
+    "ddp",
+    "torchdistx_path",
+    "lora_model_dir",
+    "base_model_config",
+    "use_ray",
+)
 _STARTING += ("ray_num_workers", "device_map", "experimental_skip_move_to_device", "model_config", "revision_of_model")
 _STARTING += ("gradient_checkpointing_kwargs", "plugins", "flex_attn_compile_kwargs", "flash_attn_cross_entropy")
 _STARTING += ("fsdp_version", "dp_shard_size", "dp_replicate_size", "context_parapllel_size", "accelerator_config")
-_STARTING += ("model_config_type", "resize_token_embeddings_to_32x", "reward_model", "center_rewards_coefficient", "vllm")
-_STARTING += ("trl", "ebft", "provider", "project_name", "secrets", "gpu", "gpu_count", "node_count", "cls_model_config")
-_STARTING += ("hf_use_auth_token", "load_in_4bit", "load_in_8bit", "lora_r", "lora_target_modules", "lora_target_linear")
+_STARTING += (
+    "model_config_type",
+    "resize_token_embeddings_to_32x",
+    "reward_model",
+    "center_rewards_coefficient",
+    "vllm",
+)
+_STARTING += (
+    "trl",
+    "ebft",
+    "provider",
+    "project_name",
+    "secrets",
+    "gpu",
+    "gpu_count",
+    "node_count",
+    "cls_model_config",
+)
+_STARTING += (
+    "hf_use_auth_token",
+    "load_in_4bit",
+    "load_in_8bit",
+    "lora_r",
+    "lora_target_modules",
+    "lora_target_linear",
+)
 _STARTING += ("gptq_groupsize", "gptq_model_v1", "bnb_config_kwargs", "nvfp4_merge_aware", "reinit_weights", "float16")
 _STARTING += ("adapter", "torch_dtype")
 _WORST_CASE = "sequences are taken as full, which is the worst case"
