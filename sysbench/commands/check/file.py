@@ -68,7 +68,7 @@ def read(path: Path) -> ConfigFile:
     entries = {}
     for name, key, mapping, value in _flattened(document):
         if len(entries) == MAX_VALUES:
-            raise UsageError(f"{path} stands for more than {MAX_VALUES:,} values, counting aliases: no trainer's config")
+            raise UsageError(f"{path} stands for more than {MAX_VALUES:,} values, counting aliases")
         entries[name] = Entry(value, _yaml_line(mapping, key) if line_of is None else line_of(str(key)))
     return ConfigFile(path, document, entries)
 

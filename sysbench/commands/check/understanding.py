@@ -41,7 +41,7 @@ class UnknownKey:
     nearest: str | None
 
 
-class NotTold(Exception):
+class CannotTellError(Exception):
     """The file cannot be answered for; `refusal` says why."""
 
     def __init__(self, refusal: Refusal) -> None:
@@ -60,7 +60,7 @@ class Settings:
         """Refuse the file for the value of a key; the reason is a phrase about it: `is no number`."""
         entry = self.file.entries[name]
         shown = str(entry.value)[:60]
-        raise NotTold(Refusal(reason, remedy, f"{self.file.path}, line {entry.line}: {name}: {shown}"))
+        raise CannotTellError(Refusal(reason, remedy, f"{self.file.path}, line {entry.line}: {name}: {shown}"))
 
     def given(self, name: str) -> bool:
         """Return whether the file has a value for this key, other than null and an empty text."""
@@ -98,20 +98,18 @@ class Settings:
         value = self.value(name)
         if isinstance(value, str) and (word := value.lower()) in ("true", "yes", "on", "false", "no", "off"):
             return word in ("true", "yes", "on")
-        if value is None or isinstance(value, bool):
-            return value
-        self.refuse(name, "is neither true nor false")
+        if value is not None and not isinstance(value, bool):
+            self.refuse(name, "is neither true nor false")
+        return value
 
     def words(self, name: str) -> list[str]:
         """Return a list of texts, or a text whose words commas separate; empty if it is not given."""
         value = self.value(name)
         if isinstance(value, str):
             return [word.strip() for word in value.split(",") if word.strip()]
-        if value is None:
-            return []
-        if isinstance(value, list) and all(isinstance(each, str) for each in value):
-            return list(map(str, value))
-        self.refuse(name, "is no list of names")
+        if value is not None and not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+            self.refuse(name, "is no list of names")
+        return list(map(str, value or []))
 
 
 @dataclass
@@ -174,6 +172,11 @@ class Format:
     lines: Callable[[Change, Understanding], Lines | None] = lambda change, understanding: None
     keep: tuple[str, ...] = ()
     launches: bool = False
+
+
+def keys(text: str) -> frozenset[str]:
+    """Return the words of a text: names or patterns of keys."""
+    return frozenset(text.split())
 
 
 def account(form: Format, settings: Settings, understanding: Understanding) -> None:

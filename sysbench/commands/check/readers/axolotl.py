@@ -1,12 +1,13 @@
 """Configs of axolotl (https://docs.axolotl.ai/docs/config-reference.html).
 
-axolotl loads weights in the dtype that `bf16` and `fp16` name, so training is in 16 bits throughout; adapters stay fp32.
+axolotl loads weights in the dtype that `bf16` and `fp16` name, so training is in 16 bits throughout; adapters are
+fp32.
 """
 
 from __future__ import annotations
 
 from sysbench.commands.check.readers import shared
-from sysbench.commands.check.understanding import Change, Format, Lines, NotTold, Settings, Understanding
+from sysbench.commands.check.understanding import CannotTellError, Change, Format, Lines, Settings, Understanding, keys
 from sysbench.errors import Refusal
 
 _OPTIMIZERS = {
@@ -51,7 +52,7 @@ def _method(settings: Settings, understanding: Understanding) -> None:
     if (learning := settings.text("rl")) is not None:
         if learning in _ONLY_WITH_REINFORCEMENT:
             reason = f"{learning} generates text within a step, which is not modelled"
-            raise NotTold(Refusal(reason, option=f"rl: {learning}:"))
+            raise CannotTellError(Refusal(reason, option=f"rl: {learning}:"))
         shared.preference(settings, understanding, "rl", learning, adapter=settings.given("adapter"))
     adapter = settings.text("adapter")
     if adapter is None:
@@ -69,9 +70,7 @@ def _method(settings: Settings, understanding: Understanding) -> None:
         shared.eight_bit_base(settings, understanding, "load_in_8bit")
     if settings.given("lora_modules_to_save"):
         modules = ", ".join(settings.words("lora_modules_to_save"))
-        understanding.leave_out(
-            settings, "lora_modules_to_save", "more", f"{modules} train in full beside the adapters"
-        )
+        understanding.leave_out(settings, "lora_modules_to_save", "more", f"{modules} train in full")
 
 
 def _precision(settings: Settings, understanding: Understanding) -> None:
@@ -124,104 +123,57 @@ def _sharding(settings: Settings, understanding: Understanding) -> None:
         shared.deepspeed_file(settings, understanding, "deepspeed", path)
 
 
+_LINES: dict[tuple[str, object], Lines] = {
+    ("checkpoint", "full"): {"gradient_checkpointing": True},
+    ("checkpoint", "none"): {"gradient_checkpointing": False},
+    ("cross_entropy", "chunked"): {"chunked_cross_entropy": True},
+    ("precision", "bf16-true"): {"bf16": True},
+    ("quantize", "nf4"): {"adapter": "qlora", "load_in_4bit": True, "load_in_8bit": False},
+    ("optimizer", "fused"): {"optimizer": "adamw_torch_fused"},
+    ("optimizer", "adamw-8bit"): {"optimizer": "adamw_torch_8bit"},
+    ("optimizer", "adamw-4bit"): {"optimizer": "adamw_torch_4bit"},
+    ("optimizer", "adafactor"): {"optimizer": "adafactor"},
+}
+
+
 def _lines(change: Change, understanding: Understanding) -> Lines | None:
     lines: dict[str, object] = {}
     for name, value in change.items():
-        match name, value:
-            case "batch", int():
-                lines["micro_batch_size"] = value
-            case "grad_accum", int():
-                lines["gradient_accumulation_steps"] = value
-            case "checkpoint", "full":
-                lines["gradient_checkpointing"] = True
-            case "checkpoint", "none":
-                lines["gradient_checkpointing"] = False
-            case "optimizer", str() if value in _WRITTEN:
-                lines["optimizer"] = _WRITTEN[value]
-            case "cross_entropy", "chunked":
-                lines["chunked_cross_entropy"] = True
-            case "precision", "bf16-true":
-                lines["bf16"] = True
-            case "lora", int():
-                lines |= {"adapter": "lora", "lora_r": value, "lora_alpha": 2 * value, "lora_target_linear": True}
-            case "quantize", "nf4":
-                lines |= {"adapter": "qlora", "load_in_4bit": True, "load_in_8bit": False}
-            case _:
-                return None
+        if name == "batch":
+            lines["micro_batch_size"] = value
+        elif name == "grad_accum":
+            lines["gradient_accumulation_steps"] = value
+        elif name == "lora":
+            lines |= {"adapter": "lora", "lora_r": value, "lora_alpha": value, "lora_target_linear": True}
+        elif (name, value) in _LINES:
+            lines |= _LINES[name, value]
+        else:
+            return None
     return lines
 
 
-_WRITTEN = {"fused": "adamw_torch_fused", "adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"} | {
-    "adafactor": "adafactor"
-}
+_WITHOUT_EFFECT = keys(
+    """
+    output_dir save_* saves_per_epoch hub_* push_dataset_to_hub resume_from_checkpoint wandb_* use_wandb
+    swanlab_* use_swanlab trackio_* mlflow_* use_mlflow comet_* logging_steps debug loss_watchdog_*
+    early_stopping_patience report_to datasets test_datasets dataset_* val_set_size chat_template*
+    pretraining_dataset tokens special_tokens train_on_inputs eot_tokens group_by_length shuffle_merged_datasets
+    dataloader_* skip_prepare_dataset remove_unused_columns tokenizer_* processor_type streaming* min_sample_len
+    default_system_message is_*_derived_model model_type trust_remote_code learning_rate lr_* warmup_*
+    weight_decay num_epochs adam_* max_grad_norm seed cosine_* eta_min optim_args lora_alpha lora_dropout
+    peft_use_rslora lora_fan_in_fan_out neftune_noise_alpha eaft_* label_smoothing_factor beta rl_beta
+    orpo_alpha eval* do_bench_eval generate_samples do_eval strict local_rank ddp_* ddp torchdistx_path
+    lora_model_dir base_model_config use_ray ray_num_workers device_map experimental_skip_move_to_device
+    model_config revision_of_model gradient_checkpointing_kwargs plugins flex_attn_compile_kwargs
+    flash_attn_cross_entropy fsdp_version dp_shard_size dp_replicate_size context_parapllel_size
+    accelerator_config model_config_type resize_token_embeddings_to_32x reward_model center_rewards_coefficient
+    vllm trl ebft provider project_name secrets gpu gpu_count node_count cls_model_config hf_use_auth_token
+    load_in_4bit load_in_8bit lora_r lora_target_modules lora_target_linear gptq_groupsize gptq_model_v1
+    bnb_config_kwargs nvfp4_merge_aware reinit_weights float16 adapter torch_dtype
+    """
+)
+"""Keys about data, learning rates, logging, saving, and the start of processes; * stands for any letters."""
 
-_SAVING = ("output_dir", "save_*", "saves_per_epoch", "hub_*", "push_dataset_to_hub", "resume_from_checkpoint")
-_WATCHING = ("wandb_*", "use_wandb", "swanlab_*", "use_swanlab", "trackio_*", "mlflow_*", "use_mlflow", "comet_*")
-_WATCHING += ("logging_steps", "debug", "loss_watchdog_*", "early_stopping_patience", "report_to")
-_DATA = ("datasets", "test_datasets", "dataset_*", "val_set_size", "chat_template*", "pretraining_dataset", "tokens")
-_DATA += ("special_tokens", "train_on_inputs", "eot_tokens", "group_by_length", "shuffle_merged_datasets")
-_DATA += (
-    "dataloader_*",
-    "skip_prepare_dataset",
-    "remove_unused_columns",
-    "tokenizer_*",
-    "processor_type",
-    "streaming*",
-)
-_DATA += ("min_sample_len", "default_system_message", "is_*_derived_model", "model_type", "trust_remote_code")
-_LEARNING = ("learning_rate", "lr_*", "warmup_*", "weight_decay", "num_epochs", "adam_*", "max_grad_norm", "seed")
-_LEARNING += (
-    "cosine_*",
-    "eta_min",
-    "optim_args",
-    "lora_alpha",
-    "lora_dropout",
-    "peft_use_rslora",
-    "lora_fan_in_fan_out",
-)
-_LEARNING += ("neftune_noise_alpha", "eaft_*", "label_smoothing_factor", "beta", "rl_beta", "orpo_alpha")
-_EVALUATION = ("eval*", "do_bench_eval", "generate_samples", "do_eval")
-_STARTING = (
-    "strict",
-    "local_rank",
-    "ddp_*",
-    "ddp",
-    "torchdistx_path",
-    "lora_model_dir",
-    "base_model_config",
-    "use_ray",
-)
-_STARTING += ("ray_num_workers", "device_map", "experimental_skip_move_to_device", "model_config", "revision_of_model")
-_STARTING += ("gradient_checkpointing_kwargs", "plugins", "flex_attn_compile_kwargs", "flash_attn_cross_entropy")
-_STARTING += ("fsdp_version", "dp_shard_size", "dp_replicate_size", "context_parapllel_size", "accelerator_config")
-_STARTING += (
-    "model_config_type",
-    "resize_token_embeddings_to_32x",
-    "reward_model",
-    "center_rewards_coefficient",
-    "vllm",
-)
-_STARTING += (
-    "trl",
-    "ebft",
-    "provider",
-    "project_name",
-    "secrets",
-    "gpu",
-    "gpu_count",
-    "node_count",
-    "cls_model_config",
-)
-_STARTING += (
-    "hf_use_auth_token",
-    "load_in_4bit",
-    "load_in_8bit",
-    "lora_r",
-    "lora_target_modules",
-    "lora_target_linear",
-)
-_STARTING += ("gptq_groupsize", "gptq_model_v1", "bnb_config_kwargs", "nvfp4_merge_aware", "reinit_weights", "float16")
-_STARTING += ("adapter", "torch_dtype")
 _WORST_CASE = "sequences are taken as full, which is the worst case"
 
 FORMAT = Format(
@@ -230,7 +182,7 @@ FORMAT = Format(
     | {"gradient_accumulation_steps", "num_epochs", "sample_packing", "wandb_project", "dataset_prepared_path"}
     | {"saves_per_epoch", "evals_per_epoch", "lr_scheduler", "special_tokens", "rl", "load_in_4bit", "load_in_8bit"},
     _read,
-    frozenset((*_SAVING, *_WATCHING, *_DATA, *_LEARNING, *_EVALUATION, *_STARTING)),
+    _WITHOUT_EFFECT,
     {
         "sample_packing": ("less", f"packed or not, {_WORST_CASE}"),
         "pad_to_sequence_len": ("less", _WORST_CASE),
