@@ -16,9 +16,9 @@ _TUNED = re.compile(
 """What names of fine-tuned, quantized and mirrored models add to the name of the model whose dimensions they have."""
 
 
-def model(settings: Settings, understanding: Understanding, key: str) -> None:
-    """Take the model from the value of a key; raises CannotTellError if nothing has its config."""
-    name = settings.text(key)
+def model(settings: Settings, understanding: Understanding, key: str, name: str | None = None) -> None:
+    """Take the model from the value of a key, or its `name` in it; raises CannotTellError if nothing has its config."""
+    name = settings.text(key) if name is None else name
     if name is None:
         raise CannotTellError(Refusal(f"has no {key}, so the model is not known", option=str(settings.file.path)))
     understanding.model = name
@@ -126,6 +126,8 @@ def fsdp(settings: Settings, understanding: Understanding, key: str, prefix: str
         understanding.say("offload", "parameters", offloaded or key)
     if (recomputed := given("activation_checkpointing")) and settings.switch(recomputed):
         understanding.say("checkpoint", "full", recomputed)
+    if understanding.word("strategy") != "ddp":
+        master_weights(understanding, key)
     settings.used.add(key)
     settings.used.update(name for name in settings.file.entries if name.startswith(prefix))
 
@@ -134,11 +136,37 @@ def zero(settings: Settings, understanding: Understanding, key: str, stage: int)
     """Take a stage of ZeRO."""
     if stage == 3:
         understanding.say("strategy", "fsdp2", key)
-        understanding.say("param_dtype", "bf16", key)
-        understanding.say("precision", "fp32", key)
-        understanding.assumed.append("ZeRO-3 is computed as FSDP2 with fp32 shards, gathered in bf16")
+        master_weights(understanding, key)
+        understanding.assumed.append("ZeRO-3 is computed as FSDP2")
         return
     understanding.say("strategy", "ddp", key)
+    master_weights(understanding, key)
     if stage:
         shared = "optimizer state" if stage == 1 else "optimizer state and gradients"
         understanding.leave_out(settings, key, "less", f"ZeRO-{stage} shares {shared} between ranks, here each has all")
+
+
+def master_weights(understanding: Understanding, key: str) -> None:
+    """Store trained weights in fp32, as FSDP by accelerate and DeepSpeed do; shards are gathered in bf16.
+
+    Frozen weights keep the dtype in which they were loaded.
+    """
+    if (precision := understanding.options.get("precision")) is None or not precision.value.startswith("bf16"):
+        return
+    if understanding.word("strategy") != "ddp":
+        understanding.say("param_dtype", "bf16", key)
+    if understanding.word("lora") is None:
+        understanding.say("precision", "bf16", *precision.keys)
+
+
+def launched_precision(settings: Settings, understanding: Understanding, key: str, name: str) -> None:
+    """Take the precision that a launcher sets, `bf16` or `fp16`, where the training config does not.
+
+    Raises CannotTellError if both do, and differ.
+    """
+    before = understanding.options.get("precision")
+    if before is not None and before.keys and before.value.startswith(("bf16", "fp16")):
+        if not before.value.startswith(name):
+            settings.refuse(key, f"contradicts {before.keys[0]} of the training config", "give both the same type")
+        return
+    understanding.say("precision", name, key)
