@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.commands.gpus.spec import GpusSpec
 from tests.cli.running import answered
-from tests.cli.test_options import OPTIONS, flags
 
 FILES = sorted((Path(__file__).parents[3] / "profiles" / "hardware").glob("*.toml"))
 
@@ -18,10 +16,6 @@ def rows(*words: str, **environment: str) -> list[dict[str, str]]:
     ran = answered("gpus", *words, "--format", "csv", **environment)
     assert (ran.code, ran.err) == (0, "")
     return list(csv.DictReader(io.StringIO(ran.out)))
-
-
-def test_the_options_of_gpus_are_those_that_were_reviewed() -> None:
-    assert flags(GpusSpec) == OPTIONS.with_name("gpus-options.txt").read_text().split()
 
 
 def test_every_file_is_a_row_with_its_memory_peak_and_rate() -> None:
