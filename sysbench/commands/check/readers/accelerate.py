@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sysbench.commands.check.readers import shared
+from sysbench.commands.check.readers import named, shared
 from sysbench.commands.check.understanding import Format, Settings, Understanding, keys
 
 
@@ -42,7 +42,7 @@ def _precision(settings: Settings, understanding: Understanding) -> None:
 def _deepspeed(settings: Settings, understanding: Understanding) -> None:
     prefix = "deepspeed_config."
     if (path := settings.text(f"{prefix}deepspeed_config_file")) is not None:
-        shared.deepspeed_file(settings, understanding, f"{prefix}deepspeed_config_file", path)
+        named.deepspeed_file(settings, understanding, f"{prefix}deepspeed_config_file", path)
         return
     stage = settings.number(f"{prefix}zero_stage", 0)
     shared.zero(settings, understanding, f"{prefix}zero_stage", 2 if stage is None else stage)

@@ -200,13 +200,13 @@ def _read_second(settings: Settings, understanding: Understanding) -> None:
 
 
 def _second_sharding(settings: Settings, understanding: Understanding) -> None:
-    named = settings.text("dist_config.name")
-    if named in ("fsdp2", "fsdp"):
+    kind = settings.text("dist_config.name")
+    if kind in ("fsdp2", "fsdp"):
         understanding.say("strategy", "fsdp2", "dist_config.name")
         shared.master_weights(understanding, "dist_config.name")
-    elif named == "deepspeed" and (path := settings.text("dist_config.config_file")) is not None:
-        shared.deepspeed_file(settings, understanding, "dist_config.config_file", path)
-    elif named is not None:
+    elif kind == "deepspeed" and (path := settings.text("dist_config.config_file")) is not None:
+        named.deepspeed_file(settings, understanding, "dist_config.config_file", path)
+    elif kind is not None:
         settings.refuse("dist_config.name", "is a way to distribute the model that is not modelled", "modelled: fsdp2")
 
 
