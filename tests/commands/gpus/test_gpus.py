@@ -31,7 +31,7 @@ def test_every_file_is_a_row_with_its_memory_peak_and_rate() -> None:
         assert row["source"] == sheet["source"]
 
 
-@pytest.mark.parametrize("file", FILES[::6], ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [*FILES[::6], FILES[0].with_name("t4.toml")], ids=lambda file: file.stem)
 def test_one_gpu_is_shown_with_the_source_of_every_number(file: Path) -> None:
     sheet = tomllib.loads(file.read_text())
     found = {row["number"]: row for row in rows(file.stem)}
@@ -42,6 +42,9 @@ def test_one_gpu_is_shown_with_the_source_of_every_number(file: Path) -> None:
             rate["basis"],
             rate["source"],
         )
+    if "context" in sheet:
+        assert float(found["context, least"]["value"]) == sheet["context"]["low_bytes"]
+        assert found["context, most"]["source"] == sheet["context"]["source"]
     for precision, flops_per_s in sheet["peak_flops_per_s"].items():
         assert float(found[f"peak {precision}"]["value"]) == flops_per_s
         assert found[f"peak {precision}"]["source"] == sheet["source"]
