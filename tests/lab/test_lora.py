@@ -216,3 +216,19 @@ def test_tables_say_what_is_trained(tmp_path: Path) -> None:
         assert ran.code == 0
         assert "trained" in ran.out
         assert "1024" in ran.out
+
+
+def test_adapters_do_not_import_bitsandbytes() -> None:
+    """In a new process: peft imports it, and a model that has none of its layers does not need it."""
+    code = (
+        "import sys, torch; from sysbench.commands.time.spec import TimeSpec\n"
+        "from sysbench.lab.step import TrainingStep\n"
+        "cell = next(iter(TimeSpec(lora=(2,), d_model=(8,), d_ff=(8,), layers=(1,), heads=(1,), ctx=(4,)).cells()))\n"
+        "TrainingStep(cell, torch.device('cpu'))\n"
+        "from peft.import_utils import is_bnb_available; from importlib.util import find_spec\n"
+        "from transformers.utils import is_bitsandbytes_available\n"
+        "is_here = find_spec('bitsandbytes') is not None\n"
+        "print('bitsandbytes' in sys.modules, is_bnb_available() == is_here == is_bitsandbytes_available())"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_S)
+    assert ran.stdout.split() == ["False", "True"], ran.stderr

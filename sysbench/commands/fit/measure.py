@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from sysbench.commands.fit.search.trials import (
 )
 from sysbench.commands.fit.spec import FitCell
 from sysbench.lab.compilation import stage_entered
+from sysbench.lab.knobs.lora import import_peft
 from sysbench.log.cautions import margin_uncertainty_bytes
 from sysbench.log.events import DeviceInfo, Event
 from sysbench.spec import hardware
@@ -33,17 +36,22 @@ from sysbench.spec import hardware
 SLOW_IMPORTS = ("lora", "ranks")
 """Groups of changes whose libraries take seconds to import: peft, and torch's FSDP2."""
 
+AS_ASKED = "as asked"
+"""Home of what is simulated of the step as asked: the process that explains it has its trace already."""
+
 
 def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
     """Answer the question of the cell; `device` and `artifact` are not used."""
     trials: list[Trial] = []
-    with Processes() as processes:
+    if not cell.asked_only:
+        _import_what_all_need(cell)
+    with Processes(1 if cell.asked_only else None) as processes:
         if cell.table:
             yield stage_entered(cell.key, "searching")
             yield from extents.run(cell, processes)
             return
         yield stage_entered(cell.key, "simulating")
-        for events in processes.results([Task(partial(explained, cell))]):
+        for events in processes.results([Task(partial(explained, cell), AS_ASKED)]):
             yield from events
         yield stage_entered(cell.key, "searching")
         for event in search_with(Simulations(cell, depths_of(cell)), processes):
@@ -53,6 +61,16 @@ def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iter
             yield from survey.run(cell, trials, processes)
     if cell.verify:
         yield from verify.run(cell, trials)
+
+
+def _import_what_all_need(cell: FitCell) -> None:
+    """Import the libraries of the step as asked before processes are forked, or each of them takes seconds for it."""
+    if cell.own is not None and cell.own.is_hugging_face:
+        with suppress(ImportError):  # what builds the model says what is missing
+            import_module("transformers.modeling_utils")
+    if cell.lora:
+        with suppress(ImportError):
+            import_peft()
 
 
 def search_with(simulations: Simulations, processes: Processes) -> Iterator[CombinationTried]:
@@ -98,6 +116,8 @@ class Simulations:
 
     def _answer(self, combination: Combination, gpu: str, simulate: bool) -> Generator[Task, Any, Outcome | None]:
         home = next((change.group for change in combination if change.group in SLOW_IMPORTS), None)
+        if not combination:
+            home = AS_ASKED
         gpus = [each for each in self.question.on if home != "ranks" or has_links(each)]
         if gpu not in gpus:  # found out before a trace, it takes no time
             return None

@@ -7,6 +7,7 @@ for everything but the rank; the code here decides which layers get adapters.
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ def add_adapters(model: nn.Module, cell: ModelCell, device: torch.device) -> Non
     """
     if complaint := extras.missing(*extras.PEFT):
         raise UnavailableError(complaint)
+    import_peft()
     import peft
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 
@@ -49,7 +51,7 @@ def add_adapters(model: nn.Module, cell: ModelCell, device: torch.device) -> Non
     config = peft.LoraConfig(r=rank, target_modules=names, use_dora=cell.adapter == "dora")
     config._register_custom_module({PackedLinear: _adapter_of_packed(peft.tuners.lora.Linear)})
     torch.manual_seed(cell.seed)  # every rank draws the same adapters
-    with device, _told_of_4_bits(model), warnings.catch_warnings():
+    with device, _told_of_4_bits(model), _without_bitsandbytes(), warnings.catch_warnings():
         # GPT-2's Conv1D has its weights transposed, which peft sees, and sets the option.
         warnings.filterwarnings("ignore", "fan_in_fan_out")
         try:
@@ -60,6 +62,34 @@ def add_adapters(model: nn.Module, cell: ModelCell, device: torch.device) -> Non
         if parameter.requires_grad:
             # As peft.get_peft_model does (autocast_adapter_dtype), whatever the layers compute in.
             parameter.data = parameter.data.float()
+
+
+def import_peft() -> None:
+    """Import peft without bitsandbytes, which takes a second. Raises ImportError if peft is missing."""
+    from transformers.utils import is_bitsandbytes_available
+
+    is_bitsandbytes_available()  # transformers keeps the answer, which must be the true one
+    with _without_bitsandbytes():
+        import peft  # noqa: F401
+
+
+@contextmanager
+def _without_bitsandbytes() -> Iterator[None]:
+    """Context manager in which peft does not find bitsandbytes, unless it is imported already.
+
+    A model has layers of bitsandbytes only if something has imported it before.
+    """
+    if "bitsandbytes" in sys.modules:
+        yield
+        return
+    sys.modules["bitsandbytes"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["bitsandbytes"]
+        if (peft := sys.modules.get("peft.import_utils")) is not None:
+            peft.is_bnb_available.cache_clear()
+            peft.is_bnb_4bit_available.cache_clear()
 
 
 @contextmanager
