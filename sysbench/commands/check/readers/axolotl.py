@@ -43,6 +43,8 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     _checkpointing(settings, understanding)
     _attention(settings, understanding)
     _sharding(settings, understanding)
+    if settings.switch("chunked_cross_entropy"):
+        understanding.say("cross_entropy", "chunked", "chunked_cross_entropy")
     understanding.steps = settings.number("max_steps")
     if settings.switch("torch_compile"):
         understanding.leave_out(settings, "torch_compile", "less", "a compiled step needs less memory and time")
@@ -189,7 +191,7 @@ FORMAT = Format(
         "max_packed_sequence_len": ("less", _WORST_CASE),
         "pretrain_multipack_attn": ("less", _WORST_CASE),
         "liger_*": ("less", "Liger's fused kernels keep fewer activations, and no logits"),
-        "chunked_cross_entropy*": ("less", "the logits are computed in parts"),
+        "chunked_cross_entropy_num_chunks": ("either", "parts of 1,024 tokens here"),
         "cut_cross_entropy": ("less", "no logits are stored"),
         "lora_*_kernel": ("less", "fused kernels of adapters keep fewer activations"),
         "activation_offloading": ("less", "activations are kept in the host's memory"),

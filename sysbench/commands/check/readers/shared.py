@@ -22,7 +22,7 @@ def model(settings: Settings, understanding: Understanding, key: str, name: str 
     if name is None:
         raise CannotTellError(Refusal(f"has no {key}, so the model is not known", option=str(settings.file.path)))
     understanding.model = name
-    directory = str(settings.file.path.parent)
+    directory = "."  # trainers resolve a path from where they are started
     if published.config_file(name, directory).is_file():
         understanding.say("model", f"hf:{name}", key)
         return
