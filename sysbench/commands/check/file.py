@@ -65,7 +65,7 @@ def read(path: Path) -> ConfigFile:
         raise UsageError(f"{path} is none of {', '.join(SUFFIXES)}: these are what trainers read")
     if not isinstance(document, dict) or not document:
         raise UsageError(f"{path} holds {'nothing' if not document else 'no mapping'}: a config is keys with values")
-    entries = {}
+    entries: dict[str, Entry] = {}
     for name, key, mapping, value in _flattened(document):
         if len(entries) == MAX_VALUES:
             raise UsageError(f"{path} stands for more than {MAX_VALUES:,} values, counting aliases")

@@ -51,11 +51,9 @@ def _deepspeed(settings: Settings, understanding: Understanding) -> None:
             continue
         is_parameters = name == "offload_param_device" and stage == 3
         understanding.say("offload", "parameters" if is_parameters else "optimizer", f"{prefix}{name}")
-    accumulated = settings.value(f"{prefix}gradient_accumulation_steps")
-    said = understanding.word("grad_accum")
-    if isinstance(accumulated, int) and said is not None and str(accumulated) != said:
-        name = f"{prefix}gradient_accumulation_steps"
-        settings.refuse(name, f"contradicts the training config, which says {said}", "give both the same number")
+    accumulated, said = settings.text(f"{prefix}gradient_accumulation_steps"), understanding.word("grad_accum")
+    if accumulated not in (None, "auto", said) and said is not None:
+        understanding.assumed.append(f"gradient_accumulation_steps is the training config's, {said}")
 
 
 FORMAT = Format(

@@ -20,12 +20,8 @@ def read_at(settings: Settings, understanding: Understanding, prefix: str) -> No
             understanding.say("offload", "parameters", device)
         elif understanding.word("offload") != "parameters":
             understanding.say("offload", "optimizer", device)
-    batch = _number(settings, f"{prefix}train_micro_batch_size_per_gpu", 1)
-    if batch is not None:
-        understanding.say("batch", batch, f"{prefix}train_micro_batch_size_per_gpu")
-    accumulated = _number(settings, f"{prefix}gradient_accumulation_steps", 1)
-    if accumulated is not None:
-        understanding.say("grad_accum", accumulated, f"{prefix}gradient_accumulation_steps")
+    _agree(settings, understanding, "batch", f"{prefix}train_micro_batch_size_per_gpu")
+    _agree(settings, understanding, "grad_accum", f"{prefix}gradient_accumulation_steps")
     if any(name.startswith(f"{prefix}compile.") for name in settings.file.entries):
         if not settings.switch(f"{prefix}compile.disable"):
             key = next(name for name in settings.file.entries if name.startswith(f"{prefix}compile."))
@@ -49,6 +45,17 @@ def _precision(settings: Settings, understanding: Understanding, prefix: str) ->
         if settings.value(key) == "auto" or not settings.switch(key):
             continue
         shared.launched_precision(settings, understanding, key, name)
+
+
+def _agree(settings: Settings, understanding: Understanding, option: str, key: str) -> None:
+    """Take a number; the Trainer refuses one that its own config contradicts."""
+    number, before = _number(settings, key, 1), understanding.options.get(option)
+    if number is None:
+        return
+    if before is None or not before.keys:
+        understanding.say(option, number, key)
+    elif before.value != str(number) and len(before.keys) == 1:
+        settings.refuse(key, f"contradicts {before.keys[0]}: {before.value} of the training config", "write auto")
 
 
 def _number(settings: Settings, key: str, least: int) -> int | None:

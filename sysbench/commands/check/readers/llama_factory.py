@@ -57,6 +57,8 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     settings.used |= {"gradient_checkpointing"}  # LLaMA-Factory's own key decides
     _attention(settings, understanding)
     hugging_face.sharding(settings, understanding)
+    if (workers := settings.number("ray_num_workers")) is not None and workers > 1:
+        understanding.say("ranks", workers, "ray_num_workers")
 
 
 def _tuning(settings: Settings, understanding: Understanding) -> None:

@@ -59,7 +59,7 @@ def _plain(name: str) -> str:
 
 
 def _plain_names() -> Mapping[str, str]:
-    names = {}
+    names: dict[str, str] = {}
     for each in reversed(published.catalogue()):
         names |= {_plain(name): each.slug for name in (each.slug, *each.repositories)}
     return names
