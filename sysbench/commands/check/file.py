@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ class ConfigFile:
     document: dict[str, Any]
     entries: dict[str, Entry]
     """Every value by its dotted path, such as `fsdp_config.offload_params`; lists are values."""
+    indents_lists: bool
+    """Whether items of a list stand further in than its key, for a copy that looks like the file."""
 
     @property
     def keys(self) -> frozenset[str]:
@@ -70,7 +73,7 @@ def read(path: Path) -> ConfigFile:
         if len(entries) == MAX_VALUES:
             raise UsageError(f"{path} stands for more than {MAX_VALUES:,} values, counting aliases")
         entries[name] = Entry(value, _yaml_line(mapping, key) if line_of is None else line_of(str(key)))
-    return ConfigFile(path, document, entries)
+    return ConfigFile(path, document, entries, re.search(r"^ +- ", text, re.MULTILINE) is not None)
 
 
 def changed_copy(file: ConfigFile, changes: Mapping[str, object]) -> str:
@@ -89,7 +92,10 @@ def changed_copy(file: ConfigFile, changes: Mapping[str, object]) -> str:
     if file.path.suffix.lower() == ".toml":
         raise UsageError(f"--write writes YAML and JSON, not TOML: add the lines to {file.path} by hand")
     written = io.StringIO()
-    _loader().dump(file.document, written)
+    yaml = _loader()
+    if file.indents_lists:
+        yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.dump(file.document, written)
     return written.getvalue()
 
 

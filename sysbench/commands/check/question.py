@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sysbench.commands.check.file import ConfigFile
@@ -14,10 +14,16 @@ from sysbench.commands.fit.spec import FitOptions, FitSpec
 from sysbench.commands.surroundings import RunSurroundings
 from sysbench.errors import OptionError, Refusal
 from sysbench.log.records import typed
+from sysbench.spec.axis import axes_of_model
+from sysbench.spec.model import ModelSpec
 from sysbench.spec.validation import Given, validated
 
 SHARDED_RANKS = 8
 """Number of GPUs where a file shards the model and says no number: a node."""
+
+
+SMALL_WITH_ADAPTERS = ("lora", "optimizer", "precision")
+"""Changes that save little where only adapters are trained, so that they are not tried."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +97,20 @@ def _given(question: Question, ranks: int, spec: CheckSpec) -> Given:
     if steps:
         each = int(words["batch"].value) * int(words["grad_accum"].value) * int(words["ctx"].value) * ranks
         given["tokens"] = str(steps * each)
-    kept = [name for name in question.form.keep if not (name == "optimizer-in-backward" and ranks > 1)]
-    return {**given, "gpus": spec.gpus, "keep": ",".join(kept), "price": spec.price}
+    kept = [*question.form.keep, *(SMALL_WITH_ADAPTERS if "lora" in words else ())]
+    lineless = (
+        f"{name}={value}"
+        for name, value in _remedies()
+        if not question.form.lines({name: value}, question.understanding)
+    )
+    return {**given, "gpus": spec.gpus, "keep": ",".join(kept), "not_tried": tuple(lineless), "price": spec.price}
+
+
+def _remedies() -> Iterator[tuple[str, object]]:
+    """Yield every value that fit may try of an axis."""
+    for name, axis in axes_of_model(ModelSpec).items():
+        if axis.remedy is not None:
+            yield from ((name, value) for value in axis.remedy.values + axis.remedy.relearns)
 
 
 @dataclass(frozen=True)

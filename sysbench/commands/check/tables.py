@@ -202,5 +202,7 @@ def _sentences(question: Question, each: Answer, gpu: str, changes: Sequence[Fil
     doubts += [unknown.key for unknown in question.understanding.unknown]
     if doubts:
         yield f"What is left out could turn this: {', '.join(doubts)}."
+    if each.cell.outcome != "ok":
+        yield "The search did not end: better changes may exist."
     if not trial.is_safe:
         yield f"It fits with {lines_text(changes[0])}." if changes else "No change of this file that was tried fits."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sysbench.commands.check.readers import shared
+from sysbench.commands.check.readers import named, shared
 from sysbench.commands.check.understanding import Format, Settings, Understanding, keys
 
 
@@ -31,18 +31,18 @@ def _read(settings: Settings, understanding: Understanding) -> None:
 
 
 def _precision(settings: Settings, understanding: Understanding) -> None:
-    named = (settings.text("mixed_precision") or "no").lower()
-    if named == "fp8":
+    name = (settings.text("mixed_precision") or "no").lower()
+    if name == "fp8":
         understanding.leave_out(settings, "mixed_precision", "either", "products in fp8; here in bf16")
         shared.launched_precision(settings, understanding, "mixed_precision", "bf16")
-    elif named in ("bf16", "fp16"):
-        shared.launched_precision(settings, understanding, "mixed_precision", named)
+    elif name in ("bf16", "fp16"):
+        shared.launched_precision(settings, understanding, "mixed_precision", name)
 
 
 def _deepspeed(settings: Settings, understanding: Understanding) -> None:
     prefix = "deepspeed_config."
     if (path := settings.text(f"{prefix}deepspeed_config_file")) is not None:
-        shared.deepspeed_file(settings, understanding, f"{prefix}deepspeed_config_file", path)
+        named.deepspeed_file(settings, understanding, f"{prefix}deepspeed_config_file", path)
         return
     stage = settings.number(f"{prefix}zero_stage", 0)
     shared.zero(settings, understanding, f"{prefix}zero_stage", 2 if stage is None else stage)

@@ -6,7 +6,7 @@ fp32.
 
 from __future__ import annotations
 
-from sysbench.commands.check.readers import shared
+from sysbench.commands.check.readers import named, shared
 from sysbench.commands.check.understanding import CannotTellError, Change, Format, Lines, Settings, Understanding, keys
 from sysbench.errors import Refusal
 
@@ -84,7 +84,7 @@ def _precision(settings: Settings, understanding: Understanding) -> None:
             break
     else:
         understanding.say("precision", "tf32" if settings.switch("tf32") else "fp32", "tf32")
-    settings.used.add("tf32")  # without effect on products in 16 bits
+    settings.used |= {"tf32", "fp16", "float16"}  # without effect on products in bf16
 
 
 def _checkpointing(settings: Settings, understanding: Understanding) -> None:
@@ -120,7 +120,7 @@ def _sharding(settings: Settings, understanding: Understanding) -> None:
     if settings.words("fsdp") or any(name.startswith("fsdp_config.") for name in settings.file.entries):
         shared.fsdp(settings, understanding, "fsdp" if settings.given("fsdp") else "fsdp_config", "fsdp_config.")
     elif (path := settings.text("deepspeed")) is not None:
-        shared.deepspeed_file(settings, understanding, "deepspeed", path)
+        named.deepspeed_file(settings, understanding, "deepspeed", path)
 
 
 _LINES: dict[tuple[str, object], Lines] = {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import get_args
 
-from sysbench.commands.check.readers import shared
+from sysbench.commands.check.readers import deepspeed, named, shared
 from sysbench.commands.check.understanding import (
     CannotTellError,
     Change,
@@ -100,11 +100,9 @@ def sharding(settings: Settings, understanding: Understanding) -> None:
         if "offload" in words:
             understanding.say("offload", "parameters", "fsdp")
     elif any(name.startswith("deepspeed.") for name in settings.file.entries):
-        from sysbench.commands.check.readers import deepspeed
-
         deepspeed.read_at(settings, understanding, "deepspeed.")
     elif (path := settings.text("deepspeed")) is not None:
-        shared.deepspeed_file(settings, understanding, "deepspeed", path)
+        named.deepspeed_file(settings, understanding, "deepspeed", path)
 
 
 def refuse_generation(settings: Settings, method: str, *names: str) -> None:

@@ -6,7 +6,7 @@ keep theirs. Blocks are checkpointed except with `disable_gradient_checkpointing
 
 from __future__ import annotations
 
-from sysbench.commands.check.readers import hugging_face, shared
+from sysbench.commands.check.readers import hugging_face, named, shared
 from sysbench.commands.check.understanding import (
     CannotTellError,
     Change,
@@ -159,15 +159,15 @@ def _precision(settings: Settings, understanding: Understanding) -> None:
 
 
 def _attention(settings: Settings, understanding: Understanding) -> None:
-    named = (settings.text("flash_attn") or "auto").lower()
-    if named == "auto":
+    name = (settings.text("flash_attn") or "auto").lower()
+    if name == "auto":
         understanding.say("attention", "sdpa", *["flash_attn"] * settings.given("flash_attn"))
         if not settings.given("flash_attn"):
             understanding.assumed.append("flash_attn is not given: sdpa, transformers' default")
         return
-    if named not in hugging_face.ATTENTION:
-        understanding.leave_out(settings, "flash_attn", "either", f"{named} is computed as flash here")
-    understanding.say("attention", hugging_face.ATTENTION.get(named, "flash"), "flash_attn")
+    if name not in hugging_face.ATTENTION:
+        understanding.leave_out(settings, "flash_attn", "either", f"{name} is computed as flash here")
+    understanding.say("attention", hugging_face.ATTENTION.get(name, "flash"), "flash_attn")
 
 
 def _read_second(settings: Settings, understanding: Understanding) -> None:
@@ -202,13 +202,13 @@ def _read_second(settings: Settings, understanding: Understanding) -> None:
 
 
 def _second_sharding(settings: Settings, understanding: Understanding) -> None:
-    named = settings.text("dist_config.name")
-    if named in ("fsdp2", "fsdp"):
+    kind = settings.text("dist_config.name")
+    if kind in ("fsdp2", "fsdp"):
         understanding.say("strategy", "fsdp2", "dist_config.name")
         shared.master_weights(understanding, "dist_config.name")
-    elif named == "deepspeed" and (path := settings.text("dist_config.config_file")) is not None:
-        shared.deepspeed_file(settings, understanding, "dist_config.config_file", path)
-    elif named is not None:
+    elif kind == "deepspeed" and (path := settings.text("dist_config.config_file")) is not None:
+        named.deepspeed_file(settings, understanding, "dist_config.config_file", path)
+    elif kind is not None:
         settings.refuse("dist_config.name", "is a way to distribute the model that is not modelled", "modelled: fsdp2")
 
 

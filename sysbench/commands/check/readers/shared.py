@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sysbench.commands.check.understanding import CannotTellError, Settings, Understanding
-from sysbench.errors import Refusal, unknown
+from sysbench.errors import Refusal
 from sysbench.spec import published
-
-if TYPE_CHECKING:
-    from sysbench.commands.check.understanding import Word
 
 _TUNED = re.compile(
     r"[-_.](instruct|chat|base|it|hf|sft|dpo|qlora|lora|thinking|reasoning|bf16|fp16|gptq|awq|bnb-4bit|bnb-nf4|nvfp4"
@@ -137,26 +132,6 @@ def fsdp(settings: Settings, understanding: Understanding, key: str, prefix: str
     settings.used.update(name for name in settings.file.entries if name.startswith(prefix))
 
 
-def deepspeed_file(settings: Settings, understanding: Understanding, key: str, path: str) -> None:
-    """Take a DeepSpeed config from the file that a config names, or its stage from the file's name."""
-    from sysbench.commands.check import file
-    from sysbench.commands.check.readers import deepspeed
-    from sysbench.commands.check.understanding import account
-
-    start = settings.file.path.resolve().parent
-    places = [Path(path), *(parent / path for parent in (start, *start.parents))]
-    if (found := next((place for place in places if place.is_file()), None)) is not None:
-        named = Settings(file.read(found))
-        deepspeed.FORMAT.read(named, understanding)
-        account(deepspeed.FORMAT, named, understanding)
-        return
-    stage = re.search(r"(?:zero|z)_?([0-3])", Path(path).name)
-    if stage is None:
-        raise CannotTellError(Refusal(f"names a file that is not here: {path}", "run where it is", f"{key}:"))
-    understanding.assumed.append(f"{path} is not here: taken as ZeRO-{stage[1]}, by its name")
-    zero(settings, understanding, key, int(stage[1]))
-
-
 def zero(settings: Settings, understanding: Understanding, key: str, stage: int) -> None:
     """Take a stage of ZeRO."""
     if stage == 3:
@@ -195,13 +170,3 @@ def launched_precision(settings: Settings, understanding: Understanding, key: st
             settings.refuse(key, f"contradicts {before.keys[0]} of the training config", "give both the same type")
         return
     understanding.say("precision", name, key)
-
-
-def said(words: Mapping[str, Word], option: str) -> str:
-    """Return the keys that set an option, for a message."""
-    return ", ".join(words[option].keys) if option in words else "the default"
-
-
-def unknown_word(settings: Settings, key: str, noun: str, known: Mapping[str, str]) -> None:
-    """Refuse a word that is none of those known."""
-    settings.refuse(key, unknown(str(settings.value(key)), noun, known))
