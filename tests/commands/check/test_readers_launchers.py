@@ -118,3 +118,17 @@ def test_a_config_of_deepspeed_that_the_training_names_is_read(tmp_path: Path) -
     assert words(found)["strategy"] == "fsdp2"
     with pytest.raises(CannotTellError, match=r"other\.json"):
         understood(tmp_path, f"{TRAINING}    deepspeed: other.json\n")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "state", "offload", "left_out"),
+    [("cpu", "cpu", "parameters", []), ("none", "cpu", None, ["state"]), ("none", "none", None, [])],
+)
+def test_offloading_by_zero_3(
+    tmp_path: Path, parameters: str, state: str, offload: str | None, left_out: list[str]
+) -> None:
+    inside = f"      zero_stage: 3\n      offload_param_device: {parameters}\n      offload_optimizer_device: {state}\n"
+    launched = f"{LAUNCHED.format(kind='DEEPSPEED')}    deepspeed_config:\n{inside}"
+    found = understood(tmp_path, TRAINING, launched)
+    assert words(found).get("offload") == offload
+    assert list(directions(found).values()) == ["less" for _ in left_out]

@@ -44,13 +44,11 @@ def _deepspeed(settings: Settings, understanding: Understanding) -> None:
     if (path := settings.text(f"{prefix}deepspeed_config_file")) is not None:
         named.deepspeed_file(settings, understanding, f"{prefix}deepspeed_config_file", path)
         return
-    stage = settings.number(f"{prefix}zero_stage", 0)
-    shared.zero(settings, understanding, f"{prefix}zero_stage", 2 if stage is None else stage)
-    for name in ("offload_optimizer_device", "offload_param_device"):
-        if (settings.text(f"{prefix}{name}") or "none").lower() == "none":
-            continue
-        is_parameters = name == "offload_param_device" and stage == 3
-        understanding.say("offload", "parameters" if is_parameters else "optimizer", f"{prefix}{name}")
+    given = settings.number(f"{prefix}zero_stage", 0)
+    stage = 2 if given is None else given
+    shared.zero(settings, understanding, f"{prefix}zero_stage", stage)
+    parameters, state = (f"{prefix}offload_{name}_device" for name in ("param", "optimizer"))
+    shared.zero_offload(settings, understanding, stage, parameters, state)
     accumulated, said = settings.text(f"{prefix}gradient_accumulation_steps"), understanding.word("grad_accum")
     if accumulated not in (None, "auto", said) and said is not None:
         understanding.assumed.append(f"gradient_accumulation_steps is the training config's, {said}")

@@ -12,14 +12,8 @@ def read_at(settings: Settings, understanding: Understanding, prefix: str) -> No
     key = f"{prefix}zero_optimization.stage"
     stage = _number(settings, key, 0)
     shared.zero(settings, understanding, key, stage or 0)
-    for name in ("offload_optimizer", "offload_param"):
-        device = f"{prefix}zero_optimization.{name}.device"
-        if stage is None or not settings.given(device) or settings.text(device) == "none":
-            continue
-        if name == "offload_param" and stage == 3:
-            understanding.say("offload", "parameters", device)
-        elif understanding.word("offload") != "parameters":
-            understanding.say("offload", "optimizer", device)
+    parameters, state = (f"{prefix}zero_optimization.offload_{name}.device" for name in ("param", "optimizer"))
+    shared.zero_offload(settings, understanding, stage or 0, parameters, state)
     _agree(settings, understanding, "batch", f"{prefix}train_micro_batch_size_per_gpu")
     _agree(settings, understanding, "grad_accum", f"{prefix}gradient_accumulation_steps")
     if any(name.startswith(f"{prefix}compile.") for name in settings.file.entries):

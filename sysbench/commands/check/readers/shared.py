@@ -146,6 +146,18 @@ def zero(settings: Settings, understanding: Understanding, key: str, stage: int)
         understanding.leave_out(settings, key, "less", f"ZeRO-{stage} shares {shared} between ranks, here each has all")
 
 
+def zero_offload(settings: Settings, understanding: Understanding, stage: int, parameters: str, state: str) -> None:
+    """Take what the keys of two devices say of ZeRO: whether parameters, or their state alone, are on the host."""
+    on_host = [key for key in (parameters, state) if (settings.text(key) or "none").lower() != "none"]
+    if parameters in on_host and stage == 3:
+        understanding.say("offload", "parameters", *on_host)
+    elif state in on_host and stage == 3:
+        reason = "the shards' optimizer state is kept in the host's memory, here on the GPU"
+        understanding.leave_out(settings, state, "less", reason)
+    elif state in on_host:
+        understanding.say("offload", "optimizer", state)
+
+
 def master_weights(understanding: Understanding, key: str) -> None:
     """Store trained weights in fp32, as FSDP by accelerate and DeepSpeed do; shards are gathered in bf16.
 
