@@ -18,7 +18,17 @@ from typing import Literal, get_args
 from sysbench.spec.attention import AttentionCell
 from sysbench.spec.cell import RunCell
 from sysbench.spec.knobs import FP8
-from sysbench.spec.model import PHASES_OF, AdamW, Attention, Mode, ModelCell, ModelShape, Phase, Precision
+from sysbench.spec.model import (
+    PHASES_OF,
+    TRUE_PRECISIONS,
+    AdamW,
+    Attention,
+    Mode,
+    ModelCell,
+    ModelShape,
+    Phase,
+    Precision,
+)
 
 
 def parameters(shape: ModelShape) -> int:
@@ -75,7 +85,7 @@ def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
     step = cell.step
     if step is None or step.shape is None or step.strategy not in (None, "ddp"):
         return None  # the formula is for a whole model on one device
-    turned = step.repeats_forward or step.precision in ("bf16-true", *FP8)
+    turned = step.repeats_forward or step.precision in (*TRUE_PRECISIONS, *FP8)
     turned |= step.optimizer_in_backward == "on" or step.lora > 0
     if turned or step.optimizer not in get_args(AdamW):
         return None  # and for AdamW of all parameters, in fp32, and a step that keeps all activations and logits

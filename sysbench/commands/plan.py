@@ -8,7 +8,7 @@ from sysbench import cells as axes
 from sysbench import formulas, units
 from sysbench.render.axis_columns import axis_columns, axis_values
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Sheet, Table, Word
-from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
+from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 from sysbench.spec.cell import RunCell
 from sysbench.spec.hardware import Hardware
@@ -39,14 +39,15 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
 def _notes(cells: Sequence[RunCell], gpus: Sequence[Hardware | None]) -> Iterator[str]:
     steps = [cell.step for cell in cells if cell.step is not None]
     predicted = [gpu for cell, gpu in zip(cells, gpus, strict=True) if formulas.predicted_bytes(cell) is not None]
-    titles = dict.fromkeys(gpu.title for gpu in predicted if gpu is not None)
+    contexts = {gpu.title: Gpu.of(gpu).context_bytes for gpu in predicted if gpu is not None}
     if predicted:
         yield (
             "predicted memory: estimated by formula; allocator overhead, often 2 to 10%, is not included: sysbench "
             "memory --simulate counts it"
         )
-    if titles:
-        yield f"compared with {', '.join(titles)}, less {units.size(CONTEXT_BYTES)} for the CUDA context"
+    if contexts:
+        sizes = ", ".join(map(units.size, dict.fromkeys(contexts.values())))
+        yield f"compared with {', '.join(contexts)}, less {sizes} for the CUDA context"
     if any(step.own is not None or step.lora for step in steps):
         yield "there is no formula for your own model, or with --lora: use memory --simulate GPU"
     if any(step.strategy not in (None, "ddp") for step in steps):
@@ -73,7 +74,7 @@ def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cel
     if device is not None and needed is None:
         row += [EMPTY_CELL, EMPTY_CELL]
     elif device is not None and needed is not None:
-        spare = device.memory_bytes - CONTEXT_BYTES - needed
+        spare = device.memory_bytes - Gpu.of(device).context_bytes - needed
         row += [Measure(spare), Word("fits", "good") if spare >= 0 else Word("does not fit", "bad")]
     return row
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sysbench.rounding import FORMATS, ArithmeticSource, FormatName
 from sysbench.spec.knobs import FP8
-from sysbench.spec.model import StepPrecision
+from sysbench.spec.model import TRUE_PRECISIONS, StepPrecision
 
 T = TypeVar("T")
 
@@ -31,7 +31,8 @@ def compute_dtype(precision: StepPrecision) -> torch.dtype:
 
 def parameter_dtype(precision: StepPrecision) -> torch.dtype:
     """Return the dtype of parameters, gradients and optimizer state."""
-    return torch.bfloat16 if precision == "bf16-true" else torch.float32
+    name = TRUE_PRECISIONS.get(precision, "float32")
+    return {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name]
 
 
 @contextmanager

@@ -53,7 +53,7 @@ class TrainingStep:
         self.precision_overridden = set_precision(cell.precision) if self.work.own else []
         """Kinds of fp32 kernels whose precision the user's code had changed; they have that of the cell again."""
         if cell.lora:
-            add_adapters(self.model, cell.lora, cell.lora_targets, device, cell.seed)
+            add_adapters(self.model, cell, device)
         if cell.precision in FP8:
             use_float8(self.model, cell.precision, device)
         self._until_loss: Callable[..., AbstractContextManager[None]] = (

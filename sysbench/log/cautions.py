@@ -11,6 +11,7 @@ from sysbench.log.collect import CellEvents, Run
 from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsTried
 from sysbench.log.outcomes import Caution, CautionCode, caution
 from sysbench.log.records import Samples
+from sysbench.spec import hardware
 from sysbench.spec.cell import RunCell
 from sysbench.spec.knobs import FP8, modelled_parts
 from sysbench.spec.model import Execution, ModelCell, Sync
@@ -77,9 +78,12 @@ launch queue (1,024 entries in CUDA) takes far longer to drain.
 
 
 def assumptions(cell: RunCell, seen: CellEvents) -> Iterator[Caution]:
-    """Yield what a simulation assumed: how many elements masks select, and what a library does that has no data."""
+    """Yield what a simulation assumed: kernels of AMD GPUs, elements that masks select, and libraries without data."""
     if cell.simulated is not None and cell.step is not None and (modelled := modelled_parts(cell.step)):
         yield caution("modelled", "measure on a GPU with the library installed", about=modelled)
+    gpu = hardware.by_slug(cell.simulated) if cell.simulated is not None else None
+    if gpu is not None and gpu.architecture is not None:
+        yield caution("never-compared", "measure on the GPU itself", about=(gpu.title,))
     model = seen.last(OwnModelBuilt)
     if model is not None and model.assumed:
         yield caution("selection-assumed", "measure on a device to see what real inputs select", about=model.assumed)

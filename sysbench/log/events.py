@@ -536,7 +536,9 @@ class SimulatedGpuRecord(Frozen):
     title: str
     memory_bytes: Bytes
     context_bytes: Bytes
-    """Memory of the CUDA context, outside the allocator: assumed."""
+    """Memory of the CUDA context, outside the allocator: the most that is assumed."""
+    least_context_bytes: Bytes | None = stored_unless(None)
+    """The least that is assumed. If less is missing than lies between the two, the step may fit."""
     other_bytes: Bytes
     nccl_bytes: Bytes = stored_unless(0)
     """Buffers of NCCL, outside the allocator: assumed. 0 for one rank."""

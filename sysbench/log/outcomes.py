@@ -133,6 +133,7 @@ CautionCode = Literal[
     "operators-unknown",
     "selection-assumed",
     "modelled",
+    "never-compared",
     "host-time-missing",
     "device-unused",
 ]

@@ -113,13 +113,13 @@ NeuSight's kernels (V100; T4; A100; L4; H100), bf16 to those of aiconfigurator-c
 Efficiencies above 1 compensate for the clock, which was fitted with them."""
 
 _CUDA_CORE_MODELS: Mapping[str, TileModel] = {
-    "7": _VOLTA, "7.5": _TURING, "8": _AMPERE, "8.9": _ADA, "9": _HOPPER, "10": _HOPPER, "12": _AMPERE,
+    "6": _VOLTA, "7": _VOLTA, "7.5": _TURING, "8": _AMPERE, "8.9": _ADA, "9": _HOPPER, "10": _HOPPER, "12": _AMPERE,
 }  # fmt: skip
 _TENSOR_CORE_MODELS: Mapping[str, TileModel] = {
     "7": _AMPERE_TENSOR, "8": _ADA_TENSOR, "8.0": _AMPERE_TENSOR, "9": _HOPPER_TENSOR, "10": _BLACKWELL_TENSOR,
-    "12": _ADA_TENSOR,
+    "12": _ADA_TENSOR, "6": _VOLTA,
 }  # fmt: skip
-"""Models by compute capability or by major number."""
+"""Models by compute capability or by major number. Pascal has no tensor cores: 16-bit products run as those in fp32."""
 
 _AREAS = (32768, 16384, 8192, 4096, 2048, 1024)
 _TILES = np.array(

@@ -20,6 +20,7 @@ _PRECISION_MEANINGS: Mapping[str, str] = {
     "fp8": "products of linear layers in fp8 with one scale for each tensor (torchao); all else as with bf16.",
     "fp8-rowwise": "products of linear layers in fp8 with one scale for each row (torchao); all else as with bf16.",
     "bf16-true": "parameters, gradients, optimizer state and all arithmetic in bfloat16, without autocast.",
+    "fp16-true": "parameters, gradients, optimizer state and all arithmetic in float16, without autocast or scaler.",
     "fp16": "autocast to float16: matrix products in fp16; parameters, gradients and optimizer in fp32.",
 }
 

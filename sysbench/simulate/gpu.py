@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sysbench.errors import UnavailableError
+from sysbench.errors import Refusal, UnavailableError
 from sysbench.extras import followed_torch, installed_torch
 from sysbench.log.events import DeviceInfo, GpuSimulated
 from sysbench.simulate.allocator.settings import AllocatorSettings
@@ -23,9 +23,12 @@ MIB = 1024 * 1024
 CONTEXT_BYTES = 600 * MIB
 """Device memory that a process uses before its first allocation: the CUDA context, cuBLAS, and kernel code.
 
-Observed values are 300 to 600 MiB, depending on driver, GPU and libraries. This is the upper end, so that a
-verdict "fits" is not wrong by a few MiB; a measured value can be given instead.
+Observed values depend on driver, GPU and libraries. This is the upper end for a GPU whose profile has no `context`, so
+that a verdict "fits" is not wrong by a few MiB; a measured value can be given instead.
 """
+
+LEAST_CONTEXT_BYTES = 141 * MIB
+"""Lower end for such a GPU: what a T4 used under recent versions, the least that was published."""
 
 UNKNOWN_CAPABILITY = (8, 0)
 """Capability assumed if only a GPU's memory size is known: Ampere, the oldest generation that supports all kernels."""
@@ -83,6 +86,16 @@ class Workspaces:
         lt_bytes = (int(lt_kib) if lt_kib.isdecimal() else 1024) * 1024
         return cls(product_bytes, None if is_kept and shared else lt_bytes, is_kept)
 
+    @classmethod
+    def on_amd(cls, architecture: str) -> Workspaces:
+        """Return the workspaces of hipBLAS and hipBLASLt; both libraries have their own on these GPUs.
+
+        Source: the branches for USE_ROCM in CublasHandlePool.cpp (parseChosenWorkspaceSize and
+        parseCUDABlasLtWorkspaceSize). They were read, not observed on a device.
+        """
+        is_large = architecture.startswith(("gfx94", "gfx95"))
+        return cls((128 if is_large else 32) * MIB, 76 * MIB, are_kept=installed_torch() < (2, 15))
+
 
 class ScratchMemory(NamedTuple):
     """What determines the scratch memory of a GPU's kernels, besides the kernels."""
@@ -102,10 +115,12 @@ class Gpu:
     title               displayed name
     memory_bytes        total memory reported by CUDA, including the three sizes below
     compute_capability  (major, minor)
-    context_bytes       memory used by the CUDA context and libraries before the first allocation
+    context_bytes       most memory that the CUDA context and libraries are assumed to use outside the allocator
+    least_context_bytes  least memory that they are assumed to use
     other_bytes         memory used by other processes
     nccl_bytes          memory used by NCCL if there are several ranks
     sms                 number of multiprocessors
+    architecture        LLVM's name of an AMD GPU's architecture, such as gfx942; None for other GPUs
     """
 
     title: str
@@ -115,6 +130,8 @@ class Gpu:
     other_bytes: int = 0
     nccl_bytes: int = 0
     sms: int = UNKNOWN_MULTIPROCESSORS
+    architecture: str | None = None
+    least_context_bytes: int = LEAST_CONTEXT_BYTES
 
     @property
     def outside_bytes(self) -> int:
@@ -127,11 +144,24 @@ class Gpu:
         return replace(self, nccl_bytes=sum(NCCL_BYTES.get(group, MAX_NCCL_BYTES) for group in groups))
 
     @classmethod
-    def of(cls, hardware: Hardware, *, context_bytes: int = CONTEXT_BYTES, other_bytes: int = 0) -> Gpu:
-        """Create the GPU that `hardware` describes."""
+    def of(cls, hardware: Hardware, *, context_bytes: int | None = None, other_bytes: int = 0) -> Gpu:
+        """Create the GPU that `hardware` describes; `context_bytes` is a measured size of the context, if any."""
+        known = hardware.context
+        least_bytes, most_bytes = (known.low_bytes, known.high_bytes) if known else (LEAST_CONTEXT_BYTES, CONTEXT_BYTES)
+        if context_bytes is not None:
+            least_bytes = most_bytes = context_bytes
         capability = _capability(hardware.compute_capability)
         sms = hardware.sms or UNKNOWN_MULTIPROCESSORS
-        return cls(hardware.title, hardware.memory_bytes, capability, context_bytes, other_bytes, sms=sms)
+        return cls(
+            hardware.title,
+            hardware.memory_bytes,
+            capability,
+            most_bytes,
+            other_bytes,
+            sms=sms,
+            architecture=hardware.architecture,
+            least_context_bytes=least_bytes,
+        )
 
     @classmethod
     def like(cls, device: DeviceInfo, memory_bytes: int) -> Gpu:
@@ -147,6 +177,7 @@ class Gpu:
             title=self.title,
             memory_bytes=self.memory_bytes,
             context_bytes=self.context_bytes,
+            least_context_bytes=self.least_context_bytes,
             other_bytes=self.other_bytes,
             nccl_bytes=self.nccl_bytes,
             settings=settings.text,
@@ -171,7 +202,9 @@ class Gpu:
 
     @property
     def workspaces(self) -> Workspaces:
-        """Return the workspaces of cuBLAS, as the installed PyTorch allocates them on this GPU."""
+        """Return the workspaces of cuBLAS or hipBLAS, as the installed PyTorch allocates them on this GPU."""
+        if self.architecture is not None:
+            return Workspaces.on_amd(self.architecture)
         return Workspaces.of(self.compute_capability[0])
 
     @property
@@ -181,7 +214,10 @@ class Gpu:
 
 
 def refuse_fp8(precision: StepPrecision, gpu: Gpu) -> None:
-    """Raise UnavailableError if the precision has products in fp8, and the GPU has none."""
+    """Raise UnavailableError if the precision has products in fp8, and the GPU has none or another format of them."""
+    if precision in FP8 and gpu.architecture is not None:
+        reason = f"is not modelled on AMD GPUs such as {gpu.title}"
+        raise UnavailableError(Refusal(reason, "nearest: bf16", f"--precision {precision}"))
     if precision in FP8 and not has_fp8(gpu.compute_capability):
         raise UnavailableError(fp8_refusal(precision, gpu.title))
 

@@ -70,6 +70,15 @@ class Ceiling(Frozen):
     source: str = Field(min_length=1)
 
 
+class DeviceContext(Frozen):
+    """Device memory that a process uses outside PyTorch's allocator: context of the driver, libraries, kernel code."""
+
+    low_bytes: PositiveInt
+    high_bytes: PositiveInt
+    """Ends of what drivers and versions of PyTorch are known or assumed to use."""
+    source: str = Field(min_length=1)
+
+
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 """Name of a device in a record, which becomes the name of its file."""
 
@@ -106,9 +115,13 @@ class Hardware(Frozen):
     names: tuple[str, ...] = ()
     """All names under which drivers report this device and no other."""
     compute_capability: str | None = Field(default=None, pattern=r"^\d+\.\d$")
-    """Compute capability, "9.0"; torch selects kernels by it."""
+    """Compute capability, "9.0"; torch selects kernels by it. None for an AMD GPU."""
+    architecture: str | None = Field(default=None, pattern=r"^gfx[0-9a-f]+$")
+    """LLVM's name of an AMD GPU's architecture, "gfx942"; None for other GPUs."""
     memory_bytes: PositiveInt
     """Total memory that CUDA reports: the data-sheet value minus the memory that ECC and the driver use."""
+    context: DeviceContext | None = None
+    """None if nobody has published it: `simulate.gpu` then assumes a wide interval."""
     memory_bandwidth_bytes_per_s: PositiveFloat | None = None
     l2_bytes: PositiveInt | None = None
     source: str = ""

@@ -95,6 +95,9 @@ parse_adapter_targets = choices(
 )
 
 OFFLOADS = (NONE, "optimizer", "parameters")
+ADAPTERS = ("lora", "dora")
+"""Kinds of adapters: low-rank ones, and those that also train the length of each row of a weight (DoRA)."""
+
 QUANTIZED = (NONE, "nf4")
 
 
@@ -200,6 +203,9 @@ def _adapters(cell: GridCell) -> Iterator[Refusal]:
     if cell.lora and cell.step is not None and cell.step.mode == "inference":
         no_training = "adds parameters to train, but this mode trains none"
         yield Refusal(no_training, "nearest: --mode forward-backward", given)
+    if cell.lora and cell.adapter == "dora" and cell.quantize == "nf4":
+        packed = "needs the lengths of weights, which --quantize nf4 packs: not modelled"
+        yield Refusal(packed, "nearest: --adapter lora, which needs less memory", "--adapter dora")
     if cell.lora and cell.strategy == "tp":
         yield Refusal("does not support --strategy tp", "nearest: --strategy ddp", given)
 

@@ -17,6 +17,7 @@ from sysbench.spec.cell import DeviceType as DeviceType
 from sysbench.spec.cell import RunCell, RunSpec, asks_for, threads_problem
 from sysbench.spec.knobs import (
     ADAPTED,
+    ADAPTERS,
     ALLOCATORS,
     CHECKPOINTS,
     CROSS_ENTROPIES,
@@ -106,9 +107,16 @@ edition.
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-StepPrecision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-true", "fp8", "fp8-rowwise"]
-"""`bf16` and `fp16` are autocast over fp32 parameters; with `bf16-true`, parameters are bf16, and all else follows.
+StepPrecision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-true", "fp16-true", "fp8", "fp8-rowwise"]
+"""`bf16` and `fp16` are autocast over fp32 parameters; with `bf16-true` and `fp16-true`, parameters are 16 bits wide,
+and all else follows, without a gradient scaler.
 `fp8` is `bf16` with products of linear layers in fp8: one scale for each tensor, or for each row."""
+
+TRUE_PRECISIONS: Mapping[StepPrecision, Literal["bfloat16", "float16"]] = {
+    "bf16-true": "bfloat16",
+    "fp16-true": "float16",
+}
+"""torch's names of the number formats of parameters, by those precisions without autocast that are 16 bits wide."""
 
 Mode = Literal["inference", "forward", "forward-backward", "train"]
 Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
@@ -167,7 +175,7 @@ PREDICTION = "Prediction"
 def precision_problem(precision: StepPrecision, device: DeviceType) -> Refusal | None:
     """Return the reason why a type of device does not support a precision, or None if it does."""
     given = f"--precision {precision}"
-    if precision == "fp16" and device == "cpu":
+    if precision in ("fp16", "fp16-true") and device == "cpu":
         emulated = "is not supported on the CPU, which would emulate it"
         return Refusal(emulated, "use bf16 there, or --device cuda", given)
     if precision == "tf32" and device != "cuda":
@@ -189,6 +197,10 @@ OPTIMIZER_NAMES = ("adamw", *OPTIMIZERS)
 _OPTIMIZER = choices("an optimizer", OPTIMIZER_NAMES)
 
 BUILT_IN_ATTENTION: tuple[Attention, ...] = get_args(Attention)[:-1]
+
+
+def _none_if_plain(value: object) -> object:
+    return None if value == "lora" else value
 
 
 def _none_if_unturned(value: object) -> object:
@@ -366,8 +378,8 @@ class GridCell(RunCell):
         PRECISION,
     ] = Field(
         description="Numeric format: fp32 and tf32 compute in that format; bf16 and fp16 use autocast over fp32 "
-        "parameters; with bf16-true, parameters, gradients and optimizer state are bf16; fp8 and fp8-rowwise are bf16 "
-        "with products of linear layers in fp8.",
+        "parameters; with bf16-true and fp16-true, parameters, gradients and optimizer state are bf16 or fp16; fp8 and "
+        "fp8-rowwise are bf16 with products of linear layers in fp8.",
     )
     checkpoint: Annotated[
         str,
@@ -471,6 +483,23 @@ class GridCell(RunCell):
         description="Linear layers that get adapters with --lora: all-linear (all but the output layer), or patterns "
         "of their names joined by +: q_proj+v_proj. Default: peft's for the type of the model, else all-linear.",
     )
+    adapter: Annotated[
+        str | None,
+        BeforeValidator(_none_if_plain),
+        Axis(
+            "choice",
+            "{}",
+            parse=choices("a kind of adapter", ADAPTERS),
+            unset="plain LoRA",
+            applies_to=(("lora", ()),),
+            phrases=(("lora", "plain LoRA"), ("dora", "DoRA")),
+        ),
+        Option(metavar="CHOICE,…", panel=STEP, values=ADAPTERS),
+    ] = stored_unless(
+        None,
+        description="Kind of adapter with --lora: lora, or dora, which also trains the length of each row of the "
+        "adapted weights. rsLoRA is lora with another factor: the same memory and time.",
+    )
     quantize: Annotated[
         str | None,
         BeforeValidator(_none_if_unturned),
@@ -513,7 +542,7 @@ class GridCell(RunCell):
         """The number format in which matrix products are computed."""
         if self.precision in ("bf16-true", *FP8) or (self.param_dtype == "bf16" and self.precision in ("fp32", "tf32")):
             return "bf16"
-        return cast("Precision", self.precision)
+        return cast("Precision", self.precision.removesuffix("-true"))
 
     @property
     def tokens(self) -> int:
@@ -705,6 +734,9 @@ class ModelSpec(RunSpec):
         return knobs_problem(self.strategies, knobs, KNOBS)
 
     def _adapters_problem(self) -> Refusal | None:
+        if any(self.adapter) and not any(self.lora):
+            given = f"--adapter {','.join(filter(None, self.adapter))}"
+            return Refusal("is a kind of adapter", "add --lora 8", given)
         if self.lora_targets and not any(self.lora):
             given = f"--lora-targets {','.join(self.lora_targets)}"
             return Refusal("chooses layers for adapters", "add --lora 8", given)

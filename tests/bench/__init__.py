@@ -1,4 +1,4 @@
 """Benchmarks of sysbench itself: ratios within one run, printed with what is promised, never asserted.
 
-Each is a script: `python -m tests.bench.startup`, `.fidelity`, `.overhead`, `.simulation`.
+Each is a script: `python -m tests.bench.overhead`, `.self_cost`, `.scale`.
 """

@@ -28,7 +28,7 @@ INTRODUCTION = """\
 def reference() -> str:
     """Return every option with its meaning and the commands that have it, then the tables and the axes."""
     meanings: dict[tuple[str, str, str], list[str]] = {}
-    described = [(command, _described(parameter)) for command, parameter in _parameters()]
+    described = [(command, _described(parameter)) for command, parameter in parameters()]
     elsewhere = {parameter[0] for command, parameter in described if command != "run"}
     for command, parameter in described:
         if command != "run" or parameter[0] not in elsewhere:
@@ -58,7 +58,7 @@ def reference() -> str:
     )
 
 
-def _parameters() -> Iterator[tuple[str, TyperOption | TyperArgument]]:
+def parameters() -> Iterator[tuple[str, TyperOption | TyperArgument]]:
     group = typer.main.get_command(application(list(commands())))
     assert isinstance(group, TyperGroup)
     for name, command in group.commands.items():

@@ -100,8 +100,8 @@ def wait_until(done: Callable[[], bool], process: subprocess.Popen[str]) -> None
         time.sleep(0.05)
 
 
-def ran_once(factory: pytest.TempPathFactory, name: str, *arguments: str, **extra: str) -> tuple[Ran, Path]:
-    """As `answered`, in a directory of that name, which comes with it: once, for all that the tests are spread over.
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], str]) -> tuple[str, Path]:
+    """What `make` returns as it fills a directory of that name: once, for all processes that the tests are spread over.
 
     Fixtures that measure are made with this: every process that runs one of a module's tests would measure again.
     """
@@ -113,8 +113,18 @@ def ran_once(factory: pytest.TempPathFactory, name: str, *arguments: str, **extr
         if not outcome.exists():
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir()
-            outcome.write_text(json.dumps(asdict(answered(*arguments, cwd=directory, **{"COLUMNS": "", **extra}))))
-    return Ran(**json.loads(outcome.read_text())), directory
+            outcome.write_text(make(directory))
+    return outcome.read_text(), directory
+
+
+def ran_once(factory: pytest.TempPathFactory, name: str, *arguments: str, **extra: str) -> tuple[Ran, Path]:
+    """As `answered`, in a directory of that name, which comes with it; once, as `made_once` does it."""
+
+    def run(directory: Path) -> str:
+        return json.dumps(asdict(answered(*arguments, cwd=directory, **{"COLUMNS": "", **extra})))
+
+    outcome, directory = made_once(factory, name, run)
+    return Ran(**json.loads(outcome)), directory
 
 
 def answered(*arguments: str, cwd: Path | None = None, **extra: str) -> Ran:

@@ -10,10 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sysbench.commands.accum.spec import AccumSpec
-from sysbench.spec.run import SavedOptions
 from tests.cli.running import Ran, answered, only, ran_once, record_in, sysbench
-from tests.cli.test_options import OPTIONS, flags
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +43,6 @@ def test_the_record_has_what_was_shown_and_reads_back_alike(plain: tuple[Ran, Pa
     assert {"sums", "dtypes"} <= cell.keys()
     for pattern in ("*.json", "*.jsonl"):
         assert answered("accum", f"--from={only(out, pattern)}", COLUMNS="80").out == ran.out
-
-
-@pytest.mark.parametrize("form", ["markdown", "latex"])
-def test_tables_come_in_every_format(plain: tuple[Ran, Path], form: str) -> None:
-    ran = answered("accum", f"--from={only(plain[1], '*.json')}", f"--format={form}")
-    assert ran.code == 0, ran.err
-    assert "10.00013351" in ran.out
 
 
 def test_csv_has_the_digits_that_identify_an_fp32_number(plain: tuple[Ran, Path]) -> None:
@@ -117,20 +107,6 @@ def test_the_types_of_a_transformer_fit_a_screen(transformers: Ran) -> None:
     assert "On this CPU, all" in " ".join(ran.out.split())
 
 
-def test_a_run_that_was_finished_has_nothing_to_resume(several: tuple[Ran, Path]) -> None:
-    ran = answered("accum", f"--resume={only(several[1], '*.jsonl')}", f"--out={several[1]}", COLUMNS="80")
-    assert ran.code == 0, ran.err
-    assert "resumed: 5 finished cells kept" in ran.err
-    assert ran.out == several[0].out
-
-
-def test_a_plan_runs_nothing(tmp_path: Path) -> None:
-    ran = answered("accum", "all", "--plan", f"--out={tmp_path}")
-    assert ran.code == 0, ran.err
-    assert "5 experiments" in ran.out
-    assert not list(tmp_path.iterdir())
-
-
 def test_sums_that_would_take_hours_are_refused_by_what_their_first_steps_take(tmp_path: Path) -> None:
     ran = answered("accum", "--count=1e8", f"--out={tmp_path}")
     assert ran.code == 1
@@ -142,17 +118,6 @@ def test_sums_that_would_take_hours_are_refused_by_what_their_first_steps_take(t
 def test_a_model_that_does_not_fit_is_not_started(transformers: Ran) -> None:
     assert transformers.code == 0  # the other one was measured
     assert "autocast 10b  skipped: needs about" in transformers.err
-
-
-def test_the_options_of_accum_are_those_that_were_reviewed() -> None:
-    assert [*flags(AccumSpec), *flags(SavedOptions)] == OPTIONS.with_name("accum-options.txt").read_text().split()
-
-
-def test_every_field_that_is_an_option_says_what_it_does() -> None:
-    shown = answered("accum", "--help", "all", COLUMNS="200")
-    assert shown.code == 0
-    for flag in flags(AccumSpec):
-        assert flag in shown.out, flag
 
 
 @pytest.mark.parametrize(

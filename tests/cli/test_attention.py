@@ -8,25 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
-from sysbench.spec.options import Option
 from tests.cli.running import answered, only, record_in, sysbench
-from tests.cli.test_options import OPTIONS, flags
 
 SMALL = ("attention", "--dim", "16", "--seq", "32,64,128", "--batch", "1", "--repeats", "6", "--warmup", "1")
-
-
-def test_the_options_of_attention_are_those_that_were_reviewed() -> None:
-    reviewed = OPTIONS.with_name("attention-options.txt").read_text().split()
-    assert [*flags(AttentionSpec), *flags(AttentionOptions)] == reviewed
-
-
-def test_every_field_that_is_an_option_says_what_it_does() -> None:
-    for model in (AttentionSpec, AttentionOptions):
-        for name, field in model.model_fields.items():
-            if any(isinstance(mark, Option) for mark in field.metadata):
-                assert field.description, name
-                assert field.description.endswith("."), name
 
 
 def test_a_sweep_leaves_a_record_pictures_and_an_answer(tmp_path: Path) -> None:
@@ -135,10 +119,3 @@ def test_a_mistake_gets_one_line(words: tuple[str, ...], said: str) -> None:
     ran = answered("attention", *words)
     assert ran.code == 2
     assert said in ran.complaint
-
-
-def test_a_plan_measures_nothing(tmp_path: Path) -> None:
-    ran = answered("attention", "--plan", "--dim", "64", "--seq", "4096", cwd=tmp_path)
-    assert ran.code == 0
-    assert "1.00 GiB" in ran.out
-    assert not (tmp_path / "runs").exists()

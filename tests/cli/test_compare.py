@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.commands.compare.spec import CompareOptions
 from sysbench.commands.time.spec import TimeSpec
 from tests import fixtures_timing
 from tests.cli.running import MINUTE, answered, environment, only, started, sysbench
-from tests.cli.test_options import flags
 from tests.processes import HANG_S
 
 ARM = " ".join((*MINUTE, "--ctx", "16", "--steps", "9", "--warmup", "1", "--device", "cpu", "--mode", "forward"))
@@ -36,11 +34,6 @@ def runs(tmp_path: Path) -> Path:
             content["environment"]["torch"]["torch"] = "2.14.0+cu131"
         (directory / f"2026-11-{day}T10-00-00-time.json").write_text(json.dumps(content, indent=1))
     return directory
-
-
-def test_the_options_of_compare_are_those_that_were_reviewed() -> None:
-    golden = Path(__file__).parent.parent / "golden" / "compare-options.txt"
-    assert flags(CompareOptions) == golden.read_text().split()
 
 
 def test_today_is_held_against_the_day_before(runs: Path) -> None:

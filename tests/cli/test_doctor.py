@@ -8,9 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import typer
 
-from sysbench.cli import application
 from sysbench.commands.doctor.record import DoctorRecord
 from tests.cli.running import answered, command, environment, ran_once, sysbench
 from tests.processes import HANG_S
@@ -92,14 +90,6 @@ def test_a_torch_whose_bytecode_is_not_kept_is_noticed(tmp_path: Path) -> None:
     paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     ran = sysbench("doctor", "--json", PYTHONPATH=paths, PYTHONDONTWRITEBYTECODE="1")
     assert json.loads(ran.out)["torch"]["bytecode_kept"] is False
-
-
-def test_the_options_of_doctor_are_those_that_were_reviewed() -> None:
-    reviewed = Path(__file__).parent.parent / "golden" / "doctor-options.txt"
-    application_command = typer.main.get_command(application(["doctor"]))
-    doctor = application_command.commands["doctor"]  # type: ignore[attr-defined]
-    assert [option.opts[0] for option in doctor.params] == reviewed.read_text().split()
-    assert all(option.help and option.help.endswith(".") for option in doctor.params)
 
 
 def test_a_reader_that_goes_away_ends_the_output_and_nothing_else() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shlex
-import signal
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,7 @@ from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.snapshot import read
 from sysbench.spec.command_options import parse_options, validated
 from tests import fixtures_timing
-from tests.cli.running import MINUTE, Ran, answered, only, ran_once, record_in, started, sysbench, wait_until
-from tests.processes import HANG_S
+from tests.cli.running import MINUTE, Ran, answered, only, ran_once, record_in, sysbench
 
 CELL = (*MINUTE, "--ctx", "16", "--mode", "train")
 SIMULATED = (*CELL, "--simulate", "a100-80gb")
@@ -106,13 +104,6 @@ def test_a_saved_run_is_shown_as_it_was_without_torch(simulated: Path) -> None:
     for pattern in ("*.json", "*.jsonl"):
         ran = sysbench("memory", f"--from={only(simulated / 'runs', pattern)}")
         assert ran.out == (simulated / "shown.txt").read_text()
-
-
-@pytest.mark.parametrize("form", ["markdown", "csv", "latex"])
-def test_tables_come_in_every_format(simulated: Path, form: str) -> None:
-    ran = answered("memory", f"--from={only(simulated / 'runs', '*.json')}", f"--format={form}")
-    assert ran.code == 0, ran.err
-    assert "optimizer" in ran.out
 
 
 def test_a_cell_that_does_not_fit_is_a_measurement_that_names_the_phase(tmp_path: Path) -> None:
@@ -272,26 +263,6 @@ def test_what_the_cpu_counts_is_what_the_simulation_says_without_workspaces(
 # --- resume, interruption
 
 
-def test_ctrl_c_keeps_the_finished_cells_and_resume_adds_the_rest(tmp_path: Path) -> None:
-    words = ("memory", *SIMULATED, "--layers=8", "--ctx=16-48+16", f"--out={tmp_path}")
-    with started(*words) as running:
-        wait_until(lambda: _finished(tmp_path), running)
-        running.send_signal(signal.SIGINT)
-        running.communicate(timeout=HANG_S)
-    assert running.returncode == 130
-    assert record_in(tmp_path)["status"] == "interrupted"
-    before = [cell["outcome"] for cell in record_in(tmp_path)["cells"]]
-    assert before[0] == "ok"
-    ran = answered("memory", f"--resume={only(tmp_path, '*.jsonl')}", f"--out={tmp_path}")
-    assert ran.code == 0, ran.err
-    assert "resumed: " in ran.err
-    assert [cell["outcome"] for cell in record_in(tmp_path)["cells"]] == ["ok"] * 3
-
-
-def _finished(directory: Path) -> bool:
-    return any("cell_finished" in log.read_text() for log in directory.glob("*.jsonl"))
-
-
 def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) -> None:
     log = tmp_path / "timed.jsonl"
     log.write_bytes(b"".join(encode(event) + b"\n" for event in fixtures_timing.events(TimeSpec())))
@@ -379,10 +350,3 @@ def test_of_a_gpu_that_is_only_a_size_no_step_time_is_predicted_and_what_can_be_
     ran = answered("time", "--simulate=24GiB")
     assert ran.code == 2
     assert "sysbench memory --simulate 24GiB shows whether a step fits" in ran.complaint
-
-
-def test_a_plan_says_what_fits_and_runs_nothing(tmp_path: Path) -> None:
-    ran = answered("memory", "--size=2.7b", "--ctx=512", "--simulate=24GiB", "--plan", f"--out={tmp_path}")
-    assert ran.code == 0, ran.err
-    assert "does not fit" in ran.out
-    assert not list(tmp_path.iterdir())

@@ -7,12 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.commands.report.spec import ReportSpec
-from sysbench.spec.command_options import option_name
 from tests.cli.running import Ran, answered, sysbench
 from tests.fixtures_runs import record, stream, write_log, write_record
-
-OPTIONS = Path(__file__).parent.parent / "golden" / "report-options.txt"
 
 
 @pytest.fixture
@@ -28,11 +24,6 @@ def refused(*arguments: str, cwd: Path) -> Ran:
     ran = answered("report", *arguments, cwd=cwd)
     assert ran.out == ""
     return ran
-
-
-def test_the_options_of_report_are_those_that_were_reviewed() -> None:
-    assert [option_name(ReportSpec, name) for name in ReportSpec.model_fields] == OPTIONS.read_text().split()
-    assert all(str(field.description).endswith(".") for field in ReportSpec.model_fields.values())
 
 
 def blocked(directory: Path) -> Path:

@@ -6,19 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from sysbench.commands.run import directory as experiment_directory
 from sysbench.commands.run import runs as experiment_runs
 from sysbench.commands.run.experiment import plan
 from sysbench.commands.run.experiment_file import WrittenExperiment, load
-from sysbench.commands.run.spec import ExperimentOptions, Overrides
+from sysbench.commands.run.spec import ExperimentOptions
 from sysbench.errors import LogError, OutputError, UsageError
 from sysbench.log import manifest
 from sysbench.log.durations import Durations
 from sysbench.log.manifest import Manifest, RunEntry
 from tests.cli.running import answered, started, wait_until
-from tests.cli.test_options import OPTIONS, flags
 from tests.processes import HANG_S
 
 TINY = 'd-model = 32\nd-ff = 64\nlayers = 1\nheads = 2\nvocab = 50\nbatch = 1\nwarmup = 0\nmode = "forward"\n'
@@ -266,18 +264,6 @@ def test_what_could_not_be_shown_is_refused_before_anything_is_measured(
 
 
 # --- the surface
-
-
-def test_the_options_of_run_are_those_that_were_reviewed() -> None:
-    golden = OPTIONS.with_name("run-options.txt")
-    assert [*flags(ExperimentOptions), *flags(Overrides)] == golden.read_text().split()
-
-
-def test_every_option_of_run_says_what_it_does() -> None:
-    models: tuple[type[BaseModel], ...] = (ExperimentOptions, Overrides)
-    for model in models:
-        for field in model.model_fields.values():
-            assert not field.metadata or (field.description or "").endswith(".")
 
 
 def test_without_a_name_what_ships_is_listed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import os
@@ -22,9 +21,9 @@ import pytest
 from sysbench.cli import main as sysbench_main
 from sysbench.spec.hardware import Hardware, by_name
 from tests.gpu import memory_accuracy
-from tests.gpu.evidence import commands, keeping, requirements, schedule, screen
+from tests.gpu.evidence import commands, keeping, schedule, screen
 from tests.gpu.evidence.book import AnotherMachineError, Book
-from tests.gpu.evidence.parts import PARTS, fidelity, fit, fixtures, speed, suite
+from tests.gpu.evidence.parts import PARTS, fidelity, fit, suite
 from tests.gpu.evidence.promises import Promise, at_least, at_most, near_one, none_of
 from tests.gpu.evidence.work import ROOT, Part, Work, carry_out, result_path, write_whole
 
@@ -97,13 +96,6 @@ def test_nothing_that_a_rehearsal_comes_to_counts_as_seen() -> None:
     assert (outcome["verdict"], outcome["seen"], outcome["rehearsed"]) == ("not seen", None, 0.7)
 
 
-def test_promises_and_parts_can_be_told_apart_by_their_names() -> None:
-    names = [each.name for each in PARTS]
-    assert len(set(names)) == len(names)
-    for each in PARTS:
-        assert len({promise.name for promise in each.promises}) == len(each.promises)
-
-
 # --- the schedule
 
 
@@ -171,21 +163,6 @@ def test_a_part_for_which_there_is_no_time_is_left_out_and_a_shorter_one_is_not(
     assert long["promises"][0]["verdict"] == "not seen"
 
 
-def test_neighbours_that_do_not_mind_run_at_the_same_time(tmp_path: Path) -> None:
-    meets = f"""{WRITE}
-path.with_suffix('.here').touch()
-other = path.with_name(sys.argv[1].endswith('a.json') and 'b.here' or 'a.here')
-until = time.monotonic() + 30
-while not other.exists() and time.monotonic() < until:
-    time.sleep(0.01)
-write('done' if other.exists() else 'alone')
-"""
-    parts = [part("a", alone=False), part("b", alone=False), part("c")]
-    found = run(tmp_path, parts, {"a": meets, "b": meets, "c": FINE})
-    assert sorted((each["name"], each["outcome"]) for each in found) == [("a", "done"), ("b", "done"), ("c", "done")]
-    assert found[-1]["name"] == "c"
-
-
 # --- a part at work
 
 
@@ -233,37 +210,6 @@ def test_a_part_that_the_deadline_cuts_short_is_run_again(tmp_path: Path) -> Non
     assert book.finished() == set()
 
 
-def test_configurations_that_were_measured_before_a_deadline_are_not_measured_again(tmp_path: Path) -> None:
-    cells = [{"outcome": "ok", "peak_allocated_bytes": 7}]
-    for name, content in (("0", json.dumps({"status": "complete", "cells": cells}).encode()), ("1", None)):
-        (tmp_path / name).mkdir()
-        if content is not None:
-            (tmp_path / name / "memory.json.gz").write_bytes(gzip.compress(content))
-    assert memory_accuracy.run(tmp_path / "0", "--no-such-option") == cells
-    with pytest.raises(RuntimeError, match="no-such-option"):
-        memory_accuracy.run(tmp_path / "1", "--no-such-option")
-
-
-def test_what_there_is_no_time_for_within_a_part_is_said(tmp_path: Path) -> None:
-    work = Work(part(), tmp_path, rehearsal=False, ends_at_s=time.monotonic() + 10)
-    assert work.cells("time", "--size=2.7b", takes_s=1000) == []
-    assert work.left_out[0].startswith("sysbench time --size=2.7b: takes about 1000 s")
-    assert work.commands == []
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "evidence.json"
-    write_whole(path, "before")
-
-    def full(descriptor: int) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space left"):
-        write_whole(path, "after")
-    assert path.read_text() == "before"
-
-
 # --- the book
 
 
@@ -298,20 +244,6 @@ def test_evidence_of_one_machine_is_not_mixed_with_that_of_another(
         book_in(tmp_path, **changes).take_up()
 
 
-def test_another_patch_of_the_driver_and_a_mended_commit_stand_beside_the_parts_they_were_seen_with(
-    tmp_path: Path,
-) -> None:
-    book_in(tmp_path).add(result("one"), "10:00")
-    second = book_in(tmp_path, machine={**MACHINE, "driver": "580.2", "commit": "ba9876543210"})
-    second.take_up()
-    second.add(result("two"), "10:01")
-    written = json.loads(second.path.read_text())
-    assert [(each["driver"], each["commit"]) for each in written["parts"]] == [
-        ("580.1", "0123456789ab"),
-        ("580.2", "ba9876543210"),
-    ]
-
-
 # --- what is kept
 
 
@@ -328,23 +260,6 @@ def test_ceilings_are_put_into_the_file_of_a_known_gpu_beside_its_data_sheet() -
     assert "mamf-finder" not in content
     assert "[measured" not in keeping._MEASURED.sub("", content)  # the next evidence takes this one's place, whole
     assert "TB/s" not in keeping._MEASURED.sub("", content)
-
-
-def test_of_an_unknown_gpu_only_what_was_seen_is_written() -> None:
-    slug, content = keeping.hardware_file({**MACHINE, "gpu": {**H200, "name": 'NVIDIA "X" 1'}}, PRODUCTS, None)
-    found = Hardware(slug=slug, **tomllib.loads(content))
-    assert (slug, found.names, found.compute_capability) == ("x-1", ('NVIDIA "X" 1',), "9.0")
-    assert found.peak_flops_per_s == {}
-    assert set(found.measured) == {"bf16", "fp32"}
-
-
-def test_a_rehearsal_leaves_no_file_of_a_gpu(tmp_path: Path) -> None:
-    found = result("ceilings", numbers={"products": PRODUCTS, "copy": COPY})
-    for rehearsal in (True, False):
-        book = book_in(tmp_path / str(rehearsal), rehearsal=rehearsal)
-        book.add(found, "10:00")
-        keeping.keep(book)
-        assert (book.directory / "hardware" / "h200.toml").exists() is not rehearsal
 
 
 def test_records_are_packed_and_those_of_a_part_still_at_work_are_left_alone(tmp_path: Path) -> None:
@@ -384,17 +299,6 @@ def test_the_archive_holds_what_is_worth_most_and_no_more_than_can_be_carried(
     assert 1 <= sum(name.endswith(".out") for name in names) < 8
 
 
-def test_places_of_this_machine_are_taken_out_of_recordings() -> None:
-    frames = [{"filename": f"{ROOT}/sysbench/lab/step.py", "line": 3, "name": "f"}]
-    frames += [{"filename": "/opt/x/lib/python3.12/site-packages/torch/nn/modules/module.py", "line": 1, "name": "g"}]
-    clean = fixtures.without_places({"segments": [{"frames": frames, "address": 512}], "device_traces": [[]]})
-    assert [frame["filename"] for frame in clean["segments"][0]["frames"]] == [
-        "sysbench/lab/step.py",
-        "torch/nn/modules/module.py",
-    ]
-    assert clean["segments"][0]["address"] == 512
-
-
 # --- what is shown
 
 
@@ -411,31 +315,7 @@ def test_the_table_says_of_every_promise_what_became_of_it(tmp_path: Path) -> No
     assert "1 kept, 1 missed, 1 not seen" in shown
 
 
-def test_markdown_has_the_gpu_the_versions_the_date_and_whole_rows(tmp_path: Path) -> None:
-    book = book_in(tmp_path)
-    table = {"title": "Times", "columns": ["a|b", "c"], "rows": [["1", "x|y"]]}
-    book.add(result("time", tables=[table]), "10:00")
-    lines = keeping.markdown(book).splitlines()
-    assert lines[0] == "# NVIDIA H200 · driver 580.1 · torch 2.11.0+cu130 · Python 3.12.3 · 2026-11-30"
-    assert "| time | a share | ≤ 50.00% | 25.00% | kept |" in lines
-    assert "| 1 | x\\|y |" in lines
-
-
-def test_a_rehearsal_says_so_first(tmp_path: Path) -> None:
-    book = book_in(tmp_path, rehearsal=True)
-    assert keeping.markdown(book).startswith("# REHEARSAL, nothing of this was seen on a GPU")
-
-
 # --- what is run
-
-
-def test_what_is_not_installed_is_named_before_anything_is_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = tmp_path / "pyproject.toml"
-    project.write_text('[project]\ndependencies = ["rich>=13.9,<16", "no-such-thing[extra]>=2", "nvidia-ml-py>=12"]\n')
-    monkeypatch.setattr(requirements, "PROJECT", project)
-    assert requirements.missing() == ["no-such-thing"]
 
 
 def test_a_report_of_pytest_is_read_as_pytest_writes_it(tmp_path: Path) -> None:
@@ -503,24 +383,6 @@ def test_every_command_is_one_that_can_be_given(
         with pytest.raises(SystemExit) as exit_:
             sysbench_main([*words, "--plan"])
         assert exit_.value.code == 0, (words, capsys.readouterr().err)
-
-
-def cell_of_2_7b(peak_bytes: int, outcome: str = "ok") -> dict[str, Any]:
-    return {
-        "outcome": outcome,
-        "memory": {"allocated_peak_bytes": peak_bytes},
-        "device": {"memory_bytes": H200["memory_bytes"]},
-        "model": {"parameters": 3_406_809_600},
-    }
-
-
-def test_a_step_that_leaves_much_of_the_card_is_tried_with_a_batch_that_fills_it() -> None:
-    state, a_sequence = 16 * 3_406_809_600, 3 * 2**30
-    larger = speed._that_fills(cell_of_2_7b(state + 16 * a_sequence), 16)
-    assert larger is not None
-    assert state + larger * a_sequence <= 0.93 * int(str(H200["memory_bytes"])) < state + (larger + 1) * a_sequence
-    assert speed._that_fills(cell_of_2_7b(state + 16 * 5 * 2**30), 16) is None
-    assert speed._that_fills(cell_of_2_7b(state, "oom"), 16) is None
 
 
 @pytest.mark.slow

@@ -1,25 +1,20 @@
 """Records and logs that were edited or damaged, and what the command line answers about them.
 
-`python -m tests.log.damage --mutants 10000 --seed 1` damages the saved runs of `tests/fixtures/runs` that often, each
-time at one place, and has `--from`, `report`, `compare` and `--resume` read what comes of it. Whatever stands in the
-file, the answer is a result, or one line with exit code 2; it never is a defect.
+The saved runs of `tests/fixtures/runs` are damaged, each time at one place, and `--from`, `report`, `compare` and
+`--resume` read what comes of it. Whatever stands in the file, the answer is a result, or one line with exit code 2; it
+never is a defect.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
 import os
 import random
 import subprocess
-import sys
-import tempfile
-import time
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -260,37 +255,3 @@ def _where(error: BaseException) -> str:
     own = [(file.path, line) for file, line in calls if not file.is_library]
     names = [f"{'/'.join(path[-3:])}:{line}" for path, line in own[-2:]]
     return f"{' > '.join(names)} {type(error).__name__}: {str(error).splitlines()[0][:90] if str(error) else ''}"
-
-
-def main() -> int:
-    """0 when every answer was acceptable."""
-    parser = argparse.ArgumentParser(prog="python -m tests.log.damage", description=__doc__)
-    parser.add_argument("--mutants", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--largest", type=int, default=200_000, metavar="BYTES", help="of the runs that are damaged")
-    parser.add_argument("--commands", default="from,report,compare,resume", help="also: page")
-    parser.add_argument("--show", type=int, default=1, help="so many examples of each defect")
-    asked = parser.parse_args()
-    counted: Counter[str] = Counter()
-    defects: dict[str, list[str]] = {}
-    started_s = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="sysbench-damage-") as name:
-        for mutant in mutants(asked.seed, asked.mutants, originals(asked.largest)):
-            for answer in answers(mutant, Path(name), asked.commands.split(",")):
-                counted[f"{answer.command} {answer.code}"] += 1
-                if not answer.acceptable:
-                    key = answer.where or f"{answer.command}: exit {answer.code}: {answer.err[:200]}"
-                    line = f"{answer.command} {mutant.original.name} {mutant.change} | {answer.err.strip()[:200]}"
-                    defects.setdefault(key, []).append(line)
-    for key, lines in sorted(defects.items(), key=lambda item: -len(item[1])):
-        print(f"{len(lines):5} {key}", *(f"        {line}" for line in lines[: asked.show]), sep="\n")
-    print(
-        f"{asked.mutants} mutants, {sum(map(len, defects.values()))} wrong answers in {len(defects)} places,",
-        dict(counted),
-    )
-    print(f"{time.monotonic() - started_s:.0f} s")
-    return 1 if defects else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -98,7 +98,7 @@ def test_the_file_of_a_trace_has_what_it_shows_and_keeps_the_rest(tmp_path: Path
     ("changes", "complaint"),
     [
         ({"shapes": False}, "record_shapes=True"),
-        ({"device": "AMD Instinct MI300X"}, "for which there is no data sheet"),
+        ({"device": "AMD Instinct MI250X"}, "for which there is no data sheet"),
     ],
 )
 def test_a_trace_that_shows_no_rates_is_refused(changes: dict[str, Any], complaint: str, tmp_path: Path) -> None:

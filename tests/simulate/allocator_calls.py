@@ -1,4 +1,4 @@
-"""Sequences of calls on an allocator, for the model, the slow reference and PyTorch's compiled one alike."""
+"""Sequences of calls on an allocator, for the model and PyTorch's compiled one alike."""
 
 from __future__ import annotations
 

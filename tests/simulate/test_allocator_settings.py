@@ -5,7 +5,6 @@ import re
 import pytest
 
 from sysbench.simulate.allocator.settings import MIB, UNLIMITED, AllocatorSettings
-from tests.simulate.allocator_replay import settings_in_snapshot
 
 # What PyTorch's own parser (libc10 2.11.0 and 2.13.0, AcceleratorAllocatorConfig) made of these texts:
 # large segment, max split, max rounding without split (MiB), threshold, expandable, divisions from 1 MiB to 64 GiB.
@@ -99,12 +98,6 @@ def test_a_snapshot_has_the_settings_as_pytorch_writes_them() -> None:
         "roundup_power2_divisions": {"1": 4, "2": 4} | {str(2**power): 8 for power in range(2, 16)},
     }
     assert AllocatorSettings.parse("").for_snapshot()["max_split_size"] == -1
-
-
-@pytest.mark.parametrize("text", [*PARSED, "per_process_memory_fraction:0.5"])
-def test_settings_survive_a_snapshot(text: str) -> None:
-    settings = AllocatorSettings.parse(text)
-    assert settings_in_snapshot(settings.for_snapshot()) == settings
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The model of the CUDA caching allocator keeps the rules of c10/cuda/CUDACachingAllocator.cpp, to the byte."""
+"""What the model of the CUDA caching allocator says of itself. What it does, test_recordings.py compares."""
 
 import subprocess
 import sys
@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from sysbench.simulate.allocator import CachingAllocator, SimulatedOutOfMemoryError
 from sysbench.simulate.allocator.blocks import Block
 from sysbench.simulate.allocator.settings import MIB, AllocatorSettings
-from tests.simulate.allocator_calls import BORDERLINE_SIZES, SETTINGS, Call, play, random_calls, with_changing_fractions
-from tests.simulate.reference_allocator import ReferenceAllocator, ReferenceOutOfMemory, Rules
-from tests.simulate.restored_allocator import RestorableAllocator
+from tests.simulate.allocator_calls import BORDERLINE_SIZES, SETTINGS, Call, play
 
 GIB = 1024 * MIB
 
@@ -25,34 +23,6 @@ def allocator(text: str = "", capacity: int = 64 * GIB) -> CachingAllocator:
 
 def segment_events(made: CachingAllocator) -> list[tuple[str, int]]:
     return [(event.action, event.size) for event in made.events if event.action.startswith("segment_")]
-
-
-# --- pools, best fit, splitting, merging ---
-
-
-def test_requests_of_up_to_1_mib_share_segments_of_2_mib() -> None:
-    """get_pool, get_allocation_size."""
-    made = allocator()
-    first, second = made.allocate(MIB), made.allocate(512)
-    assert second.address == first.address + MIB
-    assert segment_events(made) == [("segment_alloc", 2 * MIB)]
-
-
-def test_a_request_above_1_mib_never_lies_in_a_small_segment() -> None:
-    made = allocator()
-    made.allocate(1)
-    made.allocate(MIB + 1)
-    assert segment_events(made) == [("segment_alloc", 2 * MIB), ("segment_alloc", 20 * MIB)]
-
-
-def test_streams_do_not_share_cached_blocks() -> None:
-    """BlockComparatorSize: the stream comes first."""
-    made = allocator()
-    made.free(made.allocate(5 * MIB, stream=1))
-    made.allocate(5 * MIB, stream=2)
-    assert len(segment_events(made)) == 2
-    made.allocate(5 * MIB, stream=1)
-    assert len(segment_events(made)) == 2
 
 
 @pytest.mark.parametrize(("prefers_oldest", "expected"), [(False, 0), (True, 10 * MIB)])
@@ -68,90 +38,12 @@ def test_of_equal_blocks_pytorch_2_12_takes_the_one_that_was_made_first(prefers_
     assert made.allocate(10 * MIB).address - first == expected
 
 
-def test_the_smallest_fitting_block_is_taken_and_of_equals_the_lowest() -> None:
-    """get_free_block: lower_bound by size, then address."""
-    made = allocator()
-    large, low, _, high = (made.allocate(size * MIB) for size in (40, 12, 1, 12))
-    expected = low.address
-    for block in (high, large, low):
-        made.free(block)
-    assert made.allocate(11 * MIB + MIB // 2).address == expected
-
-
-def test_a_small_block_is_split_when_512_bytes_are_left() -> None:
-    """should_split."""
-    made = allocator()
-    assert made.allocate(2 * MIB - MIB).size == MIB
-    assert made.allocate(MIB - 512).size == MIB - 512
-    assert made.allocate(512).size == 512
-    assert segment_events(made) == [("segment_alloc", 2 * MIB)]
-
-
-@pytest.mark.parametrize(("left", "size"), [(MIB, 12 * MIB), (MIB + 512, 11 * MIB - 512)])
-def test_a_large_block_is_split_when_more_than_1_mib_is_left(left: int, size: int) -> None:
-    """should_split; what is not split off counts as allocated."""
-    made = allocator()
-    block = made.allocate(12 * MIB - left)
-    assert block.size == size
-    assert made.statistics.allocated_bytes == size
-
-
-def test_a_freed_block_merges_with_free_neighbours_on_both_sides() -> None:
-    """free_block, try_merge_blocks."""
-    made = allocator()
-    blocks = [made.allocate(4 * MIB) for _ in range(5)]
-    start = blocks[0].address
-    for index in (0, 2, 4, 1, 3):
-        made.free(blocks[index])
-    (segment,) = made.snapshot()["segments"]
-    assert [(block["address"], block["size"]) for block in segment["blocks"]] == [(start, 20 * MIB)]
-
-
-def test_segments_do_not_merge_even_where_their_addresses_touch() -> None:
-    made = allocator()
-    first, second = made.allocate(20 * MIB), made.allocate(20 * MIB)
-    assert second.address == first.address + 20 * MIB
-    made.free(first)
-    made.free(second)
-    made.allocate(40 * MIB)
-    assert segment_events(made)[-1] == ("segment_alloc", 40 * MIB)
-
-
-# --- max_split_size_mb ---
-
-
-def test_blocks_above_the_split_limit_are_kept_for_requests_above_it() -> None:
-    """get_free_block: no oversize block for a smaller request."""
-    made = allocator("max_split_size_mb:20")
-    made.free(made.allocate(64 * MIB))
-    made.allocate(12 * MIB)
-    assert segment_events(made) == [("segment_alloc", 64 * MIB), ("segment_alloc", 12 * MIB)]
-
-
 def test_a_block_above_the_split_limit_serves_only_requests_a_little_smaller_and_whole() -> None:
     """get_free_block: max_non_split_rounding_size; should_split."""
     made = allocator("max_split_size_mb:20")
     made.free(made.allocate(64 * MIB))
     assert made.allocate(44 * MIB).size == 44 * MIB
     assert made.allocate(44 * MIB + 512).size == 64 * MIB
-
-
-def test_under_pressure_one_large_enough_oversize_block_is_released() -> None:
-    """release_available_cached_blocks; not counted as a retry."""
-    made = allocator("max_split_size_mb:20", capacity=120 * MIB)
-    for block in [made.allocate(size * MIB) for size in (24, 60, 30)]:
-        made.free(block)
-    made.allocate(90 * MIB)
-    assert segment_events(made)[3:] == [
-        # No single block of 90 MiB: from the largest down until it is enough.
-        ("segment_free", 60 * MIB),
-        ("segment_free", 30 * MIB),
-        ("segment_alloc", 90 * MIB),
-    ]
-    assert made.statistics.alloc_retries == 0
-
-
-# --- running out, retrying, giving back ---
 
 
 def test_cached_segments_are_given_back_before_a_request_fails() -> None:
@@ -184,13 +76,6 @@ def test_out_of_memory_says_what_was_wanted_and_where_the_memory_is() -> None:
     assert made.events[-1][:3] == ("oom", 98 * MIB, 200 * MIB)
 
 
-def test_the_allocator_goes_on_after_out_of_memory() -> None:
-    made = allocator(capacity=100 * MIB)
-    with pytest.raises(SimulatedOutOfMemoryError):
-        made.allocate(101 * MIB)
-    assert made.allocate(100 * MIB).size == 100 * MIB
-
-
 def test_a_memory_fraction_limits_what_is_reserved() -> None:
     """setMemoryFraction, alloc_block."""
     made = allocator(capacity=100 * MIB)
@@ -203,129 +88,12 @@ def test_a_memory_fraction_limits_what_is_reserved() -> None:
     made.allocate(21 * MIB)
 
 
-def test_emptying_the_cache_gives_back_only_segments_that_are_wholly_free() -> None:
-    """emptyCache, release_blocks: large ones first, each pool by size."""
-    made = allocator()
-    split = made.allocate(5 * MIB)
-    freed = [made.allocate(size * MIB) for size in (40, 30)]
-    small = made.allocate(1)
-    for block in (*freed, small):
-        made.free(block)
-    made.empty_cache()
-    assert segment_events(made)[4:] == [
-        ("segment_free", 30 * MIB),
-        ("segment_free", 40 * MIB),
-        ("segment_free", 2 * MIB),
-    ]
-    assert made.statistics.reserved_bytes == 20 * MIB
-    assert split.address in made._in_use
-
-
-def test_garbage_collection_frees_the_segments_that_lay_unused_longest() -> None:
-    """garbage_collect_cached_blocks: those at least as old as the average."""
-    made = allocator("garbage_collection_threshold:0.5,per_process_memory_fraction:0.8", capacity=250 * MIB)
-    old, young = made.allocate(60 * MIB), made.allocate(50 * MIB)
-    made.free(old)
-    for _ in range(3):
-        made.free(made.allocate(3 * MIB))
-    made.free(young)
-    made.allocate(70 * MIB)
-    assert segment_events(made)[-2:] == [("segment_free", 60 * MIB), ("segment_alloc", 70 * MIB)]
-    assert made.statistics.alloc_retries == 0
-
-
-def test_no_garbage_is_collected_below_the_threshold() -> None:
-    made = allocator("garbage_collection_threshold:0.9,per_process_memory_fraction:0.8", capacity=1000 * MIB)
-    made.free(made.allocate(60 * MIB))
-    made.allocate(70 * MIB)
-    assert segment_events(made) == [("segment_alloc", 60 * MIB), ("segment_alloc", 70 * MIB)]
-
-
 def test_the_device_loses_whole_pages_of_2_mib() -> None:
     made = allocator("large_segment_size_mb:21", capacity=43 * MIB)
     made.allocate(5 * MIB)
     with pytest.raises(SimulatedOutOfMemoryError) as failed:
         made.allocate(20 * MIB + 1)
     assert "of which 21.0 MiB is free" in str(failed.value)
-
-
-# --- expandable segments ---
-
-
-def test_an_expandable_segment_grows_in_pages_and_stays_one_segment() -> None:
-    """ExpandableSegment::map: 20 MiB pages for large requests, 2 MiB pages for small ones."""
-    made = allocator("expandable_segments:True")
-    first, second, third = made.allocate(5 * MIB), made.allocate(30 * MIB), made.allocate(1)
-    assert second.address == first.address + 5 * MIB
-    assert segment_events(made) == [("segment_map", 20 * MIB), ("segment_map", 20 * MIB), ("segment_map", 2 * MIB)]
-    assert [segment["address"] for segment in made.snapshot()["segments"]] == [first.address, third.address]
-
-
-def test_a_block_that_can_grow_is_tried_after_all_that_cannot() -> None:
-    """get_free_block: blocks beside unmapped addresses count with the size they can grow to."""
-    made = allocator("expandable_segments:True")
-    low, _, _ = made.allocate(8 * MIB), made.allocate(6 * MIB), made.allocate(6 * MIB)
-    high = made.allocate(15 * MIB)
-    assert high.size == 15 * MIB  # and a free end of 5 MiB in 40 MiB of pages
-    start = low.address
-    made.free(low)
-    assert made.allocate(4 * MIB).address == start
-
-
-def test_the_end_of_a_segment_grows_only_by_what_is_missing() -> None:
-    """try_allocate_expandable_block: a free block at the end is extended."""
-    made = allocator("expandable_segments:True")
-    first = made.allocate(15 * MIB)
-    second = made.allocate(24 * MIB)
-    assert second.address == first.address + 15 * MIB
-    assert segment_events(made) == [("segment_map", 20 * MIB), ("segment_map", 20 * MIB)]
-
-
-def test_unused_pages_are_unmapped_and_mapped_again_at_the_lowest_gap() -> None:
-    """unmap_block, find_expandable_block."""
-    made = allocator("expandable_segments:True")
-    blocks = [made.allocate(20 * MIB) for _ in range(3)]
-    gap = blocks[0].address
-    made.free(blocks[0])
-    made.empty_cache()
-    assert segment_events(made)[-1] == ("segment_unmap", 20 * MIB)
-    assert made.statistics.reserved_bytes == 40 * MIB
-    assert made.allocate(20 * MIB).address == gap
-
-
-def test_only_pages_that_are_wholly_free_are_unmapped() -> None:
-    made = allocator("expandable_segments:True")
-    first, middle, last = made.allocate(10 * MIB), made.allocate(40 * MIB), made.allocate(10 * MIB)
-    made.free(middle)
-    made.empty_cache()
-    assert [event[:3] for event in made.events[-1:]] == [("segment_unmap", first.address + 20 * MIB, 20 * MIB)]
-    assert made.statistics.reserved_bytes == 40 * MIB
-    assert last.address in made._in_use
-
-
-def test_what_was_mapped_before_the_device_ran_out_is_unmapped_and_tried_again() -> None:
-    """map_block fails on the second gap; release_cached_blocks; retry."""
-    made = allocator("expandable_segments:True", capacity=100 * MIB)
-    blocks = [made.allocate(20 * MIB) for _ in range(5)]
-    for index in (1, 3):
-        made.free(blocks[index])
-    with pytest.raises(SimulatedOutOfMemoryError) as failed:
-        made.allocate(60 * MIB)
-    assert "of which 40.0 MiB is free" in str(failed.value)
-    assert made.statistics.alloc_retries == 1
-    assert made.statistics.reserved_bytes == 60 * MIB
-
-
-def test_a_segment_of_which_nothing_is_mapped_is_dropped() -> None:
-    """release_expandable_segment: the next one has addresses of its own."""
-    made = allocator("expandable_segments:True")
-    block = made.allocate(20 * MIB)
-    first = block.address
-    made.free(block)
-    made.empty_cache()
-    assert made.statistics.reserved_bytes == 0
-    assert made.snapshot()["segments"] == []
-    assert made.allocate(20 * MIB).address > first + 64 * GIB
 
 
 # --- counters, events, snapshots ---
@@ -406,72 +174,6 @@ def test_a_snapshot_has_the_keys_that_pytorch_writes() -> None:
     assert snapshot["external_annotations"] == [{"name": "forward", "stage": "START", "device": 0, "time_us": 0}]
 
 
-@pytest.mark.parametrize("text", [text for text in SETTINGS if "garbage" not in text])  # ages are not in a snapshot
-@given(seed=st.integers(0, 10**6))
-@settings(max_examples=10, deadline=None)
-def test_an_allocator_restored_from_a_snapshot_goes_on_as_the_one_it_was_taken_of(text: str, seed: int) -> None:
-    # Where an expandable segment began is not in a snapshot: without unmapped pages it is where the first block is.
-    capacity = 400 * MIB if "expandable" not in text else 64 * GIB
-    calls = [call for call in random_calls(seed, 160) if call[0] != "e"]
-    made = allocator(text, capacity)
-    live: dict[int, Block] = {}
-    play(calls[:80], made, live)
-    snapshot, before = made.snapshot(), len(made.events)
-    restored = RestorableAllocator.from_segments(
-        snapshot["segments"], capacity, AllocatorSettings.parse(text), record=True
-    )
-    assert restored.snapshot()["segments"] == snapshot["segments"]
-    addresses = {key: block.address for key, block in live.items()}
-    play(calls[80:], made, live)
-    for kind, *values in calls[80:]:
-        if kind == "f" and int(values[0]) in addresses:
-            restored.free(addresses.pop(int(values[0])))
-        else:
-            made_there: dict[int, Block] = {}
-            play([(kind, *values)], restored, made_there)
-            addresses |= {key: block.address for key, block in made_there.items()}
-    assert [(event.action, event.size, event.stream) for event in restored.events] == [
-        (event.action, event.size, event.stream) for event in made.events[before:]
-    ]
-    assert restored.statistics.reserved_bytes == made.statistics.reserved_bytes
-
-
-def test_expandable_segments_of_earlier_settings_are_left_alone_and_given_back() -> None:
-    """get_free_block, once expandable_segments is off again."""
-    before = allocator("expandable_segments:True")
-    kept, freed = before.allocate(20 * MIB).address, before.allocate(20 * MIB)
-    before.free(freed)
-    made = RestorableAllocator.from_segments(before.snapshot()["segments"], 64 * GIB, record=True)
-    assert made.is_in_use(kept)
-    made.allocate(15 * MIB)
-    assert segment_events(made) == [("segment_alloc", 16 * MIB)]
-    made.free(kept)
-    made.empty_cache()
-    assert segment_events(made)[1:] == [("segment_unmap", 40 * MIB)]
-
-
-def test_a_restored_block_that_awaits_another_stream_is_in_use() -> None:
-    made = allocator()
-    address = made.allocate(100).address
-    (segment,) = made.snapshot()["segments"]
-    segment["blocks"][0]["state"] = "active_pending_free"
-    restored = RestorableAllocator.from_segments([segment], GIB)
-    assert restored.is_in_use(address)
-    assert restored.statistics.allocated_bytes == 512
-
-
-def test_segments_whose_blocks_do_not_fill_them_are_refused() -> None:
-    made = allocator()
-    made.allocate(100)
-    (segment,) = made.snapshot()["segments"]
-    with pytest.raises(ValueError, match="do not fill it"):
-        RestorableAllocator.from_segments([{**segment, "blocks": segment["blocks"][:1]}], GIB)
-    with pytest.raises(ValueError, match="private memory pools"):
-        RestorableAllocator.from_segments([{**segment, "segment_pool_id": (0, 1)}], GIB)
-    with pytest.raises(ValueError, match="too small for the segments"):
-        RestorableAllocator.from_segments([segment], MIB)
-
-
 def test_the_allocator_needs_no_torch() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", "import sysbench.simulate.allocator, sys; print('torch' in sys.modules)"],
@@ -482,7 +184,7 @@ def test_the_allocator_needs_no_torch() -> None:
     assert ran.stdout.strip() == "False"
 
 
-# --- invariants, and equality with the slow reference ---
+# --- invariants ---
 
 
 @st.composite
@@ -501,89 +203,6 @@ def call_lists(draw: st.DrawFn) -> list[Call]:
         else:
             calls.append(("f", live.pop(pick % len(live))))
     return calls
-
-
-def rules(text: str, capacity: int) -> Rules:
-    """The same settings for the reference, read by other means."""
-    made = Rules(capacity)
-    names = {
-        "max_split_size_mb": "max_split_size_mb",
-        "max_non_split_rounding_mb": "max_non_split_rounding_mb",
-        "large_segment_size_mb": "large_segment_size_mb",
-        "garbage_collection_threshold": "garbage_collection_threshold",
-        "per_process_memory_fraction": "memory_fraction",
-    }
-    for option in filter(None, text.replace("[1:8,4:2,>:4]", "table").split(",")):
-        name, value = option.split(":")
-        if name == "expandable_segments":
-            made.expandable = value == "True"
-        elif name == "roundup_power2_divisions":
-            made.roundup_divisions = [8, 0, 2, *[4] * 13] if value == "table" else [int(value)] * 16
-        else:
-            setattr(made, names[name], float(value) if "." in value else int(value))
-    if "max_non_split" not in text:
-        made.max_non_split_rounding_mb = made.large_segment_size_mb
-    return made
-
-
-def play_reference(calls: list[Call], reference: ReferenceAllocator) -> list[int | None]:
-    held: dict[int, int] = {}
-    addresses: list[int | None] = []
-    for kind, *values in calls:
-        if kind == "a":
-            key, size, stream = map(int, values)
-            try:
-                held[key] = reference.allocate(size, stream)
-                addresses.append(held[key])
-            except ReferenceOutOfMemory:
-                addresses.append(None)
-        elif kind == "f":
-            if int(values[0]) in held:
-                reference.free(held.pop(int(values[0])))
-        elif kind == "e":
-            reference.empty_cache()
-        elif kind == "m":
-            reference.rules.memory_fraction = float(values[0])
-        else:
-            reference.reset_peaks()
-    return addresses
-
-
-def assert_same_as_the_reference(calls: list[Call], text: str, capacity: int) -> None:
-    made, reference = allocator(text, capacity), ReferenceAllocator(rules(text, capacity))
-    assert play(calls, made) == play_reference(calls, reference)
-    assert [event[:4] for event in made.events] == reference.events
-    statistics = made.statistics
-    assert (statistics.allocated_bytes, statistics.allocated_peak_bytes) == (
-        reference.allocated(),
-        reference.allocated_peak,
-    )
-    assert (statistics.reserved_bytes, statistics.reserved_peak_bytes) == (
-        reference.reserved(),
-        reference.reserved_peak,
-    )
-    assert statistics.alloc_retries == reference.retries
-
-
-@pytest.mark.parametrize("text", SETTINGS)
-@given(calls=call_lists(), capacity_mib=st.sampled_from((30, 64, 128, 400, 100_000)))
-@settings(max_examples=80, deadline=None)
-def test_every_event_is_that_of_the_slow_reference(text: str, calls: list[Call], capacity_mib: int) -> None:
-    assert_same_as_the_reference(calls, text, capacity_mib * MIB)
-
-
-@pytest.mark.parametrize("text", SETTINGS)
-@given(seed=st.integers(0, 10**6), capacity_mib=st.sampled_from((64, 200, 800)))
-@settings(max_examples=20, deadline=None)
-def test_long_lives_are_those_of_the_slow_reference(text: str, seed: int, capacity_mib: int) -> None:
-    assert_same_as_the_reference(random_calls(seed, 250), text, capacity_mib * MIB)
-
-
-@pytest.mark.parametrize("text", ["", "garbage_collection_threshold:0.5", "max_split_size_mb:20"])
-@given(seed=st.integers(0, 10**6))
-@settings(max_examples=20, deadline=None)
-def test_a_changing_memory_fraction_is_followed_as_by_the_slow_reference(text: str, seed: int) -> None:
-    assert_same_as_the_reference(with_changing_fractions(random_calls(seed, 250)), text, 400 * MIB)
 
 
 def assert_consistent(made: CachingAllocator, live: dict[int, Block]) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from sysbench.simulate.search import find_fewest_ranks
 from sysbench.simulate.steps import record
 from sysbench.spec import hardware
 from sysbench.spec.ranks import Strategy
+from tests.cli.running import made_once
 from tests.simulate.measured_ranks import live
 from tests.simulate.simulated_cells import CPU
 
@@ -43,11 +45,7 @@ MEASURED: dict[str, dict[str, Any]] = {
     "fsdp2 for-loop": {"optimizer": "for-loop"},
     "fsdp2 fused": {"optimizer": "fused"},
     "fsdp2 first step": {"mode": "train-first", "vocab": 77},
-    "fsdp2 four layers": {"layers": 4, **BACKWARD},
     "fsdp2 odd width": {"d_model": 6, "d_ff": 13, "heads": 1, **BACKWARD},
-    "fsdp2 long": {"ctx": 37, "batch": 2, **BACKWARD},
-    "fsdp2 wide vocabulary": {"vocab": 1001, **BACKWARD},
-    "fsdp2 wide layers": {"d_model": 64, "d_ff": 300, **BACKWARD},
     "fsdp2 sdpa": {"attention": "sdpa", **BACKWARD},
     "fsdp2 forward": {"mode": "forward", "layers": 3},
     "fsdp2 inference": {"mode": "inference", "layers": 3},
@@ -66,8 +64,6 @@ MEASURED: dict[str, dict[str, Any]] = {
     "fsdp2 reshard off": {"reshard": "off", "layers": 2, **BACKWARD},
     "fsdp2 reshard on": {"reshard": "on", "layers": 3, "mode": "forward"},
     "fsdp2 mixed precision": {"param_dtype": "bf16", "reduce_dtype": "fp32"},
-    "fsdp2 prefetch": {"prefetch": 2, "layers": 3, **BACKWARD},
-    "hsdp": {**HSDP},
     "hsdp knobs": {**HSDP, "reshard": "off", "param_dtype": "bf16", "prefetch": 1, **BACKWARD},
     "ddp accumulation": {"strategy": "ddp", "grad_accum": 3},
     "ddp accumulation, buckets": {**LARGE, "strategy": "ddp", "bucket_mb": 1, "grad_accum": 2, "no_sync": "off"},
@@ -103,12 +99,16 @@ def cell_of(**axes: Any) -> MemoryCell:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Any]]]:
     """Return the live bytes of rank 0 at the end of every phase, by configuration."""
-    folder = tmp_path_factory.mktemp("ranks")
     cells = {name: cell_of(**axes) for name, axes in MEASURED.items()}
     written = json.dumps([cell.model_dump(mode="json") for cell in cells.values()])
-    command = [sys.executable, "-W", "ignore::UserWarning", "-m", "tests.simulate.measured_ranks"]
-    subprocess.run([*command, written, str(folder)], check=True)
-    found = {file.stem: iter(json.loads(file.read_text())) for file in folder.glob("*.json")}
+
+    def measure(folder: Path) -> str:
+        command = [sys.executable, "-W", "ignore::UserWarning", "-m", "tests.simulate.measured_ranks"]
+        subprocess.run([*command, written, str(folder)], check=True)
+        return json.dumps({file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")})
+
+    outcome, _ = made_once(tmp_path_factory, "ranks", measure)
+    found = {ranks: iter(measured) for ranks, measured in json.loads(outcome).items()}
     return {name: next(found[str(cell.ranks)]) for name, cell in cells.items()}
 
 

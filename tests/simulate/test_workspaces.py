@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sysbench.errors import UnavailableError
 from sysbench.simulate.cuda.autocast import CUDA_RULES
-from sysbench.simulate.gpu import Workspaces
+from sysbench.simulate.gpu import Gpu, Workspaces, refuse_fp8
 from sysbench.simulate.platform import Platform
 from sysbench.simulate.recorder import Recorder
 from sysbench.simulate.tensors import DEVICE, SimulatedDevice
+from sysbench.spec.hardware import by_name
 
 MIB = 2**20
 SMALL, LARGE = 8_519_680, 32 * MIB
@@ -60,3 +62,16 @@ def test_each_product_has_its_workspace_or_a_thread_keeps_one() -> None:
     assert _requests(Workspaces(LARGE, MIB, True)) == [LARGE, MIB]
     assert _requests(Workspaces(LARGE, None, True)) == [LARGE]
     assert _requests(Workspaces(0, MIB, False)) == [MIB, -MIB]
+
+
+def test_amd_gpus_have_the_workspaces_of_hipblas() -> None:
+    """CublasHandlePool.cpp, USE_ROCM: 128 MiB for gfx94x and gfx95x, else 32; hipBLASLt has 76 MiB of its own."""
+    sizes = {slug: Gpu.of(by_name(slug)).workspaces for slug in ("mi210", "mi300x", "mi355x")}
+    assert [each.product_bytes // MIB for each in sizes.values()] == [32, 128, 128]
+    assert {each.lt_bytes for each in sizes.values()} == {76 * MIB}
+    assert Gpu.of(by_name("a100-80gb")).workspaces != sizes["mi210"]
+
+
+def test_fp8_is_refused_on_amd_gpus_as_not_modelled() -> None:
+    with pytest.raises(UnavailableError, match="not modelled on AMD GPUs"):
+        refuse_fp8("fp8", Gpu.of(by_name("mi300x")))

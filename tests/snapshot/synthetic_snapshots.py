@@ -1,4 +1,4 @@
-"""Believable memory snapshots without a GPU: a Transformer's training steps on a small caching allocator.
+"""Believable memory snapshots without a GPU: a Transformer's training steps on the model of the allocator.
 
 The result is a dict as `torch.cuda.memory._snapshot()` returns it. Sizes, order and lifetimes are those of a real
 step: parameters, then activations that pile up in forward and are released in backward while gradients appear, then
@@ -7,14 +7,15 @@ the optimizer with its state.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-GIB = 1 << 30
+from sysbench.simulate.allocator import CachingAllocator
+
 MIB = 1 << 20
+START_US = 1_700_000_000_000_000
 
 Frames = list[dict[str, Any]]
 
@@ -33,163 +34,55 @@ class Model:
 
 
 @dataclass
-class Allocator:
-    """Best fit in segments of 20 MiB and more, with splitting and merging; addresses only."""
-
-    next_address: int = 0x7F0000000000
-    segments: dict[int, int] = field(default_factory=dict)
-    free: list[tuple[int, int]] = field(default_factory=list)
-    """(size, address), sorted."""
-    blocks: dict[int, list[int]] = field(default_factory=dict)
-    """By segment: addresses of its blocks, sorted."""
-    size: dict[int, int] = field(default_factory=dict)
-    segment_of: dict[int, int] = field(default_factory=dict)
-    used: set[int] = field(default_factory=set)
-    grown: tuple[int, int] | None = None
-
-    def take(self, requested: int) -> int:
-        """An address for `requested` bytes; `grown` tells about a new segment."""
-        size = max(512, -(-requested // 512) * 512)
-        self.grown = None
-        place = bisect.bisect_left(self.free, (size, 0))
-        if place == len(self.free):
-            self._grow(size)
-            place = bisect.bisect_left(self.free, (size, 0))
-        available, address = self.free.pop(place)
-        if available > size:
-            rest = address + size
-            self.size[rest] = available - size
-            self.segment_of[rest] = self.segment_of[address]
-            bisect.insort(self.blocks[self.segment_of[address]], rest)
-            bisect.insort(self.free, (available - size, rest))
-        self.size[address] = size
-        self.used.add(address)
-        return address
-
-    def give(self, address: int) -> None:
-        self.used.remove(address)
-        blocks = self.blocks[self.segment_of[address]]
-        place = blocks.index(address)
-        if place + 1 < len(blocks) and blocks[place + 1] not in self.used:
-            self._absorb(blocks, place)
-        if place > 0 and blocks[place - 1] not in self.used:
-            previous = blocks[place - 1]
-            self.free.remove((self.size[previous], previous))
-            self.size[previous] += self.size.pop(address)
-            del blocks[place]
-            address = previous
-        bisect.insort(self.free, (self.size[address], address))
-
-    def _absorb(self, blocks: list[int], place: int) -> None:
-        following = blocks.pop(place + 1)
-        self.free.remove((self.size[following], following))
-        self.size[blocks[place]] += self.size.pop(following)
-
-    def _grow(self, size: int) -> None:
-        total = 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
-        address = self.next_address
-        self.next_address += total + 64 * MIB
-        self.segments[address] = total
-        self.blocks[address] = [address]
-        self.size[address] = total
-        self.segment_of[address] = address
-        bisect.insort(self.free, (total, address))
-        self.grown = (address, total)
-
-
-@dataclass
 class Recorder:
     """Writes down what happens, as torch would; `described` adds what only sysbench knows."""
 
     described: bool
-    device: int = 0
-    allocator: Allocator = field(default_factory=Allocator)
-    trace: list[dict[str, Any]] = field(default_factory=list)
-    annotations: list[dict[str, Any]] = field(default_factory=list)
-    live: dict[int, dict[str, Any]] = field(default_factory=dict)
-    clock_us: int = 1_700_000_000_000_000
+    allocator: CachingAllocator = field(default_factory=lambda: CachingAllocator(1 << 40, record=True))
+    known: dict[int, dict[str, str]] = field(default_factory=dict)
+    """What sysbench knows of an allocation, by the place of its event."""
+    live: dict[int, tuple[int, dict[str, str]]] = field(default_factory=dict)
+    """By address: the size, and what sysbench knows."""
+    begin: int = 0
+    """Events before this one are forgotten."""
 
     def allocate(self, size: int, category: str, module: str, frames: Frames) -> int:
-        address = self.allocator.take(size)
-        if self.allocator.grown:
-            self._enter("segment_alloc", *self.allocator.grown, frames)
-        entry = self._enter("alloc", address, size, frames)
-        if self.described:
-            entry |= {"category": category, "user_metadata": module}
-        self.live[address] = entry
+        address = self.allocator.allocate(size, frames=frames).address
+        known = {"category": category, "user_metadata": module} if self.described else {}
+        self.known[len(self.allocator.events) - 1] = known
+        self.live[address] = size, known
         return address
 
     def release(self, address: int) -> None:
-        entry = self.live.pop(address)
-        for action in ("free_requested", "free_completed"):
-            self._enter(action, address, entry["size"], [])
-        self.allocator.give(address)
+        del self.live[address]
+        self.allocator.free(address)
+
+    def forget(self) -> None:
+        """Begin the trace here."""
+        self.begin = len(self.allocator.events)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        self._annotate(name, "START")
+        self.allocator.annotate(name, "START")
         yield
-        self._annotate(name, "END")
+        self.allocator.annotate(name, "END")
 
     def snapshot(self) -> dict[str, Any]:
-        content: dict[str, Any] = {
-            "segments": [self._segment(address, total) for address, total in self.allocator.segments.items()],
-            "device_traces": [self.trace],
-            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False},
-            "external_annotations": self.annotations if self.described else [],
-        }
+        content = self.allocator.snapshot()
+        device, trace = 0, content["device_traces"][0]
+        for place, entry in enumerate(trace):
+            entry |= {"time_us": START_US + 7 * place, **self.known.get(place, {})}
+            # A tuple of its own each time, as torch makes them; and what autograd releases has no stack.
+            entry["pool_id"] = (device, 0)
+            entry["frames"] = [] if entry["action"].startswith("free") else entry["frames"]
+        marks = [mark for mark in content["external_annotations"] if self.described and mark["time_us"] >= self.begin]
+        content["external_annotations"] = [mark | {"time_us": START_US + 7 * mark["time_us"] - 1} for mark in marks]
+        content["device_traces"] = [trace[self.begin :]]
+        for block in (block for segment in content["segments"] for block in segment["blocks"]):
+            block |= self.live[block["address"]][1] if block["state"] == "active_allocated" else {}
         if self.described:
             content["sysbench"] = {"source": "simulated", "device_name": "NVIDIA A100-SXM4-80GB"}
         return content
-
-    def _enter(self, action: str, address: int, size: int, frames: Frames) -> dict[str, Any]:
-        self.clock_us += 7
-        entry = {
-            "action": action,
-            "addr": address,
-            "size": size,
-            "stream": 0,
-            "time_us": self.clock_us,
-            "compile_context": "N/A",
-            "user_metadata": "",
-            # A tuple of its own each time, as torch makes them; a literal would be one object.
-            "pool_id": (self.device, 0),
-            "frames": frames,
-        }
-        self.trace.append(entry)
-        return entry
-
-    def _annotate(self, name: str, stage: str) -> None:
-        self.clock_us += 1
-        self.annotations.append({"name": name, "stage": stage, "device": 0, "time_us": self.clock_us})
-
-    def _segment(self, address: int, total: int) -> dict[str, Any]:
-        blocks = [self._block(block) for block in self.allocator.blocks[address]]
-        allocated = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
-        return {
-            "device": 0,
-            "address": address,
-            "total_size": total,
-            "allocated_size": allocated,
-            "active_size": allocated,
-            "requested_size": sum(block["requested_size"] for block in blocks if block["state"] == "active_allocated"),
-            "stream": 0,
-            "segment_type": "large",
-            "segment_pool_id": (self.device, 0),
-            "is_expandable": False,
-            "frames": [],
-            "blocks": blocks,
-        }
-
-    def _block(self, address: int) -> dict[str, Any]:
-        size = self.allocator.size[address]
-        entry = self.live.get(address)
-        block = {"address": address, "size": size, "requested_size": 0, "state": "inactive", "frames": []}
-        if entry is not None:
-            block |= {"requested_size": entry["size"], "state": "active_allocated", "frames": entry["frames"]}
-        if entry is not None and self.described:
-            block |= {"category": entry["category"], "user_metadata": entry["user_metadata"]}
-        return block
 
 
 _FRAMES: dict[tuple[str, int, str], dict[str, Any]] = {}
@@ -288,7 +181,7 @@ class Training:
             waiting.setdefault(name.rpartition(".")[0], []).append(name)
         frames = _ENGINE if self.backward_stacks else []
         for address, module in reversed(saved):
-            size = self.recorder.live[address]["size"]
+            size = self.recorder.live[address][0]
             temporary = self.recorder.allocate(size, "temporaries", module, frames)
             for name in waiting.pop(module, []):
                 self.gradients[name] = self.recorder.allocate(sizes[name], "gradients", module, frames)
@@ -375,7 +268,6 @@ def training_snapshot(
     training.build()
     for step in range(steps):
         if record_from_step and step == record_from_step:
-            training.recorder.trace.clear()
-            training.recorder.annotations.clear()
+            training.recorder.forget()
         training.step()
     return training.recorder.snapshot()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,24 +13,17 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.snapshot import snapshot
 from sysbench.snapshot.categories import from_snapshot
 from tests.simulate.allocator_calls import MIB, SETTINGS, Call, random_calls, training_calls
-from tests.simulate.allocator_replay import reproduce
-from tests.simulate.test_allocator_replay import RECORDINGS, load
+from tests.simulate.compiled_allocator.record import RECORDINGS
+from tests.simulate.test_recordings import load, replayed
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
-def test_the_peak_of_a_recorded_trace_is_max_memory_allocated(path: Path) -> None:
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_the_peak_of_a_recorded_trace_is_max_memory_allocated(name: str) -> None:
     """PyTorch's compiled allocator wrote these traces; the model that reproduces them counts what is allocated."""
-    recorded = load(path)
-    conditions = recorded.get("recording", {})
-    fraction = conditions.get("memory_fraction", 1.0)
-    reproduced = reproduce(
-        recorded,
-        capacity_bytes=conditions.get("capacity_bytes"),
-        memory_fraction=fraction if fraction < 1.0 else None,
-    )
-    timeline = from_snapshot(snapshot.of(recorded))
-    assert timeline.peak.allocated_bytes == reproduced.statistics.allocated_peak_bytes
-    assert int(timeline.allocated_bytes[-1]) == reproduced.statistics.allocated_bytes
+    allocator, _ = replayed(name)
+    timeline = from_snapshot(snapshot.of(load(f"{name}.pickle.gz")))
+    assert timeline.peak.allocated_bytes == allocator.statistics.allocated_peak_bytes
+    assert int(timeline.allocated_bytes[-1]) == allocator.statistics.allocated_bytes
 
 
 def _play(calls: list[Call], settings: str) -> tuple[CachingAllocator, list[int], list[int]]:

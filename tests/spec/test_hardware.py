@@ -9,6 +9,7 @@ import pytest
 
 from sysbench import package
 from sysbench.errors import LogError, UsageError
+from sysbench.simulate.gpu import Gpu
 from sysbench.spec.hardware import Hardware, by_name, by_slug, find, known, parse_gpus
 from sysbench.spec.model import Precision
 
@@ -47,6 +48,26 @@ REPORTED = {
     "NVIDIA H200": "h200",
     "NVIDIA GH200 480GB": "gh200",
     "NVIDIA B200": "b200",
+    "NVIDIA A30": "a30",
+    "NVIDIA RTX A5000": "rtx-a5000",
+    "NVIDIA RTX A4000": "rtx-a4000",
+    "NVIDIA L20": "l20",
+    "NVIDIA H20": "h20",
+    "NVIDIA GB200": "gb200",
+    "NVIDIA B300 SXM6 AC": "b300",
+    "NVIDIA GB10": "gb10",
+    "NVIDIA GeForce RTX 2080 Ti": "rtx-2080-ti",
+    "GeForce RTX 2080 Ti": "rtx-2080-ti",
+    "NVIDIA GeForce RTX 5070 Ti": "rtx-5070-ti",
+    "NVIDIA GeForce RTX 5080": "rtx-5080",
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "rtx-pro-6000",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000-server",
+    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "rtx-pro-6000-max-q",
+    "Tesla P100-PCIE-16GB": "p100",
+    "AMD Instinct MI210": "mi210",
+    "AMD Instinct MI300X": "mi300x",
+    "AMD Instinct MI325X": "mi325x",
+    "AMD Instinct MI355X": "mi355x",
 }
 
 STRANGERS = [
@@ -55,16 +76,12 @@ STRANGERS = [
     "NVIDIA A100",
     "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
     "NVIDIA A10M",
-    "NVIDIA A30",
     "NVIDIA A800-SXM4-80GB",
     "NVIDIA L40",
     "NVIDIA H100",
     "NVIDIA H100 64GB HBM2",
     "NVIDIA H200 NVL",
     "NVIDIA H800",
-    "NVIDIA H20",
-    "NVIDIA GB200",
-    "NVIDIA B300",
     "NVIDIA GeForce RTX 3060 Ti",
     "NVIDIA GeForce RTX 3060 Laptop GPU",
     "NVIDIA GeForce RTX 3080 Ti",
@@ -78,7 +95,13 @@ STRANGERS = [
     "NVIDIA RTX 6000",
     "Quadro RTX 6000",
     "Tesla T40",
-    "AMD Instinct MI300X",
+    "NVIDIA H20-3e",
+    "NVIDIA GB300",
+    "NVIDIA GeForce RTX 2080",
+    "NVIDIA GeForce RTX 5070",
+    "Tesla P100-SXM2-16GB",
+    "AMD Instinct MI250X",
+    "AMD Instinct MI300A",
     "Apple M2",
 ]
 
@@ -108,6 +131,23 @@ BOARDS = {
     "rtx-6000-ada": (142, 2505, 256, 512, 1024),
     "h100": (132, 1830, 256, 2048, 4096),
     "h100-pcie": (114, 1620, 256, 2048, 4096),
+    "a30": (56, 1440, 128, 1024, 2048),
+    "rtx-a5000": (64, 1695, 256, 512, 1024),
+    "rtx-a4000": (48, 1560, 256, 512, 1024),
+    "l20": (92, 2520, 256, 256, 512),
+    "rtx-2080-ti": (68, 1545, 128, 0, 512),
+    "p100": (56, 1303, 128, 0, 128),
+    "rtx-5080": (84, 2617, 256, 256, 512),
+    "rtx-5070-ti": (70, 2452, 256, 256, 512),
+    "rtx-5060-ti": (36, 2572, 256, 256, 512),
+    "rtx-5060-ti-16gb": (36, 2572, 256, 256, 512),
+    "rtx-pro-6000": (188, 2617, 256, 512, 1024),
+    "gb10": (48, 2525, 256, 512, 1024),
+    # Compute units of AMD, whose matrix cores do sums in fp32 as well.
+    "mi210": (104, 1700, 128, 0, 1024),
+    "mi300x": (304, 2100, 256, 1024, 2048),
+    "mi325x": (304, 2100, 256, 1024, 2048),
+    "mi355x": (256, 2400, 256, 0, 4096),
 }
 
 
@@ -126,7 +166,7 @@ def test_every_profile_is_valid_and_says_where_its_rates_are_from(file: Path) ->
     peaks = profile.peak_flops_per_s
     assert "fp32" in peaks
     # Since tf32 exists, 16 bits are twice as fast, and bf16 as fast as fp16.
-    assert ("tf32" in peaks) == ("bf16" in peaks)
+    assert profile.architecture is not None or ("tf32" in peaks) == ("bf16" in peaks)
     if "tf32" in peaks:
         assert peaks["bf16"] == peaks["fp16"] == pytest.approx(2 * peaks["tf32"], rel=0.03)
     assert profile.memory_bandwidth_bytes_per_s is not None
@@ -186,14 +226,14 @@ def test_peaks_are_what_the_multiprocessors_can_do(slug: str) -> None:
     per_clock_of: dict[Precision, int] = {
         "fp32": per_clock[0],
         "tf32": per_clock[1],
-        "bf16": per_clock[2] if per_clock[1] else 0,
+        "bf16": per_clock[2] if per_clock[1] or by_name(slug).architecture else 0,
         "fp16": per_clock[2],
     }
     expected = {precision: multiprocessors * clock_mhz * 1e6 * flop for precision, flop in per_clock_of.items() if flop}
     assert dict(by_name(slug).peak_flops_per_s) == pytest.approx(expected, rel=0.1)
 
 
-@pytest.mark.parametrize("slug", ["v100-16gb", "v100-32gb", "t4"])
+@pytest.mark.parametrize("slug", ["v100-16gb", "v100-32gb", "t4", "rtx-2080-ti", "p100"])
 def test_a_card_without_bf16_units_has_no_bf16_rate(slug: str) -> None:
     peaks = by_name(slug).peak_flops_per_s
     assert "bf16" not in peaks
@@ -202,9 +242,20 @@ def test_a_card_without_bf16_units_has_no_bf16_rate(slug: str) -> None:
 
 
 def test_memory_is_what_cuda_reports_and_not_what_the_box_says() -> None:
-    marketed = {"a100-80gb": 80, "h100": 80, "h200": 141, "t4": 16, "rtx-4090": 24, "b200": 180, "l40s": 48}
+    marketed = {"a100-80gb": 80, "h100": 80, "h200": 141, "t4": 16, "rtx-4090": 24, "b200": 180, "l40s": 48, "h20": 96}
     for slug, gigabytes in marketed.items():
         assert 0.9 * gigabytes < by_name(slug).memory_bytes / GIB < gigabytes
+
+
+def test_a_known_context_is_an_interval_with_a_source_and_the_largest_is_counted() -> None:
+    contexts = {slug: by_name(slug).context for slug in ("t4", "h100", "a100-80gb")}
+    assert contexts["a100-80gb"] is None
+    for slug, observed_mib in (("t4", 141), ("h100", 614)):
+        context = contexts[slug]
+        assert context is not None
+        assert context.low_bytes <= observed_mib * 2**20 <= context.high_bytes
+        assert Gpu.of(by_name(slug)).context_bytes == context.high_bytes
+    assert Gpu.of(by_name("t4"), context_bytes=5).least_context_bytes == 5  # measured
 
 
 def test_a_memory_size_stands_for_a_gpu_without_known_rates() -> None:
@@ -219,7 +270,7 @@ def test_a_memory_size_stands_for_a_gpu_without_known_rates() -> None:
     ("wrong", "hint"),
     [
         ("h10", "Did you mean h100"),
-        ("rtx5080", "Did you mean rtx-"),
+        ("rtx5090ti", "Did you mean rtx-"),
         ("a100", "full name .* Did you mean a100-80gb.*a100-40gb, a100-80gb, a100-pcie-40gb, a100-pcie-80gb"),
         ("v100 32gb pcie sxm", "v100-32gb"),
     ],

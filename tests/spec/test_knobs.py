@@ -27,6 +27,8 @@ from sysbench.errors import SpecError
         ({"offload": "parameter"}, "Did you mean parameters?"),
         ({"lora": "-1"}, "-1 is out of range: it must be 0 or more"),
         ({"lora": "8", "lora_targets": "q proj"}, "or names of linear layers joined by +, such as q_proj+v_proj"),
+        ({"adapter": "dora"}, "--adapter dora is a kind of adapter. Add --lora 8"),
+        ({"lora": "8", "adapter": "dra"}, "Did you mean dora"),
         ({"lora_targets": "q"}, "--lora-targets q chooses layers for adapters. Add --lora 8"),
     ],
 )

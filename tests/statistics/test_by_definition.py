@@ -326,20 +326,6 @@ def test_a_rank_sum_is_that_of_all_orders() -> None:
         assert statistics.rank_sum(a, b) == pytest.approx(normal_rank_sum(a, b), rel=1e-9)
 
 
-def t_probability(t: float, degrees: int) -> float:
-    """P(|T| ≤ t), by Simpson's rule over the density."""
-    scale = math.gamma((degrees + 1) / 2) / (math.sqrt(degrees * math.pi) * math.gamma(degrees / 2))
-    points = 4000
-    density = [scale * (1 + (t * k / points) ** 2 / degrees) ** (-(degrees + 1) / 2) for k in range(points + 1)]
-    return 2 * t / points / 3 * (density[0] + density[-1] + 4 * sum(density[1:-1:2]) + 2 * sum(density[2:-1:2]))
-
-
-@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 6, 7, 12, 13, 30])
-@pytest.mark.parametrize("probability", [0.1, 0.5, 0.95, 0.995])
-def test_students_quantile_has_its_probability(degrees: int, probability: float) -> None:
-    assert t_probability(t_quantile(probability, degrees), degrees) == pytest.approx(probability, rel=1e-7)
-
-
 def judged_rounds(a: list[float], b: list[float]) -> tuple[float, float, float]:
     """Tukey and McLaughlin's interval of a trimmed mean."""
     logs = sorted(math.log(y / x) for x, y in zip(a, b, strict=True))
@@ -449,27 +435,6 @@ def test_a_common_ratio_is_that_of_the_definition() -> None:
             assert each.count == len(ratios)
             found += 1
     assert 50 < found < 350
-
-
-def test_a_crossover_is_where_the_line_through_the_ratios_meets_one() -> None:
-    # Significant at the ends alone; in between the ratio rises and falls on the first side before it crosses.
-    values = [1.5, 1.02, 1.05, 1.03, 0.9]
-    ends = (0, len(values) - 1)
-    ratios = [
-        statistics.Ratio(value, *((value * 0.99, value * 1.01) if place in ends else (value * 0.9, value * 1.1)))
-        for place, value in enumerate(values)
-    ]
-    for pair, sizes in ((ratios, [1.0, 2.0, 4.0, 8.0, 16.0]), (ratios[::-1], [1.0, 2.0, 4.0, 8.0, 16.0])):
-        (found,) = statistics.crossovers(sizes, pair)
-        share = math.log(1.03) / math.log(1.03 / 0.9)
-        expected = 8 * 2**share if pair is ratios else 2 * 2**-share
-        assert found.at == pytest.approx(expected)
-        assert (found.below, found.above, found.falls) == (1.0, 16.0, pair is ratios)
-
-
-def test_a_ratio_that_may_be_one_has_no_direction() -> None:
-    for low, high in [(1.0, 1.2), (0.8, 1.0), (None, 0.9), (1.1, None)]:
-        assert statistics.direction(statistics.Ratio(1.0, low, high)) == 0
 
 
 def fitted(points: list[tuple[float, float]]) -> tuple[float, float, float, float, float]:

@@ -9,9 +9,9 @@ import pytest
 
 from sysbench.statistics import Doubt, Load, Signs, doubts, estimate, median_interval, ratio
 from sysbench.statistics.verdict import compare_processes, compare_runs
-from tests.bench.same_code import SLOWER
 
 QUIET = Load(cores=2, threads=2, others_share=0.02)
+SLOWER = 1.1
 PAIRS = 400
 
 

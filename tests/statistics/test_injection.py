@@ -167,26 +167,6 @@ def test_modes_that_come_in_runs_are_found(upper: int) -> None:
     assert alarms(statistics.two_modes, streams) >= 0.95
 
 
-def test_the_two_modes_are_described_as_they_are() -> None:
-    random = np.random.default_rng(7)
-    modes = statistics.two_modes(2 * (quiet(random, 1, 200)[0] + 0.03 * in_runs(random, 200, 60, 8)))
-    assert modes is not None
-    assert (modes.lower, modes.upper) == pytest.approx((2.0, 2.06), rel=0.002)
-    assert modes.gap_share == pytest.approx(0.03, abs=0.002)
-    assert modes.upper_share == 0.3
-    assert modes.switches == 15
-
-
-def test_two_exact_levels_are_two_modes() -> None:
-    assert statistics.two_modes([1.0, 1.03] * 10) == statistics.Modes(
-        lower=pytest.approx(1.0, abs=0.003),
-        upper=pytest.approx(1.03, abs=0.003),
-        gap_share=pytest.approx(0.03, abs=0.004),
-        upper_share=0.5,
-        switches=19,
-    )
-
-
 def test_a_level_that_shifts_for_good_is_two_modes_with_one_switch_and_a_drift() -> None:
     for stream in quiet(np.random.default_rng(8), 50, 200) + 0.03 * (ramp(200) > 0.4):
         modes = statistics.two_modes(stream)
@@ -222,12 +202,6 @@ def test_one_skewed_or_drifting_hump_is_not_two_modes(
 # Outliers.
 
 
-def test_outliers_are_named_and_their_weight_on_the_mean_is_told() -> None:
-    samples = [10.0, 10.1, 9.9, 10.0, 20.0, 10.05, 9.95, 10.1, 9.9, 10.0]
-    # Mean of all 11.0, of the other nine 10.0, median 10.0.
-    assert statistics.outliers(samples) == statistics.Outliers((4,), pytest.approx(0.1))
-
-
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_sample_that_took_twice_as_long_is_found(count: int) -> None:
     for index, stream in enumerate(quiet(np.random.default_rng(count), 50, count)):
@@ -235,35 +209,6 @@ def test_a_sample_that_took_twice_as_long_is_found(count: int) -> None:
         found = statistics.outliers(stream)
         assert found is not None
         assert index % count in found.indices
-
-
-@pytest.mark.parametrize(("count", "limit"), [(10, 8.6), (20, 6.0), (200, 4.9)])
-def test_an_outlier_is_as_many_deviations_away_as_is_said(count: int, limit: float) -> None:
-    evenly = np.linspace(0.99, 1.01, count - 1)
-    middle = np.median([*evenly, 2.0])
-    sigma = 1.4826 * np.median(np.abs([*evenly, 2.0] - middle))
-    assert statistics.outliers([*evenly, middle + (limit - 0.15) * sigma]) is None
-    found = statistics.outliers([*evenly, middle + (limit + 0.15) * sigma])
-    assert found is not None
-    assert found.indices == (count - 1,)
-
-
-def test_many_outliers_do_not_hide_each_other() -> None:
-    stream = quiet(np.random.default_rng(12), 1, 50)[0]
-    stream[[3, 10, 11, 12, 30, 31, 32, 33, 40, 49]] *= 3
-    found = statistics.outliers(stream)
-    assert found is not None
-    assert found.indices == (3, 10, 11, 12, 30, 31, 32, 33, 40, 49)
-
-
-def test_a_spike_in_a_stream_that_is_otherwise_constant_is_an_outlier() -> None:
-    found = statistics.outliers([1.0] * 49 + [5.0])
-    assert found is not None
-    assert found.indices == (49,)
-
-
-def test_the_next_tick_of_a_coarse_clock_is_not_an_outlier() -> None:
-    assert statistics.outliers([1.0] * 49 + [1.005]) is None
 
 
 # Autocorrelation.
@@ -321,12 +266,6 @@ def test_a_slow_first_warmup_step_confirms_no_false_alarm(count: int, warmup_ste
         found = alarms(lambda each: statistics.warmup_unfinished(each[:warmup_steps], each[warmup_steps:]), streams)
         # A rate of 1% stays below 1.7% in 2,000 streams with a probability of 99.9%.
         assert found <= 0.017
-
-
-def test_it_is_told_how_many_more_steps_to_warm_up() -> None:
-    samples = [1.3, 1.2, 1.1, 1.0, 1.001, 0.999, 1.0, 1.0, 0.999, 1.001]
-    found = statistics.warmup_unfinished([9.0, 3.0, 1.4], samples)
-    assert found == statistics.WarmupUnfinished(slow_steps=3, excess_share=pytest.approx(0.2))
 
 
 def test_a_spike_that_comes_first_is_not_the_warmup_when_the_warmup_had_settled() -> None:

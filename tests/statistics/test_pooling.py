@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from itertools import combinations
 
 import pytest
 
@@ -19,20 +18,6 @@ def scattered(median: float, noise: float, dice: random.Random, count: int = 10)
 
 def cell(multiple: float, noise: float, dice: random.Random) -> Ratio:
     return ratio(scattered(multiple, noise, dice), scattered(1.0, noise, dice))
-
-
-def test_the_rank_sum_is_that_of_all_orders_counted_out() -> None:
-    one, other = [1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]
-    everything = [*one, *other]
-
-    def wins(chosen: tuple[float, ...]) -> int:
-        rest = [value for value in everything if value not in chosen]
-        return sum(a > b for a in chosen for b in rest)
-
-    seen = min(wins(tuple(one)), 12 - wins(tuple(one)))
-    orders = [wins(chosen) for chosen in combinations(everything, 3)]
-    as_far = sum(count <= seen or count >= 12 - seen for count in orders)
-    assert rank_sum(one, other) == pytest.approx(as_far / len(orders))
 
 
 def test_long_streams_have_nearly_the_rank_sum_that_counting_would_give() -> None:

@@ -67,12 +67,6 @@ def test_a_summary_agrees_with_numbers_worked_out_by_hand() -> None:
     assert summary.ci95 is None
 
 
-def test_one_sample_has_no_spread_and_no_interval() -> None:
-    summary = statistics.summarize([0.25])
-    assert (summary.mean, summary.median, summary.p5, summary.p95) == (0.25, 0.25, 0.25, 0.25)
-    assert (summary.std, summary.mad, summary.ci95, summary.lag1) == (0.0, 0.0, None, None)
-
-
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_few_samples_are_summarized_without_an_interval(count: int) -> None:
     summary = statistics.summarize([1.0 + 0.1 * index for index in range(count)])
@@ -107,11 +101,6 @@ def test_samples_that_mean_nothing_are_refused_in_one_line(
     with pytest.raises(ValueError, match=said) as refusal:
         function(samples)
     assert "\n" not in str(refusal.value)
-
-
-def test_a_warmup_step_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(ValueError, match="sample 1 of 2 is nan"):
-        statistics.warmup_unfinished([1.0, math.nan], [1.0] * 10)
 
 
 def test_samples_are_left_as_they_were() -> None:
@@ -156,37 +145,10 @@ def test_the_verdict_does_not_depend_on_the_unit(seed: int, count: int) -> None:
 # How well the median is known.
 
 
-@pytest.mark.parametrize(
-    ("count", "low", "high"),
-    [
-        # 1 - 2/64 = 0.96875 and 1 - 14/64 = 0.78125 enclose 0.95: I = 0.1, lambda = 5 * 0.1 / (1 + 4 * 0.1).
-        (6, 1.357143, 5.642857),
-        # 1 - 22/1024 and 1 - 112/1024: I = 0.324444, lambda = 8 * 0.324444 / (2 + 6 * 0.324444).
-        (10, 2.657658, 8.342342),
-    ],
-)
-def test_the_interval_lies_where_the_formula_puts_it(count: int, low: float, high: float) -> None:
-    assert statistics.median_interval(range(count, 0, -1)) == pytest.approx((low, high), abs=1e-6)
-
-
-@pytest.mark.parametrize("depth", [1, 2, 3, 4])
-def test_at_a_binomial_confidence_the_interval_ends_on_samples(depth: int) -> None:
-    outside = sum(math.comb(10, k) for k in range(depth))
-    interval = statistics.median_interval(range(1, 11), confidence=1 - 2 * outside / 1024)
-    assert interval == (depth, 11 - depth)
-
-
 def test_the_interval_of_a_long_stream_is_the_normal_one() -> None:
     """At n = 5,000 the ends stand 1.96 · √n / 2 = 69.3 places from the middle."""
     interval = statistics.median_interval(np.arange(5000.0))
     assert interval == pytest.approx((2499.5 - 69.3, 2499.5 + 69.3), abs=0.5)
-
-
-def test_a_wider_confidence_needs_more_samples() -> None:
-    assert statistics.median_interval(range(5)) is None
-    assert statistics.median_interval(range(5), confidence=0.9) is not None
-    assert statistics.median_interval(range(7), confidence=0.99) is None
-    assert statistics.median_interval(range(8), confidence=0.99) is not None
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, -0.5, 95.0, math.nan])

@@ -106,6 +106,9 @@ def _numbers(card: Hardware) -> Iterator[tuple[Cell, ...]]:
     for name, value, unit in properties:
         if value is not None:
             yield row(name, value, unit, "data sheet", card.source or units.UNKNOWN)
+    if card.context is not None:
+        for end, size_bytes in (("least", card.context.low_bytes), ("most", card.context.high_bytes)):
+            yield row(f"context, {end}", size_bytes, "bytes", "assumed", card.context.source)
     for precision, ceiling in card.measured.items():
         flops_per_s = ceiling.matmul_flops_per_s
         yield row(f"ceiling {precision}", flops_per_s, "flops_per_s", "measured elsewhere", ceiling.source)

@@ -38,7 +38,24 @@ def verdict_text(cell: MemoryCellRecord) -> str:
             }
             parts = [f"{units.size(size_bytes)} {name}" for name, size_bytes in counted.items() if size_bytes]
             words += f" This counts {join_words(parts)}." if parts else ""
+    elif doubt := _context_doubt(cell):
+        words += f" {doubt}"
     return f"{words} {_search_text(cell.found)}" if cell.found is not None else words
+
+
+def _context_doubt(cell: MemoryCellRecord) -> str | None:
+    """Return that the step may fit, if it lacks less memory than the size of the CUDA context is uncertain by."""
+    gpu, margin_bytes = cell.gpu, cell.verdict.margin_bytes if cell.verdict else None
+    if gpu is None or gpu.least_context_bytes is None or margin_bytes is None:
+        return None
+    allowed_bytes = gpu.context_bytes + margin_bytes
+    if not gpu.least_context_bytes <= allowed_bytes < gpu.context_bytes:
+        return None
+    counted = f"{units.size(gpu.least_context_bytes)} to {units.size(gpu.context_bytes)}"
+    return (
+        f"Cannot tell: it fits if the CUDA context takes no more than {units.size(allowed_bytes)}. "
+        f"It takes {counted}, depending on driver and PyTorch; the largest size is counted."
+    )
 
 
 def _search_text(search: LargestRecord) -> str:

@@ -21,32 +21,34 @@ from sysbench.lab.knobs.layers import linear_layers
 from sysbench.lab.knobs.quantization import PackedLinear
 from sysbench.lab.transformer import Transformer
 from sysbench.spec.knobs import ALL_LINEAR, matches_module
+from sysbench.spec.model import ModelCell
 
 _BUILT_IN_TARGETS = "q+v"
 """Queries and values, as peft's default for Llama and most other models."""
 
 
-def add_adapters(model: nn.Module, rank: int, targets: str | None, device: torch.device, seed: int) -> None:
-    """Freeze the model, and put an adapter of `rank` beside each linear layer that `targets` names.
+def add_adapters(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
+    """Freeze the model, and put an adapter of the rank `cell.lora` beside each linear layer that the cell names.
 
-    `targets` are patterns joined by `+`, each for the end of a layer's name, part by part: `q_proj`; or `all-linear`.
-    None is peft's default for the type of a model from transformers, queries and values of the built-in model, or else
-    `all-linear`. Call this before the model is distributed or compiled.
+    `cell.lora_targets` are patterns joined by `+`, each for the end of a layer's name, part by part: `q_proj`; or
+    `all-linear`. None is peft's default for the type of a model from transformers, queries and values of the built-in
+    model, or else `all-linear`. Call this before the model is distributed or compiled.
     """
     if complaint := extras.missing(*extras.PEFT):
         raise UnavailableError(complaint)
     import peft
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 
+    rank, targets = cell.lora, cell.lora_targets
     names: str | None = None  # peft's default
     if targets is None and isinstance(model, Transformer):
         targets = _BUILT_IN_TARGETS
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     if targets is not None or model_type not in TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING:
         names = "|".join(map(re.escape, _layers(model, rank, targets or ALL_LINEAR)))
-    config = peft.LoraConfig(r=rank, target_modules=names)
+    config = peft.LoraConfig(r=rank, target_modules=names, use_dora=cell.adapter == "dora")
     config._register_custom_module({PackedLinear: _adapter_of_packed(peft.tuners.lora.Linear)})
-    torch.manual_seed(seed)  # every rank draws the same adapters
+    torch.manual_seed(cell.seed)  # every rank draws the same adapters
     with device, _told_of_4_bits(model), warnings.catch_warnings():
         # GPT-2's Conv1D has its weights transposed, which peft sees, and sets the option.
         warnings.filterwarnings("ignore", "fan_in_fan_out")

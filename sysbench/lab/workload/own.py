@@ -28,12 +28,12 @@ from sysbench.lab.attention import BACKENDS, KINDS
 from sysbench.lab.devices import named_by_user_code
 from sysbench.lab.knobs.optimizers import optimizer_for
 from sysbench.lab.knobs.quantization import home_of, quantize
-from sysbench.lab.precision import building
+from sysbench.lab.precision import building, parameter_dtype
 from sysbench.lab.workload.imports import LoadedCode, Printed, arguments_for, code_file, import_s, load_code, user_code
 from sysbench.lab.workload.inputs import create_inputs
 from sysbench.lab.workload.losses import Loss
 from sysbench.lab.workload.workload import Batch, IgnoredConfig, OwnWorkload, Workload
-from sysbench.spec.model import BUILT_IN_ATTENTION, Attention, ModelCell, ModelShape
+from sysbench.spec.model import BUILT_IN_ATTENTION, TRUE_PRECISIONS, Attention, ModelCell, ModelShape
 from sysbench.spec.options import flag_of
 from sysbench.spec.own_model import OwnModel
 
@@ -173,8 +173,10 @@ def _config_model(cell: ModelCell, own: OwnModel) -> nn.Module:
             f"--model {own.target} takes its dimensions from its config: change them with --model-arg"
         )
     fields = dict(own.arguments)
-    if cell.precision == "bf16-true" and fields.setdefault(DTYPE, "bfloat16") != "bfloat16":
-        raise UnavailableError(f"--model-arg dtype={fields[DTYPE]} contradicts --precision bf16-true: drop one of them")
+    dtype = TRUE_PRECISIONS.get(cell.precision)
+    if dtype is not None and fields.setdefault(DTYPE, dtype) != dtype:
+        given = f"--model-arg dtype={fields[DTYPE]}"
+        raise UnavailableError(f"{given} contradicts --precision {cell.precision}: drop one of them")
     return build_from_config(own.config, fields, cell.attention)
 
 
@@ -187,10 +189,10 @@ def _prepare_model(model: nn.Module, cell: ModelCell, device: torch.device) -> N
     quantize(model, cell, device)
     if any(tensor.device != device for tensor in [*model.parameters(), *model.buffers()]):
         model.to(device)
-    if cell.precision == "bf16-true":
+    if cell.precision in TRUE_PRECISIONS:
         for parameter in model.parameters():
             if parameter.dtype == torch.float32:  # created with a dtype of its own
-                parameter.data = parameter.data.to(torch.bfloat16)
+                parameter.data = parameter.data.to(parameter_dtype(cell.precision))
     model.train(cell.mode != "inference")
     if "backward" in cell.phases and not any(parameter.requires_grad for parameter in model.parameters()):
         raise UnavailableError(
@@ -269,7 +271,7 @@ def _ignored(own: OwnModel, cell: ModelCell) -> IgnoredConfig:
     """Return what a Hugging Face config says about its trained weights, where the model is not built so."""
     config = json.loads(own.config.read_text())
     named = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
-    built = "bfloat16" if cell.precision == "bf16-true" else "float32"
+    built = TRUE_PRECISIONS.get(cell.precision, "float32")
     quantization = config.get("quantization_config")
     method = quantization.get("quant_method") if isinstance(quantization, dict) else None
     return IgnoredConfig(

@@ -181,6 +181,7 @@ SENTENCES: Final[Mapping[CautionCode, str | Callable[[Stated], str]]] = {
         "shapes depend on values, which a simulation does not have; assumed: " + "; ".join(said.about)
     ),
     "modelled": lambda said: f"modelled, not traced: {'; '.join(said.about)}",
+    "never-compared": "no step on an AMD GPU has been compared with {0}: its kernels and scratch memory are assumed",
     "host-time-missing": "the prediction leaves out the host time of the Python code of {0}: phases that the host "
     "limits take longer than predicted",
     "device-unused": "nothing was allocated on {0}: the steps may have run elsewhere",

@@ -17,7 +17,7 @@ import numpy as np
 
 from sysbench import formulas
 from sysbench.spec.hardware import Hardware
-from sysbench.spec.model import ModelCell, Precision
+from sysbench.spec.model import TRUE_PRECISIONS, ModelCell, Precision
 from sysbench.trace.columns import distinct, map_distinct
 from sysbench.trace.kernels.names import classify
 from sysbench.trace.kernels.statistics import WORK_PHASES, StepTime, StepWork
@@ -110,7 +110,7 @@ def class_amounts(cell: ModelCell, *, fused: bool) -> Amounts:
     else:
         products = Amount(products.flops + attention.flops, products.bytes + attention.bytes)
     found |= {("matmul", "forward"): products, ("matmul", "backward"): products.times(2)}
-    if cell.optimizer in ("foreach", "fused") and cell.precision != "bf16-true":
+    if cell.optimizer in ("foreach", "fused") and cell.precision not in TRUE_PRECISIONS:
         found["optimizer", "optimizer"] = Amount(0, ADAMW_BYTES * formulas.parameters(shape))
     return {(part, phase): amount.times(cell.occurrences(phase)) for (part, phase), amount in found.items()}
 

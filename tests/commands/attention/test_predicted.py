@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from sysbench import formulas
@@ -14,7 +12,6 @@ from sysbench.commands.attention.record import AttentionPredicted, AttentionReco
 from sysbench.commands.attention.simulate import predicted, simulate
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.attention.tables import sheet, tables_for
-from sysbench.engine.sensors import nvml
 from sysbench.errors import UnavailableError
 from sysbench.log.events import DeviceInfo, Event, GpuSimulated, StageEntered
 from sysbench.log.predictions import PredictedPhase
@@ -25,7 +22,6 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.spec.attention import AttentionCell
 from sysbench.spec.hardware import by_name
 from tests import fixtures_attention as runs
-from tests.cli.running import answered
 
 MARK = "PREDICTED, not measured"
 H100 = by_name("h100")
@@ -169,11 +165,3 @@ def test_measuring_takes_its_forwards_and_as_many_with_a_backward_within_the_lim
     assert taken_s(CROSSING.cells[-1]) == pytest.approx(60.0)  # as many as fit
     assert CROSSING.cells[-2].outcome == "oom"
     assert taken_s(CROSSING.cells[-2]) == 0
-
-
-def test_a_gpu_that_is_here_is_measured_unless_a_prediction_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nvml, "present_gpus", lambda: [("NVIDIA H200", 150_000_000_000)])
-    done = answered("attention", "--simulate", "h200", cwd=tmp_path)
-    assert (done.code, "add --force to predict anyway" in done.complaint) == (2, True)

@@ -7,11 +7,9 @@ import re
 import struct
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from itertools import count
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pyte
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +32,6 @@ from sysbench.errors import OutputError, UsageError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed
 from sysbench.log.kinds import command_of
 from sysbench.render.dashboard.cell_lines import CellLines
-from sysbench.render.dashboard.live import Clock, Dashboard
 from sysbench.render.plots import DOTS_PER_INCH, WIDTH_IN
 from sysbench.render.table import Measure, Word
 from sysbench.spec.run import Format
@@ -221,11 +218,6 @@ def test_a_simulated_picture_says_so(tmp_path: Path) -> None:
     assert "SIMULATED for NVIDIA A100-SXM4-40GB" in texts_of(path)
 
 
-def test_the_same_record_gives_the_same_bytes(record: AttentionRecord, tmp_path: Path) -> None:
-    one, two = (next(iter(figures.write(tmp_path / name, record))) for name in ("a.svg", "b.svg"))
-    assert one.read_bytes() == two.read_bytes()
-
-
 def test_a_png_is_a_png_as_wide_as_a_page(record: AttentionRecord, tmp_path: Path) -> None:
     (path,) = figures.write(tmp_path / "curves.png", record)
     width, height = struct.unpack(">II", path.read_bytes()[16:24])
@@ -303,29 +295,6 @@ def test_the_running_cell_is_in_sight_even_on_a_small_terminal(cell: int) -> Non
     assert f"{now.cell.implementation} · d {now.cell.dim} · N {now.cell.seq}" in screen(part, 80, 10)[0]
 
 
-def test_a_terminal_without_these_characters_shows_others() -> None:
-    text = "\n".join(screen(until(_MANY_EVENTS, 20, 1), 80, 24, "ascii"))
-    assert "naive" in text
-    assert "?" not in text
-
-
-def test_a_dashboard_shows_the_running_cell_and_finished_ones_on_a_terminal(stream: list[Event]) -> None:
-    file = io.StringIO()
-    console = Console(
-        file=file, width=80, height=24, force_terminal=True, color_system="truecolor", legacy_windows=False
-    )
-    terminal = pyte.Screen(80, 24)
-    clock = Clock(epoch=lambda: stream[0].at_s, monotonic=(n / 50 for n in count()).__next__, thread_cpu=lambda: 0.0)
-    with Dashboard(console, clock, view=AttentionScreen) as dashboard:
-        for event in until(stream, 18, 4):
-            dashboard.show(event)
-        drawn = file.getvalue()
-    pyte.Stream(terminal).feed(drawn.replace("\n", "\r\n"))
-    assert "sdpa-flash · d 32 · N 16384" in terminal.display[0]
-    shown = [" ".join(line.split()) for line in terminal.display]
-    assert any(line.startswith("naive d 32 N 8192 forward 20.7 ms, backward") for line in shown)
-
-
 def test_where_there_is_no_terminal_every_cell_has_a_line(stream: list[Event]) -> None:
     console = Console(file=io.StringIO(), width=80)
     with CellLines(console, view=AttentionScreen) as lines:
@@ -338,16 +307,6 @@ def test_where_there_is_no_terminal_every_cell_has_a_line(stream: list[Event]) -
         r"1/60 naive d 16 N 256  forward \S+ µs, backward \S+ µs, keeps 4.00 MiB for backward", written[1]
     )
     assert "\x1b" not in console.file.getvalue()
-
-
-def test_a_lost_stream_ends_the_lines_not_the_run(stream: list[Event]) -> None:
-    class Closed(io.StringIO):
-        def write(self, text: str) -> int:
-            raise BrokenPipeError
-
-    with CellLines(Console(file=Closed(), width=80), view=AttentionScreen) as lines:
-        for event in stream:
-            lines.show(event)
 
 
 def test_a_cell_that_is_started_again_begins_anew(stream: list[Event]) -> None:

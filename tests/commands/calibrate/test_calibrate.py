@@ -12,13 +12,12 @@ import pytest
 from sysbench.commands.calibrate.fold import MIN_SPREAD, fold, rates_of
 from sysbench.commands.calibrate.hardware_file import host_toml, toml, with_measured_rates
 from sysbench.commands.calibrate.record import CalibrateRecord, CaseRecord, RateName, RatesKnown, WorkTimed
-from sysbench.commands.calibrate.spec import CalibrateOptions, CalibrateSpec
+from sysbench.commands.calibrate.spec import CalibrateSpec
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, WorkerReady
 from sysbench.predict.rates import LINK_RATES, GpuRates, HostRates, host_of, typical_host
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Rate
 from tests.cli.running import Ran, answered, ran_once, record_in
-from tests.cli.test_options import flags
 from tests.fixtures_timing import A100, TWO_CORES, Machine
 from tests.hosts import run_started
 
@@ -201,8 +200,3 @@ def test_what_cannot_be_is_refused_in_a_line(line: str, complaint: str, tmp_path
     assert ran.code in (1, 2)
     assert complaint in ran.complaint
     assert not list(tmp_path.iterdir())
-
-
-def test_its_options_are_the_reviewed_ones() -> None:
-    reviewed = Path(__file__).parents[2] / "golden" / "calibrate-options.txt"
-    assert [*flags(CalibrateSpec), *flags(CalibrateOptions)] == reviewed.read_text().split()

@@ -27,7 +27,7 @@ GPU = "a100-40gb"
 
 MIB = 2**20
 
-BUDGETS_MIB = (640, 700, 720, 740, 760, 780, 800, 830, 860, 1000)
+BUDGETS_MIB = (640, 720, 760, 800, 860, 1000)
 """From a GPU on which nothing fits to one on which everything does."""
 
 SHAPE = {"d_model": (64,), "d_ff": (256,), "layers": (2,), "heads": (4,), "batch": (2,), "gpus": (GPU,)}
@@ -43,7 +43,10 @@ QUESTIONS = {
         keep=("precision", "ranks", "cross-entropy", "optimizer", "optimizer-in-backward", "lora"),
     ),
     "learning": FitSpec(
-        **SHAPE, vocab=(20_000,), ctx=(512,), keep=("ranks", "batch", "cross-entropy", "optimizer-in-backward", "lora")
+        **SHAPE,
+        vocab=(20_000,),
+        ctx=(512,),
+        keep=("ranks", "batch", "cross-entropy", "optimizer-in-backward", "lora"),
     ),
 }
 

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.commands.history.spec import HistorySpec
 from sysbench.log.journal import Log
 from sysbench.log.runs import load
 from tests.cli.running import answered
-from tests.cli.test_options import OPTIONS, flags
 from tests.fixtures_runs import write_record
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "runs"
@@ -135,10 +133,6 @@ def test_an_experiment_that_ended_between_two_runs_is_incomplete_and_its_runs_ar
     manifest = directory / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"as written"', '"left out"'))
     assert str(rows(tmp_path)[0]["outcome"]).startswith("complete")
-
-
-def test_the_options_of_history_are_those_that_were_reviewed() -> None:
-    assert flags(HistorySpec) == OPTIONS.with_name("history-options.txt").read_text().split()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from sysbench.commands.memory.findings import findings, headlines
 from sysbench.commands.memory.record import LargestRecord, MemoryCellRecord
 from sysbench.commands.memory.verdicts import verdict_text
@@ -87,6 +89,19 @@ def test_the_safe_value_is_said_where_the_largest_fits_only_within_the_uncertain
     assert verdict_text(cell).endswith(" The largest batch that fits is 63; 62 is safe.")
     certain = cell.model_copy(update={"found": found.model_copy(update={"value": 62})})
     assert "safe" not in verdict_text(certain)
+
+
+@pytest.mark.parametrize(("missing_mib", "is_undecided"), [(20, True), (39, True), (40, False), (400, False)])
+def test_a_step_that_lacks_less_than_the_context_may_take_is_undecided(missing_mib: int, is_undecided: bool) -> None:
+    gpu = memory_cell(14 * GIB, simulate="t4", ctx=512, fits=False).gpu
+    assert gpu is not None
+    t4 = gpu.model_copy(update={"context_bytes": 180 * MIB, "least_context_bytes": 141 * MIB})
+    lacking = memory_cell(14 * GIB, simulate="t4", ctx=512, fits=False, margin_bytes=-missing_mib * MIB)
+    cell = lacking.model_copy(update={"gpu": t4})
+    said = f"Cannot tell: it fits if the CUDA context takes no more than {180 - missing_mib}.0 MiB."
+    assert (said in verdict_text(cell)) == is_undecided
+    fixed = cell.model_copy(update={"gpu": t4.model_copy(update={"least_context_bytes": None})})
+    assert "Cannot tell" not in verdict_text(fixed)
 
 
 def test_where_memory_ends_is_said_where_it_is_known() -> None:

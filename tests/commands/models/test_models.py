@@ -5,9 +5,7 @@ import io
 import json
 from pathlib import Path
 
-from sysbench.commands.models.spec import ModelsSpec
 from tests.cli.running import answered
-from tests.cli.test_options import OPTIONS, flags
 
 FILES = sorted((Path(__file__).parents[3] / "profiles" / "models").glob("*.json"), key=lambda file: file.stem)
 
@@ -16,10 +14,6 @@ def rows(*words: str) -> list[dict[str, str]]:
     ran = answered("models", *words, "--format", "csv")
     assert (ran.code, ran.err) == (0, "")
     return list(csv.DictReader(io.StringIO(ran.out)))
-
-
-def test_the_options_of_models_are_those_that_were_reviewed() -> None:
-    assert flags(ModelsSpec) == OPTIONS.with_name("models-options.txt").read_text().split()
 
 
 def test_every_file_is_a_row_with_its_dimensions_and_source() -> None:

@@ -206,10 +206,6 @@ def test_the_head_says_of_how_many_runs_and_on_which_machines(text: str) -> None
     assert "runs on one, two and 2 more<" in page.render(replace(DOCUMENT, environment=(machines,), pictures=()))
 
 
-def test_the_same_document_makes_the_same_page(text: str) -> None:
-    assert page.render(DOCUMENT) == text
-
-
 def test_a_document_of_nothing_is_still_a_page() -> None:
     text = page.render(Document("Nothing", "", (), (), (), (), (), (), ()))
     assert "<h1>Nothing</h1>" in text

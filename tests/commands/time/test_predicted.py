@@ -428,12 +428,6 @@ def test_a_run_says_everywhere_that_nothing_was_measured(ran: tuple[Ran, Path]) 
     assert cells[0]["prediction"]["step_flops"] == formulas.step_flops_of(first)
 
 
-def test_a_format_that_a_generation_has_not_got_is_not_predicted_with_any_attention() -> None:
-    (cell,) = TimeSpec(size=("tiny",), ctx=(16,), precision=("bf16",), simulate=("t4",)).cells()
-    with pytest.raises(UnavailableError, match="bf16 needs sm80 or newer; Tesla T4 is older"):
-        list(SimulatedStep(cell, "t4").events())
-
-
 def test_a_report_marks_it_too(ran: tuple[Ran, Path]) -> None:
     _, directory = ran
     reported = answered("report", "latest", "-o", "report.md", cwd=directory)
