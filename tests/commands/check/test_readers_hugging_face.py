@@ -191,12 +191,21 @@ def test_a_training_by_megatron_or_without_training_is_refused(tmp_path: Path) -
         ("flash_attn: fa2", {"attention": "flash"}),
         ("flash_attn: disabled", {"attention": "naive"}),
         ("finetuning_type: full\n    use_muon: true", {"optimizer": "muon"}),
+        ("use_dora: true", {"adapter": "dora"}),
+        ("fp16: true", {"precision": "fp16-true"}),
+        ("fp16: true\n    finetuning_type: full", {"precision": "fp16"}),
     ],
 )
 def test_methods_of_llama_factory(tmp_path: Path, lines: str, expected: dict[str, str]) -> None:
     found = understood(tmp_path, f"{FACTORY}    {lines}\n")
     assert expected.items() <= words(found).items()
     assert not found.unknown
+
+
+def test_dora_over_weights_in_4_bits_is_computed_as_lora(tmp_path: Path) -> None:
+    found = understood(tmp_path, f"{FACTORY}    use_dora: true\n    quantization_bit: 4\n")
+    assert "adapter" not in words(found)
+    assert directions(found) == {"use_dora": "more"}
 
 
 def test_full_tuning_by_llama_factory_has_no_adapters(tmp_path: Path) -> None:

@@ -132,3 +132,19 @@ def test_offloading_by_zero_3(
     found = understood(tmp_path, TRAINING, launched)
     assert words(found).get("offload") == offload
     assert list(directions(found).values()) == ["less" for _ in left_out]
+
+
+def test_a_config_of_deepspeed_within_the_training_is_read_with_its_lines(tmp_path: Path) -> None:
+    inside = "    deepspeed:\n      zero_optimization: {stage: 2, mics_shard_size: 4}\n      gradient_clippin: 1.0\n"
+    found = understood(tmp_path, f"{TRAINING}{inside}")
+    assert words(found)["strategy"] == "ddp"
+    assert [(each.key, each.line, each.nearest) for each in found.unknown] == [
+        ("gradient_clippin", 10, "gradient_clipping")
+    ]
+    assert directions(found) == {"zero_optimization.stage": "less", "zero_optimization.mics_shard_size": "more"}
+
+
+def test_accelerate_takes_stage_2_by_default(tmp_path: Path) -> None:
+    found = understood(tmp_path, TRAINING, LAUNCHED.format(kind="DEEPSPEED"))
+    assert words(found)["strategy"] == "ddp"
+    assert directions(found) == {"distributed_type": "less"}

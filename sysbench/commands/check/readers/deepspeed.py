@@ -6,35 +6,30 @@ from sysbench.commands.check.readers import shared
 from sysbench.commands.check.understanding import Format, Settings, Understanding, keys
 
 
-def read_at(settings: Settings, understanding: Understanding, prefix: str) -> None:
-    """Take what the keys with this prefix say, for DeepSpeed's config within that of a trainer."""
-    _precision(settings, understanding, prefix)
-    key = f"{prefix}zero_optimization.stage"
+def _read(settings: Settings, understanding: Understanding) -> None:
+    _precision(settings, understanding)
+    key = "zero_optimization.stage"
     stage = _number(settings, key, 0)
     shared.zero(settings, understanding, key, stage or 0)
-    parameters, state = (f"{prefix}zero_optimization.offload_{name}.device" for name in ("param", "optimizer"))
+    parameters, state = (f"zero_optimization.offload_{name}.device" for name in ("param", "optimizer"))
     shared.zero_offload(settings, understanding, stage or 0, parameters, state)
-    _agree(settings, understanding, "batch", f"{prefix}train_micro_batch_size_per_gpu")
-    _agree(settings, understanding, "grad_accum", f"{prefix}gradient_accumulation_steps")
-    if any(name.startswith(f"{prefix}compile.") for name in settings.file.entries):
-        if not settings.switch(f"{prefix}compile.disable"):
-            key = next(name for name in settings.file.entries if name.startswith(f"{prefix}compile."))
+    _agree(settings, understanding, "batch", "train_micro_batch_size_per_gpu")
+    _agree(settings, understanding, "grad_accum", "gradient_accumulation_steps")
+    if any(name.startswith("compile.") for name in settings.file.entries):
+        if not settings.switch("compile.disable"):
+            key = next(name for name in settings.file.entries if name.startswith("compile."))
             understanding.leave_out(settings, key, "less", "a compiled step needs less memory and time")
-        settings.used.add(f"{prefix}compile")
-    within = f"{prefix}zero_optimization."
+        settings.used.add("compile")
+    within = "zero_optimization."
     settings.used |= {
         name for name, entry in settings.file.entries.items() if name.startswith(within) and entry.value == "auto"
     }
 
 
-def _read(settings: Settings, understanding: Understanding) -> None:
-    read_at(settings, understanding, "")
-
-
-def _precision(settings: Settings, understanding: Understanding, prefix: str) -> None:
+def _precision(settings: Settings, understanding: Understanding) -> None:
     for name in ("bf16", "fp16"):
-        key = f"{prefix}{name}.enabled"
-        older = f"{prefix}bfloat16.enabled" if name == "bf16" else key
+        key = f"{name}.enabled"
+        older = "bfloat16.enabled" if name == "bf16" else key
         key = older if settings.given(older) else key
         if settings.value(key) == "auto" or not settings.switch(key):
             continue

@@ -168,7 +168,7 @@ def _optimizer(settings: Settings, understanding: Understanding, *, is_fused: bo
 
 
 def _steps(settings: Settings, understanding: Understanding, whole: int) -> None:
-    understanding.steps = settings.number("train.max_steps", -1)
+    understanding.steps = shared.steps(settings, "train.max_steps")
     tokens, ctx = settings.value("train.max_tokens"), understanding.word("ctx")
     if understanding.steps is None and isinstance(tokens, int | float) and tokens > 0 and ctx is not None:
         understanding.steps = math.ceil(tokens / (whole * int(ctx)))

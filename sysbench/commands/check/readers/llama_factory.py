@@ -86,9 +86,8 @@ def _adapters(settings: Settings, understanding: Understanding) -> None:
     if names := settings.words("additional_target"):
         reason = f"{', '.join(names)} train in full beside the adapters"
         understanding.leave_out(settings, "additional_target", "more", reason)
-    if settings.switch("use_dora"):
-        understanding.leave_out(settings, "use_dora", "more", "DoRA's magnitudes, and their products, are left out")
     _quantized(settings, understanding, "quantization_bit")
+    hugging_face.dora(settings, understanding, "use_dora")
 
 
 def _quantized(settings: Settings, understanding: Understanding, key: str) -> None:
@@ -197,7 +196,7 @@ def _read_second(settings: Settings, understanding: Understanding) -> None:
     understanding.say("checkpoint", "full")
     understanding.assumed.append("activation checkpointing is on, the default of LLaMA-Factory's v1 trainer")
     _attention(settings, understanding)
-    understanding.steps = settings.number("max_steps", -1)
+    understanding.steps = shared.steps(settings, "max_steps")
     _second_sharding(settings, understanding)
 
 

@@ -70,6 +70,12 @@ def optimizer(
     understanding.say("optimizer", known.get(name, "fused"), *([key] if settings.given(key) else []))
 
 
+def steps(settings: Settings, key: str) -> int | None:
+    """Return the number of optimizer steps, None where it is not given or -1, which leaves it to the epochs."""
+    count = settings.number(key, -1)
+    return count if count is not None and count > 0 else None
+
+
 def lora_targets(settings: Settings, understanding: Understanding, key: str) -> None:
     """Take the layers with adapters from a list of names, or `all-linear`; without any, peft decides by the model."""
     value = settings.value(key)

@@ -76,8 +76,7 @@ def _adapters(settings: Settings, understanding: Understanding) -> None:
         if names := settings.words("lora_modules_to_save"):
             reason = f"{', '.join(names)} train in full beside the adapters"
             understanding.leave_out(settings, "lora_modules_to_save", "more", reason)
-        if settings.switch("use_dora"):
-            understanding.leave_out(settings, "use_dora", "more", "DoRA's magnitudes, and their products, are left out")
+        hugging_face.dora(settings, understanding, "use_dora")
     elif settings.switch("load_in_4bit") or settings.switch("load_in_8bit"):
         key = "load_in_4bit" if settings.switch("load_in_4bit") else "load_in_8bit"
         settings.refuse(key, "needs adapters: quantized weights are not trained", "add use_peft: true")
