@@ -86,6 +86,9 @@ def _given(question: Question, ranks: int, spec: CheckSpec) -> Given:
     given: Given = {name: word.value for name, word in words.items() if name != "ranks"}
     if ranks > 1:
         given["ranks"] = str(ranks)
+        if given.get("offload") == "optimizer":  # fit computes this for one process
+            del given["offload"]
+            question.understanding.assumed.append("optimizer state is on the GPUs; on the host, it needs less of them")
     else:
         for name in ("strategy", "param_dtype", "reduce_dtype", "reshard", "no_sync"):
             given.pop(name, None)

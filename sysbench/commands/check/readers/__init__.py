@@ -9,7 +9,7 @@ from sysbench.commands.check.file import ConfigFile
 from sysbench.commands.check.understanding import Format
 from sysbench.errors import UsageError
 
-_MODULES = ("axolotl", "llama_factory", "trainer", "litgpt", "torchtitan", "accelerate", "deepspeed")
+_MODULES = ("axolotl", "trainer", "llama_factory", "litgpt", "torchtitan", "accelerate", "deepspeed")
 
 
 @cache

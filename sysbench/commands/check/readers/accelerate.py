@@ -31,12 +31,12 @@ def _read(settings: Settings, understanding: Understanding) -> None:
 
 
 def _precision(settings: Settings, understanding: Understanding) -> None:
-    named = (settings.text("mixed_precision") or "no").lower()
-    if named == "fp8":
+    name = (settings.text("mixed_precision") or "no").lower()
+    if name == "fp8":
         understanding.leave_out(settings, "mixed_precision", "either", "products in fp8; here in bf16")
         shared.launched_precision(settings, understanding, "mixed_precision", "bf16")
-    elif named in ("bf16", "fp16"):
-        shared.launched_precision(settings, understanding, "mixed_precision", named)
+    elif name in ("bf16", "fp16"):
+        shared.launched_precision(settings, understanding, "mixed_precision", name)
 
 
 def _deepspeed(settings: Settings, understanding: Understanding) -> None:
@@ -44,18 +44,14 @@ def _deepspeed(settings: Settings, understanding: Understanding) -> None:
     if (path := settings.text(f"{prefix}deepspeed_config_file")) is not None:
         named.deepspeed_file(settings, understanding, f"{prefix}deepspeed_config_file", path)
         return
-    stage = settings.number(f"{prefix}zero_stage", 0)
-    shared.zero(settings, understanding, f"{prefix}zero_stage", 2 if stage is None else stage)
-    for name in ("offload_optimizer_device", "offload_param_device"):
-        if (settings.text(f"{prefix}{name}") or "none").lower() == "none":
-            continue
-        is_parameters = name == "offload_param_device" and stage == 3
-        understanding.say("offload", "parameters" if is_parameters else "optimizer", f"{prefix}{name}")
-    accumulated = settings.value(f"{prefix}gradient_accumulation_steps")
-    said = understanding.word("grad_accum")
-    if isinstance(accumulated, int) and said is not None and str(accumulated) != said:
-        name = f"{prefix}gradient_accumulation_steps"
-        settings.refuse(name, f"contradicts the training config, which says {said}", "give both the same number")
+    given = settings.number(f"{prefix}zero_stage", 0)
+    stage = 2 if given is None else given  # accelerate's default
+    shared.zero(settings, understanding, "distributed_type" if given is None else f"{prefix}zero_stage", stage)
+    parameters, state = (f"{prefix}offload_{name}_device" for name in ("param", "optimizer"))
+    shared.zero_offload(settings, understanding, stage, parameters, state)
+    accumulated, said = settings.text(f"{prefix}gradient_accumulation_steps"), understanding.word("grad_accum")
+    if accumulated not in (None, "auto", said) and said is not None:
+        understanding.assumed.append(f"gradient_accumulation_steps is the training config's, {said}")
 
 
 FORMAT = Format(

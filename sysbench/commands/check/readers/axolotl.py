@@ -86,7 +86,7 @@ def _precision(settings: Settings, understanding: Understanding) -> None:
             break
     else:
         understanding.say("precision", "tf32" if settings.switch("tf32") else "fp32", "tf32")
-    settings.used.add("tf32")  # without effect on products in 16 bits
+    settings.used |= {"tf32", "fp16", "float16"}  # without effect on products in bf16
 
 
 def _checkpointing(settings: Settings, understanding: Understanding) -> None:

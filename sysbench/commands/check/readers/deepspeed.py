@@ -6,49 +6,45 @@ from sysbench.commands.check.readers import shared
 from sysbench.commands.check.understanding import Format, Settings, Understanding, keys
 
 
-def read_at(settings: Settings, understanding: Understanding, prefix: str) -> None:
-    """Take what the keys with this prefix say, for DeepSpeed's config within that of a trainer."""
-    _precision(settings, understanding, prefix)
-    key = f"{prefix}zero_optimization.stage"
+def _read(settings: Settings, understanding: Understanding) -> None:
+    _precision(settings, understanding)
+    key = "zero_optimization.stage"
     stage = _number(settings, key, 0)
     shared.zero(settings, understanding, key, stage or 0)
-    for name in ("offload_optimizer", "offload_param"):
-        device = f"{prefix}zero_optimization.{name}.device"
-        if stage is None or not settings.given(device) or settings.text(device) == "none":
-            continue
-        if name == "offload_param" and stage == 3:
-            understanding.say("offload", "parameters", device)
-        elif understanding.word("offload") != "parameters":
-            understanding.say("offload", "optimizer", device)
-    batch = _number(settings, f"{prefix}train_micro_batch_size_per_gpu", 1)
-    if batch is not None:
-        understanding.say("batch", batch, f"{prefix}train_micro_batch_size_per_gpu")
-    accumulated = _number(settings, f"{prefix}gradient_accumulation_steps", 1)
-    if accumulated is not None:
-        understanding.say("grad_accum", accumulated, f"{prefix}gradient_accumulation_steps")
-    if any(name.startswith(f"{prefix}compile.") for name in settings.file.entries):
-        if not settings.switch(f"{prefix}compile.disable"):
-            key = next(name for name in settings.file.entries if name.startswith(f"{prefix}compile."))
+    parameters, state = (f"zero_optimization.offload_{name}.device" for name in ("param", "optimizer"))
+    shared.zero_offload(settings, understanding, stage or 0, parameters, state)
+    _agree(settings, understanding, "batch", "train_micro_batch_size_per_gpu")
+    _agree(settings, understanding, "grad_accum", "gradient_accumulation_steps")
+    if any(name.startswith("compile.") for name in settings.file.entries):
+        if not settings.switch("compile.disable"):
+            key = next(name for name in settings.file.entries if name.startswith("compile."))
             understanding.leave_out(settings, key, "less", "a compiled step needs less memory and time")
-        settings.used.add(f"{prefix}compile")
-    within = f"{prefix}zero_optimization."
+        settings.used.add("compile")
+    within = "zero_optimization."
     settings.used |= {
         name for name, entry in settings.file.entries.items() if name.startswith(within) and entry.value == "auto"
     }
 
 
-def _read(settings: Settings, understanding: Understanding) -> None:
-    read_at(settings, understanding, "")
-
-
-def _precision(settings: Settings, understanding: Understanding, prefix: str) -> None:
+def _precision(settings: Settings, understanding: Understanding) -> None:
     for name in ("bf16", "fp16"):
-        key = f"{prefix}{name}.enabled"
-        older = f"{prefix}bfloat16.enabled" if name == "bf16" else key
+        key = f"{name}.enabled"
+        older = "bfloat16.enabled" if name == "bf16" else key
         key = older if settings.given(older) else key
         if settings.value(key) == "auto" or not settings.switch(key):
             continue
         shared.launched_precision(settings, understanding, key, name)
+
+
+def _agree(settings: Settings, understanding: Understanding, option: str, key: str) -> None:
+    """Take a number; the Trainer refuses one that its own config contradicts."""
+    number, before = _number(settings, key, 1), understanding.options.get(option)
+    if number is None:
+        return
+    if before is None or not before.keys:
+        understanding.say(option, number, key)
+    elif before.value != str(number) and len(before.keys) == 1:
+        settings.refuse(key, f"contradicts {before.keys[0]}: {before.value} of the training config", "write auto")
 
 
 def _number(settings: Settings, key: str, least: int) -> int | None:

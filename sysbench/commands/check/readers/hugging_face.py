@@ -75,11 +75,18 @@ def common(settings: Settings, understanding: Understanding, pairs: str | None =
         shared.optimizer(settings, understanding, OPTIMIZER, _OPTIMIZERS, "adamw_torch_fused")
     if not settings.given(OPTIMIZER):
         understanding.assumed.append("optim is not given: adamw_torch_fused, the Trainer's default")
-    steps = settings.number("max_steps", -1)
-    understanding.steps = steps if steps is not None and steps > 0 else None
+    understanding.steps = shared.steps(settings, "max_steps")
     settings.used.add("num_train_epochs")
     if settings.switch("torch_compile"):
         understanding.leave_out(settings, "torch_compile", "less", "a compiled step needs less memory and time")
+
+
+def dora(settings: Settings, understanding: Understanding, key: str) -> None:
+    """Take DoRA; over weights in 4 bits it is computed as LoRA."""
+    if settings.switch(key) and understanding.word("quantize") == "nf4":
+        understanding.leave_out(settings, key, "more", "DoRA's lengths of rows, over weights in 4 bits, are left out")
+    elif settings.switch(key):
+        understanding.say("adapter", "dora", key)
 
 
 def true_precision(name: str) -> str:
@@ -100,9 +107,7 @@ def sharding(settings: Settings, understanding: Understanding) -> None:
         if "offload" in words:
             understanding.say("offload", "parameters", "fsdp")
     elif any(name.startswith("deepspeed.") for name in settings.file.entries):
-        from sysbench.commands.check.readers import deepspeed
-
-        deepspeed.read_at(settings, understanding, "deepspeed.")
+        named.deepspeed_within(settings, understanding, "deepspeed")
     elif (path := settings.text("deepspeed")) is not None:
         named.deepspeed_file(settings, understanding, "deepspeed", path)
 

@@ -168,7 +168,7 @@ def _optimizer(settings: Settings, understanding: Understanding, *, is_fused: bo
 
 
 def _steps(settings: Settings, understanding: Understanding, whole: int) -> None:
-    understanding.steps = settings.number("train.max_steps", -1)
+    understanding.steps = shared.steps(settings, "train.max_steps")
     tokens, ctx = settings.value("train.max_tokens"), understanding.word("ctx")
     if understanding.steps is None and isinstance(tokens, int | float) and tokens > 0 and ctx is not None:
         understanding.steps = math.ceil(tokens / (whole * int(ctx)))
@@ -225,7 +225,7 @@ FORMAT = Format(
         out_dir data eval logger_name seed resume tokenizer_dir optimizer.init_args access_token log lora_alpha
         lora_dropout train.save_interval train.log_interval train.lr_warmup_* train.epochs train.max_norm train.min_lr
         train.max_tokens train.max_additional_tokens optimizer.lr optimizer.weight_decay optimizer.betas model_config
-        train.learning_rate train.weight_decay train.beta? train.lr_warmup_fraction
+        train.max_time train.learning_rate train.weight_decay train.beta? train.lr_warmup_fraction
         """
     ),
     {"train.tie_embeddings": ("less", "the output layer shares the weights of the embedding")},

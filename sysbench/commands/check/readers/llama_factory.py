@@ -6,7 +6,7 @@ keep theirs. Blocks are checkpointed except with `disable_gradient_checkpointing
 
 from __future__ import annotations
 
-from sysbench.commands.check.readers import hugging_face, shared
+from sysbench.commands.check.readers import hugging_face, named, shared
 from sysbench.commands.check.understanding import (
     CannotTellError,
     Change,
@@ -57,6 +57,8 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     settings.used |= {"gradient_checkpointing"}  # LLaMA-Factory's own key decides
     _attention(settings, understanding)
     hugging_face.sharding(settings, understanding)
+    if (workers := settings.number("ray_num_workers")) is not None and workers > 1:
+        understanding.say("ranks", workers, "ray_num_workers")
 
 
 def _tuning(settings: Settings, understanding: Understanding) -> None:
@@ -84,9 +86,8 @@ def _adapters(settings: Settings, understanding: Understanding) -> None:
     if names := settings.words("additional_target"):
         reason = f"{', '.join(names)} train in full beside the adapters"
         understanding.leave_out(settings, "additional_target", "more", reason)
-    if settings.switch("use_dora"):
-        understanding.leave_out(settings, "use_dora", "more", "DoRA's magnitudes, and their products, are left out")
     _quantized(settings, understanding, "quantization_bit")
+    hugging_face.dora(settings, understanding, "use_dora")
 
 
 def _quantized(settings: Settings, understanding: Understanding, key: str) -> None:
@@ -157,15 +158,15 @@ def _precision(settings: Settings, understanding: Understanding) -> None:
 
 
 def _attention(settings: Settings, understanding: Understanding) -> None:
-    named = (settings.text("flash_attn") or "auto").lower()
-    if named == "auto":
+    name = (settings.text("flash_attn") or "auto").lower()
+    if name == "auto":
         understanding.say("attention", "sdpa", *["flash_attn"] * settings.given("flash_attn"))
         if not settings.given("flash_attn"):
             understanding.assumed.append("flash_attn is not given: sdpa, transformers' default")
         return
-    if named not in hugging_face.ATTENTION:
-        understanding.leave_out(settings, "flash_attn", "either", f"{named} is computed as flash here")
-    understanding.say("attention", hugging_face.ATTENTION.get(named, "flash"), "flash_attn")
+    if name not in hugging_face.ATTENTION:
+        understanding.leave_out(settings, "flash_attn", "either", f"{name} is computed as flash here")
+    understanding.say("attention", hugging_face.ATTENTION.get(name, "flash"), "flash_attn")
 
 
 def _read_second(settings: Settings, understanding: Understanding) -> None:
@@ -195,7 +196,7 @@ def _read_second(settings: Settings, understanding: Understanding) -> None:
     understanding.say("checkpoint", "full")
     understanding.assumed.append("activation checkpointing is on, the default of LLaMA-Factory's v1 trainer")
     _attention(settings, understanding)
-    understanding.steps = settings.number("max_steps", -1)
+    understanding.steps = shared.steps(settings, "max_steps")
     _second_sharding(settings, understanding)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from sysbench.commands.check import file
@@ -25,3 +26,15 @@ def deepspeed_file(settings: Settings, understanding: Understanding, key: str, p
         raise CannotTellError(Refusal(f"names a file that is not here: {path}", "run where it is", f"{key}:"))
     understanding.assumed.append(f"{path} is not here: taken as ZeRO-{stage[1]}, by its name")
     shared.zero(settings, understanding, key, int(stage[1]))
+
+
+def deepspeed_within(settings: Settings, understanding: Understanding, key: str) -> None:
+    """Take a DeepSpeed config that is the value of a key."""
+    inside, prefix = settings.file.document[key], f"{key}."
+    entries = {
+        name.removeprefix(prefix): entry for name, entry in settings.file.entries.items() if name.startswith(prefix)
+    }
+    named = Settings(replace(settings.file, document=inside, entries=entries))
+    deepspeed.FORMAT.read(named, understanding)
+    account(deepspeed.FORMAT, named, understanding)
+    settings.used.add(key)

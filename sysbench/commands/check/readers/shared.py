@@ -70,6 +70,12 @@ def optimizer(
     understanding.say("optimizer", known.get(name, "fused"), *([key] if settings.given(key) else []))
 
 
+def steps(settings: Settings, key: str) -> int | None:
+    """Return the number of optimizer steps, None where it is not given or -1, which leaves it to the epochs."""
+    count = settings.number(key, -1)
+    return count if count is not None and count > 0 else None
+
+
 def lora_targets(settings: Settings, understanding: Understanding, key: str) -> None:
     """Take the layers with adapters from a list of names, or `all-linear`; without any, peft decides by the model."""
     value = settings.value(key)
@@ -144,6 +150,18 @@ def zero(settings: Settings, understanding: Understanding, key: str, stage: int)
     if stage:
         shared = "optimizer state" if stage == 1 else "optimizer state and gradients"
         understanding.leave_out(settings, key, "less", f"ZeRO-{stage} shares {shared} between ranks, here each has all")
+
+
+def zero_offload(settings: Settings, understanding: Understanding, stage: int, parameters: str, state: str) -> None:
+    """Take what the keys of two devices say of ZeRO: whether parameters, or their state alone, are on the host."""
+    on_host = [key for key in (parameters, state) if (settings.text(key) or "none").lower() != "none"]
+    if parameters in on_host and stage == 3:
+        understanding.say("offload", "parameters", *on_host)
+    elif state in on_host and stage == 3:
+        reason = "the shards' optimizer state is kept in the host's memory, here on the GPU"
+        understanding.leave_out(settings, state, "less", reason)
+    elif state in on_host:
+        understanding.say("offload", "optimizer", state)
 
 
 def master_weights(understanding: Understanding, key: str) -> None:

@@ -1,7 +1,6 @@
 """Configs of torchtitan (https://github.com/pytorch/torchtitan), TOML.
 
-Weights are fp32: with one way of data parallelism alone `mixed_precision_param` is autocast, with FSDP it is the dtype
-in which shards are gathered.
+Weights are fp32. `mixed_precision_param` is the dtype in which FSDP gathers shards; without FSDP it is autocast.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     if settings.switch("training.compile") or settings.switch("compile.enable"):
         key = "training.compile" if settings.given("training.compile") else "compile.enable"
         understanding.leave_out(settings, key, "less", "a compiled step needs less memory and time")
-    if any(str(name).startswith("float8") for name in _list(settings, "model.converters")):
-        understanding.leave_out(settings, "model.converters", "either", "products in fp8; here in bf16")
-    elif _list(settings, "model.converters"):
-        understanding.leave_out(settings, "model.converters", "either", "layers that are converted after building")
+    if converters := settings.words("model.converters"):
+        is_fp8 = any("float8" in name for name in converters)
+        reason = "products in fp8; here in bf16" if is_fp8 else "layers are converted after building"
+        understanding.leave_out(settings, "model.converters", "either", reason)
 
 
 def _model(settings: Settings, understanding: Understanding) -> None:
@@ -88,33 +87,17 @@ def _checkpointing(settings: Settings, understanding: Understanding) -> None:
 
 def _parallelism(settings: Settings, understanding: Understanding) -> int:
     """Take how the model is distributed; return the number of data-parallel ranks, one if the file leaves it open."""
-    shard = _degree(settings, "data_parallel_shard_degree", "training.data_parallel_shard_degree", -1)
-    replicate = _degree(settings, "data_parallel_replicate_degree", "training.data_parallel_replicate_degree", 1)
+    shard = _degree(settings, "data_parallel_shard_degree", -1)
+    replicate = _degree(settings, "data_parallel_replicate_degree", 1)
     key = "parallelism.data_parallel_shard_degree"
     understanding.say("strategy", "ddp" if shard == 1 else "hsdp" if replicate > 1 else "fsdp2", key)
     if shard > 0:
         understanding.say("ranks", shard * replicate, key)
-    else:
-        understanding.assumed.append("data_parallel_shard_degree is -1: all GPUs that torchrun starts")
     for name in ("tensor", "pipeline", "context", "expert"):
-        if _degree(settings, f"{name}_parallel_degree", f"experimental.{name}_parallel_degree", 1) > 1:
-            places = ("parallelism", "training", "experimental")
-            written = [f"{place}.{name}_parallel_degree" for place in places]
-            found = next(each for each in written if settings.given(each))
-            understanding.leave_out(settings, found, "less", "its ranks share what one has here")
-    named = settings.text("training.mixed_precision_param") or "bfloat16"
-    weights = settings.text("training.dtype") or "float32"
-    if named not in ("bfloat16", "float32") or weights not in ("bfloat16", "float32"):
-        settings.refuse("training.mixed_precision_param", "is no dtype of torchtitan", "known: bfloat16, float32")
-    said = ["training.mixed_precision_param"] * settings.given("training.mixed_precision_param")
-    if weights == "bfloat16":
-        understanding.say("precision", "bf16-true", "training.dtype")
-    else:
-        understanding.say("precision", "bf16" if named == "bfloat16" else "fp32", *said)
-        if shard != 1 and named == "bfloat16":
-            understanding.say("param_dtype", "bf16", *said)
-            understanding.say("reduce_dtype", "fp32", "training.mixed_precision_reduce")
-    settings.used.add("training.mixed_precision_reduce")
+        for key in (f"{section}.{name}_parallel_degree" for section in _SECTIONS):
+            if (settings.number(key) or 1) > 1:
+                understanding.leave_out(settings, key, "less", "its ranks share what one has here")
+    _precision(settings, understanding, is_sharded=shard != 1)
     policy = settings.text("parallelism.fsdp_reshard_after_forward")
     if shard != 1 and policy in ("always", "never"):
         understanding.say("reshard", "on" if policy == "always" else "off", "parallelism.fsdp_reshard_after_forward")
@@ -123,19 +106,33 @@ def _parallelism(settings: Settings, understanding: Understanding) -> int:
     return shard * replicate if shard > 0 else 1
 
 
-def _degree(settings: Settings, name: str, older: str, default: int) -> int:
-    for key in (f"parallelism.{name}", older, f"training.{name}", f"experimental.{name}"):
-        if (degree := settings.number(key, -1)) is not None:
-            return degree
-    return default
+def _precision(settings: Settings, understanding: Understanding, *, is_sharded: bool) -> None:
+    key = "training.mixed_precision_param"
+    gathered, weights = settings.text(key) or "bfloat16", settings.text("training.dtype") or "float32"
+    if gathered not in ("bfloat16", "float32") or weights not in ("bfloat16", "float32"):
+        settings.refuse(key, "is no dtype of torchtitan", "known: bfloat16, float32")
+    said = [key] * settings.given(key)
+    if weights == "bfloat16":
+        understanding.say("precision", "bf16-true", "training.dtype")
+    else:
+        understanding.say("precision", "bf16" if gathered == "bfloat16" else "fp32", *said)
+        if is_sharded and gathered == "bfloat16":
+            understanding.say("param_dtype", "bf16", *said)
+            understanding.say("reduce_dtype", "fp32")
+    settings.used.add("training.mixed_precision_reduce")
+
+
+_SECTIONS = ("parallelism", "training", "experimental")
+"""Where versions of torchtitan have their degrees of parallelism."""
+
+
+def _degree(settings: Settings, name: str, default: int) -> int:
+    keys_of_it = (f"{section}.{name}" for section in _SECTIONS)
+    return next((degree for key in keys_of_it if (degree := settings.number(key, -1)) is not None), default)
 
 
 def _first_number(settings: Settings, *names: str) -> int | None:
     return next((number for name in names if (number := settings.number(name)) is not None), None)
-
-
-def _list(settings: Settings, name: str) -> list[str]:
-    return settings.words(name)
 
 
 FORMAT = Format(

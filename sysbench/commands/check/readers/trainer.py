@@ -76,8 +76,7 @@ def _adapters(settings: Settings, understanding: Understanding) -> None:
         if names := settings.words("lora_modules_to_save"):
             reason = f"{', '.join(names)} train in full beside the adapters"
             understanding.leave_out(settings, "lora_modules_to_save", "more", reason)
-        if settings.switch("use_dora"):
-            understanding.leave_out(settings, "use_dora", "more", "DoRA's magnitudes, and their products, are left out")
+        hugging_face.dora(settings, understanding, "use_dora")
     elif settings.switch("load_in_4bit") or settings.switch("load_in_8bit"):
         key = "load_in_4bit" if settings.switch("load_in_4bit") else "load_in_8bit"
         settings.refuse(key, "needs adapters: quantized weights are not trained", "add use_peft: true")
@@ -220,6 +219,8 @@ FORMAT = Format(
         max_seq_length use_peft lora_r lora_target_modules load_in_4bit bf16 fp16 per_device_train_batch_size
         gradient_accumulation_steps gradient_checkpointing gradient_checkpointing_kwargs learning_rate output_dir
         num_train_epochs max_steps optim logging_steps save_strategy eval_strategy lr_scheduler_type warmup_ratio
+        overwrite_output_dir save_steps save_only_model ddp_timeout deepspeed fsdp dataloader_num_workers do_train
+        trust_remote_code resume_from_checkpoint preprocessing_num_workers overwrite_cache weight_decay
         per_device_eval_batch_size report_to hub_model_id push_to_hub seed beta packing remove_unused_columns tf32
         """
     ),
