@@ -144,7 +144,13 @@ def test_a_bad_request_exits_2_in_one_line(folder: Path, words: tuple[str, ...],
 
 def test_the_number_of_gpus_is_that_of_accelerate_or_of_ranks(folder: Path) -> None:
     (folder / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 2\nmachine_rank: 0\n")
-    one = answered("check", "train.yml", "accelerate.yaml", "--on", "4090", "-q", "--json", "-")
-    assert [row["gpu"] for row in tables(one)["verdict"]] == ["2 × rtx-4090"], one.err
-    two = answered("check", "train.yml", "--ranks", "1,2", "--on", "4090", "-q", "--json", "-")
-    assert [row["gpu"] for row in tables(two)["verdict"]] == ["rtx-4090", "2 × rtx-4090"], two.err
+    one = answered("check", "train.yml", "accelerate.yaml", "--on", "h100", "-q", "--json", "-")
+    assert [row["gpu"] for row in tables(one)["verdict"]] == ["2 × h100"], one.err
+    two = answered("check", "train.yml", "--ranks", "1,2", "--on", "h100", "-q", "--json", "-")
+    assert [row["gpu"] for row in tables(two)["verdict"]] == ["h100", "2 × h100"], two.err
+
+
+def test_gpus_between_which_no_collective_was_measured_have_no_answer(folder: Path) -> None:
+    ran = answered("check", "train.yml", "--ranks", "2", "--on", "4090", "-q")
+    assert ran.code == 1
+    assert "were not measured; known GPUs: a100-40gb" in ran.complaint
