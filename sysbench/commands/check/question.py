@@ -1,0 +1,151 @@
+"""From files to a question for `sysbench fit`, and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sysbench.commands.check.file import ConfigFile
+from sysbench.commands.check.spec import CheckSpec
+from sysbench.commands.check.understanding import CannotTellError, Format, Settings, Understanding, account
+from sysbench.commands.fit import command as fit
+from sysbench.commands.fit.record import FitCellRecord, FitRecord, Trial
+from sysbench.commands.fit.spec import FitOptions, FitSpec
+from sysbench.commands.surroundings import RunSurroundings
+from sysbench.errors import OptionError, Refusal
+from sysbench.log.records import typed
+from sysbench.spec.axis import axes_of_model
+from sysbench.spec.model import ModelSpec
+from sysbench.spec.validation import Given, validated
+
+SHARDED_RANKS = 8
+"""Number of GPUs where a file shards the model and says no number: a node."""
+
+
+SMALL_WITH_ADAPTERS = ("lora", "optimizer", "precision")
+"""Changes that save little where only adapters are trained, so that they are not tried."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A training config as it was understood, with the config that starts it, if any."""
+
+    file: ConfigFile
+    form: Format
+    understanding: Understanding
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What `sysbench fit` found for a number of GPUs."""
+
+    ranks: int
+    cell: FitCellRecord
+
+
+def understood(file: ConfigFile, form: Format, launchers: Sequence[tuple[ConfigFile, Format]]) -> Question:
+    """Return what a file and those that start it say; raises CannotTellError for what cannot be answered for."""
+    understanding = Understanding()
+    for each, its_form in ((file, form), *launchers):
+        settings = Settings(each)
+        its_form.read(settings, understanding)
+        account(its_form, settings, understanding)
+    return Question(file, form, understanding)
+
+
+def ranks_of(question: Question, spec: CheckSpec) -> tuple[int, ...]:
+    """Return the numbers of GPUs to answer for: those asked for, else what the files say, else one or a node."""
+    said = question.understanding.word("ranks")
+    if spec.ranks:
+        return spec.ranks
+    if said is not None:
+        return (int(said),)
+    sharded = question.understanding.word("strategy") not in (None, "ddp")
+    count = SHARDED_RANKS if sharded else 1
+    question.understanding.assumed.append(f"the files do not say how many GPUs: {count} (--ranks asks for others)")
+    return (count,)
+
+
+def answer(question: Question, ranks: int, spec: CheckSpec) -> Answer:
+    """Ask `sysbench fit`, in its worker; raises CannotTellError if the step cannot be simulated."""
+    given = _given(question, ranks, spec)
+    options = FitOptions(out=spec.out, quiet=spec.quiet, no_live=False, debug=spec.debug)
+    try:
+        asked = fit.suited(validated(FitSpec, given), options)
+        record = typed(fit.perform(asked, options, RunSurroundings(shown=False)).record, FitRecord)
+    except OptionError as error:
+        raise CannotTellError(Refusal(str(error), option=f"{question.file.path}:")) from None
+    (cell,) = record.cells
+    if not cell.trials:
+        raise CannotTellError(Refusal(cell.detail or cell.outcome, option=f"{question.file.path}:"))
+    return Answer(ranks, cell)
+
+
+def _given(question: Question, ranks: int, spec: CheckSpec) -> Given:
+    words = question.understanding.options
+    given: Given = {name: word.value for name, word in words.items() if name != "ranks"}
+    if ranks > 1:
+        given["ranks"] = str(ranks)
+        if given.get("offload") == "optimizer":  # fit computes this for one process
+            del given["offload"]
+            question.understanding.assumed.append("optimizer state is on the GPUs; on the host, it needs less of them")
+    else:
+        for name in ("strategy", "param_dtype", "reduce_dtype", "reshard", "no_sync"):
+            given.pop(name, None)
+        if given.get("offload") == "parameters":
+            given["offload"] = "optimizer"
+    if given.get("strategy") == "hsdp" and ranks < 4:
+        given["strategy"] = "fsdp2"
+    steps = question.understanding.steps
+    if steps:
+        each = int(words["batch"].value) * int(words["grad_accum"].value) * int(words["ctx"].value) * ranks
+        given["tokens"] = str(steps * each)
+    kept = [*question.form.keep, *(SMALL_WITH_ADAPTERS if "lora" in words else ())]
+    lineless = (
+        f"{name}={value}"
+        for name, value in _remedies()
+        if not question.form.lines({name: value}, question.understanding)
+    )
+    return {**given, "gpus": spec.gpus, "keep": ",".join(kept), "not_tried": tuple(lineless), "price": spec.price}
+
+
+def _remedies() -> Iterator[tuple[str, object]]:
+    """Yield every value that fit may try of an axis."""
+    for name, axis in axes_of_model(ModelSpec).items():
+        if axis.remedy is not None:
+            yield from ((name, value) for value in axis.remedy.values + axis.remedy.relearns)
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """A change that makes the step fit, as lines of the file."""
+
+    trial: Trial
+    lines: dict[str, object]
+
+
+MAX_CHANGES = 4
+
+WORTH_SHOWING = 0.9
+"""A slower change is shown if it needs less than this share of the memory of those before it."""
+
+
+def file_changes(question: Question, cell: FitCellRecord, gpu: str) -> list[FileChange]:
+    """Return the changes that fit, the smallest first: fewest lines, then the fastest; each faster or leaner than all
+    before. Changes of what the model learns come last."""
+    found = []
+    for trial in cell.trials:
+        if trial.gpu == gpu and trial.changes and trial.is_safe:
+            lines = question.form.lines(trial.changes, question.understanding)
+            if lines:
+                found.append(FileChange(trial, dict(lines)))
+    found.sort(key=lambda change: (change.trial.relearns, len(change.lines), change.trial.relative_s))
+    shown: list[FileChange] = []
+    for change in found:
+        if all(
+            change.trial.relative_s < other.trial.relative_s
+            or change.trial.needed_bytes < WORTH_SHOWING * other.trial.needed_bytes
+            for other in shown
+        ):
+            shown.append(change)
+    return shown[:MAX_CHANGES]

@@ -1,0 +1,29 @@
+"""The formats of files that `sysbench check` reads, a module each."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from sysbench.commands.check.file import ConfigFile
+from sysbench.commands.check.understanding import Format
+from sysbench.errors import UsageError
+
+_MODULES = ("axolotl", "trainer", "llama_factory", "litgpt", "torchtitan", "accelerate", "deepspeed")
+
+
+@cache
+def formats() -> tuple[Format, ...]:
+    """Return all formats."""
+    return tuple(import_module(f"{__name__}.{name}").FORMAT for name in _MODULES)
+
+
+def format_of(file: ConfigFile) -> Format:
+    """Return the format of a file: that with most of its keys; raises UsageError if none has two of them."""
+    shares = {form.name: len(file.keys & form.recognized_by) for form in formats()}
+    best = max(formats(), key=lambda form: shares[form.name])
+    if shares[best.name] < min(2, len(file.keys)):
+        names = ", ".join(form.name for form in formats())
+        some = ", ".join(sorted(file.keys)[:4])
+        raise UsageError(f"{file.path} (with {some}) is no config of {names}")
+    return best

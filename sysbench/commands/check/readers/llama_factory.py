@@ -1,0 +1,320 @@
+"""Configs of LLaMA-Factory (https://llamafactory.readthedocs.io), of its first and its second (`v1`) form.
+
+It loads weights in the dtype that `bf16` and `fp16` name. Trained ones become fp32 except with `pure_bf16`; frozen ones
+keep theirs. Blocks are checkpointed except with `disable_gradient_checkpointing`.
+"""
+
+from __future__ import annotations
+
+from sysbench.commands.check.readers import hugging_face, named, shared
+from sysbench.commands.check.understanding import (
+    CannotTellError,
+    Change,
+    Format,
+    Lines,
+    Settings,
+    Understanding,
+    keys,
+)
+from sysbench.errors import Refusal
+
+_STAGES = ("pt", "sft", "rm", "dpo", "kto", "ppo")
+
+_MEGATRON = (
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"),
+    *("virtual_pipeline_model_parallel_size", "use_distributed_optimizer", "recompute_granularity"),
+)
+"""Keys of training by Megatron-Core, which has its own parallelism and layers."""
+
+
+def _read(settings: Settings, understanding: Understanding) -> None:
+    if settings.given("model") and not settings.given("model_name_or_path"):
+        _read_second(settings, understanding)
+        return
+    if not settings.switch("do_train"):
+        where = str(settings.file.path)
+        raise CannotTellError(Refusal("has no do_train: true, so LLaMA-Factory trains nothing", option=where))
+    for key in _MEGATRON:
+        if settings.given(key):
+            settings.refuse(key, "is for Megatron-Core, whose parallelism and layers are not modelled")
+    if settings.switch("use_kt"):
+        settings.refuse("use_kt", "trains experts in the host's memory by KTransformers, which is not modelled")
+    shared.model(settings, understanding, "model_name_or_path")
+    _tuning(settings, understanding)
+    hugging_face.prequantized(settings, understanding, "model_name_or_path")
+    pairs = _stage(settings, understanding)
+    hugging_face.common(settings, understanding, pairs)
+    _optimizer(settings, understanding)
+    _length(settings, understanding, 2048)
+    _precision(settings, understanding)
+    if settings.switch("disable_gradient_checkpointing"):
+        understanding.say("checkpoint", "none", "disable_gradient_checkpointing")
+    else:
+        is_said = settings.given("disable_gradient_checkpointing")
+        understanding.say("checkpoint", "full", *["disable_gradient_checkpointing"] * is_said)
+        if not is_said:
+            understanding.assumed.append("gradient checkpointing is on, LLaMA-Factory's default")
+    settings.used |= {"gradient_checkpointing"}  # LLaMA-Factory's own key decides
+    _attention(settings, understanding)
+    hugging_face.sharding(settings, understanding)
+    if (workers := settings.number("ray_num_workers")) is not None and workers > 1:
+        understanding.say("ranks", workers, "ray_num_workers")
+
+
+def _tuning(settings: Settings, understanding: Understanding) -> None:
+    kind = settings.text("finetuning_type") or "lora"
+    if kind not in ("lora", "full", "freeze"):
+        settings.refuse("finetuning_type", "is a method that is not modelled", "modelled: lora, full")
+    if kind == "freeze":
+        understanding.leave_out(settings, "finetuning_type", "less", "only some layers are trained; here all")
+    if kind == "lora":
+        _adapters(settings, understanding)
+    else:
+        if settings.given("quantization_bit"):
+            settings.refuse("quantization_bit", "needs adapters: quantized weights are not trained")
+        settings.used |= {"lora_rank", "lora_target", "additional_target", "use_dora", "quantization_bit"}
+
+
+def _adapters(settings: Settings, understanding: Understanding) -> None:
+    rank = settings.number("lora_rank")
+    said = [key for key in ("finetuning_type", "lora_rank") if settings.given(key)]
+    understanding.say("lora", rank or 8, *said)
+    if settings.given("lora_target"):
+        shared.lora_targets(settings, understanding, "lora_target")
+    else:
+        understanding.say("lora_targets", "all-linear")
+    if names := settings.words("additional_target"):
+        reason = f"{', '.join(names)} train in full beside the adapters"
+        understanding.leave_out(settings, "additional_target", "more", reason)
+    _quantized(settings, understanding, "quantization_bit")
+    hugging_face.dora(settings, understanding, "use_dora")
+
+
+def _quantized(settings: Settings, understanding: Understanding, key: str) -> None:
+    bits = settings.number(key)
+    if bits == 4:
+        understanding.say("quantize", "nf4", key)
+    elif bits == 8:
+        shared.eight_bit_base(settings, understanding, key)
+    elif bits is not None:
+        settings.refuse(key, "is a format of frozen weights that is not modelled", "modelled: 4, 8")
+
+
+def _stage(settings: Settings, understanding: Understanding) -> str | None:
+    """Take the method; return the key that says that a batch has two sequences for each example, None for one."""
+    stage = settings.text("stage") or "sft"
+    if stage not in _STAGES:
+        settings.refuse("stage", "is no stage of LLaMA-Factory", f"known: {', '.join(_STAGES)}")
+    if stage == "ppo":
+        settings.refuse("stage", "generates text within a step, which is not modelled")
+    loss = settings.text("pref_loss")
+    if stage == "rm":
+        understanding.leave_out(settings, "stage", "less", "a head of one value in place of the vocabulary")
+    if stage == "dpo" and loss not in ("orpo", "simpo") and understanding.word("lora") is None:
+        understanding.leave_out(settings, "stage", "more", "DPO's frozen reference model is left out")
+    if stage == "kto":
+        reason = "KTO's second forward over mismatched answers is left out"
+        if understanding.word("lora") is None:
+            reason += ", and so is its frozen reference model"
+        understanding.leave_out(settings, "stage", "more", reason)
+    return "stage" if stage in ("dpo", "rm") else None
+
+
+def _optimizer(settings: Settings, understanding: Understanding) -> None:
+    if settings.switch("use_muon"):
+        understanding.say("optimizer", "muon", "use_muon")
+    for key, reason in (
+        ("use_galore", "GaLore's state has fewer values than AdamW's"),
+        ("use_apollo", "APOLLO's state has fewer values than AdamW's"),
+        ("use_badam", "BAdam updates one block at a time"),
+        ("use_adam_mini", "Adam-mini's state has fewer values than AdamW's"),
+    ):
+        if settings.switch(key):
+            understanding.leave_out(settings, key, "less", reason)
+
+
+def _length(settings: Settings, understanding: Understanding, default: int) -> None:
+    length = settings.number("cutoff_len")
+    understanding.say("ctx", length or default, *["cutoff_len"] * (length is not None))
+    if length is None:
+        understanding.assumed.append(f"cutoff_len is not given: {default:,} tokens, LLaMA-Factory's default")
+
+
+def _precision(settings: Settings, understanding: Understanding) -> None:
+    bf16, fp16, pure = (settings.switch(key) for key in ("bf16", "fp16", "pure_bf16"))
+    if fp16 and (bf16 or pure):
+        settings.refuse("fp16", "contradicts bf16", "drop one of them")
+    is_frozen = understanding.word("lora") is not None
+    key = next((name for name in ("pure_bf16", "bf16", "fp16") if settings.switch(name)), None)
+    settings.used.add("tf32")
+    if key is None:
+        understanding.say("precision", "bf16-true" if is_frozen else "fp32")
+        dtype = "frozen weights have their checkpoint's, bf16" if is_frozen else "trained weights are fp32"
+        understanding.assumed.append(f"neither bf16 nor fp16 is given: {dtype}")
+        return
+    name = "fp16" if key == "fp16" else "bf16"
+    is_true = is_frozen or key == "pure_bf16"
+    understanding.say("precision", hugging_face.true_precision(name) if is_true else name, key)
+
+
+def _attention(settings: Settings, understanding: Understanding) -> None:
+    name = (settings.text("flash_attn") or "auto").lower()
+    if name == "auto":
+        understanding.say("attention", "sdpa", *["flash_attn"] * settings.given("flash_attn"))
+        if not settings.given("flash_attn"):
+            understanding.assumed.append("flash_attn is not given: sdpa, transformers' default")
+        return
+    if name not in hugging_face.ATTENTION:
+        understanding.leave_out(settings, "flash_attn", "either", f"{name} is computed as flash here")
+    understanding.say("attention", hugging_face.ATTENTION.get(name, "flash"), "flash_attn")
+
+
+def _read_second(settings: Settings, understanding: Understanding) -> None:
+    """Read the form of LLaMA-Factory's `v1` trainer: plugins, each with a name and its own keys."""
+    shared.model(settings, understanding, "model")
+    adapter = settings.text("peft_config.name")
+    if adapter not in (None, "lora"):
+        settings.refuse("peft_config.name", "is a method that is not modelled", "modelled: lora")
+    if adapter == "lora":
+        understanding.say("lora", settings.number("peft_config.r") or 8, "peft_config.name", "peft_config.r")
+        shared.lora_targets(settings, understanding, "peft_config.target_modules")
+        _quantized(settings, understanding, "quant_config.quantization_bit")
+    elif settings.given("quant_config.quantization_bit"):
+        settings.refuse("quant_config.quantization_bit", "needs adapters: quantized weights are not trained")
+    batch, whole = settings.number("micro_batch_size") or 1, settings.number("global_batch_size")
+    understanding.say("batch", batch, "micro_batch_size")
+    understanding.say("grad_accum", max(1, (whole or batch) // batch), *["global_batch_size"] * (whole is not None))
+    if whole is not None:
+        understanding.assumed.append("global_batch_size is divided by micro_batch_size alone, as on one GPU")
+    _length(settings, understanding, 2048)
+    if settings.given("bf16") and not settings.switch("bf16"):
+        understanding.say("precision", "fp32", "bf16")
+    else:
+        understanding.say("precision", "bf16-true", *["bf16"] * settings.given("bf16"))
+        understanding.assumed.append("weights have the dtype of their checkpoint, bf16")
+    understanding.say("optimizer", "foreach")
+    understanding.say("checkpoint", "full")
+    understanding.assumed.append("activation checkpointing is on, the default of LLaMA-Factory's v1 trainer")
+    _attention(settings, understanding)
+    understanding.steps = shared.steps(settings, "max_steps")
+    _second_sharding(settings, understanding)
+
+
+def _second_sharding(settings: Settings, understanding: Understanding) -> None:
+    kind = settings.text("dist_config.name")
+    if kind in ("fsdp2", "fsdp"):
+        understanding.say("strategy", "fsdp2", "dist_config.name")
+        shared.master_weights(understanding, "dist_config.name")
+    elif kind == "deepspeed" and (path := settings.text("dist_config.config_file")) is not None:
+        named.deepspeed_file(settings, understanding, "dist_config.config_file", path)
+    elif kind is not None:
+        settings.refuse("dist_config.name", "is a way to distribute the model that is not modelled", "modelled: fsdp2")
+
+
+_LINES: dict[tuple[str, object], Lines] = {
+    ("checkpoint", "full"): {"disable_gradient_checkpointing": False},
+    ("checkpoint", "none"): {"disable_gradient_checkpointing": True},
+    ("precision", "bf16"): {"bf16": True, "fp16": False},
+    ("precision", "bf16-true"): {"pure_bf16": True, "bf16": False, "fp16": False},
+    ("lora_targets", "all-linear"): {"lora_target": "all"},
+    ("quantize", "nf4"): {"quantization_bit": 4, "quantization_method": "bnb"},
+    ("attention", "sdpa"): {"flash_attn": "sdpa"},
+    ("attention", "flash"): {"flash_attn": "fa2"},
+}
+
+
+def _lines(change: Change, understanding: Understanding) -> Lines | None:
+    if "micro_batch_size" in understanding.options["batch"].keys:
+        return _second_lines(change)
+    return hugging_face.lines_of(change, understanding, _LINES, {"finetuning_type": "lora"}, "lora_rank")
+
+
+def _second_lines(change: Change) -> Lines | None:
+    if set(change) != {"batch", "grad_accum"} or not isinstance(change["batch"], int):
+        return None
+    return {"micro_batch_size": change["batch"], "global_batch_size": change["batch"] * int(str(change["grad_accum"]))}
+
+
+_MODEL = keys(
+    """
+    adapter_name_or_path adapter_folder cache_dir use_fast_tokenizer split_special_tokens model_revision
+    low_cpu_mem_usage use_kv_cache infer_* offload_folder hf_hub_token ms_hub_token om_hub_token print_param_status
+    trust_remote_code init_special_tokens new_special_tokens_config use_reentrant_gc train_from_scratch
+    moe_aux_loss_coef quantization_type double_quantization quantization_device_map quantization_method vllm_* sglang_*
+    export_* try_dequantize
+    """
+)
+_DATA = keys(
+    """
+    template dataset eval_dataset dataset_dir media_dir train_on_prompt mask_history streaming data_shared_file_system
+    buffer_size mix_strategy interleave_probs overwrite_cache preprocessing_* max_samples eval_num_beams
+    ignore_pad_token_for_loss val_size eval_on_each_dataset tool_format tokenized_path default_system enable_thinking
+    image_min_pixels image_resolution video_min_pixels video_resolution video_fps video_maxlen audio_*
+    use_audio_in_video crop_to_patches max_length reserved_label_len train_dataset
+    """
+)
+_LEARNING = keys(
+    """
+    lora_alpha lora_dropout loraplus_* use_rslora pissa_* create_new_adapter pref_* dpo_label_smoothing
+    kto_chosen_weight kto_rejected_weight simpo_gamma ld_alpha ref_model_quantization_bit ref_model_adapters
+    galore_* apollo_* badam_* swanlab_* use_swanlab oft_* module_dropout use_dft_loss use_asft_loss asft_alpha
+    compute_accuracy disable_shuffling early_stopping_steps plot_loss include_effective_tokens_per_second freeze_*
+    ppo_* reward_model* ray_* resources_per_worker placement_strategy master_addr master_port
+    use_mca muon_* eaft_alpha
+    """
+)
+_SECOND = keys(
+    """
+    model_class kernel_config init_config dist_config dist_config.dcp_path quant_config quant_config.name peft_config
+    peft_config.lora_alpha peft_config.lora_dropout sample_backend max_new_tokens batching_workers data_config
+    """
+)
+_WORST_CASE = "every sequence is taken as full, which is the worst case"
+
+FORMAT = Format(
+    "LLaMA-Factory",
+    keys(
+        """
+        model_name_or_path stage do_train finetuning_type lora_rank lora_target lora_alpha lora_dropout dataset template
+        cutoff_len max_samples overwrite_cache preprocessing_num_workers output_dir logging_steps save_steps plot_loss
+        overwrite_output_dir per_device_train_batch_size gradient_accumulation_steps learning_rate num_train_epochs
+        lr_scheduler_type warmup_ratio bf16 fp16 pure_bf16 ddp_timeout val_size eval_dataset flash_attn quantization_bit
+        deepspeed report_to dataloader_num_workers trust_remote_code resume_from_checkpoint pref_loss pref_beta
+        infer_backend export_dir adapter_name_or_path optim save_only_model dataset_dir neat_packing
+        model model_class kernel_config quant_config dist_config peft_config init_config train_dataset sample_backend
+        micro_batch_size max_new_tokens
+        """
+    ),
+    _read,
+    hugging_face.WITHOUT_EFFECT | _MODEL | _DATA | _LEARNING | _SECOND,
+    {
+        **hugging_face.UNMODELLED,
+        "image_*": ("more", "images and what computes them are left out"),
+        "video_*": ("more", "images and what computes them are left out"),
+        "enable_liger_kernel": hugging_face.LIGER,
+        "packing": ("less", f"packed or not, {_WORST_CASE}"),
+        "neat_packing": ("less", f"packed or not, {_WORST_CASE}"),
+        "batching_strategy": ("less", f"padded or not, {_WORST_CASE}"),
+        "use_unsloth": ("less", "Unsloth's kernels keep fewer activations"),
+        "use_unsloth_gc": ("less", "the inputs of checkpointed blocks are kept in the host's memory"),
+        "use_v1_kernels": ("either", "other kernels for some layers"),
+        "shift_attn": ("less", "attention within groups of tokens"),
+        "mixture_of_depths": ("less", "some layers compute only a part of the tokens"),
+        "upcast_layernorm": ("more", "norms' weights are fp32"),
+        "upcast_lmhead_output": ("more", "logits are copied to fp32"),
+        "rope_scaling": ("either", "other position embeddings"),
+        "resize_vocab": ("more", "rows are added to the embeddings"),
+        "add_tokens": ("more", "rows are added to the embeddings"),
+        "add_special_tokens": ("more", "rows are added to the embeddings"),
+        "fp8": ("either", "products in fp8; here in bf16"),
+        "fp8_backend": ("either", "products in fp8; here in bf16"),
+        "fp8_enable_fsdp_float8_all_gather": ("less", "weights are gathered in fp8"),
+        "use_llama_pro": ("less", "only expanded blocks are trained"),
+        "use_eaft_loss": ("more", "the entropy of each token is computed from the logits"),
+        "ref_model": ("more", "a frozen reference model is left out"),
+        "cp_size": ("less", "its ranks share what one has here"),
+        "cp_mode": ("less", "its ranks share what one has here"),
+    },
+    _lines,
+    ("optimizer-in-backward", "allocator", "offload", "cross-entropy", "ranks"),
+)

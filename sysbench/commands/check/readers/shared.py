@@ -1,0 +1,190 @@
+"""What configs of several trainers say alike: models by name, adapters, optimizers, sharding."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from sysbench.commands.check.understanding import CannotTellError, Settings, Understanding
+from sysbench.errors import Refusal
+from sysbench.spec import published
+
+_TUNED = re.compile(
+    r"[-_.](instruct|chat|base|it|hf|sft|dpo|qlora|lora|thinking|reasoning|bf16|fp16|gptq|awq|bnb-4bit|bnb-nf4|nvfp4"
+    r"|aqlm-2bit-1x16|2\d\d\d|v0\.\d|v1\.\d|0324|source|converted|text|linearized|safeguard|unsloth)(?=[-_.]|$)"
+)
+"""What names of fine-tuned, quantized and mirrored models add to the name of the model whose dimensions they have."""
+
+
+def model(settings: Settings, understanding: Understanding, key: str, name: str | None = None) -> None:
+    """Take the model from the value of a key, or its `name` in it; raises CannotTellError if nothing has its config."""
+    name = settings.text(key) if name is None else name
+    if name is None:
+        raise CannotTellError(Refusal(f"has no {key}, so the model is not known", option=str(settings.file.path)))
+    understanding.model = name
+    directory = "."  # trainers resolve a path from where they are started
+    if published.config_file(name, directory).is_file():
+        understanding.say("model", f"hf:{name}", key)
+        return
+    if (alike := same_dimensions(name)) is not None:
+        understanding.say("model", f"hf:{alike}", key)
+        understanding.assumed.append(f"{name} has the dimensions of {alike}, by its name")
+        return
+    refusal = published.problem(name, directory)
+    if refusal is not None:
+        entry = settings.file.entries[key]
+        where = f"{settings.file.path}, line {entry.line}: {key}: {name}:"
+        raise CannotTellError(Refusal(refusal.reason, refusal.remedy, where))
+    understanding.say("model", f"hf:{name}", key)
+
+
+def same_dimensions(name: str) -> str | None:
+    """Return the catalogue's model that a fine-tuned, quantized or mirrored one is made of, None if no name says so.
+
+    Names are compared without the organisation and without words such as `Instruct`; nothing is guessed beyond them.
+    """
+    return _plain_names().get(_plain(name))
+
+
+def _plain(name: str) -> str:
+    found = "-" + name.rpartition("/")[2].lower().replace("_", "-").replace("meta-llama", "llama")
+    while (shorter := _TUNED.sub("", found)) != found:
+        found = shorter
+    return found.replace("-", "")
+
+
+def _plain_names() -> Mapping[str, str]:
+    names: dict[str, str] = {}
+    for each in reversed(published.catalogue()):
+        names |= {_plain(name): each.slug for name in (each.slug, *each.repositories)}
+    return names
+
+
+def optimizer(
+    settings: Settings, understanding: Understanding, key: str, known: Mapping[str, str], default: str
+) -> None:
+    """Take the optimizer from the value of a key; one that is not known is computed as AdamW, and noted."""
+    name = (settings.text(key) or default).lower()
+    if name not in known:
+        understanding.leave_out(settings, key, "either", f"{name} is computed as fused AdamW here")
+    understanding.say("optimizer", known.get(name, "fused"), *([key] if settings.given(key) else []))
+
+
+def steps(settings: Settings, key: str) -> int | None:
+    """Return the number of optimizer steps, None where it is not given or -1, which leaves it to the epochs."""
+    count = settings.number(key, -1)
+    return count if count is not None and count > 0 else None
+
+
+def lora_targets(settings: Settings, understanding: Understanding, key: str) -> None:
+    """Take the layers with adapters from a list of names, or `all-linear`; without any, peft decides by the model."""
+    value = settings.value(key)
+    if isinstance(value, str) and (value in ("all", "all-linear") or not re.fullmatch(r"[\w.,\s-]+", value)):
+        understanding.say("lora_targets", "all-linear", key)
+        if value not in ("all", "all-linear"):
+            understanding.leave_out(settings, key, "less", "a pattern of layers: adapters at all linear layers here")
+    elif names := settings.words(key):
+        understanding.say("lora_targets", "+".join(name.rpartition(".")[2] for name in names), key)
+
+
+def eight_bit_base(settings: Settings, understanding: Understanding, key: str) -> None:
+    """Note that frozen weights are stored in 8 bits."""
+    from sysbench.spec.knobs import QUANTIZED
+
+    if "int8" in QUANTIZED:
+        understanding.say("quantize", "int8", key)
+    else:
+        understanding.leave_out(settings, key, "less", "frozen weights in 8 bits; here in 16")
+
+
+_NO_REFERENCE = ("orpo", "simpo", "kto", "cpo", "rm", "reward", "reward-model", "reward_model", "pm", "prm")
+
+
+def preference(settings: Settings, understanding: Understanding, key: str, method: str, *, adapter: bool) -> None:
+    """Note that a step of a preference method has two sequences for each example, and perhaps a reference model."""
+    if method in _NO_REFERENCE or adapter:
+        understanding.leave_out(settings, key, "more", f"{method} computes two sequences for each example, here one")
+    else:
+        reason = f"{method} computes two sequences for each example and a frozen reference model, here one sequence"
+        understanding.leave_out(settings, key, "more", reason)
+
+
+def fsdp(settings: Settings, understanding: Understanding, key: str, prefix: str) -> None:
+    """Take FSDP 1's and 2's options, with or without the prefix `fsdp_` that accelerate writes."""
+
+    def given(name: str) -> str | None:
+        return next((each for each in (f"{prefix}fsdp_{name}", f"{prefix}{name}") if settings.given(each)), None)
+
+    words = settings.value("fsdp") if settings.given("fsdp") else None
+    sharding = given("sharding_strategy")
+    strategy = str(settings.value(sharding)).upper() if sharding else "FULL_SHARD"
+    if strategy in ("NO_SHARD", "3"):
+        understanding.say("strategy", "ddp", sharding or key)
+    else:
+        understanding.say("strategy", "hsdp" if strategy in ("HYBRID_SHARD", "4") else "fsdp2", sharding or key)
+    if (reshard := given("reshard_after_forward")) is not None:
+        value = str(settings.value(reshard)).upper()
+        understanding.say("reshard", "off" if value in ("FALSE", "SHARD_GRAD_OP") else "on", reshard)
+    elif strategy in ("SHARD_GRAD_OP", "2"):
+        understanding.say("reshard", "off", sharding or key)
+    offloaded = given("offload_params")
+    if (offloaded and settings.switch(offloaded)) or (isinstance(words, list) and "offload" in words):
+        understanding.say("offload", "parameters", offloaded or key)
+    if (recomputed := given("activation_checkpointing")) and settings.switch(recomputed):
+        understanding.say("checkpoint", "full", recomputed)
+    if understanding.word("strategy") != "ddp":
+        master_weights(understanding, key)
+    settings.used.add(key)
+    settings.used.update(name for name in settings.file.entries if name.startswith(prefix))
+
+
+def zero(settings: Settings, understanding: Understanding, key: str, stage: int) -> None:
+    """Take a stage of ZeRO."""
+    if stage == 3:
+        understanding.say("strategy", "fsdp2", key)
+        master_weights(understanding, key)
+        understanding.assumed.append("ZeRO-3 is computed as FSDP2")
+        return
+    understanding.say("strategy", "ddp", key)
+    master_weights(understanding, key)
+    if stage:
+        shared = "optimizer state" if stage == 1 else "optimizer state and gradients"
+        understanding.leave_out(settings, key, "less", f"ZeRO-{stage} shares {shared} between ranks, here each has all")
+
+
+def zero_offload(settings: Settings, understanding: Understanding, stage: int, parameters: str, state: str) -> None:
+    """Take what the keys of two devices say of ZeRO: whether parameters, or their state alone, are on the host."""
+    on_host = [key for key in (parameters, state) if (settings.text(key) or "none").lower() != "none"]
+    if parameters in on_host and stage == 3:
+        understanding.say("offload", "parameters", *on_host)
+    elif state in on_host and stage == 3:
+        reason = "the shards' optimizer state is kept in the host's memory, here on the GPU"
+        understanding.leave_out(settings, state, "less", reason)
+    elif state in on_host:
+        understanding.say("offload", "optimizer", state)
+
+
+def master_weights(understanding: Understanding, key: str) -> None:
+    """Store trained weights in fp32, as FSDP by accelerate and DeepSpeed do; shards are gathered in bf16.
+
+    Frozen weights keep the dtype in which they were loaded.
+    """
+    if (precision := understanding.options.get("precision")) is None or not precision.value.startswith("bf16"):
+        return
+    if understanding.word("strategy") != "ddp":
+        understanding.say("param_dtype", "bf16", key)
+    if understanding.word("lora") is None:
+        understanding.say("precision", "bf16", *precision.keys)
+
+
+def launched_precision(settings: Settings, understanding: Understanding, key: str, name: str) -> None:
+    """Take the precision that a launcher sets, `bf16` or `fp16`, where the training config does not.
+
+    Raises CannotTellError if both do, and differ.
+    """
+    before = understanding.options.get("precision")
+    if before is not None and before.keys and before.value.startswith(("bf16", "fp16")):
+        if not before.value.startswith(name):
+            settings.refuse(key, f"contradicts {before.keys[0]} of the training config", "give both the same type")
+        return
+    understanding.say("precision", name, key)

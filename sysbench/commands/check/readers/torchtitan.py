@@ -1,0 +1,161 @@
+"""Configs of torchtitan (https://github.com/pytorch/torchtitan), TOML.
+
+Weights are fp32. `mixed_precision_param` is the dtype in which FSDP gathers shards; without FSDP it is autocast.
+"""
+
+from __future__ import annotations
+
+from sysbench.commands.check.readers import shared
+from sysbench.commands.check.understanding import CannotTellError, Format, Settings, Understanding, keys
+from sysbench.errors import Refusal
+from sysbench.spec import published
+
+_FAMILIES = {"llama2": "llama-2", "llama3": "llama-3.1", "qwen3": "qwen3"}
+"""Names in the catalogue of published models."""
+
+
+def _read(settings: Settings, understanding: Understanding) -> None:
+    _model(settings, understanding)
+    batch = _first_number(settings, "training.local_batch_size", "training.batch_size")
+    understanding.say("batch", batch or 8, "training.local_batch_size")
+    if batch is None:
+        understanding.assumed.append("training.local_batch_size is not given: 8, torchtitan's default")
+    length = settings.number("training.seq_len")
+    understanding.say("ctx", length or 2048, *["training.seq_len"] * (length is not None))
+    if length is None:
+        understanding.assumed.append("training.seq_len is not given: 2,048 tokens, torchtitan's default")
+    understanding.steps = settings.number("training.steps")
+    understanding.say("attention", "sdpa")
+    understanding.assumed.append("torchtitan's model is computed as that of transformers")
+    _optimizer(settings, understanding)
+    _checkpointing(settings, understanding)
+    replicas = _parallelism(settings, understanding)
+    whole = settings.number("training.global_batch_size", -1)
+    parts = (whole or 0) // ((batch or 8) * replicas)
+    understanding.say("grad_accum", max(1, parts), *["training.global_batch_size"] * (parts > 0))
+    if settings.switch("training.compile") or settings.switch("compile.enable"):
+        key = "training.compile" if settings.given("training.compile") else "compile.enable"
+        understanding.leave_out(settings, key, "less", "a compiled step needs less memory and time")
+    if converters := settings.words("model.converters"):
+        is_fp8 = any("float8" in name for name in converters)
+        reason = "products in fp8; here in bf16" if is_fp8 else "layers are converted after building"
+        understanding.leave_out(settings, "model.converters", "either", reason)
+
+
+def _model(settings: Settings, understanding: Understanding) -> None:
+    family, flavor = settings.text("model.name") or "llama3", settings.text("model.flavor") or "debugmodel"
+    slug = f"{_FAMILIES.get(family, family)}-{flavor}".lower()
+    if published.catalogued(slug) is None:
+        near = published.nearest_name(slug)
+        reason = f"torchtitan's {family} {flavor} is no published model with a known config"
+        where = str(settings.file.path)
+        raise CannotTellError(Refusal(reason, f"nearest of sysbench models: {near}" if near else "", f"{where}:"))
+    shared.model(settings, understanding, "model.flavor", slug)
+
+
+def _optimizer(settings: Settings, understanding: Understanding) -> None:
+    name, kind = settings.text("optimizer.name") or "AdamW", settings.text("optimizer.implementation") or "fused"
+    if kind not in ("fused", "foreach", "for-loop"):
+        settings.refuse("optimizer.implementation", "is none of torch's", "known: fused, foreach, for-loop")
+    if settings.given("optimizer.fused"):
+        kind = "fused" if settings.switch("optimizer.fused") else "foreach"
+    if name not in ("AdamW", "Adam"):
+        understanding.leave_out(settings, "optimizer.name", "either", f"{name} is computed as AdamW here")
+    understanding.say("optimizer", kind, "optimizer.name", "optimizer.implementation")
+    if settings.switch("optimizer.early_step_in_backward"):
+        understanding.say("optimizer_in_backward", "on", "optimizer.early_step_in_backward")
+
+
+def _checkpointing(settings: Settings, understanding: Understanding) -> None:
+    mode = settings.text("activation_checkpoint.mode")
+    every = settings.text("activation_checkpoint.selective_ac_option") or "2"
+    if mode not in (None, "none", "full", "selective", "memory_budget"):
+        settings.refuse("activation_checkpoint.mode", "is no mode of torchtitan", "known: none, full, selective")
+    if mode is None:
+        understanding.assumed.append("activation_checkpoint.mode is not given: selective, torchtitan's default")
+    if mode in ("none", "full"):
+        understanding.say("checkpoint", mode, "activation_checkpoint.mode")
+    elif mode == "memory_budget":
+        understanding.leave_out(settings, "activation_checkpoint.mode", "either", "a budget; here selective")
+        understanding.say("checkpoint", "selective", "activation_checkpoint.mode")
+    elif every.isdecimal():
+        word = "full" if every == "1" else f"every-{every}"
+        understanding.say("checkpoint", word, "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option")
+    else:
+        understanding.say("checkpoint", "selective", "activation_checkpoint.mode")
+
+
+def _parallelism(settings: Settings, understanding: Understanding) -> int:
+    """Take how the model is distributed; return the number of data-parallel ranks, one if the file leaves it open."""
+    shard = _degree(settings, "data_parallel_shard_degree", -1)
+    replicate = _degree(settings, "data_parallel_replicate_degree", 1)
+    key = "parallelism.data_parallel_shard_degree"
+    understanding.say("strategy", "ddp" if shard == 1 else "hsdp" if replicate > 1 else "fsdp2", key)
+    if shard > 0:
+        understanding.say("ranks", shard * replicate, key)
+    for name in ("tensor", "pipeline", "context", "expert"):
+        for key in (f"{section}.{name}_parallel_degree" for section in _SECTIONS):
+            if (settings.number(key) or 1) > 1:
+                understanding.leave_out(settings, key, "less", "its ranks share what one has here")
+    _precision(settings, understanding, is_sharded=shard != 1)
+    policy = settings.text("parallelism.fsdp_reshard_after_forward")
+    if shard != 1 and policy in ("always", "never"):
+        understanding.say("reshard", "on" if policy == "always" else "off", "parallelism.fsdp_reshard_after_forward")
+    if settings.switch("training.enable_cpu_offload"):
+        understanding.say("offload", "parameters", "training.enable_cpu_offload")
+    return shard * replicate if shard > 0 else 1
+
+
+def _precision(settings: Settings, understanding: Understanding, *, is_sharded: bool) -> None:
+    key = "training.mixed_precision_param"
+    gathered, weights = settings.text(key) or "bfloat16", settings.text("training.dtype") or "float32"
+    if gathered not in ("bfloat16", "float32") or weights not in ("bfloat16", "float32"):
+        settings.refuse(key, "is no dtype of torchtitan", "known: bfloat16, float32")
+    said = [key] * settings.given(key)
+    if weights == "bfloat16":
+        understanding.say("precision", "bf16-true", "training.dtype")
+    else:
+        understanding.say("precision", "bf16" if gathered == "bfloat16" else "fp32", *said)
+        if is_sharded and gathered == "bfloat16":
+            understanding.say("param_dtype", "bf16", *said)
+            understanding.say("reduce_dtype", "fp32")
+    settings.used.add("training.mixed_precision_reduce")
+
+
+_SECTIONS = ("parallelism", "training", "experimental")
+"""Where versions of torchtitan have their degrees of parallelism."""
+
+
+def _degree(settings: Settings, name: str, default: int) -> int:
+    keys_of_it = (f"{section}.{name}" for section in _SECTIONS)
+    return next((degree for key in keys_of_it if (degree := settings.number(key, -1)) is not None), default)
+
+
+def _first_number(settings: Settings, *names: str) -> int | None:
+    return next((number for name in names if (number := settings.number(name)) is not None), None)
+
+
+FORMAT = Format(
+    "torchtitan",
+    keys(
+        """
+        job profiling metrics model optimizer lr_scheduler training parallelism checkpoint activation_checkpoint
+        experimental float8 comm compile validation fault_tolerance memory_estimation mx debug
+        """
+    ),
+    _read,
+    keys(
+        """
+        job profiling metrics checkpoint comm memory_estimation validation debug lr_scheduler fault_tolerance
+        optimizer.lr optimizer.beta? optimizer.eps optimizer.weight_decay float8 mx quantize compile experimental
+        model.tokenizer_path model.hf_assets_path model.print_after_conversion model.norm_type training.dataset*
+        training.max_norm training.gc_* training.seed training.deterministic training.warmup_steps
+        training.enable_*detection training.debug_* activation_checkpoint
+        parallelism.context_parallel_* parallelism.pipeline_parallel_* parallelism.disable_loss_parallel
+        parallelism.enable_async_tensor_parallel parallelism.enable_compiled_autograd parallelism.expert_*
+        parallelism.module_fqns_per_model_part
+        """
+    ),
+    {"fault_tolerance.enable": ("either", "replicas that may fail, by torchft")},
+    keep=("ranks",),
+)

@@ -1,0 +1,156 @@
+"""`sysbench check` on small configs, against what `sysbench fit` says of the same step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Ran, answered
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 3,
+    "vocab_size": 8000,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": False,
+}
+
+CONFIG = """\
+# a small one
+base_model: ./model
+datasets:
+  - path: tatsu-lab/alpaca
+    type: alpaca
+sequence_len: 512
+micro_batch_size: 8   # fits?
+gradient_accumulation_steps: 2
+optimizer: adamw_torch_fused
+bf16: true
+max_steps: 100
+sample_packing: true
+learning_rate: 1e-4
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "train.yml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def tables(ran: Ran) -> dict[str, list[dict[str, object]]]:
+    return {table["name"]: table["rows"] for table in json.loads(ran.out)["tables"]}
+
+
+def test_a_config_fits_with_the_memory_that_fit_says(folder: Path) -> None:
+    ran = answered("check", "train.yml", "--on", "4090", "-q", "--json", "-")
+    assert ran.code == 0, ran.err
+    found = tables(ran)
+    (row,) = found["verdict"]
+    step = ("--ctx", "512", "--batch", "8", "--grad-accum", "2", "--optimizer", "fused", "--precision", "bf16-true")
+    fit = answered("fit", "--model", "hf:model", *step, "--on", "4090", "-q", "--json", "-", "--out", "of-fit")
+    trial = json.loads(fit.out)["cells"][0]["trials"][0]
+    assert row["needed_bytes"] == trial["gpu_bytes"] - trial["margin_bytes"]
+    assert row["fits"] == "fits"
+    parts = {each["part"]: each for each in found["understood"]}
+    assert parts["batch"]["value"] == "8 × 2 × 1 GPU, ctx 512"
+    assert parts["batch"]["key"] == "micro_batch_size, gradient_accumulation_steps, sequence_len"
+    assert [(each["key"], each["effect"]) for each in found["left_out"]] == [("sample_packing", "needs less")]
+
+
+def test_what_does_not_fit_exits_3_with_lines_that_make_it_fit(folder: Path) -> None:
+    ran = answered("check", "train.yml", "--on", "1.2GiB", "-q", "--write", "new.yml")
+    assert ran.code == 3, ran.err
+    assert "does not fit" in ran.out
+    assert "saved  new.yml" in ran.err
+    old, new = CONFIG.splitlines(), (folder / "new.yml").read_text().splitlines()
+    changed = [line for line in new if line not in old]
+    assert changed
+    assert "# a small one" in new
+    again = answered("check", "new.yml", "--on", "1.2GiB", "-q")
+    assert again.code == 0, again.out + again.err
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("micro_batch_size: auto", "line 7: micro_batch_size: auto is no whole number"),
+        ("micro_batch_size: 0", "is less than 1"),
+        ("adapter: ia3", "is an adapter that is not modelled"),
+        ("bf16: true\nrl: grpo", "generates text within a step"),
+        ("base_model: ./nowhere", "base_model: ./nowhere: there is no file"),
+        ("adapter: lora\nlora_target_modules: [nothing_like_it]", "nothing_like_it"),
+    ],
+)
+def test_what_cannot_be_told_exits_1_with_the_reason(folder: Path, line: str, complaint: str) -> None:
+    key = line.partition(":")[0]
+    kept = [each for each in CONFIG.splitlines() if not each.startswith(f"{key}:")]
+    place = next((n for n, each in enumerate(CONFIG.splitlines()) if each.startswith(f"{key}:")), len(kept))
+    kept.insert(place, line)
+    (folder / "train.yml").write_text("\n".join(kept) + "\n")
+    ran = answered("check", "train.yml", "--on", "4090", "-q")
+    assert ran.code == 1, ran.out
+    (said,) = (each for each in ran.err.splitlines() if each.startswith("cannot tell"))
+    assert complaint in said
+
+
+def test_an_unknown_key_is_named_with_its_line_and_the_nearest(folder: Path) -> None:
+    (folder / "train.yml").write_text(CONFIG + "sequnce_len: 3\n")
+    ran = answered("check", "train.yml", "--on", "4090", "-q", "--json", "-")
+    (row,) = (each for each in tables(ran)["left_out"] if each["effect"] == "unknown")
+    assert (row["key"], row["line"], row["reason"]) == ("sequnce_len", 14, "no known key; nearest: sequence_len")
+
+
+def test_several_files_have_a_row_each(folder: Path) -> None:
+    (folder / "other.yml").write_text(CONFIG.replace("./model", "./nowhere"))
+    ran = answered("check", "train.yml", "other.yml", "--on", "4090", "-q", "--json", "-")
+    assert ran.code == 1
+    assert [(each["file"], each["fits"]) for each in tables(ran)["files"]] == [
+        ("train.yml", "fits"),
+        ("other.yml", "cannot tell"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ((), "FILE is missing"),
+        (("absent.yml",), "there is no file absent.yml"),
+        (("other.yml",), "is no config of axolotl"),
+        (("train.yml", "--ranks", "64"), "--ranks 64"),
+        (("train.yml", "--on", "h1000"), "h1000"),
+        (("accelerate.yaml",), "starts a training but does not describe it"),
+        (("train.yml", "--write", "absent/new.yml"), "absent"),
+    ],
+)
+def test_a_bad_request_exits_2_in_one_line(folder: Path, words: tuple[str, ...], complaint: str) -> None:
+    (folder / "other.yml").write_text("services:\n  web: nginx\nversion: 3\n")
+    (folder / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 2\nmachine_rank: 0\n")
+    ran = answered("check", *words)
+    assert ran.code in (1, 2)
+    assert complaint in ran.complaint
+
+
+def test_the_number_of_gpus_is_that_of_accelerate_or_of_ranks(folder: Path) -> None:
+    (folder / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 2\nmachine_rank: 0\n")
+    one = answered("check", "train.yml", "accelerate.yaml", "--on", "h100", "-q", "--json", "-")
+    assert [row["gpu"] for row in tables(one)["verdict"]] == ["2 × h100"], one.err
+    two = answered("check", "train.yml", "--ranks", "1,2", "--on", "h100", "-q", "--json", "-")
+    assert [row["gpu"] for row in tables(two)["verdict"]] == ["h100", "2 × h100"], two.err
+
+
+def test_gpus_between_which_no_collective_was_measured_have_no_answer(folder: Path) -> None:
+    ran = answered("check", "train.yml", "--ranks", "2", "--on", "4090", "-q")
+    assert ran.code == 1
+    assert "were not measured; known GPUs: a100-40gb" in ran.complaint

@@ -1,0 +1,174 @@
+"""Configs of LitGPT and torchtitan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sysbench.commands.check.understanding import CannotTellError
+from tests.commands.check.reading import directions, format_named, understood, words
+
+LITGPT = """
+    checkpoint_dir: checkpoints/meta-llama/Llama-3.2-1B
+    out_dir: out
+    precision: bf16-true
+    devices: 1
+    lora_r: 32
+    train:
+      global_batch_size: 8
+      micro_batch_size: 2
+      max_seq_length: 512
+      max_steps: 100
+    optimizer:
+      class_path: torch.optim.AdamW
+      init_args: {lr: 0.0002}
+"""
+
+TITAN = """
+    [model]
+    name = "llama3"
+    flavor = "8B"
+    [training]
+    local_batch_size = 2
+    seq_len = 4096
+    steps = 500
+    [activation_checkpoint]
+    mode = "full"
+"""
+
+
+def test_adapters_of_litgpt(tmp_path: Path) -> None:
+    found = understood(tmp_path, LITGPT)
+    assert words(found) == {
+        "model": "hf:meta-llama/Llama-3.2-1B",
+        "lora": "32",
+        "lora_targets": "q_proj+v_proj",
+        "ranks": "1",
+        "batch": "2",
+        "grad_accum": "4",
+        "ctx": "512",
+        "precision": "bf16-true",
+        "optimizer": "foreach",
+        "attention": "sdpa",
+    }
+    assert (found.steps, found.unknown, found.unmodelled) == (100, [], [])
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("lora_key: true\n    lora_mlp: true\n    lora_projection: true", {"lora_targets": "all-linear"}),
+        ("lora_value: false\n    lora_projection: true", {"lora_targets": "q_proj+o_proj"}),
+        ("quantize: bnb.nf4-dq", {"quantize": "nf4"}),
+        ("num_nodes: 2", {"ranks": "2", "strategy": "fsdp2", "checkpoint": "full", "grad_accum": "2"}),
+    ],
+)
+def test_options_of_litgpt(tmp_path: Path, lines: str, expected: dict[str, str]) -> None:
+    assert expected.items() <= words(understood(tmp_path, f"{LITGPT}    {lines}\n")).items()
+
+
+@pytest.mark.parametrize(
+    ("named", "precision"), [("bf16-mixed", "bf16"), ("32-true", "fp32"), ("16-mixed", "fp16"), ("null", "bf16")]
+)
+def test_precisions_of_litgpt(tmp_path: Path, named: str, precision: str) -> None:
+    assert words(understood(tmp_path, LITGPT.replace("bf16-true", named)))["precision"] == precision
+
+
+def test_models_with_fused_layers_have_other_names_of_targets(tmp_path: Path) -> None:
+    for model, targets in (("microsoft/Phi-3-mini-4k-instruct", "qkv_proj"), ("tiiuae/falcon-7b", "query_key_value")):
+        found = words(understood(tmp_path, LITGPT.replace("meta-llama/Llama-3.2-1B", model)))
+        assert found["lora_targets"] == targets
+
+
+def test_pretraining_by_litgpt_counts_steps_by_tokens(tmp_path: Path) -> None:
+    found = understood(
+        tmp_path,
+        """
+        model_name: tiny-llama-1.1b
+        out_dir: out
+        precision: bf16-mixed
+        devices: auto
+        train: {global_batch_size: 512, micro_batch_size: 4, max_seq_length: 2048, max_tokens: 1048577}
+        eval: {interval: 1000}
+        """,
+    )
+    assert found.steps == 2  # 512 × 2,048 tokens are 1,048,576
+    assert {"optimizer": "fused", "grad_accum": "128"}.items() <= words(found).items()
+    assert "lora" not in words(found)
+
+
+def test_a_model_with_dimensions_of_its_own_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CannotTellError, match="dimensions of its own"):
+        understood(
+            tmp_path, "model_name: mine\nmodel_config: {name: mine, n_layer: 6}\nout_dir: out\nprecision: null\n"
+        )
+    with pytest.raises(CannotTellError, match="needs adapters"):
+        understood(tmp_path, LITGPT.replace("lora_r: 32", "quantize: bnb.nf4"))
+
+
+def test_a_change_of_the_batch_keeps_the_whole_batch_of_litgpt(tmp_path: Path) -> None:
+    lines = format_named("LitGPT").lines
+    found = understood(tmp_path, LITGPT)
+    expected = {"train.micro_batch_size": 1, "train.global_batch_size": 8}
+    assert lines({"batch": 1, "grad_accum": 8}, found) == expected
+    assert lines({"quantize": "nf4"}, found) == {"quantize": "bnb.nf4"}
+    assert lines({"checkpoint": "full"}, found) is None
+
+
+def test_fsdp_of_torchtitan(tmp_path: Path) -> None:
+    found = understood(tmp_path, TITAN, suffix="toml")
+    assert words(found) == {
+        "model": "hf:llama-3.1-8b",
+        "batch": "2",
+        "ctx": "4096",
+        "attention": "sdpa",
+        "optimizer": "fused",
+        "checkpoint": "full",
+        "strategy": "fsdp2",
+        "precision": "bf16",
+        "param_dtype": "bf16",
+        "reduce_dtype": "fp32",
+        "grad_accum": "1",
+    }
+    assert (found.steps, found.unknown) == (500, [])
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("data_parallel_shard_degree = 4", {"strategy": "fsdp2", "ranks": "4"}),
+        ("data_parallel_shard_degree = 4\n    data_parallel_replicate_degree = 2", {"strategy": "hsdp", "ranks": "8"}),
+        ("data_parallel_shard_degree = 1\n    data_parallel_replicate_degree = 4", {"strategy": "ddp", "ranks": "4"}),
+        ('fsdp_reshard_after_forward = "never"', {"reshard": "off"}),
+    ],
+)
+def test_parallelism_of_torchtitan(tmp_path: Path, lines: str, expected: dict[str, str]) -> None:
+    found = words(understood(tmp_path, f"{TITAN}    [parallelism]\n    {lines}\n", suffix="toml"))
+    assert expected.items() <= found.items()
+    assert ("param_dtype" in found) == (found["strategy"] != "ddp")
+
+
+@pytest.mark.parametrize(
+    ("lines", "checkpoint"),
+    [
+        ('"none"', "none"),
+        ('"selective"\n    selective_ac_option = "op"', "selective"),
+        ('"selective"\n    selective_ac_option = "2"', "every-2"),
+        ('"selective"\n    selective_ac_option = "1"', "full"),
+    ],
+)
+def test_checkpointing_of_torchtitan(tmp_path: Path, lines: str, checkpoint: str) -> None:
+    assert words(understood(tmp_path, TITAN.replace('"full"', lines), suffix="toml"))["checkpoint"] == checkpoint
+
+
+def test_what_torchtitan_has_beyond_is_noted(tmp_path: Path) -> None:
+    more = "    [parallelism]\n    tensor_parallel_degree = 2\n    [compile]\n    enable = true\n"
+    found = understood(tmp_path, TITAN.replace('"8B"', '"8B"\n    converters = ["float8"]') + more, suffix="toml")
+    assert directions(found) == {
+        "parallelism.tensor_parallel_degree": "less",
+        "compile.enable": "less",
+        "model.converters": "either",
+    }
+    with pytest.raises(CannotTellError, match="no published model"):
+        understood(tmp_path, TITAN.replace("8B", "debugmodel"), suffix="toml")
