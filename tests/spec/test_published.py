@@ -19,21 +19,39 @@ from tests.processes import HANG_S
 
 PUBLISHED_PARAMETERS = {
     "bert-base": 109_514_298,
+    "deepseek-v2-lite": 15_706_484_224,
+    "falcon-h1-0.5b": 521_411_104,
     "gemma-2-9b": 9_241_705_984,
+    "gemma-2b": 2_506_172_416,
+    "gemma-3-270m": 268_098_176,
+    "gemma-7b": 8_537_680_896,
     "gpt2": 124_439_808,
     "gpt2-xl": 1_557_611_200,
+    "gpt-j-6b": 6_050_882_784,
+    "gpt-oss-120b": 116_829_156_672,
+    "gpt-oss-20b": 20_914_757_184,
+    "lfm2-350m": 354_483_968,
+    "llama-13b": 13_015_864_320,
+    "llama-30b": 32_528_943_616,
+    "llama-65b": 65_285_660_672,
     "llama-2-7b": 6_738_415_616,
     "llama-3.1-8b": 8_030_261_248,
     "llama-3.1-70b": 70_553_706_496,
     "llama-3.2-1b": 1_235_814_400,
     "mistral-7b": 7_241_732_096,
     "mixtral-8x7b": 46_702_792_704,
+    "open-llama-3b": 3_426_473_600,
     "phi-4": 14_659_507_200,
     "pythia-1.4b": 1_414_647_808,
+    "pythia-14m": 14_067_712,
     "qwen2.5-7b": 7_615_616_512,
     "qwen3-30b-a3b": 30_532_122_624,
     "smollm2-1.7b": 1_711_376_384,
     "smollm3-3b": 3_075_098_624,
+    "stablelm-2-1.6b": 1_644_515_328,
+    "starcoder2-15b": 15_957_889_024,
+    "starcoder2-3b": 3_030_371_328,
+    "starcoder2-7b": 7_173_923_840,
     "t5-large": 737_668_096,
     "tinyllama-1.1b": 1_100_048_384,
     "vit-base": 86_567_656,
@@ -48,7 +66,7 @@ def target(word: str) -> str:
 
 def test_the_catalogue_names_who_has_each_model_and_where_its_dimensions_are_from() -> None:
     models = published.catalogue()
-    assert len(models) >= 60
+    assert len(models) >= 110
     assert all(model.repositories and model.source and model.config["architectures"] for model in models)
     names = [name.lower() for model in models for name in {model.slug, *model.repositories}]
     assert len(names) == len(set(names))
@@ -64,13 +82,11 @@ def test_the_catalogues_configs_build_models_of_these_sizes() -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     built = {}
     for model in published.catalogue():
-        if model.parameters < 4e8:  # one of nearly every family
-            config = transformers.AutoConfig.from_pretrained(model.file)
-            with torch.device("meta"):
-                module = getattr(transformers, config.architectures[0])._from_config(config)
-            built[model.slug] = sum(parameter.numel() for parameter in module.parameters())
-    assert len(built) > 15
-    assert built == {slug: published.catalogued(slug).parameters for slug in built}  # type: ignore[union-attr]
+        config = transformers.AutoConfig.from_pretrained(model.file)
+        with torch.device("meta"):
+            module = getattr(transformers, config.architectures[0])._from_config(config)
+        built[model.slug] = sum(parameter.numel() for parameter in module.parameters())
+    assert built == {model.slug: model.parameters for model in published.catalogue()}
 
 
 @pytest.mark.parametrize(
@@ -78,6 +94,21 @@ def test_the_catalogues_configs_build_models_of_these_sizes() -> None:
 )
 def test_a_published_model_is_named_as_people_name_it(word: str) -> None:
     assert target(word) == f"{HUGGING_FACE}llama-3.1-8b"
+
+
+@pytest.mark.parametrize(
+    ("repository", "slug"),
+    [
+        ("HuggingFaceH4/starchat2-15b-v0.1", "starcoder2-15b"),
+        ("NousResearch/Meta-Llama-3-8B", "llama-3-8b"),
+        ("TinyLlama/TinyLlama_v1.1", "tinyllama-1.1b"),
+        ("mistralai/Magistral-Small-2506", "mistral-small-3.1-24b-text"),
+        ("openlm-research/open_llama_3b_v2", "open-llama-3b"),
+        ("stabilityai/stablelm-2-1_6b", "stablelm-2-1.6b"),
+    ],
+)
+def test_mirrors_and_fine_tunes_have_the_dimensions_of_their_model(repository: str, slug: str) -> None:
+    assert target(repository) == f"{HUGGING_FACE}{slug}"
 
 
 def test_a_mistyped_name_is_answered_with_the_nearest() -> None:
