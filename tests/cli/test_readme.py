@@ -26,7 +26,7 @@ PAGES = {"../README.md": README, **{page.name: page.read_text() for page in sort
 QUOTED = re.compile(r"`sysbench ([a-z]+ [^`]+)`|^\$ sysbench (.+)$", re.MULTILINE)
 SHOWN = {quoted or typed for text in PAGES.values() for quoted, typed in QUOTED.findall(text)}
 # What needs files of its own, as models do, is run by the tests of that page.
-COMMANDS = sorted(words for words in SHOWN if not re.search(r"…|--from|--model |\b(DIR|NAME|FILE)\b", words))
+COMMANDS = sorted(words for words in SHOWN if not re.search(r"^check |…|--from|--model |\b(DIR|NAME|FILE)\b", words))
 READING = ("report", "compare latest", "compare before", "gpus", "models")
 QUICK = ("doctor", "time --size tiny --ctx 64")
 what_is_here = cache(supervisor.list_devices)
