@@ -57,7 +57,7 @@ PUBLISHED_PARAMETERS = {
     "vit-base": 86_567_656,
     "whisper-large-v3": 1_543_490_560,
 }
-"""Numbers of parameters that the models' pages on the hub name."""
+"""Numbers of parameters as they are known of the published weights, not as computed from these configs."""
 
 
 def target(word: str) -> str:

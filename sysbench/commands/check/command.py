@@ -28,9 +28,7 @@ CANNOT_TELL_EXIT_CODE = 1
 def check(given: Given) -> None:
     """Read a training config, and say whether it fits, how long a step takes, and which of its lines to change.
 
-    Reads the files of axolotl, LLaMA-Factory, TRL, transformers, litgpt and torchtitan, with accelerate's and
-    DeepSpeed's beside them. Nothing in them is executed, and no weights are needed. Exits with 0 if the step fits, 3 if
-    it does not, and 1 if that cannot be told.
+    Nothing in the file is executed. Exits with 0 if the step fits, 3 if it does not, and 1 if that cannot be told.
     """
     spec = validated(CheckSpec, given)
     read = [files.read(path) for path in spec.files]
