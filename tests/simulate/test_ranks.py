@@ -107,7 +107,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[An
         subprocess.run([*command, written, str(folder)], check=True)
         return json.dumps({file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")})
 
-    outcome, _ = made_once(tmp_path_factory, "ranks", measure)
+    outcome, _ = made_once(tmp_path_factory, "simulated-ranks", measure)
     found = {ranks: iter(measured) for ranks, measured in json.loads(outcome).items()}
     return {name: next(found[str(cell.ranks)]) for name, cell in cells.items()}
 

@@ -228,6 +228,10 @@ def channels(colour: str) -> list[int]:
     return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
 
 
+ON_A_LABEL = 1
+"""How many of the points may lie on the edge of the peak's label, which is drawn over the allocations."""
+
+
 def wrong_colours(window: Browser, plot: Plot, count: int = 400) -> int:
     """At how many of some points the page shows another category than the timeline has there.
 
@@ -263,12 +267,12 @@ def test_every_pixel_shows_the_category_of_what_is_there(shown: Browser, timelin
     )
     shown.settle()
     plot = Plot(shown, timeline, stacking)
-    assert wrong_colours(shown, plot) == 0
+    assert wrong_colours(shown, plot) <= ON_A_LABEL
     for x, y, delta in ((0.7, 0.7, -400), (0.4, 0.5, -300), (0.5, 0.6, -500), (0.5, 0.5, 250)):
         shown.wheel(plot.x + plot.width * x, plot.y + plot.height * y, delta)
         shown.run("document.activeElement.blur()")
         plot.read_view()
-        assert wrong_colours(shown, plot) == 0
+        assert wrong_colours(shown, plot) <= ON_A_LABEL
 
 
 @needs_browser
@@ -492,6 +496,11 @@ def test_facts_and_legend_are_those_of_the_timeline(shown: Browser, timeline: Ti
     legend = shown.text("#legend")
     for name, size in timeline.categories_at(timeline.peak.state).items():
         assert f"{name}\n{units.size(size)}" in legend.replace(" \n", "\n") or f"{name}{units.size(size)}" in legend
+
+
+@needs_browser
+def test_the_page_asks_the_network_for_nothing(shown: Browser) -> None:
+    assert shown.run("return performance.getEntriesByType('resource').map(e => e.name)") == []
 
 
 @needs_browser

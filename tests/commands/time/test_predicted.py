@@ -39,8 +39,9 @@ from sysbench.predict.rates import typical_host
 from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.render.plots import content
 from sysbench.render.table import Measure, Word, notes
-from sysbench.simulate.gpu import CONTEXT_BYTES, MIB
+from sysbench.simulate.gpu import MIB, Gpu
 from sysbench.spec.command_options import command_line, parse_options, validated
+from sysbench.spec.hardware import by_name
 from sysbench.units import significant
 from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
 from tests.fixtures_cautions import in_words
@@ -480,7 +481,7 @@ def test_a_step_that_barely_fits_gets_the_cautions_that_memory_gives_for_it(tmp_
 
     needed_bytes = next(each for each in tiny("h100") if isinstance(each, StepPredicted)).reserved_peak_bytes
     for spare_bytes, codes in ((4 * MIB, ["narrow-margin"]), (1024 * MIB, [])):
-        memory_bytes = needed_bytes + CONTEXT_BYTES + spare_bytes
+        memory_bytes = needed_bytes + Gpu.of(by_name("h100")).context_bytes + spare_bytes
         in_time = cautions("time", memory_bytes)
         assert [each["code"] for each in in_time] == codes
         assert in_time == cautions("memory", memory_bytes)
