@@ -26,6 +26,9 @@ MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000
 """Largest number of values in a file, each alias counted as what it stands for."""
 
+_JSON_KEY = re.compile(r'"([^"]+)"\s*:')
+_TOML_KEY = re.compile(r"([\w-]+)\"?\s*[=\]]")
+
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
@@ -59,11 +62,11 @@ def read(path: Path) -> ConfigFile:
     text = _text(path)
     suffix = path.suffix.lower()
     if suffix == ".json":
-        document, line_of = _json(path, text), _lines_in_text(text, '"{}"')
+        document, lines = _json(path, text), _lines_of_keys(text, _JSON_KEY)
     elif suffix == ".toml":
-        document, line_of = _toml(path, text), _lines_in_text(text, "{} =", "{}=", ".{}]", "[{}]")
+        document, lines = _toml(path, text), _lines_of_keys(text, _TOML_KEY)
     elif suffix in SUFFIXES:
-        document, line_of = _yaml(path, text), None
+        document, lines = _yaml(path, text), None
     else:
         raise UsageError(f"{path} is none of {', '.join(SUFFIXES)}: these are what trainers read")
     if not isinstance(document, dict) or not document:
@@ -72,7 +75,7 @@ def read(path: Path) -> ConfigFile:
     for name, key, mapping, value in _flattened(document):
         if len(entries) == MAX_VALUES:
             raise UsageError(f"{path} stands for more than {MAX_VALUES:,} values, counting aliases")
-        entries[name] = Entry(value, _yaml_line(mapping, key) if line_of is None else line_of(str(key)))
+        entries[name] = Entry(value, _yaml_line(mapping, key) if lines is None else lines.get(str(key), 1))
     return ConfigFile(path, document, entries, re.search(r"^ +- ", text, re.MULTILINE) is not None)
 
 
@@ -172,11 +175,10 @@ def _yaml_line(mapping: Any, key: object) -> int:
     return int(place[key][0]) + 1 if key in place else int(mapping.lc.line) + 1  # a merged key has no place of its own
 
 
-def _lines_in_text(text: str, *forms: str) -> Any:
-    lines = text.splitlines()
-
-    def line_of(key: str) -> int:
-        wanted = [form.format(key) for form in forms]
-        return next((number for number, line in enumerate(lines, 1) if any(each in line for each in wanted)), 1)
-
-    return line_of
+def _lines_of_keys(text: str, key: re.Pattern[str]) -> dict[str, int]:
+    """Return the first line that has each key, by the pattern of one."""
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        for found in key.finditer(line):
+            lines.setdefault(found[1], number)
+    return lines

@@ -22,19 +22,8 @@ from sysbench.spec.run import OUTPUT, SavedOptions
 QUESTION = "Question"
 
 QUESTION_FIELDS = (
-    *(
-        "budget",
-        "keep",
-        "faster",
-        "max_ranks",
-        "table",
-        "explain",
-        "explore",
-        "verify",
-        "host_link",
-        "asked_only",
-        "not_tried",
-    ),
+    *("budget", "keep", "faster", "max_ranks", "table", "explain", "explore", "verify", "host_link"),
+    *("asked_only", "not_tried"),
 )
 """Fields that a cell has from its spec."""
 

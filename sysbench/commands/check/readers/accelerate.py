@@ -27,7 +27,7 @@ def _read(settings: Settings, understanding: Understanding) -> None:
         _deepspeed(settings, understanding)
     if (backend := settings.text("dynamo_config.dynamo_backend")) is not None and backend.upper() != "NO":
         key = "dynamo_config.dynamo_backend"
-        understanding.leave_out(settings, key, "less", "a compiled step needs less memory and time")
+        understanding.leave_out_compiling(settings, key)
 
 
 def _precision(settings: Settings, understanding: Understanding) -> None:

@@ -6,20 +6,11 @@ fp32.
 
 from __future__ import annotations
 
-from sysbench.commands.check.readers import named, shared
+from sysbench.commands.check.readers import hugging_face, named, shared
 from sysbench.commands.check.understanding import CannotTellError, Change, Format, Lines, Settings, Understanding, keys
 from sysbench.errors import Refusal
 
-_OPTIMIZERS = {
-    **dict.fromkeys(("adamw_torch", "adamw_hf", "adamw"), "foreach"),
-    "adamw_torch_fused": "fused",
-    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit"), "adamw-8bit-paged"),
-    "adamw_torch_8bit": "adamw-8bit",
-    "adamw_torch_4bit": "adamw-4bit",
-    "adafactor": "adafactor",
-    "sgd": "sgd",
-    "muon": "muon",
-}
+_OPTIMIZERS = {**hugging_face.OPTIMIZERS, "adamw": "foreach", "muon": "muon"}
 
 _ATTENTION = {"flash_attention_2": "flash", "flash_attention": "flash", "sdpa": "sdpa", "eager": "math"}
 """Kernels that allocate alike; eager's scores are those of SDPA's own formula."""
@@ -47,7 +38,7 @@ def _read(settings: Settings, understanding: Understanding) -> None:
         understanding.say("cross_entropy", "chunked", "chunked_cross_entropy")
     understanding.steps = settings.number("max_steps")
     if settings.switch("torch_compile"):
-        understanding.leave_out(settings, "torch_compile", "less", "a compiled step needs less memory and time")
+        understanding.leave_out_compiling(settings, "torch_compile")
 
 
 def _method(settings: Settings, understanding: Understanding) -> None:
@@ -131,10 +122,7 @@ _LINES: dict[tuple[str, object], Lines] = {
     ("cross_entropy", "chunked"): {"chunked_cross_entropy": True},
     ("precision", "bf16-true"): {"bf16": True},
     ("quantize", "nf4"): {"adapter": "qlora", "load_in_4bit": True, "load_in_8bit": False},
-    ("optimizer", "fused"): {"optimizer": "adamw_torch_fused"},
-    ("optimizer", "adamw-8bit"): {"optimizer": "adamw_torch_8bit"},
-    ("optimizer", "adamw-4bit"): {"optimizer": "adamw_torch_4bit"},
-    ("optimizer", "adafactor"): {"optimizer": "adafactor"},
+    **{("optimizer", kind): {"optimizer": name} for kind, name in hugging_face.WRITTEN_OPTIMIZERS.items()},
 }
 
 
@@ -190,7 +178,7 @@ FORMAT = Format(
         "pad_to_sequence_len": ("less", _WORST_CASE),
         "max_packed_sequence_len": ("less", _WORST_CASE),
         "pretrain_multipack_attn": ("less", _WORST_CASE),
-        "liger_*": ("less", "Liger's fused kernels keep fewer activations, and no logits"),
+        "liger_*": hugging_face.LIGER,
         "chunked_cross_entropy_num_chunks": ("either", "parts of 1,024 tokens here"),
         "cut_cross_entropy": ("less", "no logits are stored"),
         "lora_*_kernel": ("less", "fused kernels of adapters keep fewer activations"),

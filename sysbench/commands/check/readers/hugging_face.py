@@ -22,7 +22,7 @@ from sysbench.spec.model import StepPrecision
 BATCH, ACCUMULATION, OPTIMIZER = "per_device_train_batch_size", "gradient_accumulation_steps", "optim"
 _OLDER_BATCH = "per_gpu_train_batch_size"
 
-_OPTIMIZERS = {
+OPTIMIZERS = {
     "adamw_torch": "foreach",
     "adamw_hf": "foreach",
     "adamw_torch_fused": "fused",
@@ -32,10 +32,11 @@ _OPTIMIZERS = {
     "adafactor": "adafactor",
     "sgd": "sgd",
 }
+"""Optimizers by their names in transformers."""
 
 _PAGED = ("paged_adamw_32bit", "paged_adamw")
 
-_WRITTEN_OPTIMIZERS = {
+WRITTEN_OPTIMIZERS = {
     "fused": "adamw_torch_fused",
     "foreach": "adamw_torch",
     "adamw-8bit": "adamw_torch_8bit",
@@ -72,13 +73,13 @@ def common(settings: Settings, understanding: Understanding, pairs: str | None =
         understanding.leave_out(settings, OPTIMIZER, "less", "state that moves to the host when memory runs out")
         understanding.say("optimizer", "foreach", OPTIMIZER)
     else:
-        shared.optimizer(settings, understanding, OPTIMIZER, _OPTIMIZERS, "adamw_torch_fused")
+        shared.optimizer(settings, understanding, OPTIMIZER, OPTIMIZERS, "adamw_torch_fused")
     if not settings.given(OPTIMIZER):
         understanding.assumed.append("optim is not given: adamw_torch_fused, the Trainer's default")
     understanding.steps = shared.steps(settings, "max_steps")
     settings.used.add("num_train_epochs")
     if settings.switch("torch_compile"):
-        understanding.leave_out(settings, "torch_compile", "less", "a compiled step needs less memory and time")
+        understanding.leave_out_compiling(settings, "torch_compile")
 
 
 def dora(settings: Settings, understanding: Understanding, key: str) -> None:
@@ -137,8 +138,8 @@ def lines_of(
                 lines[BATCH] = value // per_example
             case "grad_accum", int():
                 lines[ACCUMULATION] = value
-            case "optimizer", str() if value in _WRITTEN_OPTIMIZERS:
-                lines[OPTIMIZER] = _WRITTEN_OPTIMIZERS[value]
+            case "optimizer", str() if value in WRITTEN_OPTIMIZERS:
+                lines[OPTIMIZER] = WRITTEN_OPTIMIZERS[value]
             case "lora", int() if value:
                 lines |= {**lora, rank: value}
             case _ if (name, value) in known:

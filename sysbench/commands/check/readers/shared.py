@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 from sysbench.commands.check.understanding import CannotTellError, Settings, Understanding
 from sysbench.errors import Refusal
@@ -53,6 +54,7 @@ def _plain(name: str) -> str:
     return found.replace("-", "")
 
 
+@cache
 def _plain_names() -> Mapping[str, str]:
     names: dict[str, str] = {}
     for each in reversed(published.catalogue()):

@@ -35,7 +35,7 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     understanding.say("grad_accum", max(1, parts), *["training.global_batch_size"] * (parts > 0))
     if settings.switch("training.compile") or settings.switch("compile.enable"):
         key = "training.compile" if settings.given("training.compile") else "compile.enable"
-        understanding.leave_out(settings, key, "less", "a compiled step needs less memory and time")
+        understanding.leave_out_compiling(settings, key)
     if converters := settings.words("model.converters"):
         is_fp8 = any("float8" in name for name in converters)
         reason = "products in fp8; here in bf16" if is_fp8 else "layers are converted after building"

@@ -57,15 +57,14 @@ def _of_axis(question: FitCell, name: str, axis: Axis) -> Iterator[Change]:
     if any(not _is_turned(question, other) for other, _ in axis.applies_to):
         return
     value = question.axis_value(name)
-    tried = {each for each in remedy.values + remedy.relearns if f"{name}={each}" not in question.not_tried}
+
+    def others(values: tuple[object, ...]) -> Iterator[object]:
+        return (each for each in values if each != value and f"{name}={each}" not in question.not_tried)
+
     change = Change(name, (), costs_time=remedy.costs_time, frees_state=remedy.frees_state, replays=remedy.replays)
     if not _is_turned(question, name):
-        yield from (replace(change, fields=((name, each),)) for each in remedy.values if each in tried - {value})
-    yield from (
-        replace(change, fields=((name, relearn),), relearns=True)
-        for relearn in remedy.relearns
-        if relearn in tried - {value}
-    )
+        yield from (replace(change, fields=((name, each),)) for each in others(remedy.values))
+    yield from (replace(change, fields=((name, each),), relearns=True) for each in others(remedy.relearns))
 
 
 def _is_turned(question: FitCell, name: str) -> bool:
