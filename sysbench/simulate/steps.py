@@ -19,6 +19,7 @@ from sysbench.garbage import gc_paused
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.imports import modules_behind, modules_of_simulations
 from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
+from sysbench.simulate.compiled import compiling_on
 from sysbench.simulate.cuda.answers import answering_as_gpu
 from sysbench.simulate.cuda.autocast import cuda_autocast
 from sysbench.simulate.cuda.composites import using_composites
@@ -67,11 +68,9 @@ def record(
     UnavailableError for cells that cannot be simulated, and for attention that the platform does not support.
     """
     _refuse_hidden_memory(cell)
-    if cell.is_compiled:
-        raise UnavailableError("a compiled step cannot be simulated: its tensors are only known after a run")
     # FlexAttention is part of the compiler, user code may use any of it; tensor parallelism, peft, torchao use it too.
     compiling = cell.attention == "flex" or cell.own is not None or cell.strategy == "tp"
-    compiling |= cell.lora > 0 or cell.precision in FP8
+    compiling |= cell.lora > 0 or cell.precision in FP8 or cell.is_compiled
     with (
         _simulated_ranks_of(cell) as mesh,
         ordered_streams() if cell.offload == "optimizer" else nullcontext(),
@@ -85,7 +84,11 @@ def record(
         if isinstance(recorder.device, SimulatedDevice):
             recorder.device.values = KnownValues() if cell.own is not None else None
             recorder.device.offloads = cell.offload == "parameters"
-        with _sharding_handled(mesh, recorder.device), recorder.device:
+        with (
+            _sharding_handled(mesh, recorder.device),
+            recorder.device,
+            compiling_on(recorder.device, platform.capability, 132) if cell.is_compiled else nullcontext(),
+        ):
             for _ in _run_steps(recorder, cell, protocol, DEVICE, mesh=mesh):
                 pass
         recording = recorder.step_recording(cell, protocol)

@@ -119,6 +119,10 @@ class SimulatedTensor(Tensor):
         """Return `data` as a tensor of this dtype on `DEVICE`, unless `options` has others."""
         return torch.tensor(data, **{"dtype": self.dtype, "device": DEVICE, **options})
 
+    def __coerce_same_metadata_as_tangent__(self, expected: object, kind: object = None) -> Self:
+        """Return this tensor, as which compiled code takes the gradient that it expects to be a plain tensor."""
+        return self
+
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: object, types: object, args: object = (), kwargs: object = None

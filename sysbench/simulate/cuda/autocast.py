@@ -254,7 +254,8 @@ def _operator(name: str) -> Operator:
 def _is_eligible(value: object) -> TypeGuard[Tensor]:
     """Return whether autocast may cast the value: a simulated floating-point tensor other than fp64 (is_eligible)."""
     local = getattr(value, "_local_tensor", value)
-    return isinstance(local, SimulatedTensor) and local.is_floating_point() and local.dtype != torch.float64
+    is_simulated = isinstance(local, SimulatedTensor) or (isinstance(local, Tensor) and local.device.type == "meta")
+    return is_simulated and local.is_floating_point() and local.dtype != torch.float64
 
 
 def _is_cacheable(tensor: Tensor, dtype: torch.dtype) -> bool:
