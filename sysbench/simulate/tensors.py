@@ -325,6 +325,8 @@ class SimulatedDevice(ObservedDevice):
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Return the results of `func` without computing values."""
+        if "out" in kwargs and (product := _INTO_OUT.get(func)) is not None:
+            return self._multiply_into(product, args, **kwargs)
         if func is _ADD and _is_accumulated_in_place(args, kwargs):
             func = _ADD_IN_PLACE
         found = self._handlers.get(func)
@@ -342,6 +344,14 @@ class SimulatedDevice(ObservedDevice):
         if self.values is not None:
             self.values.propagate(func, args, kwargs, result)
         return result
+
+    def _multiply_into(self, func: Operator, args: Arguments, *, out: Tensor, **kwargs: Any) -> Tensor:
+        """Report a product that is written into a tensor, as compiled code calls it, as the product that it is."""
+        self._observer.begins(func, args)
+        self.call_key = None
+        if self._observer.observes(func):
+            self._observer.ends(func, args, kwargs, out)
+        return out
 
     def repeats(self) -> bool:
         """Return whether the last two micro-batches had the same effect on the device, apart from storages."""
@@ -647,6 +657,12 @@ def _refuse_mixed_devices(func: Operator, args: Arguments, kwargs: Options) -> N
             f"of size {list(on_host[0].shape)} for {func._schema.name.replace('::', '.')})"
         )
 
+
+_INTO_OUT: dict[Operator, Operator] = {
+    packet.out: packet.default
+    for packet in (_aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm, _aten.mv, _aten.addmv, _aten.dot)
+}
+"""Matrix products by their variants that write into a given tensor."""
 
 _ADD, _ADD_IN_PLACE = torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor
 
