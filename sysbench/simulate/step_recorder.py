@@ -131,7 +131,7 @@ class StepRecorder(Recorder):
     @contextmanager
     def tracking_modules(self, step: TrainingStep) -> Iterator[None]:
         """Context manager in which allocations belong to the modules whose code runs."""
-        if self._origins is None:
+        if self._origins is None or step.cell.is_compiled:  # the compiler would compile the hooks of modules, too
             yield
             return
         with self._origins.tracking(step.work.model):

@@ -102,12 +102,6 @@ class MemoryCell(GridCell):
                 "nearest: --execution compiled; sysbench time reports the pool in its reserved memory",
                 given,
             )
-        if self.simulate is not None and self.is_compiled:
-            return Refusal(
-                "cannot be simulated: what it saves is known only after it has run",
-                "simulate eager, which needs more, or measure without --simulate",
-                given,
-            )
         return super().problem(device)
 
 
