@@ -69,11 +69,11 @@ def compile_step(cell: ModelCell, take_step: Callable[[], float]) -> Iterator[Ev
         yield compiled_event(cell.key, sum(take_step() for _ in range(2 if cell.uses_cuda_graphs else 1)))
 
 
-def compiled_event(cell: str, compile_s: float) -> Compiled:
+def compiled_event(cell: str, compile_s: float | None) -> Compiled:
     """Return the Compiled event of a cell, with Dynamo's counters since `reset_counters`.
 
-    `compile_s` is the duration of the first steps, which compile. `detail` has Dynamo's reasons for graph breaks and
-    eager frames, and the number of attentions that Inductor fused.
+    `compile_s` is the duration of the first steps, which compile; None in a simulation. `detail` has Dynamo's reasons
+    for graph breaks and eager frames, and the number of attentions that Inductor fused.
     """
     from torch._dynamo.utils import counters  # importing Dynamo takes seconds, which only compiled cells need
 

@@ -387,11 +387,14 @@ class RecomputationCounted(Event):
 
 
 class Compiled(Event):
-    """torch.compile has run; `compile_s` is the time of the first steps, which include compilation."""
+    """torch.compile has run.
+
+    `compile_s` is the time of the first steps, which include compilation; None in a simulation.
+    """
 
     event: Literal["compiled"] = "compiled"
     cell: str
-    compile_s: Seconds
+    compile_s: Seconds | None
     graphs: Count
     graph_breaks: Count
     fell_back: bool

@@ -1,16 +1,20 @@
 """Compiled code on the simulated device: torch's own compiler decides, and what it generates runs without data.
 
 Dynamo and AOTAutograd trace the model on `meta`, with CUDA's autocast and composites, as the eager simulation does.
-From then on the graphs are on a GPU (`_on_gpu`): Inductor's passes, partitioner, scheduler and wrapper code see one
-that is not there. Of the generated code, the kernels are left out; its allocations, its frees and its calls of library
-kernels run on the simulated device.
+From then on the graph is on a GPU: the passes, the partitioner, the scheduler and the wrapper code are Inductor's, for
+a GPU that is not there. Of the generated code, the kernels are left out. Its allocations, its frees and its calls of
+library kernels run on the simulated device, in their order.
+
+What a GPU does besides in the first step, to choose among kernels by measuring them, is left out.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -18,98 +22,117 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
+from torch.fx import GraphModule
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from sysbench.errors import UnavailableError, description_of
+from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
+from sysbench.simulate.gpu import UNKNOWN_MULTIPROCESSORS, Multiprocessors
+from sysbench.simulate.platform import Platform
 from sysbench.simulate.tensors import CUDA, DEVICE, SimulatedDevice, SimulatedTensor
 
 _META = torch.device("meta")
+_THREADS = 2048
+"""Threads of a multiprocessor of a GPU that is not known."""
+
+_GRAPH_PASSES = "_recursive_joint_graph_passes"
+"""The function of Inductor that first sees a graph, before it is divided into forward and backward."""
 
 
 @contextmanager
-def compiling_on(device: SimulatedDevice, capability: tuple[int, int], multiprocessors: int) -> Iterator[None]:
-    """Context manager in which `torch.compile` compiles for the simulated device.
+def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[None]:
+    """Context manager in which `torch.compile` compiles for the simulated device, which must be active.
 
-    On exit, all changes to torch are undone, and what was compiled is forgotten.
+    On exit, all changes to torch are undone, and what was compiled is forgotten. Raises UnavailableError for code that
+    the compiler refuses, with its reason.
     """
     import torch._dynamo as dynamo
+    import torch._inductor.codecache
     from torch._dynamo.convert_frame import CatchErrorsWrapper
+    from torch._dynamo.types import ConvertFrameReturn
+    from torch._functorch import config as functorch
     from torch._inductor import config as inductor
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.fx_passes import joint_graph
 
-    guards: Any = torch._C._dynamo.guards
-    compile_model = torch.compile
-    convert = CatchErrorsWrapper.__call__
-    deduce = joint_graph.UniformValueConstantFolder._deduce_value
+    compile_model, convert = torch.compile, CatchErrorsWrapper.__call__
+    folder = joint_graph.UniformValueConstantFolder
+    fold = folder._deduce_value
 
-    def compile_for_device(model: Any = None, **options: Any) -> Any:
-        # Guards on tensors would fail where the device is active; a cell's tensors never change their shapes.
-        guards = {"guard_filter_fn": lambda found: [each.guard_type != "TENSOR_MATCH" for each in found]}
-        return compile_model(model, backend=backend, fullgraph=options.get("fullgraph", False), options=guards)
+    def compile_here(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return partial(compile_here, **options)
+        # The device would make guards on tensors fail. The shapes of a cell's tensors do not change.
+        unguarded: dict[str, Any] = {
+            "guard_filter_fn": lambda found: [each.guard_type != "TENSOR_MATCH" for each in found]
+        }
+        is_whole = bool(options.get("fullgraph"))
+        return compile_model(model, backend=backend, fullgraph=is_whole, dynamic=False, options=unguarded)
 
-    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **_: object) -> Callable[..., Any]:
-        with _as_gpu(capability, multiprocessors):
-            return _backend(graph, inputs)
+    def backend(graph: GraphModule, inputs: Sequence[Any], **_: object) -> Any:
+        with _as_gpu(platform):
+            return _compiled(graph, inputs)
 
-    def convert_frame(self: object, *frame: Any) -> Any:
-        if not torch._C._len_torch_dispatch_stack() or SimulatedTensor.inferring_shapes:
-            return dynamo.convert_frame.ConvertFrameReturn()
-        with _as_plain_tensors(device):
+    def convert_frame(self: Any, *frame: Any) -> Any:
+        if SimulatedTensor.inferring_shapes or not torch._C._len_torch_dispatch_stack():
+            return ConvertFrameReturn()  # the simulation's own code
+        with _as_plain_tensors(device), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the compiler about itself
             return convert(self, *frame)
 
-    def deduce_on_host(self: object, node: torch.fx.Node) -> object:
-        with _constants_on_host():
-            return deduce(self, node)
-
-    def empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
-        return torch.empty_strided(size, stride, dtype=dtype, device=DEVICE)
-
-    def reinterpret(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int = 0) -> Tensor:
-        with _below_python():
-            view = torch.as_strided(tensor, size, stride, tensor.storage_offset() + offset)
-            return Tensor._make_subclass(SimulatedTensor, view)
-
-    from torch._dynamo import config as dynamo_config
-    from torch._functorch import config as functorch
+    def fold_on_host(self: Any, node: torch.fx.Node) -> object:
+        with _ConstantsOnHost():
+            return fold(self, node)
 
     dynamo.reset()
     try:
-        with ExitStack() as stack:
-            for owner, name, stand_in in (
-                (torch, "compile", compile_for_device),
+        with ExitStack() as stack, TemporaryDirectory() as directory:
+            stand_ins: list[tuple[Any, str, Any]] = [
+                (torch, "compile", compile_here),
                 (CatchErrorsWrapper, "__call__", convert_frame),
-                (joint_graph.UniformValueConstantFolder, "_deduce_value", deduce_on_host),
-                (AsyncCompile, "triton", lambda self, name, source, **options: _Kernel(name)),
+                (folder, "_deduce_value", fold_on_host),
+                *((AsyncCompile, name, _no_kernel) for name in ("triton", "cpp_pybinding")),
                 (AsyncCompile, "wait", lambda self, scope: None),
-                (guards, "_empty_strided_cuda", empty),
-                (guards, "_reinterpret_tensor", reinterpret),
-                (torch.cuda, "_DeviceGuard", _NoGuard),
+                (torch._C._dynamo.guards, "_empty_strided_cuda", _empty),
+                (torch._C._dynamo.guards, "_reinterpret_tensor", _reinterpreted),
+                (torch.cuda, "_DeviceGuard", _DeviceGuard),
                 (torch.cuda, "set_device", lambda number: None),
-            ):
-                stack.enter_context(mock.patch.object(owner, name, stand_in))
-            stack.enter_context(
-                mock.patch.object(torch._C, "_cuda_getCurrentRawStream", lambda number: 0, create=True)
-            )
+                (torch._C, "_cuda_getCurrentRawStream", lambda number: 0),
+            ]
+            for owner, name, stand_in in stand_ins:
+                stack.enter_context(mock.patch.object(owner, name, stand_in, create=True))
+            stack.enter_context(mock.patch.dict("os.environ", TORCHINDUCTOR_CACHE_DIR=directory))
             stack.enter_context(inductor.patch(force_disable_caches=True, compile_threads=1))
-            stack.enter_context(
-                dynamo_config.patch(traceable_tensor_subclasses={SimulatedTensor}, suppress_errors=False)
-            )
-            if hasattr(functorch, "check_custom_op_aliasing"):  # a mode, before which simulated tensors do not reach the device
-                stack.enter_context(functorch.patch(check_custom_op_aliasing=False))
-            stack.enter_context(functorch.patch(force_non_lazy_backward_lowering=True))
+            stack.enter_context(dynamo.config.patch(traceable_tensor_subclasses={SimulatedTensor}))
+            # At once, and without a mode before which simulated tensors do not reach the device.
+            wanted = {"force_non_lazy_backward_lowering": True, "check_custom_op_aliasing": False}
+            stack.enter_context(functorch.patch({name: wanted[name] for name in wanted if hasattr(functorch, name)}))
             yield
+    except (dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
+        raise UnavailableError(f"torch.compile refuses this step: {description_of(error)}") from error
     finally:
         dynamo.reset()
 
 
+def _without_tensor_guards(guards: Sequence[Any]) -> list[bool]:
+    """Return which guards to check: not those on tensors, which the device makes fail; their shapes do not change."""
+    return [guard.guard_type != "TENSOR_MATCH" for guard in guards]
+
+
 class _Kernel:
-    def __init__(self, name: str) -> None:
-        self.name = name
+    """A kernel that was not compiled: its buffers are there already, and have no data."""
 
     def run(self, *arguments: object, **options: object) -> None:
-        """Do nothing: the kernel's buffers are there already."""
+        """Do nothing."""
+
+    __call__ = run
 
 
-class _NoGuard:
+def _no_kernel(self: object, *arguments: object, **options: object) -> _Kernel:
+    return _Kernel()
+
+
+class _DeviceGuard:
     def __init__(self, number: int) -> None:
         pass
 
@@ -120,12 +143,30 @@ class _NoGuard:
         pass
 
 
+def _empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device=DEVICE)
+
+
+def _reinterpreted(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int = 0) -> Tensor:
+    with _below_python():
+        view = torch.as_strided(tensor, size, stride, tensor.storage_offset() + offset)
+        return Tensor._make_subclass(SimulatedTensor, view)
+
+
+class _ConstantsOnHost(DispatchMode):
+    """A mode in which the numbers that Inductor computes on the GPU, to fold constants, are computed on the host."""
+
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+        is_on_gpu = kwargs.get("device") == CUDA
+        return func(*args, **{**kwargs, "device": torch.device("cpu")} if is_on_gpu else kwargs)
+
+
 @contextmanager
 def _as_plain_tensors(device: SimulatedDevice) -> Iterator[None]:
     """Context manager in which simulated tensors are plain ones on `meta` for the compiler, and no device is active."""
     dispatch = SimulatedTensor.__dict__["__torch_dispatch__"]
     device.__exit__(None, None, None)
-    del SimulatedTensor.__torch_dispatch__
+    del SimulatedTensor.__torch_dispatch__  # Dynamo traces only classes without one
     SimulatedTensor.inferring_shapes = True
     try:
         yield
@@ -135,80 +176,57 @@ def _as_plain_tensors(device: SimulatedDevice) -> Iterator[None]:
         device.__enter__()
 
 
-def _backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+def _compiled(graph: GraphModule, inputs: Sequence[Any]) -> Any:
+    """Compile a graph that was traced on `meta` for the GPU."""
     from torch._inductor import compile_fx
 
-    passes = compile_fx._recursive_joint_graph_passes
+    passes = getattr(compile_fx, _GRAPH_PASSES)
 
-    def passes_on_gpu(joint: torch.fx.GraphModule, *args: Any, **options: Any) -> Any:
-        _on_gpu(joint)
-        return passes(joint, *args, **options)
+    def passes_on_gpu(traced: GraphModule, *args: Any, **options: Any) -> Any:
+        _move(traced, ())
+        return passes(traced, *args, **options)
 
-    def compile_inner(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-        _on_gpu(graph)
-        for each in inputs:
-            _move(each)
-        return compile_fx.compile_fx_inner(graph, inputs, **options)
+    def compile_on_gpu(divided: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        _move(divided, inputs)
+        return compile_fx.compile_fx_inner(divided, inputs, **options)
 
-    with mock.patch.object(compile_fx, "_recursive_joint_graph_passes", passes_on_gpu):
-        return compile_fx.compile_fx(graph, inputs, inner_compile=compile_inner)
+    with mock.patch.object(compile_fx, _GRAPH_PASSES, passes_on_gpu):
+        compiled: Any = compile_fx.compile_fx(graph, inputs, inner_compile=compile_on_gpu)
+        return compiled
 
 
-def _move(value: object) -> object:
+def _move(graph: GraphModule, inputs: Sequence[Any]) -> None:
+    """Move what a graph and its inputs have on `meta` to the GPU."""
     from torch._subclasses.fake_tensor import FakeTensor
 
-    if isinstance(value, FakeTensor) and value.fake_device == _META:
-        value.fake_device = CUDA
-    return CUDA if value == _META else value
+    def moved(device: torch.device) -> torch.device:
+        return CUDA if device == _META else device
 
-
-def _on_gpu(graph: torch.fx.GraphModule) -> None:
-    """Move what is on `meta` in a graph to the GPU."""
-    from torch.utils._pytree import tree_leaves, tree_map_only
-
-    to_gpu = partial(tree_map_only, torch.device, lambda each: CUDA if each == _META else each)
-    for module in graph.modules():
-        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
-            node.args, node.kwargs = to_gpu(node.args), to_gpu(dict(node.kwargs))
-            for value in tree_leaves(node.meta.get("val")):
-                _move(value)
+    nodes = [node for part in graph.modules() if isinstance(part, GraphModule) for node in part.graph.nodes]
+    for node in nodes:
+        node.args, node.kwargs = (tree_map_only(torch.device, moved, each) for each in (node.args, dict(node.kwargs)))
+    for value in tree_leaves([*inputs, *(node.meta.get("val") for node in nodes)]):
+        if isinstance(value, FakeTensor):
+            value.fake_device = moved(value.fake_device)
 
 
 @contextmanager
-def _constants_on_host() -> Iterator[None]:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class OnHost(TorchDispatchMode):
-        @classmethod
-        def is_infra_mode(cls) -> bool:
-            return True
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            options = dict(kwargs or {})
-            if options.get("device") == CUDA:
-                options["device"] = torch.device("cpu")
-            return func(*args, **options)
-
-    with OnHost():
-        yield
-
-
-@contextmanager
-def _as_gpu(capability: tuple[int, int], multiprocessors: int) -> Iterator[None]:
-    """Context manager in which the compiler finds a GPU of this kind."""
-    import torch.utils._triton as triton
+def _as_gpu(platform: Platform) -> Iterator[None]:
+    """Context manager in which Inductor finds the platform's GPU, with Triton."""
+    import torch.utils._triton
     from torch._dynamo import device_interface
     from torch._inductor.runtime.hints import DeviceProperties
 
-    major, minor = capability
+    major, minor = platform.capability
+    multiprocessors = platform.multiprocessors or Multiprocessors(UNKNOWN_MULTIPROCESSORS, _THREADS)
     properties = SimpleNamespace(
         name="NVIDIA GPU",
         major=major,
         minor=minor,
-        multi_processor_count=multiprocessors,
-        max_threads_per_multi_processor=2048,
+        multi_processor_count=multiprocessors.count,
+        max_threads_per_multi_processor=multiprocessors.threads,
         max_threads_per_block=1024,
-        regs_per_multiprocessor=65536,
+        regs_per_multiprocessor=1 << 16,
         warp_size=32,
         total_memory=1 << 40,
         L2_cache_size=50 << 20,
@@ -217,44 +235,32 @@ def _as_gpu(capability: tuple[int, int], multiprocessors: int) -> Iterator[None]
         shared_memory_per_multiprocessor=228 << 10,
     )
     answers: dict[str, Callable[..., object]] = {
-        "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "get_device_properties": lambda device=None: properties,
-        "get_device_capability": lambda device=None: capability,
         "set_device": lambda device: None,
         "synchronize": lambda device=None: None,
+        "get_device_properties": lambda device=None: properties,
+        "get_device_capability": lambda device=None: (major, minor),
         "is_bf16_supported": lambda including_emulation=True: including_emulation or major >= 8,
     }
-    interface: Any = type(
-        "SimulatedInterface",
-        (device_interface.CudaInterface,),
-        {
-            **{name: staticmethod(answer) for name, answer in answers.items()},
-            "get_compute_capability": staticmethod(lambda device=None: 10 * major + minor),
-            "get_multi_processor_count": staticmethod(lambda device=None: multiprocessors),
-            "is_triton_capable": staticmethod(lambda device=None: major >= 7),
-            "raise_if_triton_unavailable": staticmethod(lambda device=None: None),
-            "Worker": SimpleNamespace(
-                current_device=lambda: 0,
-                set_device=lambda device: None,
-                get_device_properties=lambda device=None: properties,
-            ),
-        },
-    )
-    device_interface.get_interface_for_device("cuda")  # registers all others
-    random: dict[str, Callable[..., object]] = {
-        "get_rng_state": lambda device=None: torch.zeros(1),
-        "set_rng_state": lambda state, device=None: None,
+    of_interface: dict[str, Callable[..., object]] = {
+        "is_available": lambda: True,
+        "get_compute_capability": lambda device=None: 10 * major + minor,
+        "get_multi_processor_count": lambda device=None: multiprocessors.count,
+        "is_triton_capable": lambda device=None: major >= 7,
+        "raise_if_triton_unavailable": lambda device=None: None,
     }
+    members = {name: staticmethod(answer) for name, answer in {**answers, **of_interface}.items()}
+    interface: Any = type("_SimulatedInterface", (device_interface.CudaInterface,), {**members})
+    interface.Worker = SimpleNamespace(**answers)
+    device_interface.get_interface_for_device("cuda")  # registers all others
     with ExitStack() as stack:
-        for name, answer in {**answers, **random}.items():
-            if name == "is_available": continue
+        for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, answer))
-        stack.enter_context(mock.patch.object(triton, "triton_hash_with_backend", lambda: ""))
-        stack.enter_context(
-            mock.patch.dict(device_interface.device_interfaces, {"cuda": interface, "cuda:0": interface})
-        )
-        DeviceProperties.create.cache_clear()
+        interfaces = dict.fromkeys(("cuda", "cuda:0"), interface)
+        stack.enter_context(mock.patch.dict(device_interface.device_interfaces, interfaces))
+        for name, found in (("triton_hash_with_backend", ""), ("has_triton", True), ("has_triton_package", True)):
+            stack.enter_context(mock.patch.object(torch.utils._triton, name, lambda *_, found=found: found))
+        DeviceProperties.create.cache_clear()  # of a GPU that is there, and of this one
         stack.callback(DeviceProperties.create.cache_clear)
         yield

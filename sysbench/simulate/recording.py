@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple, Self
 
-from sysbench.log.events import AdaptedModelBuilt, AdaptedModelFacts, OwnModelBuilt, OwnModelFacts, RecomputationCounted
+from sysbench.log.events import (
+    AdaptedModelBuilt,
+    AdaptedModelFacts,
+    Compiled,
+    OwnModelBuilt,
+    OwnModelFacts,
+    RecomputationCounted,
+)
 from sysbench.simulate.cuda.reductions import SplitReduction
 from sysbench.simulate.gpu import ScratchMemory
 from sysbench.simulate.origins import Stack
@@ -143,6 +150,8 @@ class StepRecording(Recording):
     """Facts about a custom model; None for the built-in one."""
     adapted_model: AdaptedModelFacts | None = None
     """Facts about the built-in model, if it has adapters."""
+    compiled: Compiled | None = None
+    """What the compiler made of the step; None if it is eager."""
     recomputed_flops: int = 0
     """FLOPs of one micro-batch that activation checkpointing computes again in backward."""
 
@@ -153,6 +162,11 @@ class StepRecording(Recording):
             yield OwnModelBuilt(at_s=time.time(), cell=cell, **self.own_model.model_dump() | hidden)
         if self.adapted_model is not None:
             yield AdaptedModelBuilt(at_s=time.time(), cell=cell, **self.adapted_model.model_dump() | hidden)
+
+    def compiled_events(self, cell: str) -> Iterator[Compiled]:
+        """Yield what the compiler made of the step, if it is compiled."""
+        if self.compiled is not None:
+            yield self.compiled.model_copy(update={"cell": cell})
 
     def recomputation_events(self, cell: str) -> Iterator[RecomputationCounted]:
         """Yield the FLOPs that the step computes again in backward, if there are any."""

@@ -16,10 +16,10 @@ import torch
 
 from sysbench.errors import UnavailableError
 from sysbench.garbage import gc_paused
+from sysbench.lab.compilation import compiled_event
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.imports import modules_behind, modules_of_simulations
 from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
-from sysbench.simulate.compiled import compiling_on
 from sysbench.simulate.cuda.answers import answering_as_gpu
 from sysbench.simulate.cuda.autocast import cuda_autocast
 from sysbench.simulate.cuda.composites import using_composites
@@ -77,7 +77,7 @@ def record(
         nullcontext() if compiling else without_compiler(),
         using_composites(platform.composites),
         cuda_autocast(platform.autocast),
-        _serving_user_code(platform) if cell.own is not None else nullcontext() as compiled_parts,
+        _serving_user_code(cell, platform) as run_eagerly,
     ):
         tracker = Origins(_run_steps.__code__, parts=parts) if origins else None
         recorder = StepRecorder(platform, device, tracker, cell)
@@ -87,22 +87,36 @@ def record(
         with (
             _sharding_handled(mesh, recorder.device),
             recorder.device,
-            compiling_on(recorder.device, platform.capability, 132) if cell.is_compiled else nullcontext(),
+            _compiling_for(cell, recorder.device, platform),
         ):
             for _ in _run_steps(recorder, cell, protocol, DEVICE, mesh=mesh):
                 pass
-        recording = recorder.step_recording(cell, protocol)
-        if (own := recording.own_model) is not None and compiled_parts is not None:
-            run_eagerly = compiled_parts.places(modules_behind(own.files))
-            recording = replace(recording, own_model=own.model_copy(update={"run_eagerly": run_eagerly}))
+            compiled = compiled_event(cell.key, None) if cell.is_compiled else None
+        recording = replace(recorder.step_recording(cell, protocol), compiled=compiled)
+        if (own := recording.own_model) is not None and run_eagerly is not None:
+            places = run_eagerly.places(modules_behind(own.files))
+            recording = replace(recording, own_model=own.model_copy(update={"run_eagerly": places}))
     is_whole = layout(cell.strategy, cell.ranks)[1] == 1 and cell.quantize is None
     return recording if is_whole else recording.without_build_temporaries()
 
 
 @contextmanager
-def _serving_user_code(platform: Platform) -> Iterator[CompiledParts]:
-    with answering_as_gpu(platform.capability), modules_of_simulations(), compiling_nothing() as parts:
+def _serving_user_code(cell: ModelCell, platform: Platform) -> Iterator[CompiledParts | None]:
+    """Context manager for user code, if there is any; yields the parts that run eagerly although they are compiled."""
+    if cell.own is None:
+        yield None
+        return
+    compiling = nullcontext() if cell.is_compiled else compiling_nothing()
+    with answering_as_gpu(platform.capability), modules_of_simulations(), compiling as parts:
         yield parts
+
+
+def _compiling_for(cell: ModelCell, device: Device, platform: Platform) -> AbstractContextManager[None]:
+    if not cell.is_compiled or not isinstance(device, SimulatedDevice):
+        return nullcontext()
+    from sysbench.simulate.compiled import compiling_on  # whose imports take seconds
+
+    return compiling_on(device, platform)
 
 
 def _simulated_ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:

@@ -27,12 +27,12 @@ def suited(spec: MemorySpec, options: MemoryOptions) -> MemorySpec:
     """Return the spec; without a GPU, and unless a device was named, it simulates DEFAULT_GPU.
 
     What a step needs of a host's memory answers no question about GPUs, and filling that memory takes minutes. Own
-    models, compiled steps and several ranks are measured, because not all of them can be simulated. Raises UsageError
+    models and several ranks are measured, because not all of them can be simulated. Raises UsageError
     for `--require-fit` without a GPU, whose answer would be about another one than the user means.
     """
     if spec.simulate or spec.device != ("auto",) or spec.is_distributed:
         return spec
-    measured = any(cell.own or cell.is_compiled for cell in spec.cells())
+    measured = any(cell.own for cell in spec.cells())
     if measured and not options.require_fit:
         return spec
     if not is_without_gpu():

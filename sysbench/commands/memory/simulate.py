@@ -36,7 +36,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     settings = AllocatorSettings.of(cell.allocator)
     yield gpu.simulation_event(cell.key, settings)
     if cell.find is None:
-        yield stage_entered(cell.key, "simulating")
+        yield stage_entered(cell.key, "compiling" if cell.is_compiled else "simulating")
         result = simulate(cell.step, cell.mode, gpu, settings)
     else:
         yield stage_entered(cell.key, "searching")
@@ -44,6 +44,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
         # Memory outside the allocator depends on the number of ranks.
         yield result.gpu.simulation_event(cell.key, settings)
     yield from result.recording.model_events(cell.key)
+    yield from result.recording.compiled_events(cell.key)
     yield from recorded_events(
         cell,
         "simulated",

@@ -252,10 +252,14 @@ def _operator(name: str) -> Operator:
 
 
 def _is_eligible(value: object) -> TypeGuard[Tensor]:
-    """Return whether autocast may cast the value: a simulated floating-point tensor other than fp64 (is_eligible)."""
+    """Return whether autocast may cast the value: a floating-point tensor other than fp64 (is_eligible).
+
+    It is a simulated tensor, or one on `meta`, which stands for it while the compiler traces.
+    """
     local = getattr(value, "_local_tensor", value)
-    is_simulated = isinstance(local, SimulatedTensor) or (isinstance(local, Tensor) and local.device.type == "meta")
-    return is_simulated and local.is_floating_point() and local.dtype != torch.float64
+    if not isinstance(local, Tensor) or not (isinstance(local, SimulatedTensor) or local.is_meta):
+        return False
+    return local.is_floating_point() and local.dtype != torch.float64
 
 
 def _is_cacheable(tensor: Tensor, dtype: torch.dtype) -> bool:
