@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -69,11 +69,12 @@ def compile_step(cell: ModelCell, take_step: Callable[[], float]) -> Iterator[Ev
         yield compiled_event(cell.key, sum(take_step() for _ in range(2 if cell.uses_cuda_graphs else 1)))
 
 
-def compiled_event(cell: str, compile_s: float | None) -> Compiled:
+def compiled_event(cell: str, compile_s: float | None, places: Iterable[str] = ()) -> Compiled:
     """Return the Compiled event of a cell, with Dynamo's counters since `reset_counters`.
 
     `compile_s` is the duration of the first steps, which compile; None in a simulation. `detail` has Dynamo's reasons
-    for graph breaks and eager frames, and the number of attentions that Inductor fused.
+    for graph breaks and eager frames, and the number of attentions that Inductor fused. `places` are those of graph
+    breaks, if they are known.
     """
     from torch._dynamo.utils import counters  # importing Dynamo takes seconds, which only compiled cells need
 
@@ -90,5 +91,6 @@ def compiled_event(cell: str, compile_s: float | None) -> Compiled:
         graph_breaks=sum(breaks.values()),
         fell_back=fell_back,
         graphs_skipped=counters["inductor"]["cudagraph_skips"],
+        breaks=list(places),
         detail="; ".join(reason.splitlines()[0] for reason in reasons) or None,
     )

@@ -87,6 +87,11 @@ def assumptions(cell: RunCell, seen: CellEvents) -> Iterator[Caution]:
     model = seen.last(OwnModelBuilt)
     if model is not None and model.assumed:
         yield caution("selection-assumed", "measure on a device to see what real inputs select", about=model.assumed)
+    if cell.simulated is not None and seen.compiled is not None:
+        yield caution("compiled-simulated", "measure on the GPU itself")
+        yield from compilation(seen)
+        if seen.compiled.breaks:
+            yield caution("graph-breaks", "avoid what breaks the graph there", about=seen.compiled.breaks)
     if model is not None and model.run_eagerly:
         yield caution("own-compiling", "measure on a device what compiling saves", about=model.run_eagerly)
 

@@ -401,6 +401,8 @@ class Compiled(Event):
     graphs_skipped: Count = stored_unless(0)
     """Number of compiled parts without a CUDA graph, although the cell asks for graphs."""
     detail: str | None = None
+    breaks: list[str] = stored_unless([])
+    """Where a simulation's compiler divided the step: `gpt.py:31`."""
 
 
 class PhaseSample(Frozen):

@@ -116,6 +116,8 @@ CautionCode = Literal[
     "ceiling-doubtful",
     "compile-fell-back",
     "graphs-skipped",
+    "graph-breaks",
+    "compiled-simulated",
     "readings-lost",
     "not-measured",
     "allocator-retried",

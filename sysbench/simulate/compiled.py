@@ -11,9 +11,10 @@ What a GPU does besides in the first step, to choose among kernels by measuring 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,8 @@ from torch._C import _DisableTorchDispatch as _below_python
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from sysbench.errors import UnavailableError, description_of
+from sysbench.errors import UnavailableError
+from sysbench.frames import owner_here
 from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.simulate.gpu import UNKNOWN_MULTIPROCESSORS, Multiprocessors
 from sysbench.simulate.platform import Platform
@@ -40,21 +42,24 @@ _GRAPH_PASSES = "_recursive_joint_graph_passes"
 
 
 @contextmanager
-def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[None]:
+def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[Collection[str]]:
     """Context manager in which `torch.compile` compiles for the simulated device, which must be active.
+
+    Yields the places where the compiler divided the code, which grow: `gpt.py:31`.
 
     On exit, all changes to torch are undone, and what was compiled is forgotten. Raises UnavailableError for code that
     the compiler refuses, with its reason.
     """
     import torch._dynamo as dynamo
-    import torch._inductor.codecache
     from torch._dynamo.convert_frame import CatchErrorsWrapper
     from torch._dynamo.types import ConvertFrameReturn
     from torch._functorch import config as functorch
     from torch._inductor import config as inductor
     from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.exc import InductorError
     from torch._inductor.fx_passes import joint_graph
 
+    breaks: dict[str, None] = {}
     compile_model, convert = torch.compile, CatchErrorsWrapper.__call__
     folder = joint_graph.UniformValueConstantFolder
     fold = folder._deduce_value
@@ -66,19 +71,27 @@ def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[None]:
         unguarded: dict[str, Any] = {
             "guard_filter_fn": lambda found: [each.guard_type != "TENSOR_MATCH" for each in found]
         }
+        device.stop_naming_gpu()
         is_whole = bool(options.get("fullgraph"))
         return compile_model(model, backend=backend, fullgraph=is_whole, dynamic=False, options=unguarded)
 
     def backend(graph: GraphModule, inputs: Sequence[Any], **_: object) -> Any:
+        reason = getattr(graph, "compile_subgraph_reason", None)
+        if reason is not None and reason.graph_break and reason.user_stack:
+            place = reason.user_stack[-1]
+            breaks[f"{Path(place.filename).name}:{place.lineno}"] = None
         with _as_gpu(platform):
             return _compiled(graph, inputs)
 
     def convert_frame(self: Any, *frame: Any) -> Any:
-        if SimulatedTensor.inferring_shapes or not torch._C._len_torch_dispatch_stack():
+        if _top_mode() is not device or owner_here(frame[0].f_code.co_filename).is_in("sysbench", "simulate"):
             return ConvertFrameReturn()  # the simulation's own code
         with _as_plain_tensors(device), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the compiler about itself
-            return convert(self, *frame)
+            try:
+                return convert(self, *frame)
+            except (dynamo.exc.TorchDynamoException, InductorError) as error:
+                raise UnavailableError(f"torch.compile refuses this step: {_reason(error)}") from error
 
     def fold_on_host(self: Any, node: torch.fx.Node) -> object:
         with _ConstantsOnHost():
@@ -107,11 +120,20 @@ def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[None]:
             # At once, and without a mode before which simulated tensors do not reach the device.
             wanted = {"force_non_lazy_backward_lowering": True, "check_custom_op_aliasing": False}
             stack.enter_context(functorch.patch({name: wanted[name] for name in wanted if hasattr(functorch, name)}))
-            yield
-    except (dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
-        raise UnavailableError(f"torch.compile refuses this step: {description_of(error)}") from error
+            yield breaks
     finally:
         dynamo.reset()
+
+
+def _top_mode() -> object:
+    depth = torch._C._len_torch_dispatch_stack()
+    return torch._C._get_dispatch_stack_at(depth - 1) if depth else None
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of what the compiler says, without what it says about the backend."""
+    error = getattr(error, "inner_exception", error)
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _without_tensor_guards(guards: Sequence[Any]) -> list[bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -87,11 +87,11 @@ def record(
         with (
             _sharding_handled(mesh, recorder.device),
             recorder.device,
-            _compiling_for(cell, recorder.device, platform),
+            _compiling_for(cell, recorder.device, platform) as breaks,
         ):
             for _ in _run_steps(recorder, cell, protocol, DEVICE, mesh=mesh):
                 pass
-            compiled = compiled_event(cell.key, None) if cell.is_compiled else None
+            compiled = compiled_event(cell.key, None, breaks) if cell.is_compiled else None
         recording = replace(recorder.step_recording(cell, protocol), compiled=compiled)
         if (own := recording.own_model) is not None and run_eagerly is not None:
             places = run_eagerly.places(modules_behind(own.files))
@@ -111,9 +111,9 @@ def _serving_user_code(cell: ModelCell, platform: Platform) -> Iterator[Compiled
         yield parts
 
 
-def _compiling_for(cell: ModelCell, device: Device, platform: Platform) -> AbstractContextManager[None]:
+def _compiling_for(cell: ModelCell, device: Device, platform: Platform) -> AbstractContextManager[Collection[str]]:
     if not cell.is_compiled or not isinstance(device, SimulatedDevice):
-        return nullcontext()
+        return nullcontext(())
     from sysbench.simulate.compiled import compiling_on  # whose imports take seconds
 
     return compiling_on(device, platform)

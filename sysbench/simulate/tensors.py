@@ -302,6 +302,8 @@ class SimulatedDevice(ObservedDevice):
         """Known values of tensors; only needed for user code."""
         self.offloads = False
         """Whether copies to the host are tensors without data there; else they are real."""
+        self.names_gpu = True
+        """Whether "cuda" names the device in user code."""
         self._names: list[_DeviceNames] = []
         # For the first tensors without data in a process, torch imports its shape functions, and leaves a reference
         # cycle that keeps these tensors alive. They must not be part of a recording.
@@ -313,15 +315,22 @@ class SimulatedDevice(ObservedDevice):
         super().__enter__()  # type: ignore[no-untyped-call]
         if self.values is not None:
             SimulatedTensor.serving_user_code = True
-            self._names.append(_DeviceNames())
-            self._names[-1].__enter__()  # type: ignore[no-untyped-call]
+            if self.names_gpu:
+                self._names.append(_DeviceNames())
+                self._names[-1].__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._names:
             self._names.pop().__exit__(*error)  # type: ignore[no-untyped-call]
-            SimulatedTensor.serving_user_code = False
+        SimulatedTensor.serving_user_code = False
         super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def stop_naming_gpu(self) -> None:
+        """No longer let "cuda" name the device, which takes a mode that compiled code must not find."""
+        self.names_gpu = False
+        if self._names:
+            self._names.pop().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Return the results of `func` without computing values."""

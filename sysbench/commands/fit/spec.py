@@ -114,8 +114,8 @@ class FitCell(ModelCell):
 
     def problem(self, device: DeviceType | None) -> Refusal | None:
         if self.is_compiled:
-            unknown = "cannot be simulated: what it saves is known only after it has run"
-            return Refusal(unknown, option=f"--execution {self.execution}")
+            slow = "takes a minute to simulate, and a search tries dozens of steps"
+            return Refusal(slow, "one step: sysbench memory --simulate GPU --compile", f"--execution {self.execution}")
         return super().problem(device)
 
 

@@ -150,6 +150,8 @@ SENTENCES: Final[Mapping[CautionCode, str | Callable[[Stated], str]]] = {
     "below-lower-bound": _below_lower_bound,
     "ceiling-doubtful": "the step was faster than the measured matmul ceiling of {ceiling_flops_per_s}",
     "compile-fell-back": "torch.compile gave up on part of the model and ran it eagerly: {0}",
+    "compiled-simulated": "compiled for this GPU without it: what the compiler tries out in its first step is left out",
+    "graph-breaks": lambda said: f"the compiler divides the step at {join_words(said.about)}: nothing is fused across",
     "graphs-skipped": "torch.compile recorded no CUDA graph for {parts} compiled {parts:part|parts}",
     "readings-lost": "{0} stopped answering: {1}",
     "not-measured": lambda said: (
