@@ -10,13 +10,15 @@ What a GPU does besides in the first step, to choose among kernels by measuring 
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -232,17 +234,29 @@ def _move(graph: GraphModule, inputs: Sequence[Any]) -> None:
             value.fake_device = moved(value.fake_device)
 
 
+def _without_triton(load: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Load generated code, which imports Triton for its kernels, where there is no Triton."""
+    language = ModuleType("triton.language")
+    with mock.patch.dict(sys.modules, {"triton": ModuleType("triton"), "triton.language": language}):
+        sys.modules["triton"].language = language  # type: ignore[attr-defined]
+        return load(*args, **options)
+
+
 @contextmanager
 def _as_gpu(platform: Platform) -> Iterator[None]:
     """Context manager in which Inductor finds the platform's GPU, with Triton."""
     import torch.utils._triton
     from torch._dynamo import device_interface
+    from torch._inductor import scheduler
+    from torch._inductor.codecache import PyCodeCache
+    from torch._inductor.fx_passes import pad_mm
     from torch._inductor.runtime.hints import DeviceProperties
 
     major, minor = platform.capability
     multiprocessors = platform.multiprocessors or Multiprocessors(UNKNOWN_MULTIPROCESSORS, _THREADS)
     properties = SimpleNamespace(
         name="NVIDIA GPU",
+        gcnArchName="",
         major=major,
         minor=minor,
         multi_processor_count=multiprocessors.count,
@@ -281,8 +295,15 @@ def _as_gpu(platform: Platform) -> Iterator[None]:
             stack.enter_context(mock.patch.object(torch.cuda, name, answer))
         interfaces = dict.fromkeys(("cuda", "cuda:0"), interface)
         stack.enter_context(mock.patch.dict(device_interface.device_interfaces, interfaces))
-        for name, found in (("triton_hash_with_backend", ""), ("has_triton", True), ("has_triton_package", True)):
-            stack.enter_context(mock.patch.object(torch.utils._triton, name, lambda *_, found=found: found))
+        for module, name, found in (
+            (torch.utils._triton, "triton_hash_with_backend", ""),
+            (scheduler, "has_triton", True),
+            (pad_mm, "has_triton", False),  # it would measure whether padded products are faster
+        ):
+            stack.enter_context(mock.patch.object(module, name, lambda *_, found=found: found))
+        if not find_spec("triton"):
+            load = PyCodeCache.load_by_key_path
+            stack.enter_context(mock.patch.object(PyCodeCache, "load_by_key_path", partial(_without_triton, load)))
         DeviceProperties.create.cache_clear()  # of a GPU that is there, and of this one
         stack.callback(DeviceProperties.create.cache_clear)
         yield
