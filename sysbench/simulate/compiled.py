@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from sysbench.errors import UnavailableError
 from sysbench.frames import owner_here
+from sysbench.lab.compilation import fresh_compiler
 from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.simulate.gpu import UNKNOWN_MULTIPROCESSORS, Multiprocessors
 from sysbench.simulate.platform import Platform
@@ -99,32 +100,28 @@ def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[Collec
         with _ConstantsOnHost():
             return fold(self, node)
 
-    dynamo.reset()
-    try:
-        with ExitStack() as stack, TemporaryDirectory() as directory:
-            stand_ins: list[tuple[Any, str, Any]] = [
-                (torch, "compile", compile_here),
-                (CatchErrorsWrapper, "__call__", convert_frame),
-                (folder, "_deduce_value", fold_on_host),
-                *((AsyncCompile, name, _no_kernel) for name in ("triton", "cpp_pybinding")),
-                (AsyncCompile, "wait", lambda self, scope: None),
-                (torch._C._dynamo.guards, "_empty_strided_cuda", _empty),
-                (torch._C._dynamo.guards, "_reinterpret_tensor", _reinterpreted),
-                (torch.cuda, "_DeviceGuard", _DeviceGuard),
-                (torch.cuda, "set_device", lambda number: None),
-                (torch._C, "_cuda_getCurrentRawStream", lambda number: 0),
-            ]
-            for owner, name, stand_in in stand_ins:
-                stack.enter_context(mock.patch.object(owner, name, stand_in, create=True))
-            stack.enter_context(mock.patch.dict("os.environ", TORCHINDUCTOR_CACHE_DIR=directory))
-            stack.enter_context(inductor.patch(force_disable_caches=True, compile_threads=1))
-            stack.enter_context(dynamo.config.patch(traceable_tensor_subclasses={SimulatedTensor}))
-            # At once, and without a mode before which simulated tensors do not reach the device.
-            wanted = {"force_non_lazy_backward_lowering": True, "check_custom_op_aliasing": False}
-            stack.enter_context(functorch.patch({name: wanted[name] for name in wanted if hasattr(functorch, name)}))
-            yield breaks
-    finally:
-        dynamo.reset()
+    with fresh_compiler(), ExitStack() as stack, TemporaryDirectory() as directory:
+        stand_ins: list[tuple[Any, str, Any]] = [
+            (torch, "compile", compile_here),
+            (CatchErrorsWrapper, "__call__", convert_frame),
+            (folder, "_deduce_value", fold_on_host),
+            *((AsyncCompile, name, _no_kernel) for name in ("triton", "cpp_pybinding")),
+            (AsyncCompile, "wait", lambda self, scope: None),
+            (torch._C._dynamo.guards, "_empty_strided_cuda", _empty),
+            (torch._C._dynamo.guards, "_reinterpret_tensor", _reinterpreted),
+            (torch.cuda, "_DeviceGuard", _DeviceGuard),
+            (torch.cuda, "set_device", lambda number: None),
+            (torch._C, "_cuda_getCurrentRawStream", lambda number: 0),
+        ]
+        for owner, name, stand_in in stand_ins:
+            stack.enter_context(mock.patch.object(owner, name, stand_in, create=True))
+        stack.enter_context(mock.patch.dict("os.environ", TORCHINDUCTOR_CACHE_DIR=directory))
+        stack.enter_context(inductor.patch(force_disable_caches=True, compile_threads=1))
+        stack.enter_context(dynamo.config.patch(traceable_tensor_subclasses={SimulatedTensor}))
+        # At once, and without a mode before which simulated tensors do not reach the device.
+        wanted = {"force_non_lazy_backward_lowering": True, "check_custom_op_aliasing": False}
+        stack.enter_context(functorch.patch({name: wanted[name] for name in wanted if hasattr(functorch, name)}))
+        yield breaks
 
 
 def _top_mode() -> object:
@@ -242,6 +239,14 @@ def _without_triton(load: Callable[..., Any], *args: Any, **options: Any) -> Any
         return load(*args, **options)
 
 
+_WITHOUT_CUDA: dict[str, Callable[..., Tensor]] = {
+    "__invert__": lambda mask: torch.ops.aten.bitwise_not.default(mask),
+    "copy_": lambda target, source, non_blocking=False: torch.ops.aten.copy_.default(target, source, non_blocking),
+    "contiguous": lambda tensor, **options: torch.ops.aten.contiguous.default(tensor, **options),
+}
+"""Methods that make the device of their tensor the current one, which fails if this PyTorch was built without CUDA."""
+
+
 @contextmanager
 def _as_gpu(platform: Platform) -> Iterator[None]:
     """Context manager in which Inductor finds the platform's GPU, with Triton."""
@@ -301,6 +306,8 @@ def _as_gpu(platform: Platform) -> Iterator[None]:
             (pad_mm, "has_triton", False),  # it would measure whether padded products are faster
         ):
             stack.enter_context(mock.patch.object(module, name, lambda *_, found=found: found))
+        for name, method in _WITHOUT_CUDA.items() if torch.version.cuda is None else ():
+            stack.enter_context(mock.patch.object(Tensor, name, method))
         if not find_spec("triton"):
             load = PyCodeCache.load_by_key_path
             stack.enter_context(mock.patch.object(PyCodeCache, "load_by_key_path", partial(_without_triton, load)))

@@ -1,12 +1,14 @@
-"""What is compiled with CUDA graphs launches kernels until the graphs are recorded, and then only graphs."""
+"""Compiled steps: with CUDA graphs, only graphs are launched; without, the simulation allocates what Inductor does."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.fake_gpu.fake import FakeGpu
+from tests.fake_gpu.memory import Group, own, pairs
 
 MODEL = """
 import torch
@@ -56,3 +58,25 @@ def test_after_the_steps_that_compile_only_graphs_are_launched(fake_gpu: FakeGpu
     assert int(recording) > 0
     assert others == ["0", "0", "0"]
     assert skipped == "0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "group",
+    [
+        Group(
+            ("--size=tiny", "--ctx=128", "--mode=train", "--precision=bf16", "--attention=sdpa", "--execution=compiled")
+        ),
+        own("Encoder", "--precision=fp32", "--execution=compiled"),
+    ],
+    ids=["built-in", "own"],
+)
+def test_simulated_compiled_step_allocates_what_the_generated_code_does(
+    fake_gpu: FakeGpu, group: Group, tmp_path: Path
+) -> None:
+    """To the byte once the kernels are chosen: what trying them takes in the first step of all is not simulated."""
+    cached = replace(group, settings={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)})
+    pairs(fake_gpu, cached)
+    (pair,) = pairs(fake_gpu, cached)
+    assert pair.is_comparable, pair.outcomes
+    assert pair.differences() == {}

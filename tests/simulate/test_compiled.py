@@ -1,0 +1,148 @@
+"""Compiled steps are simulated by torch's own compiler. What it allocates on a GPU is held by `tests/fake_gpu`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sysbench.commands.memory.spec import MemorySpec
+from sysbench.errors import UnavailableError
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.recording import StepRecording
+from sysbench.simulate.steps import record
+from tests.cli.running import answered
+
+H100 = Gpu("GPU", 2**40, (9, 0))
+
+CODE = """
+import torch
+from torch import nn
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(512, 64), nn.Linear(64, 512)
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def between(self, x):
+        return x
+
+    def forward(self, ids):
+        x = self.between(self.embed(ids))
+        return self.head(x + self.down(self.up(x).tanh().sin().exp()))
+
+
+class Prints(Mlp):
+    def between(self, x):
+        print("a graph break")
+        return x
+
+
+class Refuses(Mlp):
+    def __init__(self):
+        super().__init__()
+        self.whole = torch.compile(self.broken, fullgraph=True)
+
+    def broken(self, x):
+        torch._dynamo.graph_break()
+        return x * 2
+
+    def between(self, x):
+        return self.whole(x)
+
+
+class Reads(Mlp):
+    def between(self, x):
+        return x * 2 if x.sum() > 0 else x
+
+
+class NamesGpu(Mlp):
+    def between(self, x):
+        return x + torch.ones(64, device="cuda")
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "models.py").write_text(CODE)
+    return tmp_path
+
+
+def recorded(directory: Path, model: str = "Mlp", execution: str = "compiled") -> StepRecording:
+    spec = MemorySpec(
+        model=f"models:{model}", app_dir=str(directory), input="ids=int64[B,T]<512", ctx=(64,), batch=(4,),
+        mode=("train",), precision=("bf16",), execution=(execution,),
+    )  # fmt: skip
+    (cell,) = spec.cells()
+    return record(cell.step, "train", Platform.of(H100), origins=False)
+
+
+def requests(recording: StepRecording) -> tuple[tuple[int, ...], list[int]]:
+    return recording.events, [each.size_bytes for each in recording.allocations]
+
+
+def kept_bytes(recording: StepRecording) -> int:
+    """What the measured forward leaves allocated, above what was there before."""
+    (forward,) = (span for span in recording.measured if span.name == "forward")
+    live = [*recording.live_bytes()]
+    return live[forward.end - 1] - live[forward.first - 1]
+
+
+def test_compiled_step_keeps_less_and_leaves_nothing_behind(directory: Path) -> None:
+    before = recorded(directory, execution="eager")
+    compiled, after = recorded(directory), recorded(directory, execution="eager")
+    tokens, width = 4 * 64, 256
+    # Eager keeps the results of tanh, sin and exp, in bf16; the compiler keeps one of them, or what they come from.
+    assert kept_bytes(before) - kept_bytes(compiled) >= 2 * tokens * width * 2
+    assert compiled.compiled is not None
+    assert (compiled.compiled.graphs, compiled.compiled.graph_breaks, compiled.compiled.breaks) == (1, 0, [])
+    assert requests(after) == requests(before)
+    assert after.compiled is None
+    # The compiler itself is again that of this machine.
+    doubled = torch.compile(lambda x: x * 2, backend="eager")
+    assert doubled(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_graph_break_is_named_with_its_line(directory: Path) -> None:
+    compiled = recorded(directory, "Prints").compiled
+    assert compiled is not None
+    assert compiled.graphs == 2
+    assert compiled.breaks == [f"models.py:{CODE[: CODE.index('print(')].count(chr(10)) + 1}"]
+
+
+def test_disabled_compiler_leaves_the_eager_step(directory: Path) -> None:
+    import torch._dynamo.config
+
+    with torch._dynamo.config.patch(disable=True):
+        assert requests(recorded(directory)) == requests(recorded(directory, execution="eager"))
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("Refuses", r"^torch\.compile refuses this step: Unsupported: Call to `torch\._dynamo\.graph_break"),
+        ("Reads", "^the code reads a tensor value"),
+        ("NamesGpu", r"^torch\.compile refuses this step: .*device mismatch"),
+    ],
+)
+def test_what_cannot_be_compiled_is_said_in_one_line(directory: Path, model: str, said: str) -> None:
+    with pytest.raises(UnavailableError, match=said) as refused:
+        recorded(directory, model)
+    assert "\n" not in str(refused.value)
+
+
+def test_command_says_how_a_compiled_peak_was_found(tmp_path: Path) -> None:
+    words = ("--layers=1", "--d-model=32", "--heads=2", "--d-ff=64", "--vocab=64", "--ctx=16", "--batch=1")
+    ran = answered("memory", *words, "--compile", "--mode=train", "--simulate=h100", "--json=-", cwd=tmp_path)
+    (cell,) = json.loads(ran.out)["cells"]
+    assert cell["outcome"] == "ok"
+    assert "compiled-simulated" in [caution["code"] for caution in cell["cautions"]]
+    ranks = answered("memory", *words, "--compile", "--simulate=h100", "--ranks=2", "--strategy=ddp", cwd=tmp_path)
+    assert "--execution compiled of several ranks cannot be simulated" in ranks.out + ranks.err
