@@ -10,15 +10,13 @@ What a GPU does besides in the first step, to choose among kernels by measuring 
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType, SimpleNamespace
+from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -32,14 +30,11 @@ from sysbench.errors import UnavailableError
 from sysbench.frames import owner_here
 from sysbench.lab.compilation import fresh_compiler
 from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
-from sysbench.simulate.gpu import UNKNOWN_MULTIPROCESSORS, Multiprocessors
+from sysbench.simulate.absent_gpu import inductor_finds
 from sysbench.simulate.platform import Platform
 from sysbench.simulate.tensors import CUDA, DEVICE, SimulatedDevice, SimulatedTensor
 
 _META = torch.device("meta")
-_THREADS = 2048
-"""Threads of a multiprocessor of a GPU that is not known."""
-
 _GRAPH_PASSES = "_recursive_joint_graph_passes"
 """The function of Inductor that first sees a graph, before it is divided into forward and backward."""
 
@@ -48,80 +43,94 @@ _GRAPH_PASSES = "_recursive_joint_graph_passes"
 def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[Collection[str]]:
     """Context manager in which `torch.compile` compiles for the simulated device, which must be active.
 
-    Yields the places where the compiler divided the code, which grow: `gpt.py:31`.
-
-    On exit, all changes to torch are undone, and what was compiled is forgotten. Raises UnavailableError for code that
-    the compiler refuses, with its reason.
+    Yields the places where the compiler divided the code, which grow: `gpt.py:31`. On exit, all changes to torch are
+    undone, and what was compiled is forgotten. Raises UnavailableError for code that the compiler refuses, with its
+    reason.
     """
-    import torch._dynamo as dynamo
+    import torch._dynamo.config as dynamo
+    import torch._functorch.config as functorch
+    import torch._inductor.config as inductor
     from torch._dynamo.convert_frame import CatchErrorsWrapper
-    from torch._dynamo.types import ConvertFrameReturn
-    from torch._functorch import config as functorch
-    from torch._inductor import config as inductor
     from torch._inductor.async_compile import AsyncCompile
-    from torch._inductor.exc import InductorError
-    from torch._inductor.fx_passes import joint_graph
+    from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
 
-    breaks: dict[str, None] = {}
-    compile_model, convert = torch.compile, CatchErrorsWrapper.__call__
-    folder = joint_graph.UniformValueConstantFolder
-    fold = folder._deduce_value
+    compiler = _Compiler(device, platform)
+    convert, fold = CatchErrorsWrapper.__call__, UniformValueConstantFolder._deduce_value
 
-    def compile_here(model: Any = None, **options: Any) -> Any:
-        if model is None:
-            return partial(compile_here, **options)
-        # The device would make guards on tensors fail. The shapes of a cell's tensors do not change.
-        unguarded: dict[str, Any] = {
-            "guard_filter_fn": lambda found: [each.guard_type != "TENSOR_MATCH" for each in found]
-        }
-        device.stop_naming_gpu()
-        is_whole = bool(options.get("fullgraph"))
-        return compile_model(model, backend=backend, fullgraph=is_whole, dynamic=False, options=unguarded)
-
-    def backend(graph: GraphModule, inputs: Sequence[Any], **_: object) -> Any:
-        reason = getattr(graph, "compile_subgraph_reason", None)
-        if reason is not None and reason.graph_break and reason.user_stack:
-            place = reason.user_stack[-1]
-            breaks[f"{Path(place.filename).name}:{place.lineno}"] = None
-        with _as_gpu(platform):
-            return _compiled(graph, inputs)
-
-    def convert_frame(self: Any, *frame: Any) -> Any:
-        if _top_mode() is not device or owner_here(frame[0].f_code.co_filename).is_in("sysbench", "simulate"):
-            return ConvertFrameReturn()  # the simulation's own code
-        with _as_plain_tensors(device), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the compiler about itself
-            try:
-                return convert(self, *frame)
-            except (dynamo.exc.TorchDynamoException, InductorError) as error:
-                raise UnavailableError(f"torch.compile refuses this step: {_reason(error)}") from error
-
-    def fold_on_host(self: Any, node: torch.fx.Node) -> object:
+    def fold_on_host(folder: Any, node: torch.fx.Node) -> object:
         with _ConstantsOnHost():
-            return fold(self, node)
+            return fold(folder, node)
 
+    stand_ins: list[tuple[Any, str, Any]] = [
+        (torch, "compile", compiler.compile),
+        (CatchErrorsWrapper, "__call__", lambda *frame: compiler.convert(convert, *frame)),
+        (UniformValueConstantFolder, "_deduce_value", fold_on_host),
+        *((AsyncCompile, name, lambda *_, **options: _Kernel()) for name in ("triton", "cpp_pybinding")),
+        (AsyncCompile, "wait", lambda self, scope: None),
+        (torch._C._dynamo.guards, "_empty_strided_cuda", _empty),
+        (torch._C._dynamo.guards, "_reinterpret_tensor", _reinterpreted),
+        (torch.cuda, "_DeviceGuard", lambda number: nullcontext()),
+        (torch.cuda, "set_device", lambda number: None),
+        (torch._C, "_cuda_getCurrentRawStream", lambda number: 0),
+    ]
+    # At once, and without a mode before which simulated tensors do not reach the device.
+    wanted = {"force_non_lazy_backward_lowering": True, "check_custom_op_aliasing": False}
     with fresh_compiler(), ExitStack() as stack, TemporaryDirectory() as directory:
-        stand_ins: list[tuple[Any, str, Any]] = [
-            (torch, "compile", compile_here),
-            (CatchErrorsWrapper, "__call__", convert_frame),
-            (folder, "_deduce_value", fold_on_host),
-            *((AsyncCompile, name, _no_kernel) for name in ("triton", "cpp_pybinding")),
-            (AsyncCompile, "wait", lambda self, scope: None),
-            (torch._C._dynamo.guards, "_empty_strided_cuda", _empty),
-            (torch._C._dynamo.guards, "_reinterpret_tensor", _reinterpreted),
-            (torch.cuda, "_DeviceGuard", _DeviceGuard),
-            (torch.cuda, "set_device", lambda number: None),
-            (torch._C, "_cuda_getCurrentRawStream", lambda number: 0),
-        ]
         for owner, name, stand_in in stand_ins:
             stack.enter_context(mock.patch.object(owner, name, stand_in, create=True))
         stack.enter_context(mock.patch.dict("os.environ", TORCHINDUCTOR_CACHE_DIR=directory))
         stack.enter_context(inductor.patch(force_disable_caches=True, compile_threads=1))
-        stack.enter_context(dynamo.config.patch(traceable_tensor_subclasses={SimulatedTensor}))
-        # At once, and without a mode before which simulated tensors do not reach the device.
-        wanted = {"force_non_lazy_backward_lowering": True, "check_custom_op_aliasing": False}
+        stack.enter_context(dynamo.patch(traceable_tensor_subclasses={SimulatedTensor}))
         stack.enter_context(functorch.patch({name: wanted[name] for name in wanted if hasattr(functorch, name)}))
-        yield breaks
+        yield compiler.breaks
+
+
+class _Compiler:
+    """What stands in for parts of the compiler while a device is simulated."""
+
+    def __init__(self, device: SimulatedDevice, platform: Platform) -> None:
+        self.breaks: dict[str, None] = {}
+        """Places where the code was divided, in order."""
+        self._device = device
+        self._platform = platform
+        self._compile: Any = torch.compile
+
+    def compile(self, model: Any = None, **options: Any) -> Any:
+        """Do what `torch.compile` does, in its default mode, for the simulated device."""
+        if model is None:
+            return partial(self.compile, **options)
+        self._device.stop_naming_gpu()
+        return self._compile(
+            model,
+            backend=self._graph_compiled,
+            fullgraph=bool(options.get("fullgraph")),
+            dynamic=False,
+            # The device makes guards on tensors fail; their shapes do not change within a cell.
+            options={"guard_filter_fn": lambda guards: [each.guard_type != "TENSOR_MATCH" for each in guards]},
+        )
+
+    def convert(self, convert: Callable[..., Any], wrapper: Any, frame: FrameType, *state: Any) -> Any:
+        """Have Dynamo convert a frame, unless it is one of the simulation itself."""
+        from torch._dynamo.exc import TorchDynamoException
+        from torch._dynamo.types import ConvertFrameReturn
+        from torch._inductor.exc import InductorError
+
+        if _top_mode() is not self._device or owner_here(frame.f_code.co_filename).is_in("sysbench", "simulate"):
+            return ConvertFrameReturn()
+        with _as_plain_tensors(self._device), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the compiler about itself
+            try:
+                return convert(wrapper, frame, *state)
+            except (TorchDynamoException, InductorError) as error:
+                raise UnavailableError(f"torch.compile refuses this step: {_reason(error)}") from error
+
+    def _graph_compiled(self, graph: GraphModule, inputs: Sequence[Any], **_: object) -> Any:
+        reason = getattr(graph, "compile_subgraph_reason", None)
+        if reason is not None and reason.graph_break and reason.user_stack:
+            place = reason.user_stack[-1]
+            self.breaks[f"{Path(place.filename).name}:{place.lineno}"] = None
+        with inductor_finds(self._platform):
+            return _compiled(graph, inputs)
 
 
 def _top_mode() -> object:
@@ -147,21 +156,6 @@ class _Kernel:
         """Do nothing."""
 
     __call__ = run
-
-
-def _no_kernel(self: object, *arguments: object, **options: object) -> _Kernel:
-    return _Kernel()
-
-
-class _DeviceGuard:
-    def __init__(self, number: int) -> None:
-        pass
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
 
 def _empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -229,88 +223,3 @@ def _move(graph: GraphModule, inputs: Sequence[Any]) -> None:
     for value in tree_leaves([*inputs, *(node.meta.get("val") for node in nodes)]):
         if isinstance(value, FakeTensor):
             value.fake_device = moved(value.fake_device)
-
-
-def _without_triton(load: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Load generated code, which imports Triton for its kernels, where there is no Triton."""
-    language = ModuleType("triton.language")
-    with mock.patch.dict(sys.modules, {"triton": ModuleType("triton"), "triton.language": language}):
-        sys.modules["triton"].language = language  # type: ignore[attr-defined]
-        return load(*args, **options)
-
-
-_WITHOUT_CUDA: dict[str, Callable[..., Tensor]] = {
-    "__invert__": lambda mask: torch.ops.aten.bitwise_not.default(mask),
-    "copy_": lambda target, source, non_blocking=False: torch.ops.aten.copy_.default(target, source, non_blocking),
-    "contiguous": lambda tensor, **options: torch.ops.aten.contiguous.default(tensor, **options),
-}
-"""Methods that make the device of their tensor the current one, which fails if this PyTorch was built without CUDA."""
-
-
-@contextmanager
-def _as_gpu(platform: Platform) -> Iterator[None]:
-    """Context manager in which Inductor finds the platform's GPU, with Triton."""
-    import torch.utils._triton
-    from torch._dynamo import device_interface
-    from torch._inductor import scheduler
-    from torch._inductor.codecache import PyCodeCache
-    from torch._inductor.fx_passes import pad_mm
-    from torch._inductor.runtime.hints import DeviceProperties
-
-    major, minor = platform.capability
-    multiprocessors = platform.multiprocessors or Multiprocessors(UNKNOWN_MULTIPROCESSORS, _THREADS)
-    properties = SimpleNamespace(
-        name="NVIDIA GPU",
-        gcnArchName="",
-        major=major,
-        minor=minor,
-        multi_processor_count=multiprocessors.count,
-        max_threads_per_multi_processor=multiprocessors.threads,
-        max_threads_per_block=1024,
-        regs_per_multiprocessor=1 << 16,
-        warp_size=32,
-        total_memory=1 << 40,
-        L2_cache_size=50 << 20,
-        shared_memory_per_block=48 << 10,
-        shared_memory_per_block_optin=227 << 10,
-        shared_memory_per_multiprocessor=228 << 10,
-    )
-    answers: dict[str, Callable[..., object]] = {
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": lambda device: None,
-        "synchronize": lambda device=None: None,
-        "get_device_properties": lambda device=None: properties,
-        "get_device_capability": lambda device=None: (major, minor),
-        "is_bf16_supported": lambda including_emulation=True: including_emulation or major >= 8,
-    }
-    of_interface: dict[str, Callable[..., object]] = {
-        "is_available": lambda: True,
-        "get_compute_capability": lambda device=None: 10 * major + minor,
-        "get_multi_processor_count": lambda device=None: multiprocessors.count,
-        "is_triton_capable": lambda device=None: major >= 7,
-        "raise_if_triton_unavailable": lambda device=None: None,
-    }
-    members = {name: staticmethod(answer) for name, answer in {**answers, **of_interface}.items()}
-    interface: Any = type("_SimulatedInterface", (device_interface.CudaInterface,), {**members})
-    interface.Worker = SimpleNamespace(**answers)
-    device_interface.get_interface_for_device("cuda")  # registers all others
-    with ExitStack() as stack:
-        for name, answer in answers.items():
-            stack.enter_context(mock.patch.object(torch.cuda, name, answer))
-        interfaces = dict.fromkeys(("cuda", "cuda:0"), interface)
-        stack.enter_context(mock.patch.dict(device_interface.device_interfaces, interfaces))
-        for module, name, found in (
-            (torch.utils._triton, "triton_hash_with_backend", ""),
-            (scheduler, "has_triton", True),
-            (pad_mm, "has_triton", False),  # it would measure whether padded products are faster
-        ):
-            stack.enter_context(mock.patch.object(module, name, lambda *_, found=found: found))
-        for name, method in _WITHOUT_CUDA.items() if torch.version.cuda is None else ():
-            stack.enter_context(mock.patch.object(Tensor, name, method))
-        if not find_spec("triton"):
-            load = PyCodeCache.load_by_key_path
-            stack.enter_context(mock.patch.object(PyCodeCache, "load_by_key_path", partial(_without_triton, load)))
-        DeviceProperties.create.cache_clear()  # of a GPU that is there, and of this one
-        stack.callback(DeviceProperties.create.cache_clear)
-        yield

@@ -290,7 +290,7 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
         (("--find=layers", "--simulate=24GiB"), "--find layers is not allowed"),
         (("--simulate=1GiB", "--find=batch", "--batch=4,8"), "not from 4,8. Give one: --batch 4"),
         (("--simulate=1GiB", "--find=ctx", "--ctx=64-256*2"), "not from 64,128,256. Give one: --ctx 64"),
-        (("--simulate=24GiB", "--compile"), "--execution compiled cannot be simulated"),
+        (("--simulate=24GiB", "--execution=compiled-graphs"), "keeps tensors in the pool of CUDA graphs"),
         (("--simulate=24GiB", "--device=cuda"), "--device names the device to measure on"),
         (("--mode=backward",), "--mode backward is not a mode"),
         (("--simulate=24GiB", "--ctx=8", "--snapshot=nowhere/x.pickle"), "there is no directory"),

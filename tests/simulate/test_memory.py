@@ -568,11 +568,6 @@ def test_stacks_and_modules_change_no_byte() -> None:
     assert with_origins.by_category == without.by_category
 
 
-def test_a_compiled_step_is_refused_with_a_reason() -> None:
-    with pytest.raises(UnavailableError, match="compiled step cannot be simulated"):
-        simulate(cell(execution="compiled"), "train", A100)
-
-
 @pytest.mark.parametrize(
     ("attention", "precision", "gpu", "reason"),
     [
