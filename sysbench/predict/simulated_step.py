@@ -25,6 +25,7 @@ from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import refuse_unsupported, trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu, ScratchMemory, refuse_fp8
+from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.replay import Replay, ReplayCache, Verdict
 from sysbench.spec import hardware
@@ -71,15 +72,24 @@ class SimulatedStep:
         yield from self.recording.recomputation_events(self.cell.key)
         _, verdict = self.memory
         if not verdict.fits and self.cell.is_compiled:
-            raise UnavailableError(
-                f"the eager step does not fit on {self._gpu.title}, by {units.size(-verdict.margin_bytes)}; "
-                "the memory that compiling saves is only known after a run"
-            )
+            if self.cell.uses_cuda_graphs:
+                raise UnavailableError(
+                    f"the eager step does not fit on {self._gpu.title}, by {units.size(-verdict.margin_bytes)}; "
+                    "the pool of CUDA graphs is only known after a run"
+                )
+            compiled = self._compiled_memory()
+            yield from compiled.recording.compiled_events(self.cell.key)
+            verdict = compiled.verdict
         if not verdict.fits:
             raise DoesNotFitError(
                 f"does not fit on {self._gpu.title}: memory runs out {stage_phrase(verdict.failed_phase)}, "
                 f"{units.size(-verdict.margin_bytes)} more are needed"
             )
+
+    def _compiled_memory(self) -> SimulatedMemory:
+        """Compile the step, which takes a minute, and return what it needs."""
+        settings = AllocatorSettings.of(self.cell.allocator)
+        return simulate(self.cell.step_with(device="cuda"), self.cell.mode, self._gpu, settings, origins=False)
 
     @property
     def recording(self) -> StepRecording:

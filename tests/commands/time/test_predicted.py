@@ -361,7 +361,7 @@ def test_a_compiled_step_is_predicted_with_less_certainty_and_not_said_to_run_ou
     assert compiled.step.point_s < eager.step.point_s
     assert sum(phase.launches for phase in compiled.phases) < sum(phase.launches for phase in eager.phases)
     with pytest.raises(UnavailableError, match="the eager step does not fit on"):
-        tiny("rtx-3060", ctx=(2048,), batch=(256,), execution=("compiled",))
+        tiny("rtx-3060", ctx=(2048,), batch=(256,), execution=("compiled-graphs",))
 
 
 def test_kernels_that_a_search_would_find_are_said_to_be_unknown() -> None:
