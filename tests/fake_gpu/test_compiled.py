@@ -67,7 +67,7 @@ def test_after_the_steps_that_compile_only_graphs_are_launched(fake_gpu: FakeGpu
         Group(
             ("--size=tiny", "--ctx=128", "--mode=train", "--precision=bf16", "--attention=sdpa", "--execution=compiled")
         ),
-        own("Encoder", "--precision=fp32", "--execution=compiled"),
+        own("Llama", "--precision=fp32", "--execution=compiled"),
     ],
     ids=["built-in", "own"],
 )
