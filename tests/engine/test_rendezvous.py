@@ -281,6 +281,7 @@ def test_variables_that_make_no_sense_are_refused(variables: Mapping[str, str], 
 
 
 @pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.slow
 def test_ctrl_c_under_torchrun_on_either_of_two_nodes_ends_all_ranks_and_keeps_the_log(
     tmp_path: Path, node: int
 ) -> None:

@@ -493,6 +493,7 @@ sysbench.measure(lambda: None, device="cpu", steps=2, warmup=0, save="measured.j
 """
 
 
+@pytest.mark.slow
 def test_every_rank_of_a_launch_has_files_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(ON_EVERY_RANK)
     launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "loop.py")
