@@ -44,8 +44,8 @@ TAIL_BYTES = 16_384
 HANDSHAKE_S = 5.0
 """Maximum time that a client may be silent while it introduces itself, because everything else has to wait."""
 
-_MAX_DIRECTORY_BYTES = 80
-"""Longest temporary directory for a socket, whose path is limited to 104 characters on macOS and 108 on Linux."""
+_MAX_DIRECTORY_BYTES = 74
+"""Longest temporary directory for a socket: its path is 29 bytes longer, and at most 103 on macOS and 107 on Linux."""
 
 
 class WorkerGoneError(Exception):

@@ -88,13 +88,13 @@ def test_a_function_that_never_returns_or_is_not_attention_fails_its_cell_and_th
     tmp_path: Path,
 ) -> None:
     (tmp_path / "mine.py").write_text(OF_MINE)
-    words = ("--impl", "mine:hangs,mine:sums,naive", "--device", "cpu", "--timeout", "8")
+    words = ("--impl", "mine:hangs,mine:sums,naive", "--device", "cpu", "--timeout", "30")
     ran = answered(*SMALL[:3], "--seq", "32", *SMALL[5:], *words, cwd=tmp_path)
     assert ran.code == 1, ran.err
     cells = record_in(tmp_path / "runs")["cells"]
     assert [cell["outcome"] for cell in cells] == ["timeout", "invalid", "ok"]
     said = " ".join(ran.out.split())
-    assert "the worker sent no message for 8 s" in said
+    assert "the worker sent no message for 30 s" in said
     assert "returned () instead of (1, 32, 16)" in said
 
 

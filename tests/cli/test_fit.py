@@ -17,13 +17,13 @@ from sysbench.spec.command_options import command_line, parse_options
 from tests.cli.running import Ran, answered, ran_once, record_in, started, wait_until
 from tests.processes import HANG_S
 
-QUESTION = ("--d-model=64", "--d-ff=256", "--layers=2", "--heads=4", "--vocab=20000", "--ctx=256", "--batch=4")
-SHAPE = {"d_model": (64,), "d_ff": (256,), "layers": (2,), "heads": (4,), "vocab": (20_000,)}
+QUESTION = ("--d-model=64", "--d-ff=256", "--layers=1", "--heads=4", "--vocab=20000", "--ctx=256", "--batch=4")
+SHAPE = {"d_model": (64,), "d_ff": (256,), "layers": (1,), "heads": (4,), "vocab": (20_000,)}
 SMALL = (
     *QUESTION,
     "--on=rtx-4090,24GiB",
     "--budget=840MiB",
-    "--keep=precision,ranks,attention,optimizer-in-backward,lora",
+    "--keep=precision,ranks,attention,optimizer-in-backward,lora,allocator",
     "--price=rtx-4090=0.4",
     "--tokens=1B",
 )

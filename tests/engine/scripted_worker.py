@@ -72,7 +72,7 @@ def main() -> None:
             else:
                 _ACTS[act](line, command["cell"])
     if script.get("end") == "lingers":
-        time.sleep(60)
+        time.sleep(600)
 
 
 def _key(cell: Cell) -> str:
@@ -86,7 +86,7 @@ def _start(how: str) -> None:
         print("ModuleNotFoundError: No module named 'torch'", file=sys.stderr)
         sys.exit(1)
     if how == "hangs":
-        time.sleep(60)
+        time.sleep(600)
     if how.startswith("killed "):  # as often as there are lines missing in a file
         file = Path(how.removeprefix("killed "))
         starts = file.read_text().splitlines()
@@ -94,7 +94,7 @@ def _start(how: str) -> None:
             file.write_text("\n".join(starts[1:]))
             os.kill(os.getpid(), signal.SIGKILL)
     if how == "late":
-        time.sleep(3)
+        time.sleep(5)
 
 
 def _ceiling(line: Line, command: dict[str, Any], how: str) -> None:
@@ -166,13 +166,13 @@ frame #1: clone + 0x44 (0x7f2e in libc.so.6)
 
 def _hang(line: Line, cell: Cell) -> None:
     line.step(cell)
-    time.sleep(60)
+    time.sleep(600)
 
 
 def _hang_stubbornly(line: Line, cell: Cell) -> None:
     """Hangs, ignores SIGTERM, and has started a child that does the same."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     Path(os.environ["SYSBENCH_TEST_CHILD"]).write_text(str(child.pid))
     _hang(line, cell)
 
@@ -186,12 +186,12 @@ def _go_on(line: Line, cell: Cell) -> None:
 
 def _babble(line: Line, cell: Cell) -> None:
     line.connection.send_bytes(b"PK\x03\x04 not an event")
-    time.sleep(60)
+    time.sleep(600)
 
 
 def _slowly(line: Line, cell: Cell) -> None:
     """Takes longer than a short timeout, but keeps talking."""
-    for index in range(30):
+    for index in range(50):
         time.sleep(0.1)
         line.step(cell, index)
     line.finish(cell, "ok")

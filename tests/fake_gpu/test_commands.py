@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from tests.cli.running import only, record_in, started, wait_until
 from tests.fake_gpu.fake import FakeGpu, Ran
@@ -189,6 +190,7 @@ def test_cells_of_two_gpus_run_on_their_own(fake_gpu: FakeGpu, tmp_path: Path) -
 # --- what ends early
 
 
+@pytest.mark.slow
 def test_ctrl_c_and_a_killed_worker_cost_what_was_running_and_resume_does_the_rest(
     fake_gpu: FakeGpu, tmp_path: Path
 ) -> None:

@@ -26,22 +26,13 @@ GROUPS = (
     Group((*SMALL, "--ctx=64", "--mode=train", "--attention=sdpa", "--checkpoint=selective,layers.*.attention")),
     Group((*SMALL, "--ctx=64", "--mode=train", "--bf16", "--cross-entropy=chunked-50,chunked")),
     Group((*SMALL, "--ctx=128", "--mode=train", "--allocator=default,expandable,max_split_size_mb:20")),
-    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16", "--lora=8", "--checkpoint=full")),
-    Group((*SMALL, "--ctx=64", "--mode=train", "--bf16", "--lora=8", "--adapter=dora")),
-    Group((*SMALL, "--ctx=64", "--mode=train", "--lora=3", "--lora-targets=all-linear,lm_head+w1")),
-    own("NanoGpt", "--bf16", "--lora=4"),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16", "--lora=8", "--adapter=lora,dora")),
     Group((*SMALL, "--ctx=64", "--mode=train", "--precision=bf16-true", "--optimizer=foreach,sgd,adafactor,muon")),
     Group((*SMALL, "--ctx=64", "--mode=train", "--optimizer=foreach,sgd", "--optimizer-in-backward=on,off")),
     Group((*SMALL, "--ctx=64", "--mode=train", "--bf16", "--offload=optimizer", "--grad-accum=1,2")),
-    Group((*SMALL, "--ctx=64", "--mode=train", "--lora=8", "--offload=optimizer", "--optimizer=for-loop,foreach")),
     own("NanoGpt", "--bf16", "--offload=optimizer", "--optimizer=fused"),
-    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp8,fp8-rowwise", "--checkpoint=none,full")),
     own("NanoGpt", "--precision=bf16-true", "--optimizer=fused,muon"),
-    Group(
-        (*SMALL, "--ctx=64", "--mode=train", "--precision=fp16-true", "--lora=0,8", "--checkpoint=none,full"),
-        {},
-        ("t4", "7.5"),
-    ),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp16-true", "--checkpoint=none,full"), {}, ("t4", "7.5")),
     own("Llama", "--precision=fp16-true", "--optimizer=fused,adafactor"),
     own("NanoGpt", "--checkpoint=none,full", "--cross-entropy=full,chunked-40"),
     own("Llama", "--bf16", "--checkpoint=none,full", "--cross-entropy=full,chunked-40"),
@@ -49,6 +40,15 @@ GROUPS = (
     # Masks that are padded, norms and convolutions of strided inputs, products of columns and rows.
     *(own(name, "--batch=3", "--ctx=100", "--precision=fp32") for name in ("Encoder", "Mamba", "Biased", "Strided")),
 )
+OF_SLOW_PACKAGES = (
+    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16", "--lora=8", "--checkpoint=full")),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--lora=3", "--lora-targets=all-linear,lm_head+w1")),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--lora=8", "--offload=optimizer", "--optimizer=for-loop,foreach")),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp16-true", "--lora=8"), {}, ("t4", "7.5")),
+    own("NanoGpt", "--bf16", "--lora=4"),
+    Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp8,fp8-rowwise", "--checkpoint=none,full")),
+)
+"""peft and torchao, which each worker imports anew on the fake GPU: that takes longer than the steps."""
 OF_BITSANDBYTES = (
     Group((*SMALL, "--ctx=64", "--mode=train", "--precision=fp32,bf16-true", "--optimizer=adamw-8bit-paged")),
     Group(
@@ -68,6 +68,13 @@ def test_simulated_memory_is_measured_memory(group: Group, fake_gpu: FakeGpu) ->
     assert {pair.name: pair.differences() for pair in found if pair.differences()} == {}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("group", OF_SLOW_PACKAGES, ids=lambda group: group.name)
+def test_simulated_memory_with_adapters_and_in_fp8_is_measured_memory(group: Group, fake_gpu: FakeGpu) -> None:
+    test_simulated_memory_is_measured_memory(group, fake_gpu)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("group", OF_BITSANDBYTES, ids=lambda group: group.name)
 def test_the_memory_of_bitsandbytes_is_modelled_to_the_byte(group: Group, fake_gpu: FakeGpu) -> None:
     pytest.importorskip("bitsandbytes")

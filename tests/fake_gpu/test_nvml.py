@@ -15,9 +15,12 @@ from tests.fake_gpu.fake import FakeGpu
 
 def test_expandable_segments_are_refused_before_pytorch_ends_the_process(fake_gpu: FakeGpu, tmp_path: Path) -> None:
     words = ("memory", "--size=tiny", "--ctx=16", "--batch=1", "--mode=forward", "--json=-", f"--out={tmp_path}")
-    for setting, outcome in (("expandable_segments:True", "invalid"), ("expandable_segments:False", "ok")):
-        ran = fake_gpu.sysbench(*words, PYTORCH_CUDA_ALLOC_CONF=setting)  # no process that may know the library
-        (cell,) = json.loads(ran.out)["cells"]
+    runs = (
+        ("expandable_segments:True", "invalid", fake_gpu.sysbench),  # no process that may know the library
+        ("expandable_segments:False", "ok", fake_gpu.answered),
+    )
+    for setting, outcome, run in runs:
+        (cell,) = json.loads(run(*words, PYTORCH_CUDA_ALLOC_CONF=setting).out)["cells"]
         assert cell["outcome"] == outcome
         assert (outcome == "ok") or "needs NVIDIA's management library (libnvidia-ml.so.1)" in cell["detail"]
 

@@ -40,6 +40,7 @@ def cell(**changes: Any) -> MemoryCell:
     return only
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 def test_offloaded_shards_leave_on_the_device_what_is_simulated(fake_gpu: FakeGpu) -> None:
     cells = [cell(**changes) for changes in CHANGES]

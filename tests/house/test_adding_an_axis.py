@@ -23,12 +23,14 @@ FIELD = """
     ] = stored_unless("no", description="Wait before each forward pass: no, long.")
 """
 
-STALL_S = 0.1
+STALL_S = 0.5
 
 ACT = f"""
         if self.cell.stall == "long":
             __import__("time").sleep({STALL_S})
 """
+
+pytestmark = pytest.mark.slow
 
 TINY = (*MINUTE, "--ctx", "16", "--steps", "2", "--warmup", "1", "--device", "cpu", "--mode", "forward")
 

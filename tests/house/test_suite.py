@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sysbench.engine.process import Launcher
 from tests.processes import HANG_S
+from tests.worker import forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,3 +76,14 @@ def test_leak():
     said, complaints = ran(tmp_path, tests, "-n0")
     assert "1 passed" in said
     assert "nanobind" not in complaints
+
+
+def test_a_process_that_has_compiled_still_forks_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler sets a variable of its own; workers that were started anew for it took most of the suite's time."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "is given back")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    assert cache_dir() == os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    assert forked.is_as_here(Launcher().environment())
+    assert not forked.is_as_here({**Launcher().environment(), "OMP_NUM_THREADS": "7"})

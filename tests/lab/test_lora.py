@@ -189,6 +189,7 @@ def test_what_has_no_layer_to_adapt_is_refused(tmp_path: Path, fields: dict[str,
     assert line in str(refused.value)
 
 
+@pytest.mark.slow
 def test_two_ranks_train_the_same_adapters(tmp_path: Path) -> None:
     asked = [
         each
@@ -218,6 +219,7 @@ def test_tables_say_what_is_trained(tmp_path: Path) -> None:
         assert "1024" in ran.out
 
 
+@pytest.mark.slow
 def test_adapters_do_not_import_bitsandbytes() -> None:
     """In a new process: peft imports it, and a model that has none of its layers does not need it."""
     code = (

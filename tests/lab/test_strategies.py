@@ -4,6 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.strategies import blocks, distributed
 from sysbench.lab.workload.workload import Batch
+from tests.cli.running import made_once
 from tests.lab.two_ranks import RANKS, Step, result_of
 
 STRATEGIES = ("ddp", "fsdp2", "tp")
@@ -65,10 +67,10 @@ def cells(**axes: Any) -> list[TimeCell]:
 
 @pytest.fixture(scope="module")
 def distributed_steps(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Step]:
-    folder = tmp_path_factory.mktemp("ranks")
+    models = tmp_path_factory.mktemp("models")
     asked = cells(ranks=RANKS, strategy=STRATEGIES, optimizer=OPTIMIZERS)
-    (folder / "theirs.py").write_text(THEIRS)
-    own = TimeSpec(model=f"{folder}/theirs.py:Theirs", ranks=RANKS, strategy="fsdp2", ctx=8, batch=3, device="cpu")
+    (models / "theirs.py").write_text(THEIRS)
+    own = TimeSpec(model=f"{models}/theirs.py:Theirs", ranks=RANKS, strategy="fsdp2", ctx=8, batch=3, device="cpu")
     theirs = list(own.cells())
     theirs += [
         cell.model_copy(update={**ACCUMULATED, "strategy": strategy, "no_sync": sync, "size": f"{strategy} {sync}"})
@@ -81,10 +83,14 @@ def distributed_steps(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[st
         "scaled loss of parts": {"strategy": "tp", "precision": "fp16", "device": "auto"},
     }
     asked += [cell for knobs in (KNOBS | tensor_parallel).values() for cell in cells(ranks=RANKS, **knobs)]
-    found = folder / "steps.pt"
     written = json.dumps([cell.model_dump(mode="json") for cell in asked])
-    subprocess.run([sys.executable, "-m", "tests.lab.two_ranks", written, str(found)], check=True)
-    steps = torch.load(found)
+
+    def take_steps(folder: Path) -> str:
+        found = str(folder / "steps.pt")
+        subprocess.run([sys.executable, "-m", "tests.lab.two_ranks", written, found], check=True)
+        return found
+
+    steps = torch.load(made_once(tmp_path_factory, "steps-of-two-ranks", take_steps)[0])
     knobs = [(name, "foreach") for name in KNOBS | tensor_parallel]
     names = [(cell.size if cell.own else str(cell.strategy), cell.optimizer) for cell in asked[: -len(knobs)]]
     return dict(zip([*names, *knobs], steps, strict=True))

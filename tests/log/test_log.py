@@ -202,14 +202,13 @@ def samples(cell: Any) -> dict[str, list[float]]:
     return {name: phase.wall.samples_s for name, phase in cell.phases.items() if phase.wall}
 
 
-@pytest.mark.parametrize("damage", [b"\xff", b"{}\n"], ids=["a byte", "another object"])
-def test_one_damaged_line_costs_one_cell_at_the_most(tmp_path: Path, damage: bytes) -> None:
+def test_one_damaged_line_costs_one_cell_at_the_most(tmp_path: Path) -> None:
     whole = runs.load(WHOLE)
     lines = WHOLE.read_bytes().splitlines(keepends=True)
     path = tmp_path / "damaged.jsonl"
     for number in range(2, len(lines) + 1):
         line = lines[number - 1]
-        changed = damage if damage.endswith(b"\n") else line[: len(line) // 2] + damage + line[len(line) // 2 + 1 :]
+        changed = b"{}\n" if number % 2 else line[: len(line) // 2] + b"\xff" + line[len(line) // 2 + 1 :]
         path.write_bytes(b"".join([*lines[: number - 1], changed, *lines[number:]]))
         record = runs.load(path)
         assert record.damaged_lines == [number]

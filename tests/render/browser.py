@@ -60,7 +60,7 @@ class Browser:
         """The value that some JavaScript passes to its last argument, a function."""
         return self._post("execute/async", {"script": script, "args": []})
 
-    def wait_for(self, condition: str, timeout_s: float = 20) -> None:
+    def wait_for(self, condition: str, timeout_s: float = HANG_S) -> None:
         """Wait until an expression is true."""
         until = time.monotonic() + timeout_s
         while not self.run(f"return Boolean({condition})"):
@@ -230,7 +230,7 @@ def browser(
             window.close()
     finally:
         driver.terminate()
-        driver.wait(10)
+        driver.wait(HANG_S)
         if driver.stdout:
             driver.stdout.close()
 

@@ -41,42 +41,43 @@ FP16 = {"precision": "fp16", "device": "auto"}
 HSDP = {"strategy": "hsdp", "ranks": 4}
 MEASURED: dict[str, dict[str, Any]] = {
     "fsdp2": {},
-    "fsdp2 uneven": UNEVEN,
-    "fsdp2 for-loop": {"optimizer": "for-loop"},
     "fsdp2 fused": {"optimizer": "fused"},
-    "fsdp2 first step": {"mode": "train-first", "vocab": 77},
     "fsdp2 odd width": {"d_model": 6, "d_ff": 13, "heads": 1, **BACKWARD},
-    "fsdp2 sdpa": {"attention": "sdpa", **BACKWARD},
     "fsdp2 forward": {"mode": "forward", "layers": 3},
-    "fsdp2 inference": {"mode": "inference", "layers": 3},
     "ddp": {"strategy": "ddp"},
-    "ddp in several buckets": {**LARGE, "strategy": "ddp", **BACKWARD},
     "tp": {"strategy": "tp"},
     "ddp fp16": {"strategy": "ddp", **FP16},
-    "fsdp2 fp16": FP16,
     # Whole and sharded gradients, which the optimizer takes in separate groups.
-    **{f"tp fp16 {each}": {"strategy": "tp", "optimizer": each, **FP16} for each in ("for-loop", "foreach", "fused")},
-    "ddp small buckets": {**LARGE, "strategy": "ddp", "bucket_mb": 1, **BACKWARD},
+    "tp fp16 foreach": {"strategy": "tp", "optimizer": "foreach", **FP16},
     "ddp gradients as views": {**LARGE, "strategy": "ddp", "gradient_as_bucket_view": "on", "bucket_mb": 1},
-    "ddp views, first step": {"strategy": "ddp", "gradient_as_bucket_view": "on", "mode": "train-first"},
+    "fsdp2 mixed precision": {"param_dtype": "bf16", "reduce_dtype": "fp32"},
+    "hsdp knobs": {**HSDP, "reshard": "off", "param_dtype": "bf16", "prefetch": 1, **BACKWARD},
+    "ddp accumulation, exchanged once": {**LARGE, "strategy": "ddp", "bucket_mb": 1, "grad_accum": 2, "no_sync": "on"},
+    "fsdp2 accumulation, exchanged once": {**UNEVEN, "grad_accum": 3, "no_sync": "on"},
+    "fsdp2 reshard 2": {"ranks": 4, "reshard": 2, "layers": 3, "mode": "forward"},
+}
+"""Configurations that two or four processes run for real."""
+VIEWS = {"strategy": "ddp", "gradient_as_bucket_view": "on"}
+MEASURED_TOO: dict[str, dict[str, Any]] = {
+    "fsdp2 uneven": UNEVEN,
+    "fsdp2 for-loop": {"optimizer": "for-loop"},
+    "fsdp2 first step": {"mode": "train-first", "vocab": 77},
+    "fsdp2 sdpa": {"attention": "sdpa", **BACKWARD},
+    "fsdp2 inference": {"mode": "inference", "layers": 3},
+    "ddp in several buckets": {**LARGE, "strategy": "ddp", **BACKWARD},
+    "fsdp2 fp16": FP16,
+    **{f"tp fp16 {each}": {"strategy": "tp", "optimizer": each, **FP16} for each in ("for-loop", "fused")},
+    "ddp small buckets": {**LARGE, "strategy": "ddp", "bucket_mb": 1, **BACKWARD},
+    "ddp views, first step": {**VIEWS, "mode": "train-first"},
     "ddp bf16": {"strategy": "ddp", "precision": "bf16"},
     "fsdp2 bf16": {"precision": "bf16", **BACKWARD},
     "fsdp2 reshard off": {"reshard": "off", "layers": 2, **BACKWARD},
     "fsdp2 reshard on": {"reshard": "on", "layers": 3, "mode": "forward"},
-    "fsdp2 mixed precision": {"param_dtype": "bf16", "reduce_dtype": "fp32"},
-    "hsdp knobs": {**HSDP, "reshard": "off", "param_dtype": "bf16", "prefetch": 1, **BACKWARD},
     "ddp accumulation": {"strategy": "ddp", "grad_accum": 3},
     "ddp accumulation, buckets": {**LARGE, "strategy": "ddp", "bucket_mb": 1, "grad_accum": 2, "no_sync": "off"},
-    "ddp accumulation, exchanged once": {**LARGE, "strategy": "ddp", "bucket_mb": 1, "grad_accum": 2, "no_sync": "on"},
-    "ddp accumulation in views": {"strategy": "ddp", "gradient_as_bucket_view": "on", "grad_accum": 3},
-    "ddp accumulation in views, exchanged once": {
-        "strategy": "ddp",
-        "gradient_as_bucket_view": "on",
-        "grad_accum": 3,
-        "no_sync": "on",
-    },
+    "ddp accumulation in views": {**VIEWS, "grad_accum": 3},
+    "ddp accumulation in views, exchanged once": {**VIEWS, "grad_accum": 3, "no_sync": "on"},
     "fsdp2 accumulation": {"grad_accum": 3},
-    "fsdp2 accumulation, exchanged once": {**UNEVEN, "grad_accum": 3, "no_sync": "on"},
     "fsdp2 accumulation, two types": {
         "grad_accum": 2,
         "no_sync": "on",
@@ -85,9 +86,8 @@ MEASURED: dict[str, dict[str, Any]] = {
         **BACKWARD,
     },
     "hsdp accumulation": {**HSDP, "grad_accum": 2, "no_sync": "on"},
-    "fsdp2 reshard 2": {"ranks": 4, "reshard": 2, "layers": 3, "mode": "forward"},
 }
-"""Configurations that two or four processes run for real."""
+"""Others, with `-m slow`."""
 
 
 def cell_of(**axes: Any) -> MemoryCell:
@@ -96,10 +96,10 @@ def cell_of(**axes: Any) -> MemoryCell:
     return cell
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Any]]]:
-    """Return the live bytes of rank 0 at the end of every phase, by configuration."""
-    cells = {name: cell_of(**axes) for name, axes in MEASURED.items()}
+def measured(factory: pytest.TempPathFactory, name: str) -> list[list[Any]]:
+    """Return the live bytes of rank 0 at the end of every phase."""
+    together = MEASURED if name in MEASURED else MEASURED_TOO
+    cells = {each: cell_of(**axes) for each, axes in together.items()}
     written = json.dumps([cell.model_dump(mode="json") for cell in cells.values()])
 
     def measure(folder: Path) -> str:
@@ -107,22 +107,22 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[An
         subprocess.run([*command, written, str(folder)], check=True)
         return json.dumps({file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")})
 
-    outcome, _ = made_once(tmp_path_factory, "simulated-ranks", measure)
-    found = {ranks: iter(measured) for ranks, measured in json.loads(outcome).items()}
-    return {name: next(found[str(cell.ranks)]) for name, cell in cells.items()}
+    outcome, _ = made_once(factory, f"{len(together)}-simulated-ranks", measure)
+    found = {ranks: iter(phases) for ranks, phases in json.loads(outcome).items()}
+    return {each: next(found[str(cell.ranks)]) for each, cell in cells.items()}[name]
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")  # the model returns a view, as models do
-@pytest.mark.parametrize("name", MEASURED)
-def test_a_rank_takes_as_many_bytes_as_measured(measured: dict[str, list[list[Any]]], name: str) -> None:
-    cell = cell_of(**MEASURED[name])
+@pytest.mark.parametrize("name", [*MEASURED, *(pytest.param(name, marks=pytest.mark.slow) for name in MEASURED_TOO)])
+def test_a_rank_takes_as_many_bytes_as_measured(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    cell = cell_of(**{**MEASURED, **MEASURED_TOO}[name])
     with sdpa_kernel(SDPBackend.MATH):
         simulated = record(cell.step, cell.mode, CPU)
     parameters = sum(each.category == "gradients" for each in simulated.allocations) and tensors_of(cell)
     # A mesh with two dimensions, as torch makes for groups of ranks, keeps the coordinates of its rank on the host.
     coordinates_bytes = 16 if cell.ranks == 4 else 0
     expected = []
-    for step, phase, size_bytes in measured[name]:
+    for step, phase, size_bytes in measured(tmp_path_factory, name):
         # AdamW counts its steps on the host, which is not simulated; the fused one does not.
         counted = (step > 0 or phase == "optimizer") and "optimizer" in cell.phases and cell.optimizer != "fused"
         expected.append((step, phase, size_bytes - coordinates_bytes - (4 * parameters if counted else 0)))

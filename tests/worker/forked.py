@@ -36,8 +36,12 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _OURS = Launcher().environment()
 _PRELOADS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 """With each other value of these, another process forks: workers see a GPU that is not there (tests/fake_gpu)."""
-_READ_WHEN_USED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_CUBLAS_WORKSPACE_CACHE")
-"""Settings of CUDA, which are read by the first that uses a GPU: that is the worker."""
+_READ_WHEN_USED = (
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_CUBLAS_WORKSPACE_CACHE"),
+    "TORCHINDUCTOR_CACHE_DIR",
+)
+"""Settings of CUDA, which are read by the first that uses a GPU: that is the worker. The last is a setting of the
+compiler, which sets it itself in each process that has compiled something."""
 _SLOW = ("torch.distributed.fsdp", "torch.distributed.tensor", "torch._inductor.compile_fx")
 """Modules that take half a second or more to import, and that only some workers need."""
 _SLOW_AND_ASKING_FOR_A_GPU = ("transformers.modeling_utils", "peft", "torchao.quantization", "bitsandbytes")
@@ -65,9 +69,8 @@ def launch(worker: WorkerProcess, environment: dict[str, str], address: Path) ->
     """In place of `WorkerProcess._launch`: fork what would be `python -m sysbench.worker` in this environment."""
     plain = worker.command == Launcher().command()
     read = _read_by_imports(environment)
-    as_here = read == {**_read_by_imports(_OURS), **{name: read[name] for name in _PRELOADS if name in read}}
     replaced = subprocess.Popen.__init__ is not _START  # by a test that lets nobody start a process
-    if not plain or not as_here or replaced:
+    if not plain or not is_as_here(environment) or replaced:
         return _launch(worker, environment, address)
     meeting_point = {bootstrap.ADDRESS_VARIABLE: str(address), bootstrap.KEY_VARIABLE: worker._key.hex()}
     request = json.dumps({"directory": str(Path.cwd()), "environment": {**environment, **meeting_point}}).encode()
@@ -75,6 +78,12 @@ def launch(worker: WorkerProcess, environment: dict[str, str], address: Path) ->
     with _Reaper():
         socket.send_fds(server, [request], [worker._output.fileno()])
         return Forked(int(server.recv(100)))
+
+
+def is_as_here(environment: dict[str, str]) -> bool:
+    """Whether a process with this environment would import what the one that forks has imported."""
+    read = _read_by_imports(environment)
+    return read == {**_read_by_imports(_OURS), **{name: read[name] for name in _PRELOADS if name in read}}
 
 
 def _read_by_imports(environment: dict[str, str]) -> dict[str, str]:

@@ -37,6 +37,7 @@ from sysbench.spec.run import RunOptions
 from sysbench.worker import service
 from sysbench.worker.service import Channel, serve
 from tests.engine.fakes import FakeSampler, of_kind, spec_of
+from tests.processes import HANG_S, has_ended
 
 CPU = DeviceInfo(name="Made-up CPU", type="cpu")
 LONG = 100_000
@@ -124,8 +125,8 @@ def test_a_busy_worker_does_not_outlive_an_engine_that_is_killed(tmp_path: Path)
         worker = int(output.readline())
         assert output.readline() == "measuring\n"
         engine.kill()
-        engine.wait(30)
-        assert _ends(worker)
+        engine.wait(HANG_S)
+        assert has_ended(worker)
 
 
 def test_without_torch_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,14 +255,6 @@ def test_a_worker_ends_as_it_is_told_to(monkeypatch: pytest.MonkeyPatch, orderly
     monkeypatch.setattr("sysbench.commands.time.measure.run", lambda cell, device, artifact: iter(()))
     (cell,) = spec_of([16]).cells()
     assert _answers(protocol.Measure(cell=cell, device=CPU), orderly)[1] is orderly
-
-
-def _ends(pid: int) -> bool:
-    for _ in range(200):
-        if not Path(f"/proc/{pid}").exists():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_two_shallow_models_bound_time_and_memory_of_a_deep_one_from_below(knobs
     assert found.tensors_bytes >= 0.97 * whole.tensors_bytes
 
 
-@pytest.mark.parametrize("budget_gib", [5, 7])
+@pytest.mark.parametrize("budget_gib", [5, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_search_with_bounds_shows_what_one_without_them_shows(budget_gib: int) -> None:
     asked = question(budget_gib, precision=("bf16",), keep=(*KEPT, "batch", "cross-entropy"))
     assert depths_of(asked) is not None

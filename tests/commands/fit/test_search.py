@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from sysbench.commands.calibrate.hardware_file import toml
 from sysbench.commands.fit.measure import memory_of
@@ -22,6 +23,7 @@ from sysbench.commands.fit.suggestions import worth_showing
 from sysbench.predict.rates import LINK_RATES
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Rate
+from tests.cli.running import made_once
 
 GPU = "a100-40gb"
 
@@ -60,20 +62,21 @@ Table = Mapping[tuple[Combination, int], Trial | None]
 """The trial of every combination with every budget."""
 
 
-@pytest.fixture(scope="module", params=list(QUESTIONS))
-def simulated(request: pytest.FixtureRequest) -> tuple[FitSpec, list[Change], Table]:
+@pytest.fixture(scope="module", params=["logits", "scores", pytest.param("learning", marks=pytest.mark.slow)])
+def simulated(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[FitSpec, list[Change], Table]:
     """A question, its changes, and every combination of them, simulated with every budget."""
     spec = QUESTIONS[request.param]
     changes = changes_of(question(spec, BUDGETS_MIB[0]))
-    return (
-        spec,
-        changes,
-        {
-            (combination, budget): simulated_trial(question(spec, budget), combination, GPU)
-            for combination in every_combination(changes)
-            for budget in BUDGETS_MIB
-        },
-    )
+    keys = list(itertools.product(every_combination(changes), BUDGETS_MIB))
+    trials = TypeAdapter(list[Trial | None])
+
+    def simulate(_: Path) -> str:
+        return trials.dump_json([simulated_trial(question(spec, budget), each, GPU) for each, budget in keys]).decode()
+
+    found, _ = made_once(tmp_path_factory, f"combinations-{request.param}", simulate)
+    return spec, changes, dict(zip(keys, trials.validate_json(found), strict=True))
 
 
 def tried(search: Search, look_up: Callable[[Combination, bool], Outcome | None]) -> list[Combination]:

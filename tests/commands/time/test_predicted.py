@@ -484,7 +484,8 @@ def test_a_step_that_barely_fits_gets_the_cautions_that_memory_gives_for_it(tmp_
         memory_bytes = needed_bytes + Gpu.of(by_name("h100")).context_bytes + spare_bytes
         in_time = cautions("time", memory_bytes)
         assert [each["code"] for each in in_time] == codes
-        assert in_time == cautions("memory", memory_bytes)
+        if codes:
+            assert in_time == cautions("memory", memory_bytes)
 
 
 def test_a_predicted_step_that_releases_the_cache_says_so_but_a_compiled_one_does_not() -> None:
