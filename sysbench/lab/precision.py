@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sysbench.rounding import FORMATS, ArithmeticSource, FormatName
 from sysbench.spec.knobs import FP8
-from sysbench.spec.model import TRUE_PRECISIONS, StepPrecision
+from sysbench.spec.steps import TRUE_PRECISIONS, StepPrecision
 
 T = TypeVar("T")
 

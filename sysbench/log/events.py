@@ -16,9 +16,8 @@ from pydantic_core import PydanticSerializationError, from_json
 from sysbench.command import Kind
 from sysbench.log.outcomes import REASONS, Outcome, Reason, RunStatus
 from sysbench.log.schema import SCHEMA_VERSION
-from sysbench.spec.cell import spec_of
+from sysbench.spec.cell import DeviceType, spec_of
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.model import DeviceType, Precision
 from sysbench.spec.quantities import (
     Amount,
     Bytes,
@@ -34,6 +33,7 @@ from sysbench.spec.quantities import (
     Size,
     stored_unless,
 )
+from sysbench.spec.steps import Precision
 from sysbench.spec.validation import first_error
 
 

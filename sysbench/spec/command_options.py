@@ -23,9 +23,9 @@ from pydantic.fields import FieldInfo
 
 from sysbench.command import Kind, command_of, kinds
 from sysbench.errors import UsageError
+from sysbench.meanings import option_meant
 from sysbench.spec.axis import find_axis
 from sysbench.spec.cell import RunSpec
-from sysbench.spec.meanings import option_meant
 from sysbench.spec.options import STEP_PANELS, Option, flag_of
 from sysbench.spec.validation import Given, find_option, literals, option_name, option_of, validated
 

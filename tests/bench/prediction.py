@@ -29,8 +29,9 @@ from sysbench.predict.step import Estimate, StepPrediction, predict
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
+from sysbench.spec.grid import SIZES
 from sysbench.spec.hardware import Rate, by_name
-from sysbench.spec.model import SIZES, ModelCell
+from sysbench.spec.model import ModelCell
 from sysbench.spec.ranks import Strategy
 from tests.bench import prediction_kernels as kernels
 from tests.bench.published_models import Shape, joined, traced, traced_rank, written_out_adamw

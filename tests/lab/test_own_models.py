@@ -27,7 +27,7 @@ from sysbench.render.sentences import notes
 from sysbench.simulate.platform import REAL_PLATFORM
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.steps import record
-from sysbench.spec.model import Mode
+from sysbench.spec.steps import Mode
 
 CPU = torch.device("cpu")
 

@@ -15,8 +15,10 @@ from sysbench.predict.rates import gpu, typical_host
 from sysbench.predict.step import predict
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
+from sysbench.spec.grid import ModelShape
 from sysbench.spec.hardware import by_name
-from sysbench.spec.model import Attention, ModelCell, ModelShape, Precision
+from sysbench.spec.model import ModelCell
+from sysbench.spec.steps import Attention, Precision
 from tests.cli.running import answered
 from tests.fixtures_runs import write_log
 from tests.fixtures_timing import A100, events

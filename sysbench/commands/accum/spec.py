@@ -12,7 +12,8 @@ from sysbench.rounding import FormatName
 from sysbench.spec.axes import choices, integers
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import RunCell, RunSpec, parse_devices
-from sysbench.spec.model import DEFAULT_VOCAB, EFFORT, SIZES, ModelCell
+from sysbench.spec.grid import DEFAULT_VOCAB, EFFORT, SIZES
+from sysbench.spec.model import ModelCell
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Amount, Count, Finite, Seconds, Seed, Size
 

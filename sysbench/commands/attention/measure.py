@@ -53,7 +53,7 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 from sysbench.spec.attention import IMPLEMENTATIONS, AttentionCell
-from sysbench.spec.time_limit import time_limit_word
+from sysbench.spec.quantities import time_limit_word
 
 MAX_CHECKED_LENGTH = 2048
 """Longest sequence that is compared with fp64 completely, because the reference needs quadratic memory."""

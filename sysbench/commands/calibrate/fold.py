@@ -26,7 +26,7 @@ from sysbench.package import VERSION
 from sysbench.predict.rates import HOST_RATES
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware, Rate
-from sysbench.spec.model import Precision
+from sysbench.spec.steps import Precision
 
 MIN_SPREAD = 0.01
 """Minimum spread of a rate: the time of the same kernel varies by this much from process to process."""

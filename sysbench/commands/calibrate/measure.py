@@ -41,8 +41,10 @@ from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 from sysbench.spec.cell import DeviceType
+from sysbench.spec.grid import ModelShape
 from sysbench.spec.knobs import NONE, has_fp8
-from sysbench.spec.model import ModelCell, ModelShape, Phase, Precision
+from sysbench.spec.model import ModelCell, step_of
+from sysbench.spec.steps import Phase, Precision
 
 SAMPLES = 7
 """Number of samples kept: the last ones, which have settled."""
@@ -427,7 +429,7 @@ def _rates_of_timed_run(cell: CalibrateCell, path: Path) -> Iterator[Event]:
     timed = [
         (step, measured.device, times)
         for measured in run.cells
-        if measured.outcome == "ok" and (step := measured.cell.step) is not None and step.execution == "eager"
+        if measured.outcome == "ok" and (step := step_of(measured.cell)) is not None and step.execution == "eager"
         if step.offload == NONE  # the rates of updates on the host cannot be told from those of copies
         if measured.device is not None and (times := measures_of(measured).times)
     ]

@@ -12,10 +12,12 @@ from sysbench.errors import Refusal
 from sysbench.spec.axes import choices
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import DeviceType, RunCell, RunSpec, parse_devices
-from sysbench.spec.model import EFFORT, Precision, precision_problem
+from sysbench.spec.grid import EFFORT
 from sysbench.spec.options import Option
+from sysbench.spec.problems import precision_problem
 from sysbench.spec.quantities import Seconds, Seed, stored_unless
 from sysbench.spec.run import OUTPUT, RunOptions, run_names
+from sysbench.spec.steps import Precision
 
 Part = Literal["matmul", "attention", "memory", "launch", "host", "link", "steps"]
 """matmul     products of matrices: large in three layouts, small, batched

@@ -11,7 +11,6 @@ from sysbench.log.events import Event
 from sysbench.log.predictions import PredictedTime, Training, of_prediction, training
 from sysbench.log.records import ModelCellRecord, RunRecord
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.protocols import SearchAxis
 from sysbench.spec.quantities import (
     Amount,
     Bytes,
@@ -23,6 +22,7 @@ from sysbench.spec.quantities import (
     Signed,
     stored_unless,
 )
+from sysbench.spec.steps import SearchAxis
 
 
 class Trial(Frozen):

@@ -13,11 +13,12 @@ from sysbench.spec import hardware
 from sysbench.spec.axes import Texts, parse_amount
 from sysbench.spec.axis import axes_of_model
 from sysbench.spec.cell import DeviceType, asks_for
-from sysbench.spec.model import Mode, ModelCell, ModelSpec
+from sysbench.spec.model import ModelCell, ModelSpec
 from sysbench.spec.options import RANKS, Option, flag_of
 from sysbench.spec.quantities import Bytes, Count, PerSecond, Size, stored_unless
 from sysbench.spec.ranks import NODE_RANKS
 from sysbench.spec.run import OUTPUT, SavedOptions
+from sysbench.spec.steps import Mode
 
 QUESTION = "Question"
 

@@ -30,7 +30,7 @@ from sysbench.render.dashboard.screen import (
     labelled,
     wrapped,
 )
-from sysbench.spec.time_limit import time_limit_word
+from sysbench.spec.quantities import time_limit_word
 
 SLOW_RUN_S = 30.0
 

@@ -13,24 +13,23 @@ from sysbench.spec import hardware
 from sysbench.spec.axes import parse_amount, parse_share
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import asks_for
+from sysbench.spec.grid import EFFORT, HOST, HOST_LINK, PREDICTION, STEPS, WARMUP
 from sysbench.spec.knobs import FP8, NONE
-from sysbench.spec.model import (
-    EFFORT,
-    HOST,
-    HOST_LINK,
-    PREDICTION,
-    STEPS,
-    WARMUP,
-    ModelCell,
-    ModelSpec,
-    Precision,
-    Sync,
-)
+from sysbench.spec.model import ModelCell, ModelSpec
 from sysbench.spec.options import MEASUREMENT, Option, flag_of
-from sysbench.spec.quantities import Count, Share, Size, Steps, stored_unless
+from sysbench.spec.quantities import (
+    Count,
+    Share,
+    Size,
+    Steps,
+    TimeLimit,
+    limit_in_seconds,
+    stored_unless,
+    time_limit_word,
+)
 from sysbench.spec.ranks import NODE_RANKS, Interconnect
 from sysbench.spec.run import SavedOptions
-from sysbench.spec.time_limit import TimeLimit, limit_in_seconds, time_limit_word
+from sysbench.spec.steps import Precision, Sync
 
 SYNC = Axis("setting", default="phase", comparison="controlled", phrase="synchronized by {}")
 

@@ -16,7 +16,7 @@ from sysbench import extras
 from sysbench.errors import UnavailableError
 from sysbench.lab.knobs.layers import linear_layers
 from sysbench.spec.knobs import FP8_MULTIPLE, fp8_refusal, has_fp8
-from sysbench.spec.model import StepPrecision
+from sysbench.spec.steps import StepPrecision
 
 _RECIPES = {"fp8": "tensorwise", "fp8-rowwise": "rowwise"}
 

@@ -23,7 +23,8 @@ from sysbench.lab.workload.imports import Printed
 from sysbench.lab.workload.inputs import random_tokens
 from sysbench.lab.workload.losses import cross_entropy
 from sysbench.log.events import AdaptedModelFacts, CodeFile, OwnModelFacts
-from sysbench.spec.model import ModelCell, ModelShape
+from sysbench.spec.grid import ModelShape
+from sysbench.spec.model import ModelCell
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,9 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import by_category
 from sysbench.simulate.replay import Replay, SpanPeak
 from sysbench.spec import hardware
+from sysbench.spec.grid import ModelShape
 from sysbench.spec.knobs import blocks_between_checkpoints
-from sysbench.spec.model import ModelCell, ModelShape
+from sysbench.spec.model import ModelCell
 
 REFERENCE = "a100-80gb"
 """GPU whose times stand for those of a GPU of which only the memory is known."""
