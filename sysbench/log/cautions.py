@@ -160,7 +160,7 @@ def precision_of_the_median(
     if width > allowed:
         yield caution(
             "interval-too-wide",
-            longer or (f"use --max-steps {2 * max_steps}" if until else "use more --steps, or --until 1%"),
+            longer or (f"use --steps {2 * max_steps}" if until else "use more --steps, or --until 1%"),
             width_share=width,
         )
 

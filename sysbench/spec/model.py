@@ -16,7 +16,7 @@ from sysbench.spec.cell import DeviceType, RunCell, RunSpec, asks_for, threads_p
 from sysbench.spec.grid import DEFAULT_VOCAB, MODE, SIZES, GridFields, ModelShape
 from sysbench.spec.knobs import NONE
 from sysbench.spec.options import MODEL, OWN_MODEL, STEP, Option, flag_of
-from sysbench.spec.own_model import Arguments, Code, DescribedInputs, OwnModel, Targets
+from sysbench.spec.own_model import Arguments, Code, Inputs, OwnModel, Targets
 from sysbench.spec.problems import (
     ATTENTION_ON,
     knobs_device_problem,
@@ -103,15 +103,13 @@ class ModelSpec(RunSpec):
         {},
         description="A constructor argument of --model, or a field of its config: layers=12,24. Can be repeated.",
     )
-    inputs: Annotated[Code | None, Option(metavar="CODE", panel=OWN_MODEL, names_code=True)] = stored_unless(
-        None,
-        description="A function of (batch, ctx) that returns the model's inputs: a tensor, a tuple, or a dict. "
-        "Default: get_inputs beside the model, or else token ids for its first embedding.",
-    )
-    input: Annotated[DescribedInputs, Option(metavar="SHAPE", panel=OWN_MODEL, repeated=True)] = stored_unless(
-        (),
-        description="Description of one input: tokens=int64[B,T]<vocab, or image=float32[B,3,224,224]. Can be "
-        "repeated.",
+    input: Annotated[Inputs, Option(metavar="CODE|SHAPE", panel=OWN_MODEL, repeated=True, names_code=True)] = (
+        stored_unless(
+            (),
+            description="A function of (batch, ctx) that returns the model's inputs: a tensor, a tuple, or a dict; or "
+            "a description of one input, which can be repeated: tokens=int64[B,T]<vocab, or image=float32[B,3,224,224]. "
+            "Default: get_inputs beside the model, or else token ids for its first embedding.",
+        )
     )
     loss: Annotated[Code | None, Option(metavar="CODE", panel=OWN_MODEL, names_code=True)] = stored_unless(
         None,
@@ -197,12 +195,11 @@ class ModelSpec(RunSpec):
 
     def _own_model_problem(self) -> Refusal | None:
         if self.model:
-            both = self.inputs and self.input
-            twice = Refusal("and --input both describe the model's inputs", "give only one of them", "--inputs")
-            return twice if both else None
+            code = next((each for each in self.input if isinstance(each, str)), None)
+            refusal = Refusal("makes all inputs of the model", "give no other --input", f"--input {code}")
+            return refusal if code and len(self.input) > 1 else None
         given = {
             "--model-arg": self.model_arg,
-            "--inputs": self.inputs,
             "--input": self.input,
             "--loss": self.loss,
             "--attention own": "own" in self.attention,
@@ -275,8 +272,8 @@ class ModelSpec(RunSpec):
                 dimensions=shape.model_dump(),
                 sized=sized,
                 single_dimensions=single,
-                inputs=self.inputs,
-                described=self.input,
+                inputs=next((each for each in self.input if isinstance(each, str)), None),
+                described=tuple(each for each in self.input if not isinstance(each, str)),
                 loss=self.loss,
                 directory=self.app_dir,
             )

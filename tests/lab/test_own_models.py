@@ -409,7 +409,7 @@ INPUTS = {
 def test_inputs_that_do_not_fit_are_refused(inputs: str, write: Write) -> None:
     body, said = INPUTS[inputs]
     here = write(f"def inputs(batch, ctx):\n    {body}\n")
-    assert said in refusal(stepped, here, inputs="theirs:inputs")
+    assert said in refusal(stepped, here, input="theirs:inputs")
 
 
 TAKES = {
