@@ -107,7 +107,7 @@ class ModelSpec(RunSpec):
         stored_unless(
             (),
             description="A function of (batch, ctx) that returns the model's inputs: a tensor, a tuple, or a dict; or "
-            "a description of one input, which can be repeated: tokens=int64[B,T]<vocab, or image=float32[B,3,224,224]. "
+            "a description of one input, which can be repeated: tokens=int64[B,T]<vocab, image=float32[B,3,224,224]. "
             "Default: get_inputs beside the model, or else token ids for its first embedding.",
         )
     )
