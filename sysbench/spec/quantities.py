@@ -35,8 +35,6 @@ Steps = Annotated[int, Field(ge=0, le=MAX_SIZE)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Bytes = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Signed = Annotated[int, Field(ge=-MAX_COUNT, le=MAX_COUNT)]
-Exponent = Annotated[int, Field(ge=-2000, le=2000)]
-"""Exponent of a power of two, in any format."""
 Nanoseconds = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Flops = Annotated[int, Field(ge=0, le=10**36)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]

@@ -12,11 +12,11 @@ For 62 combinations of changes of xl, such times were within 0.03% of those of w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from sysbench.commands.fit.record import Trial
-from sysbench.commands.fit.search.changes import Change, Combination, changed
+from sysbench.commands.fit.search.changes import Combination, changed
 from sysbench.commands.fit.search.rules import Outcome
 from sysbench.commands.fit.spec import FitCell
 from sysbench.errors import UnavailableError
@@ -64,10 +64,6 @@ def simulated(question: FitCell, combination: Combination, gpu: str) -> Trial | 
 
 def simulated_on(question: FitCell, combination: Combination, gpus: Sequence[str]) -> dict[str, Trial | None]:
     return {gpu: simulated(question, combination, gpu) for gpu in gpus}
-
-
-def simulated_with(question: FitCell, changes: Mapping[str, Any], gpu: str) -> Trial | None:
-    return simulated(question, (Change("all", tuple(changes.items())),) if changes else (), gpu)
 
 
 def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu: str) -> Trial:
