@@ -52,7 +52,7 @@ _HANDLERS = run_state.handlers(
 )
 
 
-class FitScreen(CellScreen[FitState]):
+class FitScreen(CellScreen[CellState]):
     """The display of a run, with the best answer so far for each GPU."""
 
     initial = FitState()

@@ -252,9 +252,10 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
 # --- the screen
 
 
-class TimeScreen(CellScreen[LiveState]):
+class TimeScreen(CellScreen[TimedCell]):
     """The display of a timing run, with a chart of the steps so far."""
 
+    state: LiveState
     initial = LiveState()
     advance = staticmethod(advance)
 
