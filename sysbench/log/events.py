@@ -58,16 +58,16 @@ class Event(Frozen):
     event: str
     at_s: Instant
 
-    def as_record(self, kind: type[AnyRecord], **computed: Any) -> AnyRecord:
+    def as_record(self, kind: type[AnyRecord], **computed: object) -> AnyRecord:
         """Return the record that keeps this event: its fields that the record has too, and `computed` ones."""
         return kind(**{**self.fields_of(kind), **computed})
 
-    def fields_of(self, kind: type[Frozen]) -> dict[str, Any]:
+    def fields_of(self, kind: type[Frozen]) -> dict[str, object]:
         """Return the fields of this event that `kind` has too."""
         return self.model_dump(include=set(kind.model_fields))
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
+    def __pydantic_init_subclass__(cls, **arguments: object) -> None:
         """Register the class for `decode`."""
         super().__pydantic_init_subclass__(**arguments)
         EVENTS[cls.model_fields["event"].default] = cls

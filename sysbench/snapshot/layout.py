@@ -135,7 +135,7 @@ class Snapshot:
     annotations: tuple[Annotation, ...]
     settings: Mapping[str, Any]
     """`allocator_settings`; empty if the file has none."""
-    metadata: Mapping[str, Any]
+    metadata: Mapping[str, object]
     """sysbench's own metadata; empty for snapshots from other programs."""
 
     @property

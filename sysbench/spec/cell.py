@@ -169,7 +169,7 @@ class RunSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True, allow_inf_nan=False)
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, **fields: object) -> None:
         """Build the spec from its fields; raises SpecError, with one line, for an invalid field."""
         try:
             super().__init__(**fields)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -148,7 +148,7 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
         yield predicted(cell, known, result.trace)
 
 
-def _memory(cell: AttentionCell, source: Source, found: Mapping[str, Any]) -> AttentionMemory:
+def _memory(cell: AttentionCell, source: Source, found: Mapping[str, object]) -> AttentionMemory:
     peaks = {name: value for name, value in found.items() if name in AttentionPeaks.model_fields}
     return AttentionMemory(at_s=time.time(), cell=cell.key, source=source, **peaks)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sysbench import units
 from sysbench.commands import refusals, running, showing
@@ -62,7 +62,7 @@ def _verifiable(spec: FitSpec) -> FitSpec:
     raise UsageError(f"--verify measures on a GPU of --on, but this machine has {what}")
 
 
-def _changed(spec: FitSpec, **changes: Any) -> FitSpec:
+def _changed(spec: FitSpec, **changes: object) -> FitSpec:
     return FitSpec(**{**spec.model_dump(exclude_unset=True), **changes})
 
 

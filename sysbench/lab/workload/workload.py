@@ -58,8 +58,8 @@ class OwnWorkload:
 class Batch:
     """One micro-batch: the arguments for a call of the model, and the loss of its output."""
 
-    arguments: tuple[Any, ...]
-    keywords: Mapping[str, Any]
+    arguments: tuple[object, ...]
+    keywords: Mapping[str, object]
     loss: Callable[[object], Tensor]
 
     @property

@@ -127,7 +127,7 @@ class Autocast:
         def policy(name: str) -> Kernel:
             operator = _operator(name)
 
-            def kernel(*args: Any, **kwargs: Any) -> object:
+            def kernel(*args: object, **kwargs: object) -> object:
                 with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
                     dtype = dtype_for([*args, *kwargs.values()])
                     # The last argument first, as the compiler of PyTorch evaluates them.
@@ -143,7 +143,7 @@ class Autocast:
         operator = _operator(name)
         position = [argument.name for argument in operator._schema.arguments].index("dtype")
 
-        def kernel(*args: Any, **kwargs: Any) -> object:
+        def kernel(*args: object, **kwargs: object) -> object:
             is_open = kwargs.get("dtype") is None and (len(args) <= position or args[position] is None)
             if is_open and _is_eligible(args[0]):
                 args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
