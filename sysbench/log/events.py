@@ -235,18 +235,6 @@ class CeilingFailed(Event):
     detail: str
 
 
-class MemoryForeseen(Event):
-    """Whether a cell is expected to fit in the free memory, according to a simulation before the measurement."""
-
-    event: Literal["memory_foreseen"] = "memory_foreseen"
-    cell: str
-    free_bytes: Bytes
-    fits: bool | None
-    """None if the cell cannot be simulated; `detail` then gives the reason."""
-    lacking_bytes: Bytes | None = None
-    detail: str | None = None
-
-
 class CellStarted(Event):
     """A cell starts; `index` is its position in the run, from 0.
 

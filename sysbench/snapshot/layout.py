@@ -133,7 +133,7 @@ class Snapshot:
     categories: tuple[str, ...]
     labels: tuple[str, ...]
     annotations: tuple[Annotation, ...]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     """`allocator_settings`; empty if the file has none."""
     metadata: Mapping[str, object]
     """sysbench's own metadata; empty for snapshots from other programs."""

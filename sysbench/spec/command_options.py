@@ -37,7 +37,7 @@ def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], 
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
-        def command(**arguments: Any) -> None:
+        def command(**arguments: object) -> None:
             function(*(_collect_given(spec, arguments) for spec in specs))
 
         count = sum(option is not None for spec in specs for option in map(find_option, spec.model_fields.values()))

@@ -228,8 +228,8 @@ def _named_functions() -> dict[tuple[Any, str], Callable[..., Any]]:
             device_type, dtype = "cpu", dtype or torch.float16
         create(self, device_type, dtype, *args, **options)
 
-    def named(function: Callable[..., Any], has_default: bool) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
+    def named(function: Callable[..., object], has_default: bool) -> Callable[..., object]:
+        def call(*args: object, **options: object) -> object:
             name = options.pop("device_type", None)
             if name is None and args and isinstance(args[0], str):
                 name, *args = args  # type: ignore[assignment]
