@@ -154,7 +154,7 @@ def _refuse_unknown_command(words: Sequence[str]) -> None:
     name = words[0]
     if name.startswith("-") or name in commands():
         return
-    from sysbench.spec.meanings import command_meant
+    from sysbench.meanings import command_meant
 
     meant = command_meant(name)
     question = f" Did you mean {meant}?" if meant else ""

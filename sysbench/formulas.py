@@ -17,18 +17,10 @@ from typing import Literal, get_args
 
 from sysbench.spec.attention import AttentionCell
 from sysbench.spec.cell import RunCell
+from sysbench.spec.grid import ModelShape
 from sysbench.spec.knobs import FP8
-from sysbench.spec.model import (
-    PHASES_OF,
-    TRUE_PRECISIONS,
-    AdamW,
-    Attention,
-    Mode,
-    ModelCell,
-    ModelShape,
-    Phase,
-    Precision,
-)
+from sysbench.spec.model import ModelCell, step_of
+from sysbench.spec.steps import PHASES_OF, TRUE_PRECISIONS, AdamW, Attention, Mode, Phase, Precision
 
 
 def parameters(shape: ModelShape) -> int:
@@ -82,7 +74,7 @@ def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
 
     `device` is the device that will run the cell, if known.
     """
-    step = cell.step
+    step = step_of(cell)
     if step is None or step.shape is None or step.strategy not in (None, "ddp"):
         return None  # the formula is for a whole model on one device
     turned = step.repeats_forward or step.precision in (*TRUE_PRECISIONS, *FP8)

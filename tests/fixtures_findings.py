@@ -16,7 +16,7 @@ from sysbench.log.events import DeviceInfo
 from sysbench.log.outcomes import CautionCode, Outcome, caution
 from sysbench.log.records import EnvironmentRecord, ModelRecord, PeakRecord, PhaseRecord
 from sysbench.spec import hardware
-from sysbench.spec.model import PHASES_OF
+from sysbench.spec.steps import PHASES_OF
 from tests.fixtures_timing import A100
 
 MS = 1e-3

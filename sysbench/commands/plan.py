@@ -12,7 +12,7 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 from sysbench.spec.cell import RunCell
 from sysbench.spec.hardware import Hardware
-from sysbench.spec.model import ModelCell
+from sysbench.spec.model import ModelCell, step_of
 
 
 def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
@@ -28,16 +28,16 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
         *((Column("spare", "to spare", "bytes", importance=1), Column("fits", "")) * any(gpus)),
     )
     rows = tuple(
-        (*axis_values(cell, axis_names), *_row(cell, cell.step, gpu))
+        (*axis_values(cell, axis_names), *_row(cell, step, gpu))
         for cell, gpu in zip(cells, gpus, strict=True)
-        if cell.step is not None
+        if (step := step_of(cell)) is not None
     )
     title = f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
     return Table("plan", title, columns, rows, len(axis_names), tuple(_notes(cells, gpus)))
 
 
 def _notes(cells: Sequence[RunCell], gpus: Sequence[Hardware | None]) -> Iterator[str]:
-    steps = [cell.step for cell in cells if cell.step is not None]
+    steps = [step for cell in cells if (step := step_of(cell)) is not None]
     predicted = [gpu for cell, gpu in zip(cells, gpus, strict=True) if formulas.predicted_bytes(cell) is not None]
     contexts = {gpu.title: Gpu.of(gpu).context_bytes for gpu in predicted if gpu is not None}
     if predicted:

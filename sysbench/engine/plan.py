@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from sysbench import formulas
 from sysbench.errors import Refusal, UsageError
 from sysbench.log.events import DeviceInfo
-from sysbench.spec.cell import RunCell
-from sysbench.spec.model import DeviceType
+from sysbench.spec.cell import DeviceType, RunCell
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from sysbench.log.events import DeviceInfo
 from sysbench.log.kinds import command_of, load
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.model import Precision
 from sysbench.spec.quantities import Count, Seconds, Size
+from sysbench.spec.steps import Precision
 
 MESSAGE_LIMIT_BYTES = 16 * 1024**2
 """Longest message in bytes; a longer one does not come from sysbench."""

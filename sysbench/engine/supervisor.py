@@ -42,8 +42,8 @@ from sysbench.log.events import (
 )
 from sysbench.log.outcomes import REASONS, Outcome, Reason
 from sysbench.spec.cell import RunCell
-from sysbench.spec.model import Precision
 from sysbench.spec.run import RunOptions
+from sysbench.spec.steps import Precision
 
 if TYPE_CHECKING:
     from sysbench.engine.rendezvous.rank_zero import RankConnections

@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from sysbench.errors import UnavailableError
 from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.lab.ranges import named
-from sysbench.spec.model import Attention
+from sysbench.spec.steps import Attention
 
 
 class NaiveAttention(nn.Module):

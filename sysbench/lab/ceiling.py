@@ -13,7 +13,7 @@ from sysbench.lab.memory import allocator
 from sysbench.lab.precision import compute_dtype, matmul_precision
 from sysbench.lab.strategies import max_over_ranks
 from sysbench.log.events import CeilingMeasured, DeviceInfo
-from sysbench.spec.model import Precision
+from sysbench.spec.steps import Precision
 
 BUDGET_S = 0.25
 SMALLEST_SIZE = 256

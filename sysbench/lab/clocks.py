@@ -13,7 +13,7 @@ import torch
 
 from sysbench.lab.devices import synchronize
 from sysbench.log.events import PhaseSample
-from sysbench.spec.model import Sync
+from sysbench.spec.steps import Sync
 
 Call = Callable[[], object]
 T = TypeVar("T")

@@ -30,6 +30,6 @@ class DispatchMode(TorchDispatchMode):
         """Run an operator as `run` does."""
         return self.run(func, args, kwargs or {})
 
-    def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def run(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Run an operator that was called while the mode is active, and return its result."""
         raise NotImplementedError

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sysbench.rounding import FORMATS, ArithmeticSource, FormatName
 from sysbench.spec.knobs import FP8
-from sysbench.spec.model import TRUE_PRECISIONS, StepPrecision
+from sysbench.spec.steps import TRUE_PRECISIONS, StepPrecision
 
 T = TypeVar("T")
 
@@ -102,7 +102,6 @@ def _older_setting(read: Callable[[], T]) -> T | None:
 TORCH_DTYPES: dict[FormatName, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 """Formats with arithmetic in torch: every operation returns the exact result, rounded once."""
 
-_TF32_DROPPED_BITS = 13
 """fp32 has 23 mantissa bits, TF32 has 10."""
 
 
@@ -134,11 +133,3 @@ class Arithmetic:
             return Arithmetic(name, "device", number, lambda tensor: float(tensor.item()), torch.add, torch.sub)
         nearest = FORMATS[name].nearest
         return cls(name, "rounded", nearest, float, lambda a, b: nearest(a + b), lambda a, b: nearest(a - b))
-
-
-def round_to_tf32(values: Tensor) -> Tensor:
-    """Round fp32 values to 10 mantissa bits, ties to even, as tensor cores do with their TF32 inputs."""
-    bits = values.view(torch.int32)
-    odd = (bits >> _TF32_DROPPED_BITS) & 1
-    rounded = bits + ((1 << (_TF32_DROPPED_BITS - 1)) - 1) + odd
-    return (rounded & -(1 << _TF32_DROPPED_BITS)).view(torch.float32)

@@ -24,8 +24,9 @@ from sysbench.lab.workload.inputs import vocabulary_size
 from sysbench.lab.workload.own import own_workload
 from sysbench.lab.workload.workload import Workload, built_in_workload
 from sysbench.spec.knobs import FP8, NONE
-from sysbench.spec.model import COMPILE_MODES, PHASES_OF, ModelCell, Phase
+from sysbench.spec.model import ModelCell
 from sysbench.spec.ranks import layout
+from sysbench.spec.steps import COMPILE_MODES, PHASES_OF, Phase
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -14,7 +14,8 @@ from einops import einsum, rearrange
 from torch import Tensor, nn
 
 from sysbench.lab.attention import KINDS
-from sysbench.spec.model import Attention, ModelShape
+from sysbench.spec.grid import ModelShape
+from sysbench.spec.steps import Attention
 
 NORM_EPSILON = 1e-5
 ROTARY_BASE = 10_000.0

@@ -13,9 +13,11 @@ from sysbench.log.outcomes import Caution, CautionCode, caution
 from sysbench.log.records import Samples
 from sysbench.spec import hardware
 from sysbench.spec.cell import RunCell
-from sysbench.spec.knobs import FP8, modelled_parts
-from sysbench.spec.model import Execution, ModelCell, Sync
-from sysbench.spec.time_limit import time_limit_word
+from sysbench.spec.knobs import FP8
+from sysbench.spec.model import ModelCell, step_of
+from sysbench.spec.problems import modelled_parts
+from sysbench.spec.quantities import time_limit_word
+from sysbench.spec.steps import Execution, Sync
 
 WIDE_INTERVAL = 0.05
 """A 95% interval wider than this share of the median does not support a comparison of a few percent; nor does a median
@@ -79,7 +81,7 @@ launch queue (1,024 entries in CUDA) takes far longer to drain.
 
 def assumptions(cell: RunCell, seen: CellEvents) -> Iterator[Caution]:
     """Yield what a simulation assumed: kernels of AMD GPUs, elements that masks select, and libraries without data."""
-    if cell.simulated is not None and cell.step is not None and (modelled := modelled_parts(cell.step)):
+    if cell.simulated is not None and (step := step_of(cell)) and (modelled := modelled_parts(step)):
         yield caution("modelled", "measure on a GPU with the library installed", about=modelled)
     gpu = hardware.by_slug(cell.simulated) if cell.simulated is not None else None
     if gpu is not None and gpu.architecture is not None:
@@ -163,7 +165,7 @@ def precision_of_the_median(
     if width > allowed:
         yield caution(
             "interval-too-wide",
-            longer or (f"use --max-steps {2 * max_steps}" if until else "use more --steps, or --until 1%"),
+            longer or (f"use --steps {2 * max_steps}" if until else "use more --steps, or --until 1%"),
             width_share=width,
         )
 

@@ -16,9 +16,8 @@ from pydantic_core import PydanticSerializationError, from_json
 from sysbench.command import Kind
 from sysbench.log.outcomes import REASONS, Outcome, Reason, RunStatus
 from sysbench.log.schema import SCHEMA_VERSION
-from sysbench.spec.cell import spec_of
+from sysbench.spec.cell import DeviceType, spec_of
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.model import DeviceType, Precision
 from sysbench.spec.quantities import (
     Amount,
     Bytes,
@@ -34,6 +33,7 @@ from sysbench.spec.quantities import (
     Size,
     stored_unless,
 )
+from sysbench.spec.steps import Precision
 from sysbench.spec.validation import first_error
 
 
@@ -58,16 +58,16 @@ class Event(Frozen):
     event: str
     at_s: Instant
 
-    def as_record(self, kind: type[AnyRecord], **computed: Any) -> AnyRecord:
+    def as_record(self, kind: type[AnyRecord], **computed: object) -> AnyRecord:
         """Return the record that keeps this event: its fields that the record has too, and `computed` ones."""
         return kind(**{**self.fields_of(kind), **computed})
 
-    def fields_of(self, kind: type[Frozen]) -> dict[str, Any]:
+    def fields_of(self, kind: type[Frozen]) -> dict[str, object]:
         """Return the fields of this event that `kind` has too."""
         return self.model_dump(include=set(kind.model_fields))
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
+    def __pydantic_init_subclass__(cls, **arguments: object) -> None:
         """Register the class for `decode`."""
         super().__pydantic_init_subclass__(**arguments)
         EVENTS[cls.model_fields["event"].default] = cls
@@ -233,18 +233,6 @@ class CeilingFailed(Event):
     device: str
     precision: Precision
     detail: str
-
-
-class MemoryForeseen(Event):
-    """Whether a cell is expected to fit in the free memory, according to a simulation before the measurement."""
-
-    event: Literal["memory_foreseen"] = "memory_foreseen"
-    cell: str
-    free_bytes: Bytes
-    fits: bool | None
-    """None if the cell cannot be simulated; `detail` then gives the reason."""
-    lacking_bytes: Bytes | None = None
-    detail: str | None = None
 
 
 class CellStarted(Event):

@@ -50,7 +50,7 @@ def header_at(path: Path) -> Header | None:
     return None
 
 
-def first_fields(beginning: bytes) -> dict[str, Any]:
+def first_fields(beginning: bytes) -> dict[str, object]:
     """Return the fields at the beginning of a JSON object, or of the one on the first line; empty for other content."""
     first_line, _, _ = beginning.partition(b"\n")
     try:
@@ -68,7 +68,7 @@ def _started_s(fields: dict[str, Any]) -> float:
         return 0.0
 
 
-def _turn(fields: dict[str, Any]) -> Turn | None:
+def _turn(fields: dict[str, object]) -> Turn | None:
     try:
         return Turn.model_validate(fields["turn"]) if "turn" in fields else None
     except ValidationError:

@@ -28,7 +28,6 @@ from sysbench.log.events import (
     CellStarted,
     Event,
     LineDamaged,
-    MemoryForeseen,
     Reading,
     RunFinished,
     RunResumed,
@@ -263,7 +262,7 @@ class _Reader:
             if not event.keeps_steps:  # else the damaged line may have had one of the kept steps
                 self.left_out.discard(event.cell)
             self.cell, self.start_lost = event.cell, False
-        elif self.start_lost and key is not None and not isinstance(event, CellFinished | MemoryForeseen):
+        elif self.start_lost and key is not None and not isinstance(event, CellFinished):
             yield from self._leave_out(key, "the line of the log on which this cell began is damaged")
         if type(event) is CellFinished:
             self.cell = None

@@ -12,8 +12,9 @@ from sysbench.log.events import Event
 from sysbench.log.outcomes import Caution, NamedNumber, caution
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.hardware import Basis
-from sysbench.spec.model import ModelCell, Phase
+from sysbench.spec.model import ModelCell
 from sysbench.spec.quantities import Amount, Bytes, Count, Flops, PerSecond, Seconds, Signed, stored_unless
+from sysbench.spec.steps import Phase
 from sysbench.statistics.samples import percentile
 
 MARK = "PREDICTED, not measured"

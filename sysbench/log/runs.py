@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -272,7 +272,7 @@ def _parse_record(path: Path, content: bytes) -> RunRecord:
         raise _not_a_record(path, content, first_error(error)) from None
 
 
-def _top_level(content: bytes) -> dict[str, Any] | None:
+def _top_level(content: bytes) -> dict[str, object] | None:
     """Return the fields of a JSON object, or none for other JSON; None for a text that is not JSON."""
     try:
         top = json.loads(content)

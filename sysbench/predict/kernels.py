@@ -18,7 +18,7 @@ from sysbench.predict.rates import Draws, GpuRate, GpuRates
 from sysbench.predict.trace import Kernel, Kind
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.knobs import FP8_SPEEDUP
-from sysbench.spec.model import Precision
+from sysbench.spec.steps import Precision
 
 Limit = Literal["matmul", "bandwidth", "indexing", "latency", "communication", "host link"]
 """Main component of a kernel's time: arithmetic of products, bytes, element offsets, start-up, communication between

@@ -24,8 +24,8 @@ from sysbench.simulate.steps import record
 from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice, extend_call_key
 from sysbench.spec.knobs import NONE
 from sysbench.spec.model import ModelCell
-from sysbench.spec.protocols import PROCEDURES
 from sysbench.spec.ranks import NODE_RANKS
+from sysbench.spec.steps import PROCEDURES
 
 _AMPERE = (8, 0)
 

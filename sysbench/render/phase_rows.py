@@ -22,7 +22,7 @@ _UNITS: Mapping[str, Unit] = {"_bytes": "bytes", "_s": "s"}
 
 
 def flattened(
-    model: type[BaseModel], get: Reader[Any], *only: str, prefix: str = "", keys: Sequence[str] = ()
+    model: type[BaseModel], get: Reader[object], *only: str, prefix: str = "", keys: Sequence[str] = ()
 ) -> Iterator[Field]:
     """Yield a column for each value that a class of records declares, including those of nested records.
 
@@ -44,7 +44,7 @@ def flattened(
             yield _column(f"{prefix}{name}", part, is_number=kind in (int, float))
 
 
-def in_step_row(get: Reader[Any]) -> Reader[Any]:
+def in_step_row(get: Reader[object]) -> Reader[object]:
     """Return a function that shows a value of the cell only in its `step` row, so that sums over rows count it once."""
     return lambda row: get(row[0]) if row[1] in ("step", None) else None
 
@@ -71,7 +71,7 @@ def phase_columns() -> Iterator[Field]:
     return flattened(PhaseRecord, itemgetter(2))
 
 
-def peak_columns(get: Reader[Any]) -> Iterator[Field]:
+def peak_columns(get: Reader[object]) -> Iterator[Field]:
     """Yield the columns of a cell's memory peaks; `get(cell)` returns what has them."""
     return flattened(PeakRecord, in_step_row(get))
 

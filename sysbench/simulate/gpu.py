@@ -14,8 +14,8 @@ from sysbench.log.events import DeviceInfo, GpuSimulated
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.knobs import FP8, fp8_refusal, has_fp8
-from sysbench.spec.model import StepPrecision
 from sysbench.spec.ranks import Strategy, layout
+from sysbench.spec.steps import StepPrecision
 from sysbench.trace.workspaces import workspace_bytes
 
 MIB = 1024 * 1024

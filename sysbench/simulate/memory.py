@@ -24,7 +24,7 @@ from sysbench.simulate.steps import record
 from sysbench.snapshot import CATEGORIES, Category
 from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec.model import ModelCell
-from sysbench.spec.protocols import Protocol
+from sysbench.spec.steps import Protocol
 
 MAX_GROUPS = 20
 """Number of groups of allocations in a result, largest first."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ContextDecorator, ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,7 +25,7 @@ _FLEX = "torch.nn.attention.flex_attention"
 _at_import: WeakKeyDictionary[ModuleType, dict[str, None]] = WeakKeyDictionary()
 """Places in the code of modules that compiled functions when they were imported, perhaps for an earlier cell."""
 
-_original: Callable[..., Any] = torch.compile
+_original: Callable[..., object] = torch.compile
 
 
 class CompiledParts:
@@ -71,7 +70,7 @@ class CompiledParts:
 _current: CompiledParts | None = None
 
 
-def _compile(model: Any = None, *args: Any, **options: Any) -> Any:
+def _compile(model: object = None, *args: object, **options: object) -> object:
     """Do what `torch.compile` does; during a simulation, its result runs eagerly, and the place is noted.
 
     User code may keep this function beyond the simulation in which it was imported.

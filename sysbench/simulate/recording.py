@@ -25,7 +25,7 @@ from sysbench.simulate.gpu import ScratchMemory
 from sysbench.simulate.origins import Stack
 from sysbench.snapshot import Category
 from sysbench.spec.model import ModelCell
-from sysbench.spec.protocols import Protocol
+from sysbench.spec.steps import Protocol
 
 
 class Allocation(NamedTuple):

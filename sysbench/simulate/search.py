@@ -11,8 +11,8 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.simulate.replay import Verdict
 from sysbench.spec.model import ModelCell
-from sysbench.spec.protocols import Protocol, SearchAxis
-from sysbench.spec.ranks import layout_problem
+from sysbench.spec.problems import layout_problem
+from sysbench.spec.steps import Protocol, SearchAxis
 
 MAX_VALUE = 2**20
 """Upper limit of the search for a batch size or context length."""

@@ -21,8 +21,8 @@ from sysbench.simulate.recorder import Device, Recorder
 from sysbench.simulate.recording import Span, StepRecording
 from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice
 from sysbench.snapshot import Category
-from sysbench.spec.model import ModelCell, Phase
-from sysbench.spec.protocols import PROCEDURES, Protocol
+from sysbench.spec.model import ModelCell
+from sysbench.spec.steps import PROCEDURES, Phase, Protocol
 
 MICRO_BATCH_PHASES: tuple[Phase, ...] = ("forward", "loss", "backward")
 """Phases that run once for each micro-batch."""

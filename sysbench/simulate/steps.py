@@ -33,9 +33,9 @@ from sysbench.simulate.step_recorder import MICRO_BATCH_PHASES, StepRecorder
 from sysbench.simulate.tensors import DEVICE, DeviceObserver, KnownValues, SimulatedDevice
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.spec.knobs import FP8
-from sysbench.spec.model import ModelCell, Phase
-from sysbench.spec.protocols import PROCEDURES, Protocol
+from sysbench.spec.model import ModelCell
 from sysbench.spec.ranks import layout
+from sysbench.spec.steps import PROCEDURES, Phase, Protocol
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -133,9 +133,9 @@ class Snapshot:
     categories: tuple[str, ...]
     labels: tuple[str, ...]
     annotations: tuple[Annotation, ...]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     """`allocator_settings`; empty if the file has none."""
-    metadata: Mapping[str, Any]
+    metadata: Mapping[str, object]
     """sysbench's own metadata; empty for snapshots from other programs."""
 
     @property

@@ -12,10 +12,11 @@ from sysbench.spec import hardware
 from sysbench.spec.axes import choices, integers
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import DeviceType, RunCell, threads_problem
-from sysbench.spec.model import BATCH, EFFORT, PRECISION, Precision, precision_problem
+from sysbench.spec.grid import BATCH, EFFORT, PRECISION
 from sysbench.spec.options import MEASUREMENT, SWEEP, Option
-from sysbench.spec.quantities import Seed, Size, Steps
-from sysbench.spec.time_limit import TimeLimit, limit_in_seconds, time_limit_word
+from sysbench.spec.problems import precision_problem
+from sysbench.spec.quantities import Seed, Size, Steps, TimeLimit, limit_in_seconds, time_limit_word
+from sysbench.spec.steps import Precision
 
 Implementation = Literal[
     "naive", "compiled", "sdpa-math", "sdpa-efficient", "sdpa-flash", "sdpa-cudnn", "flex", "flash-attn"

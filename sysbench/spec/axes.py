@@ -82,7 +82,6 @@ def split_words(value: object) -> tuple[str, ...]:
 
 Sizes = Annotated[tuple[int, ...], BeforeValidator(integers(1))]
 
-Counts = Annotated[tuple[int, ...], BeforeValidator(integers(0))]
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(split_words)]
 

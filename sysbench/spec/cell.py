@@ -17,10 +17,8 @@ from sysbench.spec.axes import integers, split_words
 from sysbench.spec.axis import Axis, find_axis
 from sysbench.spec.options import DEVICE, Option
 from sysbench.spec.quantities import Size, stored_unless
+from sysbench.spec.steps import Phase, Precision
 from sysbench.spec.validation import STORED, find_option, invalid_spec
-
-if TYPE_CHECKING:
-    from sysbench.spec.model import ModelCell, Phase, Precision
 
 DeviceType = Literal["cpu", "cuda", "mps"]
 
@@ -113,14 +111,14 @@ class RunCell(BaseModel):
         return False
 
     @property
-    def step(self) -> ModelCell | None:
-        """The Transformer training step that the cell runs; None if it runs none."""
+    def step(self) -> RunCell | None:
+        """The Transformer training step that the cell runs, a `ModelCell`; None if it runs none."""
         return None
 
     @property
     def workers(self) -> int:
         """Number of workers that measure the cell together, one for each rank; 1 for a simulation."""
-        return 1 if self.step is None or self.simulated is not None else self.step.ranks
+        return 1
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -171,7 +169,7 @@ class RunSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True, allow_inf_nan=False)
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, **fields: object) -> None:
         """Build the spec from its fields; raises SpecError, with one line, for an invalid field."""
         try:
             super().__init__(**fields)

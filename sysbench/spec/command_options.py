@@ -23,9 +23,9 @@ from pydantic.fields import FieldInfo
 
 from sysbench.command import Kind, command_of, kinds
 from sysbench.errors import UsageError
+from sysbench.meanings import option_meant
 from sysbench.spec.axis import find_axis
 from sysbench.spec.cell import RunSpec
-from sysbench.spec.meanings import option_meant
 from sysbench.spec.options import STEP_PANELS, Option, flag_of
 from sysbench.spec.validation import Given, find_option, literals, option_name, option_of, validated
 
@@ -37,7 +37,7 @@ def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], 
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
-        def command(**arguments: Any) -> None:
+        def command(**arguments: object) -> None:
             function(*(_collect_given(spec, arguments) for spec in specs))
 
         count = sum(option is not None for spec in specs for option in map(find_option, spec.model_fields.values()))

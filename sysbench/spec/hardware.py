@@ -29,8 +29,8 @@ from sysbench.errors import LogError, OutputError, UsageError, unknown
 from sysbench.spec.axes import split_words
 from sysbench.spec.axis import Axis
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.model import Precision
 from sysbench.spec.quantities import MAX_COUNT, PerSecond
+from sysbench.spec.steps import Precision
 from sysbench.spec.validation import STORED
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 MODEL, OWN_MODEL, STEP, DEVICE, RANKS = STEP_PANELS = (
     *("Model", "Your own model", "Training step", "Device", "Several ranks"),
@@ -43,7 +42,7 @@ class Option:
     values: tuple[str, ...] = ()
     completions: Callable[[], Iterable[str]] = tuple
     common: bool = False
-    word: Callable[[Any], str] | None = None
+    word: Callable[[object], str] | None = None
     names_code: bool = False
 
 

@@ -103,10 +103,14 @@ class DescribedInput(BaseModel):
 def _parse_inputs(value: object) -> tuple[object, ...]:
     words = value if isinstance(value, list | tuple) else [value]
     return tuple(
-        parse_input(each) if isinstance(each, str) else each
+        each if not isinstance(each, str) else code_reference(each) if _is_code(each) else parse_input(each)
         for word in words
         for each in (_BETWEEN_INPUTS.split(word) if isinstance(word, str) else [word])
     )
+
+
+def _is_code(word: str) -> bool:
+    return ":" in word and "[" not in word
 
 
 def parse_input(word: str) -> DescribedInput:
@@ -135,7 +139,8 @@ def parse_input(word: str) -> DescribedInput:
 
 Targets = Annotated[tuple[str, ...], BeforeValidator(_parse_targets)]
 Arguments = Annotated[dict[str, tuple[Scalar, ...]], BeforeValidator(_parse_arguments)]
-DescribedInputs = Annotated[tuple[DescribedInput, ...], BeforeValidator(_parse_inputs)]
+Inputs = Annotated[tuple[DescribedInput | str, ...], BeforeValidator(_parse_inputs)]
+"""Descriptions of the inputs, or one function that makes them."""
 Code = Annotated[str, BeforeValidator(code_reference)]
 
 
@@ -191,7 +196,7 @@ class OwnModel(BaseModel):
             refusal := published.problem(self.target.removeprefix(HUGGING_FACE), self.directory)
         ):
             return refusal
-        for option, target in (("--model", self.target), ("--inputs", self.inputs), ("--loss", self.loss)):
+        for option, target in (("--model", self.target), ("--input", self.inputs), ("--loss", self.loss)):
             where = (target or "").rpartition(":")[0]
             file = Path(self.directory) / where if where.endswith(".py") else None
             if file is not None and not file.is_file():

@@ -252,7 +252,7 @@ def _events(slice_: TraceSlice) -> Iterator[tuple[int, dict[str, object]]]:
                 yield at_ns, {**_flow_event(event), "ph": "f", "bp": "e"}
 
 
-def _place(trace: Trace, part: _Part, row: int) -> dict[str, Any]:
+def _place(trace: Trace, part: _Part, row: int) -> dict[str, object]:
     if isinstance(part, DeviceWork):
         lane = {"cat": _KINDS[int(part.kind[row])], "pid": int(part.device[row]) + 1, "tid": int(part.stream[row])}
     else:
@@ -261,7 +261,7 @@ def _place(trace: Trace, part: _Part, row: int) -> dict[str, Any]:
     return {"ph": "X", "name": trace.names[part.name[row]][:_MAX_NAME_LENGTH], **times, **lane}
 
 
-def _arguments(trace: Trace, part: _Part, row: int) -> dict[str, Any]:
+def _arguments(trace: Trace, part: _Part, row: int) -> dict[str, object]:
     if isinstance(part, Launches):
         return _without_missing(correlation=part.correlation[row])
     if isinstance(part, Operators):
@@ -287,7 +287,7 @@ def _shapes(text: str) -> object:
         return text
 
 
-def _without_missing(**numbers: np.int64) -> dict[str, Any]:
+def _without_missing(**numbers: np.int64) -> dict[str, object]:
     return {name: int(number) for name, number in numbers.items() if number != NONE}
 
 

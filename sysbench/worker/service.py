@@ -37,6 +37,7 @@ from sysbench.log.events import (
 from sysbench.log.kinds import load
 from sysbench.log.outcomes import REASONS, Outcome, Reason
 from sysbench.spec.knobs import allocator_options
+from sysbench.spec.model import step_of
 from sysbench.spec.validation import first_error
 from sysbench.worker import threads
 
@@ -107,7 +108,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
 
 
 def _allocator_settings(request: protocol.Measure) -> AbstractContextManager[None]:
-    step = request.cell.step
+    step = step_of(request.cell)
     options = None if step is None or step.simulated else allocator_options(step.allocator)
     return nullcontext() if options is None else allocator.using_options(options, device.torch_device(request.device))
 

@@ -21,18 +21,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sysbench.predict.derived_rates import Observation
-from sysbench.predict.fitting import TimedStep, fit_rates
 from sysbench.predict.rates import HOST_RATES, GpuRate, GpuRates, HostRates, typical_host
 from sysbench.predict.rates import gpu as rates_of
 from sysbench.predict.step import Estimate, StepPrediction, predict
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
+from sysbench.spec.grid import SIZES
 from sysbench.spec.hardware import Rate, by_name
-from sysbench.spec.model import SIZES, ModelCell
+from sysbench.spec.model import ModelCell
 from sysbench.spec.ranks import Strategy
 from tests.bench import prediction_kernels as kernels
+from tests.bench.fitting import Observation, TimedStep, fit_rates
 from tests.bench.published_models import Shape, joined, traced, traced_rank, written_out_adamw
 from tests.bench.published_sharded import (
     Run,
@@ -184,7 +184,7 @@ def _micro_batch(row: dict[str, str], gpu: GpuRates) -> tuple[Trace, Mapping[str
 
 
 def _calibrated(gpu: GpuRates, steps: Sequence[TimedStep]) -> tuple[GpuRates, HostRates]:
-    """What `calibrate --from` would make of these steps."""
+    """The rates of a GPU and a host, fitted to these steps."""
     shown = {each.rate: each for each in fit_rates(steps, gpu, typical_host()).observations}
 
     def seen(rates: Mapping[Any, Rate]) -> dict[Any, Rate]:

@@ -24,7 +24,7 @@ from sysbench.simulate.ranks import sharding_on, simulated_ranks
 from sysbench.simulate.recorder import Recorder
 from sysbench.simulate.recording import Recording
 from sysbench.simulate.tensors import DEVICE
-from sysbench.spec.model import ModelShape
+from sysbench.spec.grid import ModelShape
 from sysbench.spec.ranks import Strategy
 
 Family = Literal["bert", "gpt2", "opt"]

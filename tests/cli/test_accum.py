@@ -62,7 +62,7 @@ def test_json_on_stdout_is_the_record_alone(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     """Every experiment, as small as it goes."""
-    words = ("all", "--k=16,64", "--width=64", "--size=toy", "--out=.")
+    words = ("all", "--width=64", "--size=toy", "--out=.")
     ran, out = ran_once(tmp_path_factory, "accum-of-all", "accum", *words, COLUMNS="80")
     assert ran.code == 0, ran.err
     return ran, out
@@ -73,11 +73,8 @@ def test_every_experiment_has_its_table_and_its_sentence(several: tuple[Ran, Pat
     for said in (
         "dtypes in toy under autocast",
         "layer norm: input scale",
-        "gradients of toy",
-        "error of matrix products relative to fp64",
         "the dtypes are: parameters fp32, fc1 fp16, ln fp32, logits fp16, loss fp32, gradients fp32.",
         "Layer norm in fp16 fails from scale",
-        "Without a scaler, 0% of the gradients become zero in fp16",
     ):
         assert said in " ".join(ran.out.split()), said
     assert max(map(len, ran.out.splitlines())) <= 80

@@ -35,7 +35,7 @@ def offered(line: str, cwd: Path | None = None) -> list[str]:
         ("sysbench time --plan --simulate l4", ["l4", "l40s"]),
         ("sysbench run quick --plan --for b", ["b200", "b300"]),
         ("sysbench accum --size to", ["toy"]),
-        ("sysbench accum mat", ["matmul"]),
+        ("sysbench accum no", ["norm"]),
         ("sysbench attention --impl sdpa-f", ["sdpa-flash"]),
         ("sysbench time --format m", ["markdown"]),
         ("sysbench time --ctx 1", []),

@@ -32,7 +32,7 @@ SMALL = (
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     """A step that does not fit as asked, and what was left."""
-    words = (*SMALL, "--explain", "--figure=f.svg", "--output=page.html")
+    words = (*SMALL, "--explain", "--figure=f.svg")
     ran, out = ran_once(tmp_path_factory, "fit", "fit", *words, COLUMNS="300")
     assert ran.code == 0, ran.err
     return ran, out
@@ -166,7 +166,6 @@ def test_where_nothing_fits_the_nearest_miss_and_what_it_takes_are_said(tmp_path
         (("--on=h100", "--device=cuda"), "--device names what to measure on, but fit simulates: --on names GPUs"),
         (("--compile", "--on=h100"), "--execution compiled takes a minute to simulate"),
         (("--table", "--explain"), "--table shows limits in place of changes, which --explain needs: drop one of them"),
-        (("--on=h100", "--output=page.pdf"), "--output page.pdf must end in .html: it is a page to explore"),
         (("--on=h100", "--table", "--gate"), "--table answers for other batches and contexts, and --gate for"),
         (("--on=h100", "--verify"), "--verify measures on a GPU of --on, but this machine has no GPU"),
     ],
@@ -245,52 +244,6 @@ def test_the_explanation_has_every_byte_of_both_peaks(answer: tuple[Ran, Path], 
     shown = answer[0].out
     assert "memory at the peak, before and after the first suggestion, on rtx-4090" in shown
     assert "more, which backward computes again" in shown
-
-
-def test_memory_over_a_step_of_the_page_reaches_its_peak(answer: tuple[Ran, Path]) -> None:
-    (cell,) = record_in(answer[1] / "runs")["cells"]
-    for step in cell["surveyed"]:
-        curve = [size_bytes for phase in step["phases"] for size_bytes in phase["allocated_bytes"]]
-        assert max(curve) == step["trial"]["allocated_peak_bytes"]
-
-
-def test_a_step_of_the_page_is_the_one_that_its_command_predicts(answer: tuple[Ran, Path], tmp_path: Path) -> None:
-    (cell,) = record_in(answer[1] / "runs")["cells"]
-    data = page_data((answer[1] / "page.html").read_text())
-    assert {each["gpu"] for each in data["steps"]} == {"rtx-4090", "24GiB"}
-    assert {each["batch"] for each in data["steps"]} == {2, 4, 8, 16}
-    assert {each["ctx"] for each in data["steps"]} == {128, 256, 512}
-    assert len(data["steps"]) == len(cell["surveyed"])
-    step = next(
-        each
-        for each in data["steps"]
-        if (each["batch"], each["ctx"], each["gpu"]) == (8, 128, "rtx-4090")
-        if each["changes"]
-    )
-    _, kind, *words = shlex.split(step["command"])
-    assert answered(kind, *words, "--quiet", f"--out={tmp_path}").code == 0
-    (alone,) = record_in(tmp_path)["cells"]
-    assert alone["prediction"]["allocated_peak_bytes"] == step["peak"]
-    assert alone["prediction"]["step"]["point_s"] == step["step"][0]
-
-
-def page_data(page: str) -> Any:
-    return json.loads(page.split('<script type="application/json" id="data">')[1].split("</script>")[0])
-
-
-def test_the_page_is_written_again_from_the_record_without_a_worker(answer: tuple[Ran, Path], tmp_path: Path) -> None:
-    (saved,) = (answer[1] / "runs").glob("*.json")
-    assert answered("fit", f"--from={saved}", "--output=again.html", cwd=tmp_path).code == 0
-    assert (tmp_path / "again.html").read_bytes() == (answer[1] / "page.html").read_bytes()
-
-
-def test_a_run_that_was_not_explored_has_no_page(limits: tuple[Ran, list[dict[str, Any]]], tmp_path: Path) -> None:
-    words = ("fit", *QUESTION, "--on=24GiB", "--keep=ranks,lora", "--out=runs")
-    assert answered(*words, cwd=tmp_path).code == 0
-    (saved,) = (tmp_path / "runs").glob("*.json")
-    ran = answered("fit", f"--from={saved}", "--output=page.html", cwd=tmp_path)
-    assert ran.code == 2
-    assert "--output needs other batches and contexts, which only a run with --output simulates" in ran.err
 
 
 def test_a_model_whose_trace_fails_gets_the_reason_that_memory_gives(tmp_path: Path) -> None:

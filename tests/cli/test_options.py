@@ -151,7 +151,7 @@ def test_the_dtype_of_accum_is_its_own_option() -> None:
         (["time", "--until", "200%"], "sysbench time: --until 2.0 is out of range: it must be less than 1"),
         (["time", "--until", "soon"], "sysbench time: --until soon is not a share: write 1% or 0.01"),
         (["time", "--sync", "pase"], "sysbench time: --sync pase is not allowed. Did you mean phase? (phase, step)"),
-        (["time", "--max-steps", "x"], "sysbench time: --max-steps x is not a whole number"),
+        (["attention", "--repeats", "x"], "sysbench attention: --repeats x is not a whole number"),
         (["time", "--seed", "-1"], "sysbench time: --seed -1 is out of range: it must be 0 or more. Nearest: 0"),
         (["time", "--timeout", "0"], "sysbench time: --timeout 0 is out of range: it must be more than 0"),
         (["time", "--bathc", "2"], "sysbench time: No such option: --bathc. Did you mean --batch?"),
@@ -247,7 +247,7 @@ def test_a_name_is_recognised_whatever_its_case() -> None:
     ("words", "unused"),
     [
         (("time", "--steps", "20", "--until", "1%", "--sync", "step"), "--steps, --until"),
-        (("time", "--warmup", "2", "--max-steps", "9"), "--warmup, --max-steps"),
+        (("time", "--warmup", "2", "--steps", "9"), "--warmup, --steps"),
         (("profile", "--steps", "2"), "--steps"),
         (("attention", "--repeats", "2", "--cold"), "--repeats, --cold"),
     ],

@@ -183,7 +183,7 @@ def test_the_record_says_which_code_ran_and_reading_it_imports_none(measured: tu
         ("--model theirs:Lm --model-arg width", "width is not NAME=VALUE, such as layers=12,24 or norm=rms"),
         ("--model theirs:Lm --input tokens", "tokens does not describe an input: write tokens=int64[B,T]<vocab or"),
         ("--model theirs:Lm --input 'int64[B]'", "int64[B] needs an upper bound for its integers"),
-        ("--model theirs:Lm --inputs a:b --input 'bool[B]'", "--inputs and --input both describe the model's inputs"),
+        ("--model theirs:Lm --input a:b --input 'bool[B]'", "--input a:b makes all inputs of the model"),
         ("--model theirs:Lm --optimizer sdg", "sdg is not an optimizer."),
         ("--loss theirs:loss", "--loss applies to a model of your own. Add --model package.module:Class"),
         ("--optimizer theirs:make", "--optimizer module:factory applies to a model of your own"),
@@ -326,7 +326,7 @@ def test_a_model_that_takes_more_than_token_ids_gets_a_line_that_works(architect
     assert cell["outcome"] == "ok", cell["detail"]
 
 
-@pytest.mark.parametrize("field", ["inputs", "loss", "optimizer"])
+@pytest.mark.parametrize("field", ["input", "loss", "optimizer"])
 def test_what_is_no_text_in_an_edited_record_is_no_code(field: str) -> None:
     with pytest.raises(ValueError, match=r"3\.5"):
         MemorySpec.model_validate({"model": "gpt.py:Gpt", "ctx": 16, field: [3.5] if field == "optimizer" else 3.5})

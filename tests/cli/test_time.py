@@ -214,7 +214,7 @@ def test_a_worker_that_is_killed_costs_its_cell_and_no_other(tmp_path: Path) -> 
         (worker,) = [json.loads(line)["pid"] for line in lines if '"event":"worker_ready"' in line]
         os.kill(worker, signal.SIGKILL)
 
-    words = ("--steps", "1000000,5", "--max-steps", "1000000", "--out", str(tmp_path))
+    words = ("--steps", "1000000,5", "--out", str(tmp_path))
     with ThreadPoolExecutor() as beside:
         killing = beside.submit(kill)
         ran = answered("time", *QUICK, *words)

@@ -29,7 +29,7 @@ class Model(torch.nn.Module):
         ("calibrate", "launch", "--budget=1"),
         ATTENTION,
         ("time", "--model=model.py:Model", "--ctx=16", "--batch=2", "--steps=2", "--warmup=1"),
-        ("accum", "autocast,matmul"),
+        ("accum", "autocast,norm"),
     ],
     ids=lambda words: words[0],
 )

@@ -17,7 +17,7 @@ from tests.cli.running import sysbench as process
 
 FIELD = """
     stall: Annotated[
-        Literal["no", "long"],
+        str,
         Axis("choice", "{} stall", parse=choices("a stall", ("no", "long"))),
         Option(metavar="KIND,…", panel=STEP),
     ] = stored_unless("no", description="Wait before each forward pass: no, long.")
@@ -67,7 +67,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Changed:
     changed = Changed(tmp_path_factory.mktemp("changed"))
     package = changed.directory / "copy" / "sysbench"
     shutil.copytree(Path(sysbench.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    insert(package / "spec" / "model.py", "    seed: Annotated[Seed", FIELD)
+    insert(package / "spec" / "grid.py", "    seed: Annotated[Seed", FIELD)
     insert(package / "lab" / "step.py", "        batch = self.work.batches[number]\n", ACT)
     changed("time", *TINY, "--stall", "no,long", "--no-live", "--out", "both")
     return changed

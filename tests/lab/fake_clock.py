@@ -7,7 +7,7 @@ from sysbench.lab.clocks import Call, StepTimes, sum_of
 from sysbench.log.events import PhaseSample
 
 if TYPE_CHECKING:
-    from sysbench.spec.model import Sync
+    from sysbench.spec.steps import Sync
 
 
 class FakeClock:

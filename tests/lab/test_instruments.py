@@ -28,7 +28,7 @@ from sysbench.lab.ranges import named, visible_to
 from sysbench.log import cautions
 from sysbench.log.collect import CellEvents
 from sysbench.log.events import DeviceInfo, ModelBuilt, PhaseSample
-from sysbench.spec.model import Sync
+from sysbench.spec.steps import Sync
 from tests.fixtures_cautions import in_words
 from tests.lab.fake_clock import FakeClock
 

@@ -27,7 +27,7 @@ from sysbench.render.sentences import notes
 from sysbench.simulate.platform import REAL_PLATFORM
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.steps import record
-from sysbench.spec.model import Mode
+from sysbench.spec.steps import Mode
 
 CPU = torch.device("cpu")
 
@@ -409,7 +409,7 @@ INPUTS = {
 def test_inputs_that_do_not_fit_are_refused(inputs: str, write: Write) -> None:
     body, said = INPUTS[inputs]
     here = write(f"def inputs(batch, ctx):\n    {body}\n")
-    assert said in refusal(stepped, here, inputs="theirs:inputs")
+    assert said in refusal(stepped, here, input="theirs:inputs")
 
 
 TAKES = {

@@ -17,7 +17,9 @@ from sysbench.lab.knobs.optimizers import LEARNING_RATE
 from sysbench.lab.ranges import visible_to
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.inputs import random_tokens
-from sysbench.spec.model import PHASES_OF, AdamW, Mode, ModelCell, ModelShape
+from sysbench.spec.grid import ModelShape
+from sysbench.spec.model import ModelCell
+from sysbench.spec.steps import PHASES_OF, AdamW, Mode
 from tests.small_cells import SMALL_STEP
 
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from sysbench import formulas
 from sysbench.lab.transformer import RMSNorm, RotaryEmbedding, Transformer, build
 from sysbench.lab.workload.losses import cross_entropy
-from sysbench.spec.model import SIZES, ModelShape
+from sysbench.spec.grid import SIZES, ModelShape
 
 Array = NDArray[np.float64]
 

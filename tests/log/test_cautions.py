@@ -136,7 +136,7 @@ def test_two_steps_are_too_few() -> None:
 def test_an_interval_that_was_not_reached_is_said_to_be_too_wide() -> None:
     dice = random.Random(5)
     noisy = with_steps(lambda index, wall_s: wall_s * dice.uniform(1, 1.3), until="1%")
-    assert cautions(noisy)["interval-too-wide"].remedy == "use --max-steps 2000"
+    assert cautions(noisy)["interval-too-wide"].remedy == "use --steps 2000"
 
 
 def test_a_phase_whose_device_never_has_work_left_is_launch_bound() -> None:

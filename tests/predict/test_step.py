@@ -21,8 +21,9 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.platform import Platform
 from sysbench.simulate.recorder import Recorder
 from sysbench.simulate.tensors import DEVICE
+from sysbench.spec.grid import ModelShape
 from sysbench.spec.hardware import by_name
-from sysbench.spec.model import ModelCell, ModelShape
+from sysbench.spec.model import ModelCell
 
 SHAPE = ModelShape(d_model=64, d_ff=256, layers=3, heads=4, vocab=500)
 H100 = Gpu.of(by_name("h100"))

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from sysbench.simulate.cuda.autocast import AutocastRules
 from sysbench.simulate.platform import Platform
-from sysbench.spec.model import ModelCell, ModelShape
+from sysbench.spec.grid import ModelShape
+from sysbench.spec.model import ModelCell
 from tests.small_cells import SMALL_STEP
 
 SMALL = ModelShape(d_model=64, d_ff=96, layers=2, heads=4, vocab=100)

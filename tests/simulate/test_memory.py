@@ -30,9 +30,10 @@ from sysbench.simulate.search import Largest, find_largest
 from sysbench.simulate.steps import phases_of, record
 from sysbench.snapshot import snapshot as snapshots
 from sysbench.snapshot.categories import from_snapshot
+from sysbench.spec.grid import SIZES, ModelShape, Optimizer
 from sysbench.spec.hardware import by_name
-from sysbench.spec.model import PHASES_OF, SIZES, Attention, ModelCell, ModelShape, Optimizer, Precision
-from sysbench.spec.protocols import PROCEDURES, Protocol
+from sysbench.spec.model import ModelCell
+from sysbench.spec.steps import PHASES_OF, PROCEDURES, Attention, Precision, Protocol
 from tests.bench import cpu_memory
 from tests.simulate.simulated_cells import CPU, cell
 from tests.simulate.tensor_accounting import TensorAccounting

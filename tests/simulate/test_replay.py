@@ -18,8 +18,9 @@ from sysbench.simulate.platform import Platform
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.replay import Replay, ReplayCache, verdict_of
 from sysbench.simulate.steps import record
+from sysbench.spec.grid import ModelShape
 from sysbench.spec.hardware import by_name
-from sysbench.spec.model import ModelCell, ModelShape
+from sysbench.spec.model import ModelCell
 from tests.processes import HANG_S
 
 CELL = ModelCell(

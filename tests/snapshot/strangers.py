@@ -21,8 +21,8 @@ from sysbench.snapshot import CATEGORIES, snapshot
 from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.timeline import Timeline
 from sysbench.spec import hardware
-from sysbench.spec.model import ModelShape
-from sysbench.spec.protocols import PROCEDURES, Protocol
+from sysbench.spec.grid import ModelShape
+from sysbench.spec.steps import PROCEDURES, Protocol
 from tests.simulate.simulated_cells import cell
 
 Kind = Literal["all", "python", "alloc"]

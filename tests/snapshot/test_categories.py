@@ -11,7 +11,7 @@ from sysbench.commands.memory import page, snapshot_tables
 from sysbench.snapshot import CATEGORIES, snapshot
 from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.layout import Frame
-from sysbench.spec.protocols import Protocol
+from sysbench.spec.steps import Protocol
 from sysbench.trace.stack_lines import frame_location, most_informative_frame
 from tests.snapshot.strangers import KINDS, MODELS, Known, guess, known, strangers
 from tests.snapshot.training_loops import LOOPS, Loop, recorded

@@ -27,7 +27,8 @@ from sysbench.simulate.without_compiler import without_compiler
 from sysbench.snapshot import snapshot
 from sysbench.snapshot.categories import from_snapshot
 from sysbench.spec import hardware
-from sysbench.spec.model import ModelCell, ModelShape
+from sysbench.spec.grid import ModelShape
+from sysbench.spec.model import ModelCell
 from tests.simulate.simulated_cells import cell
 from tests.snapshot.strangers import Known
 

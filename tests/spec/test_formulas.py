@@ -16,7 +16,9 @@ from torch.utils._pytree import tree_leaves
 from sysbench import formulas
 from sysbench.formulas import peak_candidates
 from sysbench.lab.step import TrainingStep
-from sysbench.spec.model import SIZES, AdamW, Mode, ModelCell, ModelShape
+from sysbench.spec.grid import SIZES, ModelShape
+from sysbench.spec.model import ModelCell
+from sysbench.spec.steps import AdamW, Mode
 from tests.small_cells import SMALL_STEP
 
 CPU = torch.device("cpu")

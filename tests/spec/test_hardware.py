@@ -11,7 +11,7 @@ from sysbench import package
 from sysbench.errors import LogError, UsageError
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec.hardware import Hardware, by_name, by_slug, find, known, parse_gpus
-from sysbench.spec.model import Precision
+from sysbench.spec.steps import Precision
 
 GIB = 2**30
 PROFILES = Path(__file__).parents[2] / "profiles" / "hardware"

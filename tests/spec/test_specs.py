@@ -10,7 +10,7 @@ from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.errors import UsageError
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.command_options import keys_of
-from sysbench.spec.model import SIZES, ModelShape
+from sysbench.spec.grid import SIZES, ModelShape
 from sysbench.spec.validation import option_of, validated
 
 

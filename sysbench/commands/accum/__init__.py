@@ -1,4 +1,4 @@
-"""See what rounding does: to sums, under autocast, in layer norm, to gradients and in matrix products.
+"""See what rounding does: to sums, under autocast and in layer norm.
 
 Without an experiment: 0.01 added to itself a thousand times, in every format and order.
 """

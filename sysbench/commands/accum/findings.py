@@ -1,4 +1,4 @@
-"""Findings of rounding experiments: one or two sentences per experiment; the table of products needs none."""
+"""Findings of rounding experiments: one or two sentences per experiment."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ def finding(cell: AccumCellRecord) -> str | None:
         "sums": _of_sums,
         "autocast": _of_autocast,
         "norm": _of_norm,
-        "scaling": _of_scaling,
     }
-    return finders[cell.experiment](cell) if cell.experiment in finders else None
+    return finders[cell.experiment](cell)
 
 
 def _of_sums(cell: AccumCellRecord) -> str | None:
@@ -122,28 +121,7 @@ def _breaks(each: NormRecord) -> str:
     return said + "."
 
 
-def _of_scaling(cell: AccumCellRecord) -> str | None:
-    rows = [each for each in cell.scaled if each.precision == "fp16"] or cell.scaled
-    bare = next((row for row in rows if row.scale == 1), None)
-    if bare is None:
-        return None
-    said = f"Without a scaler, {percent(bare.lost_share)} of the gradients become zero in {bare.precision}"
-    kept = [row for row in rows if row.step_kept and row.scale > 1]
-    best = min(kept, key=lambda each: (each.lost, each.scale), default=None)
-    if best is not None and best.lost < bare.lost:
-        said += f", and {percent(best.lost_share)} with a loss scale of {power(best.scale)}"
-    too_much = min((row.scale for row in rows if not row.step_kept), default=None)
-    if too_much is not None:
-        said += f". From {power(too_much)} on, gradients overflow and the scaler skips the step"
-    return said + "."
-
-
 # --- formatting of numbers
-
-
-def percent(share: float) -> str:
-    """Format a share with two significant digits: `0.0012%`."""
-    return f"{share * 100:.2g}%"
 
 
 def power(scale: float) -> str:

@@ -14,15 +14,9 @@ from sysbench.commands.accum.record import (
     DtypePart,
     DtypeRecord,
     DtypesMeasured,
-    GradientsMeasured,
-    GradientsRecord,
     NormMeasured,
     NormPoint,
     NormRecord,
-    ProductMeasured,
-    ProductRecord,
-    ScaledBackward,
-    ScaledRecord,
     SumMeasured,
     SumRecord,
 )
@@ -51,16 +45,6 @@ def _cell(cell: AccumCell, seen: CellEvents, _: Run) -> AccumCellRecord:
         sums=[_sum(cell, measured) for measured in seen.all(SumMeasured)],
         dtypes=list(_dtypes(seen.all(DtypesMeasured))),
         norms=[_norm(measured) for measured in seen.all(NormMeasured)],
-        gradients=seen.record_of(GradientsMeasured, GradientsRecord),
-        scaled=[
-            measured.as_record(
-                ScaledRecord,
-                lost_share=measured.lost / measured.gradients if measured.gradients else 0.0,
-                overflowed_share=measured.overflowed / measured.gradients if measured.gradients else 0.0,
-            )
-            for measured in seen.all(ScaledBackward)
-        ],
-        products=[measured.as_record(ProductRecord) for measured in seen.all(ProductMeasured)],
     )
 
 

@@ -12,7 +12,7 @@ from sysbench.log.events import Event, Source
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.rounding import FORMATS, ArithmeticSource, FormatName
 from sysbench.spec.frozen import Frozen, check_equal_lengths
-from sysbench.spec.quantities import Amount, Count, Exponent, Finite, Number
+from sysbench.spec.quantities import Amount, Count, Finite, Number
 
 
 def _within_fp32(value: float) -> float:
@@ -96,78 +96,6 @@ class NormMeasured(Event):
     points: list[NormPoint]
 
 
-class GradientsRecord(Frozen):
-    """Histogram of the magnitudes of all gradients in one fp32 backward pass."""
-
-    gradients: Count
-    zeros: Count
-    by_exponent: dict[Exponent, Count]
-    """Number of gradients with a magnitude in [2**exponent, 2**(exponent + 1))."""
-
-
-class GradientsMeasured(GradientsRecord, Event):
-    """The gradients of one fp32 backward pass."""
-
-    event: Literal["gradients_measured"] = "gradients_measured"
-    cell: str
-
-
-class ScaledGradients(Frozen):
-    """Gradients of one backward pass under autocast, compared with the fp32 gradients.
-
-    Only gradients that are not zero in fp32 are counted.
-    """
-
-    precision: FormatName
-    scale: Amount
-    """Factor by which the loss is multiplied; gradients are divided by the same factor in fp32."""
-    gradients: Count
-    lost: Count
-    """Number of gradients that become zero."""
-    overflowed: Count
-    """Number of gradients that become infinite or NaN."""
-    relative_error: Number
-    """‖g − g32‖ / ‖g32‖ over all gradients."""
-    step_kept: bool
-    """Whether torch's GradScaler runs the optimizer step."""
-
-
-class ScaledBackward(ScaledGradients, Event):
-    """A backward pass under autocast was compared with fp32."""
-
-    event: Literal["scaled_backward"] = "scaled_backward"
-    cell: str
-
-
-Accumulation = Literal["as it is", "reduced", "not reduced", "narrow"]
-"""as it is     the device's own summation
-reduced      partial sums may be added in the format of the inputs (allow_…_reduced_precision_reduction)
-not reduced  partial sums are added in fp32
-narrow       term by term, with every partial sum rounded to the format of the inputs
-"""
-
-
-class ProductRecord(Frozen):
-    """Errors of a matrix product (m, k) × (k, m), relative to fp64."""
-
-    dtype: FormatName
-    accumulation: Accumulation
-    source: ArithmeticSource
-    m: Count
-    k: Count
-    relative_error: Number
-    """‖C − C64‖ / ‖C64‖, where C64 is the product in fp64 of the same rounded inputs: the error of summation alone."""
-    total_error: Number
-    """‖C − C64‖ / ‖C64‖, where C64 is the product in fp64 of the inputs before rounding."""
-
-
-class ProductMeasured(ProductRecord, Event):
-    """Errors of one matrix product."""
-
-    event: Literal["product_measured"] = "product_measured"
-    cell: str
-
-
 class SumRecord(SumResult):
     """A sum, and its error by source: `error = representation_error + accumulation_error`."""
 
@@ -229,13 +157,6 @@ class NormRecord(Frozen):
         return check_equal_lengths(self, "scales", "relative_errors")
 
 
-class ScaledRecord(ScaledGradients):
-    """How well 16 bits preserve the gradients at one loss scale."""
-
-    lost_share: Amount
-    overflowed_share: Amount
-
-
 class AccumCellRecord(CellRecord):
     """Results of one experiment of `sysbench accum`; the fields of other experiments are empty."""
 
@@ -245,9 +166,6 @@ class AccumCellRecord(CellRecord):
     sums: list[SumRecord]
     dtypes: list[DtypeRecord]
     norms: list[NormRecord]
-    gradients: GradientsRecord | None
-    scaled: list[ScaledRecord]
-    products: list[ProductRecord]
 
 
 class AccumRecord(RunRecord[AccumCellRecord]):

@@ -12,16 +12,15 @@ from sysbench.rounding import FormatName
 from sysbench.spec.axes import choices, integers
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import RunCell, RunSpec, parse_devices
-from sysbench.spec.model import DEFAULT_VOCAB, EFFORT, SIZES, ModelCell
+from sysbench.spec.grid import DEFAULT_VOCAB, EFFORT, SIZES
+from sysbench.spec.model import ModelCell
 from sysbench.spec.options import Option
-from sysbench.spec.quantities import Amount, Count, Finite, Seconds, Seed, Size
+from sysbench.spec.quantities import Amount, Finite, Seconds, Seed, Size
 
-Experiment = Literal["sums", "autocast", "norm", "scaling", "matmul"]
+Experiment = Literal["sums", "autocast", "norm"]
 """sums      sums of one repeated number
 autocast  dtypes of all parts of a model under autocast
 norm      layer norm in formats of different range, by input scale
-scaling   gradients that round to zero, with and without loss scaling
-matmul    errors of matrix products relative to fp64, by length of the dot products
 """
 
 Order = Literal["sequential", "pairwise", "kahan", "blocked"]
@@ -36,21 +35,15 @@ DTYPES: Mapping[Experiment, tuple[FormatName, ...]] = {
     "sums": ("fp32", "tf32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2"),
     "autocast": ("fp16", "bf16"),
     "norm": ("fp32", "bf16", "fp16"),
-    "scaling": ("fp16", "bf16"),
-    "matmul": ("fp32", "tf32", "bf16", "fp16"),
 }
 """Formats of each experiment."""
 
 MAX_STEPS = 100_000_000
 """Largest number of steps of a sum; `--budget` further limits the predicted duration."""
 
-_SIZED: Mapping[Experiment, tuple[str, ...]] = {"autocast": (TOY,), "scaling": ("tiny",)}
-"""Experiments that use a model, with their default models."""
-
 SUMS = "Sums"
 MODELS = "Models under autocast"
 NORM = "Layer norm"
-MATMUL = "Products"
 
 
 def _experiments(value: object) -> tuple[str, ...]:
@@ -112,8 +105,6 @@ class AccumCell(RunCell):
     budget_s: Annotated[Seconds | None, EFFORT] = None
     width: Size | None = None
     eps: Amount | None = None
-    scales: tuple[Count, ...] | None = None
-    lengths: tuple[Size, ...] | None = None
     seed: Seed
 
     @property
@@ -165,9 +156,7 @@ class AccumSpec(RunSpec):
         default=("auto",),
         description="auto, cuda, cuda:1, mps or cpu. auto picks the first available of cuda, mps, cpu.",
     )
-    seed: Annotated[Seed, Option(metavar="N")] = Field(
-        default=0, description="Seed of parameters, tokens and matrices."
-    )
+    seed: Annotated[Seed, Option(metavar="N")] = Field(default=0, description="Seed of parameters, tokens and inputs.")
     value: Annotated[float, BeforeValidator(_summand), Option(metavar="X", panel=SUMS, common=True)] = Field(
         default=0.01, description="Number to add."
     )
@@ -191,7 +180,7 @@ class AccumSpec(RunSpec):
         Option(metavar="NAME,…", panel=MODELS, values=(TOY, *SIZES), common=True),
     ] = Field(
         default=(),
-        description=f"Models: {', '.join((TOY, *SIZES))}. Default: toy for autocast, tiny for scaling.",
+        description=f"Models: {', '.join((TOY, *SIZES))}. Default: toy.",
     )
     ctx: Annotated[int, _integer(1, 1_000_000), Option(flags=("--ctx", "--seq-len"), metavar="N", panel=MODELS)] = (
         Field(default=16, description="Context length of the Transformer, in tokens.")
@@ -199,25 +188,11 @@ class AccumSpec(RunSpec):
     batch: Annotated[
         int, _integer(1, 1_000_000), Option(flags=("--batch", "--batch-size"), metavar="N", panel=MODELS)
     ] = Field(default=4, description="Sequences in a batch.")
-    scale: Annotated[
-        tuple[int, ...], BeforeValidator(integers(1, 2**60)), Option(metavar="AXIS", panel=MODELS, common=True)
-    ] = Field(
-        default=tuple(2**power for power in (0, 8, 16, 20, 24)),
-        description="scaling: loss scale.",
-    )
     width: Annotated[int, _integer(2, 1_000_000), Option(metavar="N", panel=NORM)] = Field(
         default=1024, description="norm: size of the normalised dimension."
     )
     eps: Annotated[float, BeforeValidator(_share), Option(metavar="X", panel=NORM)] = Field(
         default=1e-5, description="norm: eps, which is added to the variance."
-    )
-    length: Annotated[
-        tuple[int, ...],
-        BeforeValidator(integers(1, 4_194_304)),
-        Option(flags=("--k",), metavar="AXIS", panel=MATMUL),
-    ] = Field(
-        default=tuple(4**power for power in range(2, 9)),
-        description="matmul: length of the dot products (K).",
     )
 
     @model_validator(mode="after")
@@ -237,8 +212,7 @@ class AccumSpec(RunSpec):
         """Yield the experiments in the given order; an experiment on a model is repeated for each model."""
         for device in self.device:
             for experiment in self.experiment:
-                default = _SIZED.get(experiment)
-                for size in (self.size or default) if default else (None,):
+                for size in (self.size or (TOY,)) if experiment == "autocast" else (None,):
                     yield AccumCell(
                         device=device,
                         experiment=experiment,
@@ -255,9 +229,5 @@ class AccumSpec(RunSpec):
                 return {"orders": self.order, **{name: getattr(self, name) for name in fields}}
             case "norm":
                 return {"width": self.width, "eps": self.eps}
-            case "matmul":
-                return {"lengths": self.length}
-            case "scaling":
-                return {"batch": self.batch, "ctx": self.ctx, "scales": self.scale}
             case "autocast":
                 return {"batch": self.batch, "ctx": self.ctx}

@@ -6,17 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter, itemgetter
-from typing import get_args
 
-from sysbench import units
-from sysbench.commands.accum.findings import decimal, mixed_format, of_run, percent, place, power, short, signed
+from sysbench.commands.accum.findings import decimal, mixed_format, of_run, place, power, short, signed
 from sysbench.commands.accum.fold import WRONG
 from sysbench.commands.accum.record import (
     AccumCellRecord,
     AccumRecord,
-    Accumulation,
     DtypeRecord,
-    ProductRecord,
     SumRecord,
 )
 from sysbench.commands.accum.spec import DTYPES, ORDERS, AccumCell, AccumSpec
@@ -248,86 +244,6 @@ NORM = _Declared(
 )
 
 
-# --- gradients
-
-
-def _scaling_notes(cell: AccumCellRecord) -> Iterator[str]:
-    yield f"shares of the {cell.scaled[0].gradients:,} gradients that are not 0 in fp32; loss × 1: no scaler"
-    yield "lost: 0 after backward under autocast; overflowed: inf or NaN; error: ‖g − g32‖ / ‖g32‖ after unscaling"
-    if cell.gradients is not None and cell.gradients.by_exponent:
-        counts = cell.gradients.by_exponent
-        small = sum(count for exponent, count in counts.items() if exponent < -14) / sum(counts.values())
-        yield f"in fp32, {units.share(small)} of them are below 2^-14, where fp16 loses precision (subnormal)"
-
-
-SCALING = _Declared(
-    "scaling",
-    lambda cell: f"gradients of {cell.cell.size} in one backward pass",
-    (
-        _number("lost", "lost", "{:,.0f}".format),
-        _number("lost_share", "of all", percent),
-        _number("overflowed_share", "overflowed", percent),
-        _number("relative_error", "error", "{:.1e}".format),
-        Field(
-            "step",
-            "scaler",
-            get=lambda each: Word("runs the step", "good") if each.step_kept else Word("skips the step", "bad"),
-        ),
-    ),
-    rows=attrgetter("scaled"),
-    leading=leading_fields(
-        Field("precision", "autocast", get=attrgetter("precision")), _number("scale", "loss ×", "{:,.0f}".format)
-    ),
-    notes=_scaling_notes,
-    needs="the experiment scaling",
-)
-
-
-# --- products
-
-_ProductsOfLength = tuple[int, Mapping[tuple[str, str], ProductRecord]]
-"""A length of dot products, and the products by format and accumulation."""
-
-
-def _by_length(cell: AccumCellRecord) -> list[_ProductsOfLength]:
-    found: dict[int, dict[tuple[str, str], ProductRecord]] = {}
-    for product in cell.products:
-        found.setdefault(product.k, {})[product.dtype, product.accumulation] = product
-    return list(found.items())
-
-
-def _product_error(row: _ProductsOfLength, dtype: str, accumulation: str) -> Cell:
-    each = row[1].get((dtype, accumulation))
-    return _relative(each.total_error) if each else None
-
-
-def _products_notes(cell: AccumCellRecord) -> Iterator[str]:
-    m = cell.products[0].m
-    error = "‖C − C64‖ / ‖C64‖, including the rounding of the inputs"
-    yield f"({m} × k) · (k × {m}), entries uniform in [0, 1); error: {error}"
-    yield "as it is: as the device sums by default; narrow: every partial sum rounded to the format"
-    if any(product.accumulation == "reduced" for product in cell.products):
-        yield "reduced, not reduced: allow_…_reduced_precision_reduction on and off"
-    if any(product.source == "rounded" for product in cell.products):
-        yield "tf32: this device has no TF32; inputs rounded to 10 bits of mantissa, sums in fp32"
-
-
-_ACCUMULATION = Each(
-    "accumulation",
-    (Field("{dtype}_{accumulation}", "{accumulation}", "number", "{dtype}", get=_product_error, optional=True),),
-    values=get_args(Accumulation),
-)
-
-MATMUL = _Declared(
-    "matmul",
-    "error of matrix products relative to fp64",
-    (Each("dtype", (_ACCUMULATION,), values=DTYPES["matmul"]),),
-    rows=_by_length,
-    leading=leading_fields(Field("k", get=itemgetter(0))),
-    notes=_products_notes,
-    needs="the experiment matmul",
-)
-
 # --- everything, for programs
 
 
@@ -341,22 +257,13 @@ def measures(cell: AccumCellRecord) -> Measures:
     return Measures(amounts={name: Amount(error, "number") for name, error in errors.items() if math.isfinite(error)})
 
 
-_IN_SUBJECT = ("scale", "m", "k")
-"""Numbers that are parts of a row's subject."""
-
-
 def results(cell: AccumCellRecord) -> Iterator[tuple[str, str, str, Cell, Cell]]:
     """Yield every number and dtype of the record: experiment, subject, quantity, number, word."""
-    records = (
-        *((f"{each.accumulator} += {_added(each)}, {each.order}", each) for each in cell.sums),
-        *((f"{each.precision}, loss × {each.scale:g}", each) for each in cell.scaled),
-        *((f"{product.dtype}, {product.accumulation}, k {product.k}", product) for product in cell.products),
-    )
     numbers: list[tuple[str, str, float | None]] = [
-        (subject, name, value)
-        for subject, frozen in records
-        for name, value in frozen
-        if not isinstance(value, str | bool) and name not in _IN_SUBJECT
+        (f"{each.accumulator} += {_added(each)}, {each.order}", name, value)
+        for each in cell.sums
+        for name, value in each
+        if not isinstance(value, str | bool)
     ]
     for norm in cell.norms:
         subject = f"{norm.dtype}, {norm.statistics} inside, scale"
@@ -382,7 +289,7 @@ CELLS = _Declared(
     ),
 )
 
-SHOWN = (SUMS, FORMATS, AUTOCAST, NORM, SCALING, MATMUL)
+SHOWN = (SUMS, FORMATS, AUTOCAST, NORM)
 """Default tables; each is empty for other experiments than its own."""
 
 TABLES: dict[str, DeclaredTable] = {table.name: table for table in (*SHOWN, CELLS)}

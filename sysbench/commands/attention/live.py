@@ -114,7 +114,7 @@ def remaining_s(state: AttentionState, now_s: float) -> float | None:
     return others_s + left_s if left_s >= 0 else None
 
 
-class AttentionScreen(CellScreen[AttentionState]):
+class AttentionScreen(CellScreen[CellState]):
     """The display of a run: times, or kept memory if nothing is timed."""
 
     initial = AttentionState()

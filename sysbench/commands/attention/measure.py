@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 from sysbench.spec.attention import IMPLEMENTATIONS, AttentionCell
-from sysbench.spec.time_limit import time_limit_word
+from sysbench.spec.quantities import time_limit_word
 
 MAX_CHECKED_LENGTH = 2048
 """Longest sequence that is compared with fp64 completely, because the reference needs quadratic memory."""
@@ -148,7 +148,7 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
         yield predicted(cell, known, result.trace)
 
 
-def _memory(cell: AttentionCell, source: Source, found: Mapping[str, Any]) -> AttentionMemory:
+def _memory(cell: AttentionCell, source: Source, found: Mapping[str, object]) -> AttentionMemory:
     peaks = {name: value for name, value in found.items() if name in AttentionPeaks.model_fields}
     return AttentionMemory(at_s=time.time(), cell=cell.key, source=source, **peaks)
 

@@ -37,8 +37,8 @@ from sysbench.render.sentences.phrases import name_among
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.attention import AttentionCell
 from sysbench.spec.hardware import Hardware
+from sysbench.spec.quantities import time_limit_word
 from sysbench.spec.run import Selection
-from sysbench.spec.time_limit import time_limit_word
 
 CLOSE = 1.05
 """Times up to this multiple of the best time are coloured like the best."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from sysbench.commands import refusals, running, showing
 from sysbench.commands.calibrate.spec import CalibrateOptions, CalibrateSpec
 from sysbench.commands.surroundings import ALONE, RunResult, RunSurroundings
@@ -18,28 +16,17 @@ if TYPE_CHECKING:
 
 
 def show(path: Path, options: CalibrateOptions) -> None:
-    """Show a calibration, or rates derived from a timed run or a trace; write the files that `options` name."""
+    """Show a finished calibration, and write the files that `options` name."""
     from sysbench.commands import saved
-    from sysbench.commands.calibrate import fold
     from sysbench.commands.calibrate.record import CalibrateRecord
-    from sysbench.log import runs
     from sysbench.log.records import typed
 
     refusals.refuse_unknown_tables("calibrate", options)
     refuse_unwritable(options)
-    timed = False
-    if not path.is_dir() and not runs.is_log_or_record(path):
-        found = fold.of_trace(path)
-    elif timed := runs.load(path).kind == "time":
-        quietly = options.model_copy(update={"ceilings": False, "shown": False, "source": None})
-        found = typed(running.run_cells(CalibrateSpec(timed=path.resolve()), quietly), CalibrateRecord)
-    else:
-        found = typed(saved.record(path, "calibrate"), CalibrateRecord)
+    found = typed(saved.record(path, "calibrate"), CalibrateRecord)
     _contents(found, options)  # what cannot be written is refused before anything is
     showing.show_saved(found, options)
     write(found, options)
-    if timed:
-        raise typer.Exit(running.exit_code(found))
 
 
 def perform(spec: CalibrateSpec, options: CalibrateOptions, surroundings: RunSurroundings = ALONE) -> RunResult:

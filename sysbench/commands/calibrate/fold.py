@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from sysbench.commands.calibrate.record import (
     PER_SECOND,
@@ -15,18 +14,14 @@ from sysbench.commands.calibrate.record import (
     RateRecord,
     RatesKnown,
     WorkTimed,
-    work_observed,
 )
 from sysbench.commands.calibrate.spec import CalibrateCell, CalibrateSpec
-from sysbench.errors import LogError
 from sysbench.log.cautions import environment_cautions
 from sysbench.log.collect import CellEvents, Run, cell_fields, collect, run_fields, signs_of
-from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunFinished, RunStarted
-from sysbench.package import VERSION
-from sysbench.predict.rates import HOST_RATES
+from sysbench.log.events import Event
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware, Rate
-from sysbench.spec.model import Precision
+from sysbench.spec.steps import Precision
 
 MIN_SPREAD = 0.01
 """Minimum spread of a rate: the time of the same kernel varies by this much from process to process."""
@@ -45,70 +40,14 @@ def fold(events: Iterable[Event]) -> CalibrateRecord:
     spec = CalibrateSpec.model_validate(run.started.spec)
     cells = [_cell(cell, run.cells.get(cell.key, CellEvents()), run) for cell in spec.cells()]
     known = next((found for cell in cells if (found := run.cells.get(cell.key, CellEvents()).last(RatesKnown))), None)
-    subject = known.device if known else None
-    device = subject or next((cell.device for cell in cells if cell.device is not None), None)
+    device = next((cell.device for cell in cells if cell.device is not None), None)
     sheet = hardware.find(device.name, device.memory_bytes) if device is not None else None
     return CalibrateRecord(
         **run_fields(run),
         cells=cells,
         slug=known.slug if known else None,
         rates=rates_of([case for cell in cells for case in cell.cases], sheet, known.rates if known else {}),
-        subject=subject,
-        subject_torch=known.torch if known else None,
-        read_from=known.read_from if known else None,
-        unseen=known.unseen if known else {},
     )
-
-
-def of_trace(path: Path) -> CalibrateRecord:
-    """Derive rates from a trace. Raises LogError if the GPU is unknown, or the trace lacks kernels or shapes."""
-    from sysbench.engine.sensors.host import host_info
-    from sysbench.predict.derived_rates import derive_rates
-    from sysbench.predict.rates import GpuRates
-    from sysbench.trace import traces
-
-    trace = traces.read(path).whole()
-    named = next(iter(trace.devices), None)
-    known = hardware.find(named) if named is not None else None
-    if known is None or not known.rates:
-        what = f"of {named}, for which there is no data sheet" if named else "and does not name the GPU"
-        raise LogError(f"{path} is a trace {what}: its kernels cannot be compared with any peak")
-    derived = derive_rates(trace, GpuRates.of(known))
-    device = DeviceInfo(
-        name=named or known.title, type="cuda", memory_bytes=known.memory_bytes, multiprocessors=known.sms
-    )
-    at_s, spec = path.stat().st_mtime, CalibrateSpec(timed=path.resolve())
-    (cell,) = spec.cells()
-    key, axes = cell.key, cell.model_dump(mode="json")
-    started = RunStarted(
-        at_s=at_s, kind="calibrate", sysbench_version=VERSION, source_digest="",
-        spec=spec.model_dump(mode="json"), host=host_info(), driver=None, cells=1,
-    )  # fmt: skip
-    known_rates = RatesKnown(
-        at_s=at_s, cell=key, slug=known.slug, rates=dict(known.rates), device=device, torch="unknown",
-        read_from=path.name, unseen=dict(derived.unseen),
-    )  # fmt: skip
-    record = fold(
-        [
-            started,
-            CellStarted(at_s=at_s, cell=key, index=0, axes=axes, device=device),
-            known_rates,
-            *work_observed(key, at_s, derived.observations),
-            CellFinished(at_s=at_s, cell=key, outcome="ok"),
-            RunFinished(at_s=at_s, status="complete"),
-        ]
-    )
-    rates = [
-        rate.model_copy(update={"spread": math.hypot(rate.spread, PROFILED_SPREAD)})
-        if rate.name in HOST_RATES
-        else rate
-        for rate in record.rates
-    ]
-    return record.model_copy(update={"rates": rates})
-
-
-PROFILED_SPREAD = 0.25
-"""Spread of host times in a trace: a profiler slows the host down by this much or more."""
 
 
 def _cell(cell: CalibrateCell, seen: CellEvents, run: Run) -> CalibrateCellRecord:

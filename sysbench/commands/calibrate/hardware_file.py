@@ -26,11 +26,11 @@ def with_measured_rates(record: CalibrateRecord) -> Hardware:
 
     Raises UsageError for a run that measured nothing.
     """
-    device = record.subject or next((cell.device for cell in record.cells if cell.device is not None), None)
+    device = next((cell.device for cell in record.cells if cell.device is not None), None)
     if device is None or record.slug is None or not record.rates:
         raise UsageError("nothing was measured: there are no rates to write")
     torch = record.environment.torch
-    version = record.subject_torch or (torch.torch if torch is not None else "unknown")
+    version = torch.torch if torch is not None else "unknown"
     try:
         base = hardware.by_name(record.slug)
     except UsageError:
@@ -45,11 +45,8 @@ def with_measured_rates(record: CalibrateRecord) -> Hardware:
             source=NO_SHEET,
         )
     date = record.started_at[:10]
-    if record.read_from is not None:
-        source = f"sysbench calibrate --from {record.read_from}, {device.name}, {date}"
-    else:
-        threads = f", {axes.phrase('threads', torch.threads)}" if torch is not None and device.type == "cpu" else ""
-        source = f"sysbench calibrate on {device.name}, {date}, torch {version}{threads}"
+    threads = f", {axes.phrase('threads', torch.threads)}" if torch is not None and device.type == "cpu" else ""
+    source = f"sysbench calibrate on {device.name}, {date}, torch {version}{threads}"
     measured = {
         rate.name: Rate(value=rate.value, spread=rate.spread, source=source, basis="calibrated")
         for rate in record.rates

@@ -21,28 +21,26 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.profiler import ProfilerActivity, profile
 
-from sysbench.commands.calibrate.record import RateName, RatesKnown, WorkTimed, work_observed
+from sysbench.commands.calibrate.record import RateName, RatesKnown, WorkTimed
 from sysbench.commands.calibrate.spec import CalibrateCell, Part
-from sysbench.commands.kinds import measures_of
-from sysbench.errors import UnavailableError, UsageError
+from sysbench.errors import UsageError
 from sysbench.garbage import gc_paused
 from sysbench.lab.clocks import clock_for, until_hidden
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.memory import allocator
 from sysbench.lab.precision import compute_dtype, matmul_precision
 from sysbench.lab.step import TrainingStep
-from sysbench.log import runs
 from sysbench.log.events import DeviceInfo, Event, StageEntered
-from sysbench.predict.fitting import TimedStep, fit_rates
 from sysbench.predict.kernels import LARGEST_REUSED_BYTES
-from sysbench.predict.rates import GpuRates, host_of
 from sysbench.predict.trace import HOST_WORK, PhaseTrace
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 from sysbench.spec.cell import DeviceType
-from sysbench.spec.knobs import NONE, has_fp8
-from sysbench.spec.model import ModelCell, ModelShape, Phase, Precision
+from sysbench.spec.grid import ModelShape
+from sysbench.spec.knobs import has_fp8
+from sysbench.spec.model import ModelCell
+from sysbench.spec.steps import Phase, Precision
 
 SAMPLES = 7
 """Number of samples kept: the last ones, which have settled."""
@@ -402,9 +400,6 @@ PARTS: Mapping[Part, Callable[[CalibrateCell, Bench], Iterator[Timed]]] = {
 
 
 def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
-    if cell.timed is not None:
-        yield from _rates_of_timed_run(cell, cell.timed)
-        return
     target = torch_device(device)
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
     slug = hardware.slug_of(device.name, device.memory_bytes)
@@ -419,38 +414,3 @@ def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -
                 yield WorkTimed(at_s=time.time(), cell=cell.key, **timed._asdict())
     finally:
         allocator.release(target)
-
-
-def _rates_of_timed_run(cell: CalibrateCell, path: Path) -> Iterator[Event]:
-    """Derive rates from the eager steps of a finished run of `sysbench time`."""
-    run = runs.load(path)
-    timed = [
-        (step, measured.device, times)
-        for measured in run.cells
-        if measured.outcome == "ok" and (step := measured.cell.step) is not None and step.execution == "eager"
-        if step.offload == NONE  # the rates of updates on the host cannot be told from those of copies
-        if measured.device is not None and (times := measures_of(measured).times)
-    ]
-    devices = list(dict.fromkeys(device for _, device, _ in timed))
-    if len(devices) != 1:
-        raise UnavailableError(
-            f"{path} has measured steps of {len(devices)} devices: rates can be read for one device only, and only "
-            "from steps that were measured and not all compiled"
-        )
-    device = devices[0]
-    slug = hardware.slug_of(device.name, device.memory_bytes)
-    known = hardware.by_name(slug)
-    yield StageEntered(at_s=time.time(), cell=cell.key, stage="simulating")
-    gpu = Gpu("", 1 << 50, Gpu.of(known).compute_capability)
-    steps = []
-    for measured_step, _, times in timed:
-        of, _ = trace(measured_step.step_with(device="cuda"), gpu)
-        known_phases = {phase.name for phase in of.phases}  # a trace has no idle phases: zero_grad only drops gradients
-        steps.append(TimedStep(of, {name: samples.median_s for name, samples in times.items() if name in known_phases}))
-    fitted = fit_rates(steps, GpuRates.of(known), host_of(known))
-    torch = run.environment.torch
-    yield RatesKnown(
-        at_s=time.time(), cell=cell.key, slug=slug, rates=dict(known.rates), device=device,
-        torch=torch.torch if torch else None, read_from=path.name, unseen=dict(fitted.unseen),
-    )  # fmt: skip
-    yield from work_observed(cell.key, time.time(), fitted.observations)

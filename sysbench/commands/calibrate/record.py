@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from sysbench.commands.calibrate.spec import CalibrateCell
-from sysbench.log.events import DeviceInfo, Event
+from sysbench.log.events import Event
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.predict.rates import GpuRate, HostRate
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.hardware import Rate, Slug
-from sysbench.spec.quantities import Amount, PerSecond, PositiveSeconds, stored_unless
-
-if TYPE_CHECKING:
-    from sysbench.predict.derived_rates import Observation
+from sysbench.spec.quantities import Amount, PerSecond, PositiveSeconds
 
 RateName = GpuRate | HostRate
 
@@ -37,14 +33,6 @@ class RatesKnown(Event):
     slug: Slug
     """Name of the device for `--simulate`."""
     rates: dict[str, Rate]
-    device: DeviceInfo | None = None
-    """The device of the rates, if it is not that of this process."""
-    torch: str | None = None
-    """Version of torch in the recording, if it is not that of this process."""
-    read_from: str | None = None
-    """The file from which rates are derived, if nothing is timed."""
-    unseen: dict[RateName, str] = Field(default_factory=dict)
-    """Rates that this file does not provide, with the reason."""
 
 
 class TimedWork(Frozen):
@@ -65,15 +53,6 @@ class WorkTimed(TimedWork, Event):
 
     event: Literal["work_timed"] = "work_timed"
     cell: str
-
-
-def work_observed(cell: str, at_s: float, observations: Iterable[Observation]) -> Iterator[WorkTimed]:
-    """Yield the work that a file of another run shows, as if it had been timed."""
-    for observation in observations:
-        yield WorkTimed(
-            at_s=at_s, cell=cell, rate=observation.rate, case=observation.case, work=observation.work,
-            samples_s=list(observation.samples_s),
-        )  # fmt: skip
 
 
 class CaseRecord(TimedWork):
@@ -113,10 +92,3 @@ class CalibrateRecord(RunRecord[CalibrateCellRecord]):
     slug: Slug | None
     """Name of the device for `--simulate`; None if nothing was measured."""
     rates: list[RateRecord]
-    subject: DeviceInfo | None = stored_unless(None)
-    """The device of the rates, if they come from another file."""
-    subject_torch: str | None = stored_unless(None)
-    read_from: str | None = stored_unless(None)
-    """The file from which the rates are derived, if sysbench timed nothing."""
-    unseen: dict[RateName, str] = stored_unless({})
-    """Rates that this file does not provide, with the reason."""

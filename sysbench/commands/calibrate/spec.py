@@ -12,23 +12,23 @@ from sysbench.errors import Refusal
 from sysbench.spec.axes import choices
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import DeviceType, RunCell, RunSpec, parse_devices
-from sysbench.spec.model import EFFORT, Precision, precision_problem
+from sysbench.spec.grid import EFFORT
 from sysbench.spec.options import Option
-from sysbench.spec.quantities import Seconds, Seed, stored_unless
-from sysbench.spec.run import OUTPUT, RunOptions, run_names
+from sysbench.spec.problems import precision_problem
+from sysbench.spec.quantities import Seconds, Seed
+from sysbench.spec.run import OUTPUT, SavedOptions
+from sysbench.spec.steps import Precision
 
-Part = Literal["matmul", "attention", "memory", "launch", "host", "link", "steps"]
+Part = Literal["matmul", "attention", "memory", "launch", "host", "link"]
 """matmul     products of matrices: large in three layouts, small, batched
 attention  fused attention, forward and backward
 memory     elementwise kernels, reductions, broadcasts, copies and transposes of large tensors
 launch     kernels that do almost nothing: duration, gap to the next kernel, host time of a launch
 host       host time per operator, from a narrow model with two depths
 link       copies between GPU and host, and AdamW on the host: what offloading needs
-steps      nothing new: rates are derived from another run, or from a trace
 """
 
-PARTS: tuple[Part, ...] = get_args(Part)[:-1]
-"""Parts that can be measured."""
+PARTS: tuple[Part, ...] = get_args(Part)
 
 SHARE_OF_BUDGET: Mapping[Part, float] = {
     "matmul": 0.4, "attention": 0.1, "memory": 0.2, "launch": 0.05, "host": 0.2, "link": 0.05,
@@ -48,8 +48,6 @@ class CalibrateCell(RunCell):
     budget_s: Annotated[Seconds, EFFORT]
     """Total seconds for the measurements of the part, without setup."""
     seed: Seed
-    timed: Annotated[Path | None, Axis("setting")] = stored_unless(None)
-    """The run or trace from which rates are derived, instead of measuring."""
 
     @property
     def title(self) -> str:
@@ -80,15 +78,8 @@ class CalibrateSpec(RunSpec):
         default=BUDGET_S, gt=0, description="Approximate total duration of the measurements in seconds."
     )
     seed: Annotated[Seed, Option(metavar="N")] = Field(default=0, description="Seed for matrices and parameters.")
-    timed: Path | None = stored_unless(None)
-    """A run of `sysbench time`, or a trace, to derive rates from. Not on the command line: `--from`."""
 
     def cells(self) -> Iterator[CalibrateCell]:
-        if self.timed is not None:
-            yield CalibrateCell(
-                device="cpu", part="steps", precisions=(), budget_s=self.budget_s, seed=self.seed, timed=self.timed
-            )
-            return
         whole = sum(SHARE_OF_BUDGET[part] for part in self.part)
         for part in self.part:
             yield CalibrateCell(
@@ -100,20 +91,13 @@ class CalibrateSpec(RunSpec):
             )
 
 
-class CalibrateOptions(RunOptions):
+class CalibrateOptions(SavedOptions):
     """Options for input and output files."""
 
     out: Annotated[Path, Option(metavar="PATH", panel=OUTPUT, common=True)] = Field(
         default=Path("runs"),
         description="Directory for the log and the record; a name that ends in .toml is the file for the rates "
         "instead.",
-    )
-    source: Annotated[
-        Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT, common=True, completions=run_names)
-    ] = Field(
-        default=None,
-        description="Derive rates from a calibration, a finished run of sysbench time, or a trace with shapes by "
-        "any program, instead of measuring; --out FILE.toml and --host FILE write them.",
     )
     host: Annotated[Path | None, Option(metavar="FILE", panel=OUTPUT, common=True)] = Field(
         default=None, description="Also write the host's own rates to this file, for --host of time and profile."

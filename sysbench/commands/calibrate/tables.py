@@ -45,11 +45,10 @@ MEANINGS: dict[str, str] = {
 
 
 def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    devices = dict.fromkeys(each.name for cell in record.cells if (each := record.subject or cell.device))
+    devices = dict.fromkeys(each.name for cell in record.cells if (each := cell.device))
     torch = record.environment.torch
-    version = record.subject_torch or (torch.torch if torch else None)
     return Sheet(
-        subject=("calibration", *devices, *((f"torch {version}",) if version else ())),
+        subject=("calibration", *devices, *((f"torch {torch.torch}",) if torch else ())),
         tables=tuple(build_tables(TABLES, record, names) if names else RATES(record)),
         remarks=(
             *notes.outcomes(record),
@@ -103,13 +102,6 @@ SURPRISING = 3
 def of_run(record: CalibrateRecord) -> Iterator[Finding]:
     cells = reliable(record.cells)
     timed = {case.rate for cell in cells for case in cell.cases}
-    if record.read_from is not None:
-        by_reason: dict[str, list[str]] = {}
-        for name, why in record.unseen.items():
-            by_reason.setdefault(why, []).append(name)
-        unseen = "; ".join(f"{join_words(names)} ({why})" for why, names in by_reason.items())
-        unchanged = f"The file does not show these, so they are unchanged: {unseen}."
-        yield Finding(f"the rates were read from {record.read_from}. {unchanged}", cells)
     moved = [
         f"{rate.name} {units.ratio(rate.value / rate.before)}"
         for rate in record.rates

@@ -18,7 +18,7 @@ from sysbench.log.measures import Amount, Measures
 from sysbench.log.outcomes import MEASURED
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.spec.axis import SETTING, Axis, declared_fields
-from sysbench.spec.model import SIZES
+from sysbench.spec.grid import SIZES
 from sysbench.statistics import Estimate
 
 MACHINE = "machine"

@@ -20,7 +20,7 @@ NAMES_WIDTH = 18
 
 _TONES: dict[Works, Tone] = {"yes": "good", "partly": "doubtful", "no": "bad", "unknown": "doubtful"}
 
-_UNITS: Mapping[str, Any] = {
+_UNITS: Mapping[str, object] = {
     "bytes": units.size,
     "s": units.seconds,
     "hz": units.frequency,

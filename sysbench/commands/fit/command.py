@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sysbench import units
 from sysbench.commands import refusals, running, showing
@@ -27,9 +27,7 @@ def suited(spec: FitSpec, options: FitOptions) -> FitSpec:
     """Return the spec with the GPU of this machine, or DEFAULT_GPU, if no GPU is named; for a table, with all."""
     if spec.table and options.gate:
         raise UsageError("--table answers for other batches and contexts, and --gate for the step as asked: drop one")
-    if options.output is not None:
-        spec = _changed(spec, explore=True)
-    if options.gate and not (spec.faster or spec.explain or spec.verify or spec.explore or options.figure):
+    if options.gate and not (spec.faster or spec.explain or spec.verify or options.figure):
         spec = _changed(spec, asked_only=True)
     if spec.verify:
         return _verifiable(spec)
@@ -64,17 +62,14 @@ def _verifiable(spec: FitSpec) -> FitSpec:
     raise UsageError(f"--verify measures on a GPU of --on, but this machine has {what}")
 
 
-def _changed(spec: FitSpec, **changes: Any) -> FitSpec:
+def _changed(spec: FitSpec, **changes: object) -> FitSpec:
     return FitSpec(**{**spec.model_dump(exclude_unset=True), **changes})
 
 
 def refuse_unwritable(options: FitOptions) -> None:
-    if options.output is not None and options.output.suffix.lower() != ".html":
-        raise UsageError(f"--output {options.output} must end in .html: it is a page to explore")
     refusals.refuse_unsupported_figure(options.figure)
-    for path in (options.output, options.figure):
-        if path is not None:
-            storage.refuse_unwritable(path)
+    if options.figure is not None:
+        storage.refuse_unwritable(options.figure)
 
 
 def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = ALONE) -> RunResult:
@@ -102,12 +97,4 @@ def write_files(record: FitRecord, options: FitOptions) -> tuple[Path, ...]:
 
         plots.write(options.figure, lambda: figures.frontier(record))
         saved.append(showing.Saved(options.figure))
-    if options.output is not None:
-        from sysbench.commands.fit import page
-
-        if record.spec.get("explore") and not any(cell.surveyed for cell in record.cells):
-            showing.say(f"no {options.output}: the run ended before a step of the page was simulated", options)
-        else:
-            page.write(options.output, record)
-            saved.append(showing.Saved(options.output))
     return showing.report_saved(saved, options)

@@ -26,7 +26,7 @@ from sysbench.simulate.recording import Recording
 from sysbench.simulate.replay import ReplayCache
 from sysbench.simulate.search import MAX_VALUE, left_bytes, narrowing
 from sysbench.spec import hardware
-from sysbench.spec.protocols import SearchAxis
+from sysbench.spec.steps import SearchAxis
 
 UNITS: dict[SearchAxis, int] = {"batch": 1, "ctx": CTX_UNIT}
 """By axis: multiples of these numbers are tried."""

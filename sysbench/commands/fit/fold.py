@@ -30,7 +30,6 @@ def _cell_record(cell: FitCell, seen: CellEvents, run: Run) -> FitCellRecord:
         cautions=list(cautions.assumptions(cell, seen)),
         explained=seen.last(records.PeakExplained),
         trials=[trial.as_record(records.Trial) for trial in tried],
-        surveyed=[step.as_record(records.SurveyedStep) for step in seen.all(records.StepSurveyed)],
         verified=[verified.as_record(records.VerifiedStep) for verified in seen.all(records.StepVerified)],
         extents=[extent.as_record(records.Extent) for extent in extents],
         price_per_hour=run.started.spec.get("price", {}),

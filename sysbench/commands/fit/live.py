@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sysbench import units
-from sysbench.commands.fit.record import CombinationTried, ExtentFound, PeakExplained, StepSurveyed
+from sysbench.commands.fit.record import CombinationTried, ExtentFound, PeakExplained
 from sysbench.commands.fit.spec import FitCell
 from sysbench.commands.fit.suggestions import best_trial, words
 from sysbench.render import theme
@@ -37,7 +37,6 @@ class CellState(run_state.CellState):
     explained: PeakExplained | None = None
     tried: tuple[CombinationTried, ...] = ()
     extents: tuple[ExtentFound, ...] = ()
-    surveyed: int = 0
 
 
 FitState = RunState[CellState]
@@ -48,13 +47,12 @@ _HANDLERS = run_state.handlers(
     {
         PeakExplained: cell_handler(lambda cell, event: replace(cell, explained=event)),
         CombinationTried: cell_handler(lambda cell, event: replace(cell, tried=(*cell.tried, event))),
-        StepSurveyed: cell_handler(lambda cell, event: replace(cell, surveyed=cell.surveyed + 1)),
         ExtentFound: cell_handler(lambda cell, event: replace(cell, extents=(*cell.extents, event))),
     },
 )
 
 
-class FitScreen(CellScreen[FitState]):
+class FitScreen(CellScreen[CellState]):
     """The display of a run, with the best answer so far for each GPU."""
 
     initial = FitState()
@@ -79,8 +77,6 @@ class FitScreen(CellScreen[FitState]):
             extent = cell.extents[-1]
             done = f"{len(cell.extents)} of {2 * len(cell.cell.on)} limits"
             return Progress(texts=((done, ""), (f"{extent.gpu}: {extent.axis} {extent.largest or 'none'}", "bold")))
-        if cell.surveyed:
-            return Progress(texts=((f"{cell.surveyed} steps of the page simulated", "bold"),))
         if not cell.tried:
             return Progress()
         last = words(cell.tried[-1].changes) or "as asked"

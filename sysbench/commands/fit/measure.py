@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sysbench.commands.fit import extents, survey, verify
+from sysbench.commands.fit import extents, verify
 from sysbench.commands.fit.causes import explained
 from sysbench.commands.fit.record import CombinationTried, Trial
 from sysbench.commands.fit.search import rules
@@ -57,8 +57,6 @@ def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iter
         for event in search_with(Simulations(cell, depths_of(cell)), processes):
             yield event
             trials.append(event)
-        if cell.explore:
-            yield from survey.run(cell, trials, processes)
     if cell.verify:
         yield from verify.run(cell, trials)
 

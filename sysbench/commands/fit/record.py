@@ -11,7 +11,6 @@ from sysbench.log.events import Event
 from sysbench.log.predictions import PredictedTime, Training, of_prediction, training
 from sysbench.log.records import ModelCellRecord, RunRecord
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.protocols import SearchAxis
 from sysbench.spec.quantities import (
     Amount,
     Bytes,
@@ -19,10 +18,10 @@ from sysbench.spec.quantities import (
     Flops,
     PerSecond,
     PositiveSeconds,
-    Seconds,
     Signed,
     stored_unless,
 )
+from sysbench.spec.steps import SearchAxis
 
 
 class Trial(Frozen):
@@ -138,33 +137,6 @@ class ExtentFound(Extent, Event):
     cell: str
 
 
-class PhaseMemory(Frozen):
-    """Memory over a phase of a step."""
-
-    name: str
-    duration_s: Seconds
-    """Predicted; on `FitCellRecord.reference` if the GPU's own rates are unknown."""
-    allocated_bytes: list[Bytes]
-    """Highest allocated bytes in successive parts of the phase."""
-
-
-class SurveyedStep(Frozen):
-    """A step with another batch, context or changes, on a page."""
-
-    trial: Trial
-    usable_bytes: Signed
-    """Memory of the GPU, or the budget, without what is outside the allocator."""
-    phases: list[PhaseMemory]
-    """Memory over the step on a GPU with enough memory."""
-
-
-class StepSurveyed(SurveyedStep, Event):
-    """A step on a page was simulated."""
-
-    event: Literal["step_surveyed"] = "step_surveyed"
-    cell: str
-
-
 class VerifiedStep(Frozen):
     """A step that was measured on the GPU itself."""
 
@@ -195,8 +167,6 @@ class FitCellRecord(ModelCellRecord):
     trials: list[Trial]
     extents: list[Extent] = stored_unless([])
     """Largest batch sizes and context lengths, with --table."""
-    surveyed: list[SurveyedStep] = stored_unless([])
-    """Steps of the page."""
     verified: list[VerifiedStep] = stored_unless([])
     """With --verify: the first suggestion on each GPU that is here, as measured."""
     price_per_hour: dict[str, PerSecond]

@@ -13,16 +13,17 @@ from sysbench.spec import hardware
 from sysbench.spec.axes import Texts, parse_amount
 from sysbench.spec.axis import axes_of_model
 from sysbench.spec.cell import DeviceType, asks_for
-from sysbench.spec.model import Mode, ModelCell, ModelSpec
+from sysbench.spec.model import ModelCell, ModelSpec
 from sysbench.spec.options import RANKS, Option, flag_of
 from sysbench.spec.quantities import Bytes, Count, PerSecond, Size, stored_unless
 from sysbench.spec.ranks import NODE_RANKS
 from sysbench.spec.run import OUTPUT, SavedOptions
+from sysbench.spec.steps import Mode
 
 QUESTION = "Question"
 
 QUESTION_FIELDS = (
-    *("budget", "keep", "faster", "max_ranks", "table", "explain", "explore", "verify", "host_link"),
+    *("budget", "keep", "faster", "max_ranks", "table", "explain", "verify", "host_link"),
     *("asked_only", "not_tried"),
 )
 """Fields that a cell has from its spec."""
@@ -80,8 +81,6 @@ class FitCell(ModelCell):
     """Whether to find the largest batch size and context length on each GPU, in place of changes."""
     explain: bool = stored_unless(False)
     """Whether the first suggestion is compared with the step as asked."""
-    explore: bool = stored_unless(False)
-    """Whether to simulate other batches and contexts, for a page."""
     verify: bool = stored_unless(False)
     """Whether to measure the first suggestion on the GPUs that are here."""
     asked_only: bool = stored_unless(False)
@@ -153,8 +152,6 @@ class FitSpec(ModelSpec):
         default=False,
         description="Measure three steps of the first suggestion on the GPU that is here, beside the prediction.",
     )
-    explore: bool = stored_unless(False)
-    """Whether to simulate other batches and contexts, for the page of `--output`."""
     asked_only: bool = stored_unless(False)
     """Whether to simulate only the step as asked, for `--gate`."""
     not_tried: tuple[str, ...] = stored_unless(())
@@ -189,10 +186,9 @@ class FitSpec(ModelSpec):
 
     @model_validator(mode="after")
     def _check_question(self) -> Self:
-        for name in ("faster", "explain", "verify", "explore"):
+        for name in ("faster", "explain", "verify"):
             if self.table and getattr(self, name):
-                flag = "--output" if name == "explore" else f"--{name}"
-                raise ValueError(f"--table shows limits in place of changes, which {flag} needs: drop one of them")
+                raise ValueError(f"--table shows limits in place of changes, which --{name} needs: drop one of them")
         if self.device != ("auto",):
             raise ValueError("--device names what to measure on, but fit simulates: --on names GPUs")
         for name in self.keep:
@@ -260,8 +256,4 @@ class FitOptions(SavedOptions):
     )
     figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Draw step time against memory, with every combination tried: .png, .svg or .pdf."
-    )
-    output: Annotated[Path | None, Option(flags=("--output", "-o"), metavar="FILE", panel=OUTPUT, common=True)] = Field(
-        default=None,
-        description="Write an offline HTML page to explore GPUs, batches, contexts and changes: page.html.",
     )

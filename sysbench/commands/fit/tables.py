@@ -22,9 +22,10 @@ from sysbench.render.sentences import notes
 from sysbench.render.sentences.cautions import cautions_of
 from sysbench.render.table import Cell, Measure, Remark, Sheet, Word
 from sysbench.spec import hardware
-from sysbench.spec.knobs import NONE, modelled_parts
-from sysbench.spec.protocols import SearchAxis
+from sysbench.spec.knobs import NONE
+from sysbench.spec.problems import modelled_parts
 from sysbench.spec.run import Selection
+from sysbench.spec.steps import SearchAxis
 from sysbench.spec.validation import STORED
 
 MAX_CAUSES = 6

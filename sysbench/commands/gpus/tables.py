@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from sysbench import units
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table
-from sysbench.spec.model import Precision
+from sysbench.spec.steps import Precision
 from sysbench.units import Unit
 
 if TYPE_CHECKING:

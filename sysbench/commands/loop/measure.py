@@ -51,7 +51,7 @@ from sysbench.package import VERSION, source_digest
 from sysbench.statistics import has_enough_samples
 
 if TYPE_CHECKING:
-    from sysbench.spec.model import Sync
+    from sysbench.spec.steps import Sync
 
 READING_INTERVAL_S = 1.0
 

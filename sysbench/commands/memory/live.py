@@ -74,7 +74,7 @@ PHASE_WIDTH = 11
 """Width of phase names."""
 
 
-class MemoryScreen(CellScreen[MemoryState]):
+class MemoryScreen(CellScreen[CellState]):
     """The display of a run: a bar for each phase."""
 
     initial = MemoryState()

@@ -29,7 +29,7 @@ from sysbench.simulate.steps import phases_of
 from sysbench.snapshot import snapshot as snapshots
 from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.timeline import Timeline
-from sysbench.spec.protocols import PROCEDURES
+from sysbench.spec.steps import PROCEDURES
 
 
 class _MeasuredPeaks:

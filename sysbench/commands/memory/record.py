@@ -12,8 +12,8 @@ from sysbench.commands.memory.spec import MemoryCell
 from sysbench.log.events import Event, SimulatedGpuRecord, Source
 from sysbench.log.records import ModelCellRecord, RunRecord
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.protocols import SearchAxis
 from sysbench.spec.quantities import Bytes, Count, Signed, stored_unless
+from sysbench.spec.steps import SearchAxis
 
 
 class PhasePeakRecord(Frozen):

@@ -26,7 +26,7 @@ from sysbench.simulate.gpu import Gpu, refuse_fp8
 from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.simulate.search import find_fewest_ranks, find_largest
 from sysbench.spec import hardware
-from sysbench.spec.protocols import SearchAxis
+from sysbench.spec.steps import SearchAxis
 
 
 def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:

@@ -13,12 +13,13 @@ from sysbench.errors import Refusal
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices
 from sysbench.spec.axis import Axis
-from sysbench.spec.cell import asks_for
-from sysbench.spec.model import MODE, DeviceType, GridCell, ModelCell, ModelSpec, Phase
+from sysbench.spec.cell import DeviceType, asks_for
+from sysbench.spec.grid import MODE
+from sysbench.spec.model import GridCell, ModelCell, ModelSpec
 from sysbench.spec.options import STEP, Option
-from sysbench.spec.protocols import PROCEDURES, Protocol, SearchAxis
 from sysbench.spec.ranks import Strategy
 from sysbench.spec.run import OUTPUT, RunOptions, run_names
+from sysbench.spec.steps import PROCEDURES, Phase, Protocol, SearchAxis
 
 SIMULATION = "Simulation"
 

@@ -14,7 +14,7 @@ from sysbench import cells as axes
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.render.sentences.findings import Finding, exclusions, reliable, undecided
 from sysbench.render.sentences.phrases import Named, Namer, join_words, namer, range_text
-from sysbench.spec.model import Phase
+from sysbench.spec.steps import Phase
 from sysbench.trace.summary import PARTS, KernelClass, KernelName, ProfileSummary, Rate
 
 Phases = tuple[str, ...] | None

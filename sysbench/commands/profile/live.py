@@ -98,7 +98,7 @@ advance = partial(run_state.advance, _HANDLERS)
 """Return the state after one more event; unchanged if the event affects nothing on the screen."""
 
 
-class ProfileScreen(CellScreen[ProfileState]):
+class ProfileScreen(CellScreen[CellState]):
     """The display of a run: the current task, and results of earlier ones."""
 
     initial = ProfileState()

@@ -14,8 +14,9 @@ from sysbench.errors import Refusal
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices, integers, split_words
 from sysbench.spec.axis import Axis
-from sysbench.spec.cell import RunCell, asks_for, cell_of
-from sysbench.spec.model import HOST, PREDICTION, STEPS, WARMUP, DeviceType, ModelCell, ModelSpec
+from sysbench.spec.cell import DeviceType, RunCell, asks_for, cell_of
+from sysbench.spec.grid import HOST, PREDICTION, STEPS, WARMUP
+from sysbench.spec.model import ModelCell, ModelSpec
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Size, Steps, stored_unless
 from sysbench.spec.run import OUTPUT, VIEW, RunOptions, Selection, Sort, run_names

@@ -30,7 +30,7 @@ from sysbench.render.dashboard.screen import (
     labelled,
     wrapped,
 )
-from sysbench.spec.time_limit import time_limit_word
+from sysbench.spec.quantities import time_limit_word
 
 SLOW_RUN_S = 30.0
 
@@ -252,9 +252,10 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
 # --- the screen
 
 
-class TimeScreen(CellScreen[LiveState]):
+class TimeScreen(CellScreen[TimedCell]):
     """The display of a timing run, with a chart of the steps so far."""
 
+    state: LiveState
     initial = LiveState()
     advance = staticmethod(advance)
 

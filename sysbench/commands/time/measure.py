@@ -40,7 +40,7 @@ from sysbench.log.events import (
     StepMeasured,
     ThreadsTried,
 )
-from sysbench.spec.time_limit import time_limit_word
+from sysbench.spec.quantities import time_limit_word
 
 ANNOUNCED_STEP_S = 5.0
 """Steps that take this long have a message before each phase, so that the user sees progress."""

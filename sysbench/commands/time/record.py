@@ -12,7 +12,6 @@ from sysbench.log.events import Ceiling, ChosenEffort, ProcessPeaks
 from sysbench.log.predictions import PredictionRecord, Training, hardware_share
 from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.model import Phase
 from sysbench.spec.quantities import (
     Amount,
     Count,
@@ -25,6 +24,7 @@ from sysbench.spec.quantities import (
     Unbounded,
     stored_unless,
 )
+from sysbench.spec.steps import Phase
 
 MAX_CEILING_SHARE = 1.1
 """Highest credible share of the measured ceiling: above 1, because of noise and untried matrix sizes."""

@@ -13,24 +13,23 @@ from sysbench.spec import hardware
 from sysbench.spec.axes import parse_amount, parse_share
 from sysbench.spec.axis import Axis
 from sysbench.spec.cell import asks_for
+from sysbench.spec.grid import EFFORT, HOST, HOST_LINK, PREDICTION, STEPS, WARMUP
 from sysbench.spec.knobs import FP8, NONE
-from sysbench.spec.model import (
-    EFFORT,
-    HOST,
-    HOST_LINK,
-    PREDICTION,
-    STEPS,
-    WARMUP,
-    ModelCell,
-    ModelSpec,
-    Precision,
-    Sync,
-)
+from sysbench.spec.model import ModelCell, ModelSpec
 from sysbench.spec.options import MEASUREMENT, Option, flag_of
-from sysbench.spec.quantities import Count, Share, Size, Steps, stored_unless
+from sysbench.spec.quantities import (
+    Count,
+    Share,
+    Size,
+    Steps,
+    TimeLimit,
+    limit_in_seconds,
+    stored_unless,
+    time_limit_word,
+)
 from sysbench.spec.ranks import NODE_RANKS, Interconnect
 from sysbench.spec.run import SavedOptions
-from sysbench.spec.time_limit import TimeLimit, limit_in_seconds, time_limit_word
+from sysbench.spec.steps import Precision, Sync
 
 SYNC = Axis("setting", default="phase", comparison="controlled", phrase="synchronized by {}")
 
@@ -55,9 +54,8 @@ class TimeCell(ModelCell):
         description="Measure until the 95% CI of the median step is at most this wide, relative to the median, "
         "e.g. 1%.",
     )
-    max_steps: Annotated[Size, replace(EFFORT, default=1000), Option(metavar="N", panel=MEASUREMENT)] = Field(
-        description="Give up on --until after this many steps."
-    )
+    max_steps: Annotated[Size, EFFORT]
+    """Number of steps after which --until gives up."""
     max_time: Annotated[
         TimeLimit, EFFORT, Option(metavar="TIME", panel=MEASUREMENT, common=True, word=time_limit_word)
     ] = stored_unless(
@@ -145,6 +143,8 @@ class TimeSpec(ModelSpec):
         description="With --simulate: price of a GPU hour in any currency: h100=2.5,a100-80gb=1.4.",
     )
 
+    max_steps: Size = 1000
+    """Number of steps after which --until gives up, unless --steps is larger. Not on the command line."""
     tokens: Annotated[
         Count | None, BeforeValidator(parse_amount), Option(metavar="N", panel=PREDICTION, common=True)
     ] = Field(
@@ -181,7 +181,7 @@ class TimeSpec(ModelSpec):
 
     @property
     def unused(self) -> tuple[str, ...]:
-        return ("warmup", "steps", "until", "max_steps", "max_time") if self.simulate else ()
+        return ("warmup", "steps", "until", "max_time") if self.simulate else ()
 
     def cells(self) -> Iterator[TimeCell]:
         """Yield every cell in the order of measurement; cells that differ only in the GPU are consecutive."""

@@ -36,8 +36,8 @@ from sysbench.render.sentences.cautions import cautions_of
 from sysbench.render.sentences.notes import outcome_word, outcomes, own_models
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, Remark, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.options import flag_of
+from sysbench.spec.quantities import time_limit_word
 from sysbench.spec.run import Selection
-from sysbench.spec.time_limit import time_limit_word
 from sysbench.statistics import direction, ratio, too_few
 
 # --- times of a cell

@@ -18,8 +18,8 @@ from sysbench.log import storage
 from sysbench.log.events import CeilingMeasured, DeviceInfo
 from sysbench.spec import hardware
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.model import Precision
 from sysbench.spec.quantities import Count, Instant, PerSecond, Size
+from sysbench.spec.steps import Precision
 
 
 class Best(Frozen):

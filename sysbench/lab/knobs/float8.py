@@ -7,8 +7,6 @@ between the products stay as they are.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +14,7 @@ from sysbench import extras
 from sysbench.errors import UnavailableError
 from sysbench.lab.knobs.layers import linear_layers
 from sysbench.spec.knobs import FP8_MULTIPLE, fp8_refusal, has_fp8
-from sysbench.spec.model import StepPrecision
+from sysbench.spec.steps import StepPrecision
 
 _RECIPES = {"fp8": "tensorwise", "fp8-rowwise": "rowwise"}
 
@@ -44,7 +42,7 @@ def use_float8(model: nn.Module, precision: StepPrecision, device: torch.device)
         )
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-    config: Any = Float8LinearConfig.from_recipe_name(_RECIPES[precision])
+    config: object = Float8LinearConfig.from_recipe_name(_RECIPES[precision])
     if device.type != "cuda" and not next(model.parameters()).is_meta:
         object.__setattr__(config, "emulate", True)  # the configuration is frozen
     convert_to_float8_training(model, config=config, module_filter_fn=lambda _, name: name in layers)

@@ -117,7 +117,7 @@ def load_code(target: str, directory: str, option: str = "--model") -> LoadedCod
         path_of = getattr(sys.modules[name], "__file__", None)
         if path_of is not None and Path(path_of).is_relative_to(root) and "site-packages" not in Path(path_of).parts:
             _imported[name] = root, sys.modules[name]
-    value: Any = module
+    value: object = module
     for name in path.split("."):
         if not hasattr(value, name):
             package = module.__name__.partition(".")[0]
@@ -188,7 +188,7 @@ class user_code:  # noqa: N801  A context manager, faster than a generator: a st
     Output goes to `stdout`, if given.
     """
 
-    def __init__(self, action: str, stdout: Any = None) -> None:
+    def __init__(self, action: str, stdout: object = None) -> None:
         self._action = action
         self._process = os.getpid()
         self._stdout = stdout
@@ -258,13 +258,13 @@ class Printed(io.TextIOBase):
 
 
 def arguments_for(
-    function: Callable[..., Any],
-    given: Mapping[str, Any],
-    fallbacks: Mapping[str, Any],
-    preferred: Mapping[str, Any],
+    function: Callable[..., object],
+    given: Mapping[str, object],
+    fallbacks: Mapping[str, object],
+    preferred: Mapping[str, object],
     what: str,
     remedy: str = "",
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the keyword arguments with which to call `function`, named `what` in messages, which add `remedy`.
 
     These are all of `given`, those of `preferred` that the function accepts, and those of `fallbacks` that it requires.

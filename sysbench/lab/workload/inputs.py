@@ -58,7 +58,7 @@ def create_inputs(
     """Create the inputs for `model` on `device`: one `Inputs` per micro-batch of a step."""
     vocabulary = vocabulary_size(model)
     if own.inputs is not None:
-        function = load_code(own.inputs, own.directory, "--inputs")
+        function = load_code(own.inputs, own.directory, "--input")
         create = partial(_inputs_from_function, function.value, f"{own.inputs}", cell, device, (function.file,))
     elif own.described:
         create = partial(_inputs_from_options, own.described, cell, vocabulary, device, _generator(cell))
@@ -156,9 +156,7 @@ def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) ->
     further = single[1:] if not single or single[0].kind is not single[0].KEYWORD_ONLY else single * (len(single) > 1)
     own_loss = next((each for each in further if each.name in TARGETS), None)
     required = [each for each in single if each.default is each.empty and each is not own_loss]
-    remedy = (
-        f"add {GET_INPUTS}(batch, ctx) beside the model, --inputs module:function, or --input tokens=int64[B,T]<1000"
-    )
+    remedy = f"add {GET_INPUTS}(batch, ctx) beside the model, or --input module:function or tokens=int64[B,T]<1000"
     if described := describe_inputs(model, [parameter.name for parameter in parameters]):
         raise UnavailableError(f"{name} takes more than token ids: add --input {shlex.quote(described)}")
     if vocabulary is None:

@@ -33,9 +33,11 @@ from sysbench.lab.workload.imports import LoadedCode, Printed, arguments_for, co
 from sysbench.lab.workload.inputs import create_inputs, original_of
 from sysbench.lab.workload.losses import Loss
 from sysbench.lab.workload.workload import Batch, IgnoredConfig, OwnWorkload, Workload
-from sysbench.spec.model import BUILT_IN_ATTENTION, TRUE_PRECISIONS, Attention, ModelCell, ModelShape
+from sysbench.spec.grid import BUILT_IN_ATTENTION, ModelShape
+from sysbench.spec.model import ModelCell
 from sysbench.spec.options import flag_of
 from sysbench.spec.own_model import OwnModel
+from sysbench.spec.steps import TRUE_PRECISIONS, Attention
 
 _DIMENSION_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "vocab": ("vocab", "vocab_size", "n_vocab", "num_embeddings"),

@@ -23,7 +23,8 @@ from sysbench.lab.workload.imports import Printed
 from sysbench.lab.workload.inputs import random_tokens
 from sysbench.lab.workload.losses import cross_entropy
 from sysbench.log.events import AdaptedModelFacts, CodeFile, OwnModelFacts
-from sysbench.spec.model import ModelCell, ModelShape
+from sysbench.spec.grid import ModelShape
+from sysbench.spec.model import ModelCell
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class OwnWorkload:
 class Batch:
     """One micro-batch: the arguments for a call of the model, and the loss of its output."""
 
-    arguments: tuple[Any, ...]
-    keywords: Mapping[str, Any]
+    arguments: tuple[object, ...]
+    keywords: Mapping[str, object]
     loss: Callable[[object], Tensor]
 
     @property

@@ -23,7 +23,7 @@ from sysbench.render.dashboard.experiment_progress import ExperimentProgress
 from sysbench.render.dashboard.remaining import remaining_text, round_remaining
 from sysbench.render.dashboard.run_state import CellState, RunState
 
-State = TypeVar("State", bound=RunState, default=RunState)
+Shown = TypeVar("Shown", bound=CellState, default=CellState)
 
 Piece = tuple[str, str]
 """A text and its style."""
@@ -62,10 +62,10 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class CellScreen(Generic[State]):
+class CellScreen(Generic[Shown]):
     """The display of a run at one moment, which never exceeds the size of the terminal."""
 
-    state: State
+    state: RunState[Shown]
     now_s: float
     overall: ExperimentProgress | None = None
     """Progress of the experiment to which the run belongs."""
@@ -84,26 +84,26 @@ class CellScreen(Generic[State]):
     # --- what a command may replace
 
     @staticmethod
-    def result(cell: Any) -> str:
+    def result(cell: Shown) -> str:
         """Return the outcome of a finished cell in a few words."""
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
 
     @classmethod
-    def labelled(cls, cell: Any) -> tuple[str, ...]:
+    def labelled(cls, cell: Shown) -> tuple[str, ...]:
         """Return the axes that are always part of this cell's label, even if all cells agree in them."""
         return MODEL_AXES
 
     @classmethod
-    def label(cls, cell: Any, state: Any) -> str:
+    def label(cls, cell: Shown, state: RunState[Shown]) -> str:
         """Name a cell by the axes in which the cells of the run differ, and by those that are always labelled."""
         return axes.label(cell.cell, list(dict.fromkeys((*cls.labelled(cell), *state.differing_axes))))
 
     @staticmethod
-    def device_line(state: Any) -> str:
+    def device_line(state: RunState[Shown]) -> str:
         """Return the device and the version of torch, for output without a terminal."""
         simulated = all(cell.cell.simulated for _, cell in state.cells)
         names = [] if simulated else [device.name for device in state.devices[:1]]
-        return " · ".join([*names, f"torch {state.torch.torch}"])
+        return " · ".join([*names, *([f"torch {state.torch.torch}"] if state.torch else [])])
 
     def cell_remaining_s(self) -> float | None:
         """Return the remaining seconds of the current cell; None if they cannot be estimated."""
@@ -117,20 +117,20 @@ class CellScreen(Generic[State]):
         """Return a warning and its remedy, if there is one."""
         return None
 
-    def subject(self, cell: Any) -> Sequence[str]:
+    def subject(self, cell: Shown) -> Sequence[str]:
         """Return phrases for the title, which name a cell."""
         return axes.subject([cell.cell])
 
-    def where(self, cell: Any) -> str:
+    def where(self, cell: Shown) -> str:
         """Return the device of a cell, or the GPU that is simulated for it."""
         device = self.state.device
         return f"simulated for {cell.cell.simulated}" if cell.cell.simulated else device.name if device else ""
 
-    def facts(self, cell: Any) -> Iterable[str]:
+    def facts(self, cell: Shown) -> Iterable[str]:
         """Return what to say about a cell beside the device."""
         return ()
 
-    def progress(self, cell: Any) -> Progress:
+    def progress(self, cell: Shown) -> Progress:
         """Return how far the current stage of the running cell is."""
         return Progress()
 
@@ -266,7 +266,7 @@ class CellScreen(Generic[State]):
         if load := list(_load(reading)):
             yield labelled("device" if reading.device_utilisation is not None else "host", load, width)
 
-    def _results(self, finished: Sequence[Any]) -> list[Text]:
+    def _results(self, finished: Sequence[Shown]) -> list[Text]:
         labels = [self.label(cell, self.state) for cell in finished]
         longest = max(map(cell_len, labels), default=0)
         return [
@@ -278,13 +278,13 @@ class CellScreen(Generic[State]):
         ]
 
 
-class LinesOnly(CellScreen[RunState[CellState]]):
+class LinesOnly(CellScreen):
     """Progress of commands whose cells are too short for a dashboard."""
 
     is_drawn = False
 
     @classmethod
-    def label(cls, cell: Any, state: Any) -> str:
+    def label(cls, cell: CellState, state: RunState) -> str:
         """Return the title of the cell."""
         return str(cell.cell.title)
 

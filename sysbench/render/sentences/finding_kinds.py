@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic
+from typing import Generic
 
 from sysbench import cells as axes
 from sysbench import units
@@ -162,9 +162,6 @@ def limit_findings(
 
 # --- growth along an axis
 
-MAX_LISTED_LAWS: Final = 4
-"""Largest number of power laws of a quantity that are all listed; if there are more, the extremes are."""
-
 
 @dataclass(frozen=True)
 class Growth(Generic[AnyCell]):
@@ -218,18 +215,6 @@ def fit_growth(
     return Growth(quantity, symbol, power_law(sizes, [value(cell) or 0.0 for cell in cells]), cells)
 
 
-def growth_text(growths: Sequence[Growth[AnyCell]], name: Namer | None = None, along: str = "") -> str:
-    """Return `forward grows as N^1.97 ± 0.03 over 4 sizes from N 1024 to 16384; backward grows as …`.
-
-    Of many power laws, only the extremes are listed.
-    """
-    if len(growths) > MAX_LISTED_LAWS and name is not None:
-        laws = [(growth.law.exponent, growth) for growth in growths if isinstance(growth.law, PowerLaw)]
-        ends = (function(laws, key=lambda each: each[0])[1] for function in (min, max))
-        shown = " to ".join(f"{end.describe()[0]} ({name(end.cells[0])})" for end in ends)
-        return f"{growths[0].quantity} grows{along} as {shown} over {len(growths)} settings"
-    clauses = []
-    for each in growths:
-        power, span = each.describe()
-        clauses.append(f"{each.quantity} grows{along} as {power}{f' ({name(each.cells[0])})' if name else ''}{span}")
-    return "; ".join(clauses)
+def growth_text(growths: Sequence[Growth[AnyCell]]) -> str:
+    """Return `forward grows as N^1.97 ± 0.03 over 4 sizes from N 1024 to 16384; backward grows as …`."""
+    return "; ".join(f"{each.quantity} grows as {''.join(each.describe())}" for each in growths)

@@ -168,7 +168,7 @@ def _boolean(name: str, text: str) -> bool:
     return text == "True"
 
 
-def _read_large_segment(name: str, text: str, values: dict[str, Any]) -> None:
+def _read_large_segment(name: str, text: str, values: dict[str, object]) -> None:
     size_mib = _integer(name, text)
     if size_mib <= MIN_LARGE_BYTES // MIB:
         raise ValueError(f"{name} must be more than {MIN_LARGE_BYTES // MIB}, not {text}")
@@ -196,7 +196,7 @@ def _read_fraction(name: str, text: str, values: dict[str, Any]) -> None:
         raise ValueError(f"{name} must be in [0, 1], not {text}")
 
 
-def _read_expandable(name: str, text: str, values: dict[str, Any]) -> None:
+def _read_expandable(name: str, text: str, values: dict[str, object]) -> None:
     values[name] = _boolean(name, text)
 
 
@@ -233,14 +233,14 @@ def _read_divisions(name: str, text: str, values: dict[str, Any]) -> None:
     values["roundup_power2_divisions"] = tuple(table)
 
 
-def _read_backend(name: str, text: str, values: dict[str, Any]) -> None:
+def _read_backend(name: str, text: str, values: dict[str, object]) -> None:
     if text not in ("native", "cudaMallocAsync"):
         raise ValueError(unknown(text, f"a value of {name}", ("native", "cudaMallocAsync")))
     if text != "native":
         raise NotSimulatedError(f"{name}:{text} is not simulated; {name}:native is")
 
 
-def _read_early_rejection(name: str, text: str, values: dict[str, Any]) -> None:
+def _read_early_rejection(name: str, text: str, values: dict[str, object]) -> None:
     if _boolean(name, text):
         raise NotSimulatedError(f"{name}:True is not simulated; {name}:False is")
 
@@ -256,7 +256,7 @@ _IGNORED_NUMBERS = (
 )  # fmt: skip
 """Options for pinned host memory, locks or graph capture: validated, but without effect on device memory."""
 
-_READERS: dict[str, Callable[[str, str, dict[str, Any]], object]] = {
+_READERS: dict[str, Callable[[str, str, dict[str, object]], object]] = {
     "max_split_size_mb": _read_split_limit,
     "max_non_split_rounding_mb": _read_split_limit,
     _SEGMENT_OPTION: _read_large_segment,

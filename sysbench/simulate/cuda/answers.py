@@ -80,7 +80,7 @@ def answering_as_gpu(capability: tuple[int, int]) -> Iterator[None]:
 
 def _for_user_code(answer: _Answer, original: _Answer) -> _Answer:
     @wraps(original)
-    def answered(*args: Any, **options: Any) -> Any:
+    def answered(*args: object, **options: object) -> object:
         return (answer if is_asked_by_user_code(sys._getframe(1)) else original)(*args, **options)
 
     return answered

@@ -308,7 +308,7 @@ def flash_attn_on(gpu: Gpu) -> Callable[..., object]:
         problem = _flash_problem(gpu, *by_head)
         if problem is not None:
             raise UnavailableError(problem.replace("Flash attention", "flash-attn"))
-        run: Callable[..., Any] = _FlashAttention.apply
+        run: Callable[..., object] = _FlashAttention.apply
         return run(q, k, v, causal)
 
     return attend

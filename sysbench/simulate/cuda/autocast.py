@@ -127,7 +127,7 @@ class Autocast:
         def policy(name: str) -> Kernel:
             operator = _operator(name)
 
-            def kernel(*args: Any, **kwargs: Any) -> object:
+            def kernel(*args: object, **kwargs: object) -> object:
                 with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
                     dtype = dtype_for([*args, *kwargs.values()])
                     # The last argument first, as the compiler of PyTorch evaluates them.
@@ -143,7 +143,7 @@ class Autocast:
         operator = _operator(name)
         position = [argument.name for argument in operator._schema.arguments].index("dtype")
 
-        def kernel(*args: Any, **kwargs: Any) -> object:
+        def kernel(*args: object, **kwargs: object) -> object:
             is_open = kwargs.get("dtype") is None and (len(args) <= position or args[position] is None)
             if is_open and _is_eligible(args[0]):
                 args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
@@ -228,8 +228,8 @@ def _named_functions() -> dict[tuple[Any, str], Callable[..., Any]]:
             device_type, dtype = "cpu", dtype or torch.float16
         create(self, device_type, dtype, *args, **options)
 
-    def named(function: Callable[..., Any], has_default: bool) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
+    def named(function: Callable[..., object], has_default: bool) -> Callable[..., object]:
+        def call(*args: object, **options: object) -> object:
             name = options.pop("device_type", None)
             if name is None and args and isinstance(args[0], str):
                 name, *args = args  # type: ignore[assignment]

@@ -17,7 +17,8 @@ import numpy as np
 
 from sysbench import formulas
 from sysbench.spec.hardware import Hardware
-from sysbench.spec.model import TRUE_PRECISIONS, ModelCell, Precision
+from sysbench.spec.model import ModelCell
+from sysbench.spec.steps import TRUE_PRECISIONS, Precision
 from sysbench.trace.columns import distinct, map_distinct
 from sysbench.trace.kernels.names import classify
 from sysbench.trace.kernels.statistics import WORK_PHASES, StepTime, StepWork

@@ -109,7 +109,7 @@ def decode_one_by_one(buffer: bytes, exact: bool) -> DecodedEvents:
     # JSON does not define NaN and infinity, but some programs write them.
     scan = json.JSONDecoder(strict=False, parse_constant=lambda _: None, parse_float=Decimal if exact else None)
     kind = ExactEvent if exact else Event
-    events: list[Any] = []
+    events: list[object] = []
     end = 0
     while (token := _TOKEN.search(text, end)) is not None:
         at = token.start()

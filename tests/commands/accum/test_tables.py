@@ -15,7 +15,6 @@ from sysbench.commands.accum.record import (
     DtypeSeen,
     DtypesMeasured,
     NormRecord,
-    ScaledRecord,
 )
 from sysbench.commands.accum.spec import AccumSpec
 from sysbench.render.table import Measure
@@ -23,7 +22,7 @@ from tests.commands.accum.cells import cell
 
 
 def made(experiment: str, **found: Any) -> AccumCellRecord:
-    nothing: dict[str, Any] = {"sums": [], "dtypes": [], "norms": [], "scaled": [], "products": []}
+    nothing: dict[str, Any] = {"sums": [], "dtypes": [], "norms": []}
     return AccumCellRecord.model_validate(
         {
             "key": "x",
@@ -33,43 +32,16 @@ def made(experiment: str, **found: Any) -> AccumCellRecord:
             "detail": None,
             "cautions": [],
             "experiment": experiment,
-            "gradients": None,
             **nothing,
             **found,
         }
     )
 
 
-def scaled(scale: float, lost: int, *, kept: bool = True) -> ScaledRecord:
-    return ScaledRecord(
-        precision="fp16",
-        scale=scale,
-        gradients=1000,
-        lost=lost,
-        lost_share=lost / 1000,
-        overflowed=0 if kept else 5,
-        overflowed_share=0.0 if kept else 0.005,
-        relative_error=0.1,
-        step_kept=kept,
-    )
-
-
-@pytest.mark.parametrize("experiment", ["sums", "autocast", "norm", "scaling", "matmul"])
+@pytest.mark.parametrize("experiment", ["sums", "autocast", "norm"])
 def test_where_nothing_was_measured_nothing_is_said(experiment: str) -> None:
     assert finding(made(experiment)) is None
     assert not any(table(SimpleNamespace(cells=[made(experiment)])) for table in accum_tables.SHOWN)
-
-
-def test_a_scaler_is_said_to_help_only_where_it_does() -> None:
-    helped = finding(made("scaling", scaled=[scaled(1, 100), scaled(256, 1), scaled(2**20, 1, kept=False)]))
-    assert helped == (
-        "Without a scaler, 10% of the gradients become zero in fp16, and 0.1% with a loss scale of 256. "
-        "From 2^20 on, gradients overflow and the scaler skips the step."
-    )
-    assert finding(made("scaling", scaled=[scaled(1, 100), scaled(256, 100)])) == (
-        "Without a scaler, 10% of the gradients become zero in fp16."
-    )
-    assert finding(made("scaling", scaled=[scaled(256, 100)])) is None
 
 
 def test_norm_that_never_breaks_is_not_said_to() -> None:

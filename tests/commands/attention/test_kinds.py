@@ -14,7 +14,8 @@ from sysbench.errors import UnavailableError
 from sysbench.lab.attention import KINDS, kernel_of, softmax
 from sysbench.lab.ranges import visible_to
 from sysbench.lab.transformer import build
-from sysbench.spec.model import Attention, ModelShape
+from sysbench.spec.grid import ModelShape
+from sysbench.spec.steps import Attention
 
 CPU = torch.device("cpu")
 BATCH, HEADS, CTX, D_HEAD = 2, 3, 33, 8

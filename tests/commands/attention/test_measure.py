@@ -33,7 +33,7 @@ from sysbench.lab.clocks import Call, StepTimes
 from sysbench.log.collect import CellEvents
 from sysbench.log.events import Compiled, DeviceInfo, Event, PhaseSample
 from sysbench.spec.attention import AttentionCell
-from sysbench.spec.model import Sync
+from sysbench.spec.steps import Sync
 
 CPU = DeviceInfo(name="a processor", type="cpu")
 

@@ -18,8 +18,9 @@ from sysbench.errors import DoesNotFitError
 from sysbench.predict.recording import kernel_name, recording
 from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.predict.trace import Kernel
+from sysbench.spec.grid import ModelShape
 from sysbench.spec.hardware import by_name
-from sysbench.spec.model import ModelCell, ModelShape
+from sysbench.spec.model import ModelCell
 from sysbench.trace import traces, window
 from sysbench.trace.kernels.names import classify, precision
 from sysbench.trace.summary import PARTS, ProfileSummary

@@ -8,7 +8,7 @@ from sysbench.commands.time.effort import StepBudget
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.errors import SpecError
 from sysbench.log.events import Ending
-from sysbench.spec.time_limit import time_limit_word
+from sysbench.spec.quantities import time_limit_word
 
 BUILD_S = 5.0
 

@@ -36,7 +36,8 @@ from sysbench.log.events import (
     encode,
 )
 from sysbench.log.kinds import command_of
-from sysbench.spec.model import PHASES_OF, Mode, ModelShape, Sync
+from sysbench.spec.grid import ModelShape
+from sysbench.spec.steps import PHASES_OF, Mode, Sync
 from sysbench.statistics import has_converged
 from tests.lab.fake_clock import FakeClock
 from tests.small_cells import SMALL_STEP

@@ -17,7 +17,7 @@ from sysbench.commands.check.understanding import (
     keys,
 )
 from sysbench.errors import Refusal
-from sysbench.spec.model import StepPrecision
+from sysbench.spec.steps import StepPrecision
 
 BATCH, ACCUMULATION, OPTIMIZER = "per_device_train_batch_size", "gradient_accumulation_steps", "optim"
 _OLDER_BATCH = "per_gpu_train_batch_size"

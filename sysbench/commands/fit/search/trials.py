@@ -12,11 +12,11 @@ For 62 combinations of changes of xl, such times were within 0.03% of those of w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from sysbench.commands.fit.record import Trial
-from sysbench.commands.fit.search.changes import Change, Combination, changed
+from sysbench.commands.fit.search.changes import Combination, changed
 from sysbench.commands.fit.search.rules import Outcome
 from sysbench.commands.fit.spec import FitCell
 from sysbench.errors import UnavailableError
@@ -28,8 +28,9 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import by_category
 from sysbench.simulate.replay import Replay, SpanPeak
 from sysbench.spec import hardware
+from sysbench.spec.grid import ModelShape
 from sysbench.spec.knobs import blocks_between_checkpoints
-from sysbench.spec.model import ModelCell, ModelShape
+from sysbench.spec.model import ModelCell
 
 REFERENCE = "a100-80gb"
 """GPU whose times stand for those of a GPU of which only the memory is known."""
@@ -63,10 +64,6 @@ def simulated(question: FitCell, combination: Combination, gpu: str) -> Trial | 
 
 def simulated_on(question: FitCell, combination: Combination, gpus: Sequence[str]) -> dict[str, Trial | None]:
     return {gpu: simulated(question, combination, gpu) for gpu in gpus}
-
-
-def simulated_with(question: FitCell, changes: Mapping[str, Any], gpu: str) -> Trial | None:
-    return simulated(question, (Change("all", tuple(changes.items())),) if changes else (), gpu)
 
 
 def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu: str) -> Trial:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sysbench.spec.model import Precision
+from sysbench.spec.steps import Precision
 from tests.gpu.evidence.machine import find_card
 from tests.gpu.evidence.promises import at_most
 from tests.gpu.evidence.work import Part, Work

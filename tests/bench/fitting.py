@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sysbench.errors import UnavailableError
-from sysbench.predict.derived_rates import DerivedRates, Observation
 from sysbench.predict.kernels import Floats
 from sysbench.predict.rates import GPU_RATES, HOST_RATES, GpuRate, GpuRates, HostRate, HostRates
 from sysbench.predict.step import predict
@@ -41,6 +40,23 @@ _MATMUL_RATES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
+class Observation(NamedTuple):
+    """Measured times of one piece of work, which determine a rate."""
+
+    rate: GpuRate | HostRate
+    case: str
+    work: float
+    """FLOPs, bytes, or units of host work. Work divided by time is the rate, or the inverse of the rate."""
+    samples_s: tuple[float, ...]
+
+
+class FittedRates(NamedTuple):
+    """Fitted rates, and the reasons why all other rates could not be fitted."""
+
+    observations: tuple[Observation, ...]
+    unseen: Mapping[GpuRate | HostRate, str]
+
+
 class TimedStep(NamedTuple):
     """The trace of a step, and the measured seconds of each phase."""
 
@@ -48,7 +64,7 @@ class TimedStep(NamedTuple):
     phases_s: Mapping[str, float]
 
 
-def fit_rates(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> DerivedRates:
+def fit_rates(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> FittedRates:
     """Fit the rates of a GPU and a host to the measured times of these steps.
 
     The method is Gauss-Newton least squares on the logarithms of phase times, with the known rates as the prior. Rates
@@ -93,7 +109,7 @@ def fit_rates(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Der
             taken_s = tuple((value if is_time else 1.0) * slower)
             observations.append(Observation(rate, case, 1.0 if is_time else value, taken_s))
             unseen.pop(rate, None)
-    return DerivedRates(tuple(observations), unseen)
+    return FittedRates(tuple(observations), unseen)
 
 
 def _log_phase_times(

@@ -1,25 +1,22 @@
-"""Rates fitted to steps that take what the model says at known rates; and a finished run of `sysbench time`."""
+"""Rates fitted to steps that take what the model says at known rates."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 
 import pytest
 
-from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UnavailableError
-from sysbench.predict.fitting import TimedStep, fit_rates
 from sysbench.predict.rates import gpu, typical_host
 from sysbench.predict.step import predict
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
+from sysbench.spec.grid import ModelShape
 from sysbench.spec.hardware import by_name
-from sysbench.spec.model import Attention, ModelCell, ModelShape, Precision
-from tests.cli.running import answered
-from tests.fixtures_runs import write_log
-from tests.fixtures_timing import A100, events
+from sysbench.spec.model import ModelCell
+from sysbench.spec.steps import Attention, Precision
+from tests.bench.fitting import TimedStep, fit_rates
 
 TRUE = {
     "attention_forward": 0.6,
@@ -81,23 +78,3 @@ def test_steps_that_wait_for_the_host_show_nothing_of_products() -> None:
 def test_without_steps_there_is_nothing_to_see() -> None:
     with pytest.raises(UnavailableError, match="no step"):
         fit_rates([], H100, typical_host())
-
-
-def test_a_finished_run_calibrates_its_device_and_not_this_one(tmp_path: Path) -> None:
-    spec = TimeSpec(size=("tiny",), ctx=(64, 128), steps=(8,), warmup=(1,))
-    write_log(tmp_path / "run.jsonl", events(spec, A100))
-    done = answered("calibrate", "--from", "run.jsonl", "--out", "a100.toml", "--no-live", cwd=tmp_path)
-    assert done.code == 0, done.err
-    assert A100.device.name in done.out
-    text = (tmp_path / "a100.toml").read_text()
-    assert f'device = "{A100.device.name}"' in text
-    assert "sysbench calibrate --from run.jsonl" in text
-    assert f'torch = "{A100.torch.torch}"' in text
-
-
-def test_a_run_that_measured_nothing_is_refused(tmp_path: Path) -> None:
-    spec = TimeSpec(size=("tiny",), ctx=(64,), execution=("compiled",))
-    write_log(tmp_path / "run.jsonl", events(spec, A100))
-    done = answered("calibrate", "--from", "run.jsonl", "--no-live", cwd=tmp_path)
-    assert done.code != 0
-    assert "0 devices" in done.err + done.out
