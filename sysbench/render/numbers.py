@@ -145,7 +145,9 @@ def _decimals(column: Column, scale: Scale, measures: Sequence[Measure]) -> int:
 def _deserved(measure: Measure, scale: Scale, decimals: int, digits: int | None) -> int:
     """Return how many of the column's decimals the number deserves, given its interval or the table's digits."""
     if measure.low is not None and measure.high is not None and measure.deviation is None:
-        return min(decimals, decimals_of_interval(measure.low, measure.high, scale))
+        # The lower end of a wide interval shows a digit: 0.76 (0.07–8.65), not 0.8 (0.1–8.6).
+        of_ends = decimals_of_interval(measure.low, measure.high, scale), decimals_of_digits(measure.low, scale, 1)
+        return min(decimals, max(of_ends))
     return decimals if digits is None else min(decimals, decimals_of_digits(measure.value, scale, digits))
 
 
