@@ -2,10 +2,10 @@
 
     python -m tests.bench.same_code [--pairs 200] [--loops 0,2] [--state FILE]
 
-Two runs of `sysbench time` of the same twelve cells follow each other, each with a process of its own, and are compared as
-by `sysbench compare A B --gate 0`: each cell with its verdict is a pair. Every other time, B has batches of 22 instead
-of 20 (`more`, else `same`). Loads take turns: so many busy loops of Python run beside both runs. The workers are forked
-from a process that has imported torch (tests/worker/forked.py); nothing else differs from the command line.
+Two runs of `sysbench time` of the same twelve cells follow each other, each with a process of its own, and are compared
+as by `sysbench compare A B --gate 0`: each cell with its verdict is a pair. Every other time, B has batches of 22
+instead of 20 (`more`, else `same`). Loads take turns: so many busy loops of Python run beside both runs. The workers
+are forked from a process that has imported torch (tests/worker/forked.py); nothing else differs from the command line.
 
 For each kind and load, a line counts the pairs, the verdicts and the gates that failed. Wrong is, for the same code,
 FASTER or SLOWER, or a gate that fails; for more work, FASTER. The load average before each run says how busy the
