@@ -82,6 +82,9 @@ class RunCell(BaseModel):
     named_by_title: ClassVar[bool] = False
     """Whether a report names a cell by its title instead of the axes in which it differs from other cells."""
 
+    takes_times: ClassVar[bool] = True
+    """Whether times are measured, which other processes disturb."""
+
     @property
     def simulated(self) -> str | None:
         """The simulated GPU; None if the cell is measured on a real device."""

@@ -16,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from sysbench.commands.accum.spec import AccumCell
+from sysbench.commands.memory.spec import MemoryCell
 from sysbench.commands.time.live import (
     LiveState,
     TimeScreen,
@@ -25,7 +27,7 @@ from sysbench.commands.time.live import (
     run_remaining_s,
     slow_without_gpu,
 )
-from sysbench.commands.time.spec import TimeSpec
+from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.log.events import (
     CellFinished,
     CellStarted,
@@ -547,6 +549,14 @@ def test_interference_is_said_once_while_the_cell_runs() -> None:
     assert said.index(warning) < next(number for number, line in enumerate(said) if line.startswith("1/1"))
     assert warning not in plainly(busy(log, 0.1))
     assert warning not in plainly(busy(runs.events(SWEEP), 0.6)), "on a GPU"
+
+
+def test_interference_is_not_said_of_cells_that_take_no_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TimeCell, "takes_times", False)
+    said = plainly(busy(with_probe(runs.events(ON_CPU, runs.TWO_CORES), 4), 0.6))
+    assert not any("other processes" in line for line in said)
+    assert not AccumCell.takes_times
+    assert not MemoryCell.takes_times
 
 
 @pytest.mark.parametrize(("width", "lines"), [(60, 3), (80, 2), (120, 2)])
