@@ -65,7 +65,7 @@ def format_columns(table: Table, *, deviations: bool = True) -> tuple[FormattedC
             scale,
             group_measures[scale if column.unit == "bytes" else _decimals_group(column)],
             deviations,
-            table.digits if column.unit == "s" else None,
+            table.digits if column.unit in ("s", "tokens_per_s") else None,
         )
         if column.unit and scale is not None
         else FormattedColumn(column, "", tuple(_format_unmeasured(cell) for cell in cells))
