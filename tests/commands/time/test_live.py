@@ -36,6 +36,7 @@ from sysbench.log.events import (
     ReadingsLost,
     RunResumed,
     StageEntered,
+    StepEstimated,
     StepMeasured,
     ThreadsProbed,
 )
@@ -271,6 +272,15 @@ def test_a_word_about_the_cpu_is_said_only_where_there_is_no_gpu_and_it_takes_lo
     assert slow_without_gpu(fold_events(events), events[-1].at_s) is None
     quick = runs.until_measuring(runs.events(TimeSpec(size="tiny", ctx=16), runs.TWO_CORES), cell=0, step=0)
     assert slow_without_gpu(fold_events(quick), quick[-1].at_s) is None
+    began = next(number for number, event in enumerate(events) if isinstance(event, StageEntered))
+    at_s, key = events[began].at_s, next(iter(ON_CPU.cells())).key
+
+    def said_before(step_s: float) -> tuple[str, str] | None:
+        estimated = StepEstimated(at_s=at_s, cell=key, step_s=step_s, max_time_s=180.0)
+        return slow_without_gpu(fold_events([*events[: began + 1], estimated]), at_s)
+
+    assert "A step takes about 2 min, so" in (said_before(130.0) or ("",))[0]
+    assert said_before(900.0) is None  # a step that is refused at once
     on_gpu = runs.until_measuring(runs.events(LARGE), cell=0, step=0)
     assert slow_without_gpu(fold_events(on_gpu), on_gpu[-1].at_s) is None
 
