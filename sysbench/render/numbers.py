@@ -28,6 +28,9 @@ from sysbench.units import (
 _READABLE = (0.005, 10_000)
 """Range of readable numbers: shown as at least 0.01, and with at most four digits before the point."""
 
+_PREDICTED_UNITS: frozenset[Unit] = frozenset({"s", "tokens_per_s", "flops_per_s", "bytes_per_s"})
+"""Units of what a predicted time makes uncertain; bytes and operations are counted."""
+
 
 @dataclass(frozen=True)
 class FormattedColumn:
@@ -65,7 +68,7 @@ def format_columns(table: Table, *, deviations: bool = True) -> tuple[FormattedC
             scale,
             group_measures[scale if column.unit == "bytes" else _decimals_group(column)],
             deviations,
-            table.digits if column.unit in ("s", "tokens_per_s") else None,
+            table.digits if column.unit in _PREDICTED_UNITS else None,
         )
         if column.unit and scale is not None
         else FormattedColumn(column, "", tuple(_format_unmeasured(cell) for cell in cells))

@@ -140,7 +140,7 @@ class Table:
     excluded: frozenset[int] = frozenset()
     """Numbers of the rows about cells that cautions exclude from findings: marked for people."""
     digits: int | None = None
-    """Largest number of significant digits of times and throughput, those that a prediction deserves; None for as many
+    """Largest number of significant digits of times and rates, those that a prediction deserves; None for as many
     as a column shows."""
 
 
