@@ -38,7 +38,8 @@ def parse_devices(value: object) -> tuple[str, ...]:
     names = split_words(value)
     for name in names:
         if not _DEVICE.fullmatch(name):
-            raise ValueError(f"{name or '(nothing)'} is not a device. (auto, cpu, mps, cuda, cuda:0, cuda:1, …)")
+            meant = " Did you mean cuda?" if name in ("gpu", "nvidia") else ""
+            raise ValueError(f"{name or '(nothing)'} is not a device.{meant} (auto, cpu, mps, cuda, cuda:0, cuda:1, …)")
     return names
 
 

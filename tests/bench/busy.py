@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 def busy_loops(count: int) -> Iterator[None]:
     """Keep so many cores busy within the block."""
     context = multiprocessing.get_context("spawn")  # the caller may have threads
-    loops = [context.Process(target=_loop, daemon=True) for _ in range(count)]
+    loops = [context.Process(target=_loop, args=(os.getpid(),), daemon=True) for _ in range(count)]
     for loop in loops:
         loop.start()
     try:
@@ -22,6 +23,6 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.join()
 
 
-def _loop() -> None:
-    while True:
+def _loop(parent: int) -> None:
+    while os.getppid() == parent:  # which may be killed
         pass
