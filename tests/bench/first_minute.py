@@ -55,11 +55,13 @@ class Start:
     step_s: float | None
     """Median step of the first cell with steps."""
     interval_s: tuple[float, float] | None
+    load_average: float | None = None
+    """Processes that wanted to run, on average over the minute before the start."""
 
 
 def start(name: str, limit_s: float, *, busy: bool) -> Start:
     """Run a command without a terminal, in an empty directory; end it after `limit_s`."""
-    words = [sys.executable, "-m", "sysbench", *COMMANDS[name]]
+    words, load_average = [sys.executable, "-m", "sysbench", *COMMANDS[name]], os.getloadavg()[0]
     with TemporaryDirectory() as directory:
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         began_s = time.perf_counter()
@@ -76,7 +78,7 @@ def start(name: str, limit_s: float, *, busy: bool) -> Start:
                     process.terminate()
         whole_s = time.perf_counter() - began_s
         step_s, interval_s = measured(Path(directory))
-    return Start(name, busy, answered_s, whole_s, process.returncode, step_s, interval_s)
+    return Start(name, busy, answered_s, whole_s, process.returncode, step_s, interval_s, load_average)
 
 
 def measured(directory: Path) -> tuple[float | None, tuple[float, float] | None]:
@@ -101,12 +103,13 @@ def summary(starts: Sequence[Start]) -> Iterator[str]:
             answers = [each.first_answer_s for each in seen if each.first_answer_s is not None]
             prompt = sum(answer <= FIRST_ANSWER_S for answer in answers)
             intervals = [each.interval_s for each in seen if each.interval_s is not None]
+            loads = [each.load_average for each in seen if each.load_average is not None]
             held = sum(low <= median(quiet) <= high for low, high in intervals) if quiet else 0
             yield (
                 f"{name:<12} {'busy ' if busy else 'quiet'}  first answer {median(answers or [float('nan')]):5.1f} s "
                 f"(≤ {FIRST_ANSWER_S:g} s in {prompt} of {len(seen)})  whole {median(s.whole_s for s in seen):6.1f} s  "
                 f"a step time in {sum(s.step_s is not None for s in seen)}, with an interval in {len(intervals)}, "
-                f"which holds the quiet median in {held}"
+                f"which holds the quiet median in {held}; median load average {median(loads or [float('nan')]):.1f}"
             )
 
 
