@@ -23,6 +23,8 @@ from sysbench.spec.axes import parse_share
 if TYPE_CHECKING:
     from sysbench.commands.memory.record import MemoryCellRecord
 
+__tracebackhide__ = True  # of all functions here: pytest then shows the line of the test
+
 MAX_CAUSES = 3
 """Number of categories and of allocations that a message names."""
 
@@ -45,7 +47,6 @@ def assert_fits(model: Model = None, *, on: str = "h100", **step: object) -> api
 
     Raises MemoryAssertionError if a step does not fit, and SysbenchError if it cannot be simulated.
     """
-    __tracebackhide__ = True  # pytest then shows the line of the test
     run = _simulated(model, on, step)
     if complaints := [_shortage(cell) for cell in run.cells if cell.does_not_fit]:
         raise MemoryAssertionError("\n".join(complaints))
@@ -65,7 +66,6 @@ def assert_peak(
     Raises MemoryAssertionError if a peak is higher or the step does not fit, and SysbenchError if the step cannot be
     simulated, or the file does not have its peak.
     """
-    __tracebackhide__ = True
     limit_bytes, file = _limit(at_most)
     tolerance_share = _tolerance(within)
     if record and file is None:
@@ -96,7 +96,6 @@ def assert_peak(
 def _simulated(model: Model, on: str, step: dict[str, object]) -> api.Run:
     from sysbench.commands.memory.spec import MemorySpec
 
-    __tracebackhide__ = True
     if "simulate" in step:
         raise UsageError(f"simulate= is called on= here: on={step['simulate']!r}")
     fields: dict[str, Any] = {"mode": "train", **step, **_model_fields(model), "simulate": on}

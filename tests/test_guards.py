@@ -121,6 +121,9 @@ def test_fails(memory_guard):
 
 def test_is_too_large(memory_guard):
     memory_guard.assert_peak(Model, "1KiB", on="24GiB", ctx=16, batch=2)
+
+def test_cannot_be_imported(memory_guard):
+    memory_guard.assert_fits(lambda: Model(), on="24GiB")
 """
 
 
@@ -129,7 +132,7 @@ def test_the_fixture_is_there_without_configuration_and_records_peaks(tmp_path: 
     (tmp_path / "test_memory.py").write_text(TEST)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--sysbench-record"]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=HANG_S, check=False)
-    assert "2 failed, 1 passed" in done.stdout, done.stdout
+    assert "3 failed, 1 passed" in done.stdout, done.stdout
     assert "the reason in the model" in done.stdout
     assert "guards.py" not in done.stdout, "only the lines of the test are shown"
     assert "pytest_plugin.py" not in done.stdout

@@ -175,7 +175,7 @@ def suspensions(left_out_s: Sequence[float]) -> Iterator[Caution]:
     if left_out_s:
         yield caution(
             "suspended",
-            "let the machine run, and its clock alone; measure again if too few steps are left",
+            "keep the machine awake and its clock unchanged; measure again if too few steps are left",
             suspended_s=sum(left_out_s),
             steps=len(left_out_s),
         )

@@ -12,6 +12,9 @@ from sysbench.units import Unit
 
 Better = Literal["lower", "higher"] | None
 
+PROCESSOR_TIME = "CPU_time"
+"""The name of the processor time of a step among amounts, over all threads."""
+
 
 @dataclass(frozen=True)
 class Amount:

@@ -28,6 +28,9 @@ from sysbench.units import (
 _READABLE = (0.005, 10_000)
 """Range of readable numbers: shown as at least 0.01, and with at most four digits before the point."""
 
+_PREDICTED_UNITS: frozenset[Unit] = frozenset({"s", "tokens_per_s", "flops_per_s", "bytes_per_s"})
+"""Units of what a predicted time makes uncertain; bytes and operations are counted."""
+
 
 @dataclass(frozen=True)
 class FormattedColumn:
@@ -65,7 +68,7 @@ def format_columns(table: Table, *, deviations: bool = True) -> tuple[FormattedC
             scale,
             group_measures[scale if column.unit == "bytes" else _decimals_group(column)],
             deviations,
-            table.digits if column.unit == "s" else None,
+            table.digits if column.unit in _PREDICTED_UNITS else None,
         )
         if column.unit and scale is not None
         else FormattedColumn(column, "", tuple(_format_unmeasured(cell) for cell in cells))
@@ -145,7 +148,9 @@ def _decimals(column: Column, scale: Scale, measures: Sequence[Measure]) -> int:
 def _deserved(measure: Measure, scale: Scale, decimals: int, digits: int | None) -> int:
     """Return how many of the column's decimals the number deserves, given its interval or the table's digits."""
     if measure.low is not None and measure.high is not None and measure.deviation is None:
-        return min(decimals, decimals_of_interval(measure.low, measure.high, scale))
+        # The lower end of a wide interval shows a digit: 0.76 (0.07–8.65), not 0.8 (0.1–8.6).
+        of_ends = decimals_of_interval(measure.low, measure.high, scale), decimals_of_digits(measure.low, scale, 1)
+        return min(decimals, max(of_ends))
     return decimals if digits is None else min(decimals, decimals_of_digits(measure.value, scale, digits))
 
 

@@ -140,8 +140,8 @@ class Table:
     excluded: frozenset[int] = frozenset()
     """Numbers of the rows about cells that cautions exclude from findings: marked for people."""
     digits: int | None = None
-    """Largest number of significant digits of times, those that a prediction deserves; None for as many as a column
-    shows."""
+    """Largest number of significant digits of times and rates, those that a prediction deserves; None for as many
+    as a column shows."""
 
 
 EXCLUDED_MARK: Final = "!"

@@ -273,16 +273,20 @@ def _stack_rows(fitted: Fit) -> RenderableType:
     blocks: list[RenderableType] = []
     for position, row in enumerate(fitted.table.rows):
         pairs = [(column, column.texts[position], cell) for column, cell in zip(fitted.columns, row, strict=True)]
-        leading = " ".join(
-            _labelled_text(column, cell, text) for column, text, cell in pairs if not column.column.numeric
-        )
+        named, others = pairs[: fitted.table.axes], pairs[fitted.table.axes :]
+        words = [pair for pair in others if not pair[0].column.numeric]
+        if len(words) == 1:  # a command, for example, which is copied
+            named, others = [*named, *words], [pair for pair in others if pair not in words]
+        leading = " ".join(_labelled_text(column, cell, text) for column, text, cell in named)
         blocks.append(Text(leading, "bold"))
-        for column, text, cell in pairs:
-            if column.column.numeric and text:
-                unit = column.symbol if isinstance(cell, Measure) else ""
-                name = f"{column.column.group} {column.column.title}".strip()
-                # The number comes first, so that it is not separated from its unit by a line break.
-                blocks.append(_Indented(Text(" ".join(filter(None, (text, unit, name))))))
+        for column, text, cell in others:
+            if not text:
+                continue
+            unit = column.symbol if isinstance(cell, Measure) else ""
+            name = f"{column.column.group} {column.column.title}".strip()
+            # A number comes first, so that it is not separated from its unit by a line break.
+            parts = (text, unit, name) if column.column.numeric else (name, text)
+            blocks.append(_Indented(Text(" ".join(filter(None, parts)))))
     return Group(*blocks)
 
 

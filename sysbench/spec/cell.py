@@ -36,7 +36,8 @@ def parse_devices(value: object) -> tuple[str, ...]:
     names = split_words(value)
     for name in names:
         if not _DEVICE.fullmatch(name):
-            raise ValueError(f"{name or '(nothing)'} is not a device. (auto, cpu, mps, cuda, cuda:0, cuda:1, …)")
+            meant = " Did you mean cuda?" if name in ("gpu", "nvidia") else ""
+            raise ValueError(f"{name or '(nothing)'} is not a device.{meant} (auto, cpu, mps, cuda, cuda:0, cuda:1, …)")
     return names
 
 
@@ -79,6 +80,9 @@ class RunCell(BaseModel):
 
     named_by_title: ClassVar[bool] = False
     """Whether a report names a cell by its title instead of the axes in which it differs from other cells."""
+
+    takes_times: ClassVar[bool] = True
+    """Whether times are measured, which other processes disturb."""
 
     @property
     def simulated(self) -> str | None:

@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -96,6 +97,9 @@ def usage_error_message(error: Exception) -> str | None:
     return f"No such option: {typed}{question}"
 
 
+_SAVED_FILES = (".json", ".jsonl", ".json.gz", ".pickle", ".pickle.gz", ".sqlite", ".nsys-rep")
+
+
 def refuse_words(words: Sequence[str], command: str) -> None:
     """Raise UsageError for words without an option, if any: suggest the option that has one as value, or commas."""
     if not words:
@@ -107,7 +111,10 @@ def refuse_words(words: Sequence[str], command: str) -> None:
         for key in options
         if key.shorthand_value is None and set(word.split(",")) <= set(_values(key.info))
     )
-    hint = next(suggestions, "Commas separate several values of one option: --ctx 128,256")
+    files = (word for word in words if word.endswith(_SAVED_FILES))
+    reads = bool(options) and "source" in command_of(command).models().options.model_fields
+    from_file = (f"Did you mean --from {file}?" for file in files if reads)
+    hint = next(chain(suggestions, from_file), "Commas separate several values of one option: --ctx 128,256")
     raise UsageError(f"unexpected: {' '.join(words)}. {hint}")
 
 

@@ -100,7 +100,7 @@ def parse_time_limit(value: object) -> object:
             raise ValueError(f"{value or '(nothing)'} is not a time limit: write {_EXAMPLES}")
         value = sum(float(found[unit] or 0) * seconds for unit, seconds in _SECONDS.items())
     if not 0 < value <= MAX_DURATION_S:
-        raise ValueError(f"a time limit of {value:g} s is out of range: write {_EXAMPLES}")
+        raise ValueError(f"{value:g} s is out of range: write {_EXAMPLES}")
     return float(value)
 
 

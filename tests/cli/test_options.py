@@ -141,7 +141,7 @@ def test_the_dtype_of_accum_is_its_own_option() -> None:
         ),
         (
             ["time", "--device", "gpu"],
-            "sysbench time: --device gpu is not a device. (auto, cpu, mps, cuda, cuda:0, cuda:1, …)",
+            "sysbench time: --device gpu is not a device. Did you mean cuda? (auto, cpu, mps, cuda, cuda:0, cuda:1, …)",
         ),
         (
             ["time", "--precision", "fp16", "--device", "cpu"],
@@ -179,6 +179,7 @@ def test_the_dtype_of_accum_is_its_own_option() -> None:
             "sysbench time: unexpected: 256. Commas separate several values of one option: --ctx 128,256",
         ),
         (["time", "small"], "sysbench time: unexpected: small. Did you mean --size small?"),
+        (["profile", "t.json.gz"], "sysbench profile: unexpected: t.json.gz. Did you mean --from t.json.gz?"),
         (
             ["memory", "tiny,small", "128"],
             "sysbench memory: unexpected: tiny,small 128. Did you mean --size tiny,small?",

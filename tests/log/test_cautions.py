@@ -250,7 +250,7 @@ def test_phases_without_times_are_said_to_be_unmeasured() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "remedy"),
-    [("attention", "--threads 8 uses all"), ("accum", "close the other processes to use all")],
+    [("attention", "--threads 8 uses all"), ("calibrate", "close the other processes to use all")],
 )
 def test_fewer_threads_come_with_what_the_command_has_against_it(kind: str, remedy: str) -> None:
     probe = ThreadsProbe(default=8, threads=2, mean_s=[(8, 0.08), (4, 0.02), (2, 0.002)])
@@ -259,6 +259,7 @@ def test_fewer_threads_come_with_what_the_command_has_against_it(kind: str, reme
     assert said[0].endswith("the same work took 80.0 ms on 8, 20.0 ms on 4, 2.00 ms on 2")
     assert said[1] == remedy
     assert fewer_threads(probe.model_copy(update={"threads": 8}), kind) is None
+    assert fewer_threads(probe, "accum") is None  # which takes no times
 
 
 # --- suspended machines, clocks that are set, and one caution for one cause

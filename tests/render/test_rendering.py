@@ -359,6 +359,23 @@ def test_thousands_are_separated_by_commas_for_people_and_not_at_all_for_program
     assert '"step_mean_s": 1.0162' in sheet_json(sheet)
 
 
+def test_rows_that_become_lists_name_their_values_but_not_a_command_that_is_copied() -> None:
+    def shown(*columns: Column) -> str:
+        table = Table("t", "t", (Column("number", "#"), *columns), ((1, *("x" * 20 for _ in columns)),), 1)
+        console = Console(file=io.StringIO(), width=30, record=True)
+        console.print(terminal.fit(table, 20, "utf-8"))
+        return console.export_text()
+
+    assert shown(Column("command", "command")).split() == ["#", "1", "x" * 20]
+    assert shown(Column("cpu", "CPU"), Column("os", "OS")).split() == ["#", "1", "CPU", "x" * 20, "OS", "x" * 20]
+
+
+def test_the_lower_end_of_a_wide_interval_shows_a_digit() -> None:
+    rows = (("step", Measure(0.757, low=0.0719, high=8.647)), ("loss", Measure(1.6, low=1.21, high=2.04)))
+    table = Table("t", "t", (Column("what", ""), Column("ratio", "B / A", "ratio")), rows, 1)
+    assert columns_shown.format_columns(table)[1].texts == ("0.76 (0.07–8.65)", "1.60 (1.21–2.04)")
+
+
 def test_numbers_that_the_unit_of_the_others_does_not_suit_have_one_of_their_own() -> None:
     columns = (
         Column("total", "total", "s", group="per step"),

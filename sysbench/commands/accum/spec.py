@@ -91,6 +91,7 @@ class AccumCell(RunCell):
     """One experiment; fields that do not affect it are None, so that they do not distinguish cells."""
 
     named_by_title = True
+    takes_times = False
 
     kind: Literal["accum"] = "accum"
     experiment: Experiment

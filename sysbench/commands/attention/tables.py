@@ -157,7 +157,9 @@ _PEAK = _bytes("peak", "peak", get=lambda cell: cell.peak_allocated_bytes)
 
 
 def _named(record: AttentionRecord) -> tuple[str, ...]:
-    return (*(axis for axis in axes.varying(record.cells) if axis != "implementation"), "implementation")
+    varying = axes.varying(record.cells)
+    last = ("implementation",) if "implementation" in varying or not varying else ()
+    return (*(axis for axis in varying if axis != "implementation"), *last)
 
 
 class _Compared(NamedTuple):
@@ -225,7 +227,7 @@ COMPARISON = DeclaredTable(
                     when=lambda record, _: len(implementations(record.cells)) > 1,
                 ),
                 _of_phase(
-                    3,
+                    4,
                     "{phase}_rate",
                     "rate",
                     "flops_per_s",
@@ -233,7 +235,7 @@ COMPARISON = DeclaredTable(
                     get=partial(_Compared.per_second, of="flops"),
                 ),
                 _of_phase(
-                    4,
+                    5,
                     "{phase}_limit",
                     "of limit",
                     "share",
@@ -246,7 +248,7 @@ COMPARISON = DeclaredTable(
         ),
         _of_cell(_SAVED, 2),
         _of_cell(_PEAK, 8),
-        _of_cell(_BEFORE_BACKWARD, 2),
+        _of_cell(_BEFORE_BACKWARD, 3),
         Field(
             "error",
             unit="number",

@@ -16,7 +16,7 @@ from sysbench.commands.compare.differences import Difference, differences, machi
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.commands.kinds import command_of
 from sysbench.errors import LogError, UsageError
-from sysbench.log.measures import Better, Measures
+from sysbench.log.measures import PROCESSOR_TIME, Better, Measures
 from sysbench.log.outcomes import CautionCode, Outcome
 from sysbench.log.predictions import PredictedStep, PredictedTime, step_ratio
 from sysbench.log.schema import SCHEMA_VERSION
@@ -243,7 +243,7 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         cells=compared,
         left_over=[*_left_over_cells("A", a, b, matchings), *_left_over_cells("B", b, a, matchings)],
         geometric_means=list(_geometric_means(compared)),
-        cautions=[*warnings(a, b), *_method_cautions(compared)],
+        cautions=[*warnings(a, b), *_processor_times(a, b, compared), *_method_cautions(compared)],
     )
 
 
@@ -383,6 +383,23 @@ def _geometric_means(cells: Sequence[CellComparison]) -> Iterator[GeometricMean]
         )
 
 
+def _processor_times(a: Side, b: Side, cells: Sequence[CellComparison]) -> Iterator[str]:
+    """Yield the ratio of processor times if other processes used the CPU, which lengthens these far less."""
+    codes = {caution.code for side in (a, b) for cell in side.cells for caution in cell.latest.record.cautions}
+    ratios = [
+        amount.b / amount.a
+        for cell in cells
+        for amount in cell.amounts
+        if amount.quantity == PROCESSOR_TIME and amount.a and amount.b
+    ]
+    if "host-busy" in codes and ratios:
+        mean = f" (geometric mean of {len(ratios)} cells)" if len(ratios) > 1 else ""
+        yield (
+            "other processes used the CPU, which lengthens a step more than its CPU time: a step takes "
+            f"{units.ratio(statistics.geometric_mean(ratios))} as much CPU time in B as in A{mean}"
+        )
+
+
 MIN_VERDICTS_FOR_CHANCE_CAUTION = 100
 """With this many verdicts, one is expected to be wrong by chance, because each has an error rate of 1%."""
 
@@ -475,7 +492,8 @@ def _check_cell(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]
         elif cell.excluded_by:
             yield False, f"{text}, but cautions exclude it ({', '.join(cell.excluded_by)})"
         else:
-            interval = f"{text} (99% CI {time.low:.3f}–{time.high:.3f})"
+            decimals = 3 if time.high - time.low < 0.1 else 2
+            interval = f"{text} (99% CI {time.low:.{decimals}f}–{time.high:.{decimals}f})"
             yield time.low > 1 + share, interval if time.high > 1 + share else ""
     for number in filter(is_gated, cell.amounts):
         change, direction = ("grew", 1) if number.better == "lower" else ("fell", -1)

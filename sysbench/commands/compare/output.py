@@ -22,6 +22,7 @@ from sysbench.commands.compare.spec import CompareOptions, Export
 from sysbench.log.storage import write_atomically
 from sysbench.render import theme
 from sysbench.render.output import print_json, results, show_sheet
+from sysbench.units import Unit
 
 REGRESSION_EXIT_CODE = 3
 
@@ -56,14 +57,17 @@ def _named_cells(comparison: Comparison) -> Iterator[tuple[str, CellComparison]]
         yield f"{cell.kind} {name}".strip() + ", simulated" * cell.b_simulated, cell
 
 
+_BMF_MEASURES: Mapping[Unit, tuple[str, int]] = {"bytes": ("memory", 1), "s": ("latency", 10**9)}
+
+
 def _bmf(comparison: Comparison) -> str:
     content: dict[str, dict[str, object]] = {}
     for name, cell in _named_cells(comparison):
         for time in cell.times:
             content[f"{name} {time.quantity}"] = {"latency": {"value": time.b_s * 1e9}}
         for number in cell.amounts:
-            measure = "memory" if number.unit == "bytes" else number.unit
-            content[f"{name} {number.quantity}"] = {measure: {"value": number.b}}
+            measure, factor = _BMF_MEASURES.get(number.unit, (number.unit, 1))
+            content[f"{name} {number.quantity}"] = {measure: {"value": number.b * factor}}
     return json.dumps(content, indent=1)
 
 

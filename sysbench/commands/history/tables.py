@@ -14,7 +14,7 @@ from sysbench.render.table import Column, Measure, Remark, Sheet, Table, Word
 _COLUMNS = (
     Column("name", "name"),
     Column("command", "command", importance=2),
-    Column("what", "what", importance=1, elastic=True),
+    Column("what", "what", elastic=True),
     Column("began", "started (UTC)", importance=3),
     Column("outcome", "outcome"),
     Column("size", "size", "bytes", importance=2, wide_range=True),

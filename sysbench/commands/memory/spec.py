@@ -36,6 +36,8 @@ PLACEHOLDER_RANKS = 4
 class MemoryCell(GridCell):
     """One point of a grid of memory measurements or simulations."""
 
+    takes_times = False
+
     kind: Literal["memory"] = "memory"
     mode: Annotated[
         Protocol,

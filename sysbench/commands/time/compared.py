@@ -6,13 +6,17 @@ from collections.abc import Iterator, Sequence
 
 from sysbench.commands.time.findings import reliable_cells
 from sysbench.commands.time.record import TimeCellRecord
-from sysbench.log.measures import Measures, StepNumber, peaks, phase_times
+from sysbench.log.measures import PROCESSOR_TIME, Amount, Measures, StepNumber, peaks, phase_times
 from sysbench.render.sentences.findings import reliable
 from sysbench.spec.hardware import slug_of
 
 
 def measures(cell: TimeCellRecord) -> Measures:
-    return Measures(phase_times(cell.phases), peaks(cell.memory), cell.prediction)
+    step = cell.phases.get("step")
+    amounts = peaks(cell.memory)
+    if step is not None and step.processor_median_s is not None:
+        amounts[PROCESSOR_TIME] = Amount(step.processor_median_s, "s", exact=False)
+    return Measures(phase_times(cell.phases), amounts, cell.prediction)
 
 
 def step_numbers(cells: Sequence[TimeCellRecord]) -> Iterator[StepNumber]:

@@ -18,6 +18,14 @@ STEADY_SHARE = 0.95
 
 RECENT_STEPS = 3
 
+UNCERTAINTY = 2.0
+"""How many times as long as estimated a step may take, or the reverse."""
+
+
+def exceeds_limit(cell: TimeCell, estimated_s: float, limit_s: float) -> bool:
+    """Whether even one step, which is estimated to take this long, would clearly exceed the time limit."""
+    return cell.may_cut("steps") and estimated_s > UNCERTAINTY * limit_s
+
 
 class StepBudget:
     """Decides, after each step of a cell, whether another one is worth its time.

@@ -42,10 +42,8 @@ def _prediction_of(cell: TimeCell) -> PredictedElsewhere | None:
 
 def elsewhere_line(found: PredictedElsewhere) -> str:
     """Return the prediction in one line: the time of a step with its interval, and the throughput."""
-    unit = units.time_scale(found.step.point_s)
-    times = (time_s / unit.factor for time_s in (found.step.point_s, found.step.low_s, found.step.high_s))
-    point, low, high = (f"{float(f'{time:.3g}'):,g}" for time in times)
+    step = units.seconds_with_interval(found.step.point_s, found.step.low_s, found.step.high_s)
     return (
-        f"no GPU here; {MARK}, for {found.gpu}: {found.title} takes {point} {unit.symbol} a step ({low} to {high}), "
-        f"{float(f'{found.tokens_per_s:.3g}'):,g} tokens/s → --simulate {DEFAULT_GPU} for more"
+        f"no GPU here; {MARK}, for {found.gpu}: a step of {found.title} takes {step}, "
+        f"{float(f'{found.tokens_per_s:.2g}'):,g} tokens/s → --simulate {DEFAULT_GPU} for more"
     )

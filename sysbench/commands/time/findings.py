@@ -77,7 +77,10 @@ def _duration(cells: Cells) -> Iterator[Finding]:
     because = f": {_REASONS[samples.doubts[0].cause]}" if samples.doubts else ""
     about = "about " if samples.doubts else ""
     shown = units.seconds_with_interval(samples.median_s, low_s, high_s)
-    yield Finding(f"a step takes {about}{shown}{because}.", cells)
+    processor_s = cells[0].phases["step"].processor_median_s
+    is_busy = any(doubt.cause == "host-busy" for doubt in samples.doubts)
+    own = f" Its CPU time is {units.seconds(processor_s)}." if is_busy and processor_s is not None else ""
+    yield Finding(f"a step takes {about}{shown}{because}.{own}", cells)
 
 
 # --- two values of an axis

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sysbench import formulas, units
+from sysbench.commands.time.effort import exceeds_limit
 from sysbench.commands.time.elsewhere import elsewhere_line
 from sysbench.commands.time.spec import TimeCell
 from sysbench.log.events import CellFinished, ModelBuilt, OfRank, PhaseEntered, StepEstimated, StepMeasured
@@ -233,8 +234,11 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
     estimated_s = now_s - state.started_s + (left_s or 0.0)
     if left_s is None or step_s is None or estimated_s < SLOW_RUN_S:
         return None
+    if not now.steps and now.limit_s is not None and exceeds_limit(now.cell, step_s, now.limit_s):
+        return None  # the cell is about to be skipped, with the same remedy
     cores = state.host.physical_cores or state.host.logical_cores
-    about = "" if now.steps else "about "
+    is_measured = bool(now.steps)
+    step = units.seconds(step_s) if is_measured or step_s < 10 else units.duration(step_s)
     whole = f"this needs about {units.duration(round_remaining(estimated_s))}"
     remedy = f"{'--size tiny' if now.cell.size != 'tiny' else 'fewer --steps, or a shorter --ctx,'} for a quick look"
     full_s = (now.cell.warmup + now.cell.steps) * step_s
@@ -244,7 +248,7 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
     beginning = "Timing" if state.elsewhere is not None else "No GPU here: timing"
     return (
         f"{beginning} on the CPU ({cores} core{'' if cores == 1 else 's'}). "
-        f"A step takes {about}{units.seconds(step_s)}, so {whole}.",
+        f"A step takes {'' if is_measured else 'about '}{step}, so {whole}.",
         remedy,
     )
 

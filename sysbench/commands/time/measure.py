@@ -16,7 +16,7 @@ import torch
 from sysbench import units
 from sysbench.commands.building import built_step
 from sysbench.commands.own_models import counted_work
-from sysbench.commands.time.effort import StepBudget
+from sysbench.commands.time.effort import StepBudget, exceeds_limit
 from sysbench.commands.time.spec import TimeCell
 from sysbench.errors import OverBudgetError
 from sysbench.garbage import gc_paused
@@ -44,9 +44,6 @@ from sysbench.spec.quantities import time_limit_word
 
 ANNOUNCED_STEP_S = 5.0
 """Steps that take this long have a message before each phase, so that the user sees progress."""
-
-UNCERTAINTY = 2.0
-"""How many times as long as estimated a step may take, or the reverse."""
 
 JUMP_S = 1.0
 """Larger than what a time server corrects during a step."""
@@ -170,7 +167,7 @@ def _estimate(cell: TimeCell, device: torch.device, limit_s: float | None) -> Ge
     if device.type != "cpu" or cell.ranks > 1 or (step_s := estimated_step_s(cell)) is None:
         return 0.0
     yield StepEstimated(at_s=time.time(), cell=cell.key, step_s=step_s, max_time_s=limit_s)
-    if limit_s is not None and cell.may_cut("steps") and step_s > UNCERTAINTY * limit_s:
+    if limit_s is not None and exceeds_limit(cell, step_s, limit_s):
         enough = time_limit_word(60.0 * math.ceil(2 * step_s / 60))
         raise OverBudgetError(
             f"a step takes about {units.duration(step_s)} here, longer than --max-time {time_limit_word(limit_s)}. "

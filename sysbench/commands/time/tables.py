@@ -260,6 +260,11 @@ def _phase_notes(record: TimeRecord) -> Iterator[str]:
         yield predicted.MICRO_BATCHES_NOTE
 
 
+def _median_importance(record: TimeRecord) -> int:
+    """Return that of the median step: it comes before the share of a peak where none is known, as on a CPU."""
+    return 6 if any(_rate("peak_share")(cell) is not None for cell in record.cells) else 4
+
+
 _MEDIAN_NOTE = "median step: in brackets its 95% interval, wider where a caution doubts it"
 _PROCESSOR_NOTE = "CPU time: of all threads, for the median step"
 
@@ -272,14 +277,14 @@ SUMMARY = DeclaredTable(
             (Field("{phase}", unit="s", importance=lambda record, phase: _IMPORTANCE[phase], get=_phase_mean),),
             values=lambda record: phases_in(record.cells) or ("step",),
         ),
-        Field("median", "median step", "s", importance=5, get=_median, note=_MEDIAN_NOTE),
-        Field("processor", "CPU time", "s", importance=4, get=_processor, optional=True, note=_PROCESSOR_NOTE),
-        Field("", "achieved", "flops_per_s", importance=5, get=_rate("flops_per_s")),
-        Field("peak", "of peak", "share", importance=4, get=_share_of_limit("peak_share"), note=_peak_sources),
+        Field("median", "median step", "s", importance=_median_importance, get=_median, note=_MEDIAN_NOTE),
+        Field("processor", "CPU time", "s", importance=5, get=_processor, optional=True, note=_PROCESSOR_NOTE),
+        Field("", "achieved", "flops_per_s", importance=6, get=_rate("flops_per_s")),
+        Field("peak", "of peak", "share", importance=5, get=_share_of_limit("peak_share"), note=_peak_sources),
         Field(
-            "matmul_ceiling", "of matmul", "share", importance=6, get=_share_of_limit("ceiling_share"), note=_ceilings
+            "matmul_ceiling", "of matmul", "share", importance=7, get=_share_of_limit("ceiling_share"), note=_ceilings
         ),
-        Field("", "throughput", "tokens_per_s", importance=7, get=_rate("tokens_per_s")),
+        Field("", "throughput", "tokens_per_s", importance=8, get=_rate("tokens_per_s")),
         Field(
             "median_rank",
             "median rank",
@@ -299,8 +304,8 @@ SUMMARY = DeclaredTable(
             optional=True,
         ),
         Field("rank_spread", "rank spread", "share", importance=1, get=_rank_spread, optional=True),
-        _peak_column("peak_memory", "peak memory", importance=8, get=_peak_bytes),
-        Field("compile", "compile", "s", importance=9, get=attrgetter("compile_s"), optional=True),
+        _peak_column("peak_memory", "peak memory", importance=9, get=_peak_bytes),
+        Field("compile", "compile", "s", importance=10, get=attrgetter("compile_s"), optional=True),
         *_ON_REQUEST,
     ),
     when=lambda record: not predicted.is_predicted(record),

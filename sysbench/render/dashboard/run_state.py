@@ -131,9 +131,12 @@ class RunState(Generic[CellsOf]):
     @property
     def interference(self) -> str:
         """A warning if other processes disturb the cell that runs on the CPU, otherwise an empty text."""
-        reading, since_s, now = self.reading, self.busy_since_s, self.current_cell
-        on_cpu = now is not None and now.device is not None and now.device.type == "cpu" and not now.cell.simulated
-        if not on_cpu or since_s is None or reading is None or reading.at_s - since_s < INTERFERENCE_S:
+        now, reading, since_s = self.current_cell, self.reading, self.busy_since_s
+        if now is None or now.device is None or now.device.type != "cpu":
+            return ""
+        if now.cell.simulated or not now.cell.takes_times:
+            return ""
+        if since_s is None or reading is None or reading.at_s - since_s < INTERFERENCE_S:
             return ""
         return interference(reading.host_cpu_share or 0.0)
 

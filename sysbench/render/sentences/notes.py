@@ -120,15 +120,16 @@ def _describe_dtypes(model: OwnModelFacts) -> str:
 
 
 def fewer_threads(probe: ThreadsProbe | None, kind: Kind) -> tuple[str, str] | None:
-    """Say that a run of the command `kind` uses fewer threads than torch would, and why; None if it uses all."""
-    if probe is None or not probe.is_reduced:
+    """Say that a run of a command that takes times uses fewer threads than torch would, and why; else None."""
+    models = command_of(kind).models()
+    if probe is None or not probe.is_reduced or not models.cell.takes_times:
         return None
     times = ", ".join(f"{units.seconds(mean_s)} on {threads}" for threads, mean_s in probe.mean_s)
     return (
         f"using {probe.threads} of {probe.default} threads, because other processes use some of the cores: "
         f"the same work took {times}",
         f"--threads {probe.default} uses all"
-        if "threads" in command_of(kind).models().spec.model_fields
+        if "threads" in models.spec.model_fields
         else "close the other processes to use all",
     )
 

@@ -490,6 +490,21 @@ def test_what_was_measured_under_doubt_is_listed_in_one_order_whatever_the_order
     assert said_once == [f"cautions in A and B: {listed}; the output of the runs explains them"]
 
 
+def test_where_other_processes_disturbed_a_side_the_ratio_of_processor_times_is_said() -> None:
+    def with_processor_time(seed: int, processor_s: float, *codes: str) -> TimeRecord:
+        content = measured(seed).model_dump(mode="json")
+        for cell in content["cells"]:
+            cell["cautions"] = [{"code": code, "remedy": "wait"} for code in codes]
+            cell["phases"]["step"]["processor_median_s"] = processor_s
+        return TimeRecord.model_validate(content)
+
+    quiet, busy = with_processor_time(1, 2.0), with_processor_time(2, 2.2, "host-busy")
+    said = "a step takes 1.10× as much CPU time in B as in A (geometric mean of 2 cells)"
+    assert any(said in caution for caution in compared(quiet, busy).cautions)
+    assert not any("CPU time" in caution for caution in compared(quiet, quiet).cautions)
+    assert not gated(compared(quiet, with_processor_time(1, 20.0)), 0.03)[0]  # it was sampled
+
+
 # Runs that did not come to their end
 
 

@@ -10,11 +10,15 @@ from collections.abc import Sequence
 import pytest
 
 from sysbench.commands.time.findings import headlines
+from sysbench.commands.time.fold import fold
 from sysbench.commands.time.record import TimeCellRecord
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.events import Reading, StepMeasured
 from sysbench.log.outcomes import CautionCode
 from sysbench.render.sentences.findings import Finding, exclusions
 from sysbench.render.sentences.phrases import contains_one, interval
 from sysbench.statistics import ratio
+from tests import fixtures_timing
 from tests.fixtures_findings import (
     FOURTH_COLD,
     FOURTH_WARM,
@@ -328,3 +332,18 @@ def test_every_sentence_names_the_cells_it_rests_on_and_ends() -> None:
             assert {cell.key for cell in each.cells} <= {cell.key for cell in cells}
             assert each.text.endswith(".")
             assert "nan" not in each.text
+
+
+def test_beside_other_processes_the_time_of_a_step_comes_with_its_processor_time() -> None:
+    def said(busy_share: float) -> str:
+        events = [
+            event.model_copy(update={"host_cpu_share": busy_share})
+            if isinstance(event, Reading)
+            else event.model_copy(update={"step": event.step.model_copy(update={"processor_s": 0.25})})
+            if isinstance(event, StepMeasured)
+            else event
+            for event in fixtures_timing.events(TimeSpec(size="small", ctx=128), fixtures_timing.TWO_CORES)
+        ]
+        return about(fold(events).cells, "a step takes").text
+
+    assert said(0.9).endswith(": other processes used the CPU. Its CPU time is 250.0 ms.")

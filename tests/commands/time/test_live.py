@@ -16,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from sysbench.commands.accum.spec import AccumCell
+from sysbench.commands.memory.spec import MemoryCell
 from sysbench.commands.time.live import (
     LiveState,
     TimeScreen,
@@ -25,7 +27,7 @@ from sysbench.commands.time.live import (
     run_remaining_s,
     slow_without_gpu,
 )
-from sysbench.commands.time.spec import TimeSpec
+from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.log.events import (
     CellFinished,
     CellStarted,
@@ -34,6 +36,7 @@ from sysbench.log.events import (
     ReadingsLost,
     RunResumed,
     StageEntered,
+    StepEstimated,
     StepMeasured,
     ThreadsProbed,
 )
@@ -269,6 +272,15 @@ def test_a_word_about_the_cpu_is_said_only_where_there_is_no_gpu_and_it_takes_lo
     assert slow_without_gpu(fold_events(events), events[-1].at_s) is None
     quick = runs.until_measuring(runs.events(TimeSpec(size="tiny", ctx=16), runs.TWO_CORES), cell=0, step=0)
     assert slow_without_gpu(fold_events(quick), quick[-1].at_s) is None
+    began = next(number for number, event in enumerate(events) if isinstance(event, StageEntered))
+    at_s, key = events[began].at_s, next(iter(ON_CPU.cells())).key
+
+    def said_before(step_s: float) -> tuple[str, str] | None:
+        estimated = StepEstimated(at_s=at_s, cell=key, step_s=step_s, max_time_s=180.0)
+        return slow_without_gpu(fold_events([*events[: began + 1], estimated]), at_s)
+
+    assert "A step takes about 2 min, so" in (said_before(130.0) or ("",))[0]
+    assert said_before(900.0) is None  # a step that is refused at once
     on_gpu = runs.until_measuring(runs.events(LARGE), cell=0, step=0)
     assert slow_without_gpu(fold_events(on_gpu), on_gpu[-1].at_s) is None
 
@@ -547,6 +559,14 @@ def test_interference_is_said_once_while_the_cell_runs() -> None:
     assert said.index(warning) < next(number for number, line in enumerate(said) if line.startswith("1/1"))
     assert warning not in plainly(busy(log, 0.1))
     assert warning not in plainly(busy(runs.events(SWEEP), 0.6)), "on a GPU"
+
+
+def test_interference_is_not_said_of_cells_that_take_no_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TimeCell, "takes_times", False)
+    said = plainly(busy(with_probe(runs.events(ON_CPU, runs.TWO_CORES), 4), 0.6))
+    assert not any("other processes" in line for line in said)
+    assert not AccumCell.takes_times
+    assert not MemoryCell.takes_times
 
 
 @pytest.mark.parametrize(("width", "lines"), [(60, 3), (80, 2), (120, 2)])

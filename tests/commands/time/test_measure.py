@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -119,6 +120,22 @@ def test_a_continued_cell_measures_only_the_steps_that_are_missing() -> None:
     events = list(timing.run(cell(steps=3), CPU, earlier_s=(0.1, 0.2)))
     assert [step.index for step in steps_in(events, warmup=True)] == [0, 1]
     assert [step.index for step in steps_in(events, warmup=False)] == [2]
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_a_step_says_by_how_much_the_wall_clock_went_ahead_of_the_one_that_times_it(
+    jump_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, real_time = list[int](), time.time
+    monkeypatch.setattr(time, "time", lambda: real_time() + jump_s * (len(started) >= 3))
+
+    class Jumping(FakeClock):
+        def measure(self, phases: Iterable[tuple[str, Call]], sync: Sync) -> StepTimes:
+            started.append(len(started))
+            return super().measure(phases, sync)
+
+    jumps = [step.clock_jump_s for step in steps_in(events_of(cell(), Jumping([0.01] * 99)), warmup=False)]
+    assert jumps == [pytest.approx(jump_s, abs=1), 0, 0]
 
 
 def test_a_long_step_says_which_phase_it_is_in_and_is_measured_alike() -> None:

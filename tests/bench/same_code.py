@@ -1,0 +1,164 @@
+"""What `compare` says of runs of the same code, and of a run with 10% more work.
+
+    python -m tests.bench.same_code [--pairs 200] [--loops 0,2] [--state FILE]
+
+Two runs of `sysbench time` of the same twelve cells follow each other, each with a process of its own, and are compared
+as by `sysbench compare A B --gate 0`: each cell with its verdict is a pair. Every other time, B has batches of 22
+instead of 20 (`more`, else `same`). Loads take turns: so many busy loops of Python run beside both runs. The workers
+are forked from a process that has imported torch (tests/worker/forked.py); nothing else differs from the command line.
+
+For each kind and load, a line counts the pairs, the verdicts and the gates that failed. Wrong is, for the same code,
+FASTER or SLOWER, or a gate that fails; for more work, FASTER. The load average before each run says how busy the
+machine was. With --state, every pair is kept as a line of JSON, and a later call adds to them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Literal
+from unittest import mock
+
+from sysbench import api
+from sysbench.commands.compare.cells import build_side
+from sysbench.commands.compare.comparison import compare_sides
+from sysbench.commands.compare.spec import CompareOptions
+from sysbench.engine.process import WorkerProcess
+from sysbench.log.records import RunRecord
+from tests.bench.busy import busy_loops
+from tests.worker import forked
+
+PairKind = Literal["same", "more"]
+KINDS: tuple[PairKind, ...] = ("same", "more")
+
+CELLS = "--d-model 32,64,96 --d-ff 256 --layers 2 --heads 4 --vocab 500 --ctx 32,48,64,96 --device cpu"
+"""On a quiet core, a step takes some 5 to 30 ms."""
+
+BATCH = {"same": (20, 20), "more": (20, 22)}
+"""Sequences in a step of A and of B."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A cell of two runs that were compared."""
+
+    kind: PairKind
+    cell: str
+    loops: int
+    load_average: float
+    """Processes that wanted to run, on average over the minute before the pair."""
+    threads: tuple[int, ...]
+    step_s: tuple[float, float]
+    processor_s: tuple[float | None, ...]
+    """Processor time of a step."""
+    ratio: float
+    low: float | None
+    high: float | None
+    verdict: str
+    gate: str
+    """Whether a gate of 0% failed, was undecided, or passed."""
+    cautions: tuple[tuple[str, ...], ...]
+
+    @property
+    def is_wrong(self) -> bool:
+        if self.kind == "more":
+            return self.verdict == "FASTER"
+        return self.verdict in ("FASTER", "SLOWER") or self.gate == "failed"
+
+    @property
+    def is_found(self) -> bool:
+        return self.kind == "more" and self.verdict == "SLOWER"
+
+
+def measured(batch: int, directory: Path) -> RunRecord:
+    return api.run(f"time {CELLS} --batch {batch}", out=directory).record
+
+
+def compared(kind: PairKind, loops: int, directory: Path) -> Iterator[Pair]:
+    """Measure two runs, and yield each cell."""
+    load_average = os.getloadavg()[0]
+    records = [measured(batch, directory) for batch in BATCH[kind]]
+    a, b = (build_side(name, {0: record}) for name, record in zip("AB", records, strict=True))
+    options = CompareOptions(a="A", b="B", across=("batch",) if kind == "more" else (), gate=0.0)
+    found = compare_sides(a, b, options, paired=False)
+    assert found.gate is not None
+    for (name, cell), *measured_cells in zip(found.named_cells, *(record.cells for record in records), strict=True):
+        step = cell.times[0]
+        failed, undecided = (
+            any(text.startswith(f"{name}: step") for text in texts)
+            for texts in (found.gate.failed, found.gate.undecided)
+        )
+        yield Pair(
+            kind=kind,
+            cell=name,
+            loops=loops,
+            load_average=load_average,
+            threads=tuple(record.environment.torch.threads if record.environment.torch else 0 for record in records),
+            step_s=(step.a_s, step.b_s),
+            processor_s=tuple(each.phases["step"].processor_median_s for each in measured_cells),
+            ratio=step.ratio,
+            low=step.low,
+            high=step.high,
+            verdict=step.verdict,
+            gate="failed" if failed else "undecided" if undecided else "passed",
+            cautions=tuple(tuple(caution.code for caution in each.cautions) for each in measured_cells),
+        )
+
+
+def pairs(loads: Sequence[int]) -> Iterator[Pair]:
+    """Yield pairs of every kind and load in turn, without end."""
+    for loops, kind in itertools.cycle(itertools.product(loads, KINDS)):
+        with busy_loops(loops), TemporaryDirectory() as directory:
+            yield from compared(kind, loops, Path(directory))
+
+
+def summary(seen: Sequence[Pair]) -> Iterator[str]:
+    for kind, loops in itertools.product(KINDS, sorted({each.loops for each in seen})):
+        chosen = [each for each in seen if (each.kind, each.loops) == (kind, loops)]
+        if not chosen:
+            continue
+        loads = sorted(each.load_average for each in chosen)
+        verdicts = Counter(each.verdict for each in chosen)
+        found = f", found {sum(each.is_found for each in chosen)}" if kind == "more" else ""
+        widths = [each.high / each.low for each in chosen if each.low and each.high]
+        yield (
+            f"{kind}, {loops} loops: {len(chosen)} pairs, wrong {sum(each.is_wrong for each in chosen)}{found}; "
+            f"{', '.join(f'{verdict} {count}' for verdict, count in verdicts.most_common())}; "
+            f"gates that failed {sum(each.gate == 'failed' for each in chosen)}; "
+            f"median width of the interval {median(widths or [float('nan')]):.2f}×; "
+            f"load average {loads[0]:.1f} to {loads[-1]:.1f}, median {median(loads):.1f}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=50, help="pairs to measure now")
+    parser.add_argument("--loops", default="0,2", help="busy loops beside the pairs")
+    parser.add_argument("--state", type=Path, help="file that keeps what was seen")
+    options = parser.parse_args()
+    seen: list[Pair] = []
+    if options.state is not None and options.state.exists():
+        seen = [Pair(**json.loads(line)) for line in options.state.read_text().splitlines()]
+    with mock.patch.object(WorkerProcess, "_launch", forked.launch):
+        for each in itertools.islice(pairs([int(word) for word in options.loops.split(",")]), options.pairs):
+            seen.append(each)
+            if each.is_wrong:
+                print(each, file=sys.stderr, flush=True)
+            if options.state is not None:
+                with options.state.open("a") as file:
+                    file.write(json.dumps(asdict(each)) + "\n")
+    for line in summary(seen):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
