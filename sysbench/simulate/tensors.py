@@ -167,7 +167,8 @@ class _Uncached:
 _CachedResult = _NewTensor | _NewTensors | _Argument | _Uncached
 
 _RESULTS: dict[tuple[object, ...], _CachedResult] = {}
-"""Shapes of the results of all operator calls so far: what a call returns does not depend on the device."""
+"""Shapes of the results of all operator calls so far, by the operator, torch's default dtype and the arguments; they do
+not depend on the device."""
 
 
 class DeviceObserver:
@@ -402,7 +403,7 @@ class SimulatedDevice(ObservedDevice):
 
     def _compute(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle an operator whose results are new tensors, or arguments modified in place."""
-        key_parts: list[object] = [func]
+        key_parts: list[object] = [func, torch.get_default_dtype()]
         is_on_device = extend_call_key(args, key_parts)
         if kwargs:
             device = kwargs.get("device")

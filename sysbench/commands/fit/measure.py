@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
@@ -27,6 +28,7 @@ from sysbench.commands.fit.search.trials import (
     with_layers,
 )
 from sysbench.commands.fit.spec import FitCell
+from sysbench.garbage import gc_paused
 from sysbench.lab.compilation import stage_entered
 from sysbench.lab.knobs.lora import import_peft
 from sysbench.log.cautions import margin_uncertainty_bytes
@@ -65,12 +67,12 @@ def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iter
 
 def _import_what_all_need(cell: FitCell) -> None:
     """Import the libraries of the step as asked before processes are forked, or each of them takes seconds for it."""
-    if cell.own is not None and cell.own.is_hugging_face:
-        with suppress(ImportError):  # what builds the model says what is missing
+    with gc_paused(), suppress(ImportError):  # what builds the model says what is missing
+        if cell.own is not None and cell.own.is_hugging_face:
             import_module("transformers.modeling_utils")
-    if cell.lora:
-        with suppress(ImportError):
+        if cell.lora:
             import_peft()
+    gc.freeze()  # collections would look at what was imported, in every process
 
 
 def search_with(simulations: Simulations, processes: Processes) -> Iterator[CombinationTried]:
