@@ -18,12 +18,13 @@ from sysbench.spec.options import RANKS, Option, flag_of
 from sysbench.spec.quantities import Bytes, Count, PerSecond, Size, stored_unless
 from sysbench.spec.ranks import NODE_RANKS
 from sysbench.spec.run import OUTPUT, SavedOptions
+from sysbench.spec.time_limit import TimeLimit, limit_in_seconds, time_limit_word
 
 QUESTION = "Question"
 
 QUESTION_FIELDS = (
     *("budget", "keep", "faster", "max_ranks", "table", "explain", "explore", "verify", "host_link"),
-    *("asked_only", "not_tried"),
+    *("asked_only", "not_tried", "max_time"),
 )
 """Fields that a cell has from its spec."""
 
@@ -88,6 +89,8 @@ class FitCell(ModelCell):
     """Whether to simulate only the step as asked, for a gate."""
     not_tried: tuple[str, ...] = stored_unless(())
     """Values that no change may have, as `checkpoint=selective`."""
+    max_time: TimeLimit = stored_unless("none")
+    """Limit of the search."""
     host_link: PerSecond | None = stored_unless(None)
     """Bytes per second of copies between GPU and host; None for the calibrated rate, if any."""
 
@@ -104,6 +107,11 @@ class FitCell(ModelCell):
         if self.ranks > NODE_RANKS:
             return f"fit knows no network between nodes; at most {NODE_RANKS}"
         return None
+
+    @property
+    def limit_s(self) -> float | None:
+        """The limit of the search in seconds; None without one."""
+        return limit_in_seconds(self.max_time, "cuda")
 
     def allowed_bytes(self, memory_bytes: int) -> int:
         return min(memory_bytes, self.budget or memory_bytes)
@@ -159,6 +167,12 @@ class FitSpec(ModelSpec):
     """Whether to simulate only the step as asked, for `--gate`."""
     not_tried: tuple[str, ...] = stored_unless(())
     """Values that no change may have, as `checkpoint=selective`: a config has no line for them."""
+    max_time: Annotated[TimeLimit, Option(metavar="TIME", panel=QUESTION, common=True, word=time_limit_word)] = (
+        stored_unless(
+            "none",
+            description="Search for at most about this long, and answer with the best so far: 30s, 3m, or none.",
+        )
+    )
     keep: Annotated[Texts, Option(metavar="NAME,…", panel=QUESTION, common=True)] = Field(
         default=(), description="What must not be changed: batch, ranks, precision, attention, checkpoint, …"
     )
@@ -193,6 +207,8 @@ class FitSpec(ModelSpec):
             if self.table and getattr(self, name):
                 flag = "--output" if name == "explore" else f"--{name}"
                 raise ValueError(f"--table shows limits in place of changes, which {flag} needs: drop one of them")
+        if self.table and self.max_time != "none":
+            raise ValueError("--max-time limits a search for changes, and --table has none: drop one of them")
         if self.device != ("auto",):
             raise ValueError("--device names what to measure on, but fit simulates: --on names GPUs")
         for name in self.keep:

@@ -232,7 +232,7 @@ def test_without_a_terminal_the_answer_as_asked_and_the_first_change_that_fits_a
         lines.show(event)
     assert said.getvalue().splitlines()[-2:] == [
         "rtx-4090  7.00 GiB missing as asked; peak as asked: attention scores 67%",
-        "rtx-4090  4.00 GiB to spare, a step of 300.0 ms with bf16",
+        "rtx-4090  12.0 GiB to spare, a step of 600.0 ms with sdpa attention, full checkpointing",
     ]
 
 
