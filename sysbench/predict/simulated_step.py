@@ -24,6 +24,7 @@ from sysbench.predict.step import PhasePrediction, StepPrediction, predict
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import refuse_unsupported, trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
+from sysbench.simulate.cuda.attention import MAX_PLAIN_HEAD
 from sysbench.simulate.gpu import Gpu, ScratchMemory, refuse_fp8
 from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.simulate.recording import StepRecording
@@ -39,6 +40,8 @@ UNLIMITED_BYTES = 1 << 50
 HOST_TIME_WITHOUT: Mapping[Strategy, str] = {"fsdp2": "FSDP2 and DTensor", "hsdp": "FSDP2 and DTensor", "tp": "DTensor"}
 """By strategy: libraries whose own Python code the trace does not contain. It contains only the operators that they
 call on this rank's shards; DDP's reducer is written in C++."""
+
+_AMPERE = (8, 0)
 
 CACHED_TRACES = 4
 """Number of cached traces. The GPUs of one cell are predicted in sequence, and GPUs of one generation share a trace."""
@@ -207,9 +210,13 @@ def doubts(gpu: Hardware) -> Iterator[str]:
 def _unlimited_gpu(step: ModelCell, gpu: Gpu) -> Gpu:
     """Return a GPU without a memory limit that launches the same kernels.
 
-    Only fused attention depends on the GPU's generation, and several generations have the same kernels.
+    Only fused attention depends on the GPU's generation, and several generations have the same kernels. Those of 8.6
+    and 8.0 differ only in flash attention's backward of wide heads (`simulate.cuda.attention`).
     """
-    return Gpu("", UNLIMITED_BYTES, gpu.attention_generation if step.attention != "naive" else (8, 0))
+    generation = gpu.attention_generation if step.attention != "naive" else _AMPERE
+    if generation == (8, 6) and step.shape is not None and step.shape.d_head <= MAX_PLAIN_HEAD:
+        generation = _AMPERE
+    return Gpu("", UNLIMITED_BYTES, generation)
 
 
 @lru_cache(maxsize=CACHED_TRACES)

@@ -285,6 +285,36 @@ class TraceWriter:
         """Add `stage` as a repetition of `like`: both use the same columns, even if these grow later."""
         self.stages[stage] = self.columns_of(like)
 
+    def equals(self, other: TraceWriter, stage: Stage) -> bool:
+        """Return whether the stage has the same operators, launches, streams and waits in both traces."""
+        return self._named(stage) == other._named(stage)
+
+    def copy(self, other: TraceWriter, stages: Iterable[Stage]) -> None:
+        """Add stages of another trace; what is one stage repeated there is so here."""
+        copies: dict[int, _Columns] = {}
+        for stage in stages:
+            found = other.columns_of(stage)
+            if id(found) not in copies:
+                columns, kernels, operators, modules = other._named(stage)
+                copies[id(found)] = replace(
+                    columns,
+                    kernels=[self.kernels.setdefault(each, len(self.kernels)) for each in kernels],
+                    operators=[self.operators.setdefault(each, len(self.operators)) for each in operators],
+                    modules=[self.modules.setdefault(each, len(self.modules)) for each in modules],
+                )
+            self.stages[stage] = copies[id(found)]
+
+    def _named(self, stage: Stage) -> tuple[_Columns, list[Kernel], list[str], list[str]]:
+        """Return a stage without the positions of its kernels, operators and modules, and what they stand for."""
+        found = self.columns_of(stage)
+        kernels, operators, modules = list(self.kernels), list(self.operators), list(self.modules)
+        return (
+            replace(found, kernels=[], operators=[], modules=[]),
+            [kernels[position] for position in found.kernels],
+            [operators[position] for position in found.operators],
+            [modules[position] for position in found.modules],
+        )
+
     def trace(self) -> Trace:
         """Return the trace; all repetitions of a stage are the same object."""
         phases = {id(columns): columns.phase(stage.phase) for stage, columns in self.stages.items()}

@@ -37,21 +37,27 @@ _Work = tuple[tuple[HostWork, ...], tuple[Kernel, ...], int]
 """What the host does for an operator, the kernels that it launches, and the bytes that the host moves itself."""
 
 
+_WORK: dict[object, _Work] = {}
+"""The work of all operator calls so far, by the identity of a `SimulatedDevice.call_key`, or by all arguments."""
+
+
 class Tracer:
     """Writer of the trace of code that runs on a simulated device, which is also recorded.
 
     Use its `device` for a `Recorder`, inside `reporting_launches(tracer.add_kernel)`; spans become phases.
     """
 
-    def __init__(self, step: int, *, compiled: bool = False) -> None:
-        """Trace step number `step`; earlier steps only create state, such as optimizer state."""
+    def __init__(self, step: int, *, compiled: bool = False, before: bool = False) -> None:
+        """Trace step number `step`; earlier steps only create state, such as optimizer state.
+
+        With `before`, the step before is traced too, so that its micro-batches can be repeated.
+        """
         self._writer = TraceWriter()
+        self._before = TraceWriter() if before else None
         self._step = step
         self._flows: dict[Stage, list[Flow]] | None = {} if compiled else None
         self._recorder: Recorder | None = None
         self._operators: dict[object, tuple[str, bool, str]] = {}
-        self._live_keys: list[object] = []
-        self._cache: dict[object, _Work] = {}
 
     def device(self, observer: DeviceObserver) -> SimulatedDevice:
         """Return a simulated device whose operators are traced."""
@@ -62,10 +68,10 @@ class Tracer:
     def add_kernel(self, layout: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None:
         """Add a kernel that has no ATen operator, such as `flex forward`."""
         recorder = self._recorder
-        if recorder is not None and recorder.step == self._step:
+        if recorder is not None and (writer := self._writer_of(recorder)) is not None:
             kernel = attention(layout.partition(" ")[0], layout, q, k, v, causal=causal)
             if not self._add_flow(recorder, (kernel,), (q, k, v), ()):
-                self._writer.add_operator(
+                writer.add_operator(
                     _stage(recorder), "operator", (kernel,), recorder.module, f"{kernel.name}_attention"
                 )
 
@@ -73,7 +79,8 @@ class Tracer:
         self, recorder: Recorder, func: Operator, args: Arguments, options: Options, result: object
     ) -> None:
         """Add an operator that has just run."""
-        if recorder.step != self._step:
+        writer = self._writer_of(recorder)
+        if writer is None:
             return
         kind = self._operators.get(func)
         if kind is None:
@@ -83,26 +90,32 @@ class Tracer:
             return
         if is_view:  # half of all operators: nothing has to be computed for them
             if self._flows is None or recorder.phase not in COMPILED_PHASES:
-                self._writer.add_operator(_stage(recorder), "view", (), recorder.module, name)
+                writer.add_operator(_stage(recorder), "view", (), recorder.module, name)
             return
         work = self._work_of(recorder.device, func, args, options, result)
         if self._flows is not None:
             call = Call(func, args, options, result)
             if self._add_flow(recorder, work[1], call.tensors, call.results):
                 return
-        self._write(recorder, name, work)
+        self._write(writer, recorder, name, work)
 
-    def _write(self, recorder: Recorder, name: str, work: _Work) -> None:
+    def _writer_of(self, recorder: Recorder) -> TraceWriter | None:
+        """Return the writer of the step that runs; None if it is not traced."""
+        if recorder.step == self._step:
+            return self._writer
+        return self._before if recorder.step == self._step - 1 else None
+
+    def _write(self, writer: TraceWriter, recorder: Recorder, name: str, work: _Work) -> None:
         (first, *rest), kernels, host_bytes = work
         stage = _stage(recorder)
-        self._writer.add_operator(stage, first, kernels, recorder.module, name)
+        writer.add_operator(stage, first, kernels, recorder.module, name)
         if host_bytes:
-            self._writer.add_host_bytes(stage, host_bytes)
+            writer.add_host_bytes(stage, host_bytes)
         if kernels and isinstance(stream := torch.cpu.current_stream(), OrderedStream):
             after = stream.take_waits(stage)
-            stream.last = stage, self._writer.assign_stream(stage, stream.number, after)
+            stream.last = stage, writer.assign_stream(stage, stream.number, after)
         for each in rest:
-            self._writer.add_operator(stage, each)
+            writer.add_operator(stage, each)
 
     def _work_of(self, device: Device, func: Operator, args: Arguments, options: Options, result: object) -> _Work:
         """Return the work of an operator; cached, because layers repeat the same calls."""
@@ -112,11 +125,10 @@ class Tracer:
             key_parts: list[object] = [func, *options]
             extend_call_key([*args, *options.values()], key_parts)
             key = tuple(key_parts)
-        cached = self._cache.get(key)
+        cached = _WORK.get(key)
         if cached is None:
             call = Call(func, args, options, result)
-            cached = self._cache[key] = call.host, call.kernels, call.host_bytes
-            self._live_keys.append(call_key)  # `id(call_key)` is a valid key only while `call_key` is alive
+            cached = _WORK[key] = call.host, call.kernels, call.host_bytes
         return cached
 
     def _add_flow(
@@ -153,10 +165,20 @@ class Tracer:
 
     def repeat(self, recorder: Recorder, times: int) -> None:
         """Write the latest micro-batch `times` more times."""
-        if recorder.step == self._step:
+        if (writer := self._writer_of(recorder)) is not None:
             for occurrence in range(recorder.occurrence + 1, recorder.occurrence + 1 + times):
                 for stage, like in zip(_micro_batch(occurrence), _micro_batch(recorder.occurrence), strict=True):
-                    self._writer.repeat(stage, like)
+                    writer.repeat(stage, like)
+
+    def repeats_step(self) -> bool:
+        """Return whether the first micro-batch launched the same kernels as that of the step before."""
+        return self._before is not None and all(self._writer.equals(self._before, stage) for stage in _micro_batch(0))
+
+    def repeat_step(self, times: int) -> None:
+        """Write the `times` micro-batches of the step before that come after its first one."""
+        if self._before is not None:
+            stages = [stage for occurrence in range(1, times + 1) for stage in _micro_batch(occurrence)]
+            self._writer.copy(self._before, stages)
 
     def trace(self) -> Trace:
         """Return the trace of the step."""
@@ -191,6 +213,12 @@ class _TracedDevice(SimulatedDevice):
     def repeat(self, times: int) -> None:
         self._tracer.repeat(self._recorder, times)
 
+    def repeats_step(self) -> bool:
+        return self._tracer.repeats_step()
+
+    def repeat_step(self, times: int) -> None:
+        self._tracer.repeat_step(times)
+
 
 def refuse_unsupported(cell: ModelCell, gpu: Gpu) -> None:
     """Raise UnavailableError if CUDA does not support the cell, or `gpu` does not support the cell's precision."""
@@ -213,7 +241,8 @@ def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Tra
             "compiled steps with --optimizer-in-backward cannot be predicted, only measured: updates run between "
             "compiled code. Nearest: --execution eager"
         )
-    tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, compiled=cell.is_compiled)
+    before = cell.grad_accum > 1 and cell.offload == NONE and cell.strategy is None and not cell.is_compiled
+    tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, compiled=cell.is_compiled, before=before)
     eager = cell.model_copy(update={"execution": "eager"})
     with reporting_launches(tracer.add_kernel):
         recording = record(

@@ -44,7 +44,8 @@ class Origins:
     stacks  all distinct stacks so far; the first is empty
     """
 
-    def __init__(self, until: CodeType, *, parts: bool = False) -> None:
+    def __init__(self, until: CodeType | None, *, parts: bool = False) -> None:
+        """Track calls with their Python stacks up to this code; None for modules alone, which takes less time."""
         self.stacks: list[Stack] = [()]
         self._until = until
         self._parts = parts
@@ -68,20 +69,21 @@ class Origins:
         """Discard the origins of forward operators, which no backward operator needs any more."""
         self._forward.clear()
 
-    def current(self) -> Origin:
-        """Return the origin of the operator that is being called."""
+    def current(self, operator: str) -> Origin:
+        """Return the origin of the operator that is being called, and has this name."""
         node = torch._C._current_autograd_node()
         if node is not None:
             forward = self._forward.get(node._sequence_nr())
             if forward is None:
-                return Origin(OUTSIDE, 0)  # accumulation of a parameter's gradient, which has no forward operator
+                return Origin(OUTSIDE, 0, operator)  # accumulation of a gradient, which has no forward operator
             key = node.name(), forward.stack
             stack = self._of_backward.get(key)
             if stack is None:
                 stack = self._of_backward[key] = len(self.stacks)
                 self.stacks.append((Frame("autograd", 0, key[0]), *self.stacks[forward.stack]))
-            return Origin(forward.module, stack)
-        origin = Origin(self._paths[-1] if self._paths else OUTSIDE, self._stack(sys._getframe(1)))
+            return Origin(forward.module, stack, operator)
+        stack = self._stack(sys._getframe(1)) if self._until is not None else 0
+        origin = Origin(self._paths[-1] if self._paths else OUTSIDE, stack, operator)
         # Autograd creates and numbers the node of an operator just before the operator runs. Operators without a node
         # see the number of an earlier one.
         self._forward.setdefault(torch.autograd._get_sequence_nr() - 1, origin)

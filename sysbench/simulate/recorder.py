@@ -100,7 +100,7 @@ class Recorder(DeviceObserver):
     def begins(self, func: Operator, arguments: Arguments) -> None:
         """Determine the operator's origin, which applies to all its allocations; record copies of its arguments."""
         if self._origins is not None:
-            self._origin = self._origins.current()._replace(operator=func._opname)
+            self._origin = self._origins.current(func._opname)
         if (copies := self._platform.copies.get(func)) is not None:
             self._copies = [self._allocate(size_bytes, self._origin) for size_bytes in copies(*arguments)]
 

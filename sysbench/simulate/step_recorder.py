@@ -46,10 +46,13 @@ class StepRecorder(Recorder):
         self, platform: Platform, device: Callable[[DeviceObserver], Device], origins: Origins | None, cell: ModelCell
     ) -> None:
         super().__init__(platform, device, origins)
-        self._is_own = cell.own is not None
+        self._runs_every_micro_batch = cell.own is not None and not cell.own.is_hugging_face
+        self._is_among_ranks = cell.strategy is not None
         self._counts_flops = cell.shape_with_formulas is None or cell.repeats_forward
         self._work: Workload | None = None
         self._flops: Counter[tuple[int, str]] = Counter()
+        self._known_flops: dict[int, int] = {}
+        """By the identity of a `call_key`."""
         self._repeated_losses: dict[int, list[int]] = {}
         """By the loss of a micro-batch: losses of its repetitions, which were recorded but not run, latest first."""
 
@@ -70,7 +73,17 @@ class StepRecorder(Recorder):
         if self._work is not None and self._counts_flops and not self.occurrence:
             # Gradients are computed without a graph: operators in backward that record one repeat a part of forward.
             repeats = self.phase == "backward" and torch.is_grad_enabled()
-            self._flops[self.step, RECOMPUTED if repeats else self.phase] += flops(func, arguments, options, result)
+            phase = RECOMPUTED if repeats else self.phase
+            self._flops[self.step, phase] += self._flops_of(func, arguments, options, result)
+
+    def _flops_of(self, func: Operator, arguments: Arguments, options: Options, result: object) -> int:
+        """Return the FLOPs of an operator call; cached, because layers repeat the same calls."""
+        key = self.device.call_key if isinstance(self.device, SimulatedDevice) else None
+        if key is None:
+            return flops(func, arguments, options, result)
+        if id(key) not in self._known_flops:
+            self._known_flops[id(key)] = flops(func, arguments, options, result)
+        return self._known_flops[id(key)]
 
     def freed(self, number: int) -> None:
         """Record a free. Before the loss of a repeated micro-batch is freed, free the losses of its repetitions."""
@@ -78,34 +91,78 @@ class StepRecorder(Recorder):
             super().freed(loss)
         super().freed(number)
 
-    def repeat_micro_batch(self, times: int) -> bool:
-        """Record the latest micro-batch `times` more times without running it; return whether this is possible.
+    def repeat_micro_batches(self, left: int, *, is_last_step: bool) -> int:
+        """Record micro-batches that would do the same as earlier ones without running them; return their number.
 
-        If a micro-batch did exactly the same as the previous one, and only its loss is still allocated, the next one
-        would do the same. The last one of a step always runs, because it may exchange gradients, and its output is
-        kept. None is skipped on a real device, whose memory is to be measured, or with user code, which may count its
-        calls.
+        `left` are still to come in this step, after the latest one, which has just run. What a micro-batch does follows
+        from what is allocated before it, so two rules hold:
+
+        - One after the first of a step leaves nothing allocated but its loss: those after it do the same. Among ranks,
+          whose first exchanges are different, it must also have done the same as the one before. The last one of a step
+          runs, because it may exchange gradients, and its output is kept.
+        - The first one of the last step did the same as that of the step before: so do all that follow, to the last.
+
+        None is left out on a real device, whose memory is to be measured, nor with code of the user, which may count
+        its calls.
         """
-        ends = [span.end for span in self._spans if (span.step, span.name) == (self.step, "backward")]
-        if times < 1 or len(ends) < 3 or self._is_own or not isinstance(self.device, SimulatedDevice):
-            return False
-        previous, latest = (self._micro_batch(first, end) for first, end in pairwise(ends[-3:]))
-        if previous != latest or not self.device.repeats():
-            return False
-        events = self._events[ends[-2] : ends[-1]]
+        if not left or self._runs_every_micro_batch or not isinstance(self.device, SimulatedDevice):
+            return 0
+        if is_last_step and not self.occurrence and not self._is_among_ranks:
+            return self._repeat_step(self.device, left)
+        if left > 1 and self.occurrence >= 1 + self._is_among_ranks:
+            return self._repeat_latest(self.device, left - 1)
+        return 0
+
+    def _repeat_step(self, device: SimulatedDevice, left: int) -> int:
+        """Record the rest of the step like that of the step before, if both began alike; return `left`, else 0."""
+        (first, *rest), (latest,) = self._bounds(self.step - 1), self._bounds(self.step)
+        if len(rest) != left or self._micro_batch(*first) != self._micro_batch(*latest) or not device.repeats_step():
+            return 0
+        start, end = rest[0][0], rest[-1][1]
+        events = self._events[start:end]
+        if not {~event for event in events if event < 0} <= {event for event in events if event >= 0}:
+            return 0
+        offset = len(self._events) - start
+        before = [span for span in self._spans if start <= span.first and span.end <= end]
+        self._spans += [
+            span._replace(step=self.step, first=span.first + offset, end=span.end + offset) for span in before
+        ]
+        self._append(self._micro_batch(start, end))
+        device.repeat_step(left)
+        return left
+
+    def _repeat_latest(self, device: SimulatedDevice, times: int) -> int:
+        """Record the latest micro-batch `times` more times, if it left only its loss allocated; return `times`, else 0.
+
+        Among ranks it must also have done the same as the one before it.
+        """
+        *_, previous, latest = self._bounds(self.step)
+        repeated = self._micro_batch(*latest)
+        if self._is_among_ranks and (self._micro_batch(*previous) != repeated or not device.repeats()):
+            return 0
+        events = self._events[slice(*latest)]
         allocated, freed = {event for event in events if event >= 0}, {~event for event in events if event < 0}
         spans = self._spans[-len(MICRO_BATCH_PHASES) :]
         loss_events = self._events[spans[1].first : spans[1].end]
-        if not freed < allocated or len(allocated - freed) != 1 or not allocated - freed < set(loss_events):
-            return False
+        if not freed < allocated or len(allocated - freed) != 1 or not allocated - freed <= set(loss_events):
+            return 0
         (loss,) = allocated - freed
         self._repeated_losses[loss] = [loss + occurrence * len(allocated) for occurrence in range(times, 0, -1)]
         for occurrence in range(1, times + 1):
             offset = occurrence * len(events)
             self._spans += [span._replace(first=span.first + offset, end=span.end + offset) for span in spans]
-            self._append(latest)
-        self.device.repeat(times)
-        return True
+            self._append(repeated)
+        device.repeat(times)
+        return times
+
+    def _bounds(self, step: int) -> list[tuple[int, int]]:
+        """Return the positions of the first event and after the last one of each micro-batch of a step.
+
+        A micro-batch begins where the one before ends; the first one where forward begins.
+        """
+        ends = [span.end for span in self._spans if (span.step, span.name) == (step, "backward")]
+        first = next(span.first for span in self._spans if (span.step, span.name) == (step, "forward"))
+        return list(pairwise([first, *ends]))
 
     def _micro_batch(self, first: int, end: int) -> _MicroBatch:
         events = self._events[first:end]

@@ -64,8 +64,9 @@ def record(
     """Run the cell under the protocol, without data, and record its allocator requests.
 
     With `origins`, stacks and modules are recorded, which takes a fifth of the total time. With `parts`, the named
-    parts of a module count as modules. `device` creates the device to run on, given the observer to report to. Raises
-    UnavailableError for cells that cannot be simulated, and for attention that the platform does not support.
+    parts of a module count as modules, and no stacks of Python code are recorded. `device` creates the device to run
+    on, given the observer to report to. Raises UnavailableError for cells that cannot be simulated, and for attention
+    that the platform does not support.
     """
     _refuse_hidden_memory(cell)
     # FlexAttention is part of the compiler, user code may use any of it; tensor parallelism, peft, torchao use it too.
@@ -79,7 +80,7 @@ def record(
         cuda_autocast(platform.autocast),
         _serving_user_code(cell, platform) as run_eagerly,
     ):
-        tracker = Origins(_run_steps.__code__, parts=parts) if origins else None
+        tracker = Origins(None if parts else _run_steps.__code__, parts=parts) if origins else None
         recorder = StepRecorder(platform, device, tracker, cell)
         if isinstance(recorder.device, SimulatedDevice):
             recorder.device.values = KnownValues() if cell.own is not None else None
@@ -184,10 +185,11 @@ def _run_steps(
                     after_phase()
                 recorder.ended(phase, step)
                 yield number
-                if phase == "backward" and recorder.repeat_micro_batch(
-                    times := cell.grad_accum - 2 - recorder.occurrence
-                ):
-                    deque(islice(phases, times * len(MICRO_BATCH_PHASES)), maxlen=0)
+                if phase == "backward":
+                    left = cell.grad_accum - 1 - recorder.occurrence
+                    is_last_step = number > 0 and number == PROCEDURES[protocol].earlier_steps
+                    repeated = recorder.repeat_micro_batches(left, is_last_step=is_last_step)
+                    deque(islice(phases, repeated * len(MICRO_BATCH_PHASES)), maxlen=0)
         recorder.device.stop()
 
 

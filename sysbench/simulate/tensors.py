@@ -170,6 +170,10 @@ class _Uncached:
 
 _CachedResult = _NewTensor | _NewTensors | _Argument | _Uncached
 
+_RESULTS: dict[tuple[object, ...], _CachedResult] = {}
+"""Shapes of the results of all operator calls so far, by the operator, torch's default dtype and the arguments; they do
+not depend on the device."""
+
 
 class DeviceObserver:
     """Callbacks for the operators, allocations and frees on a device; this class observes nothing."""
@@ -244,6 +248,9 @@ _INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.defaul
 _LITERALS = frozenset({torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor})
 """Functions that make tensors of Python's numbers."""
 
+_NAME_DEVICES = frozenset({Tensor.cuda, Tensor.to, *_device_constructors(), *_LITERALS})
+"""Functions whose device is to be looked at also where no argument is named."""
+
 
 def _named_device(value: object) -> object:
     """Return `DEVICE` for what names a GPU: `"cuda"`, `torch.device("cuda")`, or a number; all else unchanged.
@@ -272,6 +279,8 @@ class _DeviceNames(TorchFunctionMode):
         self, func: Callable[..., Any], types: Iterable[type], args: Arguments = (), kwargs: Options | None = None
     ) -> object:
         """Call `func` with the device that its arguments name."""
+        if not kwargs and func not in _NAME_DEVICES:
+            return func(*args)
         options = dict(kwargs or {})
         if func is Tensor.cuda:
             func, args = Tensor.to, (args[0], *(args[1:] or (options.pop("device", None) or CUDA,)))
@@ -294,10 +303,10 @@ class SimulatedDevice(ObservedDevice):
 
     def __init__(self, observer: DeviceObserver) -> None:
         super().__init__(observer)
-        self._cache: dict[tuple[object, ...], _CachedResult] = {}
         self._handlers: dict[Operator, tuple[Handler, bool]] = {}
         self.call_key: object = None
-        """Key of the last operator call: the same object for all equivalent calls; None if unknown."""
+        """Key of the last operator call: one object for all equivalent calls of all devices, which lives as long as the
+        process; None if unknown."""
         self.values: KnownValues | None = None
         """Known values of tensors; only needed for user code."""
         self.offloads = False
@@ -369,6 +378,13 @@ class SimulatedDevice(ObservedDevice):
     def repeat(self, times: int) -> None:
         """Update the state as if the latest micro-batch had run `times` more times."""
 
+    def repeats_step(self) -> bool:
+        """Return whether the first micro-batch of this step and of the one before had the same effect on the device."""
+        return True
+
+    def repeat_step(self, times: int) -> None:
+        """Update the state as if `times` more micro-batches had run, those of the step before."""
+
     def _handler_for(self, func: Operator) -> Handler:
         by_name: dict[Operator, Handler] = {
             _aten._local_scalar_dense.default: self._read,
@@ -410,7 +426,7 @@ class SimulatedDevice(ObservedDevice):
 
     def _compute(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle an operator whose results are new tensors, or arguments modified in place."""
-        key_parts: list[object] = [func]
+        key_parts: list[object] = [func, torch.get_default_dtype()]
         is_on_device = extend_call_key(args, key_parts)
         if kwargs:
             device = kwargs.get("device")
@@ -424,13 +440,13 @@ class SimulatedDevice(ObservedDevice):
         if self.offloads and _is_on_host([*args, *kwargs.values()]):
             return _as_simulated(_infer_shapes(func, args, kwargs), HostTensor)
         key = tuple(key_parts)
-        self.call_key = cached = self._cache.get(key)
+        self.call_key = cached = _RESULTS.get(key)
         if cached is not None and type(cached) is not _Uncached:
             return self._from_cache(cached, args)
         _refuse_mixed_devices(func, args, kwargs)
         result = _infer_shapes(func, args, kwargs)
         if cached is None:
-            self.call_key = self._cache[key] = _cacheable(result, args, kwargs)
+            self.call_key = _RESULTS[key] = _cacheable(result, args, kwargs)
         return self._new(args, result)
 
     def _compute_by_values(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
@@ -883,6 +899,7 @@ class KnownValues:
     def __init__(self) -> None:
         self._lost: dict[int, torch.UntypedStorage] = {}
         """Storages whose known values were overwritten with unknown ones; kept, so that their addresses are unique."""
+        self._concerned: dict[Operator, bool] = {}
         self.assumed: dict[str, None] = {}
         """Assumptions so far on which shapes depend, or what user code has read, in order."""
 
@@ -905,7 +922,9 @@ class KnownValues:
 
     def propagate(self, func: Operator, args: Arguments, kwargs: Options, result: object) -> None:
         """Compute the values of an operator's `result` if the values of all simulated arguments are known."""
-        arguments = list(_simulated([*args, *kwargs.values()]))
+        arguments = list(_simulated([*args, *kwargs.values()] if kwargs else args))
+        if not self._concerns(func) and any(_VALUES_ATTRIBUTE not in vars(each) for each in arguments):
+            return
         if not arguments and next(_simulated([result]), None) is None:
             return
         assumption = _assumption(arguments)
@@ -921,6 +940,14 @@ class KnownValues:
         for simulated, real in zip(tensors_in([result]), tensors_in([values]), strict=True):
             setattr(simulated, _VALUES_ATTRIBUTE, real)
             setattr(simulated, _ASSUMPTION_ATTRIBUTE, assumption)
+
+    def _concerns(self, func: Operator) -> bool:
+        """Return whether an operator changes, or chooses, values also where those of its arguments are unknown."""
+        found = self._concerned.get(func)
+        if found is None:
+            chooses = func._schema.name.partition("::")[2] in _CHOOSING
+            found = self._concerned[func] = chooses or func._schema.is_mutable
+        return found
 
     def evaluated(self, func: Operator, args: Arguments, kwargs: Options) -> object:
         """Return the values of an operator's results; None if they are unknown."""

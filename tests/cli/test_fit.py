@@ -275,6 +275,16 @@ def test_an_interrupted_search_shows_what_was_found_so_far_and_says_that_it_did_
     assert record_in(tmp_path)["status"] == "interrupted"
 
 
+def test_a_search_with_a_time_limit_answers_with_what_it_has_by_then(tmp_path: Path) -> None:
+    ran = answered("fit", *QUESTION, "--on=24GiB,16GiB", "--faster", "--max-time=0.01s", cwd=tmp_path, COLUMNS="300")
+    assert ran.code == 0, ran.err
+    assert "24GiB: as asked, the step fits" in ran.out
+    assert "16GiB: as asked, the step fits" in ran.out
+    assert "The search was stopped at --max-time 0.01s: better changes may exist." in ran.out
+    (cell,) = record_in(tmp_path / "runs")["cells"]
+    assert (cell["stopped_after_s"], [trial["changes"] for trial in cell["trials"]]) == (0.01, [{}, {}])
+
+
 @pytest.mark.parametrize("words", ["--budget=22GiB", "--budget=700.3MiB", "--host-link=25GB/s", "--host-link=12.5GB/s"])
 def test_sizes_and_rates_are_written_as_they_are_read(words: str) -> None:
     spec, _ = parse_options("fit", ["--on=h100", words], FitSpec, FitOptions)

@@ -79,7 +79,11 @@ def test_a_step_of_many_micro_batches_takes_no_more_operators_than_one_of_a_few(
 @pytest.mark.parametrize(
     "axes",
     [
+        {"grad_accum": 2},
+        {"grad_accum": 3, "mode": "forward-backward"},
         {"grad_accum": 4},
+        {"grad_accum": 4, "precision": "bf16", "checkpoint": "full", "cross_entropy": "chunked"},
+        {"grad_accum": 5, "precision": "bf16-true", "attention": "sdpa", "lora": 2, "quantize": "nf4"},
         {"grad_accum": 9, "precision": "fp16", "mode": "forward-backward"},
         {"grad_accum": 6, "precision": "bf16", "attention": "flash", "optimizer": "fused"},
         {"grad_accum": 6, "precision": "tf32", "execution": "compiled"},
@@ -96,9 +100,29 @@ def test_bytes_and_times_are_those_of_running_every_micro_batch(
     axes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execution = {"execution": axes.get("execution", "eager")}
-    step = step_of(**{**axes, "execution": "eager"}).model_copy(update=execution)
+    assert_as_if_all_had_run(step_of(**{**axes, "execution": "eager"}).model_copy(update=execution), monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grad_accum", [2, 5])
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("gpt2", "n_layer"), *((name, "num_hidden_layers") for name in ("llama-3.2-1b", "bert-base", "mixtral-8x7b"))],
+)
+def test_a_published_model_does_in_every_micro_batch_what_those_do_that_are_run(
+    name: str, layers: str, grad_accum: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    axes = {"model": name, "ctx": 16, "batch": 2, "precision": "bf16", "attention": "sdpa", "simulate": "h100"}
+    (cell,) = MemorySpec(**axes, mode="train", grad_accum=grad_accum).cells()
+    assert cell.own is not None
+    shallow = cell.own.model_copy(update={"arguments": {layers: 2}})
+    assert_as_if_all_had_run(cell.step.model_copy(update={"model": shallow}), monkeypatch)
+
+
+def assert_as_if_all_had_run(step: ModelCell, monkeypatch: pytest.MonkeyPatch) -> None:
     written, recording = trace(step, H100, with_modules=True)
-    monkeypatch.setattr(StepRecorder, "repeat_micro_batch", lambda *_: False)
+    monkeypatch.setattr(StepRecorder, "repeat_micro_batches", lambda *_, **__: 0)
     expected, recorded = trace(step, H100, with_modules=True)
     assert asked(recording) == asked(recorded)
     assert launched(written) == launched(expected)

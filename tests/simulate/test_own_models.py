@@ -552,3 +552,14 @@ def test_an_assumed_selection_is_a_caution_of_memory_and_of_time(saved: Callable
         (caution,) = (each for each in cell["cautions"] if each["code"] == "selection-assumed")
         assert any(BALANCED in each for each in caution["about"])
         assert BALANCED in " ".join(answered(kind, *words).out.split())
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable`")
+def test_a_checkpointed_block_attends_in_backward_by_the_kernel_that_was_asked_for(
+    configs: Callable[[str], str],
+) -> None:
+    axes = {"model": configs("LlamaForCausalLM"), "precision": "bf16", "ctx": 16, "batch": 2, "mode": "train"}
+    (cell,) = MemorySpec(**axes, attention="flash", checkpoint="full", simulate="h100").cells()
+    operators = [each.operator for each in record(cell.step, "train", Platform.of(H100)).allocations]
+    assert "_scaled_dot_product_flash_attention" in operators
+    assert "_scaled_dot_product_cudnn_attention" not in operators  # what an H100 prefers

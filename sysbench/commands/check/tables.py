@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from sysbench import units
 from sysbench.commands.check.question import Answer, FileChange, Question, file_changes
 from sysbench.commands.check.understanding import CannotTellError, Understanding
-from sysbench.commands.fit.findings import verdict
+from sysbench.commands.fit.findings import unfinished_search, verdict
 from sysbench.commands.fit.record import Trial
 from sysbench.commands.fit.tables import largest_causes
 from sysbench.log.predictions import INTERVAL
@@ -202,7 +202,7 @@ def _sentences(question: Question, each: Answer, gpu: str, changes: Sequence[Fil
     doubts += [unknown.key for unknown in question.understanding.unknown]
     if doubts:
         yield f"What is left out could turn this: {', '.join(doubts)}."
-    if each.cell.outcome != "ok":
-        yield "The search did not end: better changes may exist."
+    if unfinished := unfinished_search(each.cell):
+        yield unfinished[0].upper() + unfinished[1:]
     if not trial.is_safe:
         yield f"It fits with {lines_text(changes[0])}." if changes else "No change of this file that was tried fits."

@@ -12,6 +12,7 @@ from sysbench.render.sentences.findings import Finding
 from sysbench.render.sentences.phrases import join_words
 from sysbench.render.training_columns import in_digits
 from sysbench.spec import hardware
+from sysbench.spec.time_limit import time_limit_word
 
 SAME_CLASS_SHARE = 0.02
 """Largest difference in memory between GPUs of one class: of 80 GB, different drivers leave different amounts."""
@@ -30,10 +31,20 @@ def of_run(record: FitRecord) -> Iterator[Finding]:
             yield Finding(" ".join(filter(None, answer)), (cell,))
         if cell.training_tokens and (training := _whole_training(cell, firsts, cell.training_tokens)):
             yield Finding(training, (cell,))
-        if cell.outcome != "ok" and cell.trials:
-            yield Finding("the search did not end: better changes may exist.", (cell,))
+        if unfinished := unfinished_search(cell):
+            yield Finding(unfinished, (cell,))
         if cell.extents:
             yield Finding(_smallest_gpu(cell), (cell,))
+
+
+def unfinished_search(cell: FitCellRecord) -> str | None:
+    """Return the sentence on a search that did not end; None for one that did."""
+    if cell.stopped_after_s is not None:
+        limit = time_limit_word(cell.stopped_after_s)
+        return f"the search was stopped at --max-time {limit}: better changes may exist."
+    if cell.outcome != "ok" and cell.trials:
+        return "the search did not end: better changes may exist."
+    return None
 
 
 def _whole_training(cell: FitCellRecord, firsts: Mapping[str, Suggestions], tokens: int) -> str | None:
@@ -109,7 +120,8 @@ def _nothing_fits(cell: FitCellRecord, gpu: str) -> Iterator[str]:
     tried = sum(bool(trial.changes) for trial in cell.trials if trial.gpu == gpu)
     if tried:
         nearest = words(miss.changes) if miss.changes else "the step as asked"
-        none = "Nothing that was tried" if cell.outcome == "ok" else f"None of the {tried} combinations tried so far"
+        ended = unfinished_search(cell) is None
+        none = "Nothing that was tried" if ended else f"None of the {tried} combinations tried so far"
         yield f"{none} fits: nearest is {nearest}, which lacks {units.size(-miss.margin_bytes)}."
     if miss.state_bytes > miss.gpu_bytes:
         yield f"Weights, gradients and optimizer state alone take {units.size(miss.state_bytes)}."

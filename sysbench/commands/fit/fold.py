@@ -32,6 +32,7 @@ def _cell_record(cell: FitCell, seen: CellEvents, run: Run) -> FitCellRecord:
         trials=[trial.as_record(records.Trial) for trial in tried],
         verified=[verified.as_record(records.VerifiedStep) for verified in seen.all(records.StepVerified)],
         extents=[extent.as_record(records.Extent) for extent in extents],
+        stopped_after_s=stopped.max_time_s if (stopped := seen.last(records.SearchStopped)) else None,
         price_per_hour=run.started.spec.get("price", {}),
         training_tokens=run.started.spec.get("tokens"),
     )

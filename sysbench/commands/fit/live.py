@@ -14,6 +14,7 @@ from sysbench import units
 from sysbench.commands.fit.record import CombinationTried, ExtentFound, PeakExplained
 from sysbench.commands.fit.spec import FitCell
 from sysbench.commands.fit.suggestions import best_trial, words
+from sysbench.log.events import Event
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.run_state import RunState, cell_handler
@@ -67,6 +68,19 @@ class FitScreen(CellScreen[CellState]):
             return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
         simulated = f"{len(cell.tried)} combinations" if len(cell.tried) > 1 else "1 combination"
         return f"{simulated} simulated, {sum(tried.fits for tried in cell.tried)} fit"
+
+    @staticmethod
+    def news(state: FitState, event: Event) -> str | None:
+        """Return the answer for a GPU when it is known: as asked, and the first combination that fits."""
+        cell = state.current_cell
+        if cell is None or not isinstance(event, CombinationTried):
+            return None
+        others = [each for each in cell.tried if each.gpu == event.gpu and each is not event]
+        if event.changes and (not event.is_safe or any(each.is_safe for each in others)):
+            return None
+        line = FitScreen._so_far(cell, event.gpu, len(event.gpu)).plain
+        causes = [] if event.changes or event.fits else [each.plain for each in FitScreen._causes(cell)]
+        return "; ".join((line, *causes))
 
     def where(self, cell: CellState) -> str:
         gpus = cell.cell.on

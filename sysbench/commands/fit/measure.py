@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -12,7 +14,7 @@ from typing import Any
 
 from sysbench.commands.fit import extents, verify
 from sysbench.commands.fit.causes import explained
-from sysbench.commands.fit.record import CombinationTried, Trial
+from sysbench.commands.fit.record import CombinationTried, SearchStopped, Trial
 from sysbench.commands.fit.search import rules
 from sysbench.commands.fit.search.changes import Combination, changes_of
 from sysbench.commands.fit.search.processes import Processes, Strand, Task
@@ -27,6 +29,7 @@ from sysbench.commands.fit.search.trials import (
     with_layers,
 )
 from sysbench.commands.fit.spec import FitCell
+from sysbench.garbage import gc_paused
 from sysbench.lab.compilation import stage_entered
 from sysbench.lab.knobs.lora import import_peft
 from sysbench.log.cautions import margin_uncertainty_bytes
@@ -42,6 +45,7 @@ AS_ASKED = "as asked"
 
 def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
     """Answer the question of the cell; `device` and `artifact` are not used."""
+    began_s = time.monotonic()
     trials: list[Trial] = []
     if not cell.asked_only:
         _import_what_all_need(cell)
@@ -54,30 +58,41 @@ def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iter
         for events in processes.results([Task(partial(explained, cell), AS_ASKED)]):
             yield from events
         yield stage_entered(cell.key, "searching")
-        for event in search_with(Simulations(cell, depths_of(cell)), processes):
+        ends_s = math.inf if cell.limit_s is None else began_s + cell.limit_s
+
+        def is_over() -> bool:
+            return time.monotonic() > ends_s and set(cell.on) <= {trial.gpu for trial in trials if not trial.changes}
+
+        for event in search_with(Simulations(cell, depths_of(cell)), processes, is_over):
+            if isinstance(event, CombinationTried):
+                trials.append(event)
             yield event
-            trials.append(event)
     if cell.verify:
         yield from verify.run(cell, trials)
 
 
 def _import_what_all_need(cell: FitCell) -> None:
     """Import the libraries of the step as asked before processes are forked, or each of them takes seconds for it."""
-    if cell.own is not None and cell.own.is_hugging_face:
-        with suppress(ImportError):  # what builds the model says what is missing
+    with gc_paused(), suppress(ImportError):  # what builds the model says what is missing
+        if cell.own is not None and cell.own.is_hugging_face:
             import_module("transformers.modeling_utils")
-    if cell.lora:
-        with suppress(ImportError):
+        if cell.lora:
             import_peft()
+    gc.freeze()  # collections would look at what was imported, in every process
 
 
-def search_with(simulations: Simulations, processes: Processes) -> Iterator[CombinationTried]:
-    """Search, and yield each combination that was simulated whole."""
+def search_with(
+    simulations: Simulations, processes: Processes, is_over: Callable[[], bool] = lambda: False
+) -> Iterator[CombinationTried | SearchStopped]:
+    """Search until the end, or until time is over, and yield each combination that was simulated whole."""
     question = simulations.question
     changes = () if question.asked_only else changes_of(question)
     for strands in Search(memory_of(question), changes, question.faster).stages():
         for _ in processes.run([simulations.answered(strand) for strand in strands]):
             yield from simulations.take_events()
+            if is_over() and question.limit_s is not None:
+                yield SearchStopped(at_s=time.time(), cell=question.key, max_time_s=question.limit_s)
+                return
 
 
 def memory_of(question: FitCell) -> Mapping[str, Memory]:

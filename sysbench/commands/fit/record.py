@@ -157,6 +157,14 @@ class StepVerified(VerifiedStep, Event):
     cell: str
 
 
+class SearchStopped(Event):
+    """The search was stopped at its time limit, before its end."""
+
+    event: Literal["search_stopped"] = "search_stopped"
+    cell: str
+    max_time_s: PositiveSeconds
+
+
 class FitCellRecord(ModelCellRecord):
     """The answer to one question."""
 
@@ -169,6 +177,8 @@ class FitCellRecord(ModelCellRecord):
     """Largest batch sizes and context lengths, with --table."""
     verified: list[VerifiedStep] = stored_unless([])
     """With --verify: the first suggestion on each GPU that is here, as measured."""
+    stopped_after_s: PositiveSeconds | None = stored_unless(None)
+    """The time limit at which the search was stopped; None if it ended by itself."""
     price_per_hour: dict[str, PerSecond]
     """Price of a GPU hour by GPU, as given by the user."""
     training_tokens: Count | None

@@ -15,7 +15,16 @@ from sysbench.spec.axis import axes_of_model
 from sysbench.spec.cell import DeviceType, asks_for
 from sysbench.spec.model import ModelCell, ModelSpec
 from sysbench.spec.options import RANKS, Option, flag_of
-from sysbench.spec.quantities import Bytes, Count, PerSecond, Size, stored_unless
+from sysbench.spec.quantities import (
+    Bytes,
+    Count,
+    PerSecond,
+    Size,
+    TimeLimit,
+    limit_in_seconds,
+    stored_unless,
+    time_limit_word,
+)
 from sysbench.spec.ranks import NODE_RANKS
 from sysbench.spec.run import OUTPUT, SavedOptions
 from sysbench.spec.steps import Mode
@@ -24,7 +33,7 @@ QUESTION = "Question"
 
 QUESTION_FIELDS = (
     *("budget", "keep", "faster", "max_ranks", "table", "explain", "verify", "host_link"),
-    *("asked_only", "not_tried"),
+    *("asked_only", "not_tried", "max_time"),
 )
 """Fields that a cell has from its spec."""
 
@@ -87,6 +96,8 @@ class FitCell(ModelCell):
     """Whether to simulate only the step as asked, for a gate."""
     not_tried: tuple[str, ...] = stored_unless(())
     """Values that no change may have, as `checkpoint=selective`."""
+    max_time: TimeLimit = stored_unless("none")
+    """Limit of the search."""
     host_link: PerSecond | None = stored_unless(None)
     """Bytes per second of copies between GPU and host; None for the calibrated rate, if any."""
 
@@ -103,6 +114,11 @@ class FitCell(ModelCell):
         if self.ranks > NODE_RANKS:
             return f"fit knows no network between nodes; at most {NODE_RANKS}"
         return None
+
+    @property
+    def limit_s(self) -> float | None:
+        """The limit of the search in seconds; None without one."""
+        return limit_in_seconds(self.max_time, "cuda")
 
     def allowed_bytes(self, memory_bytes: int) -> int:
         return min(memory_bytes, self.budget or memory_bytes)
@@ -156,6 +172,12 @@ class FitSpec(ModelSpec):
     """Whether to simulate only the step as asked, for `--gate`."""
     not_tried: tuple[str, ...] = stored_unless(())
     """Values that no change may have, as `checkpoint=selective`: a config has no line for them."""
+    max_time: Annotated[TimeLimit, Option(metavar="TIME", panel=QUESTION, common=True, word=time_limit_word)] = (
+        stored_unless(
+            "none",
+            description="Search for at most about this long, and answer with the best so far: 30s, 3m, or none.",
+        )
+    )
     keep: Annotated[Texts, Option(metavar="NAME,…", panel=QUESTION, common=True)] = Field(
         default=(), description="What must not be changed: batch, ranks, precision, attention, checkpoint, …"
     )
@@ -189,6 +211,8 @@ class FitSpec(ModelSpec):
         for name in ("faster", "explain", "verify"):
             if self.table and getattr(self, name):
                 raise ValueError(f"--table shows limits in place of changes, which --{name} needs: drop one of them")
+        if self.table and self.max_time != "none":
+            raise ValueError("--max-time limits a search for changes, and --table has none: drop one of them")
         if self.device != ("auto",):
             raise ValueError("--device names what to measure on, but fit simulates: --on names GPUs")
         for name in self.keep:

@@ -16,7 +16,7 @@ from sysbench.render.dashboard.screen import CellScreen
 
 
 class CellLines(Progress):
-    """One line for the device, and one for each finished cell.
+    """One line for the device, one for each finished cell, and those for what cannot wait until then.
 
     `earlier` are the events in the log of a resumed run; `overall` is the progress of its experiment.
     """
@@ -60,6 +60,8 @@ class CellLines(Progress):
             yield state.interference
         elif isinstance(event, CellFinished) and (cell := state.ended.get(event.cell)) is not None:
             yield f"{len(state.ended)}/{len(state.planned)} {view.label(cell, state)}  {view.result(cell)}"
+        if news := view.news(state, event):
+            yield news
         first_run = self._overall is None or self._overall.number <= 1
         if first_run and (notice := view(state, event.at_s).notice()) and self._says_first("notice"):
             yield " → ".join(notice)

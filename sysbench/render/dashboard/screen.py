@@ -105,6 +105,11 @@ class CellScreen(Generic[Shown]):
         names = [] if simulated else [device.name for device in state.devices[:1]]
         return " · ".join([*names, *([f"torch {state.torch.torch}"] if state.torch else [])])
 
+    @staticmethod
+    def news(state: Any, event: Event) -> str | None:
+        """Return what this event says that cannot wait for the end of its cell, for output without a terminal."""
+        return None
+
     def cell_remaining_s(self) -> float | None:
         """Return the remaining seconds of the current cell; None if they cannot be estimated."""
         return None

@@ -25,6 +25,8 @@ from sysbench.simulate.gpu import Gpu
 _HALF_DTYPES = (torch.float16, torch.bfloat16)
 _MAX_FLASH_HEAD = 256
 _MAX_CUDNN_HEAD = 128
+MAX_PLAIN_HEAD = 192
+"""Width of a head up to which flash attention has a backward on every GPU since compute capability 8.0."""
 _MASK_ALIGNMENT = 8
 _MIN_FLEX_HEAD = 16
 """Smallest head width that tl.dot accepts (torch/_inductor/kernel/flex/flex_attention.py)."""
@@ -154,7 +156,7 @@ def _flash_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, *, masked: bool = 
     if gpu.compute_capability < (8, 0):
         return f"Flash attention needs sm80 or newer; {gpu.title} is older"
     is_small = (8, 6) <= gpu.compute_capability <= (8, 9) or gpu.compute_capability[0] == 12
-    if is_small and _needs_gradient(q, k, v) and 192 < d_head <= 224:
+    if is_small and _needs_gradient(q, k, v) and MAX_PLAIN_HEAD < d_head <= 224:
         return f"Flash attention has no backward for heads of width {d_head} on {gpu.title}"
     return _stride_problem("Flash attention", q, k, v) or _type_problem("Flash attention", q, _HALF_DTYPES)
 

@@ -16,6 +16,7 @@ from sysbench.commands.fit.record import Extent, FitRecord, VerifiedStep
 from sysbench.commands.fit.tables import sheet
 from sysbench.commands.sheets import show
 from sysbench.log.records import typed
+from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.spec import hardware
 from tests import fixtures_runs
 from tests.golden.compare import assert_golden, plain_environment  # noqa: F401
@@ -222,6 +223,17 @@ def test_a_search_half_way_looks_like_this(width: int, height: int) -> None:
     console.print(FitScreen(state, events[-1].at_s), end="")
     assert isinstance(console.file, io.StringIO)
     assert_golden(f"fit_live_{width}x{height}", console.file.getvalue())
+
+
+def test_without_a_terminal_the_answer_as_asked_and_the_first_change_that_fits_are_said_at_once() -> None:
+    said = io.StringIO()
+    lines = CellLines(Console(file=said), view=FitScreen)
+    for event in fixtures_runs.stream("fit")[:-2]:
+        lines.show(event)
+    assert said.getvalue().splitlines()[-2:] == [
+        "rtx-4090  7.00 GiB missing as asked; peak as asked: attention scores 67%",
+        "rtx-4090  12.0 GiB to spare, a step of 600.0 ms with sdpa attention, full checkpointing",
+    ]
 
 
 def printed(record: FitRecord, width: int, *tables: str) -> str:
