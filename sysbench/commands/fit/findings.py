@@ -12,7 +12,7 @@ from sysbench.render.sentences.findings import Finding
 from sysbench.render.sentences.phrases import join_words
 from sysbench.render.training_columns import in_digits
 from sysbench.spec import hardware
-from sysbench.spec.time_limit import time_limit_word
+from sysbench.spec.quantities import time_limit_word
 
 SAME_CLASS_SHARE = 0.02
 """Largest difference in memory between GPUs of one class: of 80 GB, different drivers leave different amounts."""
