@@ -196,7 +196,12 @@ class TrainingStep:
             self._losses[number:] = [loss / self.cell.grad_accum if self.cell.grad_accum > 1 else loss]
 
     def _backward(self, number: int) -> None:
-        with named("backward"), self._user_code("backward"), self._gradient_sync(number):
+        with (
+            named("backward"),
+            self.work.attention_context(),  # checkpointed blocks compute attention again
+            self._user_code("backward"),
+            self._gradient_sync(number),
+        ):
             if not self._losses:
                 raise RuntimeError("a phase ran before loss, on which it depends")
             self._scaler.scale(self._losses[-1]).backward()

@@ -212,4 +212,5 @@ FORMAT = Format(
     },
     _lines,
     ("attention", "allocator", "optimizer-in-backward", "offload", "ranks"),
+    decided_by=frozenset({"base_model"}),
 )

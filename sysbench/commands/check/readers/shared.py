@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 from sysbench.commands.check.understanding import CannotTellError, Settings, Understanding
 from sysbench.errors import Refusal
@@ -37,6 +39,16 @@ def model(settings: Settings, understanding: Understanding, key: str, name: str 
         where = f"{settings.file.path}, line {entry.line}: {key}: {name}:"
         raise CannotTellError(Refusal(refusal.reason, refusal.remedy, where))
     understanding.say("model", f"hf:{name}", key)
+
+
+def config(understanding: Understanding) -> dict[str, Any]:
+    """Return the published config of the model; empty if it cannot be read."""
+    file = published.config_file((understanding.word("model") or "").removeprefix("hf:"), ".")
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def same_dimensions(name: str) -> str | None:
