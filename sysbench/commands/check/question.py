@@ -24,6 +24,7 @@ from sysbench.commands.surroundings import RunSurroundings
 from sysbench.errors import Refusal, UsageError
 from sysbench.log.records import typed
 from sysbench.spec.axis import axes_of_model
+from sysbench.spec.knobs import PAGED
 from sysbench.spec.model import ModelSpec
 from sysbench.spec.ranks import NODE_RANKS
 from sysbench.spec.validation import Given, validated
@@ -81,6 +82,9 @@ def _leave_out_combinations(understanding: Understanding, file: ConfigFile) -> N
         understanding.say("strategy", "ddp", *understanding.options["strategy"].keys)
         for option in ("reshard", "param_dtype", "reduce_dtype", "offload"):
             understanding.options.pop(option, None)
+    if understanding.word("optimizer") == PAGED and understanding.word("strategy") in ("fsdp2", "hsdp"):
+        leave_out("optimizer", "less", "state that moves to the host when memory runs out")
+        understanding.say("optimizer", "adamw-8bit", *understanding.options["optimizer"].keys)
     attention = understanding.word("attention")
     if attention not in (None, "own", "naive") and shared.config(understanding).get("model_type") in _WITHOUT_SDPA:
         if attention == "flash":

@@ -198,3 +198,22 @@ def test_quantized_weights_that_are_shared_between_ranks_are_computed_whole(fold
     ran = answered("check", "train.yml", "--on", "h100", "--ranks", "2", "-q", "--json", "-")
     assert ran.code == 0, ran.err
     assert ("fsdp", "needs less") in [(each["key"], each["effect"]) for each in tables(ran)["left_out"]]
+
+
+def test_pairs_of_axolotl_double_the_batch_and_are_written_back_halved(folder: Path) -> None:
+    lines = CONFIG.replace("micro_batch_size: 8", "micro_batch_size: 16").replace("sample_packing: true", "rl: dpo")
+    (folder / "train.yml").write_text(f"{lines}adapter: lora\nlora_target_linear: true\n")
+    ran = answered("check", "train.yml", "--on", "1.5GiB", "-q", "--write", "new.yml", "--json", "-")
+    assert ran.code == 3, ran.err
+    assert tables(ran)["understood"][2]["value"] == "32 × 2 × 1 GPU, ctx 512"
+    again = answered("check", "new.yml", "--on", "1.5GiB", "-q")
+    assert again.code == 0, again.out + again.err
+
+
+def test_a_paged_optimizer_and_fp8_are_computed_as_the_nearest(folder: Path) -> None:
+    lines = CONFIG.replace("adamw_torch_fused", "paged_adamw_8bit").replace("bf16: true", "fp8: true")
+    (folder / "train.yml").write_text(f"{lines}fsdp: [full_shard]\n")
+    ran = answered("check", "train.yml", "--on", "h100", "--ranks", "2", "-q", "--json", "-")
+    assert ran.code == 0, ran.err
+    effects = {each["key"]: each["effect"] for each in tables(ran)["left_out"]}
+    assert (effects["optimizer"], effects["fp8"]) == ("needs less", "less or more")
