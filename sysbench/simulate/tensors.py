@@ -856,7 +856,7 @@ def _size_bytes(new: _NewTensor) -> int:
     return (last + 1) * new.dtype.itemsize
 
 
-MAX_ELEMENTS = 1 << 16
+MAX_ELEMENTS = 1 << 18
 """Maximum number of elements of a tensor whose values are kept."""
 
 MAX_CHOSEN = 1 << 24

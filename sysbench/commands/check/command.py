@@ -57,9 +57,9 @@ def check(given: Given) -> None:
     if spec.write is not None and rows[0][1] is not None:
         _write(rows[0][1], rows[0][2], spec)
     trials = [each.cell.asked(gpu) for _, _, answers, _ in rows for each in answers for gpu in each.cell.gpus]
-    if any(not trial.fits for trial in trials):
+    if any(not trial.fits and not trial.is_undecided for trial in trials):
         raise typer.Exit(GATE_EXIT_CODE)
-    if any(not_told for _, _, _, not_told in rows):
+    if any(trial.is_undecided for trial in trials) or any(not_told for _, _, _, not_told in rows):
         raise typer.Exit(CANNOT_TELL_EXIT_CODE)
 
 

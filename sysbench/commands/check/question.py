@@ -6,16 +6,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sysbench.commands.check.file import ConfigFile
+from sysbench.commands.check.readers import shared
 from sysbench.commands.check.spec import CheckSpec
-from sysbench.commands.check.understanding import CannotTellError, Format, Settings, Understanding, account
+from sysbench.commands.check.understanding import (
+    CannotTellError,
+    Direction,
+    Format,
+    Settings,
+    Understanding,
+    Unmodelled,
+    account,
+)
 from sysbench.commands.fit import command as fit
 from sysbench.commands.fit.record import FitCellRecord, FitRecord, Trial
 from sysbench.commands.fit.spec import FitOptions, FitSpec
 from sysbench.commands.surroundings import RunSurroundings
-from sysbench.errors import OptionError, Refusal
+from sysbench.errors import Refusal, UsageError
 from sysbench.log.records import typed
 from sysbench.spec.axis import axes_of_model
+from sysbench.spec.knobs import PAGED
 from sysbench.spec.model import ModelSpec
+from sysbench.spec.ranks import NODE_RANKS
 from sysbench.spec.validation import Given, validated
 
 SHARDED_RANKS = 8
@@ -50,7 +61,35 @@ def understood(file: ConfigFile, form: Format, launchers: Sequence[tuple[ConfigF
         settings = Settings(each)
         its_form.read(settings, understanding)
         account(its_form, settings, understanding)
+    _leave_out_combinations(understanding, file)
     return Question(file, form, understanding)
+
+
+_WITHOUT_SDPA = ("gemma2", "gpt_oss")
+"""Types of models that transformers computes without scaled_dot_product_attention: scores are capped, or have sinks."""
+
+
+def _leave_out_combinations(understanding: Understanding, file: ConfigFile) -> None:
+    """Compute the nearest of what is modelled only by itself."""
+
+    def leave_out(option: str, direction: Direction, reason: str) -> None:
+        key = next(iter(understanding.options[option].keys), option)
+        line = file.entries[key].line if key in file.entries else 1
+        understanding.unmodelled.append(Unmodelled(key, line, direction, reason))
+
+    if understanding.word("quantize") is not None and understanding.word("strategy") in ("fsdp2", "hsdp"):
+        leave_out("strategy", "less", "quantized weights are shared between ranks; here each has all")
+        understanding.say("strategy", "ddp", *understanding.options["strategy"].keys)
+        for option in ("reshard", "param_dtype", "reduce_dtype", "offload"):
+            understanding.options.pop(option, None)
+    if understanding.word("optimizer") == PAGED and understanding.word("strategy") in ("fsdp2", "hsdp"):
+        leave_out("optimizer", "less", "state that moves to the host when memory runs out")
+        understanding.say("optimizer", "adamw-8bit", *understanding.options["optimizer"].keys)
+    attention = understanding.word("attention")
+    if attention not in (None, "own", "naive") and shared.config(understanding).get("model_type") in _WITHOUT_SDPA:
+        if attention == "flash":
+            leave_out("attention", "less", "flash-attn stores no scores of this model; here they are stored")
+        understanding.say("attention", "own", *understanding.options["attention"].keys)
 
 
 def ranks_of(question: Question, spec: CheckSpec) -> tuple[int, ...]:
@@ -58,8 +97,13 @@ def ranks_of(question: Question, spec: CheckSpec) -> tuple[int, ...]:
     said = question.understanding.word("ranks")
     if spec.ranks:
         return spec.ranks
+    if said is not None and int(said) > NODE_RANKS:
+        question.understanding.assumed.append(
+            f"{said} GPUs are computed as {NODE_RANKS}: of more, each needs less where they share the model, and the "
+            "network between machines takes time"
+        )
     if said is not None:
-        return (int(said),)
+        return (min(int(said), NODE_RANKS),)
     sharded = question.understanding.word("strategy") not in (None, "ddp")
     count = SHARDED_RANKS if sharded else 1
     question.understanding.assumed.append(f"the files do not say how many GPUs: {count} (--ranks asks for others)")
@@ -73,7 +117,7 @@ def answer(question: Question, ranks: int, spec: CheckSpec) -> Answer:
     try:
         asked = fit.suited(validated(FitSpec, given), options)
         record = typed(fit.perform(asked, options, RunSurroundings(shown=False)).record, FitRecord)
-    except OptionError as error:
+    except UsageError as error:
         raise CannotTellError(Refusal(str(error), option=f"{question.file.path}:")) from None
     (cell,) = record.cells
     if not cell.trials:

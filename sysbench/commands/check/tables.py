@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from sysbench import units
 from sysbench.commands.check.question import Answer, FileChange, Question, file_changes
 from sysbench.commands.check.understanding import CannotTellError, Understanding
-from sysbench.commands.fit.findings import unfinished_search, verdict
+from sysbench.commands.fit.findings import undecided, unfinished_search, verdict
 from sysbench.commands.fit.record import Trial
 from sysbench.commands.fit.tables import largest_causes
 from sysbench.log.predictions import INTERVAL
@@ -150,13 +150,18 @@ def _verdicts(answers: Sequence[Answer]) -> Table:
             rows.append((_where(each, gpu), verdict(trial), needed, spare, trial.phase, step, rate, hours, price))
     kept = [index for index, _ in enumerate(columns) if any(row[index] is not None for row in rows)]
     timed = any(row[5] is not None for row in rows)
+    notes = [INTERVAL] if timed else []
+    for each in answers:
+        untimed = [gpu for gpu in each.cell.gpus if each.cell.asked(gpu).step is None]
+        if untimed and each.ranks > 1:
+            notes.append(f"no times of {each.ranks} × {', '.join(untimed)}: their rates or collectives are not known")
     return Table(
         "verdict",
         "simulated and predicted, not measured",
         tuple(columns[index] for index in kept),
         tuple(tuple(row[index] for index in kept) for row in rows),
         1,
-        (INTERVAL,) if timed else (),
+        tuple(notes),
     )
 
 
@@ -193,6 +198,8 @@ def _sentences(question: Question, each: Answer, gpu: str, changes: Sequence[Fil
     if trial.fits:
         doubt = "" if trial.is_safe else ", which is within the uncertainty"
         yield f"{where}: {verdict(trial)}, with {units.size(trial.margin_bytes)} to spare{doubt}."
+    elif trial.is_undecided:
+        yield f"{where}: {verdict(trial)}, {undecided(trial)}."
     else:
         yield f"{where}: {verdict(trial)}, {units.size(-trial.margin_bytes)} more are needed in {trial.phase}."
         if causes := largest_causes(each.cell, MAX_CAUSES):

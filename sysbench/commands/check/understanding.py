@@ -166,6 +166,7 @@ class Format:
     lines           returns the keys that make a change in this file; None if it has no key for it
     keep            names for `--keep` of sysbench fit: changes that the file has no key for
     launches        whether the file says how processes are started, not what they train
+    decided_by      top-level keys that no other format has: one of them decides
     """
 
     name: str
@@ -176,6 +177,7 @@ class Format:
     lines: Callable[[Change, Understanding], Lines | None] = lambda change, understanding: None
     keep: tuple[str, ...] = ()
     launches: bool = False
+    decided_by: frozenset[str] = frozenset()
 
 
 def keys(text: str) -> frozenset[str]:

@@ -81,10 +81,14 @@ def perform(spec: FitSpec, options: FitOptions, surroundings: RunSurroundings = 
 
 
 def gate(record: FitRecord, options: FitOptions) -> Iterator[str]:
-    """Yield the GPUs on which the step as asked does not fit, if that is what `--gate` guards against."""
+    """Yield the GPUs on which the step as asked may not fit, if that is what `--gate` guards against."""
+    from sysbench.commands.fit.findings import undecided
+
     if options.gate:
         for asked in (cell.asked(gpu) for cell in record.cells for gpu in cell.gpus):
-            if not asked.fits:
+            if asked.is_undecided:
+                yield f"as asked, the step may not fit on {asked.gpu}: {undecided(asked)}"
+            elif not asked.fits:
                 missing = units.size(-asked.margin_bytes)
                 yield f"as asked, the step does not fit on {asked.gpu}, by {missing}, in {asked.phase}"
 

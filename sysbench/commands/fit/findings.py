@@ -19,7 +19,18 @@ SAME_CLASS_SHARE = 0.02
 
 
 def verdict(trial: Trial) -> str:
+    if trial.is_undecided:
+        return "cannot tell"
     return "fits" if trial.is_safe else "barely fits" if trial.fits else "does not fit"
+
+
+def undecided(trial: Trial) -> str:
+    """Return why the size of the CUDA context decides whether a step fits."""
+    missing, spare = -trial.margin_bytes, trial.margin_bytes + trial.context_uncertainty_bytes
+    return (
+        f"{units.size(missing)} more are needed if the CUDA context is as large as any that is known, and "
+        f"{units.size(spare)} are to spare if it is as small"
+    )
 
 
 def of_run(record: FitRecord) -> Iterator[Finding]:
@@ -80,7 +91,10 @@ def _answer(cell: FitCellRecord, gpu: str, found: Sequence[Suggestions]) -> Iter
     asked = cell.asked(gpu)
     missing = f", {units.size(-asked.margin_bytes)} more are needed" if not asked.fits else ""
     spare = f", with {units.size(asked.margin_bytes)} to spare" if asked.fits else ""
-    yield f"{gpu}: as asked, the step {verdict(asked)}{missing}{spare}."
+    if asked.is_undecided:
+        yield f"{gpu}: cannot tell whether the step fits as asked: {undecided(asked)}."
+    else:
+        yield f"{gpu}: as asked, the step {verdict(asked)}{missing}{spare}."
     if found:
         yield _best(found[0])
         if found[0].best.ranks > asked.ranks:

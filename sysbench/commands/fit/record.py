@@ -54,6 +54,8 @@ class Trial(Frozen):
     """Tokens of a step over all ranks."""
     uncertainty_bytes: Bytes
     """Uncertainty of the simulated margin."""
+    context_uncertainty_bytes: Bytes = stored_unless(0)
+    """How much smaller the CUDA context may be than the largest size, which the margin counts."""
     recomputed_flops: Flops = 0
     """FLOPs that backward computes again."""
 
@@ -66,6 +68,11 @@ class Trial(Frozen):
     def is_safe(self) -> bool:
         """Whether the step fits with a margin that is larger than the uncertainty."""
         return self.fits and self.margin_bytes >= self.uncertainty_bytes
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the step fits only if the CUDA context is smaller than the largest size that is known of it."""
+        return not self.fits and self.margin_bytes + self.context_uncertainty_bytes >= 0
 
     @property
     def tokens_per_s(self) -> float | None:

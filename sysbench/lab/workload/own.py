@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import sdpa_kernel
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sysbench import extras
 from sysbench.errors import UnavailableError, nearest
@@ -78,7 +78,9 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
     files = (config, *inputs[0].files, *(code.file for code in (losses, optimizers) if code is not None))
     batches = tuple(Batch(given.arguments, given.keywords, Loss(given, losses, model)) for given in inputs)
     first: Any = batches[0].loss
-    backend = BACKENDS.get(cell.attention)
+    backends = [BACKENDS[cell.attention]] if cell.attention in BACKENDS else []
+    if own.is_hugging_face and cell.attention == "flash":
+        backends.append(SDPBackend.EFFICIENT_ATTENTION)  # of windows, which flash has only in the package flash-attn
     return Workload(
         model=model,
         batches=batches,
@@ -86,7 +88,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
         if optimizers is None
         else partial(_own_optimizer, optimizers, model),
         tokens=cell.tokens if inputs[0].tokens is not None else None,
-        attention_context=nullcontext if backend is None else partial(sdpa_kernel, backend),
+        attention_context=partial(sdpa_kernel, backends) if backends else nullcontext,
         own=OwnWorkload(
             class_name=type(original_of(model)).__qualname__,
             config_class=config_class,

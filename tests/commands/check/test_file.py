@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.commands.check import file
+from sysbench.commands.check.readers import format_of
 from sysbench.errors import UsageError
 
 
@@ -85,3 +86,10 @@ def test_a_changed_copy_of_json_and_none_of_toml(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="not TOML"):
         file.changed_copy(read(tmp_path, "a = 1", "t.toml"), {"a": 2})
+
+
+def test_the_name_of_the_model_decides_whose_config_it_is(tmp_path: Path) -> None:
+    (path := tmp_path / "train.yml").write_text(
+        "base_model: gpt2\nsequence_len: 512\nbf16: true\nmax_steps: 3\nseed: 1\nsave_steps: 5\noptim: sgd\n"
+    )
+    assert format_of(file.read(path)).name == "axolotl"

@@ -35,6 +35,18 @@ def test_a_suggestion_that_is_modelled_says_so() -> None:
         assert bool(notes) == is_marked
 
 
+@pytest.mark.parametrize(("missing_mib", "is_undecided"), [(39, True), (40, False)])
+def test_a_step_that_lacks_less_than_the_context_may_take_is_undecided(missing_mib: int, is_undecided: bool) -> None:
+    record = typed(fixtures_runs.record("fit"), FitRecord)
+    (cell,) = record.cells
+    update = {"fits": False, "margin_bytes": -missing_mib << 20, "context_uncertainty_bytes": 39 << 20}
+    asked = cell.trials[0].model_copy(update=update)
+    cells = [cell.model_copy(update={"trials": [asked, *cell.trials[1:]]})]
+    (said,) = (statement.text for statement in of_run(record.model_copy(update={"cells": cells})))
+    assert said.startswith("rtx-4090: cannot tell whether the step fits as asked: 39.0 MiB more") == is_undecided
+    assert ("0 B are to spare" in said) == is_undecided
+
+
 def test_an_answer_that_takes_more_gpus_also_says_what_fits_without_them() -> None:
     record = typed(fixtures_runs.record("fit"), FitRecord)
     (cell,) = record.cells

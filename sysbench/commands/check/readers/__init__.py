@@ -19,9 +19,12 @@ def formats() -> tuple[Format, ...]:
 
 
 def format_of(file: ConfigFile) -> Format:
-    """Return the format of a file: that with most of its keys; raises UsageError if none has two of them."""
+    """Return the format of a file: the one that a key decides, else that with most of its keys.
+
+    Raises UsageError if none has two of them.
+    """
     shares = {form.name: len(file.keys & form.recognized_by) for form in formats()}
-    best = max(formats(), key=lambda form: shares[form.name])
+    best = max(formats(), key=lambda form: (not file.keys.isdisjoint(form.decided_by), shares[form.name]))
     if shares[best.name] < min(2, len(file.keys)):
         names = ", ".join(form.name for form in formats())
         some = ", ".join(sorted(file.keys)[:4])

@@ -12,16 +12,17 @@ from sysbench.errors import Refusal
 
 _OPTIMIZERS = {**hugging_face.OPTIMIZERS, "adamw": "foreach", "muon": "muon"}
 
-_ATTENTION = {"flash_attention_2": "flash", "flash_attention": "flash", "sdpa": "sdpa", "eager": "math"}
-"""Kernels that allocate alike; eager's scores are those of SDPA's own formula."""
+_ATTENTION = {"flash_attention_2": "flash", "flash_attention": "flash", "sdpa": "sdpa", "eager": "naive"}
+"""Kernels that allocate alike."""
 
 _ONLY_WITH_REINFORCEMENT = ("grpo", "gdpo", "ebft")
 
 
 def _read(settings: Settings, understanding: Understanding) -> None:
     shared.model(settings, understanding, "base_model")
-    _method(settings, understanding)
-    understanding.say("batch", settings.number("micro_batch_size") or 1, "micro_batch_size")
+    pairs = _method(settings, understanding)
+    batch = settings.number("micro_batch_size") or 1
+    understanding.say("batch", batch * (2 if pairs else 1), "micro_batch_size", *filter(None, [pairs]))
     accumulated = settings.number("gradient_accumulation_steps")
     if accumulated is None and (whole := settings.number("batch_size")):
         accumulated = max(1, whole // (settings.number("micro_batch_size") or 1))
@@ -41,12 +42,22 @@ def _read(settings: Settings, understanding: Understanding) -> None:
         understanding.leave_out_compiling(settings, "torch_compile")
 
 
-def _method(settings: Settings, understanding: Understanding) -> None:
+def _method(settings: Settings, understanding: Understanding) -> str | None:
+    """Take the method; return the key that says that a batch has two sequences for each example, None for one."""
+    _adapters(settings, understanding)
+    if settings.switch("reward_model"):
+        understanding.leave_out(settings, "reward_model", "less", "a head of one value in place of the vocabulary")
+        return "reward_model"
     if (learning := settings.text("rl")) is not None:
         if learning in _ONLY_WITH_REINFORCEMENT:
             reason = f"{learning} generates text within a step, which is not modelled"
             raise CannotTellError(Refusal(reason, option=f"rl: {learning}:"))
-        shared.preference(settings, understanding, "rl", learning, adapter=settings.given("adapter"))
+        has_reference = not settings.given("adapter")
+        return shared.preference(settings, understanding, "rl", learning, has_reference=has_reference)
+    return None
+
+
+def _adapters(settings: Settings, understanding: Understanding) -> None:
     adapter = settings.text("adapter")
     if adapter is None:
         return
@@ -76,7 +87,11 @@ def _precision(settings: Settings, understanding: Understanding) -> None:
                 understanding.assumed.append(assumed)
             break
     else:
-        understanding.say("precision", "tf32" if settings.switch("tf32") else "fp32", "tf32")
+        if settings.switch("fp8"):
+            understanding.leave_out(settings, "fp8", "either", "products in fp8; here in bf16")
+            understanding.say("precision", "bf16", "fp8")
+        else:
+            understanding.say("precision", "tf32" if settings.switch("tf32") else "fp32", "tf32")
     settings.used |= {"tf32", "fp16", "float16"}  # without effect on products in bf16
 
 
@@ -103,7 +118,7 @@ def _attention(settings: Settings, understanding: Understanding) -> None:
             understanding.say("attention", kind, name)
             return
     if settings.switch("eager_attention"):
-        understanding.say("attention", "math", "eager_attention")
+        understanding.say("attention", "naive", "eager_attention")
 
 
 def _sharding(settings: Settings, understanding: Understanding) -> None:
@@ -122,24 +137,15 @@ _LINES: dict[tuple[str, object], Lines] = {
     ("cross_entropy", "chunked"): {"chunked_cross_entropy": True},
     ("precision", "bf16-true"): {"bf16": True},
     ("quantize", "nf4"): {"adapter": "qlora", "load_in_4bit": True, "load_in_8bit": False},
-    **{("optimizer", kind): {"optimizer": name} for kind, name in hugging_face.WRITTEN_OPTIMIZERS.items()},
 }
 
 
 def _lines(change: Change, understanding: Understanding) -> Lines | None:
-    lines: dict[str, object] = {}
-    for name, value in change.items():
-        if name == "batch":
-            lines["micro_batch_size"] = value
-        elif name == "grad_accum":
-            lines["gradient_accumulation_steps"] = value
-        elif name == "lora":
-            lines |= {"adapter": "lora", "lora_r": value, "lora_alpha": value, "lora_target_linear": True}
-        elif (name, value) in _LINES:
-            lines |= _LINES[name, value]
-        else:
-            return None
-    return lines
+    lora = {"adapter": "lora", "lora_alpha": change.get("lora"), "lora_target_linear": True}
+    return hugging_face.lines_of(change, understanding, _LINES, lora, "lora_r", _NAMES)
+
+
+_NAMES = ("micro_batch_size", "gradient_accumulation_steps", "optimizer")
 
 
 _WITHOUT_EFFECT = keys(
@@ -156,7 +162,7 @@ _WITHOUT_EFFECT = keys(
     lora_model_dir base_model_config use_ray ray_num_workers device_map experimental_skip_move_to_device
     model_config revision_of_model gradient_checkpointing_kwargs plugins flex_attn_compile_kwargs
     flash_attn_cross_entropy fsdp_version dp_shard_size dp_replicate_size context_parapllel_size
-    accelerator_config model_config_type resize_token_embeddings_to_32x reward_model center_rewards_coefficient
+    accelerator_config model_config_type resize_token_embeddings_to_32x center_rewards_coefficient
     vllm trl ebft provider project_name secrets gpu gpu_count node_count cls_model_config hf_use_auth_token
     load_in_4bit load_in_8bit lora_r lora_target_modules lora_target_linear gptq_groupsize gptq_model_v1
     bnb_config_kwargs nvfp4_merge_aware reinit_weights float16 adapter torch_dtype
@@ -212,4 +218,5 @@ FORMAT = Format(
     },
     _lines,
     ("attention", "allocator", "optimizer-in-backward", "offload", "ranks"),
+    decided_by=frozenset({"base_model"}),
 )

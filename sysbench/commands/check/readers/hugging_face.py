@@ -98,15 +98,8 @@ def true_precision(name: str) -> str:
 def sharding(settings: Settings, understanding: Understanding) -> None:
     """Take what the Trainer's own keys say of FSDP and DeepSpeed; the precision is known before."""
     options = settings.value("fsdp")
-    words = options.split() if isinstance(options, str) else list(options) if isinstance(options, list) else []
-    if options is True or words:
+    if options:
         shared.fsdp(settings, understanding, "fsdp", "fsdp_config.")
-        if "hybrid_shard" in words:
-            understanding.say("strategy", "hsdp", "fsdp")
-        if "shard_grad_op" in words:
-            understanding.say("reshard", "off", "fsdp")
-        if "offload" in words:
-            understanding.say("offload", "parameters", "fsdp")
     elif any(name.startswith("deepspeed.") for name in settings.file.entries):
         named.deepspeed_within(settings, understanding, "deepspeed")
     elif (path := settings.text("deepspeed")) is not None:
@@ -125,21 +118,28 @@ def refuse_generation(settings: Settings, method: str, *names: str) -> None:
 
 
 def lines_of(
-    change: Change, understanding: Understanding, known: Mapping[tuple[str, object], Lines], lora: Lines, rank: str
+    change: Change,
+    understanding: Understanding,
+    known: Mapping[tuple[str, object], Lines],
+    lora: Lines,
+    rank: str,
+    names: tuple[str, str, str] = (BATCH, ACCUMULATION, OPTIMIZER),
 ) -> Lines | None:
     """Return the keys of a change: of the batch, the optimizer, or one that is known; None if one of them has no key.
 
-    `lora` are the keys that add adapters, without the key of their rank.
+    `lora` are the keys that add adapters, without the key of their rank; `names` are the keys of batch, accumulation
+    and optimizer.
     """
+    batch, accumulation, optimizer = names
     lines: dict[str, object] = {}
     for name, value in change.items():
         match name, value:
-            case "batch", int() if value % (per_example := _sequences_per_example(understanding)) == 0:
-                lines[BATCH] = value // per_example
+            case "batch", int() if value % (per_example := _sequences_per_example(understanding, batch)) == 0:
+                lines[batch] = value // per_example
             case "grad_accum", int():
-                lines[ACCUMULATION] = value
+                lines[accumulation] = value
             case "optimizer", str() if value in WRITTEN_OPTIMIZERS:
-                lines[OPTIMIZER] = WRITTEN_OPTIMIZERS[value]
+                lines[optimizer] = WRITTEN_OPTIMIZERS[value]
             case "lora", int() if value:
                 lines |= {**lora, rank: value}
             case _ if (name, value) in known:
@@ -149,8 +149,8 @@ def lines_of(
     return lines
 
 
-def _sequences_per_example(understanding: Understanding) -> int:
-    return 2 if any(key not in (BATCH, _OLDER_BATCH) for key in understanding.options["batch"].keys) else 1
+def _sequences_per_example(understanding: Understanding, batch: str) -> int:
+    return 2 if any(key not in (batch, _OLDER_BATCH) for key in understanding.options["batch"].keys) else 1
 
 
 def prequantized(settings: Settings, understanding: Understanding, key: str) -> None:

@@ -5,14 +5,11 @@ On several GPUs, fine-tuning shards the model with FSDP and checkpoints its bloc
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from sysbench.commands.check.readers import hugging_face, shared
 from sysbench.commands.check.understanding import Change, Format, Lines, Settings, Understanding, keys
-from sysbench.spec import published
 
 _PRECISIONS = {"bf16-true": "bf16-true", "bf16-mixed": "bf16", "32-true": "fp32", "16-mixed": "fp16"}
 
@@ -102,7 +99,7 @@ def _adapters(settings: Settings, understanding: Understanding) -> None:
     if all(parts.values()):
         understanding.say("lora_targets", "all-linear", *said)
     else:
-        named = _TARGETS.get(str(_config(understanding).get("model_type")), _USUAL_TARGETS)
+        named = _TARGETS.get(str(shared.config(understanding).get("model_type")), _USUAL_TARGETS)
         targets = dict.fromkeys(name for part, is_on in parts.items() if is_on for name in named[part])
         understanding.say("lora_targets", "+".join(targets) or "q_proj", *said)
     if settings.switch("lora_head"):
@@ -128,7 +125,7 @@ def _devices(settings: Settings, understanding: Understanding) -> int:
 
 def _length(settings: Settings, understanding: Understanding) -> None:
     given = settings.number("train.max_seq_length")
-    longest = _config(understanding).get("max_position_embeddings")
+    longest = shared.config(understanding).get("max_position_embeddings")
     if given is not None:
         understanding.say("ctx", min(given, int(longest or given)), "train.max_seq_length")
         return
@@ -172,16 +169,6 @@ def _steps(settings: Settings, understanding: Understanding, whole: int) -> None
     tokens, ctx = settings.value("train.max_tokens"), understanding.word("ctx")
     if understanding.steps is None and isinstance(tokens, int | float) and tokens > 0 and ctx is not None:
         understanding.steps = math.ceil(tokens / (whole * int(ctx)))
-
-
-def _config(understanding: Understanding) -> dict[str, Any]:
-    """Return the published config of the model; empty if it cannot be read."""
-    file = published.config_file((understanding.word("model") or "").removeprefix("hf:"), ".")
-    try:
-        config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return config
 
 
 def _lines(change: Change, understanding: Understanding) -> Lines | None:

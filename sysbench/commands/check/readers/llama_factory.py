@@ -110,14 +110,10 @@ def _stage(settings: Settings, understanding: Understanding) -> str | None:
     loss = settings.text("pref_loss")
     if stage == "rm":
         understanding.leave_out(settings, "stage", "less", "a head of one value in place of the vocabulary")
-    if stage == "dpo" and loss not in ("orpo", "simpo") and understanding.word("lora") is None:
-        understanding.leave_out(settings, "stage", "more", "DPO's frozen reference model is left out")
-    if stage == "kto":
-        reason = "KTO's second forward over mismatched answers is left out"
-        if understanding.word("lora") is None:
-            reason += ", and so is its frozen reference model"
-        understanding.leave_out(settings, "stage", "more", reason)
-    return "stage" if stage in ("dpo", "rm") else None
+    if stage not in ("rm", "dpo", "kto"):
+        return None
+    has_reference = loss not in ("orpo", "simpo") and understanding.word("lora") is None
+    return shared.preference(settings, understanding, "stage", stage, has_reference=has_reference)
 
 
 def _optimizer(settings: Settings, understanding: Understanding) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 from sysbench.commands.check.understanding import CannotTellError, Settings, Understanding
 from sysbench.errors import Refusal
@@ -37,6 +39,16 @@ def model(settings: Settings, understanding: Understanding, key: str, name: str 
         where = f"{settings.file.path}, line {entry.line}: {key}: {name}:"
         raise CannotTellError(Refusal(refusal.reason, refusal.remedy, where))
     understanding.say("model", f"hf:{name}", key)
+
+
+def config(understanding: Understanding) -> dict[str, Any]:
+    """Return the published config of the model; empty if it cannot be read."""
+    file = published.config_file((understanding.word("model") or "").removeprefix("hf:"), ".")
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def same_dimensions(name: str) -> str | None:
@@ -99,16 +111,24 @@ def eight_bit_base(settings: Settings, understanding: Understanding, key: str) -
         understanding.leave_out(settings, key, "less", "frozen weights in 8 bits; here in 16")
 
 
-_NO_REFERENCE = ("orpo", "simpo", "kto", "cpo", "rm", "reward", "reward-model", "reward_model", "pm", "prm")
+WITH_REFERENCE = ("dpo", "ipo", "kto")
+"""Preference methods that compare the model with a frozen copy of itself; without adapters, a second model is it."""
 
 
-def preference(settings: Settings, understanding: Understanding, key: str, method: str, *, adapter: bool) -> None:
-    """Note that a step of a preference method has two sequences for each example, and perhaps a reference model."""
-    if method in _NO_REFERENCE or adapter:
-        understanding.leave_out(settings, key, "more", f"{method} computes two sequences for each example, here one")
-    else:
-        reason = f"{method} computes two sequences for each example and a frozen reference model, here one sequence"
-        understanding.leave_out(settings, key, "more", reason)
+def preference(
+    settings: Settings, understanding: Understanding, key: str, method: str, *, has_reference: bool
+) -> str | None:
+    """Note what a step of a preference method has beside the model's; return the key that doubles the batch, if any.
+
+    Chosen and rejected answers are one batch, two sequences for each example; KTO's are not in pairs.
+    """
+    left_out = [f"{method.upper()}'s frozen reference model"] if has_reference and method in WITH_REFERENCE else []
+    if method == "kto":
+        left_out.append("KTO's second forward over mismatched answers")
+    if left_out:
+        verb = "are" if len(left_out) > 1 else "is"
+        understanding.leave_out(settings, key, "more", f"{' and '.join(left_out)} {verb} left out")
+    return None if method == "kto" else key
 
 
 def fsdp(settings: Settings, understanding: Understanding, key: str, prefix: str) -> None:
@@ -117,7 +137,8 @@ def fsdp(settings: Settings, understanding: Understanding, key: str, prefix: str
     def given(name: str) -> str | None:
         return next((each for each in (f"{prefix}fsdp_{name}", f"{prefix}{name}") if settings.given(each)), None)
 
-    words = settings.value("fsdp") if settings.given("fsdp") else None
+    options = settings.value("fsdp")
+    words = options.split() if isinstance(options, str) else options if isinstance(options, list) else []
     sharding = given("sharding_strategy")
     strategy = str(settings.value(sharding)).upper() if sharding else "FULL_SHARD"
     if strategy in ("NO_SHARD", "3"):
@@ -130,7 +151,11 @@ def fsdp(settings: Settings, understanding: Understanding, key: str, prefix: str
     elif strategy in ("SHARD_GRAD_OP", "2"):
         understanding.say("reshard", "off", sharding or key)
     offloaded = given("offload_params")
-    if (offloaded and settings.switch(offloaded)) or (isinstance(words, list) and "offload" in words):
+    if "hybrid_shard" in words:
+        understanding.say("strategy", "hsdp", key)
+    if "shard_grad_op" in words:
+        understanding.say("reshard", "off", key)
+    if (offloaded and settings.switch(offloaded)) or "offload" in words:
         understanding.say("offload", "parameters", offloaded or key)
     if (recomputed := given("activation_checkpointing")) and settings.switch(recomputed):
         understanding.say("checkpoint", "full", recomputed)

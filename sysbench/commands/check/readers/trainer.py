@@ -94,14 +94,10 @@ def _preference(settings: Settings, understanding: Understanding) -> str | None:
         key, method = "beta", next((name for name in _NAMED_METHODS if name in path), "dpo")
     if key is None or method is None:
         return None
-    with_adapters = understanding.word("lora") is not None
     precomputed = settings.switch("precompute_ref_log_probs") or settings.switch("reference_free")
     settings.used.add(key)
-    if method in ("dpo", "kto") and not with_adapters and not precomputed:
-        understanding.leave_out(settings, key, "more", f"{method.upper()}'s frozen reference model is left out")
-    elif method == "kto":
-        understanding.leave_out(settings, key, "more", "KTO's second forward over mismatched answers is left out")
-    return None if method == "kto" else key
+    has_reference = understanding.word("lora") is None and not precomputed
+    return shared.preference(settings, understanding, key, method, has_reference=has_reference)
 
 
 def _length(settings: Settings, understanding: Understanding) -> None:

@@ -74,11 +74,13 @@ def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu
     simulated = SimulatedStep(step, gpu, with_modules=is_asked, memory_bytes=gpu_bytes, host_link=link)
     _, verdict = simulated.memory
     replay = unlimited_replay(step, gpu, with_modules=is_asked)
-    timed = simulated if card.rates else SimulatedStep(step, REFERENCE, with_modules=is_asked, host_link=link)
+    is_timed = card.rates and (step.ranks == 1 or has_links(gpu))
+    timed = simulated if is_timed else SimulatedStep(step, REFERENCE, with_modules=is_asked, host_link=link)
     prediction = timed.prediction
     highest = max(replay.peaks_of_last_step(), key=allocated_bytes)
     at_peak = by_category(replay.recording, replay.sizes, highest.position)
-    is_known = card.rates and prediction.withheld is None
+    outside = Gpu.of(card)
+    is_known = is_timed and prediction.withheld is None
     estimate = prediction.time
     return Trial(
         gpu=gpu,
@@ -96,6 +98,7 @@ def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu
         relative_s=estimate.point_s,
         tokens=step.tokens * step.batches,
         uncertainty_bytes=margin_uncertainty_bytes(gpu_bytes),
+        context_uncertainty_bytes=outside.context_bytes - outside.least_context_bytes,
         recomputed_flops=simulated.recording.recomputed_flops * step.grad_accum,
     )
 
