@@ -118,7 +118,7 @@ def test_without_a_gpu_the_first_line_is_what_an_h100_would_take_and_the_cpu_is_
     assert ran.code == 0, ran.err
     first = ran.err.splitlines()[0]
     assert re.fullmatch(
-        r"no GPU here; PREDICTED, not measured, for NVIDIA H100 .*: .* takes \S+ .?s a step \(\S+ to \S+\), "
+        r"no GPU here; PREDICTED, not measured, for NVIDIA H100 .*: .* takes \S+ .?s \(\S+–\S+\), "
         r"\S+ tokens/s → --simulate h100 for more",
         first,
     )
