@@ -102,8 +102,6 @@ def _older_setting(read: Callable[[], T]) -> T | None:
 TORCH_DTYPES: dict[FormatName, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 """Formats with arithmetic in torch: every operation returns the exact result, rounded once."""
 
-"""fp32 has 23 mantissa bits, TF32 has 10."""
-
 
 @dataclass(frozen=True)
 class Arithmetic:
