@@ -22,6 +22,7 @@ from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.workload.workload import flops
 from sysbench.predict.trace import Dtype, HostWork, Kernel, Kind
+from sysbench.simulate.generated import Launch
 from sysbench.simulate.tensors import HostTensor, SimulatedTensor
 from sysbench.spec.ranks import NODE_RANKS
 
@@ -119,8 +120,8 @@ class Call:
 
     @cached_property
     def tensors(self) -> list[Tensor]:
-        """Return all tensors among the arguments, including those in lists."""
-        return list(tensors_in([*self.args, *self.options.values()]))
+        """Return all tensors among the arguments, including those in lists, but not one that is to be written."""
+        return list(tensors_in([*self.args, *(value for name, value in self.options.items() if name != "out")]))
 
     @cached_property
     def results(self) -> list[Tensor]:
@@ -203,6 +204,14 @@ class Call:
     def kernel(self, kind: Kind, of: Tensor, moved_bytes: int, **more: Any) -> Kernel:
         """Return a kernel that moves this many bytes, with the dtype and number of elements of the tensor `of`."""
         return Kernel(kind, self.name, _dtype(of), moved_bytes, of.numel(), **more)
+
+
+def generated(launch: Launch) -> Kernel:
+    """Return a kernel that a compiler has generated, for one of its launches."""
+    kind: Kind = "softmax" if launch.is_reduction else "map"
+    dims = (launch.rows, launch.width) if launch.is_reduction else ()
+    dtype = _DTYPES.get(launch.dtype, "other")
+    return Kernel(kind, launch.name, dtype, launch.moved_bytes, launch.rows * launch.width, dims=dims)
 
 
 def attention(name: str, layout: str, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> Kernel:

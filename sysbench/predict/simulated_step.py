@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from sysbench import units
-from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.log.events import Event, StageEntered
+from sysbench.errors import DoesNotFitError
+from sysbench.log.events import Event, Stage, StageEntered
 from sysbench.log.outcomes import stage_phrase
 from sysbench.log.predictions import PredictedConstant, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.predict.rates import GpuRates, HostRates, host_of
@@ -26,7 +26,6 @@ from sysbench.predict.tracing import refuse_unsupported, trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.cuda.attention import MAX_PLAIN_HEAD
 from sysbench.simulate.gpu import Gpu, ScratchMemory, refuse_fp8
-from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.replay import Replay, ReplayCache, Verdict
 from sysbench.spec import hardware
@@ -69,30 +68,18 @@ class SimulatedStep:
 
     def events(self) -> Iterator[Event]:
         """Yield the events of the prediction."""
-        yield StageEntered(at_s=time.time(), cell=self.cell.key, stage="simulating")
+        stage: Stage = "compiling" if self.cell.is_compiled else "simulating"
+        yield StageEntered(at_s=time.time(), cell=self.cell.key, stage=stage)
         yield self._step_predicted()
+        yield from self.recording.compiled_events(self.cell.key)
         yield from self.recording.model_events(self.cell.key)
         yield from self.recording.recomputation_events(self.cell.key)
         _, verdict = self.memory
-        if not verdict.fits and self.cell.is_compiled:
-            if self.cell.uses_cuda_graphs:
-                raise UnavailableError(
-                    f"the eager step does not fit on {self._gpu.title}, by {units.size(-verdict.margin_bytes)}; "
-                    "the pool of CUDA graphs is only known after a run"
-                )
-            compiled = self._compiled_memory()
-            yield from compiled.recording.compiled_events(self.cell.key)
-            verdict = compiled.verdict
         if not verdict.fits:
             raise DoesNotFitError(
                 f"does not fit on {self._gpu.title}: memory runs out {stage_phrase(verdict.failed_phase)}, "
                 f"{units.size(-verdict.margin_bytes)} more are needed"
             )
-
-    def _compiled_memory(self) -> SimulatedMemory:
-        """Compile the step, which takes a minute, and return what it needs."""
-        settings = AllocatorSettings.of(self.cell.allocator)
-        return simulate(self.cell.step_with(device="cuda"), self.cell.mode, self._gpu, settings, origins=False)
 
     @property
     def recording(self) -> StepRecording:
@@ -210,9 +197,11 @@ def doubts(gpu: Hardware) -> Iterator[str]:
 def _unlimited_gpu(step: ModelCell, gpu: Gpu) -> Gpu:
     """Return a GPU without a memory limit that launches the same kernels.
 
-    Only fused attention depends on the GPU's generation, and several generations have the same kernels. Those of 8.6
+    Of an eager step, only fused attention depends on the GPU's generation, and several generations have the same kernels. Those of 8.6
     and 8.0 differ only in flash attention's backward of wide heads (`simulate.cuda.attention`).
     """
+    if step.is_compiled:  # the compiler divides reductions for the number of multiprocessors
+        return Gpu("", UNLIMITED_BYTES, gpu.compute_capability, sms=gpu.sms)
     generation = gpu.attention_generation if step.attention != "naive" else _AMPERE
     if generation == (8, 6) and step.shape is not None and step.shape.d_head <= MAX_PLAIN_HEAD:
         generation = _AMPERE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -10,10 +10,10 @@ from torch import Tensor
 
 from sysbench.errors import UnavailableError
 from sysbench.lab.dispatch import Arguments, Operator, Options
-from sysbench.predict.fusing import COMPILED_PHASES, Flow, fuse
-from sysbench.predict.operators import Call, attention, bytes_touched
+from sysbench.predict.operators import Call, attention, generated
 from sysbench.predict.trace import HostWork, Kernel, Stage, Trace, TraceWriter
 from sysbench.simulate.cuda.attention import reporting_launches
+from sysbench.simulate.generated import GeneratedKernel
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.ordered import OrderedStream
 from sysbench.simulate.platform import Platform
@@ -29,9 +29,11 @@ from sysbench.spec.steps import PROCEDURES
 
 _AMPERE = (8, 0)
 
+COMPILED_PHASES = ("forward", "backward")
+"""Compiled phases: only the model is compiled; loss, optimizer and zero_grad run eagerly."""
+
 COMPILED_HOST_WORK: HostWork = "view"
 """Host work of compiled code per kernel in addition to the launch: no operator is dispatched."""
-
 
 _Work = tuple[tuple[HostWork, ...], tuple[Kernel, ...], int]
 """What the host does for an operator, the kernels that it launches, and the bytes that the host moves itself."""
@@ -47,7 +49,7 @@ class Tracer:
     Use its `device` for a `Recorder`, inside `reporting_launches(tracer.add_kernel)`; spans become phases.
     """
 
-    def __init__(self, step: int, *, compiled: bool = False, before: bool = False) -> None:
+    def __init__(self, step: int, *, before: bool = False) -> None:
         """Trace step number `step`; earlier steps only create state, such as optimizer state.
 
         With `before`, the step before is traced too, so that its micro-batches can be repeated.
@@ -55,7 +57,7 @@ class Tracer:
         self._writer = TraceWriter()
         self._before = TraceWriter() if before else None
         self._step = step
-        self._flows: dict[Stage, list[Flow]] | None = {} if compiled else None
+        self._is_compiled = False
         self._recorder: Recorder | None = None
         self._operators: dict[object, tuple[str, bool, str]] = {}
 
@@ -70,10 +72,14 @@ class Tracer:
         recorder = self._recorder
         if recorder is not None and (writer := self._writer_of(recorder)) is not None:
             kernel = attention(layout.partition(" ")[0], layout, q, k, v, causal=causal)
-            if not self._add_flow(recorder, (kernel,), (q, k, v), ()):
-                writer.add_operator(
-                    _stage(recorder), "operator", (kernel,), recorder.module, f"{kernel.name}_attention"
-                )
+            writer.add_operator(_stage(recorder), "operator", (kernel,), recorder.module, f"{kernel.name}_attention")
+
+    def add_generated(self, recorder: Recorder, kernel: GeneratedKernel, arguments: Sequence[object]) -> None:
+        """Add the launch of a kernel that the compiler has generated, by its name."""
+        self._is_compiled = True
+        if (writer := self._writer_of(recorder)) is not None:
+            launched = generated(kernel.launch(arguments))
+            writer.add_operator(_stage(recorder), COMPILED_HOST_WORK, (launched,), recorder.module, kernel.name)
 
     def add_operator(
         self, recorder: Recorder, func: Operator, args: Arguments, options: Options, result: object
@@ -88,15 +94,16 @@ class Tracer:
         namespace, is_view, name = kind
         if namespace == "profiler":
             return
+        is_generated = isinstance(recorder.device, SimulatedDevice) and recorder.device.runs_generated_code
         if is_view:  # half of all operators: nothing has to be computed for them
-            if self._flows is None or recorder.phase not in COMPILED_PHASES:
+            if not is_generated:
                 writer.add_operator(_stage(recorder), "view", (), recorder.module, name)
             return
         work = self._work_of(recorder.device, func, args, options, result)
-        if self._flows is not None:
-            call = Call(func, args, options, result)
-            if self._add_flow(recorder, work[1], call.tensors, call.results):
+        if is_generated:
+            if not work[1]:
                 return
+            work = (COMPILED_HOST_WORK,), *work[1:]
         self._write(writer, recorder, name, work)
 
     def _writer_of(self, recorder: Recorder) -> TraceWriter | None:
@@ -131,37 +138,10 @@ class Tracer:
             cached = _WORK[key] = call.host, call.kernels, call.host_bytes
         return cached
 
-    def _add_flow(
-        self, recorder: Recorder, kernels: tuple[Kernel, ...], read: Iterable[Tensor], written: Iterable[Tensor]
-    ) -> bool:
-        """Note which storages an operator's kernels use, for the fusion of a compiled step."""
-        if self._flows is None:
-            return False
-        if kernels:
-            stage = _stage(recorder)
-            self._writer.columns_of(stage)  # keeps the phases in order
-            reads, writes = (
-                {
-                    number: bytes_touched(tensor)
-                    for tensor in tensors
-                    if (number := recorder.device.number_of(tensor)) is not None
-                }
-                for tensors in (read, written)
-            )
-            self._flows.setdefault(stage, []).append(Flow(kernels, reads, writes, recorder.module))
-        return recorder.phase in COMPILED_PHASES
-
     def repeats(self, recorder: Recorder) -> bool:
         """Return whether the latest micro-batch launched the same kernels as the previous one."""
         latest, previous = (_micro_batch(recorder.occurrence - back) for back in (0, 1))
-        return all(
-            self._writer.equal_stages(one, other) and self._flow_signatures(one) == self._flow_signatures(other)
-            for one, other in zip(latest, previous, strict=True)
-        )
-
-    def _flow_signatures(self, stage: Stage) -> list[tuple[object, ...]]:
-        flows = (self._flows or {}).get(stage, ())
-        return [(flow.kernels, flow.module, *flow.reads.values(), *flow.writes.values()) for flow in flows]
+        return all(self._writer.equal_stages(one, other) for one, other in zip(latest, previous, strict=True))
 
     def repeat(self, recorder: Recorder, times: int) -> None:
         """Write the latest micro-batch `times` more times."""
@@ -182,11 +162,7 @@ class Tracer:
 
     def trace(self) -> Trace:
         """Return the trace of the step."""
-        if self._flows is None:
-            return self._writer.trace()
-        for stage, module, kernels in fuse(self._flows):
-            self._writer.add_operator(stage, COMPILED_HOST_WORK, kernels, module, kernels[0].name)
-        return replace(self._writer.trace(), compiled=True)
+        return replace(self._writer.trace(), compiled=self._is_compiled)
 
 
 def _micro_batch(occurrence: int) -> list[Stage]:
@@ -206,6 +182,9 @@ class _TracedDevice(SimulatedDevice):
         result = super().run(func, args, kwargs)
         self._tracer.add_operator(self._recorder, func, args, kwargs, result)
         return result
+
+    def launch(self, kernel: GeneratedKernel, arguments: Sequence[object]) -> None:
+        self._tracer.add_generated(self._recorder, kernel, arguments)
 
     def repeats(self) -> bool:
         return self._tracer.repeats(self._recorder)
@@ -231,9 +210,9 @@ def refuse_unsupported(cell: ModelCell, gpu: Gpu) -> None:
 def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Trace, StepRecording]:
     """Trace a step of `cell` with the kernels of the GPU's generation, and record its allocator requests.
 
-    With `with_modules`, the trace has the module of every operator, and the parts of materialised attention. The
-    recording is that of the eager step, also for a compiled one. Both results are valid for every GPU of the
-    generation.
+    With `with_modules`, the trace has the module of every operator, and the parts of materialised attention. Both
+    results are valid for every GPU of the generation; those of a compiled step for this GPU alone, for whose number of
+    multiprocessors reductions are divided.
     """
     refuse_unsupported(cell, gpu)
     if cell.is_compiled and cell.optimizer_in_backward == "on":
@@ -241,14 +220,13 @@ def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Tra
             "compiled steps with --optimizer-in-backward cannot be predicted, only measured: updates run between "
             "compiled code. Nearest: --execution eager"
         )
-    before = cell.grad_accum > 1 and cell.offload == NONE and cell.strategy is None and not cell.is_compiled
-    tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, compiled=cell.is_compiled, before=before)
-    eager = cell.model_copy(update={"execution": "eager"})
+    before = cell.grad_accum > 1 and cell.offload == NONE and cell.strategy is None
+    tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, before=before)
     with reporting_launches(tracer.add_kernel):
         recording = record(
-            eager,
+            cell,
             cell.mode,
-            Platform.of_generation(gpu),
+            Platform.of(gpu) if cell.is_compiled else Platform.of_generation(gpu),
             origins=with_modules,
             parts=with_modules,
             device=tracer.device,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -31,6 +31,7 @@ from sysbench.frames import owner_here
 from sysbench.lab.compilation import fresh_compiler
 from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.simulate.absent_gpu import inductor_finds
+from sysbench.simulate.generated import GeneratedKernel
 from sysbench.simulate.platform import Platform
 from sysbench.simulate.tensors import CUDA, DEVICE, SimulatedDevice, SimulatedTensor
 
@@ -52,7 +53,9 @@ def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[Collec
     import torch._inductor.config as inductor
     from torch._dynamo.convert_frame import CatchErrorsWrapper
     from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.codegen.triton import TritonKernel
     from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
+    from torch._inductor.output_code import CompiledFxGraph
 
     compiler = _Compiler(device, platform)
     convert, fold = CatchErrorsWrapper.__call__, UniformValueConstantFolder._deduce_value
@@ -65,7 +68,10 @@ def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[Collec
         (torch, "compile", compiler.compile),
         (CatchErrorsWrapper, "__call__", lambda *frame: compiler.convert(convert, *frame)),
         (UniformValueConstantFolder, "_deduce_value", fold_on_host),
-        *((AsyncCompile, name, lambda *_, **options: _Kernel()) for name in ("triton", "cpp_pybinding")),
+        (AsyncCompile, "triton", lambda self, *code, **options: _Kernel(device, GeneratedKernel(*code))),
+        (AsyncCompile, "cpp_pybinding", lambda *_, **options: _Kernel(device, None)),
+        (TritonKernel, "codegen_kernel", partialmethod(_with_moved_bytes, TritonKernel.codegen_kernel)),
+        (CompiledFxGraph, "__call__", partialmethod(_run_by, device, CompiledFxGraph.__call__)),
         (AsyncCompile, "wait", lambda self, scope: None),
         (torch._C._dynamo.guards, "_empty_strided_cuda", _empty),
         (torch._C._dynamo.guards, "_reinterpret_tensor", _reinterpreted),
@@ -152,10 +158,29 @@ def _without_tensor_guards(guards: Sequence[Any]) -> list[bool]:
 class _Kernel:
     """A kernel that was not compiled: its buffers are there already, and have no data."""
 
+    def __init__(self, device: SimulatedDevice, kernel: GeneratedKernel | None) -> None:
+        self._device = device
+        self._kernel = kernel
+        """None if it runs on the host."""
+
     def run(self, *arguments: object, **options: object) -> None:
-        """Do nothing."""
+        """Tell the device about the launch, and do nothing else."""
+        if self._kernel is not None:
+            self._device.launch(self._kernel, arguments)
 
     __call__ = run
+
+
+def _with_moved_bytes(kernel: Any, generate: Callable[..., str], *args: Any, **options: Any) -> str:
+    return GeneratedKernel.with_moved_bytes(generate(kernel, *args, **options), kernel.estimate_kernel_num_bytes())
+
+
+def _run_by(graph: Any, device: SimulatedDevice, run: Callable[..., object], inputs: Sequence[Any]) -> object:
+    device.runs_generated_code = True
+    try:
+        return run(graph, inputs)
+    finally:
+        device.runs_generated_code = False
 
 
 def _empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from enum import IntEnum
 from functools import cache
@@ -41,6 +41,7 @@ from sysbench.extras import installed_torch
 from sysbench.frames import owner_here
 from sysbench.lab.dispatch import Arguments, DispatchMode, Handler, Operator, Options
 from sysbench.lab.memory.accounting import StorageWatch, tensors_in
+from sysbench.simulate.generated import GeneratedKernel
 
 DEVICE = torch.device("cpu", 0)
 """Device of simulated tensors. torch distinguishes it from the host's `cpu`, which has no index, but otherwise treats
@@ -313,6 +314,8 @@ class SimulatedDevice(ObservedDevice):
         """Whether copies to the host are tensors without data there; else they are real."""
         self.names_gpu = True
         """Whether "cuda" names the device in user code."""
+        self.runs_generated_code = False
+        """Whether code that a compiler has generated runs, which calls operators without the usual work of the host."""
         self._names: list[_DeviceNames] = []
         # For the first tensors without data in a process, torch imports its shape functions, and leaves a reference
         # cycle that keeps these tensors alive. They must not be part of a recording.
@@ -370,6 +373,9 @@ class SimulatedDevice(ObservedDevice):
         if self._observer.observes(func):
             self._observer.ends(func, args, kwargs, out)
         return out
+
+    def launch(self, kernel: GeneratedKernel, arguments: Sequence[object]) -> None:
+        """Launch a kernel that a compiler has generated, which does nothing without data."""
 
     def repeats(self) -> bool:
         """Return whether the last two micro-batches had the same effect on the device, apart from storages."""

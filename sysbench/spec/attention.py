@@ -31,18 +31,6 @@ flash-attn      the flash-attn library
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
 
-def not_simulated(implementation: str, gpu: str) -> Refusal | None:
-    """Return the reason why an implementation cannot be simulated on this GPU, or None if it can."""
-    if implementation != "compiled" or hardware.by_name(gpu).rates:
-        return None
-    return Refusal(
-        f"cannot be simulated for {gpu}: its memory is known only after it has run, and a bare memory size has no "
-        "predicted times",
-        "name a GPU, such as a100-80gb, or drop compiled",
-        "--impl compiled",
-    )
-
-
 class AttentionCell(RunCell):
     """One implementation on one input."""
 
@@ -136,5 +124,5 @@ class AttentionCell(RunCell):
     def problem(self, device: DeviceType | None) -> Refusal | None:
         """Return why this cell cannot run, in one line, or None if it can; simulations follow CUDA's rules."""
         if self.simulate is not None:
-            return not_simulated(self.implementation, self.simulate) or threads_problem(self, "cuda")
+            return threads_problem(self, "cuda")
         return (precision_problem(self.precision, device) if device else None) or threads_problem(self, device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from sysbench.simulate.platform import Platform
 from sysbench.simulate.ranks import sharding_on, simulated_ranks
 from sysbench.simulate.recorder import Recorder
 from sysbench.simulate.recording import Recording
-from sysbench.simulate.tensors import DEVICE
+from sysbench.simulate.tensors import DEVICE, SimulatedDevice
 from sysbench.spec.grid import ModelShape
 from sysbench.spec.ranks import Strategy
 
@@ -161,6 +161,8 @@ def traced(shape: Shape, *, training: bool, compiled: bool = False, mesh: Any = 
         model: nn.Module = Model(shape).train(training)
         if mesh is not None:
             model = _distributed(model, shape, mesh)
+        if compiled:
+            model = torch.compile(model)
         tokens = torch.zeros(shape.batch, shape.seq, dtype=torch.int64)
         mask = torch.zeros(shape.batch, 1, shape.seq, shape.seq)
 
@@ -194,12 +196,12 @@ def recorded_with_memory(
     sharded: bool = False,
 ) -> tuple[Trace, Recording]:
     """As `recorded`, and both steps' requests to the allocator."""
-    tracer = Tracer(1, compiled=compiled)
+    tracer = Tracer(1)
     platform = Platform.of_generation(Gpu("", 1 << 50, (8, 0)))
     with reporting_launches(tracer.add_kernel), using_composites(platform.composites):
         recorder = Recorder(platform, tracer.device, None)
         sharding = sharding_on(recorder.device) if sharded else nullcontext()
-        with sharding, recorder.device, torch.set_grad_enabled(training):
+        with sharding, recorder.device, _compiling(recorder, platform, compiled), torch.set_grad_enabled(training):
             with recorder.span(-1, "build"), DEVICE:
                 step = made()
             for number in range(2):
@@ -210,6 +212,15 @@ def recorded_with_memory(
                         phase = next(running, None)
             recorder.device.stop()
     return tracer.trace(), recorder.recording()
+
+
+def _compiling(recorder: Recorder, platform: Platform, compiled: bool) -> AbstractContextManager[object]:
+    if not compiled:
+        return nullcontext()
+    from sysbench.simulate.compiled import compiling_on  # which takes seconds to import
+
+    assert isinstance(recorder.device, SimulatedDevice)
+    return compiling_on(recorder.device, platform)
 
 
 def _distributed(model: Any, shape: Shape, mesh: Any) -> nn.Module:

@@ -126,18 +126,8 @@ def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
 def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]:
     gpu, settings = Gpu.of(known), AllocatorSettings.of("default")
     yield gpu.simulation_event(cell.key, settings)
-    yield stage_entered(cell.key, "simulating")
+    yield stage_entered(cell.key, "compiling" if cell.implementation == "compiled" else "simulating")
     result = simulate(cell, gpu, settings)
-    if cell.implementation == "compiled":
-        # The memory of compiled code is known only after it has run, so only times are predicted.
-        if not result.verdict.fits:
-            raise UnavailableError(
-                f"eager execution needs {units.size(result.peak_reserved_bytes)}, and "
-                f"{units.size(result.available_bytes)} are available; "
-                "the memory that compiling saves is only known after a run"
-            )
-        yield predicted(cell, known, result.trace)
-        return
     if not result.verdict.fits:
         yield _memory_account(result, cell)
         raise DoesNotFitError(

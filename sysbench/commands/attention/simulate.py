@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -27,7 +27,6 @@ from sysbench.lab.attention_functions import (
     function_for,
     gradient_for,
     inputs_for,
-    naive,
 )
 from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.log.outcomes import BUILD
@@ -44,7 +43,7 @@ from sysbench.simulate.platform import Platform
 from sysbench.simulate.recorder import Recorder
 from sysbench.simulate.recording import Recording
 from sysbench.simulate.replay import Replay, Verdict, available_bytes, replay_unlimited, verdict_of
-from sysbench.simulate.tensors import DEVICE
+from sysbench.simulate.tensors import DEVICE, SimulatedDevice
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.spec.attention import IMPLEMENTATIONS, AttentionCell
 from sysbench.spec.hardware import Hardware
@@ -53,10 +52,7 @@ _AMPERE = (8, 0)
 
 
 class SimulatedAttention(NamedTuple):
-    """Memory of one forward and one backward call on a GPU, in blocks as CUDA's allocator counts them.
-
-    For compiled attention, this is the memory of the eager code, because the savings of the compiler are unknown.
-    """
+    """Memory of one forward and one backward call on a GPU, in blocks as CUDA's allocator counts them."""
 
     before_backward_bytes: int
     saved_bytes: int
@@ -123,7 +119,7 @@ class _Run:
         self.output_bytes = 0
         self._cell, self._gpu = cell, gpu
         self._platform = Platform.of(gpu)
-        self._tracer = Tracer(step=1, compiled=cell.implementation == "compiled")
+        self._tracer = Tracer(step=1)
         self._recorder = Recorder(self._platform, self._tracer.device, None)
         self.labels = _Labels(self._recorder)
         self._held_events = 0
@@ -140,7 +136,7 @@ class _Run:
             using_composites(self._platform.composites),
             reporting_launches(self._tracer.add_kernel),
             recorder.device,
-            self.labels,
+            self._compiling_or_labels(),
         ):
             with recorder.span(-1, BUILD):
                 call = self._build()
@@ -154,6 +150,15 @@ class _Run:
                 call.forget()
             recorder.device.stop()
         return recorder.recording()
+
+    def _compiling_or_labels(self) -> AbstractContextManager[object]:
+        """Return what compiles for the device, which must then be the topmost mode; else what names allocations."""
+        if self._cell.implementation != "compiled":
+            return self.labels
+        from sysbench.simulate.compiled import compiling_on  # whose imports take seconds
+
+        assert isinstance(self._recorder.device, SimulatedDevice)
+        return compiling_on(self._recorder.device, self._platform)
 
     @property
     def trace(self) -> Trace:
@@ -171,7 +176,6 @@ class _Run:
         makers: dict[str, Callable[[], Attention]] = {
             "flex": lambda: flex(cell, DEVICE, flex_attention),
             "flash-attn": lambda: flash_attn(cell, flash_attn_on(self._gpu)),
-            "compiled": lambda: naive(causal=cell.causal),
         }
         function = makers.get(cell.implementation, lambda: function_for(cell, DEVICE))()
         self._held_events = self._recorder.events_so_far
@@ -188,6 +192,9 @@ class _Run:
         self.output_bytes = output.untyped_storage().nbytes()
         if first:
             torch.isfinite(output).all()  # a measurement also checks for finite values, which allocates
+
+
+_BUFFER = AttentionTensor(name="buffer of compiled code", shape=[], dtype="", size_bytes=0, phase="forward")
 
 
 class _Labels(DispatchMode):
@@ -213,7 +220,7 @@ class _Labels(DispatchMode):
 
     def describe(self, number: int, size_bytes: int) -> AttentionTensor:
         name = {"name": "workspace of cuBLAS"} if self._recorder.is_workspace(number) else {}
-        return self._found[number].model_copy(update={"size_bytes": size_bytes, **name})
+        return self._found.get(number, _BUFFER).model_copy(update={"size_bytes": size_bytes, **name})
 
     def note(self, tensor: Tensor, name: str, first: int = 0) -> None:
         """Name a tensor, unless its memory was allocated before allocation `first`."""

@@ -453,7 +453,3 @@ def _notes(record: AttentionRecord) -> Iterator[Remark]:
     if untimed := [cell for cell in record.cells if cell.source == "simulated" and cell.outcome == "ok"]:
         names = ", ".join(dict.fromkeys(str(cell.cell.simulate) for cell in untimed))
         yield Remark("note", f"no times for {names}: its rates are unknown, or its times are withheld")
-    if any(cell.cell.implementation == "compiled" and cell.source == "predicted" for cell in record.cells):
-        yield Remark(
-            "note", "compiled is less certain: fusion is a guess, and its memory is known only after it has run"
-        )
