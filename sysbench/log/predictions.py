@@ -127,8 +127,6 @@ class PredictedStep(GpuPrediction):
     """Free memory of the GPU at the peak; a negative margin is the missing memory. None if it is unknown."""
     alloc_retries: Count = stored_unless(0)
     """Number of times the allocator had to release its whole cache to serve a request."""
-    less_certain: bool
-    """Whether the prediction includes a guess, such as which operators torch.compile fuses."""
     host_time_without: str = stored_unless("")
     """Libraries whose own Python code takes host time that the prediction leaves out: `FSDP2 and DTensor`."""
 
@@ -145,8 +143,7 @@ class PredictedStep(GpuPrediction):
     def cautions(self) -> Iterator[Caution]:
         """Yield reasons to doubt the prediction, and whether the step barely fits in memory.
 
-        Host time that the prediction leaves out matters only if the host limits a phase in which it is spent. Compiled
-        steps get no caution about memory, because the simulated one is that of the eager step.
+        Host time that the prediction leaves out matters only if the host limits a phase in which it is spent.
         """
         yield from super().cautions()
         issued_by_libraries = [phase for phase in map(self.phase, ("forward", "backward", "optimizer")) if phase]
@@ -156,7 +153,7 @@ class PredictedStep(GpuPrediction):
                 "use a larger --batch or --ctx, so that the host matters less, or measure on such GPUs",
                 about=(self.host_time_without,),
             )
-        if not self.less_certain and (self.margin_bytes or 0) >= 0:
+        if (self.margin_bytes or 0) >= 0:
             yield from memory_pressure(self.alloc_retries, self.margin_bytes, self.memory_bytes)
 
 

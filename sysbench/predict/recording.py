@@ -31,6 +31,9 @@ _FUNCTORS: Mapping[str, str] = {
 _ZERO_FILLED = ("embedding_dense_backward", "nll_loss_backward")
 """Operators that first fill their result with zeros."""
 
+_GENERATED = "triton_"
+"""How the names of kernels begin that Inductor generates; the operators that are fused follow."""
+
 _TEMPLATES: Mapping[Kind, str] = {
     "map": "vectorized_elementwise_kernel",
     "indexed": "elementwise_kernel",
@@ -44,6 +47,8 @@ _TEMPLATES: Mapping[Kind, str] = {
 
 def kernel_name(kernel: Kernel) -> str:
     """Return a name for the kernel in the style of cuBLAS and PyTorch, with the dimensions of a matrix product.
+
+    Kernels that Inductor generates have its names.
 
     Examples: `gemm_bf16_tn 4096x768x768`, `flash_attention_forward_causal_bf16_in`,
     `vectorized_elementwise_kernel<mul>`.
@@ -59,6 +64,8 @@ def kernel_name(kernel: Kernel) -> str:
         return "_".join((implementation, "attention", *words, f"{format_}_in"))
     if kernel.kind == "copy":
         return "Memcpy DtoH (Device -> Pinned)" if kernel.name == "device_to_host" else "Memcpy HtoD (Pinned -> Device)"
+    if kernel.name.startswith(_GENERATED):
+        return kernel.name
     if kernel.kind == "unknown":
         return f"unknown_{kernel.name.strip('_')}_kernel"
     functor = _FUNCTORS.get(kernel.name, kernel.name.removeprefix("_").removesuffix("_"))

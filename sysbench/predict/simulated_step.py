@@ -72,7 +72,9 @@ class SimulatedStep:
         yield StageEntered(at_s=time.time(), cell=self.cell.key, stage=stage)
         yield self._step_predicted()
         yield from self.recording.compiled_events(self.cell.key)
-        yield from self.recording.model_events(self.cell.key)
+        # The compiler computes again in backward what checkpoints leave out, and what else it finds cheap.
+        counts_flops = not (self.cell.is_compiled and self.cell.repeats_forward)
+        yield from self.recording.model_events(self.cell.key, with_flops=counts_flops)
         yield from self.recording.recomputation_events(self.cell.key)
         _, verdict = self.memory
         if not verdict.fits:
@@ -155,7 +157,6 @@ class SimulatedStep:
             alloc_retries=replay.allocator.statistics.alloc_retries,
             unknown_operators=dict(prediction.unknown),
             unknown_share=prediction.unknown_share,
-            less_certain=prediction.trace.compiled,
             host_time_without=HOST_TIME_WITHOUT.get(self.cell.strategy, "") if self.cell.strategy else "",
             constants=list(constants(prediction.constants)),
             doubts=list(doubts(gpu)),

@@ -215,10 +215,10 @@ def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Tra
     multiprocessors reductions are divided.
     """
     refuse_unsupported(cell, gpu)
-    if cell.is_compiled and cell.optimizer_in_backward == "on":
+    if cell.uses_cuda_graphs and cell.optimizer_in_backward == "on":
         raise UnavailableError(
-            "compiled steps with --optimizer-in-backward cannot be predicted, only measured: updates run between "
-            "compiled code. Nearest: --execution eager"
+            "CUDA graphs with --optimizer-in-backward cannot be predicted, only measured: updates run between the "
+            "graphs. Nearest: --execution compiled"
         )
     before = cell.grad_accum > 1 and cell.offload == NONE and cell.strategy is None
     tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, before=before)

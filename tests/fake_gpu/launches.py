@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,7 +30,8 @@ TIMED_STEPS = 5
 class PhaseLaunches:
     """One phase of a configuration.
 
-    real, traced   work launched: kernels, and copies and sets within the device; matrix products by themselves
+    real, traced   work launched: kernels, and copies and sets within the device; matrix products by themselves, and
+                   kernels that the compiler has generated, by name
     host_s         what the real dispatcher needed to issue the phase, launches to the fake GPU included
     operators, views, scalars  what the trace says the host issues
     """
@@ -39,6 +41,8 @@ class PhaseLaunches:
     traced: int
     real_products: int
     traced_products: int
+    real_generated: Mapping[str, int]
+    traced_generated: Mapping[str, int]
     host_s: float
     operators: int
     views: int
@@ -47,7 +51,8 @@ class PhaseLaunches:
     @property
     def agrees(self) -> bool:
         """Whether the trace has as many launches, and as many matrix products, as there were."""
-        return (self.real, self.real_products) == (self.traced, self.traced_products)
+        alike = self.real_generated == self.traced_generated
+        return alike and (self.real, self.real_products) == (self.traced, self.traced_products)
 
 
 def compare(gpu: FakeGpu, configurations: Iterable[Axes], **options: Any) -> Iterator[tuple[Axes, list[PhaseLaunches]]]:
@@ -65,6 +70,7 @@ def _phases(axes: Axes) -> list[PhaseLaunches]:
     import torch
 
     from sysbench.commands.time.spec import TimeSpec
+    from sysbench.lab.compilation import fresh_compiler
     from sysbench.lab.precision import matmul_precision
     from sysbench.lab.step import TrainingStep
     from sysbench.predict.trace import HOST_WORK
@@ -76,7 +82,8 @@ def _phases(axes: Axes) -> list[PhaseLaunches]:
     step_cell = cell.step_with(device="cuda")
     real: dict[str, Counter[str]] = {}
     host_s: dict[str, float] = {}
-    with matmul_precision(step_cell.precision):
+    compiling = fresh_compiler() if step_cell.is_compiled else nullcontext()
+    with matmul_precision(step_cell.precision), compiling:
         step = TrainingStep(step_cell, torch.device("cuda", 0))
         for number in range(WARM_STEPS + TIMED_STEPS):
             step.forget()
@@ -97,6 +104,9 @@ def _phases(axes: Axes) -> list[PhaseLaunches]:
         parts = [part for part in traced.phases if part.name == phase]
         kinds = Counter(traced.kernels[position].kind for part in parts for position in part.kernels)
         work = Counter(HOST_WORK[position] for part in parts for position in part.host)
+        generated = Counter(
+            name for part in parts for position in part.kernels if _is_generated(name := traced.kernels[position].name)
+        )
         copies = sum(count for name, count in launches.items() if name in TO_AND_FROM_HOST)
         found.append(
             PhaseLaunches(
@@ -105,6 +115,8 @@ def _phases(axes: Axes) -> list[PhaseLaunches]:
                 kinds.total(),
                 sum(count for name, count in launches.items() if name.startswith("cublas")),
                 kinds["gemm"],
+                {name: count for name, count in launches.items() if _is_generated(name)},
+                generated,
                 host_s[phase],
                 work["operator"],
                 work["view"],
@@ -112,6 +124,10 @@ def _phases(axes: Axes) -> list[PhaseLaunches]:
             )
         )
     return found
+
+
+def _is_generated(name: str) -> bool:
+    return name.startswith("triton_")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.fake_gpu.fake import FakeGpu
 from tests.fake_gpu.launches import Axes, compare
 
@@ -31,3 +33,20 @@ def test_each_phase_launches_as_many_kernels_and_products_as_predicted(fake_gpu:
             if abs(phase.real - phase.traced) > (allowed if phase.name == "backward" else 0):
                 off[(*axes.values(), phase.name)] = (phase.real, phase.traced)
     assert off == {}
+
+
+COMPILED: tuple[Axes, ...] = (
+    {**TINY, "precision": "bf16", "execution": "compiled", "attention": "flash"},
+    {**TINY, "precision": "fp32", "execution": "compiled", "attention": "naive", "mode": "forward-backward"},
+)
+
+
+@pytest.mark.slow  # Inductor compiles real kernels
+def test_each_phase_of_a_compiled_step_launches_the_kernels_that_inductor_generates(fake_gpu: FakeGpu) -> None:
+    for axes, phases in compare(fake_gpu, COMPILED):
+        for phase in phases:
+            assert phase.real_generated == phase.traced_generated, axes
+            assert phase.real_products == phase.traced_products
+            assert abs(phase.real - phase.traced) <= (LAYERS if phase.name == "backward" else 0)
+        generated = {phase.name: sum(phase.real_generated.values()) for phase in phases}
+        assert min(generated["forward"], generated["backward"]) > 2 * LAYERS

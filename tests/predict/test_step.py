@@ -152,23 +152,24 @@ def test_what_a_generation_has_not_got_is_refused() -> None:
         trace(cell.model_copy(update={"precision": "bf16"}), Gpu.of(by_name("v100-32gb")))
 
 
-@pytest.mark.parametrize("attention", ["naive", "sdpa"])
-def test_a_compiled_step_has_the_same_products_fewer_kernels_fewer_bytes_and_less_certainty(attention: str) -> None:
-    _, eager = traced(attention=attention)
-    _, compiled = traced(attention=attention, execution="compiled")
+def test_a_compiled_step_has_the_same_products_fewer_kernels_and_fewer_bytes() -> None:
+    _, eager = traced()
+    _, compiled = traced(execution="compiled")
     assert compiled.flops == eager.flops
     assert [each.name for each in compiled.phases] == [each.name for each in eager.phases]
     for phase in ("forward", "backward"):
-        assert launched(compiled, phase, "gemm") == launched(eager, phase, "gemm")
+        assert len(launched(compiled, phase, "gemm")) == len(launched(eager, phase, "gemm"))
         moved = [sum(kernel.bytes for kernel in of_phase(each, phase)) for each in (compiled, eager)]
         assert len(of_phase(compiled, phase)) < 0.6 * len(of_phase(eager, phase))
         assert 0.2 < moved[0] / moved[1] < 0.9
-    assert of_phase(compiled, "optimizer") == of_phase(eager, "optimizer")
+    for phase in ("loss", "optimizer"):
+        assert of_phase(compiled, phase) == of_phase(eager, phase)
     said, before = (predict(each, gpu("h100"), typical_host()) for each in (compiled, eager))
     assert said.trace.compiled
     assert said.time.point_s < before.time.point_s
 
 
+@pytest.mark.slow  # two more steps are compiled
 @pytest.mark.parametrize("execution", ["compiled-graphs", "compiled-autotune"])
 def test_a_cuda_graph_has_the_kernels_of_compiled_code_and_one_launch(execution: str) -> None:
     host = typical_host()
@@ -186,10 +187,10 @@ def test_a_cuda_graph_has_the_kernels_of_compiled_code_and_one_launch(execution:
     assert graphs.trace.compiled
 
 
-def test_a_compiled_step_that_updates_in_backward_is_not_predicted() -> None:
+def test_a_step_with_graphs_that_updates_in_backward_is_not_predicted() -> None:
     cell, _ = traced()
-    changed = {"execution": "compiled", "optimizer_in_backward": "on"}
-    with pytest.raises(UnavailableError, match="only measured: updates run between compiled code"):
+    changed = {"execution": "compiled-graphs", "optimizer_in_backward": "on"}
+    with pytest.raises(UnavailableError, match="only measured: updates run between the graphs"):
         trace(cell.model_copy(update=changed), H100)
 
 

@@ -312,15 +312,15 @@ def _choices_text(group: Cells) -> str:
         changed = [axis for axis in choices if cell.axes.get(axis) != first.axes.get(axis)]
         if len(changed) == 1 and (found := step_ratio(prediction, base)) is not None:
             phrase = axes.phrase(changed[0], cell.axes.get(changed[0]))
-            effects.append((found, f"{phrase} {_memory_change(prediction, base)}step {_ratio_text(found, 'long')}"))
+            has_graphs = cell.cell.uses_cuda_graphs or first.cell.uses_cuda_graphs
+            memory = "" if has_graphs else _memory_change(prediction, base)
+            effects.append((found, f"{phrase} {memory}step {_ratio_text(found, 'long')}"))
     shown = "; ".join(text for _, text in sorted(effects)[:MAX_NAMED_CHOICES])
     return f"compared with {axes.label(first, choices)}, predicted: {shown}." if shown else ""
 
 
 def _memory_change(prediction: PredictionRecord, base: PredictionRecord) -> str:
-    """Return `−18.0 GiB, `, or `same memory, `; empty for compiled steps, whose memory is unknown."""
-    if prediction.less_certain or base.less_certain:
-        return ""
+    """Return `−18.0 GiB, `, or `same memory, `."""
     change_bytes = prediction.reserved_peak_bytes - base.reserved_peak_bytes
     if units.size(prediction.reserved_peak_bytes) == units.size(base.reserved_peak_bytes):
         return "same memory, "

@@ -18,7 +18,8 @@ from sysbench.render.table import PREDICTED_DIGITS, Cell, Measure, Word
 LOWER_BOUND_NOTE = "lower bound: at data-sheet rates, assuming zero host time; a bound, not a prediction"
 EXPOSED_NOTE = "exposed: time that collectives add to the step on the device, excluding overlap"
 AUTOTUNE_NOTE = "compiled-autotune is predicted as compiled-graphs: the kernels that its search finds are unknown"
-COMPILED_NOTE = "compiled cells are less certain: fusion is a guess; memory is that of the eager step, which needs more"
+COMPILED_NOTE = "compiled cells: kernels and memory of the code that torch.compile writes for this GPU"
+GRAPHS_NOTE = "memory of cells with CUDA graphs is without the pool of the graphs, which comes on top"
 MICRO_BATCHES_NOTE = "grad accum: micro-batches per step; forward, loss and backward are sums over all micro-batches"
 HFU_NOTE = "HFU: like MFU, with the FLOPs that activation checkpointing computes again, counted by operator"
 
@@ -197,8 +198,10 @@ def _notes(record: TimeRecord) -> Iterator[str]:
     yield from _interval_note(record.cells)
     if hosts := dict.fromkeys(prediction.host for _, prediction in found):
         yield f"issued by {join_words(list(hosts))}"
-    if any(cell.outcome == "ok" and cell.prediction and cell.prediction.less_certain for cell in record.cells):
+    if any(cell.cell.is_compiled for cell, _ in found):
         yield COMPILED_NOTE
+    if any(cell.cell.uses_cuda_graphs for cell, _ in found):
+        yield GRAPHS_NOTE
     if any(cell.cell.execution == "compiled-autotune" for cell, _ in found):
         yield AUTOTUNE_NOTE
     if any(cell.cell.grad_accum > 1 for cell, _ in found):
