@@ -198,8 +198,8 @@ def doubts(gpu: Hardware) -> Iterator[str]:
 def _unlimited_gpu(step: ModelCell, gpu: Gpu) -> Gpu:
     """Return a GPU without a memory limit that launches the same kernels.
 
-    Of an eager step, only fused attention depends on the GPU's generation, and several generations have the same kernels. Those of 8.6
-    and 8.0 differ only in flash attention's backward of wide heads (`simulate.cuda.attention`).
+    In eager steps, only fused attention depends on the GPU's generation, and several generations have the same
+    kernels. Those of 8.6 and 8.0 differ only in flash attention's backward of wide heads (`simulate.cuda.attention`).
     """
     if step.is_compiled:  # the compiler divides reductions for the number of multiprocessors
         return Gpu("", UNLIMITED_BYTES, gpu.compute_capability, sms=gpu.sms)

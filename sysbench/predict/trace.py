@@ -128,7 +128,7 @@ class Trace:
 
     operators  names, such as `aten::bmm`
     modules    paths of modules, such as `layers.3.attention.q`; the empty path is the whole model
-    compiled   whether kernels were fused as by torch.compile, which is less certain than eager execution
+    compiled   whether torch.compile has generated kernels of the step
     """
 
     kernels: tuple[Kernel, ...]

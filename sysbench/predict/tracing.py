@@ -32,9 +32,12 @@ _AMPERE = (8, 0)
 COMPILED_PHASES = ("forward", "backward")
 """Compiled phases: only the model is compiled; loss, optimizer and zero_grad run eagerly."""
 
-COMPILED_HOST_WORK: HostWork = "view"
-"""Host work of compiled code per kernel in addition to the launch: no operator is dispatched."""
-
+GENERATED_WORK: HostWork = "operator"
+"""Host work of generated code for each kernel, in addition to the launch. There is less of it than in eager code, since
+there are fewer kernels, and views and allocations are nearly free; but a launch is not cheaper. The generated code of a
+Transformer's step took 9.5 us of processor time for each launch in forward, and 6.3 in backward, where eager code took
+11.3 and 9.4 for each operator that launches something, with the views before it (the code of Inductor 2.15 on the fake
+GPU of tests/fake_gpu, 2 cores of a Xeon, the difference between two depths)."""
 _Work = tuple[tuple[HostWork, ...], tuple[Kernel, ...], int]
 """What the host does for an operator, the kernels that it launches, and the bytes that the host moves itself."""
 
@@ -79,7 +82,7 @@ class Tracer:
         self._is_compiled = True
         if (writer := self._writer_of(recorder)) is not None:
             launched = generated(kernel.launch(arguments))
-            writer.add_operator(_stage(recorder), COMPILED_HOST_WORK, (launched,), recorder.module, kernel.name)
+            writer.add_operator(_stage(recorder), GENERATED_WORK, (launched,), recorder.module, kernel.name)
 
     def add_operator(
         self, recorder: Recorder, func: Operator, args: Arguments, options: Options, result: object
@@ -100,11 +103,8 @@ class Tracer:
                 writer.add_operator(_stage(recorder), "view", (), recorder.module, name)
             return
         work = self._work_of(recorder.device, func, args, options, result)
-        if is_generated:
-            if not work[1]:
-                return
-            work = (COMPILED_HOST_WORK,), *work[1:]
-        self._write(writer, recorder, name, work)
+        if work[1] or not is_generated:  # generated code allocates without the dispatcher
+            self._write(writer, recorder, name, work)
 
     def _writer_of(self, recorder: Recorder) -> TraceWriter | None:
         """Return the writer of the step that runs; None if it is not traced."""

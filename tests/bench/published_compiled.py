@@ -8,8 +8,9 @@
   model contains its loss, and both are compiled.
 - torchtune's rows are in `published_knobs`, NeuSight's in `prediction`.
 
-`odd` is a vocabulary of 50,257 instead of 50,304. All rows were chosen before any of them was predicted, and nothing was
-chosen by them, except that the rate of products with unaligned rows rests on the two pairs with `odd` (docs/prediction.md).
+`odd` is a vocabulary of 50,257 instead of 50,304. All rows were chosen before any of them was predicted, and
+nothing was chosen by them, but for the rate of products with unaligned rows: it rests on both pairs with and without
+`odd`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ CTX, WIDTH, HEADS, LAYERS = 1024, 768, 12, 12
 
 
 class Block(nn.Module):
+    """A layer of GPT-2."""
+
     def __init__(self, dropped: float, *, bias: bool) -> None:
         super().__init__()
         self.dropped = dropped
@@ -88,7 +91,7 @@ gpt2, gpt2_odd = partial(Gpt2WithLoss, 50_304), partial(Gpt2WithLoss, 50_257)
 
 
 def plain_loss(logits: Tensor, ids: Tensor) -> Tensor:
-    """Return the cross entropy of logits as they are, with the tokens themselves, which take as long as the next ones."""
+    """Return the cross entropy of logits in their own type; the tokens themselves are the targets."""
     return cross_entropy(logits.flatten(0, 1), ids.flatten())
 
 
