@@ -108,11 +108,6 @@ def test_a_function_that_never_returns_or_is_not_attention_fails_its_cell_and_th
         (("--figure", "c.gif"), "--figure c.gif must end in .png, .svg, .pdf"),
         (("--simulate", "a100-80gb", "--device", "cpu"), "--simulate measures nothing"),
         (("--precision", "fp16", "--device", "cpu"), "--precision fp16 is not supported on the CPU"),
-        (
-            ("--impl", "naive,compiled", "--simulate", "24GiB"),
-            "--impl compiled cannot be simulated for 24GiB: its memory",
-        ),
-        (("--impl", "naive,compiled", "--simulate", "24GiB", "--plan"), "Name a GPU, such as a100-80gb"),
     ],
 )
 def test_a_mistake_gets_one_line(words: tuple[str, ...], said: str) -> None:

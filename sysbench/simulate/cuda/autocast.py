@@ -235,7 +235,7 @@ def _named_functions() -> dict[tuple[Any, str], Callable[..., Any]]:
                 name, *args = args  # type: ignore[assignment]
             if name is None and not has_default:
                 return function(*args, **options)
-            return function("cpu" if name in (None, "cuda") else name, *args, **options)
+            return function("cpu" if name in (None, "cuda", "meta") else name, *args, **options)
 
         return call
 
@@ -243,6 +243,8 @@ def _named_functions() -> dict[tuple[Any, str], Callable[..., Any]]:
         (torch, name): named(getattr(torch, name), "enabled" in name) for name in _TAKE_NAME
     }
     functions[torch, "get_autocast_gpu_dtype"] = lambda: torch.get_autocast_dtype("cpu")
+    for function in functions.values():
+        function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # else the compiler would divide the code
     return {**functions, (torch.autocast, "__init__"): wraps(create)(created)}
 
 

@@ -352,10 +352,13 @@ def test_a_precision_that_a_gpu_has_no_units_for_is_not_predicted() -> None:
 
 
 def test_a_compiled_step_takes_less_time_and_memory_than_an_eager_one() -> None:
-    one_layer = {"size": (), "layers": 1, "d_model": 256, "heads": 4, "d_ff": 1024, "vocab": 512, "ctx": (256,)}
+    spec = TimeSpec(
+        layers=1, d_model=256, heads=4, d_ff=1024, vocab=512, ctx=(256,), simulate=("h100",),
+        execution=("eager", "compiled"),
+    )  # fmt: skip
     eager, compiled = (
-        next(event for event in tiny("h100", **one_layer, execution=(each,)) if isinstance(event, StepPredicted))
-        for each in ("eager", "compiled")
+        next(event for event in SimulatedStep(cell, "h100").events() if isinstance(event, StepPredicted))
+        for cell in spec.cells()
     )
     assert compiled.step is not None
     assert eager.step is not None
