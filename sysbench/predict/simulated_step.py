@@ -22,7 +22,7 @@ from sysbench.log.predictions import PredictedConstant, PredictedPhase, Predicte
 from sysbench.predict.rates import GpuRates, HostRates, host_of
 from sysbench.predict.step import PhasePrediction, StepPrediction, predict
 from sysbench.predict.trace import Trace
-from sysbench.predict.tracing import refuse_unsupported, trace
+from sysbench.predict.tracing import COMPILED_PHASES, refuse_unsupported, trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.cuda.attention import MAX_PLAIN_HEAD
 from sysbench.simulate.gpu import Gpu, ScratchMemory, refuse_fp8
@@ -211,6 +211,9 @@ def _unlimited_gpu(step: ModelCell, gpu: Gpu) -> Gpu:
 
 @lru_cache(maxsize=CACHED_TRACES)
 def _traced(step: ModelCell, gpu: Gpu, with_modules: bool) -> tuple[Trace, StepRecording]:
+    if step.uses_cuda_graphs:  # which replay what is compiled without them, and compiling takes a minute
+        compiled, recording = _traced(step.model_copy(update={"execution": "compiled"}), gpu, with_modules)
+        return compiled.with_graphs(COMPILED_PHASES), recording
     return trace(step, gpu, with_modules=with_modules)
 
 

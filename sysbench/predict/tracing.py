@@ -201,11 +201,16 @@ class _TracedDevice(SimulatedDevice):
 
 
 def refuse_unsupported(cell: ModelCell, gpu: Gpu) -> None:
-    """Raise UnavailableError if CUDA does not support the cell, or `gpu` does not support the cell's precision."""
+    """Raise UnavailableError if CUDA or a prediction does not support the cell, or `gpu` not its precision."""
     if (problem := cell.unavailable("cuda")) is not None:
         raise UnavailableError(problem)
     if cell.compute_precision in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
         raise UnavailableError(f"{cell.compute_precision} needs sm80 or newer; {gpu.title} is older. Use fp16 or fp32")
+    if cell.uses_cuda_graphs and cell.optimizer_in_backward == "on":
+        raise UnavailableError(
+            "CUDA graphs with --optimizer-in-backward cannot be predicted, only measured: updates run between the "
+            "graphs. Nearest: --execution compiled"
+        )
 
 
 def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Trace, StepRecording]:
@@ -216,11 +221,6 @@ def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Tra
     multiprocessors reductions are divided.
     """
     refuse_unsupported(cell, gpu)
-    if cell.uses_cuda_graphs and cell.optimizer_in_backward == "on":
-        raise UnavailableError(
-            "CUDA graphs with --optimizer-in-backward cannot be predicted, only measured: updates run between the "
-            "graphs. Nearest: --execution compiled"
-        )
     before = cell.grad_accum > 1 and cell.offload == NONE and cell.strategy is None
     tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, before=before)
     with reporting_launches(tracer.add_kernel):
