@@ -20,7 +20,6 @@ import argparse
 import csv
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +29,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention, silu
 
-from sysbench.commands.memory.spec import MemorySpec
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.predict.rates import gpu as rates_of
 from sysbench.predict.rates import typical_host
@@ -38,7 +36,6 @@ from sysbench.predict.simulated_step import UNLIMITED_BYTES, SimulatedStep
 from sysbench.predict.step import predict
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.memory import simulate
 from sysbench.simulate.replay import Replay
 from sysbench.spec.hardware import by_name
 from tests.bench.prediction import PUBLISHED, show_table
@@ -174,9 +171,7 @@ def steps() -> Iterator[Row]:
         gib, eager_per_s = simulated(model, **shape, **knobs)
         compiled_per_s = None
         if row["source"] == "torchtune" and row["knob"] != "packed":
-            gib = compiled_gib(model, **shape, **knobs)
-            if "optimizer_in_backward" not in knobs:
-                _, compiled_per_s = simulated(model, **shape, **knobs, execution="compiled")
+            gib, compiled_per_s = simulated(model, **shape, **knobs, execution="compiled")
         per_s = float(row["tokens_per_s"]) if row["tokens_per_s"] else None
         yield Row(row["source"], row["knob"], float(row["memory_gib"]), gib, (per_s, eager_per_s, compiled_per_s))
 
@@ -188,14 +183,6 @@ def simulated(model: str, **fields: Any) -> tuple[float, float]:
     replay, _ = step.memory
     peak_bytes = max(peak.allocated_bytes for peak in replay.peaks_of_last_step())
     return peak_bytes / GIB, cell.tokens / step.prediction.time.point_s
-
-
-def compiled_gib(model: str, **fields: Any) -> float:
-    """Return GiB of allocated memory of a compiled step in bf16 throughout."""
-    (cell,) = MemorySpec(mode=("train",), execution=("compiled",), **_spec_fields(model, fields)).cells()
-    gpu = replace(Gpu.of(by_name(GPU)), memory_bytes=UNLIMITED_BYTES)
-    found = simulate(cell.step, "train", gpu, origins=False)
-    return max(peak.allocated_peak_bytes for peak in found.phases) / GIB
 
 
 def _spec_fields(model: str, fields: dict[str, Any]) -> dict[str, Any]:
