@@ -68,7 +68,7 @@ def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[Collec
         (torch, "compile", compiler.compile),
         (CatchErrorsWrapper, "__call__", lambda *frame: compiler.convert(convert, *frame)),
         (UniformValueConstantFolder, "_deduce_value", fold_on_host),
-        (AsyncCompile, "triton", lambda self, *code, **options: _Kernel(device, GeneratedKernel(*code))),
+        (AsyncCompile, "triton", lambda self, name, source, *_, **_o: _Kernel(device, GeneratedKernel(name, source))),
         (AsyncCompile, "cpp_pybinding", lambda *_, **options: _Kernel(device, None)),
         (TritonKernel, "codegen_kernel", partialmethod(_with_moved_bytes, TritonKernel.codegen_kernel)),
         (CompiledFxGraph, "__call__", partialmethod(_run_by, device, CompiledFxGraph.__call__)),
