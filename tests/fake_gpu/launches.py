@@ -116,7 +116,7 @@ def _phases(axes: Axes) -> list[PhaseLaunches]:
                 sum(count for name, count in launches.items() if name.startswith("cublas")),
                 kinds["gemm"],
                 {name: count for name, count in launches.items() if _is_generated(name)},
-                generated,
+                dict(generated),
                 host_s[phase],
                 work["operator"],
                 work["view"],
