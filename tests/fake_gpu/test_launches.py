@@ -35,18 +35,20 @@ def test_each_phase_launches_as_many_kernels_and_products_as_predicted(fake_gpu:
     assert off == {}
 
 
-COMPILED: tuple[Axes, ...] = (
-    {**TINY, "precision": "bf16", "execution": "compiled", "attention": "flash"},
-    {**TINY, "precision": "fp32", "execution": "compiled", "attention": "naive", "mode": "forward-backward"},
-)
-
-
 @pytest.mark.slow  # Inductor compiles real kernels
-def test_each_phase_of_a_compiled_step_launches_the_kernels_that_inductor_generates(fake_gpu: FakeGpu) -> None:
-    for axes, phases in compare(fake_gpu, COMPILED):
-        for phase in phases:
-            assert phase.real_generated == phase.traced_generated, axes
-            assert phase.real_products == phase.traced_products
-            assert abs(phase.real - phase.traced) <= (LAYERS if phase.name == "backward" else 0)
-        generated = {phase.name: sum(phase.real_generated.values()) for phase in phases}
-        assert min(generated["forward"], generated["backward"]) > 2 * LAYERS
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"precision": "bf16", "attention": "flash"},
+        {"precision": "fp32", "attention": "naive", "mode": "forward-backward"},
+    ],
+    ids=["bf16-flash", "fp32-naive"],
+)
+def test_compiled_step_launches_the_kernels_that_inductor_generates(fake_gpu: FakeGpu, axes: Axes) -> None:
+    ((_, phases),) = compare(fake_gpu, ({**TINY, "execution": "compiled", **axes},))
+    for phase in phases:
+        assert phase.real_generated == phase.traced_generated
+        assert phase.real_products == phase.traced_products
+        assert abs(phase.real - phase.traced) <= (LAYERS if phase.name == "backward" else 0)
+    generated = {phase.name: sum(phase.real_generated.values()) for phase in phases}
+    assert min(generated["forward"], generated["backward"]) > 2 * LAYERS
