@@ -691,7 +691,16 @@ def _refuse_mixed_devices(func: Operator, args: Arguments, kwargs: Options) -> N
 
 _INTO_OUT: dict[Operator, Operator] = {
     packet.out: packet.default
-    for packet in (_aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm, _aten.mv, _aten.addmv, _aten.dot)
+    for packet in (
+        _aten.mm,
+        _aten.bmm,
+        _aten.addmm,
+        _aten.baddbmm,
+        _aten.mv,
+        _aten.addmv,
+        _aten.dot,
+        _aten._scaled_mm,
+    )
 }
 """Matrix products by their variants that write into a given tensor."""
 
