@@ -341,8 +341,8 @@ class GridFields(RunCell):
     ] = stored_unless(
         NONE,
         description="Activation checkpointing: compute the activations of these blocks again in backward instead of "
-        "keeping them. full, every-2 (every second block), selective (keep linear layers and fused attention), or a "
-        "pattern of module names: 'layers.*.attention'.",
+        "keeping them. full, every-2 (every second block), selective (keep linear layers and fused attention), "
+        "reentrant (every block, by torch's older way), or a pattern of module names: 'layers.*.attention'.",
     )
     cross_entropy: Annotated[
         str,
@@ -464,7 +464,7 @@ class GridFields(RunCell):
     ] = stored_unless(
         None,
         description="With --lora: format in which linear layers, except the output layer, store their frozen weights: "
-        "nf4 (QLoRA: 4 bits, by bitsandbytes), or none.",
+        "nf4 (QLoRA: 4 bits), int8 (LLM.int8), both by bitsandbytes, or none.",
     )
     seed: Annotated[Seed, replace(EFFORT, default=0), Option(metavar="N", panel=STEP)] = Field(
         description="Seed for parameters and tokens."

@@ -37,7 +37,7 @@ def modelled_parts(cell: GridFields) -> list[str]:
     is_low_bit = cell.optimizer in LOW_BIT and "optimizer" in cell.phases
     return [
         *["the optimizer (state as the library stores it, time by bytes moved)"] * is_low_bit,
-        *["frozen weights (as bitsandbytes stores and dequantizes them)"] * (cell.quantize == "nf4"),
+        *["frozen weights (as bitsandbytes stores and dequantizes them)"] * (cell.quantize is not None),
     ]
 
 
@@ -104,8 +104,8 @@ def _adapters(cell: GridFields) -> Iterator[Refusal]:
     if cell.lora and cell.mode == "inference":
         no_training = "adds parameters to train, but this mode trains none"
         yield Refusal(no_training, "nearest: --mode forward-backward", given)
-    if cell.lora and cell.adapter == "dora" and cell.quantize == "nf4":
-        packed = "needs the lengths of weights, which --quantize nf4 packs: not modelled"
+    if cell.lora and cell.adapter == "dora" and cell.quantize is not None:
+        packed = f"needs the lengths of weights, which --quantize {cell.quantize} packs: not modelled"
         yield Refusal(packed, "nearest: --adapter lora, which needs less memory", "--adapter dora")
     if cell.lora and cell.strategy == "tp":
         yield Refusal("does not support --strategy tp", "nearest: --strategy ddp", given)
@@ -130,8 +130,8 @@ def _sharding(cell: GridFields) -> Iterator[Refusal]:
     unsupported = f"does not support the sharded parameters of {cell.strategy}"
     if cell.precision in FP8:
         yield Refusal(unsupported, "nearest: --strategy ddp", f"--precision {cell.precision}")
-    if cell.quantize == "nf4":
-        yield Refusal(unsupported, "nearest: ddp", "--quantize nf4")
+    if cell.quantize is not None:
+        yield Refusal(unsupported, "nearest: ddp", f"--quantize {cell.quantize}")
     if cell.optimizer == PAGED:
         yield Refusal(unsupported, "nearest: adamw-8bit", f"--optimizer {PAGED}")
 

@@ -11,6 +11,7 @@ from typing import Any
 from sysbench.commands.check.understanding import CannotTellError, Settings, Understanding
 from sysbench.errors import Refusal
 from sysbench.spec import published
+from sysbench.spec.knobs import REENTRANT
 
 _TUNED = re.compile(
     r"[-_.](instruct|chat|base|it|hf|sft|dpo|qlora|lora|thinking|reasoning|bf16|fp16|gptq|awq|bnb-4bit|bnb-nf4|nvfp4"
@@ -101,14 +102,20 @@ def lora_targets(settings: Settings, understanding: Understanding, key: str) -> 
         understanding.say("lora_targets", "+".join(name.rpartition(".")[2] for name in names), key)
 
 
-def eight_bit_base(settings: Settings, understanding: Understanding, key: str) -> None:
-    """Note that frozen weights are stored in 8 bits."""
-    from sysbench.spec.knobs import QUANTIZED
+def reentrant(settings: Settings, understanding: Understanding, key: str, *, default: bool) -> None:
+    """Take whether checkpointing is reentrant, as a key says or the trainer does without it, where that decides.
 
-    if "int8" in QUANTIZED:
-        understanding.say("quantize", "int8", key)
+    Layers of 8 bits keep their inputs on the context of their product, which is freed only with its graph
+    (MatMul8bitLt in bitsandbytes/autograd/_functions.py). Reentrant checkpointing builds none in forward.
+    """
+    said = settings.switch(key)
+    if understanding.word("quantize") != "int8" or understanding.word("checkpoint") != "full":
+        return
+    if default if said is None else said:
+        keys = understanding.options["checkpoint"].keys
+        understanding.say("checkpoint", REENTRANT, *keys, *([key] if said else []))
     else:
-        understanding.leave_out(settings, key, "less", "frozen weights in 8 bits; here in 16")
+        understanding.assumed.append("layers of 8 bits keep their inputs, which only reentrant checkpointing frees")
 
 
 WITH_REFERENCE = ("dpo", "ipo", "kto")
