@@ -32,6 +32,7 @@ from sysbench.spec.options import MODEL, RANKS, STEP, Option
 from sysbench.spec.own_model import Code, OwnModel, code_reference
 from sysbench.spec.quantities import Count, Seed, Size, stored_unless
 from sysbench.spec.ranks import (
+    BUCKETS,
     DDP,
     DISTRIBUTED,
     MAX_BUCKET_MB,
@@ -173,16 +174,17 @@ class GridFields(RunCell):
     ] = stored_unless(
         None,
         description="How the model is distributed: ddp (a replica on each rank, the default), fsdp2 (sharded "
-        "parameters), tp (tensor parallel, one batch for all ranks), hsdp (sharded replicas).",
+        "parameters), tp (tensor parallel, one batch for all ranks), hsdp (sharded replicas), zero1 and zero2 "
+        "(replicas that share optimizer state, and reduced gradients, as DeepSpeed does).",
     )
     bucket_mb: Annotated[
         Size | None,
-        Axis("choice", "buckets of {} MiB", "bucket MiB", parse=integers(1, MAX_BUCKET_MB), applies_to=(DDP,)),
+        Axis("choice", "buckets of {} MiB", "bucket MiB", parse=integers(1, MAX_BUCKET_MB), applies_to=(BUCKETS,)),
         Option(metavar="AXIS", panel=RANKS),
     ] = stored_unless(
         None,
         description="ddp: capacity of each gradient bucket in MiB (bucket_cap_mb). Default: 25, and 1 for "
-        "the first bucket.",
+        "the first bucket. zero1, zero2: size of each of two buckets. Default: 500 million elements.",
     )
     gradient_as_bucket_view: Annotated[
         Switch | None,
