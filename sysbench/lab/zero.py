@@ -31,7 +31,7 @@ class _Partition:
     def __init__(self, group: dict[str, Any], rank: int, ranks: int) -> None:
         self.parameters: list[Tensor] = [each for each in group["params"] if each.requires_grad]
         if len({each.dtype for each in self.parameters}) > 1:
-            raise UnavailableError("--strategy zero1, zero2: trained parameters must have one dtype")
+            raise UnavailableError("--strategy zero1 and zero2 need trained parameters of one dtype")
         count = sum(each.numel() for each in self.parameters)
         padding = -count % (_ALIGNED * ranks)
         self.size = (count + padding) // ranks
@@ -99,6 +99,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         trained = [each for one in inner.param_groups for each in one["params"] if each.requires_grad]
         super().__init__(trained, {})
         self._rank, self._stage, self._group, self._inner = rank, stage, group, inner
+        inner.param_groups = [one for one in inner.param_groups if any(each.requires_grad for each in one["params"])]
         self._partitions = [_Partition(one, rank, self._ranks) for one in inner.param_groups]
         self._of = {each: partition for partition in self._partitions for each in partition.parameters}
         self._capacity = bucket_bytes // trained[0].element_size() if bucket_bytes else BUCKET_ELEMENTS

@@ -9,7 +9,7 @@ from sysbench.spec.cell import DeviceType
 from sysbench.spec.grid import GridFields
 from sysbench.spec.knobs import FP8, FP8_MULTIPLE, LOW_BIT, NONE, PAGED
 from sysbench.spec.options import flag_of
-from sysbench.spec.ranks import NODE_RANKS, Strategy, layout
+from sysbench.spec.ranks import NODE_RANKS, ZERO, Strategy, layout
 from sysbench.spec.steps import Attention, StepPrecision
 
 ATTENTION_ON: Mapping[DeviceType, tuple[Attention, ...]] = {
@@ -63,7 +63,7 @@ def knobs_device_problem(cell: GridFields, device: str) -> Refusal | None:
 
 def knobs_problem_of(cell: GridFields) -> Refusal | None:
     """Return why a knob has no meaning in the mode of this cell, or None if all have."""
-    checks = (_micro_batches, _adapters, _fp8, _sharding, _in_backward, _offload, _recomputation)
+    checks = (_micro_batches, _adapters, _fp8, _sharding, _shared_state, _in_backward, _offload, _recomputation)
     return next((refusal for check in checks for refusal in check(cell)), None)
 
 
@@ -134,6 +134,22 @@ def _sharding(cell: GridFields) -> Iterator[Refusal]:
         yield Refusal(unsupported, "nearest: ddp", f"--quantize {cell.quantize}")
     if cell.optimizer == PAGED:
         yield Refusal(unsupported, "nearest: adamw-8bit", f"--optimizer {PAGED}")
+
+
+def _shared_state(cell: GridFields) -> Iterator[Refusal]:
+    if cell.strategy not in ZERO:
+        return
+    given = f"--strategy {cell.strategy}"
+    if "optimizer" not in cell.phases:
+        yield Refusal("shares the optimizer's state, but this mode has no optimizer", "nearest: --mode train", given)
+    unsupported = f"does not support {given}"
+    if cell.precision in ("fp16", *FP8):
+        nearest = "fp16-true" if cell.precision == "fp16" else "bf16-true"
+        yield Refusal(unsupported, f"nearest: {nearest}", f"--precision {cell.precision}")
+    if cell.optimizer in ("muon", "adafactor", PAGED):
+        of_matrices = f"updates matrices, but {given} makes all parameters one vector"
+        reason = unsupported if cell.optimizer == PAGED else of_matrices
+        yield Refusal(reason, "nearest: fused", f"--optimizer {cell.optimizer}")
 
 
 def _in_backward(cell: GridFields) -> Iterator[Refusal]:
