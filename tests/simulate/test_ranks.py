@@ -173,6 +173,30 @@ def test_fsdp2_keeps_three_times_the_shard_of_its_rank(ranks: int) -> None:
     assert result.gpu.nccl_bytes == 392 * MIB
 
 
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_ranks_of_zero_share_an_fp32_copy_and_two_moments_of_all_parameters(ranks: int) -> None:
+    shape = {"d_model": 64, "d_ff": 192, "vocab": 128, "precision": "bf16-true", "simulate": "h100", "device": "auto"}
+    result = simulate(cell_of(**shape, ranks=ranks, strategy="zero2", bucket_mb=1).step, "train", H100)
+    left = categories(result.recording, len(result.recording.events))
+    parameters = 2 * 128 * 64 + 4 * 64 * 64 + 3 * 64 * 192 + 3 * 64
+    assert left["parameters"] == 2 * parameters
+    assert left["optimizer state"] == 3 * 4 * parameters / ranks
+    assert left["gradients"] == 0
+
+
+@pytest.mark.parametrize(("stage", "kept"), [(1, 1.0), (2, 0.5)])
+def test_stage_1_keeps_all_gradients_between_micro_batches_and_stage_2_those_of_its_part(
+    stage: int, kept: float
+) -> None:
+    shape = {"d_model": 64, "d_ff": 192, "vocab": 128, "layers": 4, "bucket_mb": 1, "grad_accum": 2}
+    cell = cell_of(**shape, strategy=f"zero{stage}", simulate="h100", device="auto")
+    recording = record(cell.step, cell.mode, CPU)
+    first_backward = next(span for span in recording.measured if span.name == "backward")
+    gradients = categories(recording, first_backward.end)["gradients"]
+    whole = 4 * (2 * 128 * 64 + 4 * (4 * 64 * 64 + 3 * 64 * 192 + 2 * 64) + 64)
+    assert gradients == pytest.approx(kept * whole, rel=0.1)  # a parameter at the border of two parts is kept whole
+
+
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 def test_what_fsdp2_communicates_is_allocated_on_streams_of_its_own() -> None:
     result = simulate(cell_of(simulate="h100", device="auto").step, "train", H100)
