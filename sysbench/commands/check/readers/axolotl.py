@@ -169,7 +169,7 @@ _WITHOUT_EFFECT = keys(
     flash_attn_cross_entropy fsdp_version dp_shard_size dp_replicate_size context_parapllel_size
     accelerator_config model_config_type resize_token_embeddings_to_32x center_rewards_coefficient
     vllm trl ebft provider project_name secrets gpu gpu_count node_count cls_model_config hf_use_auth_token
-    load_in_4bit load_in_8bit lora_r lora_target_modules lora_target_linear gptq_groupsize gptq_model_v1
+    fsdp_config load_in_4bit load_in_8bit lora_r lora_target_modules lora_target_linear gptq_groupsize gptq_model_v1
     bnb_config_kwargs nvfp4_merge_aware reinit_weights float16 adapter torch_dtype
     """
 )
