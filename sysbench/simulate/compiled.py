@@ -31,6 +31,7 @@ from sysbench.frames import owner_here
 from sysbench.lab.compilation import fresh_compiler
 from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.simulate.absent_gpu import inductor_finds
+from sysbench.simulate.origins import GENERATED
 from sysbench.simulate.platform import Platform
 from sysbench.simulate.tensors import CUDA, DEVICE, SimulatedDevice, SimulatedTensor
 
@@ -75,7 +76,7 @@ def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[Collec
     ]
     # At once, and without a mode before which simulated tensors do not reach the device.
     wanted = {"force_non_lazy_backward_lowering": True, "check_custom_op_aliasing": False}
-    with fresh_compiler(), ExitStack() as stack, TemporaryDirectory() as directory:
+    with fresh_compiler(), ExitStack() as stack, TemporaryDirectory(prefix=GENERATED) as directory:
         for owner, name, stand_in in stand_ins:
             stack.enter_context(mock.patch.object(owner, name, stand_in, create=True))
         stack.enter_context(mock.patch.dict("os.environ", TORCHINDUCTOR_CACHE_DIR=directory))
@@ -142,11 +143,6 @@ def _reason(error: BaseException) -> str:
     """Return the first line of what the compiler says, without what it says about the backend."""
     error = getattr(error, "inner_exception", error)
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-
-
-def _without_tensor_guards(guards: Sequence[Any]) -> list[bool]:
-    """Return which guards to check: not those on tensors, which the device makes fail; their shapes do not change."""
-    return [guard.guard_type != "TENSOR_MATCH" for guard in guards]
 
 
 class _Kernel:

@@ -12,7 +12,9 @@ For 62 combinations of changes of xl, such times were within 0.03% of those of w
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from sysbench.commands.fit.record import Trial
@@ -24,9 +26,12 @@ from sysbench.log.cautions import margin_uncertainty_bytes
 from sysbench.log.predictions import PredictedTime
 from sysbench.predict import collectives
 from sysbench.predict.simulated_step import UNLIMITED_BYTES, SimulatedStep
+from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import by_category
-from sysbench.simulate.replay import Replay, SpanPeak
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.replay import Replay, ReplayCache, SpanPeak, Verdict
+from sysbench.simulate.steps import record
 from sysbench.spec import hardware
 from sysbench.spec.grid import ModelShape
 from sysbench.spec.knobs import blocks_between_checkpoints
@@ -71,9 +76,13 @@ def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu
     gpu_bytes = question.allowed_bytes(card.memory_bytes)
     is_asked = not combination  # its trace has modules already, for the explanation
     link = question.host_link
+    began_s = time.process_time()
     simulated = SimulatedStep(step, gpu, with_modules=is_asked, memory_bytes=gpu_bytes, host_link=link)
     _, verdict = simulated.memory
     replay = unlimited_replay(step, gpu, with_modules=is_asked)
+    if step.is_compiled and simulated.recording.compiled is None:
+        replay, verdict = _compiled_memory(step, Gpu.of(card), gpu_bytes)
+    compile_s = time.process_time() - began_s if step.is_compiled else None
     is_timed = card.rates and (step.ranks == 1 or has_links(gpu))
     timed = simulated if is_timed else SimulatedStep(step, REFERENCE, with_modules=is_asked, host_link=link)
     prediction = timed.prediction
@@ -100,7 +109,16 @@ def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu
         uncertainty_bytes=margin_uncertainty_bytes(gpu_bytes),
         context_uncertainty_bytes=outside.context_bytes - outside.least_context_bytes,
         recomputed_flops=simulated.recording.recomputed_flops * step.grad_accum,
+        compile_s=compile_s,
     )
+
+
+def _compiled_memory(step: ModelCell, gpu: Gpu, gpu_bytes: int) -> tuple[Replay, Verdict]:
+    """Return the replay of a compiled step without a limit of memory, and whether it fits into that many bytes."""
+    recording = record(step.step_with(device="cuda"), step.mode, Platform.of(gpu), origins=False)
+    cached = ReplayCache(recording, AllocatorSettings.of(step.allocator))
+    replay, _ = cached.replay_on(replace(gpu, memory_bytes=UNLIMITED_BYTES))
+    return replay, cached.replay_on(replace(gpu, memory_bytes=gpu_bytes))[1]
 
 
 def has_links(gpu: str) -> bool:
