@@ -15,6 +15,7 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.platform import Platform
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.steps import record
+from sysbench.spec.steps import Protocol
 from tests.cli.running import answered
 
 H100 = Gpu("GPU", 2**40, (9, 0))
@@ -75,13 +76,15 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def recorded(directory: Path, model: str = "Mlp", execution: str = "compiled") -> StepRecording:
+def recorded(
+    directory: Path, model: str = "Mlp", execution: str = "compiled", mode: Protocol = "train"
+) -> StepRecording:
     spec = MemorySpec(
         model=f"models:{model}", app_dir=str(directory), input="ids=int64[B,T]<512", ctx=(64,), batch=(4,),
-        mode=("train",), precision=("bf16",), execution=(execution,),
+        mode=(mode,), precision=("bf16",), execution=(execution,),
     )  # fmt: skip
     (cell,) = spec.cells()
-    return record(cell.step, "train", Platform.of(H100), origins=False)
+    return record(cell.step, mode, Platform.of(H100), origins=False)
 
 
 def requests(recording: StepRecording) -> tuple[tuple[int, ...], list[int]]:
@@ -108,6 +111,10 @@ def test_compiled_step_keeps_less_and_leaves_nothing_behind(directory: Path) -> 
     # The compiler itself is again that of this machine.
     doubled = torch.compile(lambda x: x * 2, backend="eager")
     assert doubled(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_forward_alone_keeps_what_it_keeps_before_backward(directory: Path) -> None:
+    assert kept_bytes(recorded(directory, mode="forward")) == kept_bytes(recorded(directory))
 
 
 def test_graph_break_is_named_with_its_line(directory: Path) -> None:
