@@ -10,6 +10,7 @@ What a GPU does besides in the first step, to choose among kernels by measuring 
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -36,6 +37,9 @@ from sysbench.simulate.platform import Platform
 from sysbench.simulate.tensors import CUDA, DEVICE, SimulatedDevice, SimulatedTensor
 
 _META = torch.device("meta")
+_RAISED = re.compile(r"""got (\w+)\(["'](.*)["']\)$""", re.MULTILINE)
+"""What the compiler says of an error in the code that it traces."""
+
 _GRAPH_PASSES = "_recursive_joint_graph_passes"
 """The function of Inductor that first sees a graph, before it is divided into forward and backward."""
 
@@ -79,7 +83,7 @@ def compiling_on(
     ]
     # At once, and without a mode before which simulated tensors do not reach the device.
     wanted = {"force_non_lazy_backward_lowering": True, "check_custom_op_aliasing": False}
-    uncollected = {"run_gc_after_compile": False} if hasattr(dynamo, "run_gc_after_compile") else {}
+    uncollected: dict[str, Any] = {"run_gc_after_compile": False} if hasattr(dynamo, "run_gc_after_compile") else {}
     with fresh_compiler(), ExitStack() as stack, TemporaryDirectory(prefix=GENERATED) as directory:
         for owner, name, stand_in in stand_ins:
             stack.enter_context(mock.patch.object(owner, name, stand_in, create=True))
@@ -145,8 +149,13 @@ def _top_mode() -> object:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first line of what the compiler says, without what it says about the backend."""
+    """Return the first line of what the compiler says, without what it says about the backend.
+
+    Where it tried an operator, that is what the operator raised.
+    """
     error = getattr(error, "inner_exception", error)
+    if (raised := _RAISED.search(str(error))) is not None:
+        return f"{raised[1]}: {raised[2].partition(chr(92) + 'n')[0]}"
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 

@@ -66,6 +66,21 @@ class Reads(Mlp):
 class NamesGpu(Mlp):
     def between(self, x):
         return x + torch.ones(64, device="cuda")
+
+
+class Chooses(Mlp):
+    def between(self, x):
+        return x + x[torch.nonzero(x[:, :, 0]).unbind(1)].sum()
+
+
+@torch.library.custom_op("simulated_here::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+class Opaque(Mlp):
+    def between(self, x):
+        return doubled(x)
 """
 
 
@@ -124,6 +139,12 @@ def test_graph_break_is_named_with_its_line(directory: Path) -> None:
     assert compiled.breaks == [f"models.py:{CODE[: CODE.index('print(')].count(chr(10)) + 1}"]
 
 
+def test_a_size_that_depends_on_data_divides_the_code(directory: Path) -> None:
+    compiled = recorded(directory, "Chooses").compiled
+    assert compiled is not None
+    assert compiled.breaks == [f"models.py:{CODE[: CODE.index('torch.nonzero')].count(chr(10)) + 1}"]
+
+
 def test_disabled_compiler_leaves_the_eager_step(directory: Path) -> None:
     import torch._dynamo.config
 
@@ -136,6 +157,7 @@ def test_disabled_compiler_leaves_the_eager_step(directory: Path) -> None:
     [
         ("Refuses", r"^torch\.compile refuses this step: Unsupported: Call to `torch\._dynamo\.graph_break"),
         ("Reads", "^the code reads a tensor value"),
+        ("Opaque", r"^torch\.compile refuses this step: RuntimeError: There was no fake impl registered for"),
         ("NamesGpu", r"^torch\.compile refuses this step: .*device mismatch"),
     ],
 )
