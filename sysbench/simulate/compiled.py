@@ -10,6 +10,7 @@ What a GPU does besides in the first step, to choose among kernels by measuring 
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -32,18 +33,25 @@ from sysbench.lab.compilation import fresh_compiler
 from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
 from sysbench.simulate.absent_gpu import inductor_finds
 from sysbench.simulate.generated import GeneratedKernel
+from sysbench.simulate.origins import GENERATED
 from sysbench.simulate.platform import Platform
 from sysbench.simulate.tensors import CUDA, DEVICE, SimulatedDevice, SimulatedTensor
 
 _META = torch.device("meta")
+_RAISED = re.compile(r"""got (\w+)\(["'](.*)["']\)$""", re.MULTILINE)
+"""What the compiler says of an error in the code that it traces."""
+
 _GRAPH_PASSES = "_recursive_joint_graph_passes"
 """The function of Inductor that first sees a graph, before it is divided into forward and backward."""
 
 
 @contextmanager
-def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[Collection[str]]:
+def compiling_on(
+    device: SimulatedDevice, platform: Platform, *, has_backward: bool = True
+) -> Iterator[Collection[str]]:
     """Context manager in which `torch.compile` compiles for the simulated device, which must be active.
 
+    Without `has_backward`, no backward is to run, and its code is not generated.
     Yields the places where the compiler divided the code, which grow: `gpt.py:31`. On exit, all changes to torch are
     undone, and what was compiled is forgotten. Raises UnavailableError for code that the compiler refuses, with its
     reason.
@@ -57,7 +65,7 @@ def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[Collec
     from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
     from torch._inductor.output_code import CompiledFxGraph
 
-    compiler = _Compiler(device, platform)
+    compiler = _Compiler(device, platform, has_backward=has_backward)
     convert, fold = CatchErrorsWrapper.__call__, UniformValueConstantFolder._deduce_value
 
     def fold_on_host(folder: Any, node: torch.fx.Node) -> object:
@@ -81,12 +89,13 @@ def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[Collec
     ]
     # At once, and without a mode before which simulated tensors do not reach the device.
     wanted = {"force_non_lazy_backward_lowering": True, "check_custom_op_aliasing": False}
-    with fresh_compiler(), ExitStack() as stack, TemporaryDirectory() as directory:
+    uncollected: dict[str, Any] = {"run_gc_after_compile": False} if hasattr(dynamo, "run_gc_after_compile") else {}
+    with fresh_compiler(), ExitStack() as stack, TemporaryDirectory(prefix=GENERATED) as directory:
         for owner, name, stand_in in stand_ins:
             stack.enter_context(mock.patch.object(owner, name, stand_in, create=True))
         stack.enter_context(mock.patch.dict("os.environ", TORCHINDUCTOR_CACHE_DIR=directory))
         stack.enter_context(inductor.patch(force_disable_caches=True, compile_threads=1))
-        stack.enter_context(dynamo.patch(traceable_tensor_subclasses={SimulatedTensor}))
+        stack.enter_context(dynamo.patch(traceable_tensor_subclasses={SimulatedTensor}, **uncollected))
         stack.enter_context(functorch.patch({name: wanted[name] for name in wanted if hasattr(functorch, name)}))
         yield compiler.breaks
 
@@ -94,11 +103,12 @@ def compiling_on(device: SimulatedDevice, platform: Platform) -> Iterator[Collec
 class _Compiler:
     """What stands in for parts of the compiler while a device is simulated."""
 
-    def __init__(self, device: SimulatedDevice, platform: Platform) -> None:
+    def __init__(self, device: SimulatedDevice, platform: Platform, *, has_backward: bool) -> None:
         self.breaks: dict[str, None] = {}
         """Places where the code was divided, in order."""
         self._device = device
         self._platform = platform
+        self._has_backward = has_backward
         self._compile: Any = torch.compile
 
     def compile(self, model: Any = None, **options: Any) -> Any:
@@ -136,7 +146,7 @@ class _Compiler:
             place = reason.user_stack[-1]
             self.breaks[f"{Path(place.filename).name}:{place.lineno}"] = None
         with inductor_finds(self._platform):
-            return _compiled(graph, inputs)
+            return _compiled(graph, inputs, has_backward=self._has_backward)
 
 
 def _top_mode() -> object:
@@ -145,14 +155,14 @@ def _top_mode() -> object:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first line of what the compiler says, without what it says about the backend."""
+    """Return the first line of what the compiler says, without what it says about the backend.
+
+    Where it tried an operator, that is what the operator raised.
+    """
     error = getattr(error, "inner_exception", error)
+    if (raised := _RAISED.search(str(error))) is not None:
+        return f"{raised[1]}: {raised[2].partition(chr(92) + 'n')[0]}"
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-
-
-def _without_tensor_guards(guards: Sequence[Any]) -> list[bool]:
-    """Return which guards to check: not those on tensors, which the device makes fail; their shapes do not change."""
-    return [guard.guard_type != "TENSOR_MATCH" for guard in guards]
 
 
 class _Kernel:
@@ -216,8 +226,8 @@ def _as_plain_tensors(device: SimulatedDevice) -> Iterator[None]:
         device.__enter__()
 
 
-def _compiled(graph: GraphModule, inputs: Sequence[Any]) -> Any:
-    """Compile a graph that was traced on `meta` for the GPU."""
+def _compiled(graph: GraphModule, inputs: Sequence[Any], *, has_backward: bool) -> Any:
+    """Compile a graph that was traced on `meta` for the GPU; its backward only if there is one."""
     from torch._inductor import compile_fx
 
     passes = getattr(compile_fx, _GRAPH_PASSES)
@@ -227,12 +237,18 @@ def _compiled(graph: GraphModule, inputs: Sequence[Any]) -> Any:
         return passes(traced, *args, **options)
 
     def compile_on_gpu(divided: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        if options.get("is_backward") and not has_backward:
+            return _no_backward
         _move(divided, inputs)
         return compile_fx.compile_fx_inner(divided, inputs, **options)
 
     with mock.patch.object(compile_fx, _GRAPH_PASSES, passes_on_gpu):
         compiled: Any = compile_fx.compile_fx(graph, inputs, inner_compile=compile_on_gpu)
         return compiled
+
+
+def _no_backward(*_: object) -> Any:
+    raise RuntimeError("this step was compiled without its backward")
 
 
 def _move(graph: GraphModule, inputs: Sequence[Any]) -> None:

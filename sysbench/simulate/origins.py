@@ -23,6 +23,9 @@ OUTSIDE = ROOT_PATH
 """Path for operators outside all modules, such as the loss, and for the whole model."""
 
 
+GENERATED = "sysbench-generated-"
+"""Beginning of the name of the folder with the code that the compiler generates for a simulation, and no longer."""
+
 Stack = tuple[Frame, ...]
 """Innermost frame first."""
 
@@ -112,6 +115,8 @@ class Origins:
 def _only_passes_calls_on(filename: str) -> bool:
     """Return whether a file's frames carry no information. Those of torch's optimizers do."""
     owner = owner_here(filename)
+    if any(part.startswith(GENERATED) for part in owner.path):
+        return True
     if owner.package == "torch":
         return not owner.is_in("torch", "optim")
     return owner.package in ("einops", PYTHON) or owner.is_in("sysbench", "simulate")

@@ -88,7 +88,7 @@ def record(
         with (
             _sharding_handled(mesh, recorder.device),
             recorder.device,
-            _compiling_for(cell, recorder.device, platform) as breaks,
+            _compiling_for(cell, protocol, recorder.device, platform) as breaks,
         ):
             for _ in _run_steps(recorder, cell, protocol, DEVICE, mesh=mesh):
                 pass
@@ -112,12 +112,14 @@ def _serving_user_code(cell: ModelCell, platform: Platform) -> Iterator[Compiled
         yield parts
 
 
-def _compiling_for(cell: ModelCell, device: Device, platform: Platform) -> AbstractContextManager[Collection[str]]:
+def _compiling_for(
+    cell: ModelCell, protocol: Protocol, device: Device, platform: Platform
+) -> AbstractContextManager[Collection[str]]:
     if not cell.is_compiled or not isinstance(device, SimulatedDevice):
         return nullcontext(())
     from sysbench.simulate.compiled import compiling_on  # whose imports take seconds
 
-    return compiling_on(device, platform)
+    return compiling_on(device, platform, has_backward="backward" in PROCEDURES[protocol].phases)
 
 
 def _simulated_ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:

@@ -15,6 +15,7 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.platform import Platform
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.steps import record
+from sysbench.spec.steps import Protocol
 from tests.cli.running import answered
 
 H100 = Gpu("GPU", 2**40, (9, 0))
@@ -65,6 +66,21 @@ class Reads(Mlp):
 class NamesGpu(Mlp):
     def between(self, x):
         return x + torch.ones(64, device="cuda")
+
+
+class Chooses(Mlp):
+    def between(self, x):
+        return x + x[torch.nonzero(x[:, :, 0]).unbind(1)].sum()
+
+
+@torch.library.custom_op("simulated_here::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+class Opaque(Mlp):
+    def between(self, x):
+        return doubled(x)
 """
 
 
@@ -75,13 +91,15 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def recorded(directory: Path, model: str = "Mlp", execution: str = "compiled") -> StepRecording:
+def recorded(
+    directory: Path, model: str = "Mlp", execution: str = "compiled", mode: Protocol = "train"
+) -> StepRecording:
     spec = MemorySpec(
         model=f"models:{model}", app_dir=str(directory), input="ids=int64[B,T]<512", ctx=(64,), batch=(4,),
-        mode=("train",), precision=("bf16",), execution=(execution,),
+        mode=(mode,), precision=("bf16",), execution=(execution,),
     )  # fmt: skip
     (cell,) = spec.cells()
-    return record(cell.step, "train", Platform.of(H100), origins=False)
+    return record(cell.step, mode, Platform.of(H100), origins=False)
 
 
 def requests(recording: StepRecording) -> tuple[tuple[int, ...], list[int]]:
@@ -110,11 +128,21 @@ def test_compiled_step_keeps_less_and_leaves_nothing_behind(directory: Path) -> 
     assert doubled(torch.ones(2)).tolist() == [2.0, 2.0]
 
 
+def test_forward_alone_keeps_what_it_keeps_before_backward(directory: Path) -> None:
+    assert kept_bytes(recorded(directory, mode="forward")) == kept_bytes(recorded(directory))
+
+
 def test_graph_break_is_named_with_its_line(directory: Path) -> None:
     compiled = recorded(directory, "Prints").compiled
     assert compiled is not None
     assert compiled.graphs == 2
     assert compiled.breaks == [f"models.py:{CODE[: CODE.index('print(')].count(chr(10)) + 1}"]
+
+
+def test_a_size_that_depends_on_data_divides_the_code(directory: Path) -> None:
+    compiled = recorded(directory, "Chooses").compiled
+    assert compiled is not None
+    assert compiled.breaks == [f"models.py:{CODE[: CODE.index('torch.nonzero')].count(chr(10)) + 1}"]
 
 
 def test_disabled_compiler_leaves_the_eager_step(directory: Path) -> None:
@@ -129,6 +157,7 @@ def test_disabled_compiler_leaves_the_eager_step(directory: Path) -> None:
     [
         ("Refuses", r"^torch\.compile refuses this step: Unsupported: Call to `torch\._dynamo\.graph_break"),
         ("Reads", "^the code reads a tensor value"),
+        ("Opaque", r"^torch\.compile refuses this step: RuntimeError: There was no fake impl registered for"),
         ("NamesGpu", r"^torch\.compile refuses this step: .*device mismatch"),
     ],
 )

@@ -16,7 +16,7 @@ from sysbench.commands.fit import extents, verify
 from sysbench.commands.fit.causes import explained
 from sysbench.commands.fit.record import CombinationTried, SearchStopped, Trial
 from sysbench.commands.fit.search import rules
-from sysbench.commands.fit.search.changes import Combination, changes_of
+from sysbench.commands.fit.search.changes import Combination, changes_of, compiling
 from sysbench.commands.fit.search.processes import Processes, Strand, Task
 from sysbench.commands.fit.search.rules import Memory, Outcome, Search
 from sysbench.commands.fit.search.trials import (
@@ -87,7 +87,8 @@ def search_with(
     """Search until the end, or until time is over, and yield each combination that was simulated whole."""
     question = simulations.question
     changes = () if question.asked_only else changes_of(question)
-    for strands in Search(memory_of(question), changes, question.faster).stages():
+    last = None if question.asked_only else compiling(question)
+    for strands in Search(memory_of(question), changes, question.faster, last).stages():
         for _ in processes.run([simulations.answered(strand) for strand in strands]):
             yield from simulations.take_events()
             if is_over() and question.limit_s is not None:

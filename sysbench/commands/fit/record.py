@@ -58,6 +58,9 @@ class Trial(Frozen):
     """How much smaller the CUDA context may be than the largest size, which the margin counts."""
     recomputed_flops: Flops = 0
     """FLOPs that backward computes again."""
+    compile_s: PositiveSeconds | None = stored_unless(None)
+    """Processor time that the simulation of a compiled step took, nearly all of it in torch's compiler, which does not
+    compile the kernels that it writes; None for an eager step."""
 
     @property
     def needed_bytes(self) -> int:

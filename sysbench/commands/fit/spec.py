@@ -33,7 +33,7 @@ QUESTION = "Question"
 
 QUESTION_FIELDS = (
     *("budget", "keep", "faster", "max_ranks", "table", "explain", "verify", "host_link"),
-    *("asked_only", "not_tried", "max_time"),
+    *("asked_only", "not_tried", "max_time", "try_compile"),
 )
 """Fields that a cell has from its spec."""
 
@@ -98,6 +98,8 @@ class FitCell(ModelCell):
     """Values that no change may have, as `checkpoint=selective`."""
     max_time: TimeLimit = stored_unless("none")
     """Limit of the search."""
+    try_compile: bool = stored_unless(False)
+    """Whether to try torch.compile, too, once all else has been tried."""
     host_link: PerSecond | None = stored_unless(None)
     """Bytes per second of copies between GPU and host; None for the calibrated rate, if any."""
 
@@ -128,9 +130,10 @@ class FitCell(ModelCell):
         return self.step_with(device="cuda")
 
     def problem(self, device: DeviceType | None) -> Refusal | None:
-        if self.is_compiled:
-            slow = "takes a minute to simulate, and a search tries dozens of steps"
-            return Refusal(slow, "one step: sysbench memory --simulate GPU --compile", f"--execution {self.execution}")
+        if self.is_compiled and not self.try_compile:
+            slow = "takes a minute or more to simulate, and a search tries dozens of steps"
+            remedy = "--try-compile compiles few of them; one step: sysbench memory --simulate GPU --compile"
+            return Refusal(slow, remedy, f"--execution {self.execution}")
         return super().problem(device)
 
 
@@ -167,6 +170,11 @@ class FitSpec(ModelSpec):
     verify: Annotated[bool, Option(panel=QUESTION, common=True)] = Field(
         default=False,
         description="Measure three steps of the first suggestion on the GPU that is here, beside the prediction.",
+    )
+    try_compile: Annotated[bool, Option(panel=QUESTION, common=True)] = stored_unless(
+        False,
+        description="At last, also try torch.compile: alone, and with the first suggestion. Each takes a minute or "
+        "more, in which torch's own compiler says what the step needs.",
     )
     asked_only: bool = stored_unless(False)
     """Whether to simulate only the step as asked, for `--gate`."""
@@ -208,9 +216,11 @@ class FitSpec(ModelSpec):
 
     @model_validator(mode="after")
     def _check_question(self) -> Self:
-        for name in ("faster", "explain", "verify"):
+        for name in ("faster", "explain", "verify", "try_compile"):
             if self.table and getattr(self, name):
-                raise ValueError(f"--table shows limits in place of changes, which --{name} needs: drop one of them")
+                raise ValueError(
+                    f"--table shows limits in place of changes, which {flag_of(name)} needs: drop one of them"
+                )
         if self.table and self.max_time != "none":
             raise ValueError("--max-time limits a search for changes, and --table has none: drop one of them")
         if self.device != ("auto",):
@@ -232,11 +242,13 @@ class FitSpec(ModelSpec):
 
     @model_validator(mode="after")
     def _check_kept(self) -> Self:
+        if self.try_compile and self.execution != ("eager",):
+            raise ValueError(f"--try-compile compares with the eager step: drop it, or --execution {self.execution[0]}")
         if "ranks" in self.keep and self.max_ranks != NODE_RANKS:
             raise ValueError(
                 f"--keep ranks allows no other number of GPUs, --max-ranks {self.max_ranks} does: drop one"
             )
-        if self.faster and set(remedy_names()) <= set(self.keep):
+        if self.faster and not self.try_compile and set(remedy_names()) <= set(self.keep):
             raise ValueError("--keep names everything that fit can change, so --faster has nothing to try: drop one")
         return self
 

@@ -94,7 +94,7 @@ def _relearning_values() -> dict[str, tuple[object, ...]]:
 def words(changes: Mapping[str, object]) -> str:
     """Return changes as words: `sdpa attention, batch 2 × 4`; empty if there are none."""
     left = dict(changes)
-    found = []
+    found = ["torch.compile"] if left.pop("execution", None) else []
     if (ranks := left.pop("ranks", None)) is not None:
         strategy = left.pop("strategy", None)
         found.append(f"{ranks} GPUs{f' with {strategy}' if strategy else ''}")

@@ -241,6 +241,11 @@ def _part_notes(part: Suggestions) -> Iterator[str]:
         yield "each row: the fastest with its change of learning, and as few changes that cost time as the GPU needs"
     elif len(part.trials) > 1:
         yield "each row: the fastest combination that needs less memory than the row above, by 5% of the GPU's"
+    if compile_s := max((trial.compile_s or 0 for trial in part.trials), default=0):
+        yield (
+            f"compiled: by torch's own compiler, which took {units.duration(compile_s)} of processor time here; on the "
+            "GPU, the first step takes as long, and compiles the kernels besides"
+        )
     if any(trial.step for trial in part.trials):
         yield INTERVAL
 

@@ -50,6 +50,12 @@ def changes_of(question: FitCell) -> list[Change]:
     return [change for change in changes if _is_possible(question, change)]
 
 
+def compiling(question: FitCell) -> Change | None:
+    """Return the change to a compiled step, if it is to be tried and possible."""
+    change = Change("execution", (("execution", "compiled"),))
+    return change if question.try_compile and _is_possible(question, change) else None
+
+
 def _of_axis(question: FitCell, name: str, axis: Axis) -> Iterator[Change]:
     remedy = axis.remedy
     if remedy is None or name.replace("_", "-") in question.keep or (remedy.built_in_only and question.own):

@@ -11,6 +11,7 @@ combinations that it stands for are these:
 3. More ranks are tried where the step fits on no single GPU without a change of learning: as few as suffice; the
    largest number also with up to two changes that cost time.
 4. A change of the allocator, which needs no other trace, is added where the step fits only with it.
+5. A change that takes long to simulate is tried at last: alone, and added to the first row.
 
 The first row for a GPU is the fastest combination that fits. Each further row is the fastest one that needs less memory
 than the one before, by a share of the GPU's memory. So no combination is both faster and smaller than a row.
@@ -83,11 +84,13 @@ class Search:
     gpus     by name of a GPU: its memory
     changes  the changes that may be combined, in the order of `changes_of`
     faster   whether to search also on GPUs on which the step fits as asked
+    last     a change that takes long to simulate, and is tried at last
     """
 
     gpus: Mapping[str, Memory]
     changes: Sequence[Change]
     faster: bool = False
+    last: Change | None = None
     _outcomes: dict[tuple[Combination, str], Outcome | None] = field(default_factory=dict, init=False)
     _rows: dict[str, list[Combination]] = field(default_factory=dict, init=False)
     """Rows of each GPU without changes of learning."""
@@ -97,7 +100,7 @@ class Search:
         """Yield strands that may run side by side; each list of them begins where the one before has ended."""
         yield [self._asked()]
         gpus = [gpu for gpu in self.gpus if self._is_searched(gpu)]
-        if not gpus or not self.changes:
+        if not gpus or not (self.changes or self.last):
             return
         self._rows = {gpu: [] for gpu in gpus}
         self._relearned = {gpu: [] for gpu in gpus}
@@ -119,6 +122,8 @@ class Search:
         pairs = [pair for pair in _combinations([change for (change,) in relearning], 2) if len(pair) == 2]
         yield [_one_by_one(self._relearn(starts[gpu], pairs, MAX_ROWS, gpu) for gpu in unfit)]
         yield [self._nearest_miss(gpu) for gpu in unfit if not self._relearned[gpu]]
+        if self.last is not None:
+            yield [self._tried_last(self.last, combination, gpu) for gpu in gpus for combination in self._firsts(gpu)]
 
     @property
     def _plain(self) -> list[Change]:
@@ -214,6 +219,14 @@ class Search:
             if found is not None:
                 self._rows[gpu].append(found)
                 return
+
+    def _firsts(self, gpu: str) -> list[Combination]:
+        """Return the step as asked, and the first row, unless it has more ranks."""
+        rows = (self._rows[gpu] or self._relearned[gpu])[:1]
+        return [(), *(row for row in rows if not any(change.group == "ranks" for change in row))]
+
+    def _tried_last(self, last: Change, combination: Combination, gpu: str) -> Strand:
+        yield from self._outcome((*combination, last), gpu, simulate=True)
 
     def _nearest_miss(self, gpu: str) -> Strand:
         known = {each: outcome for (each, where), outcome in self._outcomes.items() if where == gpu and outcome}

@@ -12,6 +12,7 @@ For 62 combinations of changes of xl, such times were within 0.03% of those of w
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -71,9 +72,11 @@ def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu
     gpu_bytes = question.allowed_bytes(card.memory_bytes)
     is_asked = not combination  # its trace has modules already, for the explanation
     link = question.host_link
+    began_s = time.process_time()
     simulated = SimulatedStep(step, gpu, with_modules=is_asked, memory_bytes=gpu_bytes, host_link=link)
     _, verdict = simulated.memory
     replay = unlimited_replay(step, gpu, with_modules=is_asked)
+    compile_s = time.process_time() - began_s if step.is_compiled else None
     is_timed = card.rates and (step.ranks == 1 or has_links(gpu))
     timed = simulated if is_timed else SimulatedStep(step, REFERENCE, with_modules=is_asked, host_link=link)
     prediction = timed.prediction
@@ -100,6 +103,7 @@ def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu
         uncertainty_bytes=margin_uncertainty_bytes(gpu_bytes),
         context_uncertainty_bytes=outside.context_bytes - outside.least_context_bytes,
         recomputed_flops=simulated.recording.recomputed_flops * step.grad_accum,
+        compile_s=compile_s,
     )
 
 
