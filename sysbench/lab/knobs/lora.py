@@ -42,11 +42,12 @@ def add_adapters(model: nn.Module, cell: ModelCell, device: torch.device) -> Non
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 
     rank, targets = cell.lora, cell.lora_targets
-    names: str | None = None  # peft's default
     if targets is None and isinstance(model, Transformer):
         targets = _BUILT_IN_TARGETS
     model_type = getattr(getattr(model, "config", None), "model_type", None)
-    if targets is not None or model_type not in TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING:
+    # peft's own default, which it does not find by itself for models whose experts it renames.
+    names = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(model_type) if targets is None else None
+    if names is None:
         names = "|".join(map(re.escape, _layers(model, rank, targets or ALL_LINEAR)))
     config = peft.LoraConfig(r=rank, target_modules=names, use_dora=cell.adapter == "dora")
     config._register_custom_module({PackedLinear: _adapter_of_packed(peft.tuners.lora.Linear)})
