@@ -306,7 +306,7 @@ def _naming_devices() -> Iterator[None]:
     A mode is off while it handles a call, and the whole of backward is one call. Code that runs in backward, such as
     blocks that are computed again, names devices as it does in forward.
     """
-    run = torch.autograd._engine_run_backward
+    run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
     def run_with_names(*args: Any, **options: Any) -> Any:
         with _DeviceNames():

@@ -11,11 +11,11 @@ def test_memory_is_taken_and_given_back_in_whole_pages() -> None:
     assert memory.free_bytes == 4 * PAGE
     first, second = memory.allocate(1), memory.allocate(PAGE + 1)
     assert first is not None
-    assert second == first + PAGE
+    assert second == first - 2 * PAGE
     assert memory.free_bytes == PAGE
     assert memory.allocate(PAGE + 1) is None
     assert memory.free_bytes == PAGE
-    assert memory.allocate(PAGE) == second + 2 * PAGE
+    assert memory.allocate(PAGE) == second - PAGE
     assert memory.free_bytes == 0
     memory.release(PAGE + 1)
     assert memory.free_bytes == 2 * PAGE
