@@ -347,8 +347,8 @@ def _infer_categories(
 def _in_order_of_making(snapshot: Snapshot, lives: Lifetimes, residents: Column) -> Column:
     """Return allocations that predate the trace in the order in which they were probably made.
 
-    cudaMalloc returns descending addresses, unless the segments that the trace has say otherwise; within a segment, what
-    was made first lies lowest.
+    cudaMalloc's addresses descend, unless the segments of the trace say otherwise; within a segment, what was made
+    first lies lowest.
     """
     block = lives.block[residents]
     if (block == NONE).any():

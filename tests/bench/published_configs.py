@@ -2,9 +2,9 @@
 
     python -m tests.bench.published_configs DIRECTORY … [--on GPU] [--only TEXT] [--limit SECONDS] [--state FILE]
 
-A file is `verdict` (fits, does not fit, or the CUDA context decides), `refused` (with the reason in one line), `starter`
-(starts a training and describes none, or is no config of a trainer), `slow` (longer than the limit) or `crash`. One
-process at a time, at low priority. With --state, files that are in it already are not run again.
+A file is `verdict` (fits, does not fit, or the CUDA context decides), `refused` (with the reason in one line),
+`starter` (starts a training and describes none, or is no config of a trainer), `slow` (longer than the limit) or
+`crash`. One process at a time, at low priority. With --state, files that are in it already are not run again.
 """
 
 from __future__ import annotations
