@@ -176,6 +176,27 @@ def test_parameters_and_flops_are_those_that_torch_counts() -> None:
         assert counter.get_total_flops() == event.flops.get(name, 0)
 
 
+@pytest.mark.parametrize("config", ["llama"], indirect=True)
+def test_of_the_usual_names_a_model_need_not_have_all(config: str) -> None:
+    """GLM has one layer for gate and up, and lists of targets name both all the same."""
+    some = cell(config, lora=RANK, lora_targets="q_proj+v_proj")
+    assert len(adapters(TrainingStep(some, CPU))) == 4
+    with pytest.raises(UnavailableError, match="--lora-targets v_prj matches no linear layer of Llama"):
+        TrainingStep(cell(config, lora=RANK, lora_targets="q_proj+v_prj"), CPU)
+
+
+@pytest.mark.parametrize("config", ["gpt2"], indirect=True)
+def test_usual_names_of_which_a_model_has_none_are_refused(config: str) -> None:
+    with pytest.raises(UnavailableError, match="--lora-targets q_proj matches no linear layer of GPT2LMHeadModel"):
+        TrainingStep(cell(config, lora=RANK, lora_targets="q_proj+v_proj"), CPU)
+
+
+@pytest.mark.parametrize("config", ["mixtral"], indirect=True)
+def test_of_the_usual_names_those_that_are_there_get_adapters(config: str) -> None:
+    step = TrainingStep(cell(config, lora=RANK, lora_targets="q_proj+k_proj+gate_proj+up_proj+down_proj"), CPU)
+    assert {name.rpartition(".")[2] for name, _ in adapters(step)} >= {"q_proj", "k_proj"}
+
+
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
