@@ -32,8 +32,9 @@ def add_adapters(model: nn.Module, cell: ModelCell, device: torch.device) -> Non
     """Freeze the model, and put an adapter of the rank `cell.lora` beside each linear layer that the cell names.
 
     `cell.lora_targets` are patterns joined by `+`, each for the end of a layer's name, part by part: `q_proj`; or
-    `all-linear`. As with peft, of the usual names some may match nothing. None is peft's default for the type of a model from transformers, queries and values of the built-in
-    model, or else `all-linear`. Call this before the model is distributed or compiled.
+    `all-linear`. As with peft, some of the usual names may match nothing. None is peft's default for the type of a model
+    from transformers, queries and values of the built-in model, or else `all-linear`. Call this before the model is
+    distributed or compiled.
     """
     if complaint := extras.missing(*extras.PEFT):
         raise UnavailableError(complaint)
@@ -49,7 +50,7 @@ def add_adapters(model: nn.Module, cell: ModelCell, device: torch.device) -> Non
     names = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(model_type) if targets is None else None
     if names is None:
         layers, listed = _layers(model, rank, targets or ALL_LINEAR), (targets or "").split("+")
-        # Of usual names peft makes what it makes in a trainer: adapters at experts, too, and nothing of what is not there.
+        # Of usual names peft makes what it makes in a trainer: adapters at experts too, none for what is not there.
         names = listed if _USUAL.issuperset(listed) else "|".join(map(re.escape, layers))
     config = peft.LoraConfig(r=rank, target_modules=names, use_dora=cell.adapter == "dora")
     config._register_custom_module({PackedLinear: _adapter_of_packed(peft.tuners.lora.Linear)})
@@ -121,7 +122,7 @@ def _adapter_of_packed(linear: Any) -> Any:
     return PackedAdapter
 
 
-_USUAL = frozenset("q_proj k_proj v_proj o_proj gate_proj up_proj down_proj".split())
+_USUAL = frozenset(["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])
 """Layers of Llama, and of most models: people list them all for a model that has only some."""
 
 

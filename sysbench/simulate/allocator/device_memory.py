@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 GRANULARITY_BYTES = 2 * 1024 * 1024
 """Physical page size of NVIDIA GPUs since Pascal: the smallest amount that cudaMalloc and cuMemCreate allocate."""
 
@@ -10,19 +12,23 @@ _RESERVED_ADDRESSES = 0x3_0200_0000
 """Where the addresses of cudaMalloc and cuMemAddressReserve begin; plausible values, because real ones vary."""
 
 
+ASCENDING_VARIABLE = "SYSBENCH_ASCENDING_ADDRESSES"
+"""With 1 in this environment variable, addresses of cudaMalloc ascend, as those of the stand-in in tests/fake_gpu."""
+
+
 class DeviceMemory:
     """Physical memory and addresses of a simulated GPU.
 
     Addresses of cudaMalloc descend from call to call, as Linux places mappings, and are never reused, so a recorded
     address is unique. Their order decides between cached blocks of the same size: of 16 runs on a T4, reserved memory
     is within 0.8% with descending addresses; with ascending ones, four are 6 to 9% too low
-    (`tests.bench.measured_memory`). `ascending` is for comparisons with other devices.
+    (`tests.bench.measured_memory`). `ascending` and `ASCENDING_VARIABLE` are for comparisons with other devices.
     """
 
     def __init__(self, capacity_bytes: int, outside_bytes: int = 0, *, ascending: bool = False) -> None:
         self.capacity_bytes = capacity_bytes
         self._used_bytes = outside_bytes
-        self._ascending = ascending
+        self._ascending = ascending or os.environ.get(ASCENDING_VARIABLE) == "1"
         self._next_segment = _SEGMENT_ADDRESSES
         self._next_reserved = _RESERVED_ADDRESSES
 
