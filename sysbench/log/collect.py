@@ -44,6 +44,7 @@ from sysbench.log.records import AnyCell, DoubtRecord, EnvironmentRecord, ModelR
 from sysbench.spec.cell import RunCell, spec_of
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import GridCell, ModelCell
+from sysbench.statistics.doubt import CPU_REPEAT_SD
 
 AnyEvent = TypeVar("AnyEvent", bound=Frozen)
 
@@ -377,6 +378,7 @@ def samples_of(samples_s: Sequence[float], signs: statistics.Signs = NO_SIGNS) -
         ci95_s=found.interval(),
         lag1_autocorrelation=summary.lag1,
         doubts=[DoubtRecord(cause=each.cause, low_s=each.low, high_s=each.high) for each in found.doubts],
+        repeat_sd=CPU_REPEAT_SD if signs.load is not None else 0.0,
     )
 
 

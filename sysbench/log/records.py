@@ -68,12 +68,17 @@ class Samples(Frozen):
     lag1_autocorrelation: Finite | None
     doubts: list[DoubtRecord] = stored_unless([])
     """Why the median may not be the time that the work takes by itself, and by how much."""
+    repeat_sd: Finite = stored_unless(0.0)
+    """Standard deviation of the logarithm of the median when the same work is measured again; 0 if it is not known to
+    matter. Ratios of two medians have it in their interval."""
 
     @cached_property
     def estimate(self) -> statistics.Estimate:
         """The samples with their doubts: the one source of intervals of their median and of ratios."""
         return statistics.estimate(
-            self.samples_s, [statistics.Doubt(each.cause, each.low_s, each.high_s) for each in self.doubts]
+            self.samples_s,
+            [statistics.Doubt(each.cause, each.low_s, each.high_s) for each in self.doubts],
+            self.repeat_sd,
         )
 
 

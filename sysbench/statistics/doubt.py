@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 from typing import Literal
 
 from sysbench.statistics.modes import two_modes
@@ -32,6 +32,11 @@ CACHE_SHARE = 0.15
 WAITING_SHARE = 0.05
 """A step on a CPU keeps at least one thread working. If its processor time is shorter than its duration by more than
 this share, its threads waited for a core."""
+
+CPU_REPEAT_SD = 0.055
+"""Standard deviation of the logarithm of a median on a CPU when the same code runs again, a moment later: clocks,
+placement in memory and neighbours on shared cores, which no reading shows. Measured on a virtual machine with two cores
+and nothing else running, by `python -m tests.bench.same_code`. Nothing is added on a GPU."""
 
 MIN_UNDISTURBED_SHARE = 0.02
 """A step that others disturbed took at most fifty times as long as it would alone."""
@@ -140,6 +145,9 @@ class Estimate:
 
     samples: Series
     doubts: tuple[Doubt, ...] = ()
+    repeat_sd: float = 0.0
+    """Standard deviation of the median's logarithm over repetitions of the measurement. It counts in comparisons with
+    other measurements only."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -195,9 +203,9 @@ class Estimate:
         return max(0.0, below) * widening, max(0.0, above) * widening
 
 
-def estimate(samples: Stream | Estimate, doubts: Sequence[Doubt] = ()) -> Estimate:
+def estimate(samples: Stream | Estimate, doubts: Sequence[Doubt] = (), repeat_sd: float = 0.0) -> Estimate:
     """Return samples with their doubts; raises ValueError if there are none, or if one is not finite."""
-    return samples if isinstance(samples, Estimate) else Estimate(series(samples), tuple(doubts))
+    return samples if isinstance(samples, Estimate) else Estimate(series(samples), tuple(doubts), repeat_sd)
 
 
 @dataclass(frozen=True)
@@ -214,8 +222,8 @@ def ratio(numerator: Stream | Estimate, denominator: Stream | Estimate, confiden
 
     The intervals of the two medians are combined on the logarithmic scale by variance estimates recovery (Zou and
     Donner, Statistics in Medicine 27, 2008): the distances from each median to the relevant end of its interval add in
-    quadrature. Simulated coverage is 95.1–97.5% for streams of 10 to 200 samples. By how much doubts exceed these
-    distances is no matter of chance, so it adds as it is.
+    quadrature, and so does the spread of repeated measurements. Simulated coverage is 95.1–97.5% for streams of 10 to
+    200 samples. By how much doubts exceed these distances is no matter of chance, so it adds as it is.
 
     Raises ValueError if there are no samples, if a sample is not finite, or if a median is not positive.
     """
@@ -228,8 +236,9 @@ def ratio(numerator: Stream | Estimate, denominator: Stream | Estimate, confiden
     if over is None or under is None:
         return Ratio(value, None, None)
     (above, beyond_above), (below, beyond_below) = over, under
+    repeats = NormalDist().inv_cdf((1 + confidence) / 2) * math.hypot(upper.repeat_sd, lower.repeat_sd)
     return Ratio(
         value,
-        low=value * math.exp(-math.hypot(above[0], below[1]) - beyond_above[0] - beyond_below[1]),
-        high=value * math.exp(math.hypot(above[1], below[0]) + beyond_above[1] + beyond_below[0]),
+        low=value * math.exp(-math.hypot(above[0], below[1], repeats) - beyond_above[0] - beyond_below[1]),
+        high=value * math.exp(math.hypot(above[1], below[0], repeats) + beyond_above[1] + beyond_below[0]),
     )

@@ -11,13 +11,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.statistics.doubt import Estimate, estimate, ratio
+from sysbench.statistics.doubt import CPU_REPEAT_SD, Estimate, estimate, ratio
 from sysbench.statistics.samples import Series, Stream, Values, series
 from sysbench.statistics.summary import t_quantile
 
@@ -37,6 +37,9 @@ MARGIN = 0.01
 CONFIDENCE = 0.995
 """Nominal level of intervals that are reported as 99%, because intervals of trimmed means over a dozen rounds cover
 slightly less than their nominal level."""
+
+CPU_RESOLUTION_SHARE = math.expm1(NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * math.sqrt(2) * CPU_REPEAT_SD)
+"""The smallest difference between one process of A and one of B on a CPU that has a verdict, however many steps."""
 
 TRIMMED_SHARE = 0.2
 """Share of the rounds trimmed at either end: on a shared machine, one disturbed round in ten must not decide the
@@ -62,8 +65,8 @@ class ComparedRatio:
 def compare_processes(a: Stream | Estimate, b: Stream | Estimate, margin: float = MARGIN) -> ComparedRatio:
     """Compare the median step times of two processes, one for A and one for B, by the interval of their `ratio`.
 
-    The result does NOT cover differences between processes that no doubt about their medians names (memory placement,
-    clocks): `compare_rounds` and `compare_runs` do.
+    Differences between processes (memory placement, clocks, neighbours) are covered as far as their `repeat_sd` and
+    doubts name them, not as they were on that day: `compare_rounds` and `compare_runs` measure them.
 
     Raises ValueError if there are no samples, or if a sample is not finite or not positive.
     """

@@ -1,15 +1,18 @@
 """What `compare` says of runs of the same code, and of a run with 10% more work.
 
-    python -m tests.bench.same_code [--pairs 200] [--loops 0,2] [--state FILE]
+    python -m tests.bench.same_code [--pairs 200] [--loops 0,2] [--rounds 14] [--state FILE]
 
 Two runs of `sysbench time` of the same twelve cells follow each other, each with a process of its own, and are compared
 as by `sysbench compare A B --gate 0`: each cell with its verdict is a pair. Every other time, B has batches of 22
-instead of 20 (`more`, else `same`). Loads take turns: so many busy loops of Python run beside both runs. The workers
-are forked from a process that has imported torch (tests/worker/forked.py); nothing else differs from the command line.
+instead of 20 (`more`, else `same`). Loads take turns: so many busy loops of Python run beside both runs. With --rounds,
+A and B alternate so often, as by `sysbench compare --ab`. The workers are forked from a process that has imported torch
+(tests/worker/forked.py); nothing else differs from the command line.
 
 For each kind and load, a line counts the pairs, the verdicts and the gates that failed. Wrong is, for the same code,
-FASTER or SLOWER, or a gate that fails; for more work, FASTER. The load average before each run says how busy the
-machine was. With --state, every pair is kept as a line of JSON, and a later call adds to them.
+FASTER or SLOWER, or a gate that fails; for more work, FASTER. Of the same code, the standard deviation of the ratio is
+`CPU_REPEAT_SD` times the root of two, where nothing else runs. The load average before each run says how busy the
+machine was. Runs that chose other numbers of threads are refused, and not counted. With --state, every pair is kept as
+a line of JSON, and a later call adds to them.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 from tempfile import TemporaryDirectory
 from typing import Literal
 from unittest import mock
@@ -33,6 +37,7 @@ from sysbench.commands.compare.cells import build_side
 from sysbench.commands.compare.comparison import compare_sides
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.engine.process import WorkerProcess
+from sysbench.errors import UsageError
 from sysbench.log.records import RunRecord
 from tests.bench.busy import busy_loops
 from tests.worker import forked
@@ -83,13 +88,21 @@ def measured(batch: int, directory: Path) -> RunRecord:
     return api.run(f"time {CELLS} --batch {batch}", out=directory).record
 
 
-def compared(kind: PairKind, loops: int, directory: Path) -> Iterator[Pair]:
-    """Measure two runs, and yield each cell."""
+def compared(kind: PairKind, loops: int, rounds: int, directory: Path) -> Iterator[Pair]:
+    """Measure A and B in so many rounds, and yield each cell."""
     load_average = os.getloadavg()[0]
-    records = [measured(batch, directory) for batch in BATCH[kind]]
-    a, b = (build_side(name, {0: record}) for name, record in zip("AB", records, strict=True))
+    runs: list[dict[int, RunRecord]] = [{}, {}]
+    for number in range(rounds):
+        for arm in (number % 2, 1 - number % 2):
+            runs[arm][number] = measured(BATCH[kind][arm], directory)
+    records = [each[0] for each in runs]
+    a, b = (build_side(name, each) for name, each in zip("AB", runs, strict=True))
     options = CompareOptions(a="A", b="B", across=("batch",) if kind == "more" else (), gate=0.0)
-    found = compare_sides(a, b, options, paired=False)
+    try:
+        found = compare_sides(a, b, options, paired=rounds > 1)
+    except UsageError as refusal:  # as where the runs chose other numbers of threads
+        print(refusal, file=sys.stderr, flush=True)
+        return
     assert found.gate is not None
     for (name, cell), *measured_cells in zip(found.named_cells, *(record.cells for record in records), strict=True):
         step = cell.times[0]
@@ -114,11 +127,11 @@ def compared(kind: PairKind, loops: int, directory: Path) -> Iterator[Pair]:
         )
 
 
-def pairs(loads: Sequence[int]) -> Iterator[Pair]:
+def pairs(loads: Sequence[int], rounds: int) -> Iterator[Pair]:
     """Yield pairs of every kind and load in turn, without end."""
     for loops, kind in itertools.cycle(itertools.product(loads, KINDS)):
         with busy_loops(loops), TemporaryDirectory() as directory:
-            yield from compared(kind, loops, Path(directory))
+            yield from compared(kind, loops, rounds, Path(directory))
 
 
 def summary(seen: Sequence[Pair]) -> Iterator[str]:
@@ -130,10 +143,12 @@ def summary(seen: Sequence[Pair]) -> Iterator[str]:
         verdicts = Counter(each.verdict for each in chosen)
         found = f", found {sum(each.is_found for each in chosen)}" if kind == "more" else ""
         widths = [each.high / each.low for each in chosen if each.low and each.high]
+        logs = [math.log(each.ratio) for each in chosen]
         yield (
             f"{kind}, {loops} loops: {len(chosen)} pairs, wrong {sum(each.is_wrong for each in chosen)}{found}; "
             f"{', '.join(f'{verdict} {count}' for verdict, count in verdicts.most_common())}; "
             f"gates that failed {sum(each.gate == 'failed' for each in chosen)}; "
+            f"ratio {math.exp(fmean(logs)):.3f}, standard deviation {stdev(logs):.1%}; "
             f"median width of the interval {median(widths or [float('nan')]):.2f}×; "
             f"load average {loads[0]:.1f} to {loads[-1]:.1f}, median {median(loads):.1f}"
         )
@@ -143,13 +158,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=50, help="pairs to measure now")
     parser.add_argument("--loops", default="0,2", help="busy loops beside the pairs")
+    parser.add_argument("--rounds", type=int, default=1, help="how often A and B alternate; at least 3, else once")
     parser.add_argument("--state", type=Path, help="file that keeps what was seen")
     options = parser.parse_args()
+    loads = [int(word) for word in options.loops.split(",")]
     seen: list[Pair] = []
     if options.state is not None and options.state.exists():
         seen = [Pair(**json.loads(line)) for line in options.state.read_text().splitlines()]
     with mock.patch.object(WorkerProcess, "_launch", forked.launch):
-        for each in itertools.islice(pairs([int(word) for word in options.loops.split(",")]), options.pairs):
+        for each in itertools.islice(pairs(loads, options.rounds), options.pairs):
             seen.append(each)
             if each.is_wrong:
                 print(each, file=sys.stderr, flush=True)

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -176,6 +177,61 @@ def test_an_interrupted_run_is_saved_and_can_be_finished(tmp_path: Path) -> None
     assert "interrupted" in out
     assert "Traceback" not in err
     assert f"resume with: sysbench time --resume {only(tmp_path, '*.jsonl')}" in err
+
+
+COUNTED = """
+import os
+import time
+
+import torch
+
+
+class Counted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, tokens):
+        time.sleep(0.3)
+        result = tokens.unsqueeze(-1) * self.weight
+        with open(os.environ["COUNTED"], "a") as file:
+            file.write(f"{time.time()}\\n")
+        return result
+"""
+"""A model that notes the end of each forward pass, for itself."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chance", range(4))
+def test_whenever_a_run_ends_every_step_that_had_ended_is_in_its_log(tmp_path: Path, chance: int) -> None:
+    dice = random.Random(chance)
+    (tmp_path / "counted.py").write_text(COUNTED)
+    notes = tmp_path / "notes"
+    words = ("--model", "counted.py:Counted", "--mode", "forward", "--device", "cpu", "--batch", "2", "--ctx", "8,16")
+    words += ("--input", "tokens=int64[B,T]<50")
+    many = ("--warmup", "6", "--steps", "40", "--out", "runs")
+    ending = dice.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    with started("time", *words, *many, cwd=tmp_path, COUNTED=str(notes)) as process:
+        wait_until(lambda: bool(_steps_in(tmp_path / "runs")), process)
+        time.sleep(dice.uniform(0, 12))
+        at_s = time.time()
+        process.send_signal(ending)
+        process.communicate(timeout=HANG_S)
+    logged_s = _steps_in(tmp_path / "runs")
+    noted_s = [float(line) for line in notes.read_text().splitlines()]
+    # A step ends a moment after its forward pass, and its event is written a moment later still.
+    ended = [each for each in noted_s if logged_s[0] < each < at_s - 0.3]
+    assert sum(logged_s[0] < each for each in logged_s) >= len(ended)
+    log = only(tmp_path / "runs", "*.jsonl")
+    shown = answered("time", "--from", str(log), "--format", "csv", "--columns", "samples,phase")
+    assert shown.code in (0, 1), shown.err
+
+
+def _steps_in(directory: Path) -> list[float]:
+    """When each step of the only log ended, warm-up steps included."""
+    logs = list(directory.glob("*.jsonl"))
+    events = [json.loads(line) for log in logs for line in log.read_text().splitlines() if line.endswith("}")]
+    return [event["at_s"] for event in events if event["event"] == "step_measured"]
 
 
 def test_resuming_runs_what_is_missing_and_keeps_the_rest(finished: Path, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from sysbench.statistics import Doubt, Load, Signs, doubts, estimate, median_interval, ratio
+from sysbench.statistics import Doubt, Estimate, Load, Signs, doubts, estimate, median_interval, ratio
+from sysbench.statistics.doubt import CPU_REPEAT_SD
 from sysbench.statistics.verdict import compare_processes, compare_runs
 
 QUIET = Load(cores=2, threads=2, others_share=0.02)
@@ -113,3 +114,21 @@ def test_ten_per_cent_are_found_in_quiet_runs() -> None:
         found.append(compare_processes(one, other).verdict)
     assert found.count("SLOWER") >= 0.8 * PAIRS
     assert found.count("FASTER") == 0
+
+
+def test_runs_of_the_same_code_that_differ_as_they_do_on_a_cpu_seldom_have_a_verdict() -> None:
+    dice = random.Random(5)
+
+    def run(speed: float = 1.0) -> Estimate:
+        level = speed * math.exp(dice.gauss(0, CPU_REPEAT_SD))
+        return estimate([level * each for each in steps(dice)], repeat_sd=CPU_REPEAT_SD)
+
+    same = [compare_processes(run(), run()).verdict for _ in range(PAIRS)]
+    slower = [compare_processes(run(), run(1.5)).verdict for _ in range(PAIRS)]
+    assert sum(verdict != "AMBIGUOUS" for verdict in same) <= 0.02 * PAIRS
+    assert slower.count("SLOWER") >= 0.95 * PAIRS
+
+
+def test_the_interval_of_one_median_says_nothing_of_other_runs() -> None:
+    samples = steps(random.Random(6))
+    assert estimate(samples, repeat_sd=CPU_REPEAT_SD).interval() == estimate(samples).interval()

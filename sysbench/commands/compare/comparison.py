@@ -12,7 +12,13 @@ from sysbench import units
 from sysbench.command import Kind
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import Axes, Matching, NoMatchingCellsError, Side, SideCell
-from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, warnings
+from sysbench.commands.compare.differences import (
+    Difference,
+    differences,
+    machine_obstacles,
+    threads_obstacles,
+    warnings,
+)
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.commands.kinds import command_of
 from sysbench.errors import LogError, UsageError
@@ -25,6 +31,7 @@ from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import stored_unless
 from sysbench.statistics import Estimate
 from sysbench.statistics.verdict import (
+    CPU_RESOLUTION_SHARE,
     MARGIN,
     MIN_RUNS,
     ComparedRatio,
@@ -221,6 +228,7 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     obstacles = [
         *(obstacle for sides in axes_by_kind.values() for obstacle in cells.find_obstacles(*sides, rules.across)),
         *machine_obstacles(a, b, rules.across),
+        *threads_obstacles(a, b, rules.across),
     ]
     if obstacles and not any(command_of(kind).results().measures for kind in a.kinds):
         raise LogError(f"nothing to compare: {_list_commands(a)} has no numbers that are compared")
@@ -243,7 +251,7 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         cells=compared,
         left_over=[*_left_over_cells("A", a, b, matchings), *_left_over_cells("B", b, a, matchings)],
         geometric_means=list(_geometric_means(compared)),
-        cautions=[*warnings(a, b), *_processor_times(a, b, compared), *_method_cautions(compared)],
+        cautions=[*warnings(a, b), *_processor_times(a, b, compared), *_method_cautions(a, compared)],
     )
 
 
@@ -404,13 +412,18 @@ MIN_VERDICTS_FOR_CHANCE_CAUTION = 100
 """With this many verdicts, one is expected to be wrong by chance, because each has an error rate of 1%."""
 
 
-def _method_cautions(cells: Sequence[CellComparison]) -> Iterator[str]:
+def _method_cautions(a: Side, cells: Sequence[CellComparison]) -> Iterator[str]:
     times = [time for cell in cells for time in cell.times]
     if any(time.repeated == "steps" for time in times):
-        yield (
-            "intervals cover the variation between steps of one process, but not between processes, which can reach a "
-            "few per cent; to include it, use sysbench compare --ab, which alternates A and B in fresh processes"
+        on_cpu = any((device := cell.latest.record.device) and device.type == "cpu" for cell in a.cells)
+        known = (
+            "on a CPU, two runs of the same code differ by several per cent, so that anything below "
+            f"{CPU_RESOLUTION_SHARE:.0%} is AMBIGUOUS; to find less"
+            if on_cpu
+            else "intervals cover the variation between steps of one process, but not between processes, which can "
+            "reach a few per cent; to include it"
         )
+        yield f"{known}, use sysbench compare --ab, which alternates A and B in fresh processes"
     if any(time.repeated == "runs" for time in times):
         yield "the runs of A and B were not alternated: anything else that changed between them affects the ratio"
     if any(time.low is None for time in times):

@@ -13,6 +13,8 @@ from sysbench.spec.command_options import keys_of
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.options import flag_of
 
+THREADS = "threads"
+
 Part = Literal["spec", "code", "environment"]
 
 Values = dict[str, dict[str, None]]
@@ -119,6 +121,22 @@ def machine_obstacles(a: Side, b: Side, across: Sequence[str]) -> list[Obstacle]
         return []
     a_machine, b_machine = (next(iter(machines.values())) for machines in (a_machines, b_machines))
     return [Obstacle(MACHINE, f"machine is {a_machine} in A and {b_machine} in B")]
+
+
+def threads_obstacles(a: Side, b: Side, across: Sequence[str]) -> list[Obstacle]:
+    """Return an obstacle if the runs chose other numbers of CPU threads on the two sides, unless `across` allows it."""
+    a_threads, b_threads = (
+        {
+            record.environment.torch.threads
+            for record in side.records
+            if record.environment.threads_probe is not None and record.environment.torch is not None
+        }
+        for side in (a, b)
+    )
+    if {THREADS, MACHINE} & set(across) or not a_threads or not b_threads or a_threads & b_threads:
+        return []
+    said = f"threads is {min(a_threads)} in A and {min(b_threads)} in B, as each run chose (--threads sets it)"
+    return [Obstacle(THREADS, said)]
 
 
 def _machines_by_identity(side: Side) -> dict[tuple[str, str, int], str]:

@@ -114,7 +114,7 @@ def command(record: RunRecord[FitCellRecord], trial: Trial) -> str:
     exact = {"ctx": cell.ctx, "batch": cell.batch, "grad_accum": cell.grad_accum, **trial.changes}
     fields = {**given, **{name: (value,) for name, value in exact.items()}, "simulate": (trial.gpu,)}
     fields.pop("kind", None)
-    shown = asked.model_fields_set & {"size"}
+    shown = () if asked.model else asked.model_fields_set & {"size"}
     if trial.step is None:
         return command_line(spec_of({"kind": "memory", **fields, "mode": ("train",)}), shown)
     if asked.host_link and cell.model_copy(update=trial.changes).offload != NONE:

@@ -45,7 +45,7 @@ from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log.collect import samples_of
-from sysbench.log.events import CellStarted, CodeFile, Event, StepMeasured
+from sysbench.log.events import CellStarted, CodeFile, Event, StepMeasured, ThreadsProbe
 from sysbench.log.outcomes import Outcome
 from sysbench.log.records import RunRecord
 from sysbench.log.runs import load
@@ -156,6 +156,35 @@ def test_several_runs_on_each_side_are_the_unit_of_replication() -> None:
     found = compared([measured(seed) for seed in range(3)], [measured(seed) for seed in range(10, 14)])
     assert {time.repeated for cell in found.cells for time in cell.times} == {"runs"}
     assert {time.count for cell in found.cells for time in cell.times} == {3}
+
+
+def test_two_runs_on_a_cpu_leave_a_small_difference_open_which_alternating_rounds_find() -> None:
+    a, b = (measured(seed, device="cpu", batch=batch) for seed, batch in ((1, "4"), (2, "4")))
+    found = compared(a, b)
+    assert any("below 24% is AMBIGUOUS" in said and "--ab" in said for said in found.cautions)
+    assert {time.verdict for cell in found.cells for time in cell.times} == {"AMBIGUOUS"}
+    rounds = compared(
+        [measured(n, device="cpu") for n in range(14)], [measured(n, device="cpu") for n in range(14, 28)], paired=True
+    )
+    assert {time.verdict for cell in rounds.cells for time in cell.times if time.headline} == {"SAME"}
+
+
+def test_runs_that_chose_other_numbers_of_threads_are_compared_only_when_told_to() -> None:
+    def on(threads: int) -> TimeRecord:
+        spec = TimeSpec(size="tiny", ctx="128", steps="20", device="cpu")
+        record = fixtures_timing.record(spec, TWO_CORES, seed=threads)
+        torch = record.environment.torch
+        assert torch is not None
+        chosen = ThreadsProbe(default=2, threads=threads, mean_s=[(2, 0.01), (1, 0.02 / threads)])
+        environment = record.environment.model_copy(
+            update={"torch": torch.model_copy(update={"threads": threads}), "threads_probe": chosen}
+        )
+        return record.model_copy(update={"environment": environment})
+
+    with pytest.raises(UsageError, match=r"threads is 1 in A and 2 in B, as each run chose.*--across threads"):
+        compared(on(1), on(2))
+    assert compared(on(1), on(2), across=("threads",)).cells
+    assert compared([on(1), on(2)], on(2)).cells
 
 
 def test_two_plain_records_come_with_the_warning_that_processes_differ() -> None:

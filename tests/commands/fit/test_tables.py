@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shlex
 from functools import reduce
 
 import pytest
@@ -13,6 +14,7 @@ from rich.console import Console
 from sysbench.commands.fit.findings import of_run
 from sysbench.commands.fit.live import FitScreen
 from sysbench.commands.fit.record import Extent, FitRecord, VerifiedStep
+from sysbench.commands.fit.suggestions import command
 from sysbench.commands.fit.tables import sheet
 from sysbench.commands.sheets import show
 from sysbench.log.records import typed
@@ -253,3 +255,13 @@ def printed(record: FitRecord, width: int, *tables: str) -> str:
     show(record, console, "terminal", tables)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+def test_a_printed_command_gives_a_model_of_ones_own_no_size_whose_dimensions_it_would_not_take() -> None:
+    record = typed(fixtures_runs.record("fit"), FitRecord)
+    spec = {**record.spec, "size": ["small"], "model": ["hf:llama-3.2-1b"], "attention": ["own"]}
+    trial = record.cells[0].trials[0]
+    words = shlex.split(command(record.model_copy(update={"spec": spec}), trial))
+    assert words[:2] == ["sysbench", "time"]
+    assert "--model" in words
+    assert "--size" not in words
