@@ -347,16 +347,16 @@ def _infer_categories(
 def _in_order_of_making(snapshot: Snapshot, lives: Lifetimes, residents: Column) -> Column:
     """Return allocations that predate the trace in the order in which they were probably made.
 
-    cudaMalloc's addresses descend, unless the segments of the trace say otherwise; within a segment, what was made
-    first lies lowest.
+    Whether addresses of segments ascend or descend is that of the segments which the trace has; they are taken to
+    ascend if it has none. Within a segment, what was made first lies lowest.
     """
     block = lives.block[residents]
     if (block == NONE).any():
         return residents
     made = snapshot.trace.address[snapshot.trace.action == ACTION_CODE["segment_alloc"]].astype(np.int64)
-    ascends = len(made) > 1 and float((np.diff(made) > 0).mean()) > 0.5
+    descends = len(made) > 1 and float((np.diff(made) < 0).mean()) > 0.5
     segment = snapshot.segments.address[snapshot.blocks.segment[block]].astype(np.int64)
-    order = np.lexsort((snapshot.blocks.address[block], segment if ascends else -segment))
+    order = np.lexsort((snapshot.blocks.address[block], -segment if descends else segment))
     in_order: Column = residents[order]
     return in_order
 

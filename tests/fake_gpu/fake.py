@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from sysbench.simulate.allocator.device_memory import ASCENDING_VARIABLE
 from tests.fake_gpu.build import build
 from tests.processes import HANG_S
 
@@ -120,7 +119,6 @@ class FakeGpu:
             # What is calibrated on it is no GPU's rate.
             "XDG_CONFIG_HOME": str(self.home / ".config"),
             "USE_PYTORCH_KERNEL_CACHE": "0",
-            ASCENDING_VARIABLE: "1",
             "TRITON_LIBCUDA_PATH": str(self.libraries),
             **({"FAKE_GPU_LOG": str(log)} if log is not None else {}),
             **({"LD_LIBRARY_PATH": str(self.libraries)} if nvml else {}),

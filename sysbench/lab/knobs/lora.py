@@ -32,9 +32,9 @@ def add_adapters(model: nn.Module, cell: ModelCell, device: torch.device) -> Non
     """Freeze the model, and put an adapter of the rank `cell.lora` beside each linear layer that the cell names.
 
     `cell.lora_targets` are patterns joined by `+`, each for the end of a layer's name, part by part: `q_proj`; or
-    `all-linear`. Some of the usual names may match nothing, as with peft. Without any, the layers are peft's default for
-    the type of a model from transformers, queries and values of the built-in model, or else `all-linear`. Call this
-    before the model is distributed or compiled.
+    `all-linear`. Some of the usual names may match nothing, as with peft. Without any, the layers are peft's default
+    for the type of a model from transformers, queries and values of the built-in model, or else `all-linear`. Call
+    this before the model is distributed or compiled.
     """
     if complaint := extras.missing(*extras.PEFT):
         raise UnavailableError(complaint)

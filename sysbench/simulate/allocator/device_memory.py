@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from sysbench.extras import installed_torch
 
 GRANULARITY_BYTES = 2 * 1024 * 1024
 """Physical page size of NVIDIA GPUs since Pascal: the smallest amount that cudaMalloc and cuMemCreate allocate."""
@@ -12,23 +12,20 @@ _RESERVED_ADDRESSES = 0x3_0200_0000
 """Where the addresses of cudaMalloc and cuMemAddressReserve begin; plausible values, because real ones vary."""
 
 
-ASCENDING_VARIABLE = "SYSBENCH_ASCENDING_ADDRESSES"
-"""With 1 in this environment variable, addresses of cudaMalloc ascend, as those of the stand-in in tests/fake_gpu."""
-
-
 class DeviceMemory:
     """Physical memory and addresses of a simulated GPU.
 
-    Addresses of cudaMalloc descend from call to call, as Linux places mappings, and are never reused, so a recorded
-    address is unique. Their order decides between cached blocks of the same size: of 16 runs on a T4, reserved memory
-    is within 0.8% with descending addresses; with ascending ones, four are 6 to 9% too low
-    (`tests.bench.measured_memory`). `ascending` and `ASCENDING_VARIABLE` are for comparisons with other devices.
+    Addresses are never reused, so a recorded address is unique. Their order decides between cached blocks of the same
+    size. Those of cudaMalloc descend from call to call, as Linux places mappings: of 16 runs on a T4 with PyTorch 2.14,
+    reserved memory is within 0.8% so; with ascending addresses, four would be 6 to 9% too low
+    (`tests.bench.measured_memory`). PyTorch 2.15 takes the same block wherever the driver places segments, the one
+    that ascending addresses lead to: with it, they ascend here.
     """
 
-    def __init__(self, capacity_bytes: int, outside_bytes: int = 0, *, ascending: bool = False) -> None:
+    def __init__(self, capacity_bytes: int, outside_bytes: int = 0, *, ascending: bool | None = None) -> None:
         self.capacity_bytes = capacity_bytes
         self._used_bytes = outside_bytes
-        self._ascending = ascending or os.environ.get(ASCENDING_VARIABLE) == "1"
+        self._ascending = installed_torch() >= (2, 15) if ascending is None else ascending
         self._next_segment = _SEGMENT_ADDRESSES
         self._next_reserved = _RESERVED_ADDRESSES
 
