@@ -18,7 +18,7 @@ TRANSFORMERS = ("transformers", "hf", "--model hf:…")
 PEFT = ("peft", "lora", "--lora")
 OFFLOAD = ("torchao", "torchao", "--offload optimizer")
 FP8 = ("torchao", "torchao", "--precision fp8")
-BITSANDBYTES = ("bitsandbytes", "bitsandbytes", "--quantize nf4")
+BITSANDBYTES = ("bitsandbytes", "bitsandbytes", "--quantize")
 _OF_OPTIMIZERS = {
     "adamw-8bit": "torchao",
     "adamw-4bit": "torchao",

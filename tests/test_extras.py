@@ -68,6 +68,7 @@ def test_in_a_clone_that_uv_runs_uv_installs(installed: Path) -> None:
         ("torchao", ("--optimizer", "fused,adamw-4bit"), "torchao"),
         ("bitsandbytes", ("--optimizer", "adamw-8bit-paged"), "bitsandbytes"),
         ("bitsandbytes", ("--lora=8", "--quantize=nf4"), "bitsandbytes"),
+        ("bitsandbytes", ("--lora=8", "--quantize=int8"), "bitsandbytes"),
     ],
 )
 def test_a_missing_package_is_said_before_a_worker_starts(

@@ -23,9 +23,10 @@ from sysbench.lab.strategies import distributed, gradient_sync
 from sysbench.lab.workload.inputs import vocabulary_size
 from sysbench.lab.workload.own import own_workload
 from sysbench.lab.workload.workload import Workload, built_in_workload
+from sysbench.lab.zero import ZeroOptimizer
 from sysbench.spec.knobs import FP8, NONE
 from sysbench.spec.model import ModelCell
-from sysbench.spec.ranks import layout
+from sysbench.spec.ranks import ZERO, layout
 from sysbench.spec.steps import COMPILE_MODES, PHASES_OF, Phase
 
 if TYPE_CHECKING:
@@ -86,6 +87,12 @@ class TrainingStep:
                 self._optimizer = offloaded(self.model, cell.optimizer)
             else:
                 self._optimizer = self.work.optimizer()
+        self._zero: ZeroOptimizer | None = None
+        if mesh is not None and cell.strategy in ZERO:
+            assert self._optimizer is not None
+            bucket_bytes = None if cell.bucket_mb is None else cell.bucket_mb << 20
+            self._zero = ZeroOptimizer(self._optimizer, int(cell.strategy[-1]), mesh.get_group(), bucket_bytes)
+            self._optimizer = self._zero
         self.output: Any = None
         """Output of the last micro-batch, logits (batch, ctx, vocab) for the built-in model; None without a step."""
         self._losses: list[Tensor] = []
@@ -133,6 +140,8 @@ class TrainingStep:
 
     def optimizer_state(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each tensor of the optimizer's state, after its parameter; of a state in blocks, each of its parts."""
+        if self._zero is not None:
+            yield from self._zero.state_tensors()
         for parameter, states in self._optimizer.state.items() if self._optimizer is not None else ():
             for state in (state for state in states.values() if isinstance(state, Tensor)):
                 # The names of the parts, as torchao's subclasses of Tensor declare them.
@@ -142,6 +151,8 @@ class TrainingStep:
     def gradients(self) -> Iterator[Tensor]:
         """Yield the gradients of the parameters, and of inputs that require one."""
         yield from (each.grad for each in self.model.parameters() if each.grad is not None)
+        if self._zero is not None:
+            yield from self._zero.gradients()
         for batch in self.work.batches:
             yield from batch.gradients
 
@@ -159,7 +170,7 @@ class TrainingStep:
     @property
     def gradients_present(self) -> bool | None:
         """Whether every trainable parameter has a gradient; None without backward, or where it frees gradients."""
-        if "backward" not in self.cell.phases or self._in_backward:
+        if "backward" not in self.cell.phases or self._in_backward or self._zero is not None:
             return None
         return all(parameter.grad is not None for parameter in self.model.parameters() if parameter.requires_grad)
 
@@ -212,6 +223,8 @@ class TrainingStep:
 
     def _gradient_sync(self, number: int) -> AbstractContextManager[None]:
         """Return the context for micro-batch `number`; with `no_sync`, gradients are exchanged only in the last one."""
+        if self._zero is not None:
+            return self._zero.micro_batch(is_last=self._is_last(number))
         if self.cell.no_sync != "on" or not self._is_among_ranks:
             return nullcontext()
         return gradient_sync(self.model, self._is_last(number))

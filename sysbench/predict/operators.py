@@ -534,8 +534,18 @@ def _copy(call: Call, link: str) -> Kernels:
     return (call.kernel("copy", copied, _bytes(copied))._replace(name=link),)
 
 
-def _dequantize_blocks(call: Call) -> Kernels:
-    return (call.kernel("map", call.result, _bytes(call.args[0]) + _bytes(call.result)),)
+def _converted(call: Call) -> Kernels:
+    """Return a kernel that reads all arguments and writes all results."""
+    return (call.kernel("map", call.results[0], sum(map(_bytes, [*call.tensors, *call.results]))),)
+
+
+def _int8_product(call: Call) -> Kernels:
+    """Return a product of codes at the rate of one in fp16, which such products reach without being tuned."""
+    first, second = call.tensors
+    (m, k), n = first.shape, second.shape[0]
+    moved_bytes = sum(map(_bytes, (first, second, call.result)))
+    kernel = call.kernel("gemm", call.result, moved_bytes, flops=2 * m * n * k, dims=(1, m, n, k), layout="TN")
+    return (kernel._replace(dtype="fp16"),)
 
 
 def _multi_tensor(call: Call, kind: Kind, *, passes: int, lists: int) -> Kernels:
@@ -625,7 +635,8 @@ _RULES: Mapping[str, Callable[[Call], Kernels]] = {
     "_safe_softmax": _safe_softmax,
     "_amp_foreach_non_finite_check_and_unscale_": partial(_multi_tensor, kind="foreach", passes=2, lists=1),
     "update_in_blocks_": _update_in_blocks,
-    "dequantize_in_blocks": _dequantize_blocks,
+    **dict.fromkeys(("dequantize_in_blocks", "quantize_rows", "rescale"), _converted),
+    "multiply_int8": _int8_product,
     "_scaled_mm": _scaled_product,
     "copy_to_host": partial(_copy, link="device_to_host"),
     "copy_to_device_": partial(_copy, link="host_to_device"),

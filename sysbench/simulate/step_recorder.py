@@ -201,6 +201,7 @@ class StepRecorder(Recorder):
             self._assign("parameters", [parameter], name.rpartition(".")[0])
         for name, buffer in step.work.model.named_buffers():
             self._assign("inputs", [buffer], name.rpartition(".")[0])
+        self._assign("optimizer state", (state for _, state in step.optimizer_state()))
         self._assign_rest("inputs", self._spans)
 
     def ended(self, phase: str, step: TrainingStep) -> None:

@@ -34,7 +34,7 @@ from sysbench.simulate.tensors import DEVICE, DeviceObserver, KnownValues, Simul
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.spec.knobs import FP8
 from sysbench.spec.model import ModelCell
-from sysbench.spec.ranks import layout
+from sysbench.spec.ranks import ZERO, layout
 from sysbench.spec.steps import PROCEDURES, Phase, Protocol
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def record(
         if (own := recording.own_model) is not None and run_eagerly is not None:
             places = run_eagerly.places(modules_behind(own.files))
             recording = replace(recording, own_model=own.model_copy(update={"run_eagerly": places}))
-    is_whole = layout(cell.strategy, cell.ranks)[1] == 1 and cell.quantize is None
+    is_whole = layout(cell.strategy, cell.ranks)[1] == 1 and cell.quantize is None and cell.strategy not in ZERO
     return recording if is_whole else recording.without_build_temporaries()
 
 

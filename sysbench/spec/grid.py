@@ -32,6 +32,7 @@ from sysbench.spec.options import MODEL, RANKS, STEP, Option
 from sysbench.spec.own_model import Code, OwnModel, code_reference
 from sysbench.spec.quantities import Count, Seed, Size, stored_unless
 from sysbench.spec.ranks import (
+    BUCKETS,
     DDP,
     DISTRIBUTED,
     MAX_BUCKET_MB,
@@ -173,16 +174,17 @@ class GridFields(RunCell):
     ] = stored_unless(
         None,
         description="How the model is distributed: ddp (a replica on each rank, the default), fsdp2 (sharded "
-        "parameters), tp (tensor parallel, one batch for all ranks), hsdp (sharded replicas).",
+        "parameters), tp (tensor parallel, one batch for all ranks), hsdp (sharded replicas), zero1 and zero2 "
+        "(replicas that share optimizer state, and reduced gradients, as DeepSpeed does).",
     )
     bucket_mb: Annotated[
         Size | None,
-        Axis("choice", "buckets of {} MiB", "bucket MiB", parse=integers(1, MAX_BUCKET_MB), applies_to=(DDP,)),
+        Axis("choice", "buckets of {} MiB", "bucket MiB", parse=integers(1, MAX_BUCKET_MB), applies_to=(BUCKETS,)),
         Option(metavar="AXIS", panel=RANKS),
     ] = stored_unless(
         None,
         description="ddp: capacity of each gradient bucket in MiB (bucket_cap_mb). Default: 25, and 1 for "
-        "the first bucket.",
+        "the first bucket. zero1, zero2: size of each of two buckets. Default: 500 million elements.",
     )
     gradient_as_bucket_view: Annotated[
         Switch | None,
@@ -341,8 +343,8 @@ class GridFields(RunCell):
     ] = stored_unless(
         NONE,
         description="Activation checkpointing: compute the activations of these blocks again in backward instead of "
-        "keeping them. full, every-2 (every second block), selective (keep linear layers and fused attention), or a "
-        "pattern of module names: 'layers.*.attention'.",
+        "keeping them. full, every-2 (every second block), selective (keep linear layers and fused attention), "
+        "reentrant (every block, by torch's older way), or a pattern of module names: 'layers.*.attention'.",
     )
     cross_entropy: Annotated[
         str,
@@ -464,7 +466,7 @@ class GridFields(RunCell):
     ] = stored_unless(
         None,
         description="With --lora: format in which linear layers, except the output layer, store their frozen weights: "
-        "nf4 (QLoRA: 4 bits, by bitsandbytes), or none.",
+        "nf4 (QLoRA: 4 bits), int8 (LLM.int8), both by bitsandbytes, or none.",
     )
     seed: Annotated[Seed, replace(EFFORT, default=0), Option(metavar="N", panel=STEP)] = Field(
         description="Seed for parameters and tokens."

@@ -13,7 +13,10 @@ NONE = "none"
 """Value of a knob that is not turned."""
 
 _EVERY = re.compile(r"every-([1-9]\d{0,3})")
-CHECKPOINTS = (NONE, "full", "every-2", "selective")
+REENTRANT = "reentrant"
+"""Checkpointing of every block whose first forward builds no graph (`use_reentrant=True`)."""
+
+CHECKPOINTS = (NONE, "full", "every-2", "selective", REENTRANT)
 _PATTERN = re.compile(r"[\w*.?\[\]-]+")
 
 
@@ -94,7 +97,7 @@ OFFLOADS = (NONE, "optimizer", "parameters")
 ADAPTERS = ("lora", "dora")
 """Kinds of adapters: low-rank ones, and those that also train the length of each row of a weight (DoRA)."""
 
-QUANTIZED = (NONE, "nf4")
+QUANTIZED = (NONE, "nf4", "int8")
 
 
 FP8: tuple[Literal["fp8"], Literal["fp8-rowwise"]] = ("fp8", "fp8-rowwise")

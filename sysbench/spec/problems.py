@@ -9,7 +9,7 @@ from sysbench.spec.cell import DeviceType
 from sysbench.spec.grid import GridFields
 from sysbench.spec.knobs import FP8, FP8_MULTIPLE, LOW_BIT, NONE, PAGED
 from sysbench.spec.options import flag_of
-from sysbench.spec.ranks import NODE_RANKS, Strategy, layout
+from sysbench.spec.ranks import NODE_RANKS, ZERO, Strategy, layout
 from sysbench.spec.steps import Attention, StepPrecision
 
 ATTENTION_ON: Mapping[DeviceType, tuple[Attention, ...]] = {
@@ -37,7 +37,7 @@ def modelled_parts(cell: GridFields) -> list[str]:
     is_low_bit = cell.optimizer in LOW_BIT and "optimizer" in cell.phases
     return [
         *["the optimizer (state as the library stores it, time by bytes moved)"] * is_low_bit,
-        *["frozen weights (as bitsandbytes stores and dequantizes them)"] * (cell.quantize == "nf4"),
+        *["frozen weights (as bitsandbytes stores and dequantizes them)"] * (cell.quantize is not None),
     ]
 
 
@@ -63,7 +63,7 @@ def knobs_device_problem(cell: GridFields, device: str) -> Refusal | None:
 
 def knobs_problem_of(cell: GridFields) -> Refusal | None:
     """Return why a knob has no meaning in the mode of this cell, or None if all have."""
-    checks = (_micro_batches, _adapters, _fp8, _sharding, _in_backward, _offload, _recomputation)
+    checks = (_micro_batches, _adapters, _fp8, _sharding, _shared_state, _in_backward, _offload, _recomputation)
     return next((refusal for check in checks for refusal in check(cell)), None)
 
 
@@ -104,8 +104,8 @@ def _adapters(cell: GridFields) -> Iterator[Refusal]:
     if cell.lora and cell.mode == "inference":
         no_training = "adds parameters to train, but this mode trains none"
         yield Refusal(no_training, "nearest: --mode forward-backward", given)
-    if cell.lora and cell.adapter == "dora" and cell.quantize == "nf4":
-        packed = "needs the lengths of weights, which --quantize nf4 packs: not modelled"
+    if cell.lora and cell.adapter == "dora" and cell.quantize is not None:
+        packed = f"needs the lengths of weights, which --quantize {cell.quantize} packs: not modelled"
         yield Refusal(packed, "nearest: --adapter lora, which needs less memory", "--adapter dora")
     if cell.lora and cell.strategy == "tp":
         yield Refusal("does not support --strategy tp", "nearest: --strategy ddp", given)
@@ -130,10 +130,26 @@ def _sharding(cell: GridFields) -> Iterator[Refusal]:
     unsupported = f"does not support the sharded parameters of {cell.strategy}"
     if cell.precision in FP8:
         yield Refusal(unsupported, "nearest: --strategy ddp", f"--precision {cell.precision}")
-    if cell.quantize == "nf4":
-        yield Refusal(unsupported, "nearest: ddp", "--quantize nf4")
+    if cell.quantize is not None:
+        yield Refusal(unsupported, "nearest: ddp", f"--quantize {cell.quantize}")
     if cell.optimizer == PAGED:
         yield Refusal(unsupported, "nearest: adamw-8bit", f"--optimizer {PAGED}")
+
+
+def _shared_state(cell: GridFields) -> Iterator[Refusal]:
+    if cell.strategy not in ZERO:
+        return
+    given = f"--strategy {cell.strategy}"
+    if "optimizer" not in cell.phases:
+        yield Refusal("shares the optimizer's state, but this mode has no optimizer", "nearest: --mode train", given)
+    unsupported = f"does not support {given}"
+    if cell.precision in ("fp16", *FP8):
+        nearest = "fp16-true" if cell.precision == "fp16" else "bf16-true"
+        yield Refusal(unsupported, f"nearest: {nearest}", f"--precision {cell.precision}")
+    if cell.optimizer in ("muon", "adafactor", PAGED):
+        of_matrices = f"updates matrices, but {given} makes all parameters one vector"
+        reason = unsupported if cell.optimizer == PAGED else of_matrices
+        yield Refusal(reason, "nearest: fused", f"--optimizer {cell.optimizer}")
 
 
 def _in_backward(cell: GridFields) -> Iterator[Refusal]:

@@ -6,7 +6,10 @@ from typing import Literal, get_args
 
 from sysbench.spec.axes import choices, parse_whole_number, split_words
 
-Strategy = Literal["ddp", "fsdp2", "tp", "hsdp"]
+Strategy = Literal["ddp", "fsdp2", "tp", "hsdp", "zero1", "zero2"]
+
+ZERO: tuple[Strategy, ...] = ("zero1", "zero2")
+"""Strategies in which each rank has all parameters, and a part of the optimizer's state; their stage is the digit."""
 
 Switch = Literal["on", "off"]
 Reshard = Switch | int
@@ -31,6 +34,7 @@ parse_switches = choices("a value", get_args(Switch))
 parse_dtypes = choices("a type", get_args(ShardDtype))
 
 DDP: tuple[str, tuple[Strategy, ...]] = ("strategy", ("ddp",))
+BUCKETS: tuple[str, tuple[Strategy, ...]] = ("strategy", ("ddp", *ZERO))
 SHARDED: tuple[str, tuple[Strategy, ...]] = ("strategy", ("fsdp2", "hsdp"))
 DISTRIBUTED: tuple[str, tuple[Strategy, ...]] = ("strategy", ("ddp", "fsdp2", "hsdp"))
 """Strategies to which an option applies, as in `Axis.applies_to`."""

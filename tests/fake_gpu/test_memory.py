@@ -57,6 +57,12 @@ OF_BITSANDBYTES = (
             *("--mode=train", "--precision=bf16-true", "--lora=8", "--lora-targets=all-linear", "--quantize=nf4"),
         )
     ),
+    Group(
+        (
+            *("--d-model=256", "--d-ff=512", "--layers=2", "--heads=4", "--vocab=1000", "--ctx=512", "--batch=4"),
+            *("--mode=train", "--precision=bf16-true,fp32", "--lora=8", "--lora-targets=q", "--quantize=int8"),
+        )
+    ),
 )
 
 

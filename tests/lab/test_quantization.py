@@ -1,4 +1,4 @@
-"""QLoRA: adapters beside weights of 4 bits; products are those of the dequantized weights."""
+"""Adapters beside weights of 4 bits (QLoRA) and of 8: products are those of the dequantized weights."""
 
 from __future__ import annotations
 
@@ -37,19 +37,32 @@ def with_weights_of(quantized: TrainingStep, step: TrainingStep) -> TrainingStep
     weights = dict(quantized.model.named_parameters())
     with torch.no_grad():
         for name, parameter in step.model.named_parameters():
-            state = getattr(weights[name], "quant_state", None)
-            parameter.copy_(weights[name] if state is None else dequantize_4bit(weights[name], state))
+            weight, state = weights[name], getattr(weights[name], "quant_state", None)
+            if state is not None:
+                weight = dequantize_4bit(weight, state)
+            elif weight.dtype == torch.int8:  # largest magnitude of each row, in 127 steps
+                weight = weight * getattr(weight, "SCB")[:, None] / 127  # noqa: B009
+            parameter.copy_(weight)
     return step
 
 
-@pytest.mark.parametrize("fields", [{}, {"lora_targets": "all-linear", "checkpoint": "full"}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"lora_targets": "all-linear", "checkpoint": "full"},
+        {"quantize": "int8"},
+        {"quantize": "int8", "lora_targets": "all-linear", "checkpoint": "reentrant"},
+    ],
+    ids=str,
+)
 def test_gradients_are_those_of_the_dequantized_weights(fields: dict[str, Any]) -> None:
     pytest.importorskip("bitsandbytes")
     quantized = TrainingStep(cell(**fields), CPU)
     for name, module in quantized.model.named_modules():
         if name.endswith("lora_B.default"):
             nn.init.normal_(module.weight, std=0.1)  # type: ignore[arg-type]
-    whole = with_weights_of(quantized, TrainingStep(cell(**fields, quantize=()), CPU))
+    whole = with_weights_of(quantized, TrainingStep(cell(**{**fields, "quantize": ()}), CPU))
     for step in (quantized, whole):
         for name, run in step.phases:
             if name != "optimizer":
@@ -62,10 +75,11 @@ def test_gradients_are_those_of_the_dequantized_weights(fields: dict[str, Any]) 
             torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-3, atol=1e-6)
 
 
-def test_all_linear_layers_but_the_output_layer_are_packed() -> None:
+@pytest.mark.parametrize(("quantize", "dtype"), [("nf4", torch.uint8), ("int8", torch.int8)])
+def test_all_linear_layers_but_the_output_layer_are_packed(quantize: str, dtype: torch.dtype) -> None:
     pytest.importorskip("bitsandbytes")
-    step = TrainingStep(cell(), CPU)
-    packed = {name for name, each in step.model.named_parameters() if each.dtype == torch.uint8}
+    step = TrainingStep(cell(quantize=quantize), CPU)
+    packed = {name for name, each in step.model.named_parameters() if each.dtype == dtype}
     assert len(packed) == 2 * 7
     assert {name.split(".")[0] for name in packed} == {"layers"}
 
@@ -78,6 +92,40 @@ def test_simulated_weights_take_the_bytes_that_bitsandbytes_stores() -> None:
     assert kept["parameters"] == elements // 2 + adapters + whole
     scales = elements // 64 + 4 * elements // 64 // 256
     assert scales <= kept["inputs"] <= scales + 7 * 5 * 1024 + 16 * 1024
+
+
+def test_simulated_weights_of_8_bits_take_a_byte_each_and_four_for_each_row() -> None:
+    shape = {"d_model": 512, "d_ff": 1024, "layers": 1, "vocab": 256}
+    kept = simulate(cell(**shape, quantize="int8"), "train", Gpu("any", 1 << 50)).phases[0].by_category
+    adapters, whole = 2 * 2 * 4 * 512 * 4, 4 * (2 * 256 * 512 + 3 * 512)
+    assert kept["parameters"] == 4 * 512 * 512 + 3 * 512 * 1024 + adapters + whole
+    without = simulate(cell(**shape, quantize=()), "train", Gpu("any", 1 << 50)).phases[0].by_category
+    assert kept["inputs"] - without["inputs"] == 4 * (5 * 512 + 2 * 1024)
+
+
+def test_layers_of_8_bits_keep_their_inputs_unless_checkpointing_is_reentrant() -> None:
+    tokens, d_model, d_ff, layers = 512, 64, 128, 4
+    fields = {"precision": "bf16-true", "attention": "sdpa", "ctx": tokens, "batch": 1, "layers": layers}
+
+    def before_backward(**chosen: Any) -> int:
+        phases = simulate(cell(**fields, **chosen), "train", Gpu("any", 1 << 50)).phases
+        (loss,) = (each for each in phases if each.phase == "loss")
+        return loss.allocated_peak_bytes
+
+    in_a_layer = 2 * tokens * (3 * d_model + d_ff)  # of q, k and v; of the output; of gate and up; of down
+    nf4, whole = (before_backward(checkpoint=choice) for choice in ("full", "none"))
+    freed, kept = (before_backward(quantize="int8", checkpoint=choice) for choice in ("reentrant", "full"))
+    assert (layers - 1) * in_a_layer < kept - freed <= layers * in_a_layer
+    assert freed - nf4 < in_a_layer < whole - nf4
+
+
+def test_products_of_8_bits_count_as_those_of_whole_weights(tmp_path: Path) -> None:
+    words = ("--d-model=64", "--d-ff=64", "--layers=1", "--heads=2", "--vocab=100", "--ctx=16", "--mode=train")
+    ran = answered("time", *words, "--simulate=h100", "--lora=8", "--quantize=none,int8", f"--out={tmp_path}",
+                   "--no-live", "--json=-")  # fmt: skip
+    whole, packed = json.loads(ran.out)["cells"]
+    assert whole["model"] == packed["model"]  # parameters, and FLOPs of forward
+    assert [caution["code"] for caution in packed["cautions"]] == ["modelled"]
 
 
 def test_a_dequantized_weight_exists_only_while_its_layer_runs() -> None:
@@ -101,9 +149,12 @@ def test_parameters_are_counted_as_they_are_and_not_as_they_are_stored(tmp_path:
     ("fields", "line"),
     [
         ({"quantize": "nf"}, "Did you mean nf4?"),
-        (
-            {"quantize": "nf4", "lora": "0"},
-            "--quantize nf4 freezes weights, which leaves nothing to train. Add --lora 8",
+        *(
+            (
+                {"quantize": each, "lora": "0"},
+                f"--quantize {each} freezes weights, which leaves nothing to train. Add --lora 8",
+            )
+            for each in ("nf4", "int8")
         ),
     ],
 )
@@ -113,8 +164,9 @@ def test_bad_values_are_refused(fields: dict[str, Any], line: str) -> None:
     assert line in str(refused.value)
 
 
-def test_shards_of_packed_weights_are_refused() -> None:
-    (only,) = MemorySpec(ctx=16, mode="train", lora="8", quantize="nf4", ranks="2", strategy="fsdp2").cells()  # type: ignore[arg-type]
+@pytest.mark.parametrize("quantize", ["nf4", "int8"])
+def test_shards_of_packed_weights_are_refused(quantize: str) -> None:
+    (only,) = MemorySpec(ctx=16, mode="train", lora="8", quantize=quantize, ranks="2", strategy="fsdp2").cells()  # type: ignore[arg-type]
     assert "does not support the sharded parameters of fsdp2. Nearest: ddp" in str(only.problem("cuda"))
 
 

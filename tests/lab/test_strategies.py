@@ -47,6 +47,13 @@ KNOBS: dict[str, dict[str, Any]] = {
     "all of FSDP2's": {"strategy": "fsdp2", "reshard": "off", "prefetch": 1, "reduce_dtype": "bf16"},
 }
 
+SHARED_STATE: dict[str, dict[str, Any]] = {
+    "state": {"strategy": "zero1", "bucket_mb": 1},
+    "state, accumulation": {"strategy": "zero1", "bucket_mb": 1, **ACCUMULATED},
+    "state and gradients": {"strategy": "zero2", "bucket_mb": 1},
+    "state and gradients, accumulation": {"strategy": "zero2", "bucket_mb": 1, **ACCUMULATED},
+}
+
 THEIRS = """
 from torch import nn
 
@@ -82,7 +89,8 @@ def distributed_steps(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[st
         "accumulation of parts": {"strategy": "tp", **ACCUMULATED},
         "scaled loss of parts": {"strategy": "tp", "precision": "fp16", "device": "auto"},
     }
-    asked += [cell for knobs in (KNOBS | tensor_parallel).values() for cell in cells(ranks=RANKS, **knobs)]
+    others = KNOBS | tensor_parallel | SHARED_STATE
+    asked += [cell for knobs in others.values() for cell in cells(ranks=RANKS, **knobs)]
     written = json.dumps([cell.model_dump(mode="json") for cell in asked])
 
     def take_steps(folder: Path) -> str:
@@ -91,7 +99,7 @@ def distributed_steps(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[st
         return found
 
     steps = torch.load(made_once(tmp_path_factory, "steps-of-two-ranks", take_steps)[0])
-    knobs = [(name, "foreach") for name in KNOBS | tensor_parallel]
+    knobs = [(name, "foreach") for name in others]
     names = [(cell.size if cell.own else str(cell.strategy), cell.optimizer) for cell in asked[: -len(knobs)]]
     return dict(zip([*names, *knobs], steps, strict=True))
 
@@ -140,6 +148,17 @@ def test_no_knob_changes_the_result_of_a_step(distributed_steps: dict[tuple[str,
         difference = (found["gradients"][parameter] - gradient).norm() / gradient.norm()
         assert difference < (0.02 if in_bf16 else 1e-5), parameter
         assert found["gradients"][parameter].dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", SHARED_STATE)
+def test_ranks_that_share_state_update_every_parameter(
+    distributed_steps: dict[tuple[str, str], Step], name: str
+) -> None:
+    found, expected = distributed_steps[name, "foreach"], one_process(RANKS)
+    assert sum(found["losses"]) / RANKS == pytest.approx(expected["loss"], rel=1e-6)
+    assert not found["gradients"]  # they are released once they are reduced
+    for parameter, value in expected["parameters"].items():
+        torch.testing.assert_close(found["parameters"][parameter], value, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["ddp on", "ddp None", "fsdp2 on", "fsdp2 None"])

@@ -54,7 +54,7 @@ def result_of(step: TrainingStep) -> Step:
     return {
         "loss": step.loss,
         "class": facts_of(step.work, None).class_name if step.work.own else None,
-        "gradients": {name: _whole(each.grad) for name, each in named.items() if each.requires_grad},
+        "gradients": {name: _whole(each.grad) for name, each in named.items() if each.grad is not None},
         "parameters": {name: _whole(each.detach()) for name, each in named.items()},
     }
 

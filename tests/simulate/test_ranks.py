@@ -25,7 +25,7 @@ from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.search import find_fewest_ranks
 from sysbench.simulate.steps import record
 from sysbench.spec import hardware
-from sysbench.spec.ranks import Strategy
+from sysbench.spec.ranks import ZERO, Strategy
 from tests.cli.running import made_once
 from tests.simulate.measured_ranks import live
 from tests.simulate.simulated_cells import CPU
@@ -55,6 +55,8 @@ MEASURED: dict[str, dict[str, Any]] = {
     "ddp accumulation, exchanged once": {**LARGE, "strategy": "ddp", "bucket_mb": 1, "grad_accum": 2, "no_sync": "on"},
     "fsdp2 accumulation, exchanged once": {**UNEVEN, "grad_accum": 3, "no_sync": "on"},
     "fsdp2 reshard 2": {"ranks": 4, "reshard": 2, "layers": 3, "mode": "forward"},
+    "zero1 accumulation": {**UNEVEN, "strategy": "zero1", "bucket_mb": 1, "grad_accum": 2},
+    "zero2 in several buckets": {**LARGE, "strategy": "zero2", "bucket_mb": 1, "optimizer": "fused"},
 }
 """Configurations that two or four processes run for real."""
 VIEWS = {"strategy": "ddp", "gradient_as_bucket_view": "on"}
@@ -86,6 +88,9 @@ MEASURED_TOO: dict[str, dict[str, Any]] = {
         **BACKWARD,
     },
     "hsdp accumulation": {**HSDP, "grad_accum": 2, "no_sync": "on"},
+    "zero1 in several buckets": {**LARGE, "strategy": "zero1", "bucket_mb": 1},
+    "zero2 accumulation": {**LARGE, "strategy": "zero2", "bucket_mb": 2, "grad_accum": 3},
+    "zero2 bf16-true": {**LARGE, "strategy": "zero2", "bucket_mb": 1, "precision": "bf16-true"},
 }
 """Others, with `-m slow`."""
 
@@ -119,6 +124,8 @@ def test_a_rank_takes_as_many_bytes_as_measured(tmp_path_factory: pytest.TempPat
     with sdpa_kernel(SDPBackend.MATH):
         simulated = record(cell.step, cell.mode, CPU)
     parameters = sum(each.category == "gradients" for each in simulated.allocations) and tensors_of(cell)
+    if cell.strategy in ZERO:
+        parameters = 1  # a part of all in one
     # A mesh with two dimensions, as torch makes for groups of ranks, keeps the coordinates of its rank on the host.
     coordinates_bytes = 16 if cell.ranks == 4 else 0
     expected = []
@@ -164,6 +171,30 @@ def test_fsdp2_keeps_three_times_the_shard_of_its_rank(ranks: int) -> None:
     assert left["gradients"] == shard
     assert left["optimizer state"] == 2 * shard
     assert result.gpu.nccl_bytes == 392 * MIB
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_ranks_of_zero_share_an_fp32_copy_and_two_moments_of_all_parameters(ranks: int) -> None:
+    shape = {"d_model": 64, "d_ff": 192, "vocab": 128, "precision": "bf16-true", "simulate": "h100", "device": "auto"}
+    result = simulate(cell_of(**shape, ranks=ranks, strategy="zero2", bucket_mb=1).step, "train", H100)
+    left = categories(result.recording, len(result.recording.events))
+    parameters = 2 * 128 * 64 + 4 * 64 * 64 + 3 * 64 * 192 + 3 * 64
+    assert left["parameters"] == 2 * parameters
+    assert left["optimizer state"] == 3 * 4 * parameters / ranks
+    assert left["gradients"] == 0
+
+
+@pytest.mark.parametrize(("stage", "kept"), [(1, 1.0), (2, 0.5)])
+def test_stage_1_keeps_all_gradients_between_micro_batches_and_stage_2_those_of_its_part(
+    stage: int, kept: float
+) -> None:
+    shape = {"d_model": 64, "d_ff": 192, "vocab": 128, "layers": 4, "bucket_mb": 1, "grad_accum": 2}
+    cell = cell_of(**shape, strategy=f"zero{stage}", simulate="h100", device="auto")
+    recording = record(cell.step, cell.mode, CPU)
+    first_backward = next(span for span in recording.measured if span.name == "backward")
+    gradients = categories(recording, first_backward.end)["gradients"]
+    whole = 4 * (2 * 128 * 64 + 4 * (4 * 64 * 64 + 3 * 64 * 192 + 2 * 64) + 64)
+    assert gradients == pytest.approx(kept * whole, rel=0.1)  # a parameter at the border of two parts is kept whole
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")

@@ -68,6 +68,18 @@ def test_a_value_that_is_mistyped_is_refused_with_the_nearest(knob: dict[str, st
             {"precision": "fp8-rowwise", "d_model": "100", "heads": "5", "d_ff": "200"},
             "--precision fp8-rowwise needs sides divisible by 16, but has d_model 100 and d_ff 200. Nearest",
         ),
+        (
+            {"mode": "forward", "ranks": "2", "strategy": "zero1"},
+            "shares the optimizer's state, but this mode has no opt",
+        ),
+        ({"precision": "fp16", "ranks": "2", "strategy": "zero2"}, "support --strategy zero2. Nearest: fp16-true"),
+        ({"precision": "fp8", "ranks": "2", "strategy": "zero2"}, "support --strategy zero2. Nearest: bf16-true"),
+        ({"optimizer": "muon", "ranks": "2", "strategy": "zero1"}, "makes all parameters one vector. Nearest: fused"),
+        (
+            {"lora": "8", "quantize": "int8", "ranks": "2", "strategy": "fsdp2"},
+            "--quantize int8 does not support the sharded parameters of fsdp2. Nearest: ddp",
+        ),
+        ({"lora": "8", "quantize": "int8", "adapter": "dora"}, "--quantize int8 packs: not modelled. Nearest"),
         ({"optimizer_in_backward": "on", "ranks": "2"}, "before the 2 ranks have exchanged gradients. Use --ranks 1"),
     ],
 )

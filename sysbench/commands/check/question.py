@@ -26,7 +26,7 @@ from sysbench.log.records import typed
 from sysbench.spec.axis import axes_of_model
 from sysbench.spec.knobs import PAGED
 from sysbench.spec.model import ModelSpec
-from sysbench.spec.ranks import NODE_RANKS
+from sysbench.spec.ranks import NODE_RANKS, ZERO
 from sysbench.spec.validation import Given, validated
 
 SHARDED_RANKS = 8
@@ -82,7 +82,11 @@ def _leave_out_combinations(understanding: Understanding, file: ConfigFile) -> N
         understanding.say("strategy", "ddp", *understanding.options["strategy"].keys)
         for option in ("reshard", "param_dtype", "reduce_dtype", "offload"):
             understanding.options.pop(option, None)
-    if understanding.word("optimizer") == PAGED and understanding.word("strategy") in ("fsdp2", "hsdp"):
+    if understanding.word("strategy") in ZERO and understanding.word("optimizer") in ("muon", "adafactor"):
+        leave_out("strategy", "less", "state that ranks share; with this optimizer, here each has all")
+        understanding.say("strategy", "ddp", *understanding.options["strategy"].keys)
+        understanding.options.pop("bucket_mb", None)
+    if understanding.word("optimizer") == PAGED and understanding.word("strategy") in ("fsdp2", "hsdp", *ZERO):
         leave_out("optimizer", "less", "state that moves to the host when memory runs out")
         understanding.say("optimizer", "adamw-8bit", *understanding.options["optimizer"].keys)
     attention = understanding.word("attention")
@@ -134,7 +138,10 @@ def _given(question: Question, ranks: int, spec: CheckSpec) -> Given:
             del given["offload"]
             question.understanding.assumed.append("optimizer state is on the GPUs; on the host, it needs less of them")
     else:
-        for name in ("strategy", "param_dtype", "reduce_dtype", "reshard", "no_sync"):
+        if given.get("strategy") in ZERO and "precision" in given and "lora" not in words:
+            # fp32 weights, as DeepSpeed keeps beside those of 16 bits
+            given["precision"] = words["precision"].value.removesuffix("-true")
+        for name in ("strategy", "param_dtype", "reduce_dtype", "reshard", "no_sync", "bucket_mb"):
             given.pop(name, None)
         if given.get("offload") == "parameters":
             given["offload"] = "optimizer"

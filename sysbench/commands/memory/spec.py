@@ -133,7 +133,7 @@ class MemorySpec(ModelSpec):
         if self.find == "ranks" and "ddp" in self.strategy:
             raise ValueError(
                 "--find ranks: with --strategy ddp every rank holds the whole model, so more ranks do not save "
-                "memory. Allowed: fsdp2, hsdp, tp"
+                "memory. Allowed: fsdp2, hsdp, tp, zero1, zero2"
             )
         if self.simulate and self.device != ("auto",):
             raise ValueError(

@@ -1,22 +1,22 @@
 """Activation checkpointing: blocks whose activations are not kept, but computed again in the backward pass.
 
 Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016. The implementation is torch's
-(`torch.utils.checkpoint`, non-reentrant); the code here decides which modules it applies to.
+(`torch.utils.checkpoint`, non-reentrant unless asked for); the code here decides which modules it applies to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from sysbench.errors import UnavailableError, nearest
 from sysbench.lab.strategies import block_lists
-from sysbench.spec.knobs import blocks_between_checkpoints, matches_module, module_pattern
+from sysbench.spec.knobs import REENTRANT, blocks_between_checkpoints, matches_module, module_pattern
 
 _aten = torch.ops.aten
 _KEPT = {
@@ -40,19 +40,31 @@ _KEPT = {
 def checkpoint_blocks(model: nn.Module, choice: str) -> None:
     """Let the blocks that `choice` names compute their activations again in backward instead of keeping them.
 
-    `selective` keeps the results of linear layers and of fused attention; transformers' models do `full` by their own
-    method. Call this before the model is distributed or compiled.
+    `selective` keeps the results of linear layers and of fused attention; transformers' models do `full` and
+    `reentrant` by their own method. Call this before the model is distributed or compiled.
     """
-    enable = getattr(model, "gradient_checkpointing_enable", None)
-    if choice == "full" and callable(enable) and getattr(model, "supports_gradient_checkpointing", False):
-        enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    enable: Any = getattr(model, "gradient_checkpointing_enable", None)
+    is_whole = choice in ("full", REENTRANT)
+    if is_whole and callable(enable) and getattr(model, "supports_gradient_checkpointing", False):
+        enable(gradient_checkpointing_kwargs={"use_reentrant": choice == REENTRANT})
+        if choice == REENTRANT:
+            cast("Any", model).enable_input_require_grads()
         return
     keeps = _keeping_products if choice == "selective" else None
     for module in _chosen(model, choice):
         _refuse_running_statistics(module, choice)
-        run: Any = partial(checkpoint, module.forward, use_reentrant=False)
+        run: Any = partial(checkpoint, module.forward, use_reentrant=choice == REENTRANT)
+        if choice == REENTRANT:
+            module.register_forward_pre_hook(_require_gradients)
         # The module stays what it is, with its name, its hooks and its class; only its forward is another.
         module.forward = run if keeps is None else partial(run, context_fn=keeps)
+
+
+def _require_gradients(block: nn.Module, inputs: tuple[object, ...]) -> None:
+    """Let the gradient reach a block behind frozen layers: its result requires one only if an input does."""
+    for each in inputs:
+        if torch.is_grad_enabled() and isinstance(each, Tensor) and each.is_floating_point() and each.is_leaf:
+            each.requires_grad_()
 
 
 def _refuse_running_statistics(block: nn.Module, choice: str) -> None:

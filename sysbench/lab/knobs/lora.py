@@ -55,7 +55,7 @@ def add_adapters(model: nn.Module, cell: ModelCell, device: torch.device) -> Non
     config = peft.LoraConfig(r=rank, target_modules=names, use_dora=cell.adapter == "dora")
     config._register_custom_module({PackedLinear: _adapter_of_packed(peft.tuners.lora.Linear)})
     torch.manual_seed(cell.seed)  # every rank draws the same adapters
-    with device, _told_of_4_bits(model), _without_bitsandbytes(), warnings.catch_warnings():
+    with device, _told_of_quantization(model), _without_bitsandbytes(), warnings.catch_warnings():
         # GPT-2's Conv1D has its weights transposed, which peft sees, and sets the option.
         warnings.filterwarnings("ignore", "fan_in_fan_out")
         try:
@@ -97,13 +97,16 @@ def _without_bitsandbytes() -> Iterator[None]:
 
 
 @contextmanager
-def _told_of_4_bits(model: nn.Module) -> Iterator[None]:
+def _told_of_quantization(model: nn.Module) -> Iterator[None]:
     """Context manager in which peft looks for layers of bitsandbytes; transformers would mark its own models so."""
-    model.is_loaded_in_4bit = True  # type: ignore[assignment]
+    names = ("is_loaded_in_4bit", "is_loaded_in_8bit")
+    for name in names:
+        setattr(model, name, True)
     try:
         yield
     finally:
-        del model.is_loaded_in_4bit
+        for name in names:
+            delattr(model, name)
 
 
 def _adapter_of_packed(linear: Any) -> Any:
@@ -111,7 +114,8 @@ def _adapter_of_packed(linear: Any) -> Any:
 
     class PackedAdapter(linear):  # type: ignore[misc]
         def forward(self, x: Tensor) -> Tensor:
-            result: Tensor = self.base_layer(x).clone()
+            result: Tensor = self.base_layer(x)
+            result = result.clone() if self.base_layer.copied_by_adapter else result
             (name,) = self.active_adapters
             if torch.is_autocast_enabled(x.device.type):
                 change: Tensor = self.lora_B[name](self.lora_A[name](x)) * self.scaling[name]

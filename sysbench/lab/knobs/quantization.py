@@ -1,7 +1,9 @@
-"""QLoRA: frozen weights of linear layers as 4-bit codes, which are dequantized for each product.
+"""Frozen weights of linear layers in 4 bits (QLoRA), or in 8 bits (LLM.int8).
 
-Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", 2023. The implementation is bitsandbytes'. It does
-not run without data: there, `PackedLinear` stores what bitsandbytes stores, and its products request the same memory.
+Codes of 4 bits are dequantized for each product; those of 8 bits are multiplied by inputs that are quantized alike, and
+dequantized in backward. Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", 2023, and "LLM.int8(): 8-bit
+Matrix Multiplication for Transformers at Scale", 2022. The implementation is bitsandbytes'. It does not run without
+data: there, a `PackedLinear` stores what bitsandbytes stores, and its products request the same memory.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.flop_counter import register_flop_formula
 
 from sysbench import extras
 from sysbench.errors import UnavailableError
@@ -21,6 +24,10 @@ from sysbench.spec.model import ModelCell
 
 _BLOCK, _NESTED_BLOCK = 64, 256
 """Number of weights with one scale, and of scales with one scale: scales are 8-bit codes themselves."""
+
+_OUTLIER = 6.0
+"""From this magnitude of an input on, its column is multiplied in 16 bits: the default of transformers'
+BitsAndBytesConfig (llm_int8_threshold)."""
 
 
 def home_of(cell: ModelCell, device: torch.device) -> torch.device:
@@ -38,21 +45,25 @@ def quantize(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
         return
     layers = {name: module for module, name in linear_layers(model).items() if isinstance(module, nn.Linear)}
     if not layers:
-        raise UnavailableError(f"--quantize nf4: {type(model).__name__} has no linear layers with weights to pack")
+        named = f"--quantize {cell.quantize}: {type(model).__name__}"
+        raise UnavailableError(f"{named} has no linear layers with weights to pack")
     has_data = not any(layer.weight.is_meta for layer in layers.values())
-    pack = _packed if has_data else _packed_without_data
     for number, (name, layer) in enumerate(layers.items()):
         parent, _, attribute = name.rpartition(".")
-        packed = pack(layer, compute_dtype(cell.compute_precision), is_first=number == 0)
+        if cell.quantize == "int8":
+            packed = _in_8_bits(layer) if has_data else EightBitLinear(layer)
+        elif has_data:
+            packed = _in_4_bits(layer, compute_dtype(cell.compute_precision))
+        else:
+            packed = FourBitLinear(layer, compute_dtype(cell.compute_precision), is_first=number == 0)
         setattr(model.get_submodule(parent), attribute, packed)
     if has_data:
         model.to(device)
 
 
-def _packed(layer: nn.Linear, dtype: torch.dtype, *, is_first: bool) -> nn.Module:
+def _in_4_bits(layer: nn.Linear, dtype: torch.dtype) -> nn.Module:
     """Return a layer of bitsandbytes, which packs its weight when it is moved to a device."""
-    if complaint := extras.missing(*extras.BITSANDBYTES):
-        raise UnavailableError(complaint)
+    _need_bitsandbytes()
     from bitsandbytes.nn import Linear4bit, Params4bit
 
     with torch.device("meta"):  # its weight is replaced
@@ -64,11 +75,23 @@ def _packed(layer: nn.Linear, dtype: torch.dtype, *, is_first: bool) -> nn.Modul
     return packed.train(layer.training)
 
 
-def _packed_without_data(layer: nn.Linear, dtype: torch.dtype, *, is_first: bool) -> nn.Module:
-    packed = PackedLinear(layer, dtype)
-    if is_first:  # bitsandbytes keeps one more table for all layers
-        packed.kept.append(torch.empty_like(packed.kept[1]))
-    return packed
+def _in_8_bits(layer: nn.Linear) -> nn.Module:
+    """Return a layer of bitsandbytes, which packs its weight when it is moved to a device."""
+    _need_bitsandbytes()
+    from bitsandbytes.nn import Int8Params, Linear8bitLt
+
+    with torch.device("meta"):  # its weight is replaced
+        packed: nn.Linear = Linear8bitLt(
+            layer.in_features, layer.out_features, bias=False, has_fp16_weights=False, threshold=_OUTLIER
+        )
+    packed.weight = Int8Params(layer.weight.detach(), requires_grad=False, has_fp16_weights=False)
+    packed.bias = layer.bias
+    return packed.train(layer.training)
+
+
+def _need_bitsandbytes() -> None:
+    if complaint := extras.missing(*extras.BITSANDBYTES):
+        raise UnavailableError(complaint)
 
 
 LIBRARY.define("dequantize_in_blocks(Tensor codes, int rows, int columns, ScalarType dtype) -> Tensor")
@@ -83,23 +106,36 @@ _dequantize: Any = torch.ops.sysbench.dequantize_in_blocks
 
 
 class PackedLinear(nn.Linear):
-    """Stands for bitsandbytes' Linear4bit where there is no data: it has the same tensors, and computes nothing."""
+    """Stands for a layer of bitsandbytes where there is no data: it has the same tensors, and computes nothing."""
 
-    def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
+    copied_by_adapter: bool
+    """Whether peft's adapter for such a layer copies its result before it adds to it."""
+
+    def __init__(self, layer: nn.Linear) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
+
+
+class FourBitLinear(PackedLinear):
+    """Stands for Linear4bit, whose weight is packed as nf4 with scales that are quantized themselves."""
+
+    copied_by_adapter = True
+
+    def __init__(self, layer: nn.Linear, dtype: torch.dtype, *, is_first: bool) -> None:
+        """Store the weight of `layer`; products are in `dtype`. The first layer keeps one more table for all."""
+        super().__init__(layer)
         self.dtype = dtype
         new, size = layer.weight.detach().new_empty, layer.weight.numel()
         self.scales = math.ceil(size / _BLOCK)
         self.weight = nn.Parameter(new((size + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
         # Both tables of values, the mean of the scales, their codes, and the scales of these.
-        sizes = (16, 256, 1, self.scales, math.ceil(self.scales / _NESTED_BLOCK))
+        sizes = (16, 256, 1, self.scales, math.ceil(self.scales / _NESTED_BLOCK), *[256] * is_first)
         self.kept = [new(size, dtype=torch.uint8 if size == self.scales else torch.float32) for size in sizes]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (…, in_features) to (…, out_features), in the dtype of x."""
         bias = None if self.bias is None else self.bias.to(self.dtype)
-        product: Tensor = _Product.apply(x.to(self.dtype), bias, self)
+        product: Tensor = _FourBitProduct.apply(x.to(self.dtype), bias, self)
         return product.to(x.dtype)
 
     def values(self) -> Tensor:
@@ -108,11 +144,11 @@ class PackedLinear(nn.Linear):
         return values
 
 
-class _Product(torch.autograd.Function):
+class _FourBitProduct(torch.autograd.Function):
     """MatMul4Bit of bitsandbytes (autograd/_functions.py), which dequantizes in forward and again in backward."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor, bias: Tensor | None, layer: PackedLinear) -> Tensor:
+    def forward(context: Any, x: Tensor, bias: Tensor | None, layer: FourBitLinear) -> Tensor:
         context.layer = layer
         scales = [_dequantize(layer.kept[3], layer.scales, 1, torch.float32) for _ in range(2)]  # then with their mean
         product = functional.linear(x, layer.values(), bias)
@@ -129,3 +165,103 @@ class _Product(torch.autograd.Function):
         values = layer.values()
         del scales
         return gradient @ values, of_bias, None
+
+
+LIBRARY.define("quantize_rows(Tensor values) -> (Tensor, Tensor)")
+LIBRARY.define("multiply_int8(Tensor codes, Tensor weight) -> Tensor")
+LIBRARY.define("rescale(Tensor product, Tensor rows, Tensor columns) -> Tensor")
+
+
+@torch.library.impl(LIBRARY, "quantize_rows", "Meta")
+def _shape_of_rows(values: Tensor) -> tuple[Tensor, Tensor]:
+    rows = torch.empty(values.numel() // values.shape[-1], dtype=torch.float32, device="meta")
+    return torch.empty(values.shape, dtype=torch.int8, device="meta"), rows
+
+
+@torch.library.impl(LIBRARY, "multiply_int8", "Meta")
+def _shape_of_product(codes: Tensor, weight: Tensor) -> Tensor:
+    return torch.empty((*codes.shape[:-1], weight.shape[0]), dtype=torch.int32, device="meta")
+
+
+@torch.library.impl(LIBRARY, "rescale", "Meta")
+def _shape_of_rescaled(product: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    return torch.empty_like(product, dtype=torch.float16)
+
+
+@register_flop_formula(torch.ops.sysbench.multiply_int8)
+def _product_flops(codes: Any, weight: Any, *_: object, **__: object) -> int:
+    return int(2 * math.prod(codes) * weight[0])
+
+
+_quantize_rows: Any = torch.ops.sysbench.quantize_rows
+_multiply: Any = torch.ops.sysbench.multiply_int8
+_rescale: Any = torch.ops.sysbench.rescale
+
+
+class EightBitLinear(PackedLinear):
+    """Stands for Linear8bitLt, whose weight is int8 with a scale for each row."""
+
+    copied_by_adapter = False
+
+    def __init__(self, layer: nn.Linear) -> None:
+        """Store the weight of `layer`."""
+        super().__init__(layer)
+        new = layer.weight.detach().new_empty
+        self.weight = nn.Parameter(new(layer.weight.shape, dtype=torch.int8), requires_grad=False)
+        self.scales = new(layer.out_features, dtype=torch.float32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (…, in_features) to (…, out_features), in the dtype of x."""
+        if self.bias is not None and self.bias.dtype != x.dtype:
+            self.bias.data = self.bias.data.to(x.dtype)
+        product: Tensor = _EightBitProduct.apply(x, self.bias, self)
+        return product
+
+
+def _quantized(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return codes and scales of rows, as int8_vectorwise_quant of bitsandbytes (backends/cuda/ops.py).
+
+    No outliers are assumed: columns that have one are also multiplied in the dtype of the input, and kept in it.
+    """
+    codes, scales = _quantize_rows(values)
+    outliers = values.abs() >= _OUTLIER
+    bool(outliers.any())  # the host waits for it
+    return codes, scales
+
+
+class _EightBitProduct(torch.autograd.Function):
+    """MatMul8bitLt of bitsandbytes (autograd/_functions.py), with frozen weights.
+
+    It keeps its input as an attribute of the context, not as a saved tensor, though its backward does not need it:
+    checkpointing without reentrance does not free that, and backward frees it only with the whole graph.
+    """
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, bias: Tensor | None, layer: EightBitLinear) -> Tensor:
+        shape = x.shape
+        rows = x.reshape(-1, shape[-1])
+        codes, scales = _quantized(rows.to(torch.float16))
+        product = _scaled_product(codes, scales, layer, bias, x.dtype)
+        context.layer, context.shape, context.dtype = layer, shape, x.dtype
+        context.kept = rows if context.needs_input_grad[0] else None
+        return product.reshape(*shape[:-1], layer.out_features)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Any:
+        (gradient,), layer = gradients, context.layer
+        if not context.needs_input_grad[0]:
+            return None, None, None
+        rows = gradient.reshape(-1, layer.out_features).contiguous()
+        values = layer.weight.to(context.dtype, copy=True).mul_(layer.scales.unsqueeze(1).mul(1.0 / 127.0))
+        return (rows.to(context.dtype) @ values).view(context.shape), None, None
+
+
+def _scaled_product(
+    codes: Tensor, scales: Tensor, layer: EightBitLinear, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """Return the product of codes in a dtype: int8_scaled_mm of bitsandbytes, whose kernel writes fp16."""
+    product = _multiply(codes, layer.weight)
+    values: Tensor = _rescale(product, scales, layer.scales)
+    if bias is not None and bias.dtype != torch.float16:
+        values.add_(bias)
+    return values.to(dtype)

@@ -210,6 +210,48 @@ def test_pairs_of_axolotl_double_the_batch_and_are_written_back_halved(folder: P
     assert again.code == 0, again.out + again.err
 
 
+def test_ranks_share_what_the_stage_of_zero_says(folder: Path) -> None:
+    needed: dict[str, float] = {}
+    for stage in (0, 1, 2):
+        zero = {"stage": stage, "overlap_comm": True, "reduce_bucket_size": 10_000}
+        (folder / "ds.json").write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
+        (folder / "train.yml").write_text(f"{CONFIG}deepspeed: ds.json\n")
+        ran = answered("check", "train.yml", "--on", "h100", "--ranks", "1,2", "-q", "--json", "-")
+        assert ran.code == 0, ran.err
+        left_out = {str(each["key"]) for each in tables(ran)["left_out"]}
+        assert ("zero_optimization.reduce_bucket_size" in left_out) == (stage == 0)
+        one, two = tables(ran)["verdict"]
+        needed[f"{stage} on one"], needed[f"{stage} on two"] = one["needed_bytes"], two["needed_bytes"]  # type: ignore[assignment]
+    assert needed["0 on one"] == needed["1 on one"] == needed["2 on one"]
+    assert needed["0 on two"] > needed["1 on two"] >= needed["2 on two"]
+
+
+def test_an_optimizer_of_matrices_is_not_shared(folder: Path) -> None:
+    (folder / "zero2.json").write_text('{"zero_optimization": {"stage": 2, "overlap_comm": true}}')
+    lines = CONFIG.replace("adamw_torch_fused", "muon")
+    (folder / "train.yml").write_text(f"{lines}deepspeed: zero2.json\n")
+    ran = answered("check", "train.yml", "--on", "h100", "--ranks", "2", "-q", "--json", "-")
+    assert ran.code == 0, ran.err
+    effects = {each["key"]: each["effect"] for each in tables(ran)["left_out"]}
+    assert effects["zero_optimization.stage"] == "needs less"
+
+
+def test_weights_of_8_bits_need_less_with_lines_that_store_them_so(folder: Path) -> None:
+    needed = []
+    for lines in (
+        "",
+        "load_in_8bit: true\n",
+        "load_in_8bit: true\ngradient_checkpointing_kwargs: {use_reentrant: false}\n",
+    ):
+        adapted = f"{CONFIG}adapter: lora\nlora_target_linear: true\ngradient_checkpointing: true\n"
+        (folder / "train.yml").write_text(adapted + lines)
+        ran = answered("check", "train.yml", "--on", "h100", "-q", "--json", "-")
+        assert ran.code == 0, ran.err
+        assert [each["key"] for each in tables(ran)["left_out"]] == ["sample_packing"]
+        needed.append(tables(ran)["verdict"][0]["needed_bytes"])
+    assert needed[1] < needed[2]  # type: ignore[operator]
+
+
 def test_a_paged_optimizer_and_fp8_are_computed_as_the_nearest(folder: Path) -> None:
     lines = CONFIG.replace("adamw_torch_fused", "paged_adamw_8bit").replace("bf16: true", "fp8: true")
     (folder / "train.yml").write_text(f"{lines}fsdp: [full_shard]\n")

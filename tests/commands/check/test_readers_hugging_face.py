@@ -18,6 +18,8 @@ TRL = """
     gradient_checkpointing: false
 """
 
+TRL_OVER_8_BITS = f"{TRL.replace('    gradient_checkpointing: false', '')}    use_peft: true\n    load_in_8bit: true\n"
+
 FACTORY = """
     model_name_or_path: Qwen/Qwen3-0.6B
     stage: sft
@@ -202,10 +204,38 @@ def test_methods_of_llama_factory(tmp_path: Path, lines: str, expected: dict[str
     assert not found.unknown
 
 
-def test_dora_over_weights_in_4_bits_is_computed_as_lora(tmp_path: Path) -> None:
-    found = understood(tmp_path, f"{FACTORY}    use_dora: true\n    quantization_bit: 4\n")
+@pytest.mark.parametrize("bits", [4, 8])
+def test_dora_over_quantized_weights_is_computed_as_lora(tmp_path: Path, bits: int) -> None:
+    found = understood(tmp_path, f"{FACTORY}    use_dora: true\n    quantization_bit: {bits}\n")
     assert "adapter" not in words(found)
     assert directions(found) == {"use_dora": "more"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "checkpoint"),
+    [
+        (f"{FACTORY}    quantization_bit: 8\n", "reentrant"),  # LLaMA-Factory's default
+        (f"{FACTORY}    quantization_bit: 8\n    use_reentrant_gc: false\n", "full"),
+        (f"{FACTORY}    quantization_bit: 8\n    disable_gradient_checkpointing: true\n", "none"),
+        (f"{FACTORY}    quantization_bit: 4\n", "full"),  # keeps no inputs
+        (f"{TRL_OVER_8_BITS}    gradient_checkpointing: true\n", "full"),
+        (f"{TRL_OVER_8_BITS}    gradient_checkpointing_kwargs: {{use_reentrant: true}}\n", "reentrant"),
+    ],
+)
+def test_over_8_bits_it_matters_whether_checkpointing_is_reentrant(tmp_path: Path, lines: str, checkpoint: str) -> None:
+    found = understood(tmp_path, lines)
+    assert words(found)["checkpoint"] == checkpoint
+    assert any("only reentrant" in each for each in found.assumed) == (
+        words(found)["quantize"] == "int8" and checkpoint == "full"
+    )
+    assert not found.unknown
+
+
+def test_weights_of_8_bits_leave_the_others_in_fp32_by_trl(tmp_path: Path) -> None:
+    found = understood(tmp_path, TRL_OVER_8_BITS)
+    assert {"quantize": "int8", "precision": "bf16"}.items() <= words(found).items()
+    lines = format_named("TRL / transformers").lines({"quantize": "nf4"}, found)
+    assert lines == {"load_in_4bit": True, "load_in_8bit": False}
 
 
 def test_full_tuning_by_llama_factory_has_no_adapters(tmp_path: Path) -> None:

@@ -63,8 +63,9 @@ def test_deepspeed_within_accelerate(tmp_path: Path) -> None:
     assert expected.items() <= words(found).items()
     second = f"{LAUNCHED.format(kind='DEEPSPEED')}    deepspeed_config:\n      zero_stage: 2\n"
     shared = understood(tmp_path, TRAINING, second)
-    assert words(shared)["strategy"] == "ddp"
-    assert directions(shared) == {"deepspeed_config.zero_stage": "less"}
+    assert {"strategy": "zero2", "precision": "bf16-true"}.items() <= words(shared).items()
+    assert not shared.unmodelled
+    assert any("overlap_comm" in each for each in shared.assumed)
 
 
 def test_a_launcher_that_says_another_precision_than_the_training_is_refused(tmp_path: Path) -> None:
@@ -86,8 +87,10 @@ def test_other_ways_to_start_are_refused(tmp_path: Path, kind: str, said: str) -
 
 def test_stages_of_zero(tmp_path: Path) -> None:
     first = understood(tmp_path, TRAINING, '{"zero_optimization": {"stage": 1}, "bf16": {"enabled": "auto"}}')
-    assert (words(first)["strategy"], directions(first)) == ("ddp", {"zero_optimization.stage": "less"})
-    assert words(first)["precision"] == "bf16"  # DeepSpeed keeps an fp32 copy of trained weights
+    assert (words(first)["strategy"], directions(first)) == ("zero1", {})
+    assert words(first)["precision"] == "bf16-true"  # with an fp32 copy of the trained weights
+    none = understood(tmp_path, TRAINING, '{"zero_optimization": {"stage": 0}, "bf16": {"enabled": "auto"}}')
+    assert {"strategy": "ddp", "precision": "bf16"}.items() <= words(none).items()
     offloaded = '{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}, "train_batch_size": 8}'
     assert words(understood(tmp_path, TRAINING, offloaded))["offload"] == "optimizer"
     third = '{"zero_optimization": {"stage": 3, "offload_param": {"device": "none"}, "reduce_bucket_size": "auto"}}'
@@ -96,6 +99,27 @@ def test_stages_of_zero(tmp_path: Path) -> None:
     assert "offload" not in words(found)
     assert not found.unmodelled
     assert not found.unknown
+
+
+@pytest.mark.parametrize(
+    ("size", "bucket_mb"),
+    [("5e8", "954"), ("200000000", "381"), ('"auto"', str(round(2048**2 * 2 / 2**20))), ("1000", "1")],
+)
+def test_buckets_of_zero_2_have_their_own_size(tmp_path: Path, size: str, bucket_mb: str) -> None:
+    given = f'"reduce_bucket_size": {size}, "allgather_bucket_size": 2e8, "overlap_comm": true'
+    found = understood(tmp_path, TRAINING, f'{{"zero_optimization": {{"stage": 2, {given}}}}}')
+    assert words(found)["bucket_mb"] == bucket_mb
+    assert not found.unmodelled
+    assert not found.unknown
+
+
+def test_other_ways_of_zero_2_to_reduce_are_left_out(tmp_path: Path) -> None:
+    given = '"stage": 2, "overlap_comm": false, "contiguous_gradients": false'
+    found = understood(tmp_path, TRAINING, f'{{"zero_optimization": {{{given}}}}}')
+    assert directions(found) == {
+        "zero_optimization.overlap_comm": "less",
+        "zero_optimization.contiguous_gradients": "either",
+    }
 
 
 def test_numbers_of_deepspeed_must_be_those_of_the_training(tmp_path: Path) -> None:
@@ -137,14 +161,14 @@ def test_offloading_by_zero_3(
 def test_a_config_of_deepspeed_within_the_training_is_read_with_its_lines(tmp_path: Path) -> None:
     inside = "    deepspeed:\n      zero_optimization: {stage: 2, mics_shard_size: 4}\n      gradient_clippin: 1.0\n"
     found = understood(tmp_path, f"{TRAINING}{inside}")
-    assert words(found)["strategy"] == "ddp"
+    assert words(found)["strategy"] == "zero2"
     assert [(each.key, each.line, each.nearest) for each in found.unknown] == [
         ("gradient_clippin", 10, "gradient_clipping")
     ]
-    assert directions(found) == {"zero_optimization.stage": "less", "zero_optimization.mics_shard_size": "more"}
+    assert directions(found) == {"zero_optimization.mics_shard_size": "more"}
 
 
 def test_accelerate_takes_stage_2_by_default(tmp_path: Path) -> None:
     found = understood(tmp_path, TRAINING, LAUNCHED.format(kind="DEEPSPEED"))
-    assert words(found)["strategy"] == "ddp"
-    assert directions(found) == {"distributed_type": "less"}
+    assert words(found)["strategy"] == "zero2"
+    assert not found.unmodelled

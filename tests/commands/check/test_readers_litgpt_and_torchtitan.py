@@ -61,11 +61,18 @@ def test_adapters_of_litgpt(tmp_path: Path) -> None:
         ("lora_key: true\n    lora_mlp: true\n    lora_projection: true", {"lora_targets": "all-linear"}),
         ("lora_value: false\n    lora_projection: true", {"lora_targets": "q_proj+o_proj"}),
         ("quantize: bnb.nf4-dq", {"quantize": "nf4"}),
+        ("quantize: bnb.int8", {"quantize": "int8"}),
         ("num_nodes: 2", {"ranks": "2", "strategy": "fsdp2", "checkpoint": "full", "grad_accum": "2"}),
     ],
 )
 def test_options_of_litgpt(tmp_path: Path, lines: str, expected: dict[str, str]) -> None:
     assert expected.items() <= words(understood(tmp_path, f"{LITGPT}    {lines}\n")).items()
+
+
+def test_weights_that_litgpt_quantizes_in_each_step_are_left_out(tmp_path: Path) -> None:
+    found = understood(tmp_path, f"{LITGPT}    quantize: bnb.int8-training\n")
+    assert "quantize" not in words(found)
+    assert directions(found)["quantize"] == "more"
 
 
 @pytest.mark.parametrize(

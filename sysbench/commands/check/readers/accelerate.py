@@ -47,6 +47,8 @@ def _deepspeed(settings: Settings, understanding: Understanding) -> None:
     given = settings.number(f"{prefix}zero_stage", 0)
     stage = 2 if given is None else given  # accelerate's default
     shared.zero(settings, understanding, "distributed_type" if given is None else f"{prefix}zero_stage", stage)
+    if stage in (1, 2):
+        shared.zero_buckets(settings, understanding, prefix)
     parameters, state = (f"{prefix}offload_{name}_device" for name in ("param", "optimizer"))
     shared.zero_offload(settings, understanding, stage, parameters, state)
     accumulated, said = settings.text(f"{prefix}gradient_accumulation_steps"), understanding.word("grad_accum")

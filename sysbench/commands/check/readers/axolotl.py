@@ -15,6 +15,8 @@ _OPTIMIZERS = {**hugging_face.OPTIMIZERS, "adamw": "foreach", "muon": "muon"}
 _ATTENTION = {"flash_attention_2": "flash", "flash_attention": "flash", "sdpa": "sdpa", "eager": "naive"}
 """Kernels that allocate alike."""
 
+_CHECKPOINTING = "gradient_checkpointing_kwargs"
+
 _ONLY_WITH_REINFORCEMENT = ("grpo", "gdpo", "ebft")
 
 
@@ -33,6 +35,9 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     _precision(settings, understanding)
     shared.optimizer(settings, understanding, "optimizer", _OPTIMIZERS, "adamw_torch_fused")
     _checkpointing(settings, understanding)
+    # axolotl's default (utils/config/__init__.py): without other arguments, and without preferences
+    is_default = not any(name.startswith(_CHECKPOINTING) for name in settings.file.entries) and not settings.given("rl")
+    shared.reentrant(settings, understanding, f"{_CHECKPOINTING}.use_reentrant", default=is_default)
     _attention(settings, understanding)
     _sharding(settings, understanding)
     if settings.switch("chunked_cross_entropy"):
@@ -71,7 +76,7 @@ def _adapters(settings: Settings, understanding: Understanding) -> None:
     if settings.switch("load_in_4bit") or adapter == "qlora":
         understanding.say("quantize", "nf4", "load_in_4bit")
     elif settings.switch("load_in_8bit"):
-        shared.eight_bit_base(settings, understanding, "load_in_8bit")
+        understanding.say("quantize", "int8", "load_in_8bit")
     if settings.given("lora_modules_to_save"):
         modules = ", ".join(settings.words("lora_modules_to_save"))
         understanding.leave_out(settings, "lora_modules_to_save", "more", f"{modules} train in full")
@@ -164,7 +169,7 @@ _WITHOUT_EFFECT = keys(
     flash_attn_cross_entropy fsdp_version dp_shard_size dp_replicate_size context_parapllel_size
     accelerator_config model_config_type resize_token_embeddings_to_32x center_rewards_coefficient
     vllm trl ebft provider project_name secrets gpu gpu_count node_count cls_model_config hf_use_auth_token
-    load_in_4bit load_in_8bit lora_r lora_target_modules lora_target_linear gptq_groupsize gptq_model_v1
+    fsdp_config load_in_4bit load_in_8bit lora_r lora_target_modules lora_target_linear gptq_groupsize gptq_model_v1
     bnb_config_kwargs nvfp4_merge_aware reinit_weights float16 adapter torch_dtype
     """
 )

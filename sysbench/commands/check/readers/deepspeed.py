@@ -11,6 +11,8 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     key = "zero_optimization.stage"
     stage = _number(settings, key, 0)
     shared.zero(settings, understanding, key, stage or 0)
+    if stage in (1, 2):
+        shared.zero_buckets(settings, understanding, "zero_optimization.")
     parameters, state = (f"zero_optimization.offload_{name}.device" for name in ("param", "optimizer"))
     shared.zero_offload(settings, understanding, stage or 0, parameters, state)
     _agree(settings, understanding, "batch", "train_micro_batch_size_per_gpu")
@@ -79,7 +81,7 @@ FORMAT = Format(
         """
     ),
     {
-        "zero_optimization.*bucket_size": ("either", "buckets of DeepSpeed; here those of DDP or FSDP2"),
+        "zero_optimization.*bucket_size": ("either", "buckets of DeepSpeed; here those of FSDP2"),
         "zero_optimization.*max_live_parameters": ("more", "up to so many gathered parameters are kept"),
         "zero_optimization.zero_hpz_partition_size": ("more", "a second copy of the shards within a node"),
         "zero_optimization.zero_quantized_*": ("either", "weights or gradients are exchanged in 8 bits"),

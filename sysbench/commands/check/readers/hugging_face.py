@@ -83,9 +83,9 @@ def common(settings: Settings, understanding: Understanding, pairs: str | None =
 
 
 def dora(settings: Settings, understanding: Understanding, key: str) -> None:
-    """Take DoRA; over weights in 4 bits it is computed as LoRA."""
-    if settings.switch(key) and understanding.word("quantize") == "nf4":
-        understanding.leave_out(settings, key, "more", "DoRA's lengths of rows, over weights in 4 bits, are left out")
+    """Take DoRA; over quantized weights it is computed as LoRA."""
+    if settings.switch(key) and understanding.word("quantize") is not None:
+        understanding.leave_out(settings, key, "more", "DoRA's lengths of rows, over quantized weights, are left out")
     elif settings.switch(key):
         understanding.say("adapter", "dora", key)
 

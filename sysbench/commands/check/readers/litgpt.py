@@ -108,8 +108,10 @@ def _adapters(settings: Settings, understanding: Understanding) -> None:
         return
     if quantized.startswith(("bnb.nf4", "bnb.fp4")):
         understanding.say("quantize", "nf4", "quantize")
-    elif quantized.startswith("bnb.int8"):
-        shared.eight_bit_base(settings, understanding, "quantize")
+    elif quantized == "bnb.int8":
+        understanding.say("quantize", "int8", "quantize")
+    elif quantized == "bnb.int8-training":
+        understanding.leave_out(settings, "quantize", "more", "weights in 16 bits have copies in 8 bits, left out here")
     else:
         settings.refuse("quantize", "is a format of frozen weights that is not modelled")
 

@@ -55,6 +55,7 @@ def _read(settings: Settings, understanding: Understanding) -> None:
         if not is_said:
             understanding.assumed.append("gradient checkpointing is on, LLaMA-Factory's default")
     settings.used |= {"gradient_checkpointing"}  # LLaMA-Factory's own key decides
+    shared.reentrant(settings, understanding, "use_reentrant_gc", default=True)
     _attention(settings, understanding)
     hugging_face.sharding(settings, understanding)
     if (workers := settings.number("ray_num_workers")) is not None and workers > 1:
@@ -95,7 +96,7 @@ def _quantized(settings: Settings, understanding: Understanding, key: str) -> No
     if bits == 4:
         understanding.say("quantize", "nf4", key)
     elif bits == 8:
-        shared.eight_bit_base(settings, understanding, key)
+        understanding.say("quantize", "int8", key)
     elif bits is not None:
         settings.refuse(key, "is a format of frozen weights that is not modelled", "modelled: 4, 8")
 

@@ -11,6 +11,8 @@ from typing import Any
 from sysbench.commands.check.understanding import CannotTellError, Settings, Understanding
 from sysbench.errors import Refusal
 from sysbench.spec import published
+from sysbench.spec.knobs import REENTRANT
+from sysbench.spec.ranks import MAX_BUCKET_MB
 
 _TUNED = re.compile(
     r"[-_.](instruct|chat|base|it|hf|sft|dpo|qlora|lora|thinking|reasoning|bf16|fp16|gptq|awq|bnb-4bit|bnb-nf4|nvfp4"
@@ -112,14 +114,20 @@ def lora_targets(settings: Settings, understanding: Understanding, key: str) -> 
         understanding.say("lora_targets", "+".join(name.rpartition(".")[2] for name in names), key)
 
 
-def eight_bit_base(settings: Settings, understanding: Understanding, key: str) -> None:
-    """Note that frozen weights are stored in 8 bits."""
-    from sysbench.spec.knobs import QUANTIZED
+def reentrant(settings: Settings, understanding: Understanding, key: str, *, default: bool) -> None:
+    """Take whether checkpointing is reentrant, as a key says or the trainer does without it, where that decides.
 
-    if "int8" in QUANTIZED:
-        understanding.say("quantize", "int8", key)
+    Layers of 8 bits keep their inputs on the context of their product, which is freed only with its graph
+    (MatMul8bitLt in bitsandbytes/autograd/_functions.py). Reentrant checkpointing builds none in forward.
+    """
+    said = settings.switch(key)
+    if understanding.word("quantize") != "int8" or understanding.word("checkpoint") != "full":
+        return
+    if default if said is None else said:
+        keys = understanding.options["checkpoint"].keys
+        understanding.say("checkpoint", REENTRANT, *keys, *([key] if said else []))
     else:
-        understanding.leave_out(settings, key, "less", "frozen weights in 8 bits; here in 16")
+        understanding.assumed.append("layers of 8 bits keep their inputs, which only reentrant checkpointing frees")
 
 
 WITH_REFERENCE = ("dpo", "ipo", "kto")
@@ -183,11 +191,37 @@ def zero(settings: Settings, understanding: Understanding, key: str, stage: int)
         master_weights(understanding, key)
         understanding.assumed.append("ZeRO-3 is computed as FSDP2")
         return
-    understanding.say("strategy", "ddp", key)
-    master_weights(understanding, key)
-    if stage:
-        shared = "optimizer state" if stage == 1 else "optimizer state and gradients"
-        understanding.leave_out(settings, key, "less", f"ZeRO-{stage} shares {shared} between ranks, here each has all")
+    if stage == 0:
+        understanding.say("strategy", "ddp", key)
+        master_weights(understanding, key)
+        return
+    understanding.say("strategy", f"zero{stage}", key)
+    precision = understanding.options.get("precision")
+    if precision is not None and precision.value in ("bf16", "fp16"):  # the engine converts the whole model
+        understanding.say("precision", f"{precision.value}-true", *precision.keys)
+
+
+def zero_buckets(settings: Settings, understanding: Understanding, prefix: str) -> None:
+    """Take the size of the buckets in which ZeRO-1 and ZeRO-2 reduce gradients, and whether there are two."""
+    key = f"{prefix}reduce_bucket_size"
+    if settings.value(key) == "auto":  # the Trainer's: hidden_size²
+        elements = int(config(understanding).get("hidden_size", 0)) ** 2 or None
+    else:
+        elements = settings.number(key)
+    if elements is not None:
+        size_bytes = elements * (2 if (understanding.word("precision") or "").endswith("-true") else 4)
+        understanding.say("bucket_mb", max(1, min(MAX_BUCKET_MB, round(size_bytes / 2**20))), key)
+    settings.used.add(f"{prefix}allgather_bucket_size")  # since DeepSpeed gathers into the parameters themselves
+    overlaps = f"{prefix}overlap_comm"
+    if not settings.switch(overlaps):
+        reason = "without overlap_comm, one bucket of gradients is enough; here there are two"
+        if settings.given(overlaps):
+            understanding.leave_out(settings, overlaps, "less", reason)
+        else:
+            understanding.assumed.append(reason)
+    contiguous = f"{prefix}contiguous_gradients"
+    if settings.switch(contiguous) is False:
+        understanding.leave_out(settings, contiguous, "either", "gradients are reduced without buckets")
 
 
 def zero_offload(settings: Settings, understanding: Understanding, stage: int, parameters: str, state: str) -> None:

@@ -57,6 +57,7 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     _length(settings, understanding)
     _precision(settings, understanding, is_trl)
     _checkpointing(settings, understanding, is_trl)
+    shared.reentrant(settings, understanding, "gradient_checkpointing_kwargs.use_reentrant", default=False)
     _attention(settings, understanding)
     if settings.value("loss_type") == "chunked_nll":
         understanding.say("cross_entropy", "chunked", "loss_type")
@@ -72,7 +73,7 @@ def _adapters(settings: Settings, understanding: Understanding) -> None:
         if settings.switch("load_in_4bit"):
             understanding.say("quantize", "nf4", "load_in_4bit")
         elif settings.switch("load_in_8bit"):
-            shared.eight_bit_base(settings, understanding, "load_in_8bit")
+            understanding.say("quantize", "int8", "load_in_8bit")
         if names := settings.words("lora_modules_to_save"):
             reason = f"{', '.join(names)} train in full beside the adapters"
             understanding.leave_out(settings, "lora_modules_to_save", "more", reason)
@@ -130,7 +131,7 @@ def _precision(settings: Settings, understanding: Understanding, is_trl: bool) -
     is_tf32 = settings.switch("tf32")
     autocast = "bf16" if bf16 else "fp16" if fp16 else None
     said = _given(settings, *(name for name in ("bf16", "fp16") if settings.value(name)), *([key] if key else []))
-    if understanding.word("quantize") == "nf4" and autocast is not None:
+    if understanding.word("quantize") is not None and autocast is not None:
         understanding.say("precision", autocast, *said)
         understanding.assumed.append("weights that are not quantized are fp32, as prepare_model_for_kbit_training does")
     elif weights == "fp32":
@@ -171,6 +172,7 @@ def _given(settings: Settings, *names: str) -> list[str]:
 
 def _lines(change: Change, understanding: Understanding) -> Lines | None:
     dtype = "torch_dtype" if "torch_dtype" in understanding.options["precision"].keys else "dtype"
+    is_int8 = understanding.word("quantize") == "int8"
     known: dict[tuple[str, object], Lines] = {
         ("checkpoint", "full"): {"gradient_checkpointing": True},
         ("checkpoint", "none"): {"gradient_checkpointing": False},
@@ -178,7 +180,7 @@ def _lines(change: Change, understanding: Understanding) -> Lines | None:
         ("precision", "bf16-true"): {"bf16": True, "fp16": False, dtype: "bfloat16"},
         ("cross_entropy", "chunked"): {"loss_type": "chunked_nll"},
         ("lora_targets", "all-linear"): {"lora_target_modules": "all-linear"},
-        ("quantize", "nf4"): {"load_in_4bit": True},
+        ("quantize", "nf4"): {"load_in_4bit": True, **({"load_in_8bit": False} if is_int8 else {})},
         ("attention", "sdpa"): {"attn_implementation": "sdpa"},
         ("attention", "flash"): {"attn_implementation": "flash_attention_2"},
     }
